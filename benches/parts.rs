@@ -178,7 +178,7 @@ fn verdicts(criterion: &mut Criterion, found: &mut Asked, count: usize) {
     let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
     let done = Done { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
     let mut outputs = Outputs::new(Some(Box::new(Nowhere)), Some(Box::new(Nowhere)), None);
-    let mut take = || outputs.take(&done).expect("it goes nowhere");
+    let mut take = || outputs.write(&done).expect("it goes nowhere");
     group.bench_function("to two sinks", |b| b.iter(&mut take));
     found.note("verdicts to two sinks, packets", count, &mut take);
     let mut counts = || {

@@ -27,8 +27,8 @@ const FILTER: &str = "
     }";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let program = Arc::new(wgsl::compile(&diagnostics::Source::new("maps.wgsl", FILTER), &ProgramOptions::default())?);
-    let device = portcullis::devices::auto()?;
+    let program = Arc::new(lang::wgsl::compile(&lang::Source::new("maps.wgsl", FILTER), &ProgramOptions::default())?);
+    let device = portcullis::devices::open_auto()?;
     let mut session = device.load(&program, &LoadOptions::default())?;
 
     // Keys and values as types: an address, and bytes and packets. They must be as long as is declared.

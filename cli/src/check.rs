@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
-use portcullis::diagnostics::{Diagnostic, Diagnostics};
-use portcullis::frontend::bpf::listing;
-use portcullis::frontend::xdp::Survey;
+use portcullis::lang::expression::listing;
+use portcullis::lang::xdp::ObjectReport;
+use portcullis::lang::{Diagnostic, Diagnostics};
 use portcullis::map::fields::{Columns, Field};
 use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
@@ -59,21 +59,21 @@ enum Emit {
 
 /// Checks.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let survey = args.survey()?;
-    if let Some(survey) = survey.as_ref().filter(|it| it.programs.len() > 1 && !args.explain) {
+    let report = args.inspect()?;
+    if let Some(report) = report.as_ref().filter(|it| it.programs.len() > 1 && !args.explain) {
         let text = if args.json {
-            let mut line = object::json(survey, errors_json);
+            let mut line = object::json(report, errors_json);
             line["filter"] = json!(args.filter.name());
             line.to_string() + "\n"
         } else {
-            object::text(survey)
+            object::text(report)
         };
         out::print(text)?;
-        let all = survey.programs.iter().all(|it| it.result.is_ok());
+        let all = report.programs.iter().all(|it| it.result.is_ok());
         return if all { Ok(()) } else { Err(Failure::Silent(WRONG)) };
     }
     let (program, instructions) = match args.filter.load_with_instructions() {
-        Err(Failure::Filter(diagnostics)) => return refused(&args, *diagnostics, survey.as_ref()),
+        Err(Failure::Filter(diagnostics)) => return refused(&args, *diagnostics, report.as_ref()),
         other => other?,
     };
     match args.emit {
@@ -98,14 +98,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         },
         None if args.json => {
             let mut line = facts_json(&program);
-            if let Some(survey) = &survey {
-                object::add_besides(&mut line["object"], survey, &program);
+            if let Some(report) = &report {
+                object::add_besides(&mut line["object"], report, &program);
             }
             line["filter"] = json!(args.filter.name());
             out::print(line.to_string() + "\n")
         }
         None => {
-            let (name, facts) = (args.filter.name(), facts_text(&program, survey.as_ref()));
+            let (name, facts) = (args.filter.name(), facts_text(&program, report.as_ref()));
             let mut text = format!("{}: no errors\n{facts}", out::printable(&name));
             if args.explain {
                 text += &explain::text(&[explain::transfer_of_filter(&program)]);
@@ -117,32 +117,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Says why a filter is none; and of an object what there is in it all the same.
-fn refused(args: &Args, diagnostics: Diagnostics, survey: Option<&Survey>) -> Result<(), Failure> {
+fn refused(args: &Args, diagnostics: Diagnostics, report: Option<&ObjectReport>) -> Result<(), Failure> {
     if args.json {
         let mut line = json!({"ok": false, "errors": errors_json(&diagnostics)});
-        if let Some(survey) = survey {
-            line["object"] = object::json(survey, errors_json);
+        if let Some(report) = report {
+            line["object"] = object::json(report, errors_json);
         }
         line["filter"] = json!(args.filter.name());
         out::print(line.to_string() + "\n")?;
         return Err(Failure::Silent(code(&diagnostics)));
     }
-    if let Some(survey) = survey {
-        out::print(object::text(survey))?;
+    if let Some(report) = report {
+        out::print(object::text(report))?;
     }
     Err(Failure::Filter(Box::new(diagnostics)))
 }
 
 impl Args {
     /// All of an object, where none of its programs is named.
-    fn survey(&self) -> Result<Option<Survey>, Failure> {
+    fn inspect(&self) -> Result<Option<ObjectReport>, Failure> {
         if self.emit.is_some() {
             return Ok(None);
         }
-        match self.filter.survey() {
+        match self.filter.inspect() {
             // What is wrong with the object as a whole is said by who loads it.
             Err(Failure::Filter(_)) => Ok(None),
-            survey => survey,
+            report => report,
         }
     }
 }
@@ -191,7 +191,7 @@ fn clif(_: &Program) -> Result<String, Failure> {
 
 #[cfg(feature = "cpu")]
 fn lanes(program: &Program) -> Result<String, Failure> {
-    let traced = portcullis::cpu::vector::Traced::of(program);
+    let traced = portcullis::cpu::vector::LaneProgram::trace(program);
     let traced =
         traced.map_err(|reason| Failure::Wrong(format!("packets go one by one through this filter: {reason}")))?;
     Ok(traced.dump())
@@ -274,7 +274,7 @@ fn is_long(map: &map::Declaration, columns: &[Field]) -> bool {
     map.fields.is_empty() && columns.len() > 8
 }
 
-fn facts_text(program: &Program, survey: Option<&Survey>) -> String {
+fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
     let facts = program.facts();
     let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
     let iterations = match facts.max_iterations {
@@ -313,7 +313,7 @@ fn facts_text(program: &Program, survey: Option<&Survey>) -> String {
         .into_iter()
         .chain(portcullis::frontend::xdp::Origin::of(&program).map(object::rows).unwrap_or_default())
         .chain(maps)
-        .chain(survey.map(|survey| object::besides(survey, program)).unwrap_or_default())
+        .chain(report.map(|report| object::besides(report, program)).unwrap_or_default())
         .map(|(name, value)| vec![format!("  {name}"), value])
         .collect(),
         &[],
@@ -366,7 +366,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
         json!({
             "file": origin.object, "program": origin.program, "helpers": origin.helpers,
             "variables": object::variables(&origin.globals), "traps": object::sites_json(&origin.traps),
-            "losses": object::sites_json(&origin.losses),
+            "losses": object::sites_json(&origin.lost_updates),
             "copies": object::copies_json(&origin.copies),
         })
     });

@@ -137,7 +137,7 @@ pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> 
         (key, bytes(&row.value, definition.value_size))
     })
     // Where nothing was put in there is no entry.
-    .filter(|(_, value)| !definition.ty.is_of_targets() || value.iter().any(|byte| *byte != 0))
+    .filter(|(_, value)| !definition.ty.holds_redirect_targets() || value.iter().any(|byte| *byte != 0))
     .collect()
 }
 

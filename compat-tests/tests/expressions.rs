@@ -16,7 +16,7 @@ use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
 use portcullis_core::packet::{Room, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_cpu::vector::Traced;
+use portcullis_cpu::vector::LaneProgram;
 
 /// Packets a batch: no power of two, so that groups of packets end anywhere.
 const BATCH: usize = 3001;
@@ -124,7 +124,7 @@ fn packets_go_side_by_side_through_expressions_without_loops() {
         if program.facts().max_iterations != Some(0) {
             assert!(said.listing.contains("ja "), "{expression}: {}", said.listing);
             loops += 1;
-        } else if let Err(reason) = Traced::of(program) {
+        } else if let Err(reason) = LaneProgram::trace(program) {
             panic!("{expression}: {reason}");
         }
     }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::text::{Part, Reader, shown};
-use super::typed::Pairs;
+use super::typed_rows::Pairs;
 
 /// A row as it stands in the text.
 #[derive(Deserialize, Default)]

@@ -129,7 +129,7 @@ pub fn read(maps: &[Declaration], bytes: &[u8]) -> Result<Vec<Entries>, StateErr
 }
 
 /// That there is no room for an entry.
-pub fn no_room(map: &Declaration, entries: &Entries, number: usize) -> StateError {
+pub fn no_room_error(map: &Declaration, entries: &Entries, number: usize) -> StateError {
     let (name, room) = (&map.name, map.entries);
     StateError::Room(match (map.kind, entries.iter().nth(number)) {
         (Kind::Array | Kind::Counter, Some((key, _))) => {
@@ -138,7 +138,7 @@ pub fn no_room(map: &Declaration, entries: &Entries, number: usize) -> StateErro
         _ => format!(
             "the map `{name}` has {} entries in it, for which entries={room} of the filter's is too few{}",
             entries.len(),
-            super::remedy(map, entries.len())
+            super::capacity_hint(map, entries.len())
         ),
     })
 }

@@ -9,15 +9,15 @@ use portcullis_core::map::fields::{Columns, Field, Form};
 use portcullis_core::map::{Declaration, Format, Kind, lpm};
 
 use super::entries::Entries;
-use super::typed::Bytes;
-use super::{csv, json, notation};
+use super::typed_rows::Bytes;
+use super::{csv, json, literals};
 
 /// Problems that are told of one by one.
 const SHOWN: usize = 8;
 
 /// The rows of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rows {
+pub struct ParsedRows {
     /// What is in them.
     pub entries: Entries,
     /// The line that each begins in, from 1.
@@ -26,17 +26,17 @@ pub struct Rows {
 
 /// What is wrong with a file's rows, the first things of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
-pub struct Problems {
+pub struct RowErrors {
     /// A line, from 1, and what is wrong there.
     pub first: Vec<(usize, String)>,
     /// How many more there are.
     pub more: usize,
 }
 
-impl Problems {
+impl RowErrors {
     /// A single one.
-    pub fn one(line: usize, what: impl Into<String>) -> Problems {
-        Problems { first: vec![(line, what.into())], more: 0 }
+    pub fn single(line: usize, what: impl Into<String>) -> RowErrors {
+        RowErrors { first: vec![(line, what.into())], more: 0 }
     }
 
     pub(super) fn push(&mut self, line: usize, what: String) {
@@ -47,7 +47,7 @@ impl Problems {
     }
 
     /// As text, a line each: `blocked.csv:17: …`.
-    pub fn of(&self, file: &str) -> String {
+    pub fn with_file_name(&self, file: &str) -> String {
         let mut lines: Vec<String> = self.first.iter().map(|(line, what)| format!("{file}:{line}: {what}")).collect();
         match self.more {
             0 => {}
@@ -58,9 +58,9 @@ impl Problems {
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for RowErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.of("line"))
+        f.write_str(&self.with_file_name("line"))
     }
 }
 
@@ -68,13 +68,13 @@ impl fmt::Display for Problems {
 ///
 /// # Errors
 /// What is wrong with them; there are none then.
-pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Problems> {
+pub fn parse(map: &Declaration, format: Format, bytes: &[u8]) -> Result<ParsedRows, RowErrors> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        Problems::one(before + 1, "this is no text in UTF-8; save it in that encoding")
+        RowErrors::single(before + 1, "this is no text in UTF-8; save it in that encoding")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    check_variable(map).map_err(|what| Problems::one(1, what))?;
+    check_variable(map).map_err(|what| RowErrors::single(1, what))?;
     let mut reader = Reader::new(map);
     match format {
         Format::Csv => csv::read(text, &mut reader),
@@ -98,7 +98,7 @@ fn check_variable(map: &Declaration) -> Result<(), String> {
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
+pub fn parse_key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
     let mut reader = Reader::new(map);
     reader.key(cells)?;
     if let Some(bytes) = &reader.bytes {
@@ -115,7 +115,7 @@ pub fn key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, Str
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn entry(
+pub fn parse_entry(
     map: &Declaration,
     key: &[impl AsRef<str>],
     value: &[impl AsRef<str>],
@@ -136,7 +136,7 @@ pub fn entry(
 ///
 /// # Errors
 /// Why there are none.
-pub fn bytes(path: &Path, map: &Declaration) -> io::Result<Vec<u8>> {
+pub fn read_file(path: &Path, map: &Declaration) -> io::Result<Vec<u8>> {
     // A cell of the longest, with its name in JSON and what people put around it; and comments.
     let row = match &map.typed {
         // Each with its name, in all forms that there are.
@@ -188,22 +188,22 @@ pub(super) struct Reader<'a> {
     pub names: Vec<String>,
     /// Where keys and values have types, all that becomes of cells.
     pub bytes: Option<Bytes<'a>>,
-    rows: Rows,
+    rows: ParsedRows,
     /// Of the row that is read now.
     words: Vec<u32>,
-    pub problems: Problems,
+    pub problems: RowErrors,
 }
 
 impl<'a> Reader<'a> {
     fn new(map: &'a Declaration) -> Reader<'a> {
-        let rows = Rows { entries: Entries::new(map), lines: Vec::new() };
+        let rows = ParsedRows { entries: Entries::new(map), lines: Vec::new() };
         let bytes = map.typed.as_ref().map(|typed| Bytes::new(map, typed));
         let columns = Columns::of(map);
         let names = match &bytes {
             Some(bytes) => bytes.names(),
             None => columns.iter().map(|column| column.name.clone()).collect(),
         };
-        Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: Problems::default() }
+        Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: RowErrors::default() }
     }
 
     /// Columns behind the map's own, which are nothing to read.
@@ -267,18 +267,18 @@ impl<'a> Reader<'a> {
 
     fn words_of(&self, text: &str, part: Part, before: usize) -> Result<Vec<u32>, String> {
         if self.map.kind == Kind::Counter && part == Part::Value {
-            let sum = notation::number(text)?;
+            let sum = literals::number(text)?;
             return Ok(vec![sum as u32, (sum >> 32) as u32]);
         }
         let form = self.column(part, before).filter(|column| column.begins).map(|column| column.field.form);
-        if let Some(words) = notation::field(text, form) {
+        if let Some(words) = literals::field(text, form) {
             return words;
         }
         let prefix = match (self.map.kind, part, before) {
-            (Kind::Lpm, Part::Key, 0) => notation::prefix(text),
+            (Kind::Lpm, Part::Key, 0) => literals::prefix(text),
             _ => None,
         };
-        let Some(prefix) = prefix else { return Ok(notation::cell(text)?.get().to_vec()) };
+        let Some(prefix) = prefix else { return Ok(literals::cell(text)?.get().to_vec()) };
         let words = prefix?.get().to_vec();
         match (words.len(), self.map.key) {
             (2, 4) => Err(format!("is of IPv4, and the keys of the map `{}` are of IPv6 (key=4)", self.map.name)),
@@ -398,7 +398,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<Rows, Problems> {
+    fn finish(mut self) -> Result<ParsedRows, RowErrors> {
         if self.problems.first.is_empty() {
             self.find_duplicates();
         }

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use portcullis::diagnostics::Diagnostics;
-use portcullis::frontend::xdp::events::{Records, Ring};
-use portcullis::frontend::xdp::object::MapType;
-use portcullis::frontend::xdp::{Global, MapDefinition, Origin, OwnCopy, Site, Survey, Surveyed, SurveyedMap};
+use portcullis::lang::Diagnostics;
+use portcullis::lang::xdp::events::{EventRing, RecordKind};
+use portcullis::lang::xdp::object::MapType;
+use portcullis::lang::xdp::{
+    GlobalVariable, MapDefinition, MapReport, ObjectInfo, ObjectReport, PrivatizedValue, ProgramReport, ProgramSite,
+};
 use portcullis::map::typed::{CKind, CType, Leaf};
 use portcullis::map::{self, Typed};
 use portcullis::program::Program;
@@ -31,40 +33,40 @@ const IN_FULL: usize = 12;
 const COLUMNS: usize = 12;
 
 /// All of an object, for people.
-pub fn text(survey: &Survey) -> String {
-    let taken = survey.programs.iter().filter(|it| it.result.is_ok()).count();
-    let count = survey.programs.len();
+pub fn text(report: &ObjectReport) -> String {
+    let taken = report.programs.iter().filter(|it| it.result.is_ok()).count();
+    let count = report.programs.len();
     let programs = match count {
         0 => "no programs for XDP".to_owned(),
         1 => format!("1 program for XDP, of which {taken} can be taken"),
         _ => format!("{count} programs for XDP, of which {taken} can be taken"),
     };
-    let head = format!("{}: {programs}\n", out::printable(&survey.name));
+    let head = format!("{}: {programs}\n", out::printable(&report.name));
     let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
     match count {
         0 => {}
-        1..=IN_FULL => rows.push(("programs", survey.programs.iter().map(program).collect())),
+        1..=IN_FULL => rows.push(("programs", report.programs.iter().map(program).collect())),
         // A line for each, and what they call together.
         _ => {
-            rows.push(("programs", survey.programs.iter().map(program_in_line).collect()));
+            rows.push(("programs", report.programs.iter().map(program_in_line).collect()));
             let helpers: BTreeSet<&str> =
-                survey.programs.iter().flat_map(|it| &it.helpers).map(String::as_str).collect();
+                report.programs.iter().flat_map(|it| &it.helpers).map(String::as_str).collect();
             rows.push(("helpers", vec![helpers.into_iter().collect::<Vec<_>>().join(", ")]));
         }
     }
-    if !survey.others.is_empty() {
-        rows.push(("other hooks", vec![survey.others.join(", ")]));
+    if !report.other_sections.is_empty() {
+        rows.push(("other hooks", vec![report.other_sections.join(", ")]));
     }
     rows.push((
         "maps",
-        survey.maps.iter().map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref())).collect(),
+        report.maps.iter().map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref())).collect(),
     ));
-    rows.push(("variables", survey.globals.iter().map(global).collect()));
-    let first = survey.programs.iter().find(|it| it.result.is_ok()).or(survey.programs.first());
+    rows.push(("variables", report.globals.iter().map(global).collect()));
+    let first = report.programs.iter().find(|it| it.result.is_ok()).or(report.programs.first());
     let first = first.map_or("NAME", |it| it.name.as_str());
-    let tail = match survey.programs.len() {
+    let tail = match report.programs.len() {
         0 | 1 => String::new(),
-        _ => format!("`portcullis check {}:{first}` says more of a program.\n", survey.name),
+        _ => format!("`portcullis check {}:{first}` says more of a program.\n", report.name),
     };
     head + &table(rows) + &out::printable(&tail)
 }
@@ -80,20 +82,20 @@ fn table(rows: Vec<(&str, Vec<String>)>) -> String {
 }
 
 /// A program in a line: whether it can be taken, or why not.
-fn program_in_line(program: &Surveyed) -> String {
+fn program_in_line(program: &ProgramReport) -> String {
     let checked = match traps_of(program) {
         [] => String::new(),
         traps => format!(", checked at {} at run time", places(traps.len())),
     };
     let lossy = match losses_of(program) {
         [] => String::new(),
-        losses => format!(", adds at {} what may be lost", places(losses.len())),
+        lost_updates => format!(", adds at {} what may be lost", places(lost_updates.len())),
     };
     state(program) + &checked + &lossy
 }
 
 /// The same with what it calls and where it is checked.
-fn program(program: &Surveyed) -> String {
+fn program(program: &ProgramReport) -> String {
     let helpers = match &program.helpers[..] {
         [] => String::new(),
         helpers => format!("\n  helpers  {}", helpers.join(", ")),
@@ -104,32 +106,32 @@ fn program(program: &Surveyed) -> String {
     };
     let lossy = match losses_of(program) {
         [] => String::new(),
-        losses => format!("\n  lossy    {}{}", places(losses.len()), lines_of(losses)),
+        lost_updates => format!("\n  lossy    {}{}", places(lost_updates.len()), lines_of(lost_updates)),
     };
     state(program) + &helpers + &checked + &lossy
 }
 
-fn state(Surveyed { name, section, result, .. }: &Surveyed) -> String {
+fn state(ProgramReport { name, section, result, .. }: &ProgramReport) -> String {
     match result {
         Ok(_) => format!("{name} ({section}): can be taken"),
         Err(diagnostics) => format!("{name} ({section}): cannot be taken: {}", first_of(diagnostics)),
     }
 }
 
-fn origin_of(program: &Surveyed) -> Option<&Origin> {
-    program.result.as_ref().ok().and_then(Origin::of)
+fn origin_of(program: &ProgramReport) -> Option<&ObjectInfo> {
+    program.result.as_ref().ok().and_then(Program::object)
 }
 
-fn traps_of(program: &Surveyed) -> &[Site] {
+fn traps_of(program: &ProgramReport) -> &[ProgramSite] {
     origin_of(program).map_or(&[][..], |origin| &origin.traps)
 }
 
-fn losses_of(program: &Surveyed) -> &[Site] {
-    origin_of(program).map_or(&[][..], |origin| &origin.losses)
+fn losses_of(program: &ProgramReport) -> &[ProgramSite] {
+    origin_of(program).map_or(&[][..], |origin| &origin.lost_updates)
 }
 
 /// Where places are, behind how many there are: `: prog.c:7, prog.c:12`.
-fn lines_of(sites: &[Site]) -> String {
+fn lines_of(sites: &[ProgramSite]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in sites
         .iter()
@@ -153,14 +155,14 @@ fn places(count: usize) -> String {
 }
 
 /// Places that are checked as packets run, a line each, of many the first.
-fn checked(traps: &[Site]) -> Vec<String> {
+fn checked(traps: &[ProgramSite]) -> Vec<String> {
     if traps.is_empty() {
         return vec!["nothing: it is proved that all of it is right".into()];
     }
     each_of("where a packet is ABORTED and counted in the map `traps`", traps)
 }
 
-fn each_of(what: &str, sites: &[Site]) -> Vec<String> {
+fn each_of(what: &str, sites: &[ProgramSite]) -> Vec<String> {
     let mut lines = vec![format!("{}, {what}", places(sites.len()))];
     lines.extend(sites.iter().take(CHECKED).map(|site| format!("  {}", Place::from(site).text())));
     let more = sites.len().saturating_sub(CHECKED);
@@ -171,7 +173,7 @@ fn each_of(what: &str, sites: &[Site]) -> Vec<String> {
 }
 
 /// All of such places: of traps in the order of the map that counts them.
-pub fn sites_json(sites: &[Site]) -> Value {
+pub fn sites_json(sites: &[ProgramSite]) -> Value {
     sites.iter().map(|site| json!(Place::from(site))).collect()
 }
 
@@ -214,7 +216,7 @@ fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> S
     let flags = if definition.flags == 0 { String::new() } else { format!(", flags {:#x}", definition.flags) };
     let refused = refused.filter(|_| definition.max_entries > 0).map(|why| {
         let named = format!("the map `{}` ", definition.name);
-        let feature = if definition.ty.is_known_here() { String::new() } else { definition.ty.feature() };
+        let feature = if definition.ty.is_supported() { String::new() } else { definition.ty.feature() };
         let feature = if feature.is_empty() { feature } else { format!("; missing feature: {feature}") };
         format!("\n  cannot be used: it {}{feature}", why.strip_prefix(&named).unwrap_or(why))
     });
@@ -243,7 +245,7 @@ pub fn columns(typed: &Typed) -> String {
     format!("\n  key    {}\n  value  {}", list(&key), list(&value))
 }
 
-fn global(global: &Global) -> String {
+fn global(global: &GlobalVariable) -> String {
     let mut value: String = global.value.chars().take(SHOWN).collect();
     if value.len() < global.value.len() {
         value.push('…');
@@ -253,19 +255,21 @@ fn global(global: &Global) -> String {
 }
 
 /// What is known of a program's object besides, as rows of the table of facts.
-pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
+pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
     let mut rows = vec![("program", format!("`{}` of {}", origin.program, origin.object))];
     rows.push(("helpers", if origin.helpers.is_empty() { "no".into() } else { origin.helpers.join(", ") }));
     let mut globals = origin.globals.iter().map(global);
     rows.push(("variables", globals.next().unwrap_or_else(|| "no".into())));
     rows.extend(globals.map(|line| ("", line)));
     rows.extend(std::iter::once("checked").chain(std::iter::repeat("")).zip(checked(&origin.traps)));
-    if !origin.losses.is_empty() {
-        let lossy =
-            each_of("where what is added to a map's value may be lost among packets side by side", &origin.losses);
+    if !origin.lost_updates.is_empty() {
+        let lossy = each_of(
+            "where what is added to a map's value may be lost among packets side by side",
+            &origin.lost_updates,
+        );
         rows.extend(std::iter::once("lossy").chain(std::iter::repeat("")).zip(lossy));
     }
-    let copies = origin.copies.iter().map(|OwnCopy { map, words, filled }| {
+    let copies = origin.copies.iter().map(|PrivatizedValue { map, words, filled }| {
         let filled = match 4 * filled {
             0 => String::new(),
             bytes => format!(", of which it copies {bytes} when it begins"),
@@ -277,37 +281,37 @@ pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
 }
 
 /// The maps of an object that its only program does not use.
-fn unused<'s>(survey: &'s Survey, program: &Program) -> impl Iterator<Item = &'s SurveyedMap> {
-    let used = Origin::of(&program).into_iter().flat_map(|it| &it.maps).flatten();
+fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item = &'s MapReport> {
+    let used = program.object().into_iter().flat_map(|it| &it.maps).flatten();
     let used: Vec<String> = used.map(|it| it.name.clone()).collect();
-    survey.maps.iter().filter(move |it| !used.contains(&it.definition.name))
+    report.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
 
 /// What there is in an object besides its only program, as rows of the table of facts; none where nothing is.
-pub fn besides(survey: &Survey, program: &Program) -> Vec<(&'static str, String)> {
-    let unused = unused(survey, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
+pub fn besides(report: &ObjectReport, program: &Program) -> Vec<(&'static str, String)> {
+    let unused = unused(report, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
     let mut rows: Vec<_> = std::iter::once("unused maps").chain(std::iter::repeat("")).zip(unused).collect();
-    if !survey.others.is_empty() {
-        rows.push(("other hooks", survey.others.join(", ")));
+    if !report.other_sections.is_empty() {
+        rows.push(("other hooks", report.other_sections.join(", ")));
     }
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
 /// The same for what JSON says of a program's object.
-pub fn add_besides(of: &mut Value, survey: &Survey, program: &Program) {
-    of["other_sections"] = json!(survey.others);
-    of["unused_maps"] = unused(survey, program).map(map_json).collect();
+pub fn add_besides(of: &mut Value, report: &ObjectReport, program: &Program) {
+    of["other_sections"] = json!(report.other_sections);
+    of["unused_maps"] = unused(report, program).map(map_json).collect();
 }
 
 /// What each packet has copies of, in JSON.
-pub fn copies_json(all: &[OwnCopy]) -> Vec<Value> {
-    let one = |OwnCopy { map, words, filled }: &OwnCopy| json!({"map": map, "bytes": 4 * words, "filled": 4 * filled});
+pub fn copies_json(all: &[PrivatizedValue]) -> Vec<Value> {
+    let one = |PrivatizedValue { map, words, filled }: &PrivatizedValue| json!({"map": map, "bytes": 4 * words, "filled": 4 * filled});
     all.iter().map(one).collect()
 }
 
 /// All of an object, in JSON.
-pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Value {
-    let program = |it: &Surveyed| {
+pub fn json(report: &ObjectReport, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Value {
+    let program = |it: &ProgramReport| {
         json!({
             "name": it.name, "section": it.section, "helpers": it.helpers, "ok": it.result.is_ok(),
             "errors": it.result.as_ref().err().map(&failed).unwrap_or_default(),
@@ -316,17 +320,17 @@ pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Val
             "copies": copies_json(origin_of(it).map_or(&[], |origin| &origin.copies)),
         })
     };
-    let maps = survey.maps.iter().map(map_json);
+    let maps = report.maps.iter().map(map_json);
     json!({
-        "ok": survey.programs.iter().all(|it| it.result.is_ok()),
-        "programs": survey.programs.iter().map(program).collect::<Vec<_>>(),
-        "other_sections": survey.others,
+        "ok": report.programs.iter().all(|it| it.result.is_ok()),
+        "programs": report.programs.iter().map(program).collect::<Vec<_>>(),
+        "other_sections": report.other_sections,
         "maps": maps.collect::<Vec<_>>(),
-        "variables": variables(&survey.globals),
+        "variables": variables(&report.globals),
     })
 }
 
-fn map_json(map: &SurveyedMap) -> Value {
+fn map_json(map: &MapReport) -> Value {
     let mut told = definition(&map.definition, &map.typed);
     told["refused"] = json!(map.refused);
     told
@@ -362,8 +366,8 @@ pub fn fields(typed: &Typed) -> [Vec<Value>; 2] {
 }
 
 /// Global variables.
-pub fn variables(globals: &[Global]) -> Value {
-    let one = |it: &Global| {
+pub fn variables(globals: &[GlobalVariable]) -> Value {
+    let one = |it: &GlobalVariable| {
         let value: Value = serde_json::from_str(&it.json).unwrap_or_else(|_| json!(it.value));
         json!({
             "name": it.name, "section": it.section, "type": it.ty, "value": value, "constant": it.constant,
@@ -384,23 +388,23 @@ pub fn map_text(map: &map::Declaration, typed: &Typed, bytes: u64) -> String {
 }
 
 /// The ring that a map is, and what the object says of it where it is one of its maps.
-pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p Ring, Option<&'p MapDefinition>)> {
-    let origin = Origin::of(&program).filter(|_| map.is_ring)?;
+pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p EventRing, Option<&'p MapDefinition>)> {
+    let origin = program.object().filter(|_| map.is_ring)?;
     let ring = origin.rings.iter().find(|ring| ring.name == map.name)?;
     Some((ring, origin.maps.get(ring.map)?.as_ref()))
 }
 
 /// A ring in words: what its object says of it, and what it takes on a device.
-pub fn ring_text(ring: &Ring, definition: Option<&MapDefinition>, bytes: u64) -> String {
+pub fn ring_text(ring: &EventRing, definition: Option<&MapDefinition>, bytes: u64) -> String {
     let grouped = |number: u32| out::grouped(number.into());
     let kind = match (ring.records, definition) {
-        (Records::RingBuffer, Some(it)) => format!("{} of {} bytes", it.ty.name(), grouped(it.max_entries)),
+        (RecordKind::RingBuffer, Some(it)) => format!("{} of {} bytes", it.ty.name(), grouped(it.max_entries)),
         (_, Some(it)) => it.ty.name(),
         (_, None) => "prints".into(),
     };
     let packet = if ring.packet > 0 { format!(", with {} of the packet", grouped(ring.packet)) } else { String::new() };
     let records = match ring.records {
-        Records::Prints => "lines".to_owned(),
+        RecordKind::Prints => "lines".to_owned(),
         _ => format!("records of {} bytes at most{packet}", grouped(ring.bytes)),
     };
     let text = format!(
@@ -413,7 +417,7 @@ pub fn ring_text(ring: &Ring, definition: Option<&MapDefinition>, bytes: u64) ->
 }
 
 /// A ring in JSON.
-pub fn ring_json(ring: &Ring, definition: Option<&MapDefinition>, bytes: u64) -> Value {
+pub fn ring_json(ring: &EventRing, definition: Option<&MapDefinition>, bytes: u64) -> Value {
     let object = definition.map(|it| json!({"type": it.ty.name(), "max_entries": it.max_entries}));
     json!({
         "name": ring.name, "kind": "ring", "records": ring.slots, "record_bytes": ring.bytes,

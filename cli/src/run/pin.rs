@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use portcullis::device::Session;
-use portcullis::frontend::xdp::object::MapType;
-use portcullis::io::pinned::{Entries, Pinned};
+use portcullis::io::pinned::{Entries, PinnedMap};
+use portcullis::lang::xdp::object::MapType;
 use portcullis::map::typed::{CType, leaves, summed};
 use portcullis::map::{Declaration, Kind, Row, Table};
 
@@ -14,7 +14,7 @@ use crate::cli::failure::Failure;
 /// What is in the kernel's map, once it is known to be one like the filter's.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file));
-    let pinned = Pinned::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;
+    let pinned = PinnedMap::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;
     check(&pinned, map).map_err(wrong)?;
     let entries = pinned.entries().map_err(|error| wrong(error.to_string()))?;
     Ok(words(map, entries))
@@ -35,7 +35,7 @@ pub fn set(
                 entries.len(),
                 from.map,
                 map.entries,
-                portcullis::map_file::remedy(map, entries.len())
+                portcullis::map_file::capacity_hint(map, entries.len())
             );
             return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
         }
@@ -45,11 +45,15 @@ pub fn set(
 }
 
 /// Refuses a map of another type or with keys or values of other sizes.
-fn check(pinned: &Pinned, map: &Declaration) -> Result<(), String> {
+fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     let ty = MapType(pinned.ty);
     let fits = match &map.typed {
         // What these hold are numbers of the kernel's own, which mean nothing here.
-        Some(_) if ty.holds_no_values() || ty.is_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) => {
+        Some(_)
+            if ty.has_no_readable_values()
+                || ty.is_map_of_maps()
+                || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) =>
+        {
             return Err(format!("the kernel's map is of type {}, and what it holds cannot be brought over", ty.name()));
         }
         Some(typed) if typed.constant => {

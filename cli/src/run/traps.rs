@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{DeviceError, Session};
-use portcullis::frontend::xdp::Site;
+use portcullis::lang::xdp::ProgramSite;
 use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
 use portcullis::program::Program;
@@ -42,10 +42,10 @@ pub struct Place {
     pub reason: String,
 }
 
-impl From<&Site> for Place {
-    fn from(site: &Site) -> Place {
+impl From<&ProgramSite> for Place {
+    fn from(site: &ProgramSite) -> Place {
         let (file, line) = site.line.clone().unzip();
-        let Site { function, instruction, reason, .. } = site;
+        let ProgramSite { function, instruction, reason, .. } = site;
         Place { function: function.clone(), instruction: instruction.clone(), file, line, reason: (*reason).to_owned() }
     }
 }

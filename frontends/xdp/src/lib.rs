@@ -25,12 +25,12 @@ use std::sync::Arc;
 pub use broadcast::Broadcast;
 pub use decode::instruction;
 use decode::maps::{MapInfo, Use};
-pub use inspect::{Survey, Surveyed, SurveyedMap, survey};
+pub use inspect::{MapReport, ObjectReport, ProgramReport, inspect};
 use lower::ir::Op;
 use lower::privatize::Copy;
 use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
-pub use parameters::{Global, globals};
+pub use parameters::{GlobalVariable, globals};
 use rejection::Listing;
 
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
@@ -44,7 +44,7 @@ use portcullis_core::stack::on_large_stack;
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
 #[derive(Debug)]
-pub struct Origin {
+pub struct ObjectInfo {
     /// The object's file.
     pub object: String,
     /// The program.
@@ -54,11 +54,11 @@ pub struct Origin {
     /// The object's types.
     pub btf: Btf,
     /// Where a packet may be aborted, by the number of the counter in the map that counts traps.
-    pub traps: Vec<Site>,
+    pub traps: Vec<ProgramSite>,
     /// Where a number is added to one in a map's value, and packets side by side may lose additions.
-    pub losses: Vec<Site>,
+    pub lost_updates: Vec<ProgramSite>,
     /// What of maps' values each packet has a copy of.
-    pub copies: Vec<OwnCopy>,
+    pub copies: Vec<PrivatizedValue>,
     /// Targets that stand for several ports.
     pub broadcasts: Vec<Broadcast>,
     /// Which of them say where packets go by routes.
@@ -68,11 +68,11 @@ pub struct Origin {
     /// The programs that maps of programs can hold: the first by 1, and so on.
     pub programs: Vec<String>,
     /// The maps that maps of maps can hold: the first by 1, and so on.
-    pub held: Vec<String>,
+    pub inner_maps: Vec<String>,
     /// The object's global variables, with the values that the program was compiled with.
-    pub globals: Vec<Global>,
+    pub globals: Vec<GlobalVariable>,
     /// The maps that are rings of events.
-    pub rings: Vec<events::Ring>,
+    pub rings: Vec<events::EventRing>,
     /// What the program prints, by the number in a record.
     pub prints: Vec<events::Print>,
 }
@@ -86,7 +86,7 @@ impl Origin {
 
 /// Words of a map's only value that the program takes for its own while it has a packet: each packet has a copy of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnCopy {
+pub struct PrivatizedValue {
     /// The map's name in the object.
     pub map: String,
     /// How many there are.
@@ -98,7 +98,7 @@ pub struct OwnCopy {
 /// An instruction of which there is something to tell: a packet may be aborted there, since the program has not shown that what
 /// it does is right, or what it adds may be lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Site {
+pub struct ProgramSite {
     /// The function that it is in; outside of any the section.
     pub function: String,
     /// The instruction, in words: its number, its function, itself.
@@ -109,10 +109,10 @@ pub struct Site {
     pub reason: &'static str,
 }
 
-impl Site {
+impl ProgramSite {
     /// What a map that counts traps says of its entries.
-    fn notes(all: &[Site]) -> Notes {
-        let note = |it: &Site| {
+    fn notes(all: &[ProgramSite]) -> Notes {
+        let note = |it: &ProgramSite| {
             let (file, line) = it.line.as_ref().map(|(file, line)| (file.as_str(), *line)).unzip();
             let text = [it.function.as_str(), &it.instruction].map(Note::from);
             text.into_iter().chain([file.into(), line.into(), it.reason.into()]).collect()
@@ -151,9 +151,9 @@ impl<'o> Linked<'o> {
         &self,
         flow: &analysis::fixpoint::Flow,
         (section, first): (usize, usize),
-        rings: Vec<events::Ring>,
+        rings: Vec<events::EventRing>,
         (fib, besides): (fib::Maps, usize),
-    ) -> (Origin, Vec<Initial>) {
+    ) -> (ObjectInfo, Vec<Initial>) {
         let object = self.object;
         let name = |section, at| object.function_at(section, at).map(|it| object.functions[it].name.clone());
         let used: Vec<&MapInfo> = flow.shared.used.iter().map(|&map| &self.maps[usize::from(map)]).collect();
@@ -170,13 +170,13 @@ impl<'o> Linked<'o> {
         let copies = flow.shared.used.iter().filter_map(|&map| {
             let Copy { variables, memory } = flow.shared.copies.of(map)?;
             let name = self.maps[usize::from(map)].definition.name.clone();
-            let copy = OwnCopy { map: name, words: variables.len() + memory.len(), filled: memory.len() };
+            let copy = PrivatizedValue { map: name, words: variables.len() + memory.len(), filled: memory.len() };
             (copy.words > 0).then_some(copy)
         });
         // In the order of the program: they were found in that of its blocks.
-        let losses: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();
-        let losses: Vec<_> = losses.into_iter().collect();
-        let origin = Origin {
+        let lost_updates: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();
+        let lost_updates: Vec<_> = lost_updates.into_iter().collect();
+        let origin = ObjectInfo {
             object: object.name.clone(),
             program: name(section, first).unwrap_or_default(),
             maps,
@@ -184,11 +184,11 @@ impl<'o> Linked<'o> {
             fib,
             btf: object.btf.clone(),
             traps: self.sites(flow.shared.sites.all()),
-            losses: self.sites(&losses),
+            lost_updates: self.sites(&lost_updates),
             copies: copies.collect(),
             helpers: flow.shared.helpers.iter().map(|&helper| decode::helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
-            held: object.maps.iter().map(|map| map.name.clone()).collect(),
+            inner_maps: object.maps.iter().map(|map| map.name.clone()).collect(),
             globals: Vec::new(),
             rings,
             prints: flow.shared.events.prints.clone(),
@@ -197,14 +197,14 @@ impl<'o> Linked<'o> {
     }
 
     /// Instructions with reasons, in the order of the numbers that they have.
-    fn sites(&self, all: &[(u32, u32, &'static str)]) -> Vec<Site> {
+    fn sites(&self, all: &[(u32, u32, &'static str)]) -> Vec<ProgramSite> {
         let object = self.object;
         let sites = all.iter().map(|&(section, at, reason)| {
             let (section, at) = (section as usize, at as usize);
             let line = object.sections[section].line(at).map(|line| (line.file.to_string(), line.line));
             let function = object.function_at(section, at).map(|it| object.functions[it].name.clone());
             let function = function.unwrap_or_else(|| object.sections[section].name.clone());
-            Site { function, instruction: rejection::instruction(object, section, at), line, reason }
+            ProgramSite { function, instruction: rejection::instruction(object, section, at), line, reason }
         });
         sites.collect()
     }
@@ -220,7 +220,7 @@ impl<'o> Linked<'o> {
         if slots.is_empty() {
             return Vec::new();
         }
-        let number = |symbol: &str| match info.definition.ty.is_of_maps() {
+        let number = |symbol: &str| match info.definition.ty.is_map_of_maps() {
             true => self.object.maps.iter().position(|map| map.name == symbol),
             false => self.programs.iter().position(|(name, ..)| name == symbol),
         };
@@ -343,14 +343,14 @@ fn compile_here(
     let uses = &flow.shared.events.rings;
     for &map in &flow.shared.used {
         let info = &linked.maps[usize::from(map)];
-        if info.used_as == Use::Ring {
+        if info.used_as == Use::EventRing {
             let sizes = uses.get(&Some(map)).copied().unwrap_or_default();
             let (records, wanted) = match info.definition.ty {
-                MapType::RINGBUF => (events::Records::RingBuffer, info.definition.max_entries),
-                _ => (events::Records::Perf, 0),
+                MapType::RINGBUF => (events::RecordKind::RingBuffer, info.definition.max_entries),
+                _ => (events::RecordKind::Perf, 0),
             };
-            rings.push(events::Ring::new(&info.name, declared.len(), records, sizes, wanted));
-            declared.extend(rings.last().map(events::Ring::declaration));
+            rings.push(events::EventRing::new(&info.name, declared.len(), records, sizes, wanted));
+            declared.extend(rings.last().map(events::EventRing::declaration));
         } else {
             declared.push(Declaration { typed: Some(Arc::new(info.typed(object))), ..info.declaration() });
             text += &info.text();
@@ -360,14 +360,14 @@ fn compile_here(
     let (tables, functions_of_tables, fib) = fib::needed(&called, flow.shared.families, &declared);
     declared.extend(tables);
     if let Some(&sizes) = uses.get(&None) {
-        rings.push(events::Ring::new(events::PRINTS, declared.len(), events::Records::Prints, sizes, 0));
-        declared.extend(rings.last().map(events::Ring::declaration));
+        rings.push(events::EventRing::new(events::PRINTS, declared.len(), events::RecordKind::Prints, sizes, 0));
+        declared.extend(rings.last().map(events::EventRing::declaration));
     }
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
         let traps = linked.sites(flow.shared.sites.all());
         let counter = Declaration::new(lower::emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
-        declared.push(Declaration { notes: Some(Arc::new(Site::notes(&traps))), ..counter });
+        declared.push(Declaration { notes: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
     }
     let listing = Listing::of(object);
     let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));

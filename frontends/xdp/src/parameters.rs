@@ -21,7 +21,7 @@ const SEED: &str = "random_seed";
 
 /// A global variable, as the host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Global {
+pub struct GlobalVariable {
     /// Its name.
     pub name: String,
     /// Its section.
@@ -51,12 +51,12 @@ pub(super) fn section_type(object: &Object, map: &MapDefinition) -> Arc<CType> {
 }
 
 /// The global variables of an object; `given` is what the host has set.
-pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<Global> {
+pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<GlobalVariable> {
     let sections = object.maps.iter().filter_map(|map| Some((map, map.data.as_ref()?)));
     let global = |map: &MapDefinition, data: &[u8], it: &CMember| {
         let (at, ty) = (it.bit as usize / 8, &it.ty);
         let bytes = data.get(at..at + ty.size as usize).unwrap_or_default();
-        Global {
+        GlobalVariable {
             name: it.name.clone(),
             section: map.name.clone(),
             ty: ty.name.clone(),

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use portcullis_core::map::Table;
 
-use super::super::put;
+use super::super::insert_entries;
 use super::*;
 
 fn map(name: &str, kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
@@ -124,7 +124,7 @@ fn maps_may_get_another_size() {
         let all = read(&maps, &bytes).unwrap();
         let each = maps.iter().zip(&all).map(|(map, entries)| {
             let mut table = Table::new(map, Vec::new());
-            put(&mut table, entries).map_err(|number| no_room(map, entries, number).to_string())?;
+            insert_entries(&mut table, entries).map_err(|number| no_room_error(map, entries, number).to_string())?;
             let rows = table.rows().into_iter().map(|row| (row.key, row.value));
             Ok(rows.filter(|(_, value)| map.kind == Kind::Hash || value.iter().any(|word| *word != 0)).collect())
         });

@@ -1,30 +1,30 @@
 use portcullis_core::map::declare::{Comments, declarations};
 use portcullis_core::map::{Table, dump};
 
-use super::super::put;
+use super::super::insert_entries;
 use super::*;
 
 fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
     Declaration::new("m", kind, key, value, entries)
 }
 
-fn csv(map: &Declaration, text: &str) -> Result<Rows, Problems> {
-    read(map, Format::Csv, text.as_bytes())
+fn csv(map: &Declaration, text: &str) -> Result<ParsedRows, RowErrors> {
+    parse(map, Format::Csv, text.as_bytes())
 }
 
-fn json(map: &Declaration, text: &str) -> Result<Rows, Problems> {
-    read(map, Format::Json, text.as_bytes())
+fn json(map: &Declaration, text: &str) -> Result<ParsedRows, RowErrors> {
+    parse(map, Format::Json, text.as_bytes())
 }
 
-fn entries(rows: &Rows) -> Vec<(&[u32], &[u32])> {
+fn entries(rows: &ParsedRows) -> Vec<(&[u32], &[u32])> {
     rows.entries.iter().collect()
 }
 
 /// The only problem.
-fn problem(read: Result<Rows, Problems>) -> String {
+fn problem(read: Result<ParsedRows, RowErrors>) -> String {
     let problems = read.unwrap_err();
     assert_eq!((problems.first.len(), problems.more), (1, 0), "{problems}");
-    problems.of("f")
+    problems.with_file_name("f")
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn what_is_wrong_is_told_by_line_and_column() {
     ] {
         assert_eq!(problem(json(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
     }
-    let not_text = read(&flows, Format::Csv, b"1,2,3,4,5\n1,\xff");
+    let not_text = parse(&flows, Format::Csv, b"1,2,3,4,5\n1,\xff");
     assert_eq!(problem(not_text), "f:2: this is no text in UTF-8; save it in that encoding");
     let array = csv(&map(Kind::Array, 1, 1, 1), "1,1");
     assert_eq!(problem(array), "f:1: column 1: the map `m` has no entry 1: its entries are 0 to 0");
@@ -249,7 +249,7 @@ fn of_many_problems_the_first_are_told() {
     let text: String = (0..20).map(|n| format!("x{n}.\n{n}\n")).collect();
     let problems = csv(&flows, &text).unwrap_err();
     assert_eq!((problems.first.len(), problems.more), (8, 12));
-    let text = problems.of("f");
+    let text = problems.with_file_name("f");
     assert!(text.starts_with("f:1: column 1: `x0.`") && text.ends_with("\nand 12 more rows are wrong"), "{text}");
     assert_eq!(text.lines().nth(7).unwrap().split(" is").next(), Some("f:15: column 1: `x7.`"));
     // A row that comes three times is told of twice.
@@ -274,9 +274,9 @@ fn dumped(map: &Declaration, table: &Table, format: Format) -> Vec<u8> {
     text
 }
 
-fn table_of(map: &Declaration, rows: &Rows) -> Table {
+fn table_of(map: &Declaration, rows: &ParsedRows) -> Table {
     let mut table = Table::new(map, Vec::new());
-    put(&mut table, &rows.entries).unwrap();
+    insert_entries(&mut table, &rows.entries).unwrap();
     table
 }
 
@@ -337,7 +337,7 @@ fn what_is_dumped_can_be_read() {
     for map in maps() {
         let table = random_table(&map, &mut random);
         for (_, format) in Format::ALL {
-            let rows = read(&map, format, &dumped(&map, &table, format)).unwrap();
+            let rows = parse(&map, format, &dumped(&map, &table, format)).unwrap();
             assert_eq!(table_of(&map, &rows).rows(), table.rows());
         }
     }
@@ -364,7 +364,7 @@ fn damaged_files_do_no_harm() {
                         _ => drop(text.drain(at..(at + random.below(20) as usize).min(text.len()))),
                     }
                 }
-                match read(map, format, &text) {
+                match parse(map, format, &text) {
                     Err(problems) => {
                         refused += 1;
                         assert!(problems.first.iter().all(|(line, what)| *line > 0 && !what.is_empty()));

@@ -139,7 +139,7 @@ impl<'a> Codegen<'a, '_> {
     fn branching(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<End> {
         match self.style {
             // Beside code for several packets at a time there are packets that make no group.
-            Style::BranchFree | Style::Guessing | Style::SideBySide => self.mostly_branchless(frame, block),
+            Style::BranchFree | Style::SpeculativeVector | Style::Vector => self.mostly_branchless(frame, block),
             Style::Branching => self.sequence(frame, block, None),
         }
     }

@@ -24,8 +24,8 @@ pub(crate) enum Use {
     Lpm,
     /// By prefix, of any lengths (`prefixes`).
     Prefixes,
-    /// To tell the host of events: [`crate::events`] says what it becomes.
-    Ring,
+    /// To tell the host of events: [`crate::lang::xdp::events`] says what it becomes.
+    EventRing,
     /// It cannot be, for this reason.
     Refused(String),
 }
@@ -187,15 +187,15 @@ fn used_as(map: &MapDefinition) -> Use {
     let MapDefinition { ty, key_size, value_size, max_entries, .. } = *map;
     let refused = |why: String| Use::Refused(format!("the map `{}` {why}", map.name));
     let used = match ty {
-        MapType::PERF_EVENT_ARRAY => return Use::Ring,
+        MapType::PERF_EVENT_ARRAY => return Use::EventRing,
         MapType::RINGBUF if max_entries == 0 => {
             return refused(format!("has no room: set its bytes with `--set {}.max_entries=N`", map.name));
         }
-        MapType::RINGBUF => return Use::Ring,
+        MapType::RINGBUF => return Use::EventRing,
         MapType::HASH_OF_MAPS | MapType::DEVMAP_HASH => Use::Hash,
         _ if ty.is_hash() || ty.is_lru() => Use::Hash,
         MapType::PROG_ARRAY | MapType::ARRAY_OF_MAPS => Use::Array,
-        _ if ty.is_array() || ty.is_of_targets() => Use::Array,
+        _ if ty.is_array() || ty.holds_redirect_targets() => Use::Array,
         MapType::LPM_TRIE if key_size == 8 || key_size == 20 => Use::Lpm,
         MapType::LPM_TRIE => Use::Prefixes,
         other => return refused(format!("is of {}, which there is none of here", other.words())),
@@ -217,10 +217,10 @@ fn used_as(map: &MapDefinition) -> Use {
         return refused("has values of no size".into());
     }
     // As the kernel has them: what is behind a target's number, a program for example, is nothing here.
-    let fits = if ty.is_of_targets() {
+    let fits = if ty.holds_redirect_targets() {
         key_size == 4 && matches!(value_size, 4 | 8)
     } else {
-        !ty.is_of_maps() || value_size == 4
+        !ty.is_map_of_maps() || value_size == 4
     };
     if !fits {
         return refused(format!(

@@ -12,13 +12,83 @@ const DEFAULT: u32 = 253;
 const MAIN: u32 = 254;
 const LOCAL: u32 = 255;
 
+/// A route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The prefix's address; what is behind the prefix is zeros.
+    pub to: IpAddr,
+    /// Bits of it that count.
+    pub length: u8,
+    /// `RTN_*` (linux/rtnetlink.h): 1 where packets are forwarded, 6, 7 and 8 where they are dropped, refused and forbidden.
+    pub kind: u32,
+    /// The number of its table.
+    pub table: u32,
+    /// The interface that packets go out of.
+    pub interface: u32,
+    /// Its metric: of several the least counts.
+    pub metric: u32,
+    /// The longest packets that may go there, in bytes from their IP header on; 0 where the interface says so.
+    pub mtu: u32,
+    /// Of IPv4: packets of this type of service alone; 0 of any.
+    pub tos: u32,
+    /// Whether packets are put into others on the way, which `bpf_fib_lookup` does not do.
+    pub encap: bool,
+    /// The address that packets come from.
+    pub source: Option<IpAddr>,
+    /// The next router, where there is one.
+    pub gateway: Option<IpAddr>,
+}
+
+/// Somebody on a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The interface that it is reached by.
+    pub interface: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its MAC.
+    pub mac: [u8; 6],
+}
+
+/// An interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, which is in no map.
+    pub name: String,
+    /// Its number.
+    pub number: u32,
+    /// Its MAC; zeros where it has none.
+    pub mac: [u8; 6],
+    /// The longest packets that it takes, in bytes behind the link's header.
+    pub mtu: u32,
+    /// The longest of IPv6, where that is another number.
+    pub mtu_v6: u32,
+    /// Bytes of the link's header.
+    pub header: u32,
+    /// Whether packets of IPv4 that come in there are forwarded.
+    pub forwarding_v4: bool,
+    /// Whether packets of IPv6 that come in there are forwarded.
+    pub forwarding_v6: bool,
+}
+
+/// All that is known of where packets go.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RoutingTables {
+    /// Routes; of those to one prefix in one table, with the same type of service and metric, the first counts.
+    pub routes: Vec<Route>,
+    /// Who is on which link.
+    pub neighbours: Vec<Neighbour>,
+    /// Interfaces.
+    pub interfaces: Vec<Interface>,
+}
+
 /// A prefix's bits, the first the highest, and how many count.
 type Prefix = (u128, u8);
 
 /// A map's entry: the words of its key, and those of its value.
 pub type Row = (Vec<u32>, Vec<u32>);
 
-impl Maps {
+impl RoutingTables {
     /// What they are in a filter's maps: by the map's number, its entries, of which no key comes twice.
     pub fn rows(&self, tables: &Tables) -> Vec<(usize, Vec<Row>)> {
         let mut others = Others::default();
@@ -162,7 +232,7 @@ mod tests {
     }
 
     /// The interfaces of the routes that are tried for a prefix.
-    fn tried(tables: &Tables, prefix: &[u32]) -> Vec<u32> {
+    fn tried(tables: &RoutingTables, prefix: &[u32]) -> Vec<u32> {
         let maps = Maps { v4: Some(0), v6: Some(1), others: Some(2), ..Maps::default() };
         let rows = maps.rows(&tables);
         let find = |map: usize, key: &[u32]| rows[map].1.iter().find(|row| row.0 == key).map(|row| row.1.clone());
@@ -177,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_comes_first_and_shorter_ones_behind_it() {
-        let tables = Tables {
+        let tables = RoutingTables {
             routes: vec![
                 route("0.0.0.0/0", MAIN, 1, 0),
                 route("10.0.0.0/8", MAIN, 2, 20),
@@ -186,7 +256,7 @@ mod tests {
                 route("10.1.0.1/32", LOCAL, 5, 0),
                 route("11.0.0.0/8", DEFAULT, 6, 0),
             ],
-            ..Tables::default()
+            ..RoutingTables::default()
         };
         assert_eq!(tried(&tables, &[0, 0]), [1]);
         assert_eq!(tried(&tables, &[0x0a00_0000, 8]), [3, 2, 1]);
@@ -197,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_local_table_of_ipv6_comes_before_the_main_one() {
-        let tables = Tables {
+        let tables = RoutingTables {
             routes: vec![
                 route("2001:db8::/32", LOCAL, 1, 0),
                 route("2001:db8:1::/48", MAIN, 2, 0),
@@ -205,7 +275,7 @@ mod tests {
                 route("ff00::/8", LOCAL, 3, 0),
                 route("::1/128", LOCAL, 3, 0),
             ],
-            ..Tables::default()
+            ..RoutingTables::default()
         };
         assert_eq!(tried(&tables, &[0x2001_0db8, 0x0001_0000, 0, 0, 48]), [1, 2]);
         let maps = Maps { v6: Some(0), ..Maps::default() };
@@ -216,7 +286,7 @@ mod tests {
     fn equal_ends_are_kept_once() {
         let mut routes = vec![route("0.0.0.0/0", MAIN, 1, 0)];
         routes.extend((0..200).map(|n| route(&format!("10.0.{n}.0/24"), MAIN, 2, 0)));
-        let tables = Tables { routes, ..Tables::default() };
+        let tables = RoutingTables { routes, ..RoutingTables::default() };
         let maps = Maps { v4: Some(0), others: Some(1), ..Maps::default() };
         let rows = maps.rows(&tables);
         assert_eq!((rows[0].1.len(), rows[1].1.len()), (201, 1));

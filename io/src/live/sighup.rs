@@ -4,7 +4,7 @@
 use std::ptr;
 
 /// Has something installed that takes all signals which end programs; where SIGHUP was ignored before, it is ignored again behind.
-pub fn still_ignored(install: impl FnOnce()) {
+pub fn keep_sighup_ignored(install: impl FnOnce()) {
     // SAFETY: a `sigaction` is numbers, for all of which 0 will do.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: nothing is set, and what is there is written to a `sigaction` that is there during the call.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Connections that wait to be accepted.
-const WAITING: i32 = 64;
+const ACCEPT_BACKLOG: i32 = 64;
 
 /// A Unix socket with mode 0600, which listens; to accept does not wait. Its file goes with it.
 #[derive(Debug)]
@@ -30,10 +30,10 @@ pub struct LocalSocket {
 pub enum LocalError {
     /// Somebody else listens there.
     #[error("{}: another run listens here; choose another path, or end that run", .0.display())]
-    Taken(PathBuf),
+    InUse(PathBuf),
     /// There is something else.
     #[error("{}: there is something else already, and no socket; choose another path", .0.display())]
-    NoSocket(PathBuf),
+    NotASocket(PathBuf),
     /// The system refused it.
     #[error("{}: {}", .path.display(), portcullis_core::reason(.error))]
     System {
@@ -56,13 +56,13 @@ impl LocalSocket {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 let file = path.symlink_metadata().map_err(refused)?.file_type();
                 if !file.is_socket() {
-                    return Err(LocalError::NoSocket(path.to_owned()));
+                    return Err(LocalError::NotASocket(path.to_owned()));
                 }
                 match UnixStream::connect(path) {
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                     // One that has no room for another connection is one that is there.
                     Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(refused(error)),
-                    _ => return Err(LocalError::Taken(path.to_owned())),
+                    _ => return Err(LocalError::InUse(path.to_owned())),
                 }
                 std::fs::remove_file(path).and_then(|()| bind(path))
             }
@@ -121,19 +121,19 @@ impl Lock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) => return Err(LocalError::Taken(socket.to_owned())),
+                Err(Errno::WOULDBLOCK) => return Err(LocalError::InUse(socket.to_owned())),
                 Err(error) => return Err(refused(error.into())),
             }
             let lock = Lock { file, path: path.clone() };
             // Who had it before may have removed it after it was opened here: then it is a lock no more.
-            if lock.is_there() {
+            if lock.owns_path() {
                 return Ok(lock);
             }
         }
     }
 
     /// Whether its file is the one at its path.
-    fn is_there(&self) -> bool {
+    fn owns_path(&self) -> bool {
         let (Ok(mine), Ok(there)) = (self.file.metadata(), self.path.symlink_metadata()) else { return false };
         (mine.dev(), mine.ino()) == (there.dev(), there.ino())
     }
@@ -143,7 +143,7 @@ impl Drop for Lock {
     fn drop(&mut self) {
         // A file that has something in it is somebody's who happened to give it this name.
         let is_ours = self.file.metadata().is_ok_and(|it| it.is_file() && it.len() == 0);
-        if is_ours && self.is_there() {
+        if is_ours && self.owns_path() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -155,7 +155,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, WAITING)?;
+    rustix::net::listen(&socket, ACCEPT_BACKLOG)?;
     Ok(socket.into())
 }
 
@@ -200,7 +200,7 @@ mod tests {
             });
             let (have, others): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
             assert_eq!(have.len(), 1, "{round}: {others:?}");
-            assert!(others.iter().all(|it| matches!(it, Err(LocalError::Taken(_)))), "{round}: {others:?}");
+            assert!(others.iter().all(|it| matches!(it, Err(LocalError::InUse(_)))), "{round}: {others:?}");
             UnixStream::connect(&path).unwrap();
             have[0].as_ref().unwrap().listener().accept().expect("who connects is connected to it");
         }
@@ -213,15 +213,15 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         let left = path.metadata().unwrap().ino();
         let other = Lock::take(&path).unwrap();
-        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::Taken(_))));
+        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::InUse(_))));
         assert_eq!(path.metadata().unwrap().ino(), left, "it is the other's to take away");
         // A lock whose file is gone keeps nobody away, and is not given for the next one's.
         let late = Lock { file: File::open(&other.path).unwrap(), path: other.path.clone() };
         drop(other);
         let socket = LocalSocket::listen(&path).unwrap();
-        assert!(!late.is_there());
+        assert!(!late.owns_path());
         drop(late);
-        assert!(matches!(Lock::take(&path), Err(LocalError::Taken(_))), "the next one's is still there");
+        assert!(matches!(Lock::take(&path), Err(LocalError::InUse(_))), "the next one's is still there");
         drop(socket);
     }
 
@@ -245,13 +245,13 @@ mod tests {
         // Closed, and its file is still there.
         drop(UnixListener::bind(&path).unwrap());
         let socket = LocalSocket::listen(&path).unwrap();
-        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::Taken(_))), "one has it");
+        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::InUse(_))), "one has it");
         assert!(path.exists());
         // Somebody has put something else there: it stays.
         std::fs::rename(&path, place.path().join("old")).unwrap();
         std::fs::write(&path, "precious").unwrap();
         drop(socket);
-        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::NoSocket(_))));
+        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::NotASocket(_))));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let nowhere = LocalSocket::listen(&place.path().join("no/socket")).unwrap_err();
         assert!(nowhere.to_string().contains("no/socket: "), "{nowhere}");

@@ -9,20 +9,20 @@ use portcullis_core::device::{DeviceError, Session};
 /// Orders for a lane, which it carries out between two batches, or soon where no packets come. Looking whether there are
 /// any is one load.
 #[derive(Default)]
-pub struct Mailbox {
+pub struct LaneCommands {
     waiting: AtomicBool,
     orders: Mutex<Orders>,
 }
 
 #[derive(Default)]
 struct Orders {
-    waiting: Vec<Order>,
+    waiting: Vec<LaneCommand>,
     /// The lane has ended.
     closed: bool,
 }
 
 /// Something to be done with a lane's session, on the lane's thread: packets wait meanwhile.
-pub struct Order {
+pub struct LaneCommand {
     /// Whether the batches in flight come home first, and their verdicts are carried out.
     idle: bool,
     work: Work,
@@ -30,37 +30,39 @@ pub struct Order {
 
 type Work = Box<dyn FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send>;
 
-impl Order {
+impl LaneCommand {
     /// Looks at the session's maps or changes them: what is done is there for the batches behind this, and for none before.
     /// An error ends the lane.
-    pub fn maps(work: impl FnOnce(&mut dyn Session) -> Result<(), DeviceError> + Send + 'static) -> Order {
-        Order { idle: false, work: Box::new(move |session| work(&mut **session)) }
+    pub fn access_maps(work: impl FnOnce(&mut dyn Session) -> Result<(), DeviceError> + Send + 'static) -> LaneCommand {
+        LaneCommand { idle: false, work: Box::new(move |session| work(&mut **session)) }
     }
 
     /// May put another session in the place of the lane's. No batch is in flight: those before have the old session's
     /// verdicts, and those behind the new one's. An error ends the lane.
-    pub fn swap(work: impl FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send + 'static) -> Order {
-        Order { idle: true, work: Box::new(work) }
+    pub fn replace_session(
+        work: impl FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send + 'static,
+    ) -> LaneCommand {
+        LaneCommand { idle: true, work: Box::new(work) }
     }
 
-    pub(super) fn wants_idle(&self) -> bool {
+    pub(super) fn requires_idle(&self) -> bool {
         self.idle
     }
 
-    pub(super) fn carry_out(self, session: &mut Box<dyn Session>) -> Result<(), DeviceError> {
+    pub(super) fn execute(self, session: &mut Box<dyn Session>) -> Result<(), DeviceError> {
         (self.work)(session)
     }
 }
 
-impl fmt::Debug for Order {
+impl fmt::Debug for LaneCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Order").field("idle", &self.idle).finish_non_exhaustive()
     }
 }
 
-impl Mailbox {
+impl LaneCommands {
     /// Leaves an order. One that is not carried out, since the lane has ended or ends before, is dropped.
-    pub fn put(&self, order: Order) {
+    pub fn push(&self, order: LaneCommand) {
         let mut orders = self.lock();
         if !orders.closed {
             orders.waiting.push(order);
@@ -74,7 +76,7 @@ impl Mailbox {
     }
 
     /// All orders, the oldest first.
-    pub(super) fn take(&self) -> Vec<Order> {
+    pub(super) fn take(&self) -> Vec<LaneCommand> {
         let mut orders = self.lock();
         self.waiting.store(false, Ordering::Relaxed);
         std::mem::take(&mut orders.waiting)
@@ -96,7 +98,7 @@ impl Mailbox {
     }
 }
 
-impl fmt::Debug for Mailbox {
+impl fmt::Debug for LaneCommands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mailbox").field("waiting", &self.is_waiting()).finish_non_exhaustive()
     }

@@ -7,7 +7,7 @@ use super::homes::Homes;
 
 /// Tells where a run's frames are.
 #[derive(Debug)]
-pub struct Accounts {
+pub struct FrameAudit {
     homes: Arc<Homes>,
     lent: Vec<Arc<AtomicI64>>,
     sending: Vec<Arc<AtomicI64>>,
@@ -15,39 +15,34 @@ pub struct Accounts {
 
 /// Where frames are. While a run goes on, the rest are in batches; in the end there is no rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frames {
+pub struct FrameCounts {
     /// There are in all.
-    pub all: usize,
+    pub total: usize,
     /// Nobody needs them now.
-    pub home: usize,
+    pub free: usize,
     /// The kernel has them to receive into, or has received into them what nobody has taken.
-    pub receiving: usize,
+    pub rx: usize,
     /// The kernel has them to send, or has sent them.
-    pub sending: usize,
+    pub tx: usize,
 }
 
-impl Frames {
+impl FrameCounts {
     /// Those that are nowhere else.
-    pub fn rest(&self) -> isize {
-        self.all as isize - (self.home + self.receiving + self.sending) as isize
+    pub fn in_batches(&self) -> isize {
+        self.total as isize - (self.free + self.rx + self.tx) as isize
     }
 }
 
-impl Accounts {
-    pub(crate) fn new(homes: Arc<Homes>, lent: Vec<Arc<AtomicI64>>, sending: Vec<Arc<AtomicI64>>) -> Accounts {
-        Accounts { homes, lent, sending }
+impl FrameAudit {
+    pub(crate) fn new(homes: Arc<Homes>, lent: Vec<Arc<AtomicI64>>, sending: Vec<Arc<AtomicI64>>) -> FrameAudit {
+        FrameAudit { homes, lent, sending }
     }
 
     /// Where frames are now: exact when neither a receiver nor an executor is at work.
-    pub fn frames(&self) -> Frames {
+    pub fn frames(&self) -> FrameCounts {
         let sum = |counts: &[Arc<AtomicI64>]| {
             counts.iter().map(|count| count.load(Ordering::Relaxed).max(0) as usize).sum::<usize>()
         };
-        Frames {
-            all: self.homes.all(),
-            home: self.homes.count(),
-            receiving: sum(&self.lent),
-            sending: sum(&self.sending),
-        }
+        FrameCounts { total: self.homes.all(), free: self.homes.count(), rx: sum(&self.lent), tx: sum(&self.sending) }
     }
 }

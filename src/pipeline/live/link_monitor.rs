@@ -3,12 +3,12 @@
 use std::io::{self, PipeReader, PipeWriter};
 use std::thread::{self, JoinHandle};
 
-use portcullis_io::live::link::{LinkError, State, Watch};
+use portcullis_io::live::link::{LinkError, LinkState, LinkWatch};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// Watches interfaces until it is dropped.
 #[derive(Debug)]
-pub struct Links {
+pub struct LinkMonitor {
     /// Closed to end the thread.
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
@@ -16,7 +16,7 @@ pub struct Links {
 
 /// Why nobody watches.
 #[derive(Debug, thiserror::Error)]
-pub enum LinksError {
+pub enum LinkMonitorError {
     /// An interface cannot be watched.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -25,28 +25,28 @@ pub enum LinksError {
     System(#[from] io::Error),
 }
 
-impl Links {
+impl LinkMonitor {
     /// Watches interfaces of this thread's network namespace.
     ///
     /// # Errors
-    /// [`LinksError`]: among others, there is no such interface.
-    pub fn watch<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Result<Links, LinksError> {
-        let watches = interfaces.into_iter().map(|name| Ok((name.to_owned(), Watch::new(name)?)));
+    /// [`LinkMonitorError`]: among others, there is no such interface.
+    pub fn watch<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Result<LinkMonitor, LinkMonitorError> {
+        let watches = interfaces.into_iter().map(|name| Ok((name.to_owned(), LinkWatch::new(name)?)));
         let watches = watches.collect::<Result<Vec<_>, LinkError>>()?;
         for (interface, watch) in &watches {
-            if watch.state() == State::Down {
+            if watch.state() == LinkState::Down {
                 tracing::warn!(%interface, "the link is down");
             }
         }
-        let (woken, wake) = io::pipe()?;
+        let (wake_reader, wake) = io::pipe()?;
         let span = tracing::Span::current();
-        let watch = move || span.in_scope(|| tell(watches, &woken));
+        let watch = move || span.in_scope(|| watch_links(watches, &wake_reader));
         let thread = thread::Builder::new().name("links".into()).spawn(watch)?;
-        Ok(Links { wake: Some(wake), thread: Some(thread) })
+        Ok(LinkMonitor { wake: Some(wake), thread: Some(thread) })
     }
 }
 
-impl Drop for Links {
+impl Drop for LinkMonitor {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
@@ -56,9 +56,9 @@ impl Drop for Links {
     }
 }
 
-fn tell(mut watches: Vec<(String, Watch)>, woken: &PipeReader) {
+fn watch_links(mut watches: Vec<(String, LinkWatch)>, wake_reader: &PipeReader) {
     while !watches.is_empty() {
-        let mut waits = vec![PollFd::new(woken, PollFlags::IN)];
+        let mut waits = vec![PollFd::new(wake_reader, PollFlags::IN)];
         waits.extend(watches.iter().map(|(_, watch)| PollFd::new(watch, PollFlags::IN)));
         match poll(&mut waits, None) {
             Ok(_) => {}
@@ -73,9 +73,9 @@ fn tell(mut watches: Vec<(String, Watch)>, woken: &PipeReader) {
             let before = watch.state();
             match watch.look() {
                 Ok(now) if now == before => {}
-                Ok(State::Down) => tracing::warn!(%interface, "the link is down"),
-                Ok(State::Up) => tracing::warn!(%interface, "the link is up again"),
-                Ok(State::Gone) => {
+                Ok(LinkState::Down) => tracing::warn!(%interface, "the link is down"),
+                Ok(LinkState::Up) => tracing::warn!(%interface, "the link is up again"),
+                Ok(LinkState::Gone) => {
                     tracing::warn!(%interface, "the interface is gone");
                     return false;
                 }

@@ -10,64 +10,65 @@ use tracing::Span;
 use super::LaneStats;
 
 /// How often somebody looks, which costs a lock a lane.
-pub(super) const LOOKED: Duration = Duration::from_millis(100);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often it is told.
-const EVERY: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watches the numbers of lanes.
-pub(super) struct Monitor<'a> {
-    lanes: Vec<Watched<'a>>,
+pub(super) struct LossMonitor<'a> {
+    lanes: Vec<WatchedLane<'a>>,
     next: Instant,
 }
 
 /// A lane, and what was told of it.
-struct Watched<'a> {
+struct WatchedLane<'a> {
     lane: String,
     span: Span,
     stats: &'a LaneStats,
-    told: Counts,
+    reported: Counters,
 }
 
 /// Packets that the CPU filtered in the device's place, and those that were lost: in the kernel, on their way in, and for each
 /// reason after the filter.
-type Counts = [u64; KINDS];
+type Counters = [u64; KINDS];
 
 const KINDS: usize = 3 + Loss::ALL.len();
 
-impl<'a> Monitor<'a> {
+impl<'a> LossMonitor<'a> {
     /// Of lanes with these names and spans.
-    pub fn new(lanes: impl Iterator<Item = (String, Span)>, stats: &'a [Arc<LaneStats>]) -> Monitor<'a> {
-        let lanes = lanes.zip(stats).map(|((lane, span), stats)| Watched { lane, span, stats, told: [0; KINDS] });
-        Monitor { lanes: lanes.collect(), next: Instant::now() }
+    pub fn new(lanes: impl Iterator<Item = (String, Span)>, stats: &'a [Arc<LaneStats>]) -> LossMonitor<'a> {
+        let lanes =
+            lanes.zip(stats).map(|((lane, span), stats)| WatchedLane { lane, span, stats, reported: [0; KINDS] });
+        LossMonitor { lanes: lanes.collect(), next: Instant::now() }
     }
 
     /// Tells what is new, if it is time again.
-    pub fn look(&mut self) {
+    pub fn report_if_due(&mut self) {
         if Instant::now() >= self.next {
-            self.tell();
+            self.report();
         }
     }
 
     /// Tells what is new.
-    pub fn tell(&mut self) {
-        for Watched { lane, span, stats, told } in &mut self.lanes {
+    pub fn report(&mut self) {
+        for WatchedLane { lane, span, stats, reported } in &mut self.lanes {
             let _lane = span.enter();
-            let now = counts(stats);
-            for (kind, (now, told)) in now.into_iter().zip(told).enumerate() {
-                let packets = now.saturating_sub(*told);
+            let now = read_counters(stats);
+            for (kind, (now, reported)) in now.into_iter().zip(reported).enumerate() {
+                let packets = now.saturating_sub(*reported);
                 if packets == 0 {
                     continue;
                 }
-                let (reason, what) = words(kind);
+                let (reason, what) = describe_kind(kind);
                 let lost = if kind == 0 { "" } else { "packets lost: " };
-                if *told == 0 {
+                if *reported == 0 {
                     tracing::warn!(%lane, reason, packets, total = now, "{lost}{what}");
                 } else {
                     tracing::info!(%lane, reason, packets, total = now, "{lost}{what}");
                 }
-                *told = now;
-                self.next = Instant::now() + EVERY;
+                *reported = now;
+                self.next = Instant::now() + REPORT_INTERVAL;
             }
         }
     }
@@ -75,16 +76,16 @@ impl<'a> Monitor<'a> {
 
 const RELIEVED: &str = "the CPU filters packets that the device has no time for";
 
-fn counts(stats: &LaneStats) -> Counts {
-    let (received, carried, relieved) = stats.counts();
-    let mut counts = [0; KINDS];
-    counts[..3].copy_from_slice(&[relieved, received.dropped_by_kernel, received.refused]);
-    counts[3..].copy_from_slice(&Loss::ALL.map(|loss| carried.losses.of(loss)));
-    counts
+fn read_counters(stats: &LaneStats) -> Counters {
+    let (received, carried, fallback_packets) = stats.counters();
+    let mut read_counters = [0; KINDS];
+    read_counters[..3].copy_from_slice(&[fallback_packets, received.dropped_by_kernel, received.refused]);
+    read_counters[3..].copy_from_slice(&Loss::ALL.map(|loss| carried.losses.of(loss)));
+    read_counters
 }
 
 /// A loss's reason, as a label and in words.
-fn words(kind: usize) -> (&'static str, &'static str) {
+fn describe_kind(kind: usize) -> (&'static str, &'static str) {
     match kind {
         0 => ("overload", RELIEVED),
         1 => ("kernel", "dropped by the kernel, because nobody took them in time"),
@@ -98,16 +99,16 @@ mod tests {
     use std::io;
     use std::sync::Mutex;
 
-    use portcullis_io::live::{Carried, Received};
+    use portcullis_io::live::{ExecutedCounts, ReceivedCounts};
     use tracing_subscriber::layer::SubscriberExt;
 
-    use super::super::stats::Filtered;
+    use super::super::stats::CompletedBatch;
     use super::*;
 
     /// The events, a line each.
     fn events(run: impl FnOnce()) -> Vec<serde_json::Value> {
-        struct Into(Arc<Mutex<Vec<u8>>>);
-        impl io::Write for Into {
+        struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
+        impl io::Write for SharedBuffer {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0.lock().unwrap().extend(bytes);
                 Ok(bytes.len())
@@ -118,7 +119,8 @@ mod tests {
         }
         let text = Arc::new(Mutex::new(Vec::new()));
         let to = text.clone();
-        let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(move || Into(to.clone()));
+        let lines =
+            tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(move || SharedBuffer(to.clone()));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), run);
         let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -132,16 +134,16 @@ mod tests {
     fn what_is_lost_is_told_once_and_then_how_many_more() {
         let stats = [Arc::new(LaneStats::default()), Arc::new(LaneStats::default())];
         let events = events(|| {
-            let mut monitor = Monitor::new(lanes(&["eth0:0", "eth0:1"]), &stats);
-            monitor.tell();
-            stats[1].received(Received { dropped_by_kernel: 7, ..Received::default() });
-            monitor.tell();
-            monitor.tell();
-            stats[1].received(Received { dropped_by_kernel: 10, ..Received::default() });
-            let mut carried = Carried::default();
+            let mut monitor = LossMonitor::new(lanes(&["eth0:0", "eth0:1"]), &stats);
+            monitor.report();
+            stats[1].set_received(ReceivedCounts { dropped_by_kernel: 7, ..ReceivedCounts::default() });
+            monitor.report();
+            monitor.report();
+            stats[1].set_received(ReceivedCounts { dropped_by_kernel: 10, ..ReceivedCounts::default() });
+            let mut carried = ExecutedCounts::default();
             carried.losses.add(Loss::Overload, 2);
-            stats[0].tended(&carried);
-            monitor.tell();
+            stats[0].set_executed(&carried);
+            monitor.report();
         });
         let is: Vec<_> = events
             .iter()
@@ -168,10 +170,10 @@ mod tests {
     fn what_a_device_has_no_time_for_is_told() {
         let stats = [Arc::new(LaneStats::default())];
         let events = events(|| {
-            let mut monitor = Monitor::new(lanes(&["q"]), &stats);
-            let aside = Filtered { packets: 30, aside: true, ..Filtered::default() };
-            stats[0].through(&aside, &Carried::default(), None);
-            monitor.tell();
+            let mut monitor = LossMonitor::new(lanes(&["q"]), &stats);
+            let completed = CompletedBatch { packets: 30, by_fallback: true, ..CompletedBatch::default() };
+            stats[0].record_completed(&completed, &ExecutedCounts::default(), None);
+            monitor.report();
         });
         assert_eq!((&events[0]["message"], &events[0]["packets"]), (&RELIEVED.into(), &30.into()));
     }
@@ -180,10 +182,10 @@ mod tests {
     fn nothing_is_told_twice_in_a_second() {
         let stats = [Arc::new(LaneStats::default())];
         let events = events(|| {
-            let mut monitor = Monitor::new(lanes(&["q"]), &stats);
+            let mut monitor = LossMonitor::new(lanes(&["q"]), &stats);
             for refused in 1..100 {
-                stats[0].received(Received { refused, ..Received::default() });
-                monitor.look();
+                stats[0].set_received(ReceivedCounts { refused, ..ReceivedCounts::default() });
+                monitor.report_if_due();
                 // As it is in an hour.
                 if refused == 50 {
                     monitor.next = Instant::now();

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::notation;
+use super::literals;
 use super::text::{Part, shown};
 
 /// A row on its way from cells to bytes.
@@ -89,7 +89,7 @@ impl<'a> Bytes<'a> {
 
     /// Takes a prefix, where the keys are prefixes and the text is one; whether it is.
     fn prefix(&mut self, text: &str) -> Result<bool, String> {
-        let prefix = if self.typed.is_trie() { notation::prefix(text) } else { None };
+        let prefix = if self.typed.is_trie() { literals::prefix(text) } else { None };
         let Some(words) = prefix else { return Ok(false) };
         let words = words.map_err(|what| format!("`{}` {what}", shown(text)))?;
         let Some((length, address)) = words.get().split_last() else { return Ok(false) };
@@ -383,8 +383,8 @@ mod tests {
     #[test]
     fn entries_of_the_command_line_are_cells_of_rows() {
         let numbered = map(2, 4, 8);
-        assert_eq!(text::entry(&numbered, &["3"], &["0x100000002"]), Ok((vec![3], vec![2, 1])));
-        assert_eq!(text::key(&numbered, &["3"]), Ok(vec![3]));
+        assert_eq!(text::parse_entry(&numbered, &["3"], &["0x100000002"]), Ok((vec![3], vec![2, 1])));
+        assert_eq!(text::parse_key(&numbered, &["3"]), Ok(vec![3]));
         for (key, value, wrong) in [
             (&["4"][..], &["1"][..], "has no entry 4: its entries are 0 to 3"),
             (&["0"], &[], "ends after 1 of 2 cells"),
@@ -392,17 +392,17 @@ mod tests {
             (&["0", "1"], &["1"], "one cell too many"),
             (&["0"], &["-1"], "is not in __u64"),
         ] {
-            let said = text::entry(&numbered, key, value).unwrap_err();
+            let said = text::parse_entry(&numbered, key, value).unwrap_err();
             assert!(said.contains(wrong), "{key:?} {value:?}: {said}");
         }
         // Bytes of no number's size, and a prefix.
         let hash = map(1, 6, 3);
-        let (key, value) = text::entry(&hash, &["02:00:00:00:00:01"], &["0a:0b:0c"]).unwrap();
+        let (key, value) = text::parse_entry(&hash, &["02:00:00:00:00:01"], &["0a:0b:0c"]).unwrap();
         assert_eq!((key, value), (vec![2, 0x0100], vec![0x000c_0b0a]));
         let trie = map(11, 8, 4);
-        assert_eq!(text::key(&trie, &["10.255.0.0/12"]), Ok(vec![12, 0x0000_f00a]));
-        assert!(text::key(&trie, &["2001:db8::/32"]).unwrap_err().contains("no prefix of an address of 32 bits"));
-        assert!(text::key(&map(1, 8, 4), &["10.0.0.0/8"]).is_err(), "the keys are no prefixes");
+        assert_eq!(text::parse_key(&trie, &["10.255.0.0/12"]), Ok(vec![12, 0x0000_f00a]));
+        assert!(text::parse_key(&trie, &["2001:db8::/32"]).unwrap_err().contains("no prefix of an address of 32 bits"));
+        assert!(text::parse_key(&map(1, 8, 4), &["10.0.0.0/8"]).is_err(), "the keys are no prefixes");
     }
 
     #[test]
@@ -415,7 +415,7 @@ mod tests {
             let mut dumped = Vec::new();
             let row = portcullis_core::map::Row { key: vec![0], value: vec![7, 9] };
             portcullis_core::map::dump_rows(&map, [row], format, &mut dumped).unwrap();
-            let read = text::read(&map, format, &dumped).map_err(|wrong| format!("{wrong:?}"));
+            let read = text::parse(&map, format, &dumped).map_err(|wrong| format!("{wrong:?}"));
             assert!(format!("{read:?}").contains("0, 7, 9"), "{}: {read:?}", String::from_utf8_lossy(&dumped));
         }
     }
@@ -425,7 +425,7 @@ mod tests {
         let map = map(1, 4, 16);
         let read = |count: usize| {
             let row = format!(r#"[{{"key": 1, "value": [{}]}}]"#, vec![r#""0x1""#; count].join(","));
-            text::read(&map, portcullis_core::map::Format::Json, row.as_bytes()).map_err(|wrong| format!("{wrong:?}"))
+            text::parse(&map, portcullis_core::map::Format::Json, row.as_bytes()).map_err(|wrong| format!("{wrong:?}"))
         };
         assert!(read(16).is_ok());
         for count in [1, 15, 17] {
@@ -454,9 +454,9 @@ mod tests {
                 }
             }
             for format in [portcullis_core::map::Format::Json, portcullis_core::map::Format::Csv] {
-                let _ = text::read(&map, format, &text);
+                let _ = text::parse(&map, format, &text);
             }
         }
-        let _ = text::read(&map, portcullis_core::map::Format::Json, "[".repeat(100_000).as_bytes());
+        let _ = text::parse(&map, portcullis_core::map::Format::Json, "[".repeat(100_000).as_bytes());
     }
 }

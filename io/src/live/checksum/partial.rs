@@ -4,7 +4,7 @@ use super::{SCTP, Segment, TCP, UDP, pseudo_sum};
 
 /// Whether a packet that begins with its IP header has in its checksum's place what a sender leaves to its network card.
 /// Where nothing else is known of the packet, that may be chance: see above.
-pub fn is_left(packet: &[u8]) -> bool {
+pub fn is_partial(packet: &[u8]) -> bool {
     let Some(segment) = Segment::of(packet) else { return false };
     if segment.protocol == SCTP {
         return packet[segment.start..segment.end].get(8..12) == Some(&[0; 4]);
@@ -14,7 +14,7 @@ pub fn is_left(packet: &[u8]) -> bool {
 
 /// Leaves the checksum of a datagram of UDP to whoever sends it on, and says whether the packet, which begins with its IP
 /// header, has one. Where a datagram has no checksum, it stays so.
-pub fn leave_datagram(packet: &mut [u8]) -> bool {
+pub fn restore_partial_udp(packet: &mut [u8]) -> bool {
     let Some(segment) = Segment::of(packet).filter(|segment| segment.protocol == UDP) else { return false };
     let Some(field) = Field::of(packet, &segment) else { return false };
     let bytes = &mut packet[field.at..field.at + 2];

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use super::reference::{Ending, Machine};
-use super::xdp;
-use super::{Code, MapOf};
-use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::interp::Interp;
-use portcullis_core::map::Table;
-use portcullis_core::packet::{Batch, Verdict};
-use portcullis_core::program::{Program, ProgramOptions};
+use super::tree::device::{Device, LoadOptions};
+use super::tree::interp::Interp;
+use super::tree::lang::xdp;
+use super::tree::map::Table;
+use super::tree::packet::{Batch, Verdict};
+use super::tree::program::{Program, ProgramOptions};
+use super::{Code, MapSpec};
 
 /// Instructions that the model runs for a packet, at most; each round of a loop has several, so that there is fuel for all.
 pub const STEPS: u32 = 30_000;
 
 /// What became of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum Comparison {
     /// It is refused, for this reason.
     Refused(String),
     /// It does what it should for so many packets, and nobody can say what it should do for the next.
@@ -42,7 +42,7 @@ impl From<String> for Difference {
 ///
 /// # Errors
 /// Why it is refused.
-pub fn compiled(code: &Code) -> Result<Arc<Program>, String> {
+pub fn compile(code: &Code) -> Result<Arc<Program>, String> {
     let program = xdp::compile_object(&code.object(), None, &ProgramOptions::default());
     program.map(Arc::new).map_err(|errors| errors.render())
 }
@@ -51,7 +51,7 @@ pub fn compiled(code: &Code) -> Result<Arc<Program>, String> {
 pub fn entries(
     program: &Program,
     number: usize,
-    of: MapOf,
+    of: MapSpec,
     words: impl FnOnce(usize) -> Vec<u32>,
 ) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let origin = xdp::Origin::of(&program).expect("it is of an object");
@@ -74,11 +74,11 @@ pub fn entries(
 ///
 /// # Errors
 /// Where they differ.
-pub fn hold(code: &Code, packets: &[Vec<u8>]) -> Result<Held, Difference> {
-    let program = match compiled(code) {
+pub fn compare(code: &Code, packets: &[Vec<u8>]) -> Result<Comparison, Difference> {
+    let program = match compile(code) {
         Ok(program) => program,
         Err(why) if why.contains("itself failed") => return Err(why.into()),
-        Err(why) => return Ok(Held::Refused(why)),
+        Err(why) => return Ok(Comparison::Refused(why)),
     };
     let differs = |what: String| Err(what.into());
     let mut session = Interp::new().load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
@@ -88,20 +88,20 @@ pub fn hold(code: &Code, packets: &[Vec<u8>]) -> Result<Held, Difference> {
         let want = match ending {
             Ending::Returned(value) => verdict(value, machine.target),
             Ending::Outside => Some(0),
-            Ending::Undefined(what) => return Ok(Held::Same(number, Some(what))),
-            Ending::Endless => return Ok(Held::Same(number, Some("more steps than there is fuel for"))),
+            Ending::Undefined(what) => return Ok(Comparison::Same(number, Some(what))),
+            Ending::Endless => return Ok(Comparison::Same(number, Some("more steps than there is fuel for"))),
             Ending::Unknown => return differs(format!("what there is not is taken, packet {packet:02x?}")),
         };
         let batch = Batch::from_packets(&[packet.as_slice()]).map_err(|error| error.to_string())?;
         let done = session.run(batch).map_err(|error| error.to_string())?;
         let got = (done.verdicts.get(0), done.batch.packet(0));
-        let Some(want) = want else { return Ok(Held::Same(number, Some("a redirect to nowhere"))) };
+        let Some(want) = want else { return Ok(Comparison::Same(number, Some("a redirect to nowhere"))) };
         // What a packet that is aborted leaves behind is nobody's business.
         if ending == Ending::Outside {
             if got.0 != Verdict::Aborted {
                 return differs(format!("packet {number}, {packet:02x?}: {:?}, and it should be aborted", got.0));
             }
-            return Ok(Held::Same(number + 1, Some("a packet is aborted")));
+            return Ok(Comparison::Same(number + 1, Some("a packet is aborted")));
         }
         if (got.0.to_return() & 0xff, got.1) != (want, after.as_slice()) {
             let at = got.1.iter().zip(&after).position(|(got, want)| got != want);
@@ -126,7 +126,7 @@ pub fn hold(code: &Code, packets: &[Vec<u8>]) -> Result<Held, Difference> {
             return differs(format!("map {number}:\n  {got:02x?}\n  and it should have\n  {want:02x?}"));
         }
     }
-    Ok(Held::Same(packets.len(), None))
+    Ok(Comparison::Same(packets.len(), None))
 }
 
 /// The verdict of what a program returns; `None` of a redirect that says nowhere to go.
