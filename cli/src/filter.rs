@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::control::{Refusal, Reload};
-use portcullis::lang::expression::Instruction;
-use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
-use portcullis::lang::xdp::ObjectReport;
-use portcullis::lang::{Diagnostics, MAX_SOURCE, Source, expression, opencl_c, wgsl, xdp};
+use portcullis::diagnostics::{Diagnostics, MAX_SOURCE, Source};
+use portcullis::frontend::bpf::Instruction;
+use portcullis::frontend::opencl_c::files::{Includes, NoIncludes};
+use portcullis::frontend::xdp::ObjectReport;
+use portcullis::frontend::{bpf, opencl_c, wgsl, xdp};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 

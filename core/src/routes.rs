@@ -65,7 +65,7 @@ pub struct Interface {
 
 /// All that is known of where packets go.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tables {
+pub struct RoutingTables {
     /// Routes; of those to one prefix in one table, with the same type of service and metric, the first counts.
     pub routes: Vec<Route>,
     /// Who is on which link.

@@ -1,9 +1,9 @@
 //! Answers that are put together, which front ends of bytecode have as operations: between them stands what fits the form that a
 //! kernel is written in.
 
+use portcullis_bpf as bpf;
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_core::diagnostics::Source;
-use portcullis_bpf as bpf;
 use portcullis_core::program::ProgramOptions;
 
 /// Packets of IPv4 or IPv6: two questions that lead to the same place.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{DeviceError, Session};
-use portcullis::lang::xdp::ProgramSite;
+use portcullis::frontend::xdp::ProgramSite;
 use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
 use portcullis::program::Program;
@@ -148,7 +148,8 @@ impl Traps {
     /// The session's.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
-        let Some(object) = portcullis::frontend::xdp::Origin::of(&self.program).filter(|_| self.map.is_some()) else {
+        let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())
+        else {
             return Ok(all);
         };
         let counts = self.counts(session)?;

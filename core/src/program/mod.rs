@@ -140,7 +140,7 @@ pub struct Program {
     fuel: u32,
     maps: Vec<map::Declaration>,
     initial: Vec<Initial>,
-    object: Option<Arc<xdp::ObjectInfo>>,
+    origin: Option<Arc<dyn Any + Send + Sync>>,
     flow: Option<flow::Flow>,
 }
 
@@ -279,9 +279,10 @@ impl Program {
         Program { parameters, ..self }
     }
 
-    /// The same as it comes from an object, whose maps hold something from the beginning.
-    pub(crate) fn with_object(self, origin: xdp::ObjectInfo, initial: Vec<Initial>) -> Program {
-        Program { object: Some(Arc::new(origin)), initial, ..self }
+    /// Attaches what the front end knows of the program's origin, which [`Program::origin`] returns
+    /// by its type, and the maps' initial contents.
+    pub fn with_origin<T: Any + Send + Sync>(self, origin: T, initial: Vec<Initial>) -> Program {
+        Program { origin: Some(Arc::new(origin)), initial, ..self }
     }
 
     /// The same where maps begin with this, over what they hold from the beginning.
@@ -295,9 +296,9 @@ impl Program {
         &self.initial
     }
 
-    /// Where it comes from, if it is a program of an object.
-    pub fn object(&self) -> Option<&xdp::ObjectInfo> {
-        self.object.as_deref()
+    /// Returns what the front end attached with [`Program::with_origin`], if it has this type.
+    pub fn origin<T: Any>(&self) -> Option<&T> {
+        self.origin.as_deref()?.downcast_ref()
     }
 
     /// The filter's parameters (`override`s, or macros) and the values they have, in the order of the text.

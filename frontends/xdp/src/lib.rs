@@ -77,9 +77,9 @@ pub struct ObjectInfo {
     pub prints: Vec<events::Print>,
 }
 
-impl Origin {
+impl ObjectInfo {
     /// Returns where a program comes from, if it was compiled from an object.
-    pub fn of(program: &Program) -> Option<&Origin> {
+    pub fn of(program: &Program) -> Option<&ObjectInfo> {
         program.origin()
     }
 }

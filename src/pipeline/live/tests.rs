@@ -9,6 +9,7 @@ use portcullis_core::interp::Interp;
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
+use portcullis_wgsl as wgsl;
 
 use super::assembler::{BatchAssembler, PollOutcome};
 use super::*;

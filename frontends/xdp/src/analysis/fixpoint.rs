@@ -468,9 +468,7 @@ impl<'a, 'o> Finding<'a, 'o> {
                     given.insert(slot, names.of((u32::MAX, base, slot as u32, 0)));
                 }
                 let snapshot = &*names;
-                let name = |slot: usize| {
-                    given.get(&slot).copied().unwrap_or(crate::analysis::domain::state::NOBODY)
-                };
+                let name = |slot: usize| given.get(&slot).copied().unwrap_or(crate::analysis::domain::state::NOBODY);
                 Ok(known.join(state, bounds, name, |name| is_ours(snapshot, name)))
             }
         }

@@ -24,7 +24,7 @@ pub(crate) enum Use {
     Lpm,
     /// By prefix, of any lengths (`prefixes`).
     Prefixes,
-    /// To tell the host of events: [`crate::lang::xdp::events`] says what it becomes.
+    /// To tell the host of events: [`crate::events`] says what it becomes.
     EventRing,
     /// It cannot be, for this reason.
     Refused(String),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-use portcullis_core::routes::{Route, Tables};
+use portcullis_core::routes::{Route, RoutingTables};
 
 use super::{MOST_TRIES, Maps};
 
@@ -12,85 +12,15 @@ const DEFAULT: u32 = 253;
 const MAIN: u32 = 254;
 const LOCAL: u32 = 255;
 
-/// A route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// The prefix's address; what is behind the prefix is zeros.
-    pub to: IpAddr,
-    /// Bits of it that count.
-    pub length: u8,
-    /// `RTN_*` (linux/rtnetlink.h): 1 where packets are forwarded, 6, 7 and 8 where they are dropped, refused and forbidden.
-    pub kind: u32,
-    /// The number of its table.
-    pub table: u32,
-    /// The interface that packets go out of.
-    pub interface: u32,
-    /// Its metric: of several the least counts.
-    pub metric: u32,
-    /// The longest packets that may go there, in bytes from their IP header on; 0 where the interface says so.
-    pub mtu: u32,
-    /// Of IPv4: packets of this type of service alone; 0 of any.
-    pub tos: u32,
-    /// Whether packets are put into others on the way, which `bpf_fib_lookup` does not do.
-    pub encap: bool,
-    /// The address that packets come from.
-    pub source: Option<IpAddr>,
-    /// The next router, where there is one.
-    pub gateway: Option<IpAddr>,
-}
-
-/// Somebody on a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Neighbour {
-    /// The interface that it is reached by.
-    pub interface: u32,
-    /// Its address.
-    pub address: IpAddr,
-    /// Its MAC.
-    pub mac: [u8; 6],
-}
-
-/// An interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
-    /// Its name, which is in no map.
-    pub name: String,
-    /// Its number.
-    pub number: u32,
-    /// Its MAC; zeros where it has none.
-    pub mac: [u8; 6],
-    /// The longest packets that it takes, in bytes behind the link's header.
-    pub mtu: u32,
-    /// The longest of IPv6, where that is another number.
-    pub mtu_v6: u32,
-    /// Bytes of the link's header.
-    pub header: u32,
-    /// Whether packets of IPv4 that come in there are forwarded.
-    pub forwarding_v4: bool,
-    /// Whether packets of IPv6 that come in there are forwarded.
-    pub forwarding_v6: bool,
-}
-
-/// All that is known of where packets go.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RoutingTables {
-    /// Routes; of those to one prefix in one table, with the same type of service and metric, the first counts.
-    pub routes: Vec<Route>,
-    /// Who is on which link.
-    pub neighbours: Vec<Neighbour>,
-    /// Interfaces.
-    pub interfaces: Vec<Interface>,
-}
-
 /// A prefix's bits, the first the highest, and how many count.
 type Prefix = (u128, u8);
 
 /// A map's entry: the words of its key, and those of its value.
 pub type Row = (Vec<u32>, Vec<u32>);
 
-impl RoutingTables {
+impl Maps {
     /// What they are in a filter's maps: by the map's number, its entries, of which no key comes twice.
-    pub fn rows(&self, tables: &Tables) -> Vec<(usize, Vec<Row>)> {
+    pub fn rows(&self, tables: &RoutingTables) -> Vec<(usize, Vec<Row>)> {
         let mut others = Others::default();
         let mut all = Vec::new();
         for (number, is_v4) in [(self.v4, true), (self.v6, false)] {
@@ -120,7 +50,7 @@ impl RoutingTables {
 }
 
 /// The routes that are tried first, by prefix; those that are tried behind them are put into `others`.
-fn first(tables: &Tables, is_v4: bool, others: &mut Others) -> Vec<Row> {
+fn first(tables: &RoutingTables, is_v4: bool, others: &mut Others) -> Vec<Row> {
     let routes: Vec<&Route> =
         tables.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && may_be_looked_for(route)).collect();
     // Prefixes, each behind those that it is a part of.

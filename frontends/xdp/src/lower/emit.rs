@@ -7,10 +7,6 @@ use naga::{
     ScalarKind, Span, Statement, Type, TypeInner, UnaryOperator,
 };
 
-use portcullis_core::ir::builder::{Builder, Value};
-use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
-use portcullis_core::ir::structure::{Graph, TooDeep, structure};
-use portcullis_core::program::FILTER;
 use crate::analysis::domain::state::{ASLEEP, STACK_WORDS, STACKS, Ty};
 use crate::analysis::fixpoint::{End, Flow};
 use crate::decode::maps::MapInfo;
@@ -18,6 +14,10 @@ use crate::lower::if_convert::{Joined, Link, join};
 use crate::lower::ir::{Argument, Binary, Code, Id, Op, Var, Wide};
 use crate::lower::liveness::{Needed, REDIRECTED, RESULT};
 use crate::lower::privatize::{FIRST_FRAME, frame_of};
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::structure::{Graph, TooDeep, structure};
+use portcullis_core::program::FILTER;
 
 /// Computations that a block which returns may have, to be copied to where it is led to.
 const COPIED: usize = 6;

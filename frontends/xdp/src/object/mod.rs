@@ -4,6 +4,7 @@
 //! in Documentation/bpf/btf.rst and libbpf.
 
 pub mod btf;
+mod c_types;
 mod from_instructions;
 mod line_info;
 mod map_definitions;

@@ -314,7 +314,7 @@ fn what_was_read_through_is_not_null() {
     let firsts = FIRSTS.into_iter().filter(|first| first[0] & 1 == 1).collect::<Vec<_>>();
     check(&with(&rest), &firsts);
     let program = compile(&code(&with(&rest))).expect("it is the same as the model");
-    let traps = &program.object().expect("it is of an object").traps;
+    let traps = &crate::ObjectInfo::of(&program).expect("it is of an object").traps;
     assert_eq!(traps.iter().map(|trap| trap.reason).collect::<Vec<_>>(), ["the pointer is NULL"]);
     assert_eq!(ran(&program, &[0; 32]), Verdict::Aborted);
 }
@@ -378,7 +378,7 @@ fn loops_that_end_at_a_number_store_where_they_do() {
         ];
         check(&with(&rest), &FIRSTS);
         let program = compile(&code(&with(&rest))).expect("it is the same as the model");
-        let traps = &program.object().expect("it is of an object").traps;
+        let traps = &crate::ObjectInfo::of(&program).expect("it is of an object").traps;
         // Below zero numbers are large ones here, and what goes there is anything.
         assert!(traps.is_empty() || last == -1, "{store:#x} {first} {last} {step}: {traps:?}");
     }
@@ -404,7 +404,7 @@ fn kept_pointers_that_a_store_may_hit() {
         check(&with(&rest), &firsts);
         let program = compile(&code(&with(&rest))).expect("it is the same as the model");
         let traps: Vec<_> =
-            crate::Origin::of(&program).expect("it is of an object").traps.iter().map(|trap| trap.reason).collect();
+            crate::ObjectInfo::of(&program).expect("it is of an object").traps.iter().map(|trap| trap.reason).collect();
         assert_eq!(traps, ["a spilled pointer would be overwritten"]);
         for at in 0..64 {
             let mut packet = vec![0; 32];

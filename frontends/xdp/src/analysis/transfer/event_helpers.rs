@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use super::ring_record::frame_of;
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
-use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
-use crate::lang::xdp::events::{Argument, MAX_PACKET_BYTES, Print, Sizes};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument as Given, Effect, Id, Op};
-use crate::lang::xdp::object::MapType;
+use crate::analysis::domain::state::{Offsets, Ty, Value};
+use crate::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
+use crate::events::{Argument, MAX_PACKET_BYTES, Print, Sizes};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Argument as Given, Effect, Id, Op};
+use crate::object::MapType;
 
 /// Bytes of a record that a program gives, at most.
 const MOST_BYTES: u64 = 2048;

@@ -173,9 +173,7 @@ impl<'a, 'o> Walk<'a, 'o> {
         let low = match ty {
             Ty::Number(range) if range.exact().is_some() => Some(self.code.known(range.low as u32)),
             Ty::Context(off) => Some(self.code.known(off as u32)),
-            Ty::Packet { name: crate::analysis::domain::state::FIXED, off, .. } => {
-                Some(self.code.known(off as u32))
-            }
+            Ty::Packet { name: crate::analysis::domain::state::FIXED, off, .. } => Some(self.code.known(off as u32)),
             Ty::End => Some(self.length()),
             Ty::Stack { off, .. } | Ty::Value { off, .. } | Ty::Record { off, .. } if off.exact().is_some() => {
                 Some(self.code.known(off.low as u32))
