@@ -16,7 +16,7 @@ use portcullis::pipeline::Outputs;
 use portcullis::selftest::filters::STOCK;
 use portcullis_core::device::{Device, Done, LoadOptions, StageTimes};
 use portcullis_core::diagnostics::Source as Text;
-use portcullis_core::map::Handle;
+use portcullis_core::map::MapHandle;
 use portcullis_core::packet::{Batch, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
@@ -128,7 +128,7 @@ fn maps(criterion: &mut Criterion, found: &mut Asked, keys: u32) {
     );
     let program = program("maps", &text);
     let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
-    let table = Handle::<u32, u64>::open(&program, "table").expect("it is declared so");
+    let table = MapHandle::<u32, u64>::open(&program, "table").expect("it is declared so");
     table
         .update(&mut *session, |rows| (0..keys).try_for_each(|key| rows.set(&key, &u64::from(key))))
         .expect("there is room");

@@ -219,7 +219,7 @@ impl FilterArgs {
             Language::OpenclC if self.is_stdin() => opencl_c::compile(&source, &options, &mut NoIncludes),
             Language::OpenclC => opencl_c::compile(&source, &options, &mut Folder(folder)),
             Language::Bpf => {
-                instructions = bpf::read(&source).ok();
+                instructions = bpf::parse(&source).ok();
                 bpf::compile(&source, &options)
             }
         };
@@ -228,7 +228,7 @@ impl FilterArgs {
                 let hint = "standard input is taken for WGSL; of OpenCL C say --language opencl-c";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
-            if self.is_stdin() && self.language.is_none() && bpf::read(&source).is_ok() {
+            if self.is_stdin() && self.language.is_none() && bpf::parse(&source).is_ok() {
                 let hint = "standard input is taken for WGSL; of what `tcpdump -ddd` prints say --language bpf";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }

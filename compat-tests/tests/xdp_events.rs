@@ -11,8 +11,6 @@ use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::packet::Room;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_xdp as xdp;
-use portcullis_xdp as xdp;
-use portcullis_xdp::events::{Counts, Drain, Said};
 use portcullis_xdp::events::{EventCounts, EventPayload, EventReader};
 
 /// A program of one of the sources; `None` where there is nothing to compile it.

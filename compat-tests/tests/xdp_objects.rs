@@ -13,11 +13,9 @@ use portcullis_core::interp::Interp;
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Metadata, Room};
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_xdp::events::{Drain, Event, Records, Said};
-use portcullis_xdp::events::{Event, EventPayload, EventReader, RecordKind};
+use portcullis_xdp::events::Event;
+use portcullis_xdp::events::{EventPayload, EventReader, RecordKind};
 use portcullis_xdp::object::MapType;
-use portcullis_xdp::object::MapType;
-use portcullis_xdp::{self as xdp, Object};
 use portcullis_xdp::{self as xdp, Object};
 
 /// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.

@@ -6,7 +6,7 @@
 use naga::front::wgsl::{Frontend, Options};
 
 use crate::diagnostics::{Diagnostics, Source};
-use crate::map::{self, declare::Comments};
+use crate::map::{self, declaration::CommentSyntax};
 use crate::program::{CAPABILITIES, Program, ProgramOptions, prelude};
 use crate::stack::on_large_stack;
 
@@ -18,10 +18,10 @@ use crate::stack::on_large_stack;
 /// # Panics
 /// If naga cannot parse the text.
 pub(crate) fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-    let maps = map::declare::declarations(&source.text, Comments::Wgsl)
+    let maps = map::declaration::declarations(&source.text, CommentSyntax::Wgsl)
         .map_err(|errors| Diagnostics { source: source.clone(), errors })?;
     on_large_stack(source, || {
-        let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::text(&maps));
+        let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::wgsl_text(&maps));
         let mut frontend =
             Frontend::new_with_options(Options { parse_doc_comments: false, capabilities: CAPABILITIES });
         let module = frontend.parse(&text).unwrap_or_else(|error| panic!("{}", error.emit_to_string(&text)));

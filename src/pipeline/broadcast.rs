@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{DeviceError, Done, Session};
-use portcullis_core::map::{Declaration, in_order};
+use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
@@ -49,7 +49,7 @@ impl Broadcasts {
         let mut redirect_groups = RedirectGroups::default();
         for Broadcast { target, map, exclude_ingress } in &self.targets {
             let words = session.map_words(*map)?;
-            let ports = in_order(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
+            let ports = sorted_rows(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
             redirect_groups.push(*target, *exclude_ingress, ports.collect());
         }
         if *self.resolved != redirect_groups {

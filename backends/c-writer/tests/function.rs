@@ -4,7 +4,6 @@ use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, 
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
-use portcullis_wgsl as wgsl;
 
 const SIGNATURE: &str = "static __device__ __forceinline__ void pc_filter_packet(
     uchar *arena,

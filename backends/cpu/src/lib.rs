@@ -113,7 +113,8 @@ impl Device for Cpu {
         let mut code = compiled(program, self.styles, self.ahead, self.processor)?;
         // Numbers of flows are found in one way.
         let one = if let Styles::Only(_) = self.styles { self.styles } else { Styles::Only(Style::BranchFree) };
-        let flows = program.flows().map(|flows| compiled(&flows, one, self.ahead, self.processor)).transpose()?;
+        let flows =
+            program.flow_program().map(|flows| compiled(&flows, one, self.ahead, self.processor)).transpose()?;
         if self.styles == Styles::All && !program.has_flows() && code.operations <= WORTH_A_CHOICE {
             let (program, processor) = (program.clone(), self.processor);
             let (stack, operations, work) = (code.stack, code.operations, work.map_or(0, NonZeroU64::get));

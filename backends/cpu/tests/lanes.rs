@@ -1,6 +1,7 @@
 //! Filters as lane IR: control flow in every combination means what the reference says, checks that are needed are
 //! there, others are not, and what is too large is refused.
 
+use portcullis_wgsl as wgsl;
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, 
 use portcullis_cache::Cache;
 use portcullis_core::device::offload::{self, Effects};
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
-use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::program::Program;
 
 use crate::api::{Code, check};

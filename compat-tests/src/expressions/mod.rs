@@ -210,5 +210,5 @@ fn read(file: &Path, into: &mut Vec<Packet>) {
 /// # Panics
 /// Where they are none.
 pub fn instructions(numbers: &str) -> Vec<Instruction> {
-    bpf::read(&Source::new("tcpdump", numbers)).unwrap_or_else(|errors| panic!("{}", errors.render()))
+    bpf::parse(&Source::new("tcpdump", numbers)).unwrap_or_else(|errors| panic!("{}", errors.render()))
 }

@@ -9,7 +9,7 @@ use crate::object::{Object, Reference};
 use crate::parameters::{self, GlobalVariable, globals};
 use crate::{MapDefinition, compile_here, whole};
 use portcullis_core::diagnostics::{Diagnostics, Source};
-use portcullis_core::map::Typed;
+use portcullis_core::map::TypeInfo;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_core::stack::on_large_stack;
 
@@ -32,7 +32,7 @@ pub struct MapReport {
     /// As the object defines it.
     pub definition: MapDefinition,
     /// What its keys and values are.
-    pub typed: Typed,
+    pub typed: TypeInfo,
     /// Why no program can use it, where that is so.
     pub refused: Option<String>,
 }

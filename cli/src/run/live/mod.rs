@@ -70,7 +70,7 @@ impl Needs {
     /// Whether packets may change.
     #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
     pub fn rewrites(&self) -> bool {
-        self.room == Room::Both || self.writes.reach() > 0
+        self.room == Room::Both || self.writes.max_bytes() > 0
     }
 }
 

@@ -181,7 +181,7 @@ mod tests {
     use crate::interp::Interpreter;
     use crate::packet::{Metadata, Verdict};
     use crate::program::{DEFAULT_FUEL, Program, ProgramOptions};
-    use crate::program::{FILTER, prelude};
+    use crate::program::{FILTER_FUNCTION, prelude};
 
     /// What each block makes of the way so far.
     const FACTOR: u32 = 0x9e37_79b1;
@@ -219,7 +219,7 @@ mod tests {
         let mut module = prelude::module(&[], "");
         let types = Types::of(&mut module);
         let mut b = Builder::default();
-        b.function.name = Some(FILTER.to_owned());
+        b.function.name = Some(FILTER_FUNCTION.to_owned());
         b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
         b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
         let state = b.local(Some("state"), types.u32);

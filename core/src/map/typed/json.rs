@@ -3,8 +3,7 @@
 
 use std::fmt::Write;
 
-use super::ty::Encoding;
-use super::ty::{CKind, CMember, CType};
+use super::ctype::{CKind, CMember, CType, Encoding};
 use super::{bits_of, number_of};
 
 /// A value, of which there are as many bytes as its type has.

@@ -11,7 +11,7 @@ use crate::tree::{Builtin, Expr, ExprKind, Place};
 use crate::types::{Scalar, Type};
 use portcullis_core::ir::builder::Value;
 use portcullis_core::program::MAX_EXPRESSIONS;
-use portcullis_core::program::prelude::{Intrinsic, Order};
+use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
 /// How much may be evaluated where it might not be needed, to spare a branch.
 const CHEAP: u32 = 12;
@@ -271,7 +271,7 @@ impl Scope<'_, '_> {
         {
             let value = self.value(inner)?;
             let at = self.offset(*at, *plus);
-            let order = Order::Big;
+            let order = ByteOrder::Big;
             self.prelude(Intrinsic::Store { size: scalar.size(), order }, vec![at, value]);
             return Ok(Given::Value(self.swap(value, scalar)));
         }
@@ -300,7 +300,7 @@ impl Scope<'_, '_> {
         {
             if let Spot::Packet(at, plus) = spot {
                 let at = self.offset(at, plus);
-                let order = Order::Big;
+                let order = ByteOrder::Big;
                 return Ok(self.prelude(Intrinsic::Load { size: scalar.size(), order }, vec![at]));
             }
             let Given::Value(value) = self.read(&spot, ty, argument.span)? else { return Err(Stop) };

@@ -32,7 +32,7 @@ use super::token::{Name, Names, Punctuator, Token, TokenKind};
 use portcullis_core::diagnostics::short;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::map::Declaration;
-use portcullis_core::map::declare::{Comments, declarations};
+use portcullis_core::map::declaration::{CommentSyntax, declarations};
 use portcullis_core::program::Parameter;
 
 use define::Macro;
@@ -225,7 +225,7 @@ impl<'a> Preprocessor<'a> {
 
     /// Reads the comments that declare maps. They are about the text as it is written, whatever conditionals say.
     fn declare_maps(&mut self) -> Result<(), Stop> {
-        match declarations(self.files.text(FileId::FILTER), Comments::C) {
+        match declarations(self.files.text(FileId::FILTER), CommentSyntax::C) {
             Ok(maps) => self.maps = maps,
             Err(errors) => errors.into_iter().try_for_each(|error| self.report(error))?,
         }

@@ -87,7 +87,7 @@ impl Memory {
 
     fn entry(&mut self, ring: &EventRing, entry: u32) -> &mut [u32] {
         let stride = ring.stride() as usize;
-        let at = portcullis_core::map::layout::HEADER as usize + entry as usize * stride;
+        let at = portcullis_core::map::layout::HEADER_WORDS as usize + entry as usize * stride;
         &mut self.0[at..at + stride]
     }
 

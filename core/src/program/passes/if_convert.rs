@@ -16,10 +16,10 @@ use crate::program::prelude::Intrinsic;
 /// What may be done in vain, in operations. A packet's byte at a fixed place and a comparison or two; with what a
 /// mispredicted branch costs, some 15 cycles, more would pay where traffic is mixed, and cost where it is not
 /// (`docs/performance.md`).
-const IN_VAIN: u32 = 8;
+const SPECULATION_BUDGET: u32 = 8;
 
 /// What may be done in vain.
-struct Vain<'a> {
+struct SpeculationCost<'a> {
     intrinsics: &'a HashMap<Handle<Function>, Intrinsic>,
     /// Anything that is harmless, since lanes side by side go both ways in any case.
     lanes: bool,
@@ -35,32 +35,32 @@ pub(super) fn run(
     lanes: bool,
 ) -> bool {
     let mut any = false;
-    let mut vain = Vain { intrinsics, lanes, harmless: HashSet::new() };
+    let mut costs = SpeculationCost { intrinsics, lanes, harmless: HashSet::new() };
     for (handle, function) in module.functions.iter_mut() {
         // A choice is one between scalars here: of structures and arrays there is none, and one between vectors may be
         // made component by component.
         let scalar = |result: &FunctionResult| matches!(module.types[result.ty].inner, TypeInner::Scalar(_));
         if own(handle) && function.result.as_ref().is_some_and(scalar) {
             let mut body = std::mem::take(&mut function.body);
-            any |= block(&mut body, function, &vain);
+            any |= block(&mut body, function, &costs);
             function.body = body;
         }
         // A function stands behind those that it calls.
-        if lanes && own(handle) && is_harmless(function, &vain) {
-            vain.harmless.insert(handle);
+        if lanes && own(handle) && is_speculatable(function, &costs) {
+            costs.harmless.insert(handle);
         }
     }
     any
 }
 
 /// Whether a function may be called in vain.
-fn is_harmless(function: &Function, vain: &Vain<'_>) -> bool {
+fn is_speculatable(function: &Function, costs: &SpeculationCost<'_>) -> bool {
     let Some((Statement::Return { value: Some(_) }, before)) = function.body.split_last() else { return false };
-    before.iter().all(|statement| harmless(statement, function, vain).is_some())
+    before.iter().all(|statement| harmless(statement, function, costs).is_some())
 }
 
 /// Joins the returns of a block that ends in one, the last first.
-fn block(block: &mut Block, function: &mut Function, vain: &Vain<'_>) -> bool {
+fn block(block: &mut Block, function: &mut Function, costs: &SpeculationCost<'_>) -> bool {
     let Some(Statement::Return { value: Some(mut last) }) = block.last().cloned() else { return false };
     let mut any = false;
     let mut cost = 0;
@@ -69,8 +69,8 @@ fn block(block: &mut Block, function: &mut Function, vain: &Vain<'_>) -> bool {
     while end > 0 {
         let at = end - 1;
         let Some((condition, value, negated)) = early_return(&block[at]) else {
-            match harmless(&block[at], function, vain) {
-                Some(more) if vain.lanes || cost + more <= IN_VAIN => cost += more,
+            match harmless(&block[at], function, costs) {
+                Some(more) if costs.lanes || cost + more <= SPECULATION_BUDGET => cost += more,
                 _ => break,
             }
             end = at;
@@ -80,7 +80,7 @@ fn block(block: &mut Block, function: &mut Function, vain: &Vain<'_>) -> bool {
         let alone = end == block.len() - 1;
         let reason =
             matches!(function.expressions[last], Expression::Select { accept, .. } if same(function, value, accept));
-        if alone && !reason && !vain.lanes {
+        if alone && !reason && !costs.lanes {
             break;
         }
         let before = function.expressions.len();
@@ -144,18 +144,18 @@ fn early_return(statement: &Statement) -> Option<(Handle<Expression>, Handle<Exp
 
 /// What a statement costs that may be executed in vain before a return: it changes nothing but the function's own
 /// variables.
-fn harmless(statement: &Statement, function: &Function, vain: &Vain<'_>) -> Option<u32> {
-    let all = |block: &Block| block.iter().map(|s| harmless(s, function, vain)).sum::<Option<u32>>();
+fn harmless(statement: &Statement, function: &Function, costs: &SpeculationCost<'_>) -> Option<u32> {
+    let all = |block: &Block| block.iter().map(|s| harmless(s, function, costs)).sum::<Option<u32>>();
     match statement {
-        Statement::Emit(_) if vain.lanes => Some(0),
+        Statement::Emit(_) if costs.lanes => Some(0),
         Statement::Emit(range) => range.clone().map(|e| cost(&function.expressions[e])).sum(),
-        Statement::Call { function: callee, .. } if vain.harmless.contains(callee) => Some(0),
-        Statement::Call { function: callee, .. } if vain.lanes => match vain.intrinsics.get(callee)? {
+        Statement::Call { function: callee, .. } if costs.harmless.contains(callee) => Some(0),
+        Statement::Call { function: callee, .. } if costs.lanes => match costs.intrinsics.get(callee)? {
             Intrinsic::Store { .. } | Intrinsic::AdjustHead | Intrinsic::AdjustTail => None,
             Intrinsic::Map { .. } | Intrinsic::MapIsNew => None,
             _ => Some(0),
         },
-        Statement::Call { function: callee, arguments, .. } => match vain.intrinsics.get(callee)? {
+        Statement::Call { function: callee, arguments, .. } => match costs.intrinsics.get(callee)? {
             Intrinsic::PktLen => Some(0),
             // One whose place is not known looks before it reads, which is a branch.
             Intrinsic::Load { .. } => {
@@ -189,9 +189,9 @@ mod tests {
     use super::super::{Lowering, lower};
     use super::*;
 
-    const SPECULATE: Lowering = Lowering { speculate: true, ..Lowering::NONE };
+    const SPECULATE: Lowering = Lowering { if_convert: true, ..Lowering::NONE };
 
-    const LANES: Lowering = Lowering { lanes: true, ..SPECULATE };
+    const LANES: Lowering = Lowering { if_convert_all: true, ..SPECULATE };
 
     /// Number of returns in the filter.
     fn returns(text: &str) -> usize {

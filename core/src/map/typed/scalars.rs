@@ -4,16 +4,15 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use super::ctype::{CKind, CMember, CType, Encoding};
 use super::json::{enumerator, text_of};
-use super::path::Place;
-use super::ty::Encoding;
-use super::ty::{CKind, CMember, CType};
+use super::path::FieldLocation;
 use super::{bits_of, number_of, set_bits};
 use crate::spelling::nearest;
 
 /// A part of a value that is one number or text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaf {
+pub struct ScalarField {
     /// What it is called: `value.packets`, `key.address[2]`.
     pub name: String,
     /// Its type.
@@ -25,34 +24,34 @@ pub struct Leaf {
     /// Its bits; 0 where it is none.
     pub bits: u32,
     /// Whether it lies over another part that came before: a member of a union, other than the first.
-    pub over: bool,
+    pub overlaps: bool,
 }
 
 /// How numbers are meant that have the order of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub enum NumberStyle {
     /// As they read: 80 is the port.
-    People,
+    Human,
     /// As the processor has them, and bpftool writes them: the port 80 is 20480.
-    Processor,
+    Raw,
 }
 
 /// The parts of a type in the order of its members; names begin with this one.
-pub fn leaves(ty: &Arc<CType>, name: &str) -> Vec<Leaf> {
+pub fn scalar_fields(ty: &Arc<CType>, name: &str) -> Vec<ScalarField> {
     let mut all = Vec::new();
     collect(ty, name.to_owned(), (0, false), &mut all);
     all
 }
 
-fn collect(ty: &Arc<CType>, name: String, (at, over): (u32, bool), all: &mut Vec<Leaf>) {
+fn collect(ty: &Arc<CType>, name: String, (at, overlaps): (u32, bool), all: &mut Vec<ScalarField>) {
     match &ty.kind {
         _ if ty.size == 0 => {}
-        _ if ty.is_address() => all.push(Leaf { name, ty: ty.clone(), at, bit: 8 * at, bits: 0, over }),
+        _ if ty.is_address() => all.push(ScalarField { name, ty: ty.clone(), at, bit: 8 * at, bits: 0, overlaps }),
         CKind::Members(members) | CKind::Section(members) => {
             let mut end = 0;
             for member in members {
                 // In a structure each begins behind those before it.
-                let over = over || end > member.bit;
+                let overlaps = overlaps || end > member.bit;
                 end = end.max(member.end());
                 let name = match (name.as_str(), member.name.as_str()) {
                     (_, "") => name.clone(),
@@ -61,23 +60,31 @@ fn collect(ty: &Arc<CType>, name: String, (at, over): (u32, bool), all: &mut Vec
                 };
                 if member.bits > 0 {
                     let bit = 8 * at + member.bit;
-                    all.push(Leaf { name, ty: member.ty.clone(), at: bit / 8, bit, bits: member.bits, over });
+                    all.push(ScalarField {
+                        name,
+                        ty: member.ty.clone(),
+                        at: bit / 8,
+                        bit,
+                        bits: member.bits,
+                        overlaps,
+                    });
                 } else {
-                    collect(&member.ty, name, (at + member.bit / 8, over), all);
+                    collect(&member.ty, name, (at + member.bit / 8, overlaps), all);
                 }
             }
         }
         CKind::Array { of, count, .. } if !ty.is_bytes() => {
-            (0..*count).for_each(|index| collect(of, format!("{name}[{index}]"), (at + index * of.size, over), all));
+            (0..*count)
+                .for_each(|index| collect(of, format!("{name}[{index}]"), (at + index * of.size, overlaps), all));
         }
-        _ => all.push(Leaf { name, ty: ty.clone(), at, bit: 8 * at, bits: 0, over }),
+        _ => all.push(ScalarField { name, ty: ty.clone(), at, bit: 8 * at, bits: 0, overlaps }),
     }
 }
 
-impl Leaf {
+impl ScalarField {
     /// Where it is in the whole.
-    pub fn place(&self) -> Place {
-        Place { ty: self.ty.clone(), at: self.at, bit: self.bit, bits: self.bits }
+    pub fn place(&self) -> FieldLocation {
+        FieldLocation { ty: self.ty.clone(), at: self.at, bit: self.bit, bits: self.bits }
     }
 
     /// What the whole's bytes have there, as people write it.
@@ -86,7 +93,7 @@ impl Leaf {
     }
 }
 
-impl Place {
+impl FieldLocation {
     /// What the whole's bytes have there, as people write it, each of its parts as well: `{ports: [80, 443], address: 167772161}`.
     pub fn text(&self, whole: &[u8]) -> String {
         if self.bits > 0 {
@@ -126,7 +133,8 @@ impl Place {
                 bytes.first_chunk().map_or_else(String::new, |octets: &[u8; 16]| Ipv6Addr::from(*octets).to_string())
             }
             CKind::Array { of, count, .. } => {
-                let element = |index| Place { ty: of.clone(), at: index * of.size, bit: 0, bits: 0 }.text(bytes);
+                let element =
+                    |index| FieldLocation { ty: of.clone(), at: index * of.size, bit: 0, bits: 0 }.text(bytes);
                 format!("[{}]", (0..*count).map(element).collect::<Vec<_>>().join(", "))
             }
             CKind::Members(members) | CKind::Section(members) => {
@@ -145,7 +153,7 @@ fn by_names(members: &[CMember], at: u32, bytes: &[u8], parts: &mut Vec<String>)
         match &ty.kind {
             CKind::Members(inner) if name.is_empty() => by_names(inner, bit / 8, bytes, parts),
             _ => {
-                let place = Place { ty: ty.clone(), at: bit / 8, bit, bits: *bits };
+                let place = FieldLocation { ty: ty.clone(), at: bit / 8, bit, bits: *bits };
                 parts.push(format!("{name}: {}", place.text(bytes)));
             }
         }
@@ -175,14 +183,14 @@ fn from_hexadecimal(text: &str, count: usize) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// What is wrong with the text, as the end of a sentence that begins with it.
-pub fn put(place: &Place, text: &str, style: Style, whole: &mut [u8]) -> Result<(), String> {
+pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: &mut [u8]) -> Result<(), String> {
     let range = place.at as usize..place.at as usize + place.ty.size as usize;
     let ty = &place.ty;
     if place.bits > 0 {
         let number = match &ty.kind {
             CKind::Enum { values, .. } => named(values, text)?,
             CKind::Int(Encoding::Bool) => truth(text)?.into(),
-            _ => integer(text)?,
+            _ => parse_integer(text)?,
         };
         let most = i128::from(u64::MAX >> (64 - place.bits.clamp(1, 64)));
         let least = if matches!(ty.kind, CKind::Int(Encoding::Signed)) { -(most / 2) - 1 } else { 0 };
@@ -202,9 +210,9 @@ pub fn put(place: &Place, text: &str, style: Style, whole: &mut [u8]) -> Result<
         CKind::Int(Encoding::Bool) => truth(text)?.into(),
         CKind::Int(encoding) => {
             let signed = matches!(encoding, Encoding::Signed | Encoding::Char);
-            in_range(ty, integer(text)?, signed)?
+            in_range(ty, parse_integer(text)?, signed)?
         }
-        CKind::Network | CKind::Pointer => in_range(ty, integer(text)?, false)?,
+        CKind::Network | CKind::Pointer => in_range(ty, parse_integer(text)?, false)?,
         CKind::Enum { values, signed } => {
             let number = named(values, text)?;
             in_range(ty, number, *signed || number < 0)?
@@ -243,15 +251,15 @@ pub fn put(place: &Place, text: &str, style: Style, whole: &mut [u8]) -> Result<
     };
     let bytes = number.to_le_bytes();
     into.copy_from_slice(&bytes[..size]);
-    if ty.kind == CKind::Network && style == Style::People {
+    if ty.kind == CKind::Network && style == NumberStyle::Human {
         into.reverse();
     }
     Ok(())
 }
 
 /// A byte, decimal or hexadecimal.
-pub fn byte(text: &str) -> Option<u8> {
-    integer(text).ok().and_then(|number| u8::try_from(number).ok())
+pub fn parse_byte(text: &str) -> Option<u8> {
+    parse_integer(text).ok().and_then(|number| u8::try_from(number).ok())
 }
 
 /// An address's bytes in the order of the network, where the text is one and there is room for it: of IPv4 in four bytes, of IPv6 in
@@ -301,7 +309,7 @@ fn named(values: &[(String, i64)], text: &str) -> Result<i128, String> {
     if let Some((_, value)) = values.iter().find(|(name, _)| name == text) {
         return Ok((*value).into());
     }
-    integer(text).map_err(|_| {
+    parse_integer(text).map_err(|_| {
         let names = || values.iter().map(|(name, _)| name.as_str());
         match nearest(text, names()) {
             Some(near) => format!("is none of the enumeration's values: did you mean `{near}`?"),
@@ -311,7 +319,7 @@ fn named(values: &[(String, i64)], text: &str) -> Result<i128, String> {
 }
 
 /// A number, decimal or hexadecimal, with or without `-`; far outside of what there is room for it is anything that is.
-pub fn integer(text: &str) -> Result<i128, String> {
+pub fn parse_integer(text: &str) -> Result<i128, String> {
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
     let (radix, digits) = hexadecimal.map_or((10, digits), |digits| (16, digits));

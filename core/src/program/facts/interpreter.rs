@@ -15,9 +15,9 @@ use naga::{
 };
 
 use super::VerdictSet;
-use super::interval::{Interval, Kind};
-use super::loops::{LoopTarget, Seen};
-use super::scan::{FunctionScan, Place};
+use super::interval::{IntKind, Interval};
+use super::loops::{BackEdgeState, LoopTarget};
+use super::scan::{FunctionScan, StatementId};
 use super::state::{Delta, State};
 use super::value::{Conditions, Shapes, Value};
 use crate::program::prelude::Intrinsic;
@@ -30,11 +30,11 @@ const MAX_DEPTH: usize = 2 * crate::program::MAX_NESTING;
 const MAX_WORK: u64 = 1 << 21;
 
 /// The cell of the packet's first byte now, counted from where it was when the packet arrived.
-pub(super) const SHIFT: u32 = 0;
+pub(super) const HEAD_SHIFT: u32 = 0;
 
 /// What the walks have found out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct InferredFacts {
     /// One past the furthest byte read and written, from where the packet began; 0 for none.
     pub(super) read_end: u64,
     pub(super) write_end: u64,
@@ -56,7 +56,7 @@ pub(super) struct Frame<'a> {
     pub(super) mark: usize,
     pub(super) returns: Vec<Delta>,
     pub(super) result: Option<Value>,
-    /// The most iterations on a path to where the function ends, see `Walk::iterations`.
+    /// The most iterations on a path to where the function ends, see `AbstractInterpreter::iterations`.
     pub(super) at_end: u64,
 }
 
@@ -78,7 +78,7 @@ pub(super) enum Target {
 }
 
 /// The parts of a program that facts are about.
-pub(in crate::program) struct Subject<'a> {
+pub(in crate::program) struct AnalysisInput<'a> {
     pub(in crate::program) module: &'a Module,
     pub(in crate::program) info: &'a ModuleInfo,
     pub(in crate::program) filter: Handle<Function>,
@@ -86,9 +86,9 @@ pub(in crate::program) struct Subject<'a> {
     pub(in crate::program) prelude: &'a HashSet<Handle<Function>>,
 }
 
-pub(super) struct Walk<'a> {
+pub(super) struct AbstractInterpreter<'a> {
     pub(super) module: &'a Module,
-    pub(super) subject: &'a Subject<'a>,
+    pub(super) subject: &'a AnalysisInput<'a>,
     pub(super) shapes: Shapes<'a>,
     /// The values of the module's constant expressions.
     pub(super) constants: Vec<Value>,
@@ -96,16 +96,16 @@ pub(super) struct Walk<'a> {
     pub(super) privates: HashMap<Handle<GlobalVariable>, u32>,
     pub(super) scans: HashMap<Handle<Function>, Rc<FunctionScan>>,
     /// Calls by the call that they are made in and the statement.
-    pub(super) instances: HashMap<(u32, Place), u32>,
+    pub(super) instances: HashMap<(u32, StatementId), u32>,
     pub(super) state: State,
     pub(super) frames: Vec<Frame<'a>>,
     pub(super) targets: Vec<Target>,
     /// What is assumed for the end of each loop's rounds, and what the last walk has seen there.
-    pub(super) assumed: HashMap<(u32, Place), Seen>,
-    pub(super) seen: HashMap<(u32, Place), Seen>,
+    pub(super) assumed: HashMap<(u32, StatementId), BackEdgeState>,
+    pub(super) seen: HashMap<(u32, StatementId), BackEdgeState>,
     /// Whether a loop of which nothing is assumed may do anything, or else never goes round.
     pub(super) pessimistic: bool,
-    pub(super) found: Found,
+    pub(super) found: InferredFacts,
     /// The most iterations on a path to this place, from where the innermost loop's round began, or
     /// else the filter; `u64::MAX` for no bound.
     pub(super) iterations: u64,
@@ -113,9 +113,9 @@ pub(super) struct Walk<'a> {
     gave_up: bool,
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(subject: &'a Subject<'a>) -> Walk<'a> {
-        let mut walk = Walk {
+impl<'a> AbstractInterpreter<'a> {
+    pub(super) fn new(subject: &'a AnalysisInput<'a>) -> AbstractInterpreter<'a> {
+        let mut walk = AbstractInterpreter {
             module: subject.module,
             subject,
             shapes: Shapes::new(subject.module),
@@ -129,7 +129,7 @@ impl<'a> Walk<'a> {
             assumed: HashMap::new(),
             seen: HashMap::new(),
             pessimistic: false,
-            found: Found::default(),
+            found: InferredFacts::default(),
             iterations: 0,
             depth: 0,
             gave_up: false,
@@ -154,19 +154,19 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks the filter with what is assumed; `None` where that is too much.
-    pub(super) fn once(&mut self) -> Option<Found> {
+    pub(super) fn run_pass(&mut self) -> Option<InferredFacts> {
         self.seen.clear();
         self.state = State::default();
         self.state.live = true;
-        self.found = Found::default();
+        self.found = InferredFacts::default();
         self.frames.clear();
         self.targets.clear();
         self.iterations = 0;
         self.state.grow(1);
-        self.state.evaluate(SHIFT, Value::range(Interval::one(0)), None);
+        self.state.evaluate(HEAD_SHIFT, Value::range(Interval::one(0)), None);
         self.privates();
         let filter = self.subject.filter;
-        self.enter(filter, vec![Value::Any], u32::MAX, std::ptr::null());
+        self.interpret_function(filter, vec![Value::Any], u32::MAX, std::ptr::null());
         self.found.iterations = self.iterations;
         (!self.gave_up).then(|| self.found.clone())
     }
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The expression that a cell belongs to.
-    pub(super) fn owner(&self, cell: u32) -> Option<(&Frame<'a>, Handle<Expression>)> {
+    pub(super) fn expression_of_cell(&self, cell: u32) -> Option<(&Frame<'a>, Handle<Expression>)> {
         let frame = self.frames.iter().rev().find(|frame| frame.base <= cell)?;
         let expressions = &frame.function.expressions;
         let index = cell - frame.base;
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes on where one of several paths came out, all of which began here; nowhere if there is none.
-    pub(super) fn follow(&mut self, paths: Vec<Delta>) {
+    pub(super) fn continue_from(&mut self, paths: Vec<Delta>) {
         let mut joined: Option<Delta> = None;
         for path in paths {
             joined = Some(match joined {
@@ -228,7 +228,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    pub(super) fn block(&mut self, block: &'a Block) {
+    pub(super) fn interpret_block(&mut self, block: &'a Block) {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             self.give_up();
@@ -241,12 +241,12 @@ impl<'a> Walk<'a> {
                 break;
             }
             self.state.work += 1;
-            self.statement(statement);
+            self.interpret_statement(statement);
         }
         self.depth -= 1;
     }
 
-    fn statement(&mut self, statement: &'a Statement) {
+    fn interpret_statement(&mut self, statement: &'a Statement) {
         match statement {
             Statement::Emit(range) => {
                 for expression in range.clone() {
@@ -254,11 +254,11 @@ impl<'a> Walk<'a> {
                     self.evaluate(expression);
                 }
             }
-            Statement::Block(block) => self.block(block),
-            Statement::If { condition, accept, reject } => self.branch(*condition, accept, reject),
-            Statement::Switch { selector, cases } => self.switch(*selector, cases),
+            Statement::Block(block) => self.interpret_block(block),
+            Statement::If { condition, accept, reject } => self.interpret_if(*condition, accept, reject),
+            Statement::Switch { selector, cases } => self.interpret_switch(*selector, cases),
             Statement::Loop { body, continuing, break_if } => {
-                self.walk_loop(std::ptr::from_ref(statement), body, continuing, *break_if);
+                self.interpret_loop(std::ptr::from_ref(statement), body, continuing, *break_if);
             }
             Statement::Break => {
                 let iterations = self.iterations;
@@ -285,18 +285,18 @@ impl<'a> Walk<'a> {
             }
             Statement::Return { value } => {
                 if self.frames.len() == 1 {
-                    let verdicts = value.map_or(VerdictSet::ALL, |v| self.value(v).int(Kind::Unsigned).verdicts);
+                    let verdicts = value.map_or(VerdictSet::ALL, |v| self.value(v).int(IntKind::Unsigned).verdicts);
                     self.found.verdicts = self.found.verdicts.union(verdicts);
                 }
-                self.leave(*value);
+                self.interpret_return(*value);
             }
             Statement::Kill => {
-                self.ends_here();
+                self.end_path();
                 self.state.live = false;
             }
             Statement::Store { pointer, value } => self.store(std::ptr::from_ref(statement), *pointer, *value),
             Statement::Call { function, arguments, result } => {
-                let value = self.call(std::ptr::from_ref(statement), *function, arguments);
+                let value = self.interpret_call(std::ptr::from_ref(statement), *function, arguments);
                 if let Some(result) = result {
                     let cell = self.cell_of(*result);
                     self.state.evaluate(cell, value, None);
@@ -307,17 +307,17 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn branch(&mut self, condition: Handle<Expression>, accept: &'a Block, reject: &'a Block) {
+    fn interpret_if(&mut self, condition: Handle<Expression>, accept: &'a Block, reject: &'a Block) {
         let condition = self.value(condition).bool();
         let mark = self.state.mark();
         let before = self.iterations;
-        let side = |walk: &mut Walk<'a>, possible: bool, conditions: &Conditions, block: &'a Block| {
+        let side = |walk: &mut AbstractInterpreter<'a>, possible: bool, conditions: &Conditions, block: &'a Block| {
             walk.iterations = before;
             walk.state.live = possible && !walk.gave_up;
             let possible = walk.state.live;
             if possible {
                 walk.assume(conditions);
-                walk.block(block);
+                walk.interpret_block(block);
             }
             let delta = walk.state.live.then(|| walk.state.delta(mark, u32::MAX));
             walk.state.undo(mark);
@@ -334,10 +334,10 @@ impl<'a> Walk<'a> {
             (Some(a), Some(b)) => Some(self.state.join(a, b, [&condition.when_true, &condition.when_false])),
             (a, b) => a.or(b),
         };
-        self.follow(joined.into_iter().collect());
+        self.continue_from(joined.into_iter().collect());
     }
 
-    fn switch(&mut self, selector: Handle<Expression>, cases: &'a [SwitchCase]) {
+    fn interpret_switch(&mut self, selector: Handle<Expression>, cases: &'a [SwitchCase]) {
         let Some(range) = self.range(selector) else { return self.give_up() };
         let cell = self.cell_of(selector);
         let mark = self.state.mark();
@@ -369,7 +369,7 @@ impl<'a> Walk<'a> {
                 if let (Some(chosen), false) = (chosen, otherwise) {
                     self.restrict(cell, chosen, 1);
                 }
-                self.block(&case.body);
+                self.interpret_block(&case.body);
                 if self.state.live {
                     most = most.max(self.iterations);
                     ends.push(self.state.delta(mark, u32::MAX));
@@ -383,10 +383,10 @@ impl<'a> Walk<'a> {
             most = most.max(at_break);
         }
         self.iterations = most;
-        self.follow(ends);
+        self.continue_from(ends);
     }
 
-    fn store(&mut self, place: Place, pointer: Handle<Expression>, value: Handle<Expression>) {
+    fn store(&mut self, place: StatementId, pointer: Handle<Expression>, value: Handle<Expression>) {
         let Value::Pointer(pointer) = self.value(pointer).clone() else { return self.give_up() };
         let mut new = self.value(value).clone();
         let frame = self.frame();
@@ -395,7 +395,7 @@ impl<'a> Walk<'a> {
             new = new.without_conditions();
         }
         if pointer.path.is_empty() {
-            self.note_step(place, pointer.slot, value);
+            self.record_step(place, pointer.slot, value);
         } else {
             new = self.state.cell(pointer.slot).value.with(&pointer.path, &new);
         }

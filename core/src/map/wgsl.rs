@@ -11,8 +11,11 @@ mod lpm;
 
 use std::fmt::Write as _;
 
-use super::declare::{Declaration, Kind};
-use super::layout::{GONE, HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, WRITTEN, multiplier, stored, turn};
+use super::declaration::{Declaration, MapKind};
+use super::layout::{
+    HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, KEY_WORD_WRITTEN, Layout, MAX_PROBES,
+    STATE_PRESENT, STATE_REMOVED, multiplier, stored_key_words, turn,
+};
 
 /// What all maps have in common.
 const COMMON: &str = "
@@ -27,7 +30,7 @@ fn map_is_new(entry: u32) -> bool {
 ";
 
 /// The functions of a filter's maps; nothing where it has none.
-pub fn text(maps: &[Declaration]) -> String {
+pub fn wgsl_text(maps: &[Declaration]) -> String {
     let mut text = String::new();
     if maps.is_empty() {
         return text;
@@ -37,25 +40,25 @@ pub fn text(maps: &[Declaration]) -> String {
         let layout = Layout::of(map);
         let mut add = |part: &str| text += &Text { map, layout }.fill(part);
         let memory = format!(
-            "\n// NAME: {kind}, {places} places of {stride} words behind a header of {HEADER}\n\
+            "\n// NAME: {kind}, {places} places of {stride} words behind a header of {HEADER_WORDS}\n\
              @group(1) @binding({binding}) var<storage, read_write> pc_map_NAME: array<atomic<u32>>;\n",
             kind = map.kind,
-            places = layout.places,
+            places = layout.slots,
             stride = layout.stride
         );
         add(&memory);
         match map.kind {
-            Kind::Counter => add(COUNTER),
-            Kind::Array => {
+            MapKind::Counter => add(COUNTER),
+            MapKind::Array => {
                 add(BY_NUMBER);
                 add(VALUES);
             }
-            Kind::Lpm => {
+            MapKind::Lpm => {
                 add(&lpm::find(map));
                 add(BY_NUMBER);
                 add(VALUES);
             }
-            Kind::Hash | Kind::LruHash => {
+            MapKind::Hash | MapKind::LruHash => {
                 add(BY_KEY);
                 if map.value > 0 {
                     add(BY_ENTRY);
@@ -69,7 +72,7 @@ pub fn text(maps: &[Declaration]) -> String {
 
 /// What a filter may do with a map, by one of its functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Call {
+pub enum MapFunction {
     /// `NAME_find(key) -> u32`: the entry, or `MAP_NONE`.
     Find,
     /// `NAME_insert(key) -> u32`: the entry, made where there was none, or `MAP_FULL`.
@@ -87,16 +90,16 @@ pub enum Call {
     /// `NAME_add(index, amount)` of a counter.
     Count,
     /// One of [`changes`], which filters may not call by themselves: what was there before.
-    Change(Change),
+    Atomic(AtomicOp),
 }
 
 /// How a word of a value may be changed besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Change {
+pub enum AtomicOp {
     /// `(entry, word, mask, bits)`: some bits of it become these.
-    Put,
+    ReplaceBits,
     /// `(entry, word, shift, mask, amount)`: to some bits of it, from the bit `shift` on, is added.
-    AddPart,
+    AddBits,
     /// `(entry, word, value)`
     Or,
     /// `(entry, word, value)`
@@ -107,27 +110,28 @@ pub enum Change {
     Exchange,
 }
 
-impl Change {
+impl AtomicOp {
     /// Every one.
-    pub const ALL: [Change; 6] = [Change::Put, Change::AddPart, Change::Or, Change::And, Change::Xor, Change::Exchange];
+    pub const ALL: [AtomicOp; 6] =
+        [AtomicOp::ReplaceBits, AtomicOp::AddBits, AtomicOp::Or, AtomicOp::And, AtomicOp::Xor, AtomicOp::Exchange];
 
     /// The end of the function's name.
     pub fn name(self) -> &'static str {
         match self {
-            Change::Put => "put",
-            Change::AddPart => "add_part",
-            Change::Or => "or",
-            Change::And => "and",
-            Change::Xor => "xor",
-            Change::Exchange => "exchange",
+            AtomicOp::ReplaceBits => "put",
+            AtomicOp::AddBits => "add_part",
+            AtomicOp::Or => "or",
+            AtomicOp::And => "and",
+            AtomicOp::Xor => "xor",
+            AtomicOp::Exchange => "exchange",
         }
     }
 
     /// The function's, behind the entry and the word.
     pub fn parameters(self) -> &'static [&'static str] {
         match self {
-            Change::Put => &["mask", "bits"],
-            Change::AddPart => &["shift", "mask", "amount"],
+            AtomicOp::ReplaceBits => &["mask", "bits"],
+            AtomicOp::AddBits => &["shift", "mask", "amount"],
             _ => &["value"],
         }
     }
@@ -135,19 +139,19 @@ impl Change {
     /// What becomes of what `was` there.
     fn changed(self) -> &'static str {
         match self {
-            Change::Put => "(was & ~mask) | bits",
-            Change::AddPart => "(was & ~mask) | ((was + (amount << shift)) & mask)",
-            Change::Or => "was | value",
-            Change::And => "was & value",
-            Change::Xor => "was ^ value",
-            Change::Exchange => "value",
+            AtomicOp::ReplaceBits => "(was & ~mask) | bits",
+            AtomicOp::AddBits => "(was & ~mask) | ((was + (amount << shift)) & mask)",
+            AtomicOp::Or => "was | value",
+            AtomicOp::And => "was & value",
+            AtomicOp::Xor => "was ^ value",
+            AtomicOp::Exchange => "value",
         }
     }
 
     /// What the function gives of what `was` there.
     fn given(self) -> &'static str {
         match self {
-            Change::AddPart => "(was & mask) >> shift",
+            AtomicOp::AddBits => "(was & mask) >> shift",
             _ => "was",
         }
     }
@@ -155,49 +159,53 @@ impl Change {
 
 /// The functions for the changes to values of a map of this name, `pc_do_NAME_or` for example, each with its text: programs out of
 /// objects take what they call of them.
-pub fn changes(name: &str) -> impl Iterator<Item = (String, String)> + use<'_> {
-    Change::ALL.into_iter().map(move |change| {
+pub fn atomic_functions(name: &str) -> impl Iterator<Item = (String, String)> + use<'_> {
+    AtomicOp::ALL.into_iter().map(move |change| {
         let parameters: String = change.parameters().iter().map(|name| format!(", {name}: u32")).collect();
-        let text = CHANGE.replace("FUNCTION", &change_of("NAME", change)).replace("PARAMETERS", &parameters);
+        let text = CHANGE.replace("FUNCTION", &atomic_function_name("NAME", change)).replace("PARAMETERS", &parameters);
         let text = text.replace("CHANGED", change.changed()).replace("GIVEN", change.given());
-        (change_of(name, change), text.replace("NAME", name))
+        (atomic_function_name(name, change), text.replace("NAME", name))
     })
 }
 
 /// What the names of these functions begin with.
-pub const CHANGES: &str = "pc_do_";
+pub const ATOMIC_FUNCTION_PREFIX: &str = "pc_do_";
 
 /// The name of the function for a change to values of a map of this name.
-pub fn change_of(name: &str, change: Change) -> String {
-    format!("{CHANGES}{name}_{}", change.name())
+pub fn atomic_function_name(name: &str, change: AtomicOp) -> String {
+    format!("{ATOMIC_FUNCTION_PREFIX}{name}_{}", change.name())
 }
 
-impl Call {
+impl MapFunction {
     /// The end of the function's name.
     pub fn name(self) -> &'static str {
         match self {
-            Call::Find => "find",
-            Call::Insert => "insert",
-            Call::Remove => "remove",
-            Call::Read => "read",
-            Call::Write => "write",
-            Call::Add | Call::Count => "add",
-            Call::CompareExchange => "compare_exchange",
-            Call::Change(change) => change.name(),
+            MapFunction::Find => "find",
+            MapFunction::Insert => "insert",
+            MapFunction::Remove => "remove",
+            MapFunction::Read => "read",
+            MapFunction::Write => "write",
+            MapFunction::Add | MapFunction::Count => "add",
+            MapFunction::CompareExchange => "compare_exchange",
+            MapFunction::Atomic(change) => change.name(),
         }
     }
 }
 
 /// A map's functions that filters may call, by their names.
-pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, Call)> + '_ {
-    let own: &[Call] = match map.kind {
-        Kind::Counter => &[Call::Count],
-        Kind::Array => &[],
-        Kind::Hash | Kind::LruHash => &[Call::Find, Call::Insert, Call::Remove],
-        Kind::Lpm => &[Call::Find],
+pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, MapFunction)> + '_ {
+    let own: &[MapFunction] = match map.kind {
+        MapKind::Counter => &[MapFunction::Count],
+        MapKind::Array => &[],
+        MapKind::Hash | MapKind::LruHash => &[MapFunction::Find, MapFunction::Insert, MapFunction::Remove],
+        MapKind::Lpm => &[MapFunction::Find],
     };
-    let has_values = map.kind != Kind::Counter && map.value > 0;
-    let values: &[Call] = if has_values { &[Call::Read, Call::Write, Call::Add, Call::CompareExchange] } else { &[] };
+    let has_values = map.kind != MapKind::Counter && map.value > 0;
+    let values: &[MapFunction] = if has_values {
+        &[MapFunction::Read, MapFunction::Write, MapFunction::Add, MapFunction::CompareExchange]
+    } else {
+        &[]
+    };
     own.iter().chain(values).map(|&call| (format!("{}_{}", map.name, call.name()), call))
 }
 
@@ -370,7 +378,7 @@ struct Text<'a> {
 
 impl Text<'_> {
     fn fill(&self, part: &str) -> String {
-        let Layout { places, stride, state, value, limit, .. } = self.layout;
+        let Layout { slots: places, stride, state, value, max_claimed: limit, .. } = self.layout;
         let numbers = [
             ("PLACES", places),
             ("STRIDE", stride),
@@ -378,12 +386,12 @@ impl Text<'_> {
             ("VALUE", value),
             ("LIMIT", limit),
             ("WORDS", self.map.value),
-            ("HEADER", HEADER),
-            ("PROBES", PROBES),
-            ("TAKEN", TAKEN),
-            ("REMOVED", REMOVED),
-            ("THERE", THERE),
-            ("GONE", GONE),
+            ("HEADER", HEADER_WORDS),
+            ("PROBES", MAX_PROBES),
+            ("TAKEN", HEADER_CLAIMED),
+            ("REMOVED", HEADER_REMOVED),
+            ("THERE", STATE_PRESENT),
+            ("GONE", STATE_REMOVED),
         ];
         let cleared = if self.map.typed.is_some() { KEPT } else { CLEARED };
         let part = &part.replace("USED\n", &self.used()).replace("CLEARED\n", cleared);
@@ -391,8 +399,9 @@ impl Text<'_> {
             // As numbers only: `VALUES` is another word.
             text.replace(&format!("{name}u"), &format!("{number}u"))
         });
-        let text =
-            text.replace("STORED", &self.stored()).replace("SAME", &self.all("atomicLoad(&pc_map_NAME[AT]) == WORD"));
+        let text = text
+            .replace("STORED", &self.stored_key_words())
+            .replace("SAME", &self.all("atomicLoad(&pc_map_NAME[AT]) == WORD"));
         let text = text.replace("CLAIMED", &self.all("pc_in_NAME_claim(AT, WORD)")).replace("HASH", &self.hash());
         text.replace("KEY", &self.key()).replace("NAME", &self.map.name)
     }
@@ -423,9 +432,9 @@ impl Text<'_> {
     }
 
     /// The key's words as they are stored.
-    fn stored(&self) -> String {
+    fn stored_key_words(&self) -> String {
         let mut text = String::new();
-        for index in 0..stored(self.map.key) {
+        for index in 0..stored_key_words(self.map.key) {
             let mut parts = Vec::new();
             if index > 0 {
                 parts.push(format!("({} >> {}u)", self.word(index - 1), 32 - index));
@@ -433,7 +442,7 @@ impl Text<'_> {
             if index < self.map.key {
                 parts.push(format!("({} << {index}u)", self.word(index)));
             }
-            let _ = writeln!(text, "    let s{index} = {} | {WRITTEN:#010x}u;", parts.join(" | "));
+            let _ = writeln!(text, "    let s{index} = {} | {KEY_WORD_WRITTEN:#010x}u;", parts.join(" | "));
         }
         text.trim_end().to_owned()
     }
@@ -442,7 +451,7 @@ impl Text<'_> {
     fn used(&self) -> String {
         let stamp = |stamp: u32| {
             format!(
-                "            let now = atomicLoad(&pc_map_NAME[{NOW}u]);
+                "            let now = atomicLoad(&pc_map_NAME[{HEADER_GENERATION}u]);
             let stamp = at + {stamp}u;
             if atomicLoad(&pc_map_NAME[stamp]) != now {{ atomicStore(&pc_map_NAME[stamp], now); }}\n"
             )
@@ -452,7 +461,7 @@ impl Text<'_> {
 
     /// That something holds of every word but the first.
     fn all(&self, what: &str) -> String {
-        let each = (1..stored(self.map.key)).map(|index| {
+        let each = (1..stored_key_words(self.map.key)).map(|index| {
             let what = what.replace("AT", &format!("at + {index}u")).replace("WORD", &format!("s{index}"));
             format!("&& {what}")
         });

@@ -1,18 +1,19 @@
-//! Constant integer expressions, as far as they are plain to see in the tokens.
+//! Evaluates constant integer expressions on tokens, without types, as far as that is unambiguous.
 
-use super::tokens::{Kind, Token};
+use super::lexer::{Token, TokenKind};
 use portcullis_core::diagnostics::Diagnostic;
 
-/// A value that `i32`, `u32` and numbers without a type have in common. Whatever leaves that range,
-/// even on the way to a result, is no value: the types differ in what they make of it.
+/// A value in the common range of `i32`, `u32` and abstract integers, 0 to `i32::MAX`. An
+/// expression with any intermediate result outside of it has no value, because the types differ
+/// there.
 pub(super) type Integer = u32;
 
 const MAX: Integer = i32::MAX as Integer;
 
-/// What a name stands for.
+/// Returns the value of a name.
 type Lookup<'l, 'a> = &'l mut dyn FnMut(&'a str) -> Result<Option<Integer>, Diagnostic>;
 
-/// The value of `tokens`, `None` where it is none that is plain to see: other types, functions,
+/// Returns the value of `tokens`, or `None` if it cannot be determined: other types, functions, or
 /// overflow.
 ///
 /// # Errors
@@ -40,14 +41,14 @@ impl<'a> Parser<'_, '_, 'a> {
     }
 
     fn take(&mut self, text: &str) -> bool {
-        let found = self.peek() == text;
-        self.at += usize::from(found);
-        found
+        let matches = self.peek() == text;
+        self.at += usize::from(matches);
+        matches
     }
 
-    /// Operators that bind at least as close as `least`. `None` ends the reading at once, in the
-    /// middle: the whole is none then.
-    fn binary(&mut self, least: u8) -> Result<Option<Integer>, Diagnostic> {
+    /// Precedence climbing over operators of at least precedence `min_precedence`. `None` means
+    /// that the whole expression has no value; parsing then stops where it is.
+    fn binary(&mut self, min_precedence: u8) -> Result<Option<Integer>, Diagnostic> {
         let Some(mut left) = self.primary()? else { return Ok(None) };
         loop {
             let operator = self.peek();
@@ -60,7 +61,7 @@ impl<'a> Parser<'_, '_, 'a> {
                 "*" | "/" | "%" => 6,
                 _ => return Ok(Some(left)),
             };
-            if precedence < least {
+            if precedence < min_precedence {
                 return Ok(Some(left));
             }
             self.at += 1;
@@ -89,20 +90,20 @@ impl<'a> Parser<'_, '_, 'a> {
         let text = token.text(self.source);
         self.at += 1;
         match token.kind {
-            Kind::Number => Ok(number(text)),
-            Kind::Open if text == "(" => {
+            TokenKind::Number => Ok(number(text)),
+            TokenKind::Open if text == "(" => {
                 let value = self.binary(0)?;
                 Ok(value.filter(|_| self.take(")")))
             }
-            // Conversions between integers keep the value, or naga refuses them.
-            Kind::Word if matches!(text, "u32" | "i32") && self.peek() == "(" => self.primary(),
-            Kind::Word => (self.lookup)(text),
+            // Conversions between integer types keep the value, or naga rejects them.
+            TokenKind::Word if matches!(text, "u32" | "i32") && self.peek() == "(" => self.primary(),
+            TokenKind::Word => (self.lookup)(text),
             _ => Ok(None),
         }
     }
 }
 
-/// The value of an integer literal.
+/// Returns the value of an integer literal.
 fn number(text: &str) -> Option<Integer> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let digits = hexadecimal.unwrap_or(text);
@@ -113,16 +114,16 @@ fn number(text: &str) -> Option<Integer> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tokens::tokens;
+    use super::super::lexer::tokenize;
     use super::*;
 
     fn value(text: &str) -> Option<Integer> {
-        let found = tokens(text).unwrap();
-        evaluate(text, &found, &mut |name| Ok((name == "seven").then_some(7))).unwrap()
+        let tokens = tokenize(text).unwrap();
+        evaluate(text, &tokens, &mut |name| Ok((name == "seven").then_some(7))).unwrap()
     }
 
     #[test]
-    fn integers_have_their_values() {
+    fn evaluates_integer_expressions() {
         for (text, expected) in [
             ("12", 12),
             ("0x1Fu", 31),
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_has_none() {
+    fn other_expressions_have_no_value() {
         for text in [
             "",
             "eight",

@@ -7,7 +7,7 @@ use naga::{Function, Module, Statement};
 ///
 /// The verifier's limit is about the filter as it was written: it takes a prelude function and a
 /// 64-bit operation for one expression each.
-pub fn inlined(module: &Module, root: &Function) -> u64 {
+pub fn inlined_size(module: &Module, root: &Function) -> u64 {
     // A function stands behind those it calls, so one look at each is enough.
     let mut sizes: Vec<u64> = Vec::with_capacity(module.functions.len());
     for (_, function) in module.functions.iter() {
@@ -64,7 +64,7 @@ mod tests {
         for depth in 0..70 {
             let mut root = expressions(5);
             root.body = block(vec![call(last), Statement::Block(block(vec![call(inner)]))]);
-            assert_eq!(inlined(&module, &root), u64::saturating_add(expected, 5 + 7), "{depth}");
+            assert_eq!(inlined_size(&module, &root), u64::saturating_add(expected, 5 + 7), "{depth}");
             let mut outer = expressions(1);
             outer.body = block(vec![call(last), call(last)]);
             last = module.functions.append(outer, Span::UNDEFINED);

@@ -7,32 +7,32 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
+use super::annotations::Annotations;
 use super::fields::{self, Field};
 use super::layout::{Layout, MAX_WORDS};
-use super::lpm::Parts;
-use super::notes::Notes;
-use super::typed::Typed;
+use super::lpm::TrieLayout;
+use super::typed::TypeInfo;
 use crate::diagnostics::Diagnostic;
-use crate::program::{FILTER, prelude};
+use crate::program::{FILTER_FUNCTION, prelude};
 use crate::spelling::nearest;
 
 /// Maps that a filter may declare: as many as Linux' verifier takes of a program (`MAX_USED_MAPS`).
 pub const MAX_MAPS: usize = 64;
 
 /// Letters of a map's name.
-pub const MAX_NAME: usize = 48;
+pub const MAX_NAME_BYTES: usize = 48;
 
 /// Entries of a map.
 pub const MAX_ENTRIES: u32 = 16 << 20;
 
 /// Words of a key and of a value.
-pub const MAX_KEY: u32 = 16;
-/// See [`MAX_KEY`].
-pub const MAX_VALUE: u32 = 64;
+pub const MAX_KEY_WORDS: u32 = 16;
+/// See [`MAX_KEY_WORDS`].
+pub const MAX_VALUE_WORDS: u32 = 64;
 
 /// What kind of map it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MapKind {
     /// Values by number, from 0 on. All of them are always there.
     Array,
     /// Values by key.
@@ -45,40 +45,40 @@ pub enum Kind {
     Counter,
 }
 
-impl Kind {
+impl MapKind {
     /// Every kind, in the order in which they are told of.
-    pub const ALL: [Kind; 5] = [Kind::Array, Kind::Hash, Kind::LruHash, Kind::Lpm, Kind::Counter];
+    pub const ALL: [MapKind; 5] = [MapKind::Array, MapKind::Hash, MapKind::LruHash, MapKind::Lpm, MapKind::Counter];
 
     /// Its name in a declaration.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Array => "array",
-            Kind::Hash => "hash",
-            Kind::LruHash => "lru_hash",
-            Kind::Lpm => "lpm",
-            Kind::Counter => "counter",
+            MapKind::Array => "array",
+            MapKind::Hash => "hash",
+            MapKind::LruHash => "lru_hash",
+            MapKind::Lpm => "lpm",
+            MapKind::Counter => "counter",
         }
     }
 
     /// What `key=` may be; `None` where there is none to say.
     fn keys(self) -> Option<RangeInclusive<u32>> {
         match self {
-            Kind::Hash | Kind::LruHash | Kind::Lpm => Some(1..=MAX_KEY),
-            Kind::Array | Kind::Counter => None,
+            MapKind::Hash | MapKind::LruHash | MapKind::Lpm => Some(1..=MAX_KEY_WORDS),
+            MapKind::Array | MapKind::Counter => None,
         }
     }
 
     /// What `value=` may be.
     fn values(self) -> Option<RangeInclusive<u32>> {
         match self {
-            Kind::Hash | Kind::LruHash => Some(0..=MAX_VALUE),
-            Kind::Array | Kind::Lpm => Some(1..=MAX_VALUE),
-            Kind::Counter => None,
+            MapKind::Hash | MapKind::LruHash => Some(0..=MAX_VALUE_WORDS),
+            MapKind::Array | MapKind::Lpm => Some(1..=MAX_VALUE_WORDS),
+            MapKind::Counter => None,
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for MapKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -90,7 +90,7 @@ pub struct Declaration {
     /// Its name, which begins those of its functions.
     pub name: String,
     /// What kind it is.
-    pub kind: Kind,
+    pub kind: MapKind,
     /// Words of a key: 1 where it is a number.
     pub key: u32,
     /// Words of a value: 2 of a counter.
@@ -105,9 +105,9 @@ pub struct Declaration {
     /// The declaration's bytes in the text.
     pub place: Range<usize>,
     /// What an object says of it, in place of `fields`; nothing of a filter in text.
-    pub typed: Option<Arc<Typed>>,
+    pub typed: Option<Arc<TypeInfo>>,
     /// What is said of its entries besides, of a map by number.
-    pub notes: Option<Arc<Notes>>,
+    pub annotations: Option<Arc<Annotations>>,
     /// Whether it is a ring of records, which whoever reads events takes out of it ([`portcullis_xdp::events`]): what is in
     /// its entries means nothing to anybody else.
     pub is_ring: bool,
@@ -115,7 +115,7 @@ pub struct Declaration {
 
 impl Declaration {
     /// One that nothing more is said of: `key`, `value` and `entries` as the members of these names.
-    pub fn new(name: impl Into<String>, kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+    pub fn new(name: impl Into<String>, kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
         Declaration {
             name: name.into(),
             kind,
@@ -126,32 +126,32 @@ impl Declaration {
             read_only: false,
             place: 0..0,
             typed: None,
-            notes: None,
+            annotations: None,
             is_ring: false,
         }
     }
 
     /// Whether what is in it is of use to another run: a ring's records are read in their own, and what is counted of a program's
     /// instructions is of that program.
-    pub fn is_lasting(&self) -> bool {
-        !self.is_ring && self.notes.is_none()
+    pub fn is_persistent(&self) -> bool {
+        !self.is_ring && self.annotations.is_none()
     }
 
     /// Keys that it takes at most: of an object's `hash` and trie as many as it has entries, as in the kernel. Others take
     /// as many as they have places for.
-    pub fn most_keys(&self) -> u32 {
-        if self.kind == Kind::Hash && self.typed.is_some() { self.entries } else { u32::MAX }
+    pub fn max_keys(&self) -> u32 {
+        if self.kind == MapKind::Hash && self.typed.is_some() { self.entries } else { u32::MAX }
     }
 
     /// Words of a key as the host has it: of an `lpm` the address, and behind it the prefix's length.
     pub fn key_words(&self) -> u32 {
-        self.key + u32::from(self.kind == Kind::Lpm)
+        self.key + u32::from(self.kind == MapKind::Lpm)
     }
 }
 
 /// Whose comments a text has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Comments {
+pub enum CommentSyntax {
     /// WGSL's: those that have an end nest (section 3.3).
     Wgsl,
     /// C's: they do not nest; a line that ends in `\` goes on in the next; and there are literals that
@@ -163,9 +163,9 @@ pub enum Comments {
 ///
 /// # Errors
 /// Everything that is wrong with its declarations.
-pub fn declarations(text: &str, comments: Comments) -> Result<Vec<Declaration>, Vec<Diagnostic>> {
+pub fn declarations(text: &str, comments: CommentSyntax) -> Result<Vec<Declaration>, Vec<Diagnostic>> {
     let (mut found, mut errors): (Vec<Declaration>, Vec<Diagnostic>) = (Vec::new(), Vec::new());
-    for place in directives(text, comments) {
+    for place in map_directives(text, comments) {
         match Line::new(text, place).declaration() {
             Err(error) => errors.push(error),
             Ok(map) => match found.iter().find(|other| other.name == map.name) {
@@ -185,14 +185,14 @@ pub fn declarations(text: &str, comments: Comments) -> Result<Vec<Declaration>, 
 }
 
 /// A declaration of a map of this kind, for whoever wants to see what it brings.
-pub fn example(kind: Kind, number: u32) -> String {
+pub fn example_declaration(kind: MapKind, number: u32) -> String {
     let size = |name: &str, range: Option<RangeInclusive<u32>>| range.map(|_| format!(" {name}=4")).unwrap_or_default();
     let (key, value) = (size("key", kind.keys()), size("value", kind.values()));
     format!("//! map example{number}: {kind}{key}{value} entries=1\n")
 }
 
 /// The lines that are nothing but a comment which begins with `//! map`, from there to their ends.
-pub fn directives(text: &str, comments: Comments) -> Vec<Range<usize>> {
+pub fn map_directives(text: &str, comments: CommentSyntax) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let (mut at, mut fresh) = (0, true);
     while let Some(first) = text[at..].chars().next() {
@@ -206,7 +206,7 @@ pub fn directives(text: &str, comments: Comments) -> Vec<Range<usize>> {
             length
         } else if rest.starts_with("/*") {
             block(rest, comments)
-        } else if comments == Comments::C && matches!(first, '"' | '\'') {
+        } else if comments == CommentSyntax::C && matches!(first, '"' | '\'') {
             literal(rest, first)
         } else {
             first.len_utf8()
@@ -221,11 +221,11 @@ pub fn directives(text: &str, comments: Comments) -> Vec<Range<usize>> {
 }
 
 /// Bytes of a comment that ends with its line.
-fn line(rest: &str, comments: Comments) -> usize {
+fn line(rest: &str, comments: CommentSyntax) -> usize {
     let mut end = 0;
     loop {
         end += rest[end..].find(['\n', '\r']).unwrap_or(rest.len() - end);
-        if comments == Comments::Wgsl || !rest[..end].ends_with('\\') || end == rest.len() {
+        if comments == CommentSyntax::Wgsl || !rest[..end].ends_with('\\') || end == rest.len() {
             return end;
         }
         end += if rest[end..].starts_with("\r\n") { 2 } else { 1 };
@@ -233,13 +233,13 @@ fn line(rest: &str, comments: Comments) -> usize {
 }
 
 /// Bytes of a comment that has an end, or of the text where it has none.
-fn block(rest: &str, comments: Comments) -> usize {
+fn block(rest: &str, comments: CommentSyntax) -> usize {
     let (mut at, mut depth) = (2, 1);
     while depth > 0 {
         let marks = rest[at..].find("*/").map(|end| (end, rest[at..].find("/*").filter(|open| *open < end)));
         match marks {
             None => return rest.len(),
-            Some((_, Some(open))) if comments == Comments::Wgsl => (at, depth) = (at + open + 2, depth + 1),
+            Some((_, Some(open))) if comments == CommentSyntax::Wgsl => (at, depth) = (at + open + 2, depth + 1),
             Some((end, _)) => (at, depth) = (at + end + 2, depth - 1),
         }
     }
@@ -345,7 +345,7 @@ impl<'a> Line<'a> {
         }
         let name = text[name].to_owned();
         let map = Declaration { fields, place: self.place, ..Declaration::new(name, kind, key, value, entries) };
-        let words = if kind == Kind::Lpm { Parts::of(&map).end } else { Layout::of(&map).words() as u64 };
+        let words = if kind == MapKind::Lpm { TrieLayout::of(&map).end } else { Layout::of(&map).words() as u64 };
         if words <= MAX_WORDS {
             return Ok(map);
         }
@@ -364,10 +364,10 @@ fn check_name(text: &str, place: Range<usize>) -> Result<(), Diagnostic> {
         let note = "a map's name is letters, digits and `_`, a letter first".into();
         return wrong(format!("`{}` is no name for a map", name.escape_debug()), note);
     }
-    if name.len() > MAX_NAME {
-        return wrong(format!("the map's name has {} letters", name.len()), format!("{MAX_NAME} are the most"));
+    if name.len() > MAX_NAME_BYTES {
+        return wrong(format!("the map's name has {} letters", name.len()), format!("{MAX_NAME_BYTES} are the most"));
     }
-    if let Some(known) = taken(name) {
+    if let Some(known) = reserved_name_conflict(name) {
         let note = format!("the prelude's own names begin so (`{known}`): choose another");
         return wrong(format!("a map cannot be called `{name}`"), note);
     }
@@ -375,22 +375,22 @@ fn check_name(text: &str, place: Range<usize>) -> Result<(), Diagnostic> {
 }
 
 /// What of the prelude's own begins as the names of this map's functions would.
-pub fn taken(name: &str) -> Option<&'static str> {
+pub fn reserved_name_conflict(name: &str) -> Option<&'static str> {
     let begins = |known: &str| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
-    let all = prelude::FUNCTIONS.iter().map(|(known, _)| *known).chain([FILTER, "map", "pc", "XDP"]);
+    let all = prelude::FUNCTIONS.iter().map(|(known, _)| *known).chain([FILTER_FUNCTION, "map", "pc", "XDP"]);
     all.into_iter().find(|known| begins(known))
 }
 
-fn kind(name: &str) -> Result<Kind, Diagnostic> {
-    if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) {
+fn kind(name: &str) -> Result<MapKind, Diagnostic> {
+    if let Some(kind) = MapKind::ALL.into_iter().find(|kind| kind.name() == name) {
         return Ok(kind);
     }
     let error = Diagnostic::new(format!("there are no maps of the kind `{}`", name.escape_debug()));
-    let error = match nearest(name, Kind::ALL.map(Kind::name)) {
+    let error = match nearest(name, MapKind::ALL.map(MapKind::name)) {
         Some(near) => error.note(format!("did you mean `{near}`?")),
         None => error,
     };
-    Err(error.note(format!("there are {}", Kind::ALL.map(Kind::name).join(", "))))
+    Err(error.note(format!("there are {}", MapKind::ALL.map(MapKind::name).join(", "))))
 }
 
 /// What a declaration has said of sizes.
@@ -404,7 +404,7 @@ struct Sizes {
 
 impl Sizes {
     /// Takes a word: `key=4`.
-    fn take(&mut self, kind: Kind, word: &str) -> Result<(), Diagnostic> {
+    fn take(&mut self, kind: MapKind, word: &str) -> Result<(), Diagnostic> {
         let (name, number) = word.split_once('=').unwrap_or((word, ""));
         let (slot, range) = match name {
             "fields" => {
@@ -426,16 +426,17 @@ impl Sizes {
             }
         };
         let Some(range) = range else {
-            let what = if kind == Kind::Counter { "a number, and its values are sums of 64 bits" } else { "a number" };
+            let what =
+                if kind == MapKind::Counter { "a number, and its values are sums of 64 bits" } else { "a number" };
             return Err(Diagnostic::new(format!("a map of the kind `{kind}` has no `{name}=`"))
                 .note(format!("its key is {what}")));
         };
         let sizes = match kind {
             // An IPv4 address, or an IPv6 one.
-            Kind::Lpm if name == "key" => "1 word, for IPv4, or 4, for IPv6".to_owned(),
+            MapKind::Lpm if name == "key" => "1 word, for IPv4, or 4, for IPv6".to_owned(),
             _ => format!("{} to {}", range.start(), range.end()),
         };
-        let fits = |n: &u32| range.contains(n) && (kind != Kind::Lpm || name != "key" || matches!(n, 1 | 4));
+        let fits = |n: &u32| range.contains(n) && (kind != MapKind::Lpm || name != "key" || matches!(n, 1 | 4));
         let Some(number) = number.parse().ok().filter(fits) else {
             let shown = number.escape_debug();
             return Err(Diagnostic::new(format!("`{name}={shown}` is no size that a map of the kind `{kind}` has"))
@@ -453,14 +454,14 @@ mod tests {
     use super::*;
 
     fn one(text: &str) -> Declaration {
-        let mut maps = declarations(text, Comments::Wgsl).unwrap();
+        let mut maps = declarations(text, CommentSyntax::Wgsl).unwrap();
         assert_eq!(maps.len(), 1, "{text}");
         maps.remove(0)
     }
 
     /// The message of the only error, and the text that its first label is at.
     fn error(text: &str) -> (String, &str) {
-        let errors = declarations(text, Comments::Wgsl).unwrap_err();
+        let errors = declarations(text, CommentSyntax::Wgsl).unwrap_err();
         let [error] = errors.as_slice() else { panic!("{errors:?}") };
         let notes = error.notes.join("; ");
         (format!("{} ({notes})", error.message), &text[error.labels[0].range.clone()])
@@ -474,7 +475,7 @@ mod tests {
             ("//! map m: hash key=4 value=6 entries=16777216", true),
             ("//! map m: array value=64 entries=16777216", true),
         ] {
-            let declared = declarations(line, Comments::Wgsl);
+            let declared = declarations(line, CommentSyntax::Wgsl);
             assert_eq!(declared.is_ok(), fits, "{line}");
             let said = declared.err().map_or(String::new(), |errors| errors[0].message.clone());
             assert!(fits || said.contains("words of memory at worst"), "{said}");
@@ -487,12 +488,12 @@ mod tests {
         let flows = one(text);
         assert_eq!(&text[flows.place.clone()], "//! map flows: hash key=4 value=6 entries=1048576");
         let Declaration { name, kind, key, value, entries, .. } = flows;
-        assert_eq!((name.as_str(), kind, key, value, entries), ("flows", Kind::Hash, 4, 6, 1 << 20));
+        assert_eq!((name.as_str(), kind, key, value, entries), ("flows", MapKind::Hash, 4, 6, 1 << 20));
         for (text, kind, key, value) in [
-            ("//! map a : array entries=5 value=3", Kind::Array, 1, 3),
-            ("//!map a:lru_hash value=0 key=16 entries=5", Kind::LruHash, 16, 0),
-            ("//! map a: lpm key=4 value=1 entries=5", Kind::Lpm, 4, 1),
-            ("//!\tmap a:counter entries=5", Kind::Counter, 1, 2),
+            ("//! map a : array entries=5 value=3", MapKind::Array, 1, 3),
+            ("//!map a:lru_hash value=0 key=16 entries=5", MapKind::LruHash, 16, 0),
+            ("//! map a: lpm key=4 value=1 entries=5", MapKind::Lpm, 4, 1),
+            ("//!\tmap a:counter entries=5", MapKind::Counter, 1, 2),
         ] {
             let map = one(text);
             assert_eq!((map.kind, map.key, map.value, map.entries), (kind, key, value, 5), "{text}");
@@ -502,16 +503,16 @@ mod tests {
     #[test]
     fn fields_name_the_words_of_an_entry() {
         let map = one("//! map a: hash fields=from:ip,port,mac:mac,bytes:u64 key=5 value=4 entries=9");
-        let fields: Vec<_> = map.fields.iter().map(|field| (field.name.as_str(), field.form.name())).collect();
+        let fields: Vec<_> = map.fields.iter().map(|field| (field.name.as_str(), field.ty.name())).collect();
         assert_eq!(fields, [("from", "ip"), ("port", "u32"), ("mac", "mac"), ("bytes", "u64")]);
         for text in
             ["//! map a: counter entries=1 fields=group,drops:u64", "//! map a: counter entries=1 fields=group,drops"]
         {
-            assert_eq!(one(text).fields[1].form.name(), "u64");
+            assert_eq!(one(text).fields[1].ty.name(), "u64");
         }
         for key in ["fields=network,port,mac:mac key=1", "key=4 fields=network:prefix,port,mac:mac"] {
             let map = one(&format!("//! map a: lpm {key} value=3 entries=9"));
-            let fields: Vec<_> = map.fields.iter().map(|field| (field.name.as_str(), field.form.name())).collect();
+            let fields: Vec<_> = map.fields.iter().map(|field| (field.name.as_str(), field.ty.name())).collect();
             assert_eq!(fields, [("network", "prefix"), ("port", "u32"), ("mac", "mac")]);
         }
         assert_eq!(one("//! map a: hash key=1 value=0 entries=1 fields=a:ipv4").fields.len(), 1);
@@ -527,10 +528,10 @@ mod tests {
             format!("/* /* */\n{map}\n*/"),
             "//! mapped: counter entries=1\n//! a map of things\n//!\n///! map a: x".into(),
         ] {
-            assert_eq!(declarations(&text, Comments::Wgsl).unwrap(), [], "{text}");
+            assert_eq!(declarations(&text, CommentSyntax::Wgsl).unwrap(), [], "{text}");
         }
         // C's comments do not nest, and one goes on behind a backslash.
-        let c = |text: &str| declarations(text, Comments::C).unwrap().len();
+        let c = |text: &str| declarations(text, CommentSyntax::C).unwrap().len();
         assert_eq!(c(&format!("/* /* */\n{map}\n")), 1);
         assert_eq!(c(&format!("// over \\\n{map}\n")), 0);
         assert_eq!(c(&format!("// over \\\r\n{map}\n{map}")), 1);
@@ -634,7 +635,7 @@ mod tests {
         assert_eq!(error(two), ("there are two maps with the name `a` ()".into(), "//! map a: counter entries=2"));
         let many: String = (0..=MAX_MAPS).map(|i| format!("//! map m{i}: counter entries=1\n")).collect();
         assert_eq!(error(&many).1, format!("//! map m{MAX_MAPS}: counter entries=1"));
-        let long = format!("//! map {}: hash", "n".repeat(MAX_NAME + 1));
+        let long = format!("//! map {}: hash", "n".repeat(MAX_NAME_BYTES + 1));
         assert!(error(&long).0.contains("48 are the most"));
     }
 }

@@ -6,22 +6,24 @@
 
 use std::convert::Infallible;
 
-use super::declare::{Declaration, Kind, MAX_KEY};
-use super::layout::{HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, hash};
+use super::declaration::{Declaration, MAX_KEY_WORDS, MapKind};
+use super::layout::{
+    HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, Layout, MAX_PROBES, STATE_PRESENT, hash,
+};
 use super::rows::key;
-use super::text::Call;
+use super::wgsl::MapFunction;
 use crate::program::Program;
 use crate::program::prelude::Intrinsic;
 
 /// Of the places that are taken, which part has to be of removed keys before they are worth forgetting: doing so costs
 /// a pass over the map.
-const WORTH: u32 = 16;
+const MIN_REMOVED_DIVISOR: u32 = 16;
 
 /// Generations that an `lru_hash` tells apart, at least, from one making of room to the next.
-const GENERATIONS: u32 = 8;
+const LRU_GENERATIONS: u32 = 8;
 
 /// The memory of a session's maps while no batch is under way.
-pub trait Memory {
+pub trait MapMemory {
     /// Why it cannot be reached.
     type Error;
 
@@ -29,35 +31,35 @@ pub trait Memory {
     ///
     /// # Errors
     /// Where the memory cannot be reached.
-    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Self::Error>;
+    fn read_header(&mut self, map: usize) -> Result<[u32; HEADER_WORDS as usize], Self::Error>;
 
     /// Sets a word of the header of a map.
     ///
     /// # Errors
-    /// As [`Memory::header`].
-    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Self::Error>;
+    /// As [`MapMemory::read_header`].
+    fn write_header_word(&mut self, map: usize, at: u32, word: u32) -> Result<(), Self::Error>;
 
     /// Changes the words of a map: gives them all, and takes others in their place where there are any.
     ///
     /// # Errors
-    /// As [`Memory::header`].
-    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Self::Error>;
+    /// As [`MapMemory::read_header`].
+    fn rewrite(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Self::Error>;
 }
 
 /// The words of each map, in the host's memory.
-impl Memory for Vec<Vec<u32>> {
+impl MapMemory for Vec<Vec<u32>> {
     type Error = Infallible;
 
-    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Infallible> {
+    fn read_header(&mut self, map: usize) -> Result<[u32; HEADER_WORDS as usize], Infallible> {
         Ok(std::array::from_fn(|at| self[map][at]))
     }
 
-    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
+    fn write_header_word(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
         self[map][at as usize] = word;
         Ok(())
     }
 
-    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
+    fn rewrite(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
         if let Some(words) = change(&self[map]) {
             self[map] = words;
         }
@@ -67,13 +69,13 @@ impl Memory for Vec<Vec<u32>> {
 
 /// The upkeep of a program's maps.
 #[derive(Debug)]
-pub struct Upkeep {
-    maps: Vec<Kept>,
+pub struct MapCompactor {
+    maps: Vec<CompactionState>,
 }
 
 /// A map that wants upkeep.
 #[derive(Debug)]
-struct Kept {
+struct CompactionState {
     number: usize,
     map: Declaration,
     layout: Layout,
@@ -85,81 +87,85 @@ struct Kept {
     next: u64,
 }
 
-impl Upkeep {
+impl MapCompactor {
     /// That of a program's maps; `None` where no map of it wants any.
-    pub fn new(program: &Program) -> Option<Upkeep> {
-        let maps: Vec<Kept> = program
+    pub fn new(program: &Program) -> Option<MapCompactor> {
+        let maps: Vec<CompactionState> = program
             .maps()
             .iter()
             .enumerate()
-            .filter(|(_, map)| matches!(map.kind, Kind::Hash | Kind::LruHash))
+            .filter(|(_, map)| matches!(map.kind, MapKind::Hash | MapKind::LruHash))
             .map(|(number, map)| {
-                let insert = Intrinsic::Map { map: number as u32, call: Call::Insert };
-                let inserts = program.calls(|intrinsic| intrinsic == insert);
-                Kept { number, map: map.clone(), layout: Layout::of(map), inserts, taken: 0, next: 0 }
+                let insert = Intrinsic::Map { map: number as u32, call: MapFunction::Insert };
+                let inserts = program.max_calls(|intrinsic| intrinsic == insert);
+                CompactionState { number, map: map.clone(), layout: Layout::of(map), inserts, taken: 0, next: 0 }
             })
-            .filter(|kept| kept.inserts > 0)
+            .filter(|state| state.inserts > 0)
             .collect();
-        (!maps.is_empty()).then_some(Upkeep { maps })
+        (!maps.is_empty()).then_some(MapCompactor { maps })
     }
 
     /// Notes that a batch of so many packets is about to begin; whether a look is due before it.
-    pub fn is_due(&mut self, packets: usize) -> bool {
+    pub fn needs_compaction(&mut self, packets: usize) -> bool {
         let mut due = false;
-        for kept in &mut self.maps {
-            let most = kept.taken.saturating_add(kept.most(packets));
-            due |= most > u64::from(kept.layout.limit) || (kept.layout.stamp.is_some() && most > kept.next);
-            kept.taken = most;
+        for state in &mut self.maps {
+            let most = state.taken.saturating_add(state.most(packets));
+            due |= most > u64::from(state.layout.max_claimed) || (state.layout.stamp.is_some() && most > state.next);
+            state.taken = most;
         }
         due
     }
 
     /// Notes that the host has written to maps: what they hold is not known any more.
-    pub fn changed(&mut self) {
-        self.maps.iter_mut().for_each(|kept| kept.taken = kept.layout.limit.into());
+    pub fn invalidate(&mut self) {
+        self.maps.iter_mut().for_each(|state| state.taken = state.layout.max_claimed.into());
     }
 
     /// Looks at all maps before a batch of so many packets, and does what is to be done.
     ///
     /// # Errors
     /// Where the memory cannot be reached; maps are as they were or done with.
-    pub fn look<M: Memory>(&mut self, packets: usize, memory: &mut M) -> Result<(), M::Error> {
-        for kept in &mut self.maps {
-            kept.look(packets, memory)?;
+    pub fn compact_if_needed<M: MapMemory>(&mut self, packets: usize, memory: &mut M) -> Result<(), M::Error> {
+        for state in &mut self.maps {
+            state.compact_if_needed(packets, memory)?;
         }
         Ok(())
     }
 }
 
-impl Kept {
+impl CompactionState {
     /// Keys that a batch may bring.
     fn most(&self, packets: usize) -> u64 {
         self.inserts.saturating_mul(packets as u64)
     }
 
-    fn look<M: Memory>(&mut self, packets: usize, memory: &mut M) -> Result<(), M::Error> {
-        let header = memory.header(self.number)?;
-        let (mut taken, removed) = (header[TAKEN as usize], header[REMOVED as usize]);
+    fn compact_if_needed<M: MapMemory>(&mut self, packets: usize, memory: &mut M) -> Result<(), M::Error> {
+        let header = memory.read_header(self.number)?;
+        let (mut taken, removed) = (header[HEADER_CLAIMED as usize], header[HEADER_REMOVED as usize]);
         let there = taken.saturating_sub(removed);
-        let fills = u64::from(taken) + self.most(packets) > u64::from(self.layout.limit);
+        let fills = u64::from(taken) + self.most(packets) > u64::from(self.layout.max_claimed);
         let evicts = self.layout.stamp.is_some() && there > self.map.entries;
         // An `lru_hash` has to have room for as many keys as it has entries.
-        let worth = if self.layout.stamp.is_some() { 0 } else { taken / WORTH };
+        let worth = if self.layout.stamp.is_some() { 0 } else { taken / MIN_REMOVED_DIVISOR };
         if fills && (evicts || removed > worth) {
             let most = if evicts { self.map.entries } else { u32::MAX };
             let mut left = taken;
-            memory.change(self.number, &mut |words| {
+            memory.rewrite(self.number, &mut |words| {
                 let words = with_most(&self.map, words, most)?;
-                left = words[TAKEN as usize];
+                left = words[HEADER_CLAIMED as usize];
                 Some(words)
             })?;
             taken = left;
         }
         if self.layout.stamp.is_some() {
-            memory.set_header(self.number, NOW, header[NOW as usize].wrapping_add(1))?;
+            memory.write_header_word(
+                self.number,
+                HEADER_GENERATION,
+                header[HEADER_GENERATION as usize].wrapping_add(1),
+            )?;
         }
         self.taken = u64::from(taken) + self.most(packets);
-        self.next = self.taken + u64::from(self.map.entries / GENERATIONS);
+        self.next = self.taken + u64::from(self.map.entries / LRU_GENERATIONS);
         Ok(())
     }
 }
@@ -168,8 +174,8 @@ impl Kept {
 /// where that cannot be, and the words are to stay as they are.
 fn with_most(map: &Declaration, words: &[u32], most: u32) -> Option<Vec<u32>> {
     let layout = Layout::of(map);
-    let (Some(stamp), true) = (layout.stamp, most < layout.places) else { return rehashed(map, words, |_| true) };
-    let now = words[NOW as usize];
+    let (Some(stamp), true) = (layout.stamp, most < layout.slots) else { return rehashed(map, words, |_| true) };
+    let now = words[HEADER_GENERATION as usize];
     // Stamps go round: what matters is how long ago they were.
     let age = |place: &[u32]| now.wrapping_sub(place[stamp as usize]);
     let mut ages: Vec<u32> = there(&layout, words).map(age).collect();
@@ -194,8 +200,8 @@ fn with_most(map: &Declaration, words: &[u32], most: u32) -> Option<Vec<u32>> {
 
 /// The places whose entries are there.
 fn there<'a>(layout: &Layout, words: &'a [u32]) -> impl Iterator<Item = &'a [u32]> {
-    let (start, stride, state) = (layout.at(0), layout.stride as usize, layout.state as usize);
-    words[start..].chunks_exact(stride).filter(move |place| place[state] == THERE)
+    let (start, stride, state) = (layout.slot_offset(0), layout.stride as usize, layout.state as usize);
+    words[start..].chunks_exact(stride).filter(move |place| place[state] == STATE_PRESENT)
 }
 
 /// A map's words with those of its entries alone that are kept, each where a search finds it soonest. `None` where one
@@ -203,24 +209,24 @@ fn there<'a>(layout: &Layout, words: &'a [u32]) -> impl Iterator<Item = &'a [u32
 pub(super) fn rehashed(map: &Declaration, words: &[u32], mut keep: impl FnMut(&[u32]) -> bool) -> Option<Vec<u32>> {
     let layout = Layout::of(map);
     let mut all = vec![0; layout.words()];
-    all[..HEADER as usize].copy_from_slice(&words[..HEADER as usize]);
-    let (mut taken, mask) = (0, layout.places - 1);
-    let mut words_of_key = [0; MAX_KEY as usize];
+    all[..HEADER_WORDS as usize].copy_from_slice(&words[..HEADER_WORDS as usize]);
+    let (mut taken, mask) = (0, layout.slots - 1);
+    let mut words_of_key = [0; MAX_KEY_WORDS as usize];
     for place in there(&layout, words).filter(|place| keep(place)) {
         key(&place[..layout.state as usize], map.key).zip(&mut words_of_key).for_each(|(word, to)| *to = word);
         let mut number = hash(&words_of_key[..map.key as usize]) & mask;
         let mut step = 1;
-        while all[layout.at(number)] != 0 {
-            if step == PROBES {
+        while all[layout.slot_offset(number)] != 0 {
+            if step == MAX_PROBES {
                 return None;
             }
             number = number.wrapping_add(step) & mask;
             step += 1;
         }
-        all[layout.at(number)..layout.at(number + 1)].copy_from_slice(place);
+        all[layout.slot_offset(number)..layout.slot_offset(number + 1)].copy_from_slice(place);
         taken += 1;
     }
-    all[TAKEN as usize] = taken;
-    all[REMOVED as usize] = 0;
+    all[HEADER_CLAIMED as usize] = taken;
+    all[HEADER_REMOVED as usize] = 0;
     Some(all)
 }

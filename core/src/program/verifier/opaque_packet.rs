@@ -10,20 +10,20 @@ use std::collections::{HashMap, HashSet};
 
 use naga::{Expression, Function, Handle, Statement};
 
-use super::statements::each;
-use super::{Errors, Parts, place};
+use super::statements::visit_statements;
+use super::{Errors, VerifierInput, text_range};
 
 /// A parameter: the function, and the parameter's index.
 type Parameter = (Handle<Function>, usize);
 
-pub(super) fn check(parts: &Parts, errors: &mut Errors) {
+pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
     let opaque = opaque_parameters(parts);
     for (handle, function) in parts.own_functions() {
         uses(parts, &opaque, handle, function, errors);
     }
 }
 
-fn opaque_parameters(parts: &Parts) -> HashSet<Parameter> {
+fn opaque_parameters(parts: &VerifierInput) -> HashSet<Parameter> {
     // Parameters that are handed to one another are opaque together.
     let mut together: HashMap<Parameter, Vec<Parameter>> = HashMap::new();
     let mut found: Vec<Parameter> = parts.roots().map(|root| (root, 0)).collect();
@@ -51,7 +51,7 @@ fn opaque_parameters(parts: &Parts) -> HashSet<Parameter> {
 }
 
 fn calls(function: &Function, mut visit: impl FnMut(Handle<Function>, &[Handle<Expression>])) {
-    each(&function.body, &mut |statement, _| {
+    visit_statements(&function.body, &mut |statement, _| {
         if let Statement::Call { function, arguments, .. } = statement {
             visit(*function, arguments);
         }
@@ -59,7 +59,7 @@ fn calls(function: &Function, mut visit: impl FnMut(Handle<Function>, &[Handle<E
 }
 
 /// Whether a parameter takes the packet.
-fn wants_packet(parts: &Parts, opaque: &HashSet<Parameter>, parameter: Parameter) -> bool {
+fn wants_packet(parts: &VerifierInput, opaque: &HashSet<Parameter>, parameter: Parameter) -> bool {
     match parts.intrinsics.get(&parameter.0) {
         Some(intrinsic) => parameter.1 == 0 && intrinsic.takes_packet(),
         None => opaque.contains(&parameter),
@@ -67,7 +67,7 @@ fn wants_packet(parts: &Parts, opaque: &HashSet<Parameter>, parameter: Parameter
 }
 
 fn uses(
-    parts: &Parts,
+    parts: &VerifierInput,
     opaque: &HashSet<Parameter>,
     handle: Handle<Function>,
     function: &Function,
@@ -77,25 +77,25 @@ fn uses(
         Expression::FunctionArgument(index) => opaque.contains(&(handle, index as usize)),
         _ => false,
     };
-    let at = |expression| place(parts.source, function.expressions.get_span(expression));
+    let at = |expression| text_range(parts.source, function.expressions.get_span(expression));
     let misused = "the packet may only be handed on";
     let opaque_note = "its value is no property of the packet: give it to the prelude's functions or to a helper";
     for (user, expression) in function.expressions.iter() {
         let mut found = false;
-        operands(expression, |operand| found |= is_packet(operand));
+        for_each_operand(expression, |operand| found |= is_packet(operand));
         if found {
             errors.add(at(user), misused, "used as a number here", opaque_note);
         }
     }
-    each(&function.body, &mut |statement, span| match *statement {
+    visit_statements(&function.body, &mut |statement, span| match *statement {
         Statement::Store { value, .. } if is_packet(value) => {
-            errors.add(place(parts.source, span), misused, "stored in a variable here", opaque_note);
+            errors.add(text_range(parts.source, span), misused, "stored in a variable here", opaque_note);
         }
         Statement::Return { value: Some(value) } if is_packet(value) => {
-            errors.add(place(parts.source, span), misused, "returned here", opaque_note);
+            errors.add(text_range(parts.source, span), misused, "returned here", opaque_note);
         }
         Statement::Switch { selector, .. } if is_packet(selector) => {
-            errors.add(place(parts.source, span), misused, "looked at here", opaque_note);
+            errors.add(text_range(parts.source, span), misused, "looked at here", opaque_note);
         }
         Statement::Call { function: callee, ref arguments, .. } => {
             for (index, &argument) in arguments.iter().enumerate() {
@@ -103,8 +103,8 @@ fn uses(
                 let name = parts.module.functions[callee].name.as_deref().unwrap_or_default();
                 // An argument's own place says `pkt`; a parameter's is where it is declared.
                 let at_argument = match function.expressions[argument] {
-                    Expression::FunctionArgument(_) => place(parts.source, span),
-                    _ => at(argument).or_else(|| place(parts.source, span)),
+                    Expression::FunctionArgument(_) => text_range(parts.source, span),
+                    _ => at(argument).or_else(|| text_range(parts.source, span)),
                 };
                 if wanted && !is_packet(argument) {
                     let message = format!("argument {} of `{name}` has to be the packet", index + 1);
@@ -127,7 +127,7 @@ fn uses(
 
 /// Visits the operands of an expression that a filter may have, in order. Of one that the verifier
 /// refuses it visits none.
-pub fn operands(expression: &Expression, mut visit: impl FnMut(Handle<Expression>)) {
+pub fn for_each_operand(expression: &Expression, mut visit: impl FnMut(Handle<Expression>)) {
     match *expression {
         Expression::Compose { ref components, .. } => components.iter().copied().for_each(visit),
         Expression::Access { base, index } => {

@@ -1,13 +1,12 @@
-//! WGSL's tokens, as naga's lexer cuts them (a test holds the two together): what is needed to know
-//! a text's shape before a recursive parser sees it.
+//! WGSL lexer that splits text exactly as naga's does (a test compares them), so that a text's
+//! shape can be checked before naga's recursive parser sees it.
 
 use std::ops::Range;
 
 use portcullis_core::diagnostics::Diagnostic;
 
-/// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// An identifier or a keyword.
     Word,
     /// A number with its suffix.
@@ -24,16 +23,16 @@ pub(super) enum Kind {
     Symbol,
 }
 
-/// A token: what it is, and its bytes in the text.
+/// A token: its kind and byte range in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token {
-    pub kind: Kind,
+    pub kind: TokenKind,
     start: u32,
     end: u32,
 }
 
 impl Token {
-    /// The bytes of the text.
+    /// The token's byte range in the text.
     pub fn range(&self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
@@ -50,20 +49,20 @@ const LONG_SYMBOLS: &[&str] = &[
     "--", "->",
 ];
 
-/// A `<` that may turn out to open a template list.
+/// A `<` that may open a template list.
 struct Candidate {
     token: usize,
     depth: usize,
 }
 
-/// All tokens of a text of at most `u32::MAX` bytes, comments and white space left out.
+/// Splits a text of at most `u32::MAX` bytes into tokens, without comments and white space.
 ///
-/// Which `<` and `>` enclose template lists is decided by the specification's template list
-/// discovery (WGSL, section 3.9).
+/// Decides which `<` and `>` enclose template lists by the specification's template list discovery
+/// (WGSL, section 3.9).
 ///
 /// # Errors
-/// A comment without an end, or a character that no token begins with.
-pub(super) fn tokens(source: &str) -> Result<Vec<Token>, Diagnostic> {
+/// An unterminated comment, or a character that no token starts with.
+pub(super) fn tokenize(source: &str) -> Result<Vec<Token>, Diagnostic> {
     let mut tokens: Vec<Token> = Vec::new();
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut depth = 0usize;
@@ -81,31 +80,31 @@ pub(super) fn tokens(source: &str) -> Result<Vec<Token>, Diagnostic> {
         }
         if rest.starts_with("/*") {
             let length = block_comment(rest).ok_or_else(|| {
-                Diagnostic::new("this comment has no end")
-                    .at(at..at + 2, "begins here")
-                    .note("comments nest: every `/*` needs a `*/` of its own")
+                Diagnostic::new("unterminated comment")
+                    .at(at..at + 2, "starts here")
+                    .note("comments nest: every `/*` needs its own `*/`")
             })?;
             at += length;
             continue;
         }
         let template_end = first == '>' && candidates.last().is_some_and(|c| c.depth == depth);
         let (kind, length) = match first {
-            '(' | '[' | '{' => (Kind::Open, 1),
-            ')' | ']' | '}' => (Kind::Close, 1),
-            '0'..='9' => (Kind::Number, number(rest)),
-            '.' if rest[1..].starts_with(|c: char| c.is_ascii_digit()) => (Kind::Number, number(rest)),
-            _ if template_end => (Kind::TemplateEnd, 1),
-            '_' => (Kind::Word, word(rest)),
-            _ if unicode_ident::is_xid_start(first) => (Kind::Word, word(rest)),
+            '(' | '[' | '{' => (TokenKind::Open, 1),
+            ')' | ']' | '}' => (TokenKind::Close, 1),
+            '0'..='9' => (TokenKind::Number, number(rest)),
+            '.' if rest[1..].starts_with(|c: char| c.is_ascii_digit()) => (TokenKind::Number, number(rest)),
+            _ if template_end => (TokenKind::TemplateEnd, 1),
+            '_' => (TokenKind::Word, word(rest)),
+            _ if unicode_ident::is_xid_start(first) => (TokenKind::Word, word(rest)),
             ':' | ';' | ',' | '.' | '@' | '<' | '>' | '/' | '-' | '+' | '*' | '%' | '^' | '~' | '=' | '!' | '&'
-            | '|' => (Kind::Symbol, LONG_SYMBOLS.iter().find(|s| rest.starts_with(**s)).map_or(1, |s| s.len())),
+            | '|' => (TokenKind::Symbol, LONG_SYMBOLS.iter().find(|s| rest.starts_with(**s)).map_or(1, |s| s.len())),
             '\u{feff}' if at == 0 => {
                 return Err(Diagnostic::new("the text begins with a byte order mark")
                     .at(0..3, "")
-                    .note("WGSL is UTF-8 without one: save the file so"));
+                    .note("save the file as UTF-8 without a byte order mark"));
             }
             _ => {
-                return Err(Diagnostic::new(format!("the character U+{:04X} has no meaning here", first as u32))
+                return Err(Diagnostic::new(format!("unexpected character U+{:04X}", first as u32))
                     .at(at..at + first.len_utf8(), ""));
             }
         };
@@ -113,25 +112,25 @@ pub(super) fn tokens(source: &str) -> Result<Vec<Token>, Diagnostic> {
         let text = &rest[..length];
         at += length;
         match kind {
-            Kind::Word => {
+            TokenKind::Word => {
                 after_word = true;
                 continue;
             }
-            Kind::TemplateEnd => {
+            TokenKind::TemplateEnd => {
                 if let Some(candidate) = candidates.pop() {
-                    tokens[candidate.token].kind = Kind::TemplateStart;
+                    tokens[candidate.token].kind = TokenKind::TemplateStart;
                 }
             }
-            Kind::Open if text == "{" => {
+            TokenKind::Open if text == "{" => {
                 candidates.clear();
                 depth = 0;
             }
-            Kind::Open => depth += 1,
-            Kind::Close if text != "}" => {
+            TokenKind::Open => depth += 1,
+            TokenKind::Close if text != "}" => {
                 drop_from(&mut candidates, depth);
                 depth = depth.saturating_sub(1);
             }
-            Kind::Symbol => match text {
+            TokenKind::Symbol => match text {
                 "<" if after_word => candidates.push(Candidate { token: tokens.len() - 1, depth }),
                 "=" | ":" | ";" => {
                     candidates.clear();
@@ -147,14 +146,14 @@ pub(super) fn tokens(source: &str) -> Result<Vec<Token>, Diagnostic> {
     Ok(tokens)
 }
 
-/// Forgets the candidates of bracket depth `depth` and deeper.
+/// Drops the candidates at bracket depth `depth` or deeper.
 fn drop_from(candidates: &mut Vec<Candidate>, depth: usize) {
     while candidates.last().is_some_and(|c| c.depth >= depth) {
         candidates.pop();
     }
 }
 
-/// The length of the comment that `text` begins with, `None` when it has no end.
+/// Byte length of the block comment at the start of `text`; `None` if it is unterminated.
 fn block_comment(text: &str) -> Option<usize> {
     let mut depth = 1;
     let mut previous = '\0';
@@ -177,8 +176,8 @@ fn block_comment(text: &str) -> Option<usize> {
     None
 }
 
-/// The length of the number that `text` begins with. Longer than naga would have it only where the
-/// text is wrong anyway (`1x`), which naga then says.
+/// Byte length of the number at the start of `text`. Differs from naga's only in invalid text
+/// (`1x`), which naga then reports.
 fn number(text: &str) -> usize {
     let hexadecimal = text.starts_with("0x") || text.starts_with("0X");
     let mut previous = '\0';
@@ -192,17 +191,17 @@ fn number(text: &str) -> usize {
     text.len()
 }
 
-/// The length of the word that `text` begins with.
+/// Byte length of the word at the start of `text`.
 fn word(text: &str) -> usize {
     text.find(|c| !unicode_ident::is_xid_continue(c)).unwrap_or(text.len())
 }
 
-/// Unicode's Pattern_White_Space.
+/// Whether `c` has Unicode's property Pattern_White_Space.
 fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t'..='\r' | '\u{85}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}')
 }
 
-/// What ends a line comment (WGSL, section 3.2).
+/// Whether `c` ends a line comment (WGSL, section 3.2).
 fn is_line_break(c: char) -> bool {
     matches!(c, '\n'..='\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
@@ -211,36 +210,36 @@ fn is_line_break(c: char) -> bool {
 mod tests {
     use super::*;
 
-    fn texts(source: &str) -> Vec<(Kind, &str)> {
-        tokens(source).unwrap().iter().map(|t| (t.kind, t.text(source))).collect()
+    fn lex(source: &str) -> Vec<(TokenKind, &str)> {
+        tokenize(source).unwrap().iter().map(|t| (t.kind, t.text(source))).collect()
     }
 
     #[test]
-    fn comments_nest_and_lines_end() {
-        let kinds = texts("a/* /* */ */b//c\nd /**/e /*/ */f");
+    fn block_comments_nest_and_line_comments_end_at_line_breaks() {
+        let kinds = lex("a/* /* */ */b//c\nd /**/e /*/ */f");
         assert_eq!(kinds.iter().map(|t| t.1).collect::<String>(), "abdef");
         for open in ["/*", "a /* /* */", "/*/"] {
-            assert!(tokens(open).unwrap_err().message.contains("no end"), "{open}");
+            assert!(tokenize(open).unwrap_err().message.contains("unterminated comment"), "{open}");
         }
     }
 
     #[test]
-    fn symbols_are_the_longest_there_are() {
-        let found: Vec<_> = texts("a<<=b>>=c<=d->e&&f--g !=h").into_iter().map(|t| t.1).collect();
+    fn lexes_the_longest_symbol() {
+        let found: Vec<_> = lex("a<<=b>>=c<=d->e&&f--g !=h").into_iter().map(|t| t.1).collect();
         assert_eq!(found, ["a", "<<=", "b", ">>=", "c", "<=", "d", "->", "e", "&&", "f", "--", "g", "!=", "h"]);
     }
 
     #[test]
     fn numbers_keep_their_exponents_and_suffixes() {
         for text in ["0x1Fu", "1e-5f", "0x1p+3", ".5", "1.", "12li"] {
-            assert_eq!(texts(text), [(Kind::Number, text)]);
+            assert_eq!(lex(text), [(TokenKind::Number, text)]);
         }
-        assert_eq!(texts("0xe+1").len(), 3);
+        assert_eq!(lex("0xe+1").len(), 3);
     }
 
-    // The examples of the specification's section 3.9 and what their lists are.
+    // Examples of the specification, section 3.9, with the number of their template lists.
     #[test]
-    fn template_lists_are_told_from_comparisons() {
+    fn distinguishes_template_lists_from_comparisons() {
         for (text, starts) in [
             ("A(B<C, D>(E))", 1),
             ("array<array<u32, 4>, (1 << 2)>", 2),
@@ -251,13 +250,13 @@ mod tests {
             ("x<y>=z", 1),
             ("a < b ; c > d", 0),
         ] {
-            let found = texts(text);
-            assert_eq!(found.iter().filter(|t| t.0 == Kind::TemplateStart).count(), starts, "{text}");
-            assert_eq!(found.iter().filter(|t| t.0 == Kind::TemplateEnd).count(), starts, "{text}");
+            let found = lex(text);
+            assert_eq!(found.iter().filter(|t| t.0 == TokenKind::TemplateStart).count(), starts, "{text}");
+            assert_eq!(found.iter().filter(|t| t.0 == TokenKind::TemplateEnd).count(), starts, "{text}");
         }
     }
 
-    /// What naga makes of a text: the module as text again, or its error.
+    /// What naga parses the text to: the module written back to WGSL, or the error.
     fn naga(source: &str) -> String {
         use naga::valid::{Capabilities, ValidationFlags, Validator};
         let module = match naga::front::wgsl::parse_str(source) {
@@ -270,10 +269,10 @@ mod tests {
         }
     }
 
-    // If tokens are cut here as naga cuts them, comments between them change nothing. A token cut
-    // in two or two left as one would.
+    // If both lexers agree, comments between our tokens change nothing. A token split in two, or
+    // two tokens left as one, would change the module.
     #[test]
-    fn tokens_are_nagas() {
+    fn lexer_agrees_with_naga() {
         for text in [
             "alias A = array<array<vec2<u32>,2>,(1<<2)>;const B=vec2<u32>(1u,0x1Fu);const_assert 1>=1&&!(2<=1)||1!=2;
              @must_use fn f(a:u32,b:ptr<function,u32>)->u32{*b+=a<<1u;*b>>=1u;return select(a,*b,a>1u);}
@@ -290,17 +289,17 @@ mod tests {
             "const a=1.5.x;",
             "const a=1->2;",
         ] {
-            let apart: Vec<_> = tokens(text).unwrap().iter().map(|token| token.text(text)).collect();
-            assert_eq!(naga(&apart.join(" /*<(*/\n")), naga(text), "{text}");
+            let split: Vec<_> = tokenize(text).unwrap().iter().map(|token| token.text(text)).collect();
+            assert_eq!(naga(&split.join(" /*<(*/\n")), naga(text), "{text}");
         }
-        // The test can fail.
+        // The comparison can tell a difference.
         assert_ne!(naga("const a=1>/**/>1;"), naga("const a=2>>1;"));
     }
 
     #[test]
-    fn what_begins_no_token_is_named() {
-        assert!(tokens("a \0").unwrap_err().message.contains("U+0000"));
-        assert!(tokens("\u{feff}fn").unwrap_err().message.contains("byte order mark"));
-        assert!(tokens("a $").unwrap_err().message.contains("U+0024"));
+    fn invalid_characters_are_named() {
+        assert!(tokenize("a \0").unwrap_err().message.contains("U+0000"));
+        assert!(tokenize("\u{feff}fn").unwrap_err().message.contains("byte order mark"));
+        assert!(tokenize("a $").unwrap_err().message.contains("U+0024"));
     }
 }

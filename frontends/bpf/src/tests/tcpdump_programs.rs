@@ -1,9 +1,9 @@
-//! Programs of expressions, as tcpdump prints them, against the reference and against packets made for them.
+//! Programs as tcpdump generates them, on packets made to match or just miss.
 
 use super::*;
-use crate::read;
+use crate::parse;
 
-/// An Ethernet frame of so many bytes with an IPv4 packet in it.
+/// An Ethernet frame with an IPv4 packet, cut to `length` bytes.
 fn ipv4(protocol: u8, ihl: u8, fragment: u16, ports: [u16; 2], length: usize) -> Vec<u8> {
     let mut frame = vec![0x22; 64];
     frame[12..16].copy_from_slice(&[0x08, 0x00, 0x40 | ihl, 0]);
@@ -18,7 +18,7 @@ fn ipv4(protocol: u8, ihl: u8, fragment: u16, ports: [u16; 2], length: usize) ->
     frame
 }
 
-/// An Ethernet frame with an IPv6 packet of these headers.
+/// An Ethernet frame with an IPv6 header and what follows it.
 fn ipv6(next: u8, rest: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x33; 12];
     frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, next, 64]);
@@ -27,8 +27,8 @@ fn ipv6(next: u8, rest: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn text(text: &str) -> Vec<Instruction> {
-    read(&Source::new("x.bpf", text)).unwrap_or_else(|errors| panic!("{}", errors.render()))
+fn parse_ok(text: &str) -> Vec<Instruction> {
+    parse(&Source::new("x.bpf", text)).unwrap_or_else(|errors| panic!("{}", errors.render()))
 }
 
 /// `tcpdump -y EN10MB -ddd 'tcp port 80'`
@@ -45,8 +45,8 @@ const GET: &str = "16,40 0 0 12,21 0 13 2048,48 0 0 23,21 0 11 6,40 0 0 20,69 9 
 12 0 0 0,7 0 0 0,64 0 0 14,21 0 1 1195725856,6 0 0 262144,6 0 0 0";
 
 #[test]
-fn a_port_is_found_where_it_is_and_nowhere_else() {
-    let code = text(TCP_PORT_80);
+fn tcp_port_matches_only_first_fragments_with_the_port() {
+    let code = parse_ok(TCP_PORT_80);
     let mut packets = Vec::new();
     for protocol in [6, 17] {
         for ihl in [5, 6, 15] {
@@ -57,9 +57,9 @@ fn a_port_is_found_where_it_is_and_nowhere_else() {
             }
         }
     }
-    // Of TCP, without an offset, one of the ports.
+    // TCP, first fragment (the DF bit does not matter), at least one port 80.
     assert_eq!(check_packets(&code, &packets), 3 * 3 * 3);
-    // Each end that a packet may have.
+    // Truncated at every length: accepted once the matching port is captured.
     let cut: Vec<_> = (0..80).map(|length| ipv4(6, 6, 0, [1, 80], length)).collect();
     assert_eq!(check_packets(&code, &cut), 80 - 42);
     let cut: Vec<_> = (0..80).map(|length| ipv4(6, 6, 0, [80, 80], length)).collect();
@@ -72,35 +72,36 @@ fn a_port_is_found_where_it_is_and_nowhere_else() {
 }
 
 #[test]
-fn headers_of_ipv6_are_gone_through_one_by_one() {
-    let code = text(PROTOCHAIN);
+fn protochain_follows_ipv6_extension_headers() {
+    let code = parse_ok(PROTOCHAIN);
     let hop = |next: u8, words: u8| {
         let mut header = vec![0; 8 * (usize::from(words) + 1)];
         header[..2].copy_from_slice(&[next, words]);
         header
     };
     let authentication = |next: u8| [&[next, 4][..], &[0; 22]].concat();
-    let taken = [ipv6(6, &[]), ipv6(0, &hop(6, 0)), ipv6(0, &[hop(43, 0), hop(60, 2), hop(6, 1)].concat())];
-    assert_eq!(check_packets(&code, &taken), 3);
-    let not = [
+    let accepted = [ipv6(6, &[]), ipv6(0, &hop(6, 0)), ipv6(0, &[hop(43, 0), hop(60, 2), hop(6, 1)].concat())];
+    assert_eq!(check_packets(&code, &accepted), 3);
+    let rejected = [
         ipv6(17, &[]),
         ipv6(0, &hop(17, 0)),
         ipv6(0, &hop(59, 0)),
-        // Cut in the middle of the chain.
+        // Truncated in the middle of the chain.
         ipv6(0, &[hop(43, 0), hop(60, 2), hop(6, 1)].concat())[..54 + 8].to_vec(),
-        // libpcap goes on from the packet's beginning behind an authentication header, and finds nothing.
+        // libpcap's code continues at the packet's start after an authentication header and does
+        // not match.
         ipv6(51, &[authentication(0), hop(6, 0)].concat()),
         ipv4(6, 5, 0, [0, 0], 64),
     ];
-    assert_eq!(check_packets(&code, &not), 0);
-    // As many as a packet can have: each costs a round.
+    assert_eq!(check_packets(&code, &rejected), 0);
+    // The longest chain that fits a packet: each header costs a loop iteration.
     let long = ipv6(0, &[hop(0, 0).repeat(180), hop(6, 0)].concat());
     assert_eq!(check_packets(&code, &[long]), 1);
 }
 
 #[test]
-fn an_offset_may_be_computed_from_the_packet() {
-    let code = text(GET);
+fn load_offsets_may_depend_on_the_packet() {
+    let code = parse_ok(GET);
     let packet = |ihl: u8, words: u8, method: &[u8; 4], length: usize| {
         let mut frame = ipv4(6, ihl, 0, [1, 80], 200);
         frame.resize(200, 0);
@@ -123,14 +124,15 @@ fn an_offset_may_be_computed_from_the_packet() {
 }
 
 #[test]
-fn long_lists_are_taken() {
-    // `host a or host b or ...`, as libpcap has it: one load, a comparison for each, then the other address.
+fn long_host_lists_match_every_host() {
+    // `host a or host b or ...` as libpcap compiles it: one load, a comparison for each host, then
+    // the other address.
     let hosts = 120_u32;
     let mut code: Vec<Code> = vec![(0x28, 0, 0, 12), (0x15, 1, 0, 0x800), (0x06, 0, 0, 0)];
     for at in [26, 30] {
         code.push((0x20, 0, 0, at));
         for host in 0..hosts {
-            // Over the return that is behind it.
+            // Skips the `ret` after it.
             code.extend([(0x15, 0, 1, 0x0a00_0000 + 3 * host), (0x06, 0, 0, 1)]);
         }
     }

@@ -7,16 +7,16 @@ use super::typed::quoted;
 
 /// What is said of entries by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notes {
+pub struct Annotations {
     /// What the columns are called.
     pub columns: Vec<&'static str>,
     /// Of each entry, what is in them.
-    pub rows: Vec<Vec<Note>>,
+    pub rows: Vec<Vec<Annotation>>,
 }
 
 /// A thing that is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
+pub enum Annotation {
     /// It is not known.
     Unknown,
     /// A number.
@@ -25,31 +25,31 @@ pub enum Note {
     Text(String),
 }
 
-impl From<u32> for Note {
-    fn from(number: u32) -> Note {
-        Note::Number(number.into())
+impl From<u32> for Annotation {
+    fn from(number: u32) -> Annotation {
+        Annotation::Number(number.into())
     }
 }
 
-impl From<&str> for Note {
-    fn from(text: &str) -> Note {
-        Note::Text(text.to_owned())
+impl From<&str> for Annotation {
+    fn from(text: &str) -> Annotation {
+        Annotation::Text(text.to_owned())
     }
 }
 
-impl<N: Into<Note>> From<Option<N>> for Note {
-    fn from(known: Option<N>) -> Note {
-        known.map_or(Note::Unknown, Into::into)
+impl<N: Into<Annotation>> From<Option<N>> for Annotation {
+    fn from(known: Option<N>) -> Annotation {
+        known.map_or(Annotation::Unknown, Into::into)
     }
 }
 
-impl Note {
+impl Annotation {
     /// As a cell of CSV, which is empty where nothing is known.
     pub(super) fn cell(&self) -> String {
         match self {
-            Note::Unknown => String::new(),
-            Note::Number(number) => number.to_string(),
-            Note::Text(text) => super::typed::cell(text).into_owned(),
+            Annotation::Unknown => String::new(),
+            Annotation::Number(number) => number.to_string(),
+            Annotation::Text(text) => super::typed::cell(text).into_owned(),
         }
     }
 
@@ -57,17 +57,17 @@ impl Note {
     pub(super) fn json(&self) -> String {
         let mut out = String::new();
         match self {
-            Note::Unknown => out.push_str("null"),
-            Note::Number(number) => _ = write!(out, "{number}"),
-            Note::Text(text) => quoted(text, &mut out),
+            Annotation::Unknown => out.push_str("null"),
+            Annotation::Number(number) => _ = write!(out, "{number}"),
+            Annotation::Text(text) => quoted(text, &mut out),
         }
         out
     }
 }
 
-impl Notes {
+impl Annotations {
     /// What is said of an entry; nothing of one that there is none of.
-    pub fn of(&self, entry: u32) -> impl Iterator<Item = (&'static str, &Note)> {
+    pub fn of(&self, entry: u32) -> impl Iterator<Item = (&'static str, &Annotation)> {
         let row = self.rows.get(entry as usize).map(Vec::as_slice).unwrap_or_default();
         self.columns.iter().copied().zip(row)
     }

@@ -3,8 +3,10 @@
 //! Each step is bounded by the depth, and each number that is read out of memory by the memory's end: whatever is in
 //! there, a search ends, and stays inside.
 
-use crate::map::declare::Declaration;
-use crate::map::lpm::{INNER, LINE, LIST, LISTED, LISTS, NODE_STEP, Parts, STEP};
+use crate::map::declaration::Declaration;
+use crate::map::lpm::{
+    GROUP_BITS, INNER_FLAG, LIST_FLAG, LIST_PREFIXES, LIST_WORDS, NODE_BITS, ROOT_NODE_STRIDE, TrieLayout,
+};
 
 /// What is found in a node: bits are counted up to the slot's own.
 const LEAF: &str = "
@@ -83,27 +85,27 @@ fn NAME_find(address: vec4<u32>) -> u32 {
 
 /// The text of `NAME_find`, in which the map's name is left to be put in.
 pub(super) fn find(map: &Declaration) -> String {
-    let Parts { root_bits, levels, root, end, .. } = Parts::of(map);
+    let TrieLayout { root_bits, levels, root, end, .. } = TrieLayout::of(map);
     let numbers = [
         ("ROOT", root as u32),
         ("ROOT_BITS", root_bits),
-        ("TOLD_APART", root_bits + NODE_STEP),
+        ("TOLD_APART", root_bits + NODE_BITS),
         ("OTHER_BITS", 32 - root_bits),
-        ("LINE", LINE),
+        ("LINE", ROOT_NODE_STRIDE),
         ("LEVELS", levels),
-        ("STEP", STEP),
-        ("INNER", INNER),
-        ("LISTED", LISTED),
-        ("NONE", LIST - 1),
+        ("STEP", GROUP_BITS),
+        ("INNER", INNER_FLAG),
+        ("LISTED", LIST_FLAG),
+        ("NONE", LIST_WORDS - 1),
         ("LAST", end as u32 - 1),
-        ("LAST_START", end as u32 - LIST),
+        ("LAST_START", end as u32 - LIST_WORDS),
     ];
     let beginning = |number: u32| {
-        let numbers = [("SHIFTu", 8 * number), ("BITSu", 1 + number), ("WORDu", 1 + LISTS + number)];
+        let numbers = [("SHIFTu", 8 * number), ("BITSu", 1 + number), ("WORDu", 1 + LIST_PREFIXES + number)];
         let text = numbers.iter().fold(BEGINNING.to_owned(), |text, (name, n)| text.replace(name, &format!("{n}u")));
         text.replace("lengthI", &format!("length{number}")).replace("fitsI", &format!("fits{number}"))
     };
-    let listed = LISTED_LEAF.replace("BEGINNINGS", &(0..LISTS).map(beginning).collect::<Vec<_>>().join("\n"));
+    let listed = LISTED_LEAF.replace("BEGINNINGS", &(0..LIST_PREFIXES).map(beginning).collect::<Vec<_>>().join("\n"));
     let text = format!("{LEAF}{listed}{}", if map.key == 1 { IPV4 } else { IPV6 });
     numbers.iter().fold(text, |text, (name, number)| text.replace(&format!("{name}u"), &format!("{number}u")))
 }

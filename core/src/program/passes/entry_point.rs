@@ -7,26 +7,31 @@ use naga::{AddressSpace, Block, Expression, Function, GlobalVariable, Handle, Li
 use super::Lowered;
 
 impl Lowered {
-    /// Appends to `body` what an invocation does with packet number `packet` (a `u32` expression in
+    /// Appends to `body` what an invocation does with packet number `emit_packet` (a `u32` expression in
     /// scope): enter, the filter, the verdict's normal form, the end of a packet that ran out of
     /// fuel, and, where lengths change, leave. Gives the verdict, a `u32` in scope behind it.
     ///
-    /// Private variables are not set back for another packet: see [`Lowered::privates`].
-    pub fn packet(&self, entry: &mut Function, body: &mut Block, packet: Handle<Expression>) -> Handle<Expression> {
+    /// Private variables are not set back for another packet: see [`Lowered::private_variables`].
+    pub fn emit_packet(
+        &self,
+        entry: &mut Function,
+        body: &mut Block,
+        packet: Handle<Expression>,
+    ) -> Handle<Expression> {
         let to = &mut entry.expressions;
         let mut add = |e| to.append(e, Span::UNDEFINED);
         let mut push = |s| body.push(s, Span::UNDEFINED);
         let call = |function, argument, result| Statement::Call { function, arguments: vec![argument], result };
 
-        push(call(self.machinery.enter, packet, None));
+        push(call(self.internals.enter, packet, None));
         let value = add(Expression::CallResult(self.filter));
         push(call(self.filter, packet, Some(value)));
-        let mut verdict = add(Expression::CallResult(self.machinery.verdict));
-        push(call(self.machinery.verdict, value, Some(verdict)));
+        let mut verdict = add(Expression::CallResult(self.internals.verdict));
+        push(call(self.internals.verdict, value, Some(verdict)));
         if let Some(fuel) = self.fuel {
             let aborted = add(Expression::GlobalVariable(fuel.aborted));
             let saved = add(Expression::GlobalVariable(fuel.saved_length));
-            let length = add(Expression::GlobalVariable(self.machinery.length));
+            let length = add(Expression::GlobalVariable(self.internals.length));
             let none = add(Expression::Literal(Literal::U32(0)));
             let condition = add(Expression::Load { pointer: aborted });
             let forced = add(Expression::Select { condition, accept: none, reject: verdict });
@@ -40,16 +45,16 @@ impl Lowered {
             verdict = forced;
         }
         if self.changes_length {
-            push(call(self.machinery.leave, packet, None));
+            push(call(self.internals.leave, packet, None));
         }
         verdict
     }
 
     /// The private variables that the filter and what it calls use, but for those that entering a packet sets: with what
     /// they hold before a packet. For invocations that take several.
-    pub fn privates(&self) -> Vec<(Handle<GlobalVariable>, Option<Handle<Expression>>)> {
-        let machinery = &self.machinery;
-        let mut found = HashSet::from([machinery.offset, machinery.length, machinery.first, machinery.last]);
+    pub fn private_variables(&self) -> Vec<(Handle<GlobalVariable>, Option<Handle<Expression>>)> {
+        let internals = &self.internals;
+        let mut found = HashSet::from([internals.offset, internals.length, internals.first, internals.last]);
         let mut privates = Vec::new();
         let (mut seen, mut functions) = (HashSet::from([self.filter]), vec![self.filter]);
         while let Some(function) = functions.pop() {
@@ -69,7 +74,7 @@ impl Lowered {
                     {
                         functions.push(callee);
                     }
-                    blocks.extend(crate::program::blocks(statement));
+                    blocks.extend(crate::program::child_blocks(statement));
                 }
             }
         }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
-use super::super::declare::{Declaration, Kind};
-use super::super::layout::{Layout, TAKEN};
+use super::super::declaration::{Declaration, MapKind};
+use super::super::layout::{HEADER_CLAIMED, Layout};
 use super::{Prefix, trie};
 
 /// Where prefixes are in a map's memory, and that memory as it is to be.
 #[derive(Debug, Clone, Default)]
-pub(in super::super) struct Host {
+pub(in super::super) struct PrefixTable {
     index: OnceLock<Index>,
     /// Whether prefixes were made or removed, or values changed that entries share, which the trie does not know of.
     stale: bool,
@@ -20,32 +20,32 @@ pub(in super::super) struct Host {
 
 #[derive(Debug, Clone, Default)]
 struct Index {
-    places: HashMap<Prefix, u32, Folding>,
+    places: HashMap<Prefix, u32, FoldHashBuilder>,
     /// Places without a prefix, the first last.
     free: Vec<u32>,
 }
 
 /// Hashes by multiplying and folding, from a random number on, so that nobody can choose prefixes that meet.
 #[derive(Debug, Clone)]
-pub(super) struct Folding(u64);
+pub(super) struct FoldHashBuilder(u64);
 
-impl Default for Folding {
-    fn default() -> Folding {
-        Folding(RandomState::new().hash_one(0))
+impl Default for FoldHashBuilder {
+    fn default() -> FoldHashBuilder {
+        FoldHashBuilder(RandomState::new().hash_one(0))
     }
 }
 
-impl BuildHasher for Folding {
-    type Hasher = Folded;
+impl BuildHasher for FoldHashBuilder {
+    type Hasher = FoldHasher;
 
-    fn build_hasher(&self) -> Folded {
-        Folded(self.0)
+    fn build_hasher(&self) -> FoldHasher {
+        FoldHasher(self.0)
     }
 }
 
-pub(super) struct Folded(u64);
+pub(super) struct FoldHasher(u64);
 
-impl Hasher for Folded {
+impl Hasher for FoldHasher {
     fn write(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -86,7 +86,7 @@ impl Index {
     }
 }
 
-impl Host {
+impl PrefixTable {
     /// The place of a prefix.
     pub fn place(&self, map: &Declaration, words: &[u32], key: &[u32]) -> Option<u32> {
         let prefix = Prefix::of(map, key)?;
@@ -100,7 +100,7 @@ impl Host {
         let place = index.free.pop()?;
         index.places.insert(prefix, place);
         let taken = index.places.len() as u32;
-        words[TAKEN as usize] = taken;
+        words[HEADER_CLAIMED as usize] = taken;
         prefix.write(map, words, place);
         self.stale = true;
         Some(place)
@@ -113,10 +113,10 @@ impl Host {
         let Some(place) = index.places.remove(&prefix) else { return false };
         index.free.push(place);
         let taken = index.places.len() as u32;
-        words[TAKEN as usize] = taken;
+        words[HEADER_CLAIMED as usize] = taken;
         Prefix::clear(map, words, place);
         let layout = Layout::of(map);
-        words[layout.at(place)..layout.at(place + 1)].fill(0);
+        words[layout.slot_offset(place)..layout.slot_offset(place + 1)].fill(0);
         self.stale = true;
         true
     }
@@ -125,14 +125,14 @@ impl Host {
     pub fn changed(&mut self, map: &Declaration) {
         self.image.take();
         // What shared its entry with others may do so no more.
-        self.stale |= map.kind == Kind::Lpm && map.read_only;
+        self.stale |= map.kind == MapKind::Lpm && map.read_only;
     }
 
     /// The memory with a trie over its prefixes, where they are others than before.
     pub fn image(&self, map: &Declaration, words: &[u32]) -> Option<&[u32]> {
         let value = |place| {
             let layout = Layout::of(map);
-            &words[layout.at(place)..layout.at(place + 1)]
+            &words[layout.slot_offset(place)..layout.slot_offset(place + 1)]
         };
         let entries = || {
             let index = self.index.get_or_init(|| Index::of(map, words));
