@@ -15,7 +15,7 @@ use portcullis_compat_tests::{devices, layouts};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
 
@@ -35,7 +35,8 @@ fn program(name: &str, code: &[portcullis_bpf::Instruction], fuel: u32) -> Arc<P
 fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) -> [BTreeSet<u32>; 2] {
     let what = |error: &dyn std::fmt::Display| format!("{}: {}: {error}", device.info().id, program.source().name);
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", what(&e)));
-    let (batches, watched) = Watched::lay_out(packets, BATCH, Room::None).unwrap_or_else(|e| panic!("{}", what(&e)));
+    let (batches, watched) =
+        Watched::lay_out(packets, BATCH, ResizeRoom::None).unwrap_or_else(|e| panic!("{}", what(&e)));
     let [mut passed, mut aborted] = [BTreeSet::new(), BTreeSet::new()];
     let mut number = 0;
     for batch in batches {

@@ -8,7 +8,7 @@ use naga::front::wgsl::{Frontend, Options};
 use crate::diagnostics::{Diagnostics, Source};
 use crate::map::{self, declaration::CommentSyntax};
 use crate::program::{CAPABILITIES, Program, ProgramOptions, prelude};
-use crate::stack::on_large_stack;
+use crate::stack::run_on_large_stack;
 
 /// Builds a program from WGSL text.
 ///
@@ -20,7 +20,7 @@ use crate::stack::on_large_stack;
 pub(crate) fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let maps = map::declaration::declarations(&source.text, CommentSyntax::Wgsl)
         .map_err(|errors| Diagnostics { source: source.clone(), errors })?;
-    on_large_stack(source, || {
+    run_on_large_stack(source, || {
         let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::wgsl_text(&maps));
         let mut frontend =
             Frontend::new_with_options(Options { parse_doc_comments: false, capabilities: CAPABILITIES });

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use portcullis_core::device::{DeviceError, Done, Session};
+use portcullis_core::device::{Completion, DeviceError, Session};
+use portcullis_xdp::Broadcast;
 use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
-use portcullis_xdp::Broadcast;
 
 /// The targets of a filter that stand for all ports in a map.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ impl Broadcasts {
     pub fn resolve(
         &mut self,
         session: &mut dyn Session,
-        done: &Done,
+        done: &Completion,
     ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
         let is_one = |target: &u32| self.targets.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {

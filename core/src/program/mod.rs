@@ -163,10 +163,7 @@ pub struct InitialMapWords {
 
 impl Program {
     /// The single gate: checks a module that holds a filter and the prelude, sets its parameters,
-    /// and analyses it. Runs on a large stack (see [`crate::stack::on_large_stack`]).
-    ///
-    /// # Errors
-    /// Everything that the verifier refuses, with its place.
+    /// and analyses it. Runs on a large stack (see [`crate::stack::run_on_large_stack`]).
     pub fn new(
         source: &Source,
         module: Module,
@@ -292,7 +289,7 @@ impl Program {
         self
     }
 
-    /// What maps hold from the beginning: sessions begin with it ([`crate::device::begin`]).
+    /// What maps hold from the beginning: sessions begin with it ([`crate::device::load_initial_maps`]).
     pub fn initial_map_words(&self) -> &[InitialMapWords] {
         &self.initial
     }

@@ -21,16 +21,16 @@ mod types;
 
 use naga::valid::{ValidationFlags, Validator};
 
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::stack::run_on_large_stack;
+use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
 use errors::Errors;
 use files::Includes;
-use portcullis_core::diagnostics::{Diagnostics, Source};
-use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
-use portcullis_core::stack::on_large_stack;
 
 pub use ast::MAX_DEPTH;
 
 /// Preprocesses, parses, checks, lowers and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](portcullis_core::stack::LARGE_STACK) bytes. The options' parameters are macros that are set before
+/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes. The options' parameters are macros that are set before
 /// the text begins, as a compiler's `-D` does.
 ///
 /// # Errors
@@ -40,7 +40,7 @@ pub fn compile(
     options: &ProgramOptions,
     includes: &mut (dyn Includes + Send),
 ) -> Result<Program, Diagnostics> {
-    on_large_stack(source, || compile_here(source, options, includes))?
+    run_on_large_stack(source, || compile_here(source, options, includes))?
 }
 
 /// [`compile`] on the stack that there is.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::diagnostics::Source;
-use portcullis_core::interp::Interp;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::{FLOW_BITS, Program, ProgramOptions};
+
 use portcullis_opencl_c::compile;
 use portcullis_opencl_c::files::NoIncludes;
 
@@ -33,7 +34,7 @@ const C: &str = "
 fn numbers(program: &Program, packets: &[Vec<u8>]) -> Vec<Option<u32>> {
     let flows = Arc::new(program.flow_program().expect("the filter has flows"));
     assert!(!flows.has_flows() && flows.maps().is_empty());
-    let mut session = Interp::new().load(&flows, &LoadOptions::default()).unwrap();
+    let mut session = InterpDevice::new().load(&flows, &LoadOptions::default()).unwrap();
     let done = session.run(Batch::from_packets(packets).unwrap()).unwrap();
     let number = |index| match done.verdicts.get(index) {
         Verdict::Redirect(number) => Some(number),

@@ -9,9 +9,9 @@ use crate::object::{Object, Reference};
 use crate::parameters::{self, GlobalVariable, globals};
 use crate::{MapDefinition, compile_here, whole};
 use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::stack::run_on_large_stack;
 use portcullis_core::map::TypeInfo;
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_core::stack::on_large_stack;
 
 /// A program of an object.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     let mut programs = Vec::new();
     for function in object.programs() {
         let compiled =
-            on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
+            run_on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
         programs.push(ProgramReport {
             name: function.name.clone(),
             section: object.sections[function.section].name.clone(),

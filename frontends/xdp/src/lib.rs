@@ -33,14 +33,14 @@ pub use object::{Btf, MapDefinition, Object};
 pub use parameters::{GlobalVariable, globals};
 use rejection::Listing;
 
+use portcullis_core::spelling::nearest;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::program::prelude;
+use portcullis_core::stack::run_on_large_stack;
 use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{Annotation, Annotations, Declaration, MapKind, Table};
-use portcullis_core::program::prelude;
 use portcullis_core::program::{InitialMapWords, Program, ProgramOptions};
-use portcullis_core::spelling::nearest;
-use portcullis_core::stack::on_large_stack;
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
 #[derive(Debug)]
@@ -310,7 +310,7 @@ pub fn compile_object(
     let given = &options.parameters;
     let mut set = object.clone();
     let options = parameters::set(&mut set, options)?;
-    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
+    run_on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
 }
 
 /// Compiles a program of an object in which everything is set that was `given`.

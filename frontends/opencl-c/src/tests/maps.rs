@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{compiled, errors, filter};
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::InterpDevice;
 use crate::compile;
 use crate::files::NoIncludes;
-use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::diagnostics::{Diagnostics, Source};
-use portcullis_core::interp::Interp;
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
@@ -16,7 +16,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 /// Runs a filter for packets one after the other, and gives what is left of them and of its maps.
 fn run(text: &str, packets: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<Vec<Row>>) {
     let program = Arc::new(compiled(text, &[]).unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())));
-    let mut session = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let done = session.run(Batch::from_packets(packets).unwrap()).unwrap();
     let maps = program.maps().iter().enumerate();
     let maps = maps.map(|(number, map)| rows(map, &session.map_words(number).unwrap())).collect();

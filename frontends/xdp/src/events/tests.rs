@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use portcullis_core::device::{DeviceError, Done, Imported, Session, SubmitError};
+use portcullis_core::device::{Completion, DeviceError, Imported, Session, SubmitError};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::{Batch, Span};
 
@@ -58,7 +58,7 @@ impl Session for Memory {
         Err(SubmitError { batch: Box::new(batch), error })
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(None)
     }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::reference::{Ending, Machine};
-use super::xdp;
-use super::{Code, MapSpec};
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::interp::Interp;
+use portcullis_core::interp::InterpDevice;
+use super::xdp;
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use super::{Code, MapSpec};
 
 /// Instructions that the model runs for a packet, at most; each round of a loop has several, so that there is fuel for all.
 pub const STEPS: u32 = 30_000;
@@ -81,7 +81,7 @@ pub fn compare(code: &Code, packets: &[Vec<u8>]) -> Result<Comparison, Differenc
         Err(why) => return Ok(Comparison::Refused(why)),
     };
     let differs = |what: String| Err(what.into());
-    let mut session = Interp::new().load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
+    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
     let mut machine = Machine::new(code);
     for (number, packet) in packets.iter().enumerate() {
         let (ending, after) = machine.run(packet, 0, STEPS);
