@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session, begin};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session, load_initial_maps};
 use portcullis_core::program::Program;
 
 use crate::compile::background::BackgroundCell;
@@ -82,13 +82,15 @@ impl Device for Cpu {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let dispatch = Dispatch::of(&self.info, options)?;
-        let work = options.work_of(&self.info.id)?;
+        let dispatch = Dispatch::select(&self.info, options)?;
+        let work = options.synthetic_work_ns(&self.info.id)?;
         let mut code = compile_filter(program, self.styles, self.prefetch, self.processor)?;
         // Flow numbers are computed once per packet, so a choice of variants would not pay.
         let one = if let StyleSet::Only(_) = self.styles { self.styles } else { StyleSet::Only(Style::BranchFree) };
-        let flows =
-            program.flows().map(|flows| compile_filter(&flows, one, self.prefetch, self.processor)).transpose()?;
+        let flows = program
+            .flow_program()
+            .map(|flows| compile_filter(&flows, one, self.prefetch, self.processor))
+            .transpose()?;
         if self.styles == StyleSet::All && !program.has_flows() && code.operations <= MAX_OPERATIONS_FOR_VARIANTS {
             let (program, processor) = (program.clone(), self.processor);
             let (stack, operations, work) = (code.stack_bytes, code.operations, work.map_or(0, NonZeroU64::get));
@@ -102,7 +104,7 @@ impl Device for Cpu {
             }));
         }
         let session = CpuSession::new(program.clone(), code, flows, work, options)?;
-        begin(program, dispatch.session(session))
+        load_initial_maps(program, dispatch.wrap(session))
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use portcullis_core::device::DeviceError;
 use portcullis_core::map::Declaration;
-use portcullis_core::map::layout::{HEADER, Layout};
-use portcullis_core::map::upkeep::Memory;
+use portcullis_core::map::compactor::MapMemory;
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
 
 /// Cache line in 32-bit words.
 const LINE_WORDS: usize = 16;
@@ -94,19 +94,19 @@ impl<'a> QuiescentMaps<'a> {
     }
 }
 
-impl Memory for QuiescentMaps<'_> {
+impl MapMemory for QuiescentMaps<'_> {
     type Error = Infallible;
 
-    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Infallible> {
+    fn read_header(&mut self, map: usize) -> Result<[u32; HEADER_WORDS as usize], Infallible> {
         Ok(std::array::from_fn(|at| self.0.words[map][at].load(Ordering::Relaxed)))
     }
 
-    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
+    fn write_header_word(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
         self.0.words[map][at as usize].store(word, Ordering::Relaxed);
         Ok(())
     }
 
-    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
+    fn rewrite(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
         // SAFETY: no batch is being filtered and no other `QuiescentMaps` exists (`QuiescentMaps::new`); the session,
         // which also reads and writes words for its owner, waits for all batches first.
         let words = unsafe { self.0.exclusive_words(map) };

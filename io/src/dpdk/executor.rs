@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::Done;
-use portcullis_core::packet::{Action, Descriptor, Parts, Room, Verdict, Verdicts};
+use portcullis_core::device::Completion;
+use portcullis_core::packet::{Action, BatchParts, Descriptor, ResizeRoom, Verdict, Verdicts};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
 use super::memory::{Held, Lists, Mbufs, Memory};
 use super::way_back::WayBack;
-use crate::live::{Carried, Executor, LiveError, Loss, checksum};
+use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
 /// How long a batch waits for room, before what is left of it is given up.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -67,7 +67,7 @@ const HOME: Way = 0;
 #[derive(Debug)]
 pub(super) struct DpdkExecutor {
     memory: Arc<Memory>,
-    room: Room,
+    room: ResizeRoom,
     /// Whether checksums are completed here.
     completes: bool,
     exits: Vec<Exit>,
@@ -79,13 +79,19 @@ pub(super) struct DpdkExecutor {
     /// What becomes of packets that pass, where there is no way for them.
     no_stack: Option<Loss>,
     from_stack: Option<WayBack>,
-    carried: Carried,
+    carried: ExecutedCounts,
     /// Packets that the receiver dropped, and has counted as received: for want of a FREE item of the communication list.
     dropped: Arc<AtomicU64>,
 }
 
 impl DpdkExecutor {
-    pub fn new(memory: Arc<Memory>, room: Room, completes: bool, ways: Ways, dropped: Arc<AtomicU64>) -> DpdkExecutor {
+    pub fn new(
+        memory: Arc<Memory>,
+        room: ResizeRoom,
+        completes: bool,
+        ways: Ways,
+        dropped: Arc<AtomicU64>,
+    ) -> DpdkExecutor {
         let mut exits = Vec::new();
         let mut exit = |port: Port, action| {
             exits.push(Exit { port, action, is_stuck: false });
@@ -110,7 +116,7 @@ impl DpdkExecutor {
             redirect,
             no_stack: stack.is_none().then_some(Loss::NoStack),
             from_stack: ways.from_stack,
-            carried: Carried::default(),
+            carried: ExecutedCounts::default(),
             dropped,
         }
     }
@@ -176,7 +182,7 @@ impl DpdkExecutor {
             pile.bytes += length;
             pile.mbufs.push(mbuf);
         }
-        let Carried { packets, bytes, losses, .. } = &mut self.carried;
+        let ExecutedCounts { packets, bytes, losses, .. } = &mut self.carried;
         packets[Action::Drop as usize] += counts[Action::Drop as usize];
         bytes[Action::Drop as usize] += dropped;
         losses.add(Loss::Aborted, counts[Action::Aborted as usize]);
@@ -214,17 +220,17 @@ impl DpdkExecutor {
 }
 
 impl Executor for DpdkExecutor {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         know_this_thread();
-        let Done { batch, verdicts, .. } = done;
+        let Completion { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
-        let Parts { companion: mut held, descriptors, metadata } = parts;
+        let BatchParts { source_data: mut held, descriptors, metadata } = parts;
         // The GPU is through with them.
         if let Some(ready) = held.listed.take() {
             ready.finish(true).cleanup();
         }
         self.count_dropped();
-        if self.room == Room::Both {
+        if self.room == ResizeRoom::Both {
             // SAFETY: the packets are ours, each with its place, which lies in its own buffer: a filter has moved it by no more than
             // the room that it had (`Batch::resize`). A place is a descriptor.
             unsafe {
@@ -243,10 +249,10 @@ impl Executor for DpdkExecutor {
             None => self.apart(&verdicts, &mut held, &descriptors),
         }
         self.memory.put_lists(Lists { held, descriptors, metadata });
-        self.tend()
+        self.poll()
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         if let Some(way) = &mut self.from_stack {
             know_this_thread();
             way.turn(&mut self.carried);
@@ -267,14 +273,14 @@ impl Executor for DpdkExecutor {
         self.from_stack.as_ref().is_some_and(WayBack::is_busy)
     }
 
-    fn carried(&self) -> &Carried {
+    fn executed(&self) -> &ExecutedCounts {
         &self.carried
     }
 }
 
 impl Exit {
     /// Sends packets of so many bytes, or as many as there is room for soon enough; the others are left.
-    fn send(&mut self, mbufs: &mut Mbufs, bytes: u64, carried: &mut Carried) {
+    fn send(&mut self, mbufs: &mut Mbufs, bytes: u64, carried: &mut ExecutedCounts) {
         if mbufs.is_empty() {
             return;
         }

@@ -12,7 +12,7 @@
 
 use std::io;
 
-use portcullis_core::packet::{Arena, ROOM, Room};
+use portcullis_core::packet::{Arena, RESIZE_ROOM, ResizeRoom};
 
 use super::socket::{BURST, Socket};
 
@@ -40,9 +40,9 @@ pub(super) struct Layout {
 
 impl Layout {
     /// For so many packets, of which messages have so many bytes at most.
-    pub fn new(slots: usize, room: Room, packet: usize) -> Layout {
+    pub fn new(slots: usize, room: ResizeRoom, packet: usize) -> Layout {
         let message = (BEFORE_PACKET + packet).next_multiple_of(4);
-        let margin = if room == Room::Both { ROOM as usize } else { 0 };
+        let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let beginning = message.min(BEGINNING);
         let rest = message - beginning;
         let areas = if rest > 0 { slots.min(MAX_AREAS) } else { 0 };
@@ -72,7 +72,7 @@ pub(super) struct Frames {
 
 /// Where a message lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Received {
+pub(super) struct MessageLocation {
     /// Its first byte.
     pub start: usize,
     /// The bytes that there are.
@@ -137,21 +137,21 @@ impl Frames {
     }
 
     /// Where message `index` of those lies that were received last, now in one piece. To be asked for each once, in order.
-    pub fn place(&mut self, index: usize) -> Received {
+    pub fn place(&mut self, index: usize) -> MessageLocation {
         let layout = self.layout;
         let length = self.lengths[index];
         let slot = self.slots_taken * layout.slot_stride + layout.margin;
         self.slots_taken += 1;
         if length <= layout.beginning || layout.rest == 0 {
             let is_cut = length > layout.beginning;
-            return Received { start: slot, length: length.min(layout.beginning), is_cut, was_split: false };
+            return MessageLocation { start: slot, length: length.min(layout.beginning), is_cut, was_split: false };
         }
         let area = self.areas[index];
         self.areas_taken[area] = true;
         let start = layout.slots * layout.slot_stride + area * layout.area_stride + layout.margin;
         self.arena.copy_within(slot..slot + layout.beginning, start);
         let there = layout.beginning + layout.rest;
-        Received { start, length: length.min(there), is_cut: length > there, was_split: true }
+        MessageLocation { start, length: length.min(there), is_cut: length > there, was_split: true }
     }
 }
 
@@ -161,11 +161,14 @@ mod tests {
 
     #[test]
     fn places_lie_in_the_arena_and_apart() {
-        for (slots, room, packet) in
-            [(1, Room::None, 1), (3, Room::Both, 100), (64, Room::None, 65_531), (300, Room::Both, 9000)]
-        {
+        for (slots, room, packet) in [
+            (1, ResizeRoom::None, 1),
+            (3, ResizeRoom::Both, 100),
+            (64, ResizeRoom::None, 65_531),
+            (300, ResizeRoom::Both, 9000),
+        ] {
             let layout = Layout::new(slots, room, packet);
-            let margin = if room == Room::Both { 128 } else { 0 };
+            let margin = if room == ResizeRoom::Both { 128 } else { 0 };
             let mut taken: Vec<(usize, usize)> = Vec::new();
             for slot in 0..slots {
                 let start = slot * layout.slot_stride;
@@ -185,7 +188,7 @@ mod tests {
 
     #[test]
     fn ends_join_their_beginnings_and_take_only_the_areas_that_they_need() {
-        let layout = Layout::new(BURST * 2, Room::Both, 65_531);
+        let layout = Layout::new(BURST * 2, ResizeRoom::Both, 65_531);
         let mut frames = Frames::new(layout, Arena::new(layout.arena()).unwrap());
         let areas = layout.areas;
         for burst in 0..2 {

@@ -10,9 +10,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use portcullis_core::map::layout::{HEADER, Layout};
-use portcullis_core::map::lpm::{GROUP, INNER, LINE, LIST, LISTED, LISTS, NODE, NODE_STEP, Parts, STEP};
-use portcullis_core::map::{Declaration, Kind};
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
+use portcullis_core::map::lpm::{
+    GROUP_BITS, GROUP_WORDS, INNER_FLAG, LIST_FLAG, LIST_PREFIXES, LIST_WORDS, NODE_BITS, NODE_WORDS, ROOT_NODE_STRIDE,
+    TrieLayout,
+};
+use portcullis_core::map::{Declaration, MapKind};
 
 /// Maximum number of steps made ahead: enough for IPv6 prefixes of 48 bits below a root of 19.
 pub(super) const MAX_STEPS: usize = 5;
@@ -53,15 +56,15 @@ impl PrefetchCursor {
 /// Layout of an LPM map, as far as a search needs it.
 #[derive(Debug)]
 pub(crate) struct LpmPrefetch {
-    parts: Parts,
+    trie: TrieLayout,
     layout: Layout,
 }
 
 impl LpmPrefetch {
     /// Returns the layout of an LPM map, `None` for any other map.
     pub fn of(map: &Declaration) -> Option<LpmPrefetch> {
-        let is_lpm = map.kind == Kind::Lpm;
-        is_lpm.then(|| LpmPrefetch { parts: Parts::of(map), layout: Layout::of(map) })
+        let is_lpm = map.kind == MapKind::Lpm;
+        is_lpm.then(|| LpmPrefetch { trie: TrieLayout::of(map), layout: Layout::of(map) })
     }
 
     /// Makes one step of a search and points the cursor at the next node, or at the value.
@@ -73,8 +76,8 @@ impl LpmPrefetch {
     unsafe fn advance(&self, words: *const AtomicU32, cursor: &mut PrefetchCursor, is_first: bool) {
         // SAFETY: the caller's promise; every index is one of the map's words.
         let read = |at: u64| unsafe { (*words.add(at as usize)).load(Ordering::Relaxed) };
-        let Parts { root_bits, root, end, .. } = self.parts;
-        let start = |word: u32| u64::from(word & !INNER & !(GROUP - 1)).min(end - u64::from(LIST));
+        let TrieLayout { root_bits, root, end, .. } = self.trie;
+        let start = |word: u32| u64::from(word & !INNER_FLAG & !(GROUP_WORDS - 1)).min(end - u64::from(LIST_WORDS));
         let leaf = |node: u64, slot: u32| {
             let before = (read(node) & (u32::MAX >> (31 - slot))).count_ones();
             read(u64::from(read(node + 1).wrapping_add(before)).min(end - 1))
@@ -83,32 +86,33 @@ impl LpmPrefetch {
         let first_bits = |count: u32| (key >> (128 - count)) as u32;
         let at = start(cursor.word);
         let used = if is_first {
-            let node = root + u64::from(LINE * first_bits(root_bits));
-            cursor.word = leaf(node, first_bits(root_bits + NODE_STEP) % (1 << NODE_STEP));
-            root_bits + NODE_STEP
-        } else if cursor.word & LISTED != 0 {
+            let node = root + u64::from(ROOT_NODE_STRIDE * first_bits(root_bits));
+            cursor.word = leaf(node, first_bits(root_bits + NODE_BITS) % (1 << NODE_BITS));
+            root_bits + NODE_BITS
+        } else if cursor.word & LIST_FLAG != 0 {
             let lengths = read(at);
-            let none = (read(at + u64::from(LIST) - 1), 1);
+            let none = (read(at + u64::from(LIST_WORDS) - 1), 1);
             let longest_match = |found, number: u32| {
                 let length = (lengths >> (8 * number) & 31).max(1);
                 let prefix = read(at + u64::from(1 + number));
-                let word = read(at + u64::from(1 + LISTS + number));
+                let word = read(at + u64::from(1 + LIST_PREFIXES + number));
                 if (prefix ^ first_bits(32)) >> (32 - length) == 0 { (word, length) } else { found }
             };
-            let (word, length) = (0..LISTS).fold(none, longest_match);
+            let (word, length) = (0..LIST_PREFIXES).fold(none, longest_match);
             cursor.word = word;
             length
         } else {
-            cursor.word = leaf(at + u64::from(NODE * first_bits(1)), first_bits(STEP) % (1 << NODE_STEP));
-            STEP
+            cursor.word = leaf(at + u64::from(NODE_WORDS * first_bits(1)), first_bits(GROUP_BITS) % (1 << NODE_BITS));
+            GROUP_BITS
         };
         let key = key << used;
         cursor.key = [(key >> 64) as u64, key as u64];
         let entry = u64::from(cursor.word.wrapping_sub(1));
-        let next = if cursor.word >= INNER {
+        let next = if cursor.word >= INNER_FLAG {
             Some(start(cursor.word))
         } else {
-            (entry < u64::from(self.layout.places)).then(|| u64::from(HEADER) + entry * u64::from(self.layout.stride))
+            (entry < u64::from(self.layout.slots))
+                .then(|| u64::from(HEADER_WORDS) + entry * u64::from(self.layout.stride))
         };
         cursor.address = next.map_or(std::ptr::null(), |next| words.wrapping_add(next as usize).cast());
     }
@@ -131,11 +135,11 @@ pub(super) unsafe fn advance_all(
         cursor.address = std::ptr::null();
         let number = cursor.map.wrapping_sub(1) as usize;
         if let Some(Some(search)) = searches.get(number)
-            && (is_first || cursor.word >= INNER)
+            && (is_first || cursor.word >= INNER_FLAG)
         {
             // SAFETY: `number` is in range for both, and these words are that map's.
             unsafe { search.advance((*maps.add(number)).cast(), cursor, is_first) };
-            unfinished |= cursor.word >= INNER;
+            unfinished |= cursor.word >= INNER_FLAG;
         }
     }
     unfinished

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{DeviceError, Done, StageTimes};
+use portcullis_core::device::{Completion, DeviceError, StageTimes};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
 use portcullis_core::program::FLOW_BITS;
 
@@ -99,7 +99,7 @@ pub(super) struct Job {
     busy_nanos: AtomicU64,
     cancelled: AtomicBool,
     /// The job's result, set once by the thread that completes it.
-    result: Mutex<Option<Result<Done, DeviceError>>>,
+    result: Mutex<Option<Result<Completion, DeviceError>>>,
     completed: Condvar,
 }
 
@@ -151,7 +151,7 @@ impl BatchBuffers {
     /// # Safety
     ///
     /// The code has run for every packet, with the context that belongs to these buffers.
-    unsafe fn into_done(self, shared: &Shared, busy_nanos: u64, threads: usize) -> Result<Done, DeviceError> {
+    unsafe fn into_done(self, shared: &Shared, busy_nanos: u64, threads: usize) -> Result<Completion, DeviceError> {
         let BatchBuffers { mut batch, mut verdicts, mut targets, mut resized, .. } = self;
         let (facts, packets) = (shared.program.facts(), batch.len());
         shared.record_pace(busy_nanos, packets);
@@ -163,11 +163,11 @@ impl BatchBuffers {
             resized.set_len(if facts.changes_length { packets } else { 0 });
         }
         if facts.changes_length {
-            batch.resize(resized).map_err(|error| DeviceError::Broken { device: "cpu".into(), error })?;
+            batch.resize(resized).map_err(|error| DeviceError::InvalidResult { device: "cpu".into(), error })?;
         }
         let kernel = Duration::from_nanos(busy_nanos) / threads.max(1) as u32;
         let verdicts = Verdicts::from_columns(verdicts, targets);
-        Ok(Done { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
+        Ok(Completion { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
     }
 }
 
@@ -179,7 +179,7 @@ pub(super) fn runs_inline(shared: &Shared, threads: usize, packets: usize) -> bo
 }
 
 /// Filters a batch on the calling thread alone. The filter's packets must not share state.
-pub(super) fn run_inline(shared: &Shared, batch: Batch) -> Result<Done, DeviceError> {
+pub(super) fn run_inline(shared: &Shared, batch: Batch) -> Result<Completion, DeviceError> {
     let packets = batch.len();
     let (buffers, context) = BatchBuffers::new(shared, batch);
     let (mut start, mut busy_nanos) = (0, 0);
@@ -448,7 +448,7 @@ impl Job {
     }
 
     /// Blocks until the batch is complete and takes its result. A second call would block forever.
-    pub fn wait_result(&self) -> Result<Done, DeviceError> {
+    pub fn wait_result(&self) -> Result<Completion, DeviceError> {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         let result = self.completed.wait_while(result, |result| result.is_none());
         result.unwrap_or_else(PoisonError::into_inner).take().expect("the job is complete")

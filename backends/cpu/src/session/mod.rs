@@ -17,8 +17,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    DeviceError, Done, Imported, LoadOptions, Session, Stages, SubmitError, check_map, check_map_words,
-    check_submission,
+    Completion, DeviceError, Imported, LoadOptions, Session, Stages, SubmitError, check_map_range, check_submission,
+    map_layout,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -34,12 +34,12 @@ enum InFlight {
     /// Threads of the pool filter it; with `caller_helps`, so does the caller of `complete`.
     Job { job: Arc<Job>, caller_helps: bool },
     /// Its result; it had to be finished before `complete` asked for it.
-    Finished(Box<Result<Done, DeviceError>>),
+    Finished(Box<Result<Completion, DeviceError>>),
 }
 
 impl InFlight {
     /// Filters the batch or waits for it.
-    fn finish(self, shared: &Shared) -> Result<Done, DeviceError> {
+    fn finish(self, shared: &Shared) -> Result<Completion, DeviceError> {
         match self {
             InFlight::Deferred(batch) => run_inline(shared, batch),
             InFlight::Job { job, caller_helps } => {
@@ -74,14 +74,14 @@ impl CpuSession {
     ) -> Result<CpuSession, DeviceError> {
         options.refuse_copies("cpu")?;
         let shared = Arc::new(Shared::new(program, code, flows, work, options)?);
-        let stages = options.clocks.then(Stages::default);
+        let stages = options.record_stages.then(Stages::default);
         Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1), stages })
     }
 
     /// Adds a completed batch to the time per stage.
-    fn record_stages(&mut self, done: &Done) {
+    fn record_stages(&mut self, done: &Completion) {
         if let Some(stages) = &mut self.stages {
-            stages.filtered(done.batch.len(), done.times.kernel);
+            stages.record_batch(done.batch.len(), done.times.kernel);
         }
     }
 
@@ -124,14 +124,14 @@ impl Session for CpuSession {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some(in_flight) = self.queue.pop_front() else { return Ok(None) };
         let done = in_flight.finish(&self.shared)?;
         self.record_stages(&done);
         Ok(Some(done))
     }
 
-    fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
+    fn run(&mut self, batch: Batch) -> Result<Completion, DeviceError> {
         assert_eq!(self.in_flight(), 0, "run needs an idle session");
         if self.shared.code.stack_bytes > CALLER_STACK_BYTES {
             self.submit(batch).map_err(|refused| refused.error)?;
@@ -155,24 +155,24 @@ impl Session for CpuSession {
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        let words = check_map(&self.shared.program, map)?.words();
+        let words = map_layout(&self.shared.program, map)?.words();
         self.map_words_at(map, 0, words)
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map_words(&self.shared.program, map, at, words)?;
+        check_map_range(&self.shared.program, map, at, words)?;
         self.finish_all();
         Ok(self.shared.maps.words(map, at, words))
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_map_words(&self.shared.program, map, at, words.len())?;
+        check_map_range(&self.shared.program, map, at, words.len())?;
         self.finish_all();
         self.shared.maps.set_words(map, at, words);
         Ok(())
     }
 
-    fn settle(&mut self) {
+    fn finish_background_work(&mut self) {
         if let Some(background) = self.shared.code.background() {
             background.wait();
         }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_core::map::upkeep::Upkeep;
+use portcullis_core::map::compactor::MapCompactor;
 use portcullis_core::program::Program;
 
 use crate::maps::{Maps, QuiescentMaps};
@@ -28,13 +28,13 @@ struct State {
     busy: bool,
     /// Batches behind it, each with the number of pool threads that it asks for.
     waiting: VecDeque<(Arc<dyn SequencedBatch>, usize)>,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
 }
 
 impl BatchSequencer {
     pub fn new(program: &Program) -> BatchSequencer {
-        let upkeep = Upkeep::new(program);
-        BatchSequencer { state: Mutex::new(State { busy: false, waiting: VecDeque::new(), upkeep }) }
+        let compactor = MapCompactor::new(program);
+        BatchSequencer { state: Mutex::new(State { busy: false, waiting: VecDeque::new(), compactor }) }
     }
 
     /// Starts a batch with `threads` threads of the pool as soon as those before it are done.
@@ -67,10 +67,10 @@ impl BatchSequencer {
 
 impl State {
     fn start(&mut self, batch: Arc<dyn SequencedBatch>, threads: usize) {
-        if let Some(upkeep) = &mut self.upkeep {
+        if let Some(compactor) = &mut self.compactor {
             // SAFETY: the previous batch is done, this one has not started, and the sequencer is locked.
             let mut maps = unsafe { QuiescentMaps::new(batch.maps()) };
-            let Ok(()) = upkeep.look(batch.packets(), &mut maps);
+            let Ok(()) = compactor.compact_if_needed(batch.packets(), &mut maps);
         }
         batch.spawn(threads);
     }

@@ -1,5 +1,5 @@
 //! Synthetic work per packet, for benchmarks
-//! ([`LoadOptions::work`](portcullis_core::device::LoadOptions)).
+//! ([`LoadOptions::synthetic_work`](portcullis_core::device::LoadOptions)).
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ mod tests {
                     compile_filter(program, StyleSet::All, PrefetchPolicy::IfFaster, Processor::Host).unwrap()
                 };
                 let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
-                let flows = program.flows().map(|flows| compile(&flows));
+                let flows = program.flow_program().map(|flows| compile(&flows));
                 let work = NonZeroU64::new(1);
                 let session = CpuSession::new(program.clone(), compile(&program), flows, work, &options);
                 let mut session = session.unwrap();

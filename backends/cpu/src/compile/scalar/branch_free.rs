@@ -61,7 +61,7 @@ impl<'a> Codegen<'a, '_> {
 
     /// What a function of the prelude is, unless it is one whose body is compiled.
     pub fn inlined_intrinsic(&self, function: Handle<naga::Function>) -> Option<Intrinsic> {
-        self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_of_maps())
+        self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_map_function())
     }
 
     pub fn branch_free_block(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<Outcome> {

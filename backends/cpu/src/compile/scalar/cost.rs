@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use naga::{BinaryOperator, Block, Expression, Function, Handle, MathFunction, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
-use portcullis_core::map::Call;
+use portcullis_core::map::MapFunction;
 use portcullis_core::program::Program;
 
 use super::placement;
@@ -82,8 +82,8 @@ impl CostModel {
                 placement::in_registers(program.module(), ty, self.uses_dynamic_indexing).then_some(0)
             }
             Statement::Call { function: callee, .. } => match program.intrinsic(*callee) {
-                Some(Intrinsic::Map { call: Call::Read, .. }) if self.reads_maps => Some(6),
-                Some(intrinsic) if !intrinsic.is_of_maps() => intrinsic_cost(intrinsic),
+                Some(Intrinsic::Map { call: MapFunction::Read, .. }) if self.reads_maps => Some(6),
+                Some(intrinsic) if !intrinsic.is_map_function() => intrinsic_cost(intrinsic),
                 _ => self.function(*callee),
             },
             _ => None,

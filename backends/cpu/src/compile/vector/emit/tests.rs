@@ -48,12 +48,12 @@ pub(super) struct Outcomes {
 }
 
 /// Bytes before and behind each packet, for those that move its ends.
-const ROOM: usize = 128;
+const RESIZE_ROOM: usize = 128;
 
 pub(super) fn run(code: &FilterCode, lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32>]) -> Outcomes {
     let mut arena = Vec::new();
     let mut descriptors = Vec::new();
-    let room = if lanes.ends.is_some() { ROOM } else { 0 };
+    let room = if lanes.ends.is_some() { RESIZE_ROOM } else { 0 };
     for packet in &traffic.packets {
         arena.resize(arena.len() + room, 0xa5_u8);
         descriptors.push(Descriptor { offset: arena.len() as u32, length: packet.len() as u32 });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use naga::{Block, Statement};
-use portcullis_core::program::blocks;
+use portcullis_core::program::child_blocks;
 
 use super::scan::{Root, pointer_root, root_of};
 use super::tracer::{FUEL, Frame, Home, LENGTH, Operand, Place, START, Trace};
@@ -38,7 +38,7 @@ impl<'a> Trace<'a> {
                     }
                     _ => {}
                 }
-                work.extend(blocks(statement));
+                work.extend(child_blocks(statement));
             }
         }
         slots

@@ -1,7 +1,7 @@
 //! Loops: unrolled where their ends can be seen, else rounds as long as any lane is live.
 
 use naga::{Block, Expression, Handle, Statement};
-use portcullis_core::program::blocks;
+use portcullis_core::program::child_blocks;
 
 use super::tracer::{Exit, FIXED, FUEL, Frame, Target, Trace};
 use crate::compile::errors::{Result, Unsupported};
@@ -238,7 +238,7 @@ fn strip(exits: &[Exit]) -> Vec<Exit> {
 /// How deep loops are nested in a block.
 fn nested(block: &Block) -> usize {
     let deepest = |statement: &Statement| {
-        let inner = blocks(statement).into_iter().map(nested).max().unwrap_or(0);
+        let inner = child_blocks(statement).into_iter().map(nested).max().unwrap_or(0);
         inner + usize::from(matches!(statement, Statement::Loop { .. }))
     };
     block.iter().map(deepest).max().unwrap_or(0)

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use naga::{Expression, Function, GlobalVariable, Handle, LocalVariable, Module, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
-use portcullis_core::program::blocks;
+use portcullis_core::program::child_blocks;
 
 use super::module::Code;
 use crate::compile::types;
@@ -112,7 +112,7 @@ impl Scan {
                     }
                     _ => {}
                 }
-                work.extend(blocks(statement));
+                work.extend(child_blocks(statement));
             }
         }
     }
