@@ -6,9 +6,9 @@ use std::sync::Arc;
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_wgsl as wgsl;
 use portcullis_core::packet::{Metadata, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use crate::layouts;
 

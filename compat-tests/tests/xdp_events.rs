@@ -8,10 +8,10 @@ use std::sync::Arc;
 use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_xdp as xdp;
-use portcullis_xdp::events::{EventCounts, EventPayload, EventReader};
 use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_xdp as xdp;
+use portcullis_xdp::events::{EventCounts, EventPayload, EventReader};
 
 /// A program of one of the sources; `None` where there is nothing to compile it.
 fn program(source: &str, name: &str, random_seed: u32) -> Option<Arc<Program>> {

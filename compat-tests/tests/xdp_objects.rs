@@ -10,13 +10,13 @@ use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
-use portcullis_xdp::events::{Event, EventPayload, EventReader, RecordKind};
-use portcullis_xdp::object::MapType;
-use portcullis_xdp::{self, Object};
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Metadata, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_xdp::events::{Event, EventPayload, EventReader, RecordKind};
+use portcullis_xdp::object::MapType;
 use portcullis_xdp::{self as xdp};
+use portcullis_xdp::{self, Object};
 
 /// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
 const NOT_YET: &[(&str, &str)] = &[];

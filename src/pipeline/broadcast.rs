@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Completion, DeviceError, Session};
-use portcullis_xdp::Broadcast;
 use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
+use portcullis_xdp::Broadcast;
 
 /// The targets of a filter that stand for all ports in a map.
 #[derive(Debug, Clone)]

@@ -208,11 +208,11 @@ impl<S: Session> Session for InlineSession<S> {
 mod tests {
     use super::*;
     use crate::device::noop::NoopDevice;
-    use crate::interp::InterpDevice;
-    use crate::testing as wgsl;
     use crate::diagnostics::Source;
+    use crate::interp::InterpDevice;
     use crate::map::layout::HEADER_WORDS;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     #[test]
     fn names_read_as_they_are_written() {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::interp::InterpDevice;
 use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::{FLOW_BITS, Program, ProgramOptions};
 

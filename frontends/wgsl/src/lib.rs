@@ -7,12 +7,12 @@ mod scan;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
-use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
-use portcullis_core::program::{FILTER_FUNCTION, prelude};
-use portcullis_core::stack::run_on_large_stack;
 use portcullis_core::diagnostics::too_long;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
 use portcullis_core::map::{self, declaration::CommentSyntax};
 use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::program::{FILTER_FUNCTION, prelude};
+use portcullis_core::stack::run_on_large_stack;
 
 pub use expanded_size::{MAX_CONSTANT_EXPRESSIONS, MAX_TYPE_SCALARS};
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};

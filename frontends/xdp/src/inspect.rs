@@ -9,9 +9,9 @@ use crate::object::{Object, Reference};
 use crate::parameters::{self, GlobalVariable, globals};
 use crate::{MapDefinition, compile_here, whole};
 use portcullis_core::diagnostics::{Diagnostics, Source};
-use portcullis_core::stack::run_on_large_stack;
 use portcullis_core::map::TypeInfo;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::run_on_large_stack;
 
 /// A program of an object.
 #[derive(Debug)]

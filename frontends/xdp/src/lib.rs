@@ -33,14 +33,14 @@ pub use object::{Btf, MapDefinition, Object};
 pub use parameters::{GlobalVariable, globals};
 use rejection::Listing;
 
-use portcullis_core::spelling::nearest;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
-use portcullis_core::program::prelude;
-use portcullis_core::stack::run_on_large_stack;
 use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{Annotation, Annotations, Declaration, MapKind, Table};
+use portcullis_core::program::prelude;
 use portcullis_core::program::{InitialMapWords, Program, ProgramOptions};
+use portcullis_core::spelling::nearest;
+use portcullis_core::stack::run_on_large_stack;
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
 #[derive(Debug)]

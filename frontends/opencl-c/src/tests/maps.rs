@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{compiled, errors, filter};
-use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::interp::InterpDevice;
 use crate::compile;
 use crate::files::NoIncludes;
+use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::reference::{Ending, Machine};
+use super::xdp;
+use super::{Code, MapSpec};
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::interp::InterpDevice;
-use super::xdp;
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
-use super::{Code, MapSpec};
 
 /// Instructions that the model runs for a packet, at most; each round of a loop has several, so that there is fuel for all.
 pub const STEPS: u32 = 30_000;
