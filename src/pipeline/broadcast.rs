@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use portcullis_core::device::{DeviceError, Done, Session};
-use portcullis_core::lang::xdp::Broadcast;
-use portcullis_core::map::{Declaration, in_order};
+use portcullis_core::device::{Completion, DeviceError, Session};
+use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
+use portcullis_xdp::Broadcast;
 
 /// The targets of a filter that stand for all ports in a map.
 #[derive(Debug, Clone)]
@@ -20,13 +20,16 @@ pub struct Broadcasts {
 impl Broadcasts {
     /// A filter's; `None` where it has none.
     pub fn from_program(program: &Program) -> Option<Broadcasts> {
-        let targets = program.object().map(|origin| origin.broadcasts.clone()).filter(|targets| !targets.is_empty())?;
+        let targets = portcullis_xdp::ObjectInfo::of(&program)
+            .map(|origin| origin.broadcasts.clone())
+            .filter(|targets| !targets.is_empty())?;
         Some(Broadcasts { targets, maps: program.maps().to_vec(), resolved: Arc::default() })
     }
 
     /// Whether it has to be known by which ports packets came in.
     pub fn needs_ingress_port(program: &Program) -> bool {
-        program.object().is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
+        portcullis_xdp::ObjectInfo::of(&program)
+            .is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 
     /// What they stand for, where a batch that has come back has such targets. It is read from the maps then, which costs a
@@ -37,7 +40,7 @@ impl Broadcasts {
     pub fn resolve(
         &mut self,
         session: &mut dyn Session,
-        done: &Done,
+        done: &Completion,
     ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
         let is_one = |target: &u32| self.targets.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {
@@ -46,7 +49,7 @@ impl Broadcasts {
         let mut redirect_groups = RedirectGroups::default();
         for Broadcast { target, map, exclude_ingress } in &self.targets {
             let words = session.map_words(*map)?;
-            let ports = in_order(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
+            let ports = sorted_rows(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
             redirect_groups.push(*target, *exclude_ingress, ports.collect());
         }
         if *self.resolved != redirect_groups {

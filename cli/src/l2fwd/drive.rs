@@ -1,5 +1,7 @@
 //! One mode after the other.
 
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -7,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_WORK, Session};
+use portcullis::device::{
+    CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, Session,
+};
 use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
-use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,
@@ -108,8 +111,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     ports::tell_of_damage(&options);
     let gpu = mempool::gpu(args.gpu.as_deref())?;
-    if let Some(work) = args.work.filter(|work| *work > MAX_WORK) {
-        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_WORK:?}")));
+    if let Some(work) = args.work.filter(|work| *work > MAX_SYNTHETIC_WORK) {
+        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_SYNTHETIC_WORK:?}")));
     }
     let interrupt = Interrupt::default();
     interrupt.listen_always();
@@ -226,7 +229,7 @@ impl Common<'_> {
         let load = LoadOptions {
             threads: NonZeroUsize::new(1),
             dispatch: Some(dispatch),
-            work: self.args.work,
+            synthetic_work: self.args.work,
             cancel: self.interrupt.give_up.clone(),
             ..LoadOptions::default()
         };

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::files::{Files, Span};
-use crate::lang::{Diagnostic, Diagnostics};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics};
 
 /// Maximum number of errors reported; later ones are often consequences of earlier ones.
 const MAX_ERRORS: usize = 20;

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::diagnostics::short;
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// Identifies a file of [`Files`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

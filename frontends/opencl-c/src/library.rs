@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use naga::{Expression, Literal, Module};
 
-use crate::map::declare::{self, Comments};
-use crate::map::{self, Declaration, Kind};
-use crate::program::prelude::{self, Intrinsic};
+use portcullis_core::map::declaration::{self, CommentSyntax};
+use portcullis_core::map::{self, Declaration, MapKind};
+use portcullis_core::program::prelude::{self, Intrinsic};
 
 /// 64-bit accesses of the packet: as for narrower ones, all bytes are accessed or none.
 const WIDE_ACCESSES: &str = "

@@ -1,9 +1,9 @@
 //! Constant evaluation. Results equal those at run time: integers wrap, x / 0 is x, x % 0 is 0, and
 //! shift counts are taken modulo the width.
 
-use crate::lang::opencl_c::ast::BinaryOp;
-use crate::lang::opencl_c::tree::{Expr, ExprKind};
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::ast::BinaryOp;
+use crate::tree::{Expr, ExprKind};
+use crate::types::{Scalar, Type};
 
 /// Evaluates `a op b` for values of one integer type; the count `b` of a shift may have any.
 /// Comparisons return 0 or 1.

@@ -7,7 +7,7 @@ use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{
     Expr, ExprKind, Function, FunctionId, Init, Local, LocalId, Statement, StatementKind, Table, TableId,
 };
-use crate::lang::opencl_c::types::Type;
+use crate::types::Type;
 
 /// Maximum number of values in a `__constant` table, and in all tables together.
 const MAX_TABLE: usize = 16_384;

@@ -47,14 +47,14 @@ impl Checker<'_> {
     /// Checks a call of a map function.
     pub(super) fn map_call(&mut self, name: &str, map: u32, call: Call, given: Vec<Expr>, span: Span) -> Expr {
         let (numbers, result) = match call {
-            Call::Find | Call::Insert => (0, UINT),
-            Call::Remove => (0, BOOL),
-            Call::Read => (2, UINT),
-            Call::Write => (3, Type::Void),
-            Call::Add => (3, UINT),
-            Call::CompareExchange => (4, UINT),
-            Call::Count => (2, Type::Void),
-            Call::Change(change) => (2 + change.parameters().len(), UINT),
+            MapFunction::Find | MapFunction::Insert => (0, UINT),
+            MapFunction::Remove => (0, BOOL),
+            MapFunction::Read => (2, UINT),
+            MapFunction::Write => (3, Type::Void),
+            MapFunction::Add => (3, UINT),
+            MapFunction::CompareExchange => (4, UINT),
+            MapFunction::Count => (2, Type::Void),
+            MapFunction::Atomic(change) => (2 + change.parameters().len(), UINT),
         };
         if !self.check_argument_count(name, if numbers == 0 { 1 } else { numbers }, &given, span) {
             return error_expr(span);

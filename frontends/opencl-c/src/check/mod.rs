@@ -28,8 +28,8 @@ use super::library;
 use super::token::{Name, Names};
 use super::tree::{Expr, ExprKind, Filter, Function, FunctionId, Local, LocalId, Table, TableId};
 use super::types::{Scalar, Structs, Type};
-use crate::lang::{FILTER, FLOW};
-use crate::map::Declaration;
+use portcullis_core::map::Declaration;
+use portcullis_core::program::{FILTER_FUNCTION, FLOW_FUNCTION};
 
 /// Checks a translation unit; returns `None` after reporting errors to `errors`.
 pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], errors: &mut Errors) -> Option<Filter> {
@@ -155,8 +155,8 @@ impl Checker<'_> {
     }
 
     fn filter(&mut self) -> Option<FunctionId> {
-        let note = format!("a filter is `uint {FILTER}(__global uchar *pkt, uint len)`");
-        let Some(at) = self.functions.iter().position(|f| f.name == FILTER) else {
+        let note = format!("a filter is `uint {FILTER_FUNCTION}(__global uchar *pkt, uint len)`");
+        let Some(at) = self.functions.iter().position(|f| f.name == FILTER_FUNCTION) else {
             if self.errors.is_empty() {
                 self.errors.add_global(format!("there is no function `{FILTER}`"), &note);
             }

@@ -162,7 +162,7 @@ impl FunctionLowering<'_, '_> {
 
     fn parameters(&mut self, key: &Specialization, is_filter: bool) {
         let function = self.function;
-        let number = self.l.ty(&Type::Scalar(crate::lang::opencl_c::types::Scalar::UInt));
+        let number = self.l.ty(&Type::Scalar(crate::types::Scalar::UInt));
         if key.shapes.iter().flatten().any(|shape| shape.base == Base::Packet) {
             self.packet = Some(self.argument("pkt", number));
         }
@@ -228,7 +228,7 @@ impl FunctionLowering<'_, '_> {
         if !is_mutated {
             return Binding::ConstPointer(pointer);
         }
-        let number = self.l.ty(&Type::Scalar(crate::lang::opencl_c::types::Scalar::UInt));
+        let number = self.l.ty(&Type::Scalar(crate::types::Scalar::UInt));
         let mut variables = Vec::new();
         for &value in &pointer.indices {
             let variable = self.b.local(Some(name), number);

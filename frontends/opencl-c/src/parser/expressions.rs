@@ -1,9 +1,9 @@
 //! Expressions, from the comma operator down (C11 6.5).
 
 use super::{Keyword, Parsed, Parser, is};
-use crate::lang::opencl_c::ast::{BinaryOp, Expr, ExprKind, MAX_DEPTH, UnaryOp};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::token::{Token, TokenKind};
+use crate::ast::{BinaryOp, Expr, ExprKind, MAX_DEPTH, UnaryOp};
+use crate::files::Span;
+use crate::token::{Token, TokenKind};
 
 /// Binary operators by precedence level, loosest first.
 const PRECEDENCE_LEVELS: [&[(&str, Op)]; 10] = [

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::lang::opencl_c::files::NoIncludes;
+use crate::files::NoIncludes;
 
 /// Compilers installed here. Without any, the tests print that they are skipped.
 fn compilers() -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Values of constants (C11 6.4.4).
 
-use crate::diagnostics::short;
-use crate::lang::opencl_c::token::TokenKind;
+use crate::token::TokenKind;
+use portcullis_core::diagnostics::short;
 
 /// Why a constant is invalid, and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]

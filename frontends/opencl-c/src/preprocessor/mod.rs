@@ -30,11 +30,11 @@ use std::path::PathBuf;
 use super::files::{FileId, Files, Includes, Span};
 use super::library;
 use super::token::{Name, Names, Punctuator, Token, TokenKind};
-use crate::diagnostics::short;
-use crate::lang::{Diagnostic, Diagnostics, Source};
-use crate::map::Declaration;
-use crate::map::declare::{Comments, declarations};
-use crate::program::Parameter;
+use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::Declaration;
+use portcullis_core::map::declaration::{CommentSyntax, declarations};
+use portcullis_core::program::Parameter;
 
 use define::Macro;
 use expand::Context;

@@ -1,7 +1,7 @@
 //! Pointers, structures, arrays, tables and the packet.
 
 use super::{filter, run, run_with, value};
-use crate::packet::Metadata;
+use portcullis_core::packet::Metadata;
 
 #[test]
 fn packet_pointers_work_as_in_c() {
