@@ -46,8 +46,9 @@ impl Span {
 /// Reads included files on behalf of this crate, which does no I/O itself.
 pub trait Includes {
     /// Reads a file. `path` is relative to the filter's folder and consists of plain names, without
-    /// `..` or a root. Of a file of more than [`MAX_SOURCE`](crate::lang::MAX_SOURCE) bytes, the
-    /// reader need not return more than one byte beyond the limit.
+    /// `..` or a root. Of a file of more than
+    /// [`MAX_SOURCE`](portcullis_core::diagnostics::MAX_SOURCE) bytes, the reader need not return
+    /// more than one byte beyond the limit.
     ///
     /// # Errors
     /// The reason why the file cannot be read, as text for the user.

@@ -30,8 +30,8 @@ use portcullis_core::stack::run_on_large_stack;
 pub use ast::MAX_DEPTH;
 
 /// Preprocesses, parses, checks, lowers and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes. The options' parameters become macros that are
-/// defined before the text starts, like a compiler's `-D`.
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes. The options'
+/// parameters become macros that are defined before the text starts, like a compiler's `-D`.
 ///
 /// # Errors
 /// All errors of the text that the last stage reached found, with their places.

@@ -65,7 +65,8 @@ fn all_constants(maps: &[Declaration]) -> &'static HashMap<String, u32> {
         return PLAIN.get_or_init(|| of(&[]));
     }
     WITH_MAPS.get_or_init(|| {
-        let example = declare::declarations(&declare::example(Kind::Counter, 1), Comments::C);
+        let example =
+            declaration::declarations(&declaration::example_declaration(MapKind::Counter, 1), CommentSyntax::C);
         of(&example.expect("the example map parses"))
     })
 }
@@ -112,9 +113,10 @@ mod tests {
 
     #[test]
     fn map_functions_are_found_by_name() {
-        for kind in Kind::ALL {
-            let maps = format!("{}{}", declare::example(kind, 1), declare::example(kind, 2));
-            let maps = declare::declarations(&maps, Comments::C).unwrap();
+        for kind in MapKind::ALL {
+            let maps =
+                format!("{}{}", declaration::example_declaration(kind, 1), declaration::example_declaration(kind, 2));
+            let maps = declaration::declarations(&maps, CommentSyntax::C).unwrap();
             assert_eq!((constant(&maps, "MAP_NONE"), constant(&maps, "MAP_FULL")), (Some(!0), Some(!1)));
             assert_eq!(constant(&maps, "XDP_PASS"), Some(2));
             let module = module(&maps, false);

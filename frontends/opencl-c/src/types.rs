@@ -269,7 +269,7 @@ impl Structs {
     }
 
     /// Nesting depth of structures and arrays in a type. Checks at construction keep it within
-    /// [`MAX_TYPE_DEPTH`](crate::program::MAX_TYPE_DEPTH).
+    /// [`MAX_TYPE_DEPTH`](portcullis_core::program::MAX_TYPE_DEPTH).
     pub fn depth(&self, ty: &Type) -> usize {
         match ty {
             Type::Array(of, _) => 1 + self.depth(of),

@@ -3,15 +3,15 @@
 
 use super::expressions::error_expr;
 use super::{Checker, Symbol, unsupported_functions};
-use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::parser::{Keyword, keyword};
-use crate::lang::opencl_c::suggestions;
-use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, FunctionId};
-use crate::lang::opencl_c::types::{INT, Scalar, Type, UINT};
-use crate::program::prelude::{self, Intrinsic};
-use crate::spelling::nearest;
+use crate::ast::{self, ExprKind as Ast, Space};
+use crate::files::Span;
+use crate::library;
+use crate::parser::{Keyword, keyword};
+use crate::suggestions;
+use crate::tree::{Builtin, Expr, ExprKind, FunctionId};
+use crate::types::{INT, Scalar, Type, UINT};
+use portcullis_core::program::prelude::{self, Intrinsic};
+use portcullis_core::spelling::nearest;
 
 /// Built-in functions whose arguments all have one type, with their number of arguments.
 const BUILTINS: &[(&str, Builtin, usize)] = &[
@@ -165,10 +165,10 @@ impl Checker<'_> {
         if converted.iter().any(|argument| argument.ty == Type::Error) {
             return error_expr(span);
         }
-        if name == crate::lang::FILTER {
+        if name == portcullis_core::program::FILTER_FUNCTION {
             return self.report_error(span, "the filter calls itself", "the device calls it once for each packet");
         }
-        if name == crate::lang::FLOW {
+        if name == portcullis_core::program::FLOW_FUNCTION {
             let note = "the device calls it before the filter: put shared code into a helper function";
             return self.report_error(span, "the filter cannot call the flow function", note);
         }

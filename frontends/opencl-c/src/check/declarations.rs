@@ -2,9 +2,9 @@
 
 use super::types::DeclaredType;
 use super::{Checker, FunctionContext, Symbol};
-use crate::lang::opencl_c::ast::{self, Init as AstInit, Space};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{
+use crate::ast::{self, Init as AstInit, Space};
+use crate::files::Span;
+use crate::tree::{
     Expr, ExprKind, Function, FunctionId, Init, Local, LocalId, Statement, StatementKind, Table, TableId,
 };
 use crate::types::Type;

@@ -2,21 +2,28 @@
 
 use super::Checker;
 use super::expressions::error_expr;
-use crate::lang::opencl_c::ast::Space;
-use crate::lang::opencl_c::files::{FileId, Span};
-use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::tree::{Expr, ExprKind};
-use crate::lang::opencl_c::types::{BOOL, Scalar, Type, UINT};
-use crate::map::{self, Call, Declaration};
-use crate::program::prelude::Intrinsic;
+use crate::ast::Space;
+use crate::files::{FileId, Span};
+use crate::library;
+use crate::tree::{Expr, ExprKind};
+use crate::types::{BOOL, Scalar, Type, UINT};
+use portcullis_core::map::{self, Declaration, MapFunction};
+use portcullis_core::program::prelude::Intrinsic;
 
 /// Note on names that exist only if the filter declares maps.
 pub(super) const NO_MAPS: &str =
     "it exists only if the filter declares maps, in lines such as `//! map flows: hash key=4 value=6 entries=1024`";
 
 /// All suffixes of map function names.
-const CALLS: [Call; 7] =
-    [Call::Find, Call::Insert, Call::Remove, Call::Read, Call::Write, Call::Add, Call::CompareExchange];
+const CALLS: [MapFunction; 7] = [
+    MapFunction::Find,
+    MapFunction::Insert,
+    MapFunction::Remove,
+    MapFunction::Read,
+    MapFunction::Write,
+    MapFunction::Add,
+    MapFunction::CompareExchange,
+];
 
 /// The map that a name would be a function of, by its suffix.
 fn map_of(name: &str) -> Option<&str> {
@@ -45,7 +52,7 @@ impl Checker<'_> {
     }
 
     /// Checks a call of a map function.
-    pub(super) fn map_call(&mut self, name: &str, map: u32, call: Call, given: Vec<Expr>, span: Span) -> Expr {
+    pub(super) fn map_call(&mut self, name: &str, map: u32, call: MapFunction, given: Vec<Expr>, span: Span) -> Expr {
         let (numbers, result) = match call {
             MapFunction::Find | MapFunction::Insert => (0, UINT),
             MapFunction::Remove => (0, BOOL),

@@ -158,7 +158,7 @@ impl Checker<'_> {
         let note = format!("a filter is `uint {FILTER_FUNCTION}(__global uchar *pkt, uint len)`");
         let Some(at) = self.functions.iter().position(|f| f.name == FILTER_FUNCTION) else {
             if self.errors.is_empty() {
-                self.errors.add_global(format!("there is no function `{FILTER}`"), &note);
+                self.errors.add_global(format!("there is no function `{FILTER_FUNCTION}`"), &note);
             }
             return None;
         };
@@ -167,8 +167,11 @@ impl Checker<'_> {
 
     /// The function that computes a packet's flow, if there is one.
     fn flow(&mut self) -> Option<FunctionId> {
-        let at = self.functions.iter().position(|f| f.name == FLOW)?;
-        self.check_packet_function(at, &format!("a packet's flow is `uint {FLOW}(__global uchar *pkt, uint len)`"))
+        let at = self.functions.iter().position(|f| f.name == FLOW_FUNCTION)?;
+        self.check_packet_function(
+            at,
+            &format!("a packet's flow is `uint {FLOW_FUNCTION}(__global uchar *pkt, uint len)`"),
+        )
     }
 
     /// Checks that a function takes a packet and its length and returns `uint`.
@@ -257,7 +260,7 @@ impl Checker<'_> {
             "the prelude already declares it"
         } else if calls::is_builtin(&text) {
             "OpenCL C has a built-in function of that name"
-        } else if text.starts_with(crate::program::prelude::RESERVED_PREFIX) {
+        } else if text.starts_with(portcullis_core::program::prelude::RESERVED_PREFIX) {
             "names that start with `pc_` are reserved for the prelude"
         } else {
             return false;

@@ -5,8 +5,8 @@ use naga::{BinaryOperator, Expression, Literal, MathFunction, ScalarKind};
 
 use super::functions::FunctionLowering;
 use super::{literal, naga_scalar};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
 
 /// Number of components of a vector type; `None` for other types.
 pub(super) fn count(ty: &Type) -> Option<u8> {

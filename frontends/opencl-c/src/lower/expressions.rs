@@ -6,12 +6,12 @@ use super::convert::count;
 use super::functions::{FunctionLowering, LoweredValue};
 use super::pointers::{Base, Location, Pointer};
 use super::{ErrorReported, Result, literal};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, Place};
-use crate::lang::opencl_c::types::{Scalar, Type};
-use crate::program::MAX_EXPRESSIONS;
-use crate::program::prelude::{Intrinsic, Order};
+use crate::files::Span;
+use crate::tree::{Builtin, Expr, ExprKind, Place};
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
+use portcullis_core::program::MAX_EXPRESSIONS;
+use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
 /// Maximum number of nodes to evaluate speculatively instead of branching.
 const SPECULATION_BUDGET: u32 = 12;
@@ -268,7 +268,7 @@ impl FunctionLowering<'_, '_> {
 
     fn assign(&mut self, place: &Place, value: &Expr) -> Result<LoweredValue> {
         // A pointer may be assigned before it has any target.
-        if let (crate::lang::opencl_c::tree::PlaceKind::Local(id), Type::Pointer(_)) = (&place.kind, &place.ty) {
+        if let (crate::tree::PlaceKind::Local(id), Type::Pointer(_)) = (&place.kind, &place.ty) {
             let pointer = self.pointer(value)?;
             self.set_pointer(*id, &pointer, value.span)?;
             return Ok(LoweredValue::Pointer(pointer));
@@ -281,7 +281,7 @@ impl FunctionLowering<'_, '_> {
         {
             let value = self.value(inner)?;
             let at = self.offset(*at, *plus);
-            let order = Order::Big;
+            let order = ByteOrder::Big;
             self.call_intrinsic(Intrinsic::Store { size: scalar.size(), order }, vec![at, value]);
             return Ok(LoweredValue::Value(self.byte_swap(value, scalar)));
         }
@@ -311,7 +311,7 @@ impl FunctionLowering<'_, '_> {
         {
             if let Location::Packet(at, plus) = location {
                 let at = self.offset(at, plus);
-                let order = Order::Big;
+                let order = ByteOrder::Big;
                 return Ok(self.call_intrinsic(Intrinsic::Load { size: scalar.size(), order }, vec![at]));
             }
             let LoweredValue::Value(value) = self.read(&location, ty, argument.span)? else {

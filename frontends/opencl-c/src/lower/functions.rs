@@ -6,13 +6,13 @@ use naga::{AddressSpace, Expression, FunctionArgument, FunctionResult, Handle, S
 
 use super::pointers::{Base, PathStep, Pointer, Shape};
 use super::{ErrorReported, Lowering, MAX_FUNCTIONS, Result};
-use crate::ir::builder::{Builder, Value};
-use crate::lang::opencl_c::ast::Space;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::tree::{Expr, Function, FunctionId, LocalId};
-use crate::lang::opencl_c::types::Type;
-use crate::program::prelude::Intrinsic;
+use crate::ast::Space;
+use crate::files::Span;
+use crate::library;
+use crate::tree::{Expr, Function, FunctionId, LocalId};
+use crate::types::Type;
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::program::prelude::Intrinsic;
 
 /// A function and the shapes of its pointer arguments: what a lowered function is keyed by.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -249,7 +249,7 @@ impl FunctionLowering<'_, '_> {
 
     /// Calls a function of the prelude.
     pub(super) fn call_intrinsic(&mut self, intrinsic: Intrinsic, arguments: Vec<Value>) -> Value {
-        let table = crate::program::prelude::FUNCTIONS;
+        let table = portcullis_core::program::prelude::FUNCTIONS;
         let name = match intrinsic {
             Intrinsic::MapIsNew => library::MAP_IS_NEW,
             _ => table.iter().find(|(_, known)| *known == intrinsic).map_or("", |(name, _)| name),

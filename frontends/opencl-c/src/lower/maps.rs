@@ -8,11 +8,11 @@ use naga::{BinaryOperator, Expression, ScalarKind};
 use super::functions::{FunctionLowering, LoweredValue};
 use super::pointers::{Base, Location, PathStep, Pointer};
 use super::{ErrorReported, Result};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Expr, ExprKind};
-use crate::lang::opencl_c::types::{Scalar, Type, UINT};
-use crate::map::{Call, Declaration};
+use crate::files::Span;
+use crate::tree::{Expr, ExprKind};
+use crate::types::{Scalar, Type, UINT};
+use portcullis_core::ir::builder::Value;
+use portcullis_core::map::{Declaration, MapFunction};
 
 /// A scalar of a key, and its byte offset in the key.
 struct KeyPart {
@@ -23,7 +23,7 @@ struct KeyPart {
 
 impl FunctionLowering<'_, '_> {
     /// Calls a map function.
-    pub(super) fn map_call(&mut self, map: u32, call: Call, arguments: &[Expr], span: Span) -> Result<Value> {
+    pub(super) fn map_call(&mut self, map: u32, call: MapFunction, arguments: &[Expr], span: Span) -> Result<Value> {
         let maps = self.l.maps;
         let map = &maps[map as usize];
         let mut values = Vec::with_capacity(arguments.len());

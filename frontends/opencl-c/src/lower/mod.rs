@@ -32,8 +32,8 @@ use super::library;
 use super::token::Names;
 use super::tree::{ExprKind, Filter, FunctionId, TableId};
 use super::types::{Scalar, Type};
-use crate::map::Declaration;
 use functions::{LoweredFunction, Specialization};
+use portcullis_core::map::Declaration;
 
 /// Marks an error that has been reported.
 struct ErrorReported;

@@ -6,10 +6,10 @@ use naga::{Expression, ScalarKind};
 use super::functions::{FunctionLowering, LoweredValue};
 use super::pointers::Location;
 use super::{ErrorReported, Result};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::types::{Scalar, Type};
-use crate::program::prelude::{Intrinsic, Order};
+use crate::files::Span;
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
+use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
 /// Maximum number of scalars in a structure copied from or to the packet.
 const MAX_COPIED_SCALARS: u32 = 1_024;
@@ -165,7 +165,7 @@ impl FunctionLowering<'_, '_> {
             let value = self.call_by_name("load_le64", true, vec![at]);
             return self.convert(value, Scalar::ULong, scalar, None);
         }
-        let value = self.call_intrinsic(Intrinsic::Load { size: scalar.size(), order: Order::Little }, vec![at]);
+        let value = self.call_intrinsic(Intrinsic::Load { size: scalar.size(), order: ByteOrder::Little }, vec![at]);
         match scalar {
             Scalar::Float => self.b.cast(value, ScalarKind::Float, None),
             Scalar::Bool => self.convert(value, Scalar::UChar, scalar, None),
@@ -187,6 +187,6 @@ impl FunctionLowering<'_, '_> {
             Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Bool => self.b.cast(value, ScalarKind::Uint, Some(4)),
             _ => value,
         };
-        self.call_intrinsic(Intrinsic::Store { size: scalar.size(), order: Order::Little }, vec![at, value]);
+        self.call_intrinsic(Intrinsic::Store { size: scalar.size(), order: ByteOrder::Little }, vec![at, value]);
     }
 }

@@ -5,8 +5,8 @@ use naga::{Expression, Literal, Statement as Naga, UnaryOperator};
 use super::functions::{Binding, FunctionLowering, LoweredValue};
 use super::pointers::Location;
 use super::{ErrorReported, Result, is_integer};
-use crate::lang::opencl_c::tree::{Expr, Init, LocalId, Statement, StatementKind};
-use crate::lang::opencl_c::types::Type;
+use crate::tree::{Expr, Init, LocalId, Statement, StatementKind};
+use crate::types::Type;
 
 impl FunctionLowering<'_, '_> {
     pub(super) fn statements(&mut self, list: &[Statement]) -> Result<()> {

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use super::{ErrorReported, Keyword, Parsed, Parser, is};
-use crate::lang::opencl_c::ast::{
+use crate::ast::{
     Base, Declaration, Declarator, Designator, Entry, Enum, Expr, Function, Init, Item, Parameter, Pointer, Space,
     Specifiers, Struct, TypeName,
 };
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::suggestions;
-use crate::lang::opencl_c::token::{Name, TokenKind};
-use crate::lang::opencl_c::types::Scalar;
+use crate::files::Span;
+use crate::suggestions;
+use crate::token::{Name, TokenKind};
+use crate::types::Scalar;
 
 /// Type specifiers parsed so far, such as `unsigned long int`.
 #[derive(Default)]

@@ -3,9 +3,10 @@
 
 use super::literals::{self, LiteralError};
 use super::{Abort, MAX_NESTING, PpToken, PpTokenKind, Preprocessor};
-use crate::diagnostics::short;
-use crate::lang::opencl_c::token::{Name, Names, Punctuator, TokenKind};
-use crate::lang::{Diagnostic, prelude};
+use crate::token::{Name, Names, Punctuator, TokenKind};
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::diagnostics::short;
+use portcullis_core::program::prelude;
 
 /// A value of type `intmax_t`, or `uintmax_t` if `unsigned`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

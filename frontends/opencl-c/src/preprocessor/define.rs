@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::{Abort, PpToken, PpTokenKind, Preprocessor};
-use crate::diagnostics::short;
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::{FileId, Span};
-use crate::lang::opencl_c::lexer::{self, RawTokenKind};
-use crate::lang::opencl_c::token::{Name, Punctuator};
-use crate::spelling::nearest;
+use crate::files::{FileId, Span};
+use crate::lexer::{self, RawTokenKind};
+use crate::token::{Name, Punctuator};
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::diagnostics::short;
+use portcullis_core::spelling::nearest;
 
 /// Predefined macros: OpenCL C 1.2, 6.10 (for a little-endian device), and the types' limits of
 /// 6.12.2.1 and 6.12.3.

@@ -1,10 +1,10 @@
 //! Preprocessing directives (C11 6.10) and conditional inclusion.
 
 use super::{Abort, MAX_NESTING, PpToken, PpTokenKind, Preprocessor};
-use crate::diagnostics::short;
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::token::Name;
+use crate::files::Span;
+use crate::token::Name;
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::diagnostics::short;
 
 /// An open `#if`, `#ifdef` or `#ifndef`.
 #[derive(Debug, Clone, Copy)]

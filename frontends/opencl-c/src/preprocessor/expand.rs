@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use super::define::{BuiltinMacro, ReplacementToken, Substitution};
 use super::{Abort, MAX_NESTING, MAX_SPELLING, MAX_STEPS, MacroUse, PpToken, PpTokenKind, Preprocessor};
-use crate::diagnostics::short;
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::FileId;
-use crate::lang::opencl_c::lexer::{self, RawTokenKind};
-use crate::lang::opencl_c::token::Punctuator;
+use crate::files::FileId;
+use crate::lexer::{self, RawTokenKind};
+use crate::token::Punctuator;
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::diagnostics::short;
 
 /// Tokens to read before those of the contexts below.
 pub(super) struct Context {

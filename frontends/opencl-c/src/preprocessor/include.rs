@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::{Abort, MAX_INCLUDES, PpToken, PpTokenKind, Preprocessor};
-use crate::diagnostics::short;
-use crate::lang::opencl_c::files::{FileId, Span};
-use crate::lang::opencl_c::lexer;
-use crate::lang::opencl_c::token::Punctuator;
-use crate::lang::{Diagnostic, Source};
-use crate::map::declare::{Comments, directives};
+use crate::files::{FileId, Span};
+use crate::lexer;
+use crate::token::Punctuator;
+use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::{Diagnostic, Source};
+use portcullis_core::map::declaration::{CommentSyntax, map_directives};
 
 /// Name of the prelude's header. Including it does nothing, because the prelude is always
 /// available.
@@ -90,7 +90,7 @@ impl Preprocessor<'_> {
 
     /// Reports maps declared in included files: a filter's maps must be visible in its own file.
     fn no_maps(&mut self, file: FileId) -> Result<(), Abort> {
-        for place in directives(self.files.text(file), Comments::C) {
+        for place in map_directives(self.files.text(file), CommentSyntax::C) {
             let span = Span { file, start: place.start as u32, end: place.end as u32 };
             let error = Diagnostic::new("an included file declares a map").at(self.files.range(span), "");
             let filter = self.files.name(FileId::FILTER);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::directives::Conditional;
 use super::{Abort, MAX_READ, PpToken, PpTokenKind, Preprocessor};
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::{FileId, Span};
-use crate::lang::opencl_c::lexer::{self, RawToken, RawTokenKind};
-use crate::lang::opencl_c::token::Punctuator;
+use crate::files::{FileId, Span};
+use crate::lexer::{self, RawToken, RawTokenKind};
+use crate::token::Punctuator;
+use portcullis_core::diagnostics::Diagnostic;
 
 /// A file being read.
 pub(super) struct Input {

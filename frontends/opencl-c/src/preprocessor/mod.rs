@@ -214,8 +214,8 @@ impl<'a> Preprocessor<'a> {
     }
 
     fn run(&mut self, source: &Source, defines: &[(String, String)]) -> Result<(), Abort> {
-        if source.text.len() > crate::lang::MAX_SOURCE {
-            return self.fatal(crate::diagnostics::too_long());
+        if source.text.len() > portcullis_core::diagnostics::MAX_SOURCE {
+            return self.fatal(portcullis_core::diagnostics::too_long());
         }
         self.declare_maps()?;
         self.define_builtins()?;
@@ -228,7 +228,7 @@ impl<'a> Preprocessor<'a> {
 
     /// Parses the comments that declare maps. Conditionals do not affect them.
     fn declare_maps(&mut self) -> Result<(), Abort> {
-        match declarations(self.files.text(FileId::FILTER), Comments::C) {
+        match declarations(self.files.text(FileId::FILTER), CommentSyntax::C) {
             Ok(maps) => self.maps = maps,
             Err(errors) => errors.into_iter().try_for_each(|error| self.report(error))?,
         }

@@ -2,9 +2,9 @@
 //! default between `#ifndef NAME` and `#endif`, and takes values of the default's type.
 
 use super::{Abort, PpToken, PpTokenKind, Preprocessor, literals};
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::token::{Name, Punctuator, TokenKind};
-use crate::program::{Parameter, ParameterValue};
+use crate::token::{Name, Punctuator, TokenKind};
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::program::{Parameter, ParameterValue};
 
 /// The value of a macro that expands to a literal.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,19 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{compile_text, errors, filter};
-use crate::device::{Device, LoadOptions};
-use crate::interp::Interp;
-use crate::lang::opencl_c::compile;
-use crate::lang::opencl_c::files::NoIncludes;
-use crate::lang::{Diagnostics, Source};
-use crate::map::{Row, rows};
-use crate::packet::Batch;
-use crate::program::{Program, ProgramOptions};
+use crate::compile;
+use crate::files::NoIncludes;
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::map::{Row, rows};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
 
 /// Runs a filter on packets one after the other; returns the packets and the contents of its maps.
 fn run(text: &str, packets: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<Vec<Row>>) {
     let program = Arc::new(compile_text(text, &[]).unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())));
-    let mut session = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let done = session.run(Batch::from_packets(packets).unwrap()).unwrap();
     let maps = program.maps().iter().enumerate();
     let maps = maps.map(|(number, map)| rows(map, &session.map_words(number).unwrap())).collect();
