@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis::selftest::corpora::Packet;
-use portcullis::selftest::layout::Watched;
+use portcullis_conformance::corpora::Packet;
+use portcullis_conformance::layout::Watched;
 use portcullis_bpf::compile_program;
 use portcullis_bpf::disassemble;
 use portcullis_compat_tests::expressions::arbitrary::{self, Random};

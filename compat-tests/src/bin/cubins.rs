@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use portcullis::cuda::cubins;
 use portcullis::device::Dispatch;
-use portcullis::selftest::filters;
+use portcullis_conformance::filters;
 use portcullis_compat_tests::nvidia::ARCHITECTURES;
 
 fn main() -> ExitCode {
