@@ -23,7 +23,7 @@ struct Orders {
 
 /// Something to be done with a lane's session, on the lane's thread: packets wait meanwhile.
 pub struct LaneCommand {
-    /// Whether the batches in flight come home first, and their verdicts are carried out.
+    /// Whether the batches in flight come home first, and their verdicts are executed.
     idle: bool,
     work: Work,
 }
@@ -61,7 +61,7 @@ impl fmt::Debug for LaneCommand {
 }
 
 impl LaneCommands {
-    /// Leaves an order. One that is not carried out, since the lane has ended or ends before, is dropped.
+    /// Leaves an order. One that is not executed, since the lane has ended or ends before, is dropped.
     pub fn push(&self, order: LaneCommand) {
         let mut orders = self.lock();
         if !orders.closed {

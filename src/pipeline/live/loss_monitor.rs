@@ -77,10 +77,10 @@ impl<'a> LossMonitor<'a> {
 const RELIEVED: &str = "the CPU filters packets that the device has no time for";
 
 fn read_counters(stats: &LaneStats) -> Counters {
-    let (received, carried, fallback_packets) = stats.counters();
+    let (received, executed, fallback_packets) = stats.counters();
     let mut read_counters = [0; KINDS];
     read_counters[..3].copy_from_slice(&[fallback_packets, received.dropped_by_kernel, received.refused]);
-    read_counters[3..].copy_from_slice(&Loss::ALL.map(|loss| carried.losses.of(loss)));
+    read_counters[3..].copy_from_slice(&Loss::ALL.map(|loss| executed.losses.of(loss)));
     read_counters
 }
 
@@ -140,9 +140,9 @@ mod tests {
             monitor.report();
             monitor.report();
             stats[1].set_received(ReceivedCounts { dropped_by_kernel: 10, ..ReceivedCounts::default() });
-            let mut carried = ExecutedCounts::default();
-            carried.losses.add(Loss::Overload, 2);
-            stats[0].set_executed(&carried);
+            let mut executed = ExecutedCounts::default();
+            executed.losses.add(Loss::Overload, 2);
+            stats[0].set_executed(&executed);
             monitor.report();
         });
         let is: Vec<_> = events

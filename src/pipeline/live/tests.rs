@@ -144,7 +144,7 @@ const LAST: u64 = 1 << 32;
 #[derive(Default)]
 struct Noting {
     batches: Arc<Mutex<Batches>>,
-    carried: ExecutedCounts,
+    executed: ExecutedCounts,
     fails_at: Option<usize>,
 }
 
@@ -159,19 +159,19 @@ impl Executor for Noting {
             (number, done.verdicts.get(index).action())
         });
         let packets: Vec<_> = packets.collect();
-        packets.iter().for_each(|(_, action)| self.carried.add(*action, 60));
+        packets.iter().for_each(|(_, action)| self.executed.add(*action, 60));
         batches.push(packets);
         Ok(())
     }
 
     fn poll(&mut self) -> Result<(), LiveError> {
         // What is found out only now.
-        self.carried.checksums = self.batches.lock().unwrap().len() as u64;
+        self.executed.checksums = self.batches.lock().unwrap().len() as u64;
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), LiveError> {
-        self.carried.checksums += LAST;
+        self.executed.checksums += LAST;
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Executor for Noting {
     }
 
     fn executed(&self) -> &ExecutedCounts {
-        &self.carried
+        &self.executed
     }
 }
 
@@ -207,12 +207,12 @@ impl Ran {
         self.batches[lane].iter().map(Vec::len).collect()
     }
 
-    /// Of the first lane's packets, each that was not carried out is among those lost.
+    /// Of the first lane's packets, each that was not executed is among those lost.
     fn accounts_for_what_failed(&self) {
-        let Snapshot { received, carried, .. } = &self.stats[0];
+        let Snapshot { received, executed, .. } = &self.stats[0];
         let lost = received.packets - self.batches[0].concat().len() as u64;
         assert!(lost > 0);
-        assert_eq!((carried.losses.of(Loss::Failed), carried.all()), (lost, received.packets));
+        assert_eq!((executed.losses.of(Loss::Failed), executed.all()), (lost, received.packets));
     }
 }
 
@@ -277,9 +277,9 @@ fn every_packet_is_carried_out_once_and_in_order() {
         assert_eq!(packets, (0..741).map(want).collect::<Vec<_>>(), "{dispatch}");
         assert!(ran.sizes(0).iter().all(|size| *size <= 100), "{:?}", ran.sizes(0));
         let stats = &ran.stats[0];
-        assert_eq!((stats.received.packets, stats.carried.all(), stats.batches), (741, 741, ran.sizes(0).len() as u64));
+        assert_eq!((stats.received.packets, stats.executed.all(), stats.batches), (741, 741, ran.sizes(0).len() as u64));
         assert_eq!(stats.verdicts, [0, 371, 370, 0, 0]);
-        assert_eq!(stats.carried.checksums, stats.batches + LAST, "what came out after the last batch is told, too");
+        assert_eq!(stats.executed.checksums, stats.batches + LAST, "what came out after the last batch is told, too");
         assert_eq!(stats.latency.len(), 741);
         assert_eq!(stats.sizing, None);
     }

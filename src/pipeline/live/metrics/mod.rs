@@ -173,12 +173,12 @@ impl Collector for RunCollector {
         self.encode_counter(to, ("reassembled_packets", None), help, |lane| lane.received.reassembled)?;
         let help = "Checksums that senders had left to their network cards, and that were completed";
         self.encode_counter(to, ("completed_checksums", None), help, |lane| {
-            lane.received.checksums + lane.carried.checksums
+            lane.received.checksums + lane.executed.checksums
         })?;
         let help = "Packets that came from where those go that pass, and that went out unfiltered";
-        self.encode_counter(to, ("from_stack_packets", None), help, |lane| lane.carried.from_stack)?;
+        self.encode_counter(to, ("from_stack_packets", None), help, |lane| lane.executed.from_stack)?;
         let help = "Packets that came from where those go that pass, and that were lost";
-        self.encode_counter(to, ("from_stack_lost_packets", None), help, |lane| lane.carried.from_stack_lost)?;
+        self.encode_counter(to, ("from_stack_lost_packets", None), help, |lane| lane.executed.from_stack_lost)?;
 
         let actions = Action::ALL.map(|action| (action.name(), action as usize));
         let verdict = ("verdict", &actions[..]);
@@ -186,18 +186,18 @@ impl Collector for RunCollector {
             lane.verdicts[it]
         })?;
         self.traps(to)?;
-        let help = "Packets whose verdict was carried out";
+        let help = "Packets whose verdict was executed";
         self.encode_labelled_counter(to, ("carried_out_packets", None), help, verdict, |lane, it| {
-            lane.carried.packets[it]
+            lane.executed.packets[it]
         })?;
-        let help = "Bytes of the packets whose verdict was carried out, as they went out";
+        let help = "Bytes of the packets whose verdict was executed, as they went out";
         self.encode_labelled_counter(to, ("carried_out", Some(Unit::Bytes)), help, verdict, |lane, it| {
-            lane.carried.bytes[it]
+            lane.executed.bytes[it]
         })?;
         let reasons = Loss::ALL.map(|loss| (loss.name(), loss));
         let help = "Packets that went nowhere against their verdict, or for want of one";
         self.encode_labelled_counter(to, ("lost_packets", None), help, ("reason", &reasons), |lane, loss| {
-            lane.carried.losses.of(loss)
+            lane.executed.losses.of(loss)
         })?;
 
         self.encode_counter(to, ("batches", None), "Batches that the device has been through with", |lane| {
@@ -217,7 +217,7 @@ impl Collector for RunCollector {
         self.encode_labelled_counter(to, ("device", Some(Unit::Seconds)), help, ("stage", &stages), seconds)?;
 
         let help =
-            "From when a batch's first packet was received until its verdicts were carried out; each packet counts";
+            "From when a batch's first packet was received until its verdicts were executed; each packet counts";
         let unit = Unit::Seconds;
         let mut latency = to.encode_descriptor("batch_latency", help, Some(&unit), MetricType::Histogram)?;
         for (lane, numbers) in self.lanes() {

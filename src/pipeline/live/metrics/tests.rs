@@ -17,7 +17,7 @@ fn run() -> RunCollector {
             dropped_by_kernel: 5,
             refused: 6,
         },
-        carried: ExecutedCounts {
+        executed: ExecutedCounts {
             packets: [10, 11, 12, 13, 14],
             bytes: [20, 21, 22, 23, 24],
             losses,

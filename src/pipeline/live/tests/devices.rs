@@ -40,7 +40,7 @@ fn check(ran: &Ran, what: &str, in_order: bool) {
     let want = |number| (number, if number % 2 == 1 { Action::Pass } else { Action::Drop });
     assert!(packets.iter().copied().eq((0..PACKETS).map(want)), "{what}: {} packets", packets.len());
     let stats = &ran.stats[0];
-    assert_eq!((stats.received.packets, stats.carried.all()), (PACKETS.into(), PACKETS.into()), "{what}");
+    assert_eq!((stats.received.packets, stats.executed.all()), (PACKETS.into(), PACKETS.into()), "{what}");
     assert_eq!((stats.batches, stats.latency.len()), (ran.batches[0].len() as u64, PACKETS.into()), "{what}");
 }
 
@@ -190,7 +190,7 @@ fn a_relief_that_fails_ends_the_lane_with_its_error() {
     };
     let ran = lane(Box::new(session), Dispatch::Pipelined);
     assert!(matches!(ran.error, Some(LaneError::Device(DeviceError::Cancelled))), "{:?}", ran.error);
-    // What the device had is carried out all the same, and what the relief had is lost.
+    // What the device had is executed all the same, and what the relief had is lost.
     assert!(!ran.batches[0].is_empty());
     ran.accounts_for_what_failed();
 }

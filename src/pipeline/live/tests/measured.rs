@@ -77,10 +77,10 @@ fn packets_of_the_warm_up_are_not_measured_and_the_last_one_wanted_ends_the_run(
                 && window.elapsed().is_some_and(|elapsed| !elapsed.is_zero())
         );
         let measured = stats.measured_snapshot().expect("the warm-up is over");
-        assert_eq!((measured.received.packets, measured.carried.all(), measured.batches), (320, 320, 4), "{dispatch}");
+        assert_eq!((measured.received.packets, measured.executed.all(), measured.batches), (320, 320, 4), "{dispatch}");
         assert_eq!((measured.verdicts, measured.latency.len()), ([0, 160, 160, 0, 0], 320), "{dispatch}");
         let all = stats.snapshot();
-        assert_eq!((all.received.packets, all.carried.all(), all.batches), (570, 570, 7), "{dispatch}");
+        assert_eq!((all.received.packets, all.executed.all(), all.batches), (570, 570, 7), "{dispatch}");
     }
 }
 
@@ -98,7 +98,7 @@ fn where_the_warm_up_is_not_over_nothing_is_measured() {
         });
         assert!(stats.measured_snapshot().is_none(), "{dispatch}");
         let all = stats.snapshot();
-        assert_eq!((all.carried.all(), all.latency.len()), (250, 0), "{dispatch}");
+        assert_eq!((all.executed.all(), all.latency.len()), (250, 0), "{dispatch}");
     }
 }
 
@@ -113,7 +113,7 @@ fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
                 let window = Some(Arc::new(MeasurementWindow::new(warm_up, None, stop.clone())));
                 let options = |options| LiveOptions {
                     window,
-                    backlog: OverloadPolicy::Drop { max_batches: batches, max_packets: packets },
+                    overload: OverloadPolicy::Drop { max_batches: batches, max_packets: packets },
                     ..options
                 };
                 run_one(script, options, Dispatch::Pipelined, (stop, all_came))
@@ -122,14 +122,14 @@ fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
             assert!(through.iter().all(|batch| batch.len() == 100) && numbers.is_sorted(), "{through:?}");
             assert!((most..=most + 2).contains(&through.len()), "{batches}, {packets}: {}", through.len());
             let all = stats.snapshot();
-            assert_eq!((all.received.packets, all.carried.all()), (3000, 3000));
-            assert_eq!(all.carried.losses.of(Loss::Overload), 3000 - numbers.len() as u64);
+            assert_eq!((all.received.packets, all.executed.all()), (3000, 3000));
+            assert_eq!(all.executed.losses.of(Loss::Overload), 3000 - numbers.len() as u64);
             assert_eq!(stats.packets_in_flight(), 0);
             let measured = stats.measured_snapshot().expect("the warm-up is over");
             let warm = |packets: &[u32]| packets.iter().filter(|number| u64::from(**number) < warm_up).count() as u64;
-            assert_eq!((measured.received.packets, measured.carried.all()), (3000 - warm_up, 3000 - warm_up));
+            assert_eq!((measured.received.packets, measured.executed.all()), (3000 - warm_up, 3000 - warm_up));
             let lost = 3000 - warm_up - (numbers.len() as u64 - warm(&numbers));
-            assert_eq!(measured.carried.losses.of(Loss::Overload), lost);
+            assert_eq!(measured.executed.losses.of(Loss::Overload), lost);
         }
     }
 }
@@ -139,17 +139,17 @@ fn what_is_lost_before_the_first_measured_batch_is_through_is_measured() {
     let received = |packets| ReceivedCounts { packets, ..ReceivedCounts::default() };
     for (warm_up, through, overran) in [(0, 0, 0), (0, 0, 30), (50, 50, 0), (50, 20, 30)] {
         let stats = LaneStats::default();
-        let mut carried = ExecutedCounts::default();
-        carried.packets[Action::Tx as usize] = through;
-        stats.set_executed(&carried);
+        let mut executed = ExecutedCounts::default();
+        executed.packets[Action::Tx as usize] = through;
+        stats.set_executed(&executed);
         stats.start_measuring_rx(received(warm_up));
         stats.record_overload_drop(overran);
         stats.set_received(received(warm_up + 100));
         stats.record_failure();
         let measured = stats.measured_snapshot().expect("the warm-up is over");
-        assert_eq!((measured.received.packets, measured.carried.all()), (100, 100), "{warm_up}, {through}, {overran}");
-        assert_eq!(measured.carried.losses.of(Loss::Overload), overran as u64);
+        assert_eq!((measured.received.packets, measured.executed.all()), (100, 100), "{warm_up}, {through}, {overran}");
+        assert_eq!(measured.executed.losses.of(Loss::Overload), overran as u64);
         // What of the warm-up was lost with the lane is not.
-        assert_eq!(stats.snapshot().carried.all(), warm_up + 100);
+        assert_eq!(stats.snapshot().executed.all(), warm_up + 100);
     }
 }
