@@ -297,7 +297,12 @@ enum QueuePoll {
 }
 
 /// Polls the reader's queue, and waits for a message if nothing is in flight (`is_idle`).
-fn poll_reader(reader: &Receiver<ReaderMessage>, is_idle: bool, writer: &Option<Writer>, stop: &CancelToken) -> QueuePoll {
+fn poll_reader(
+    reader: &Receiver<ReaderMessage>,
+    is_idle: bool,
+    writer: &Option<Writer>,
+    stop: &CancelToken,
+) -> QueuePoll {
     if !is_idle {
         return match reader.try_recv() {
             Ok(message) => QueuePoll::Received(message),
@@ -390,10 +395,10 @@ fn spawn<T: Send + 'static>(
     name: &'static str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, PipelineError> {
-    thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map_err(|error| PipelineError::Thread { thread: name, problem: format!("cannot be started: {}", reason(&error)) })
+    thread::Builder::new().name(name.into()).spawn(body).map_err(|error| PipelineError::Thread {
+        thread: name,
+        problem: format!("cannot be started: {}", reason(&error)),
+    })
 }
 
 /// Joins a writer whose queue is closed and returns its error.

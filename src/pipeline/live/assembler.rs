@@ -131,7 +131,8 @@ impl<'a> BatchAssembler<'a> {
         }
         let Some(first) = self.first else { return Ok(PollOutcome::Nothing) };
         let until = first + delay;
-        let keeps_waiting = self.received_packets < target && now < until && !receiver.is_full() && self.allowance(1) > 0;
+        let keeps_waiting =
+            self.received_packets < target && now < until && !receiver.is_full() && self.allowance(1) > 0;
         if !is_last && keeps_waiting {
             return Ok(PollOutcome::Until(until));
         }
@@ -155,7 +156,8 @@ impl<'a> BatchAssembler<'a> {
     pub fn wait(&self, receiver: &mut dyn Receiver, until: Instant) -> Result<(), LiveError> {
         let left = until.saturating_duration_since(Instant::now());
         let missing = self.close_condition().target.saturating_sub(self.received_packets);
-        let time_to_fill_ring = MIN_PACKET_SPACING.saturating_mul(receiver.backlog_capacity().try_into().unwrap_or(u32::MAX));
+        let time_to_fill_ring =
+            MIN_PACKET_SPACING.saturating_mul(receiver.backlog_capacity().try_into().unwrap_or(u32::MAX));
         let sleep = left.min(time_to_fill_ring);
         if sleep < MIN_DELAY || self.shared.rate() * left.as_secs_f64() >= missing as f64 {
             return receiver.wait(left.min(STOP_POLL_INTERVAL));

@@ -193,7 +193,8 @@ fn run_with_rx_thread(
         if driven.is_err() {
             stop.cancel();
         }
-        let received = thread.join().map_err(|_| rx_error("panicked; this is a bug in portcullis, please report it".into()));
+        let received =
+            thread.join().map_err(|_| rx_error("panicked; this is a bug in portcullis, please report it".into()));
         driven.and(received?.map_err(|error: LiveError| error.into()))
     })
 }
@@ -354,7 +355,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
     }
 
     fn run_commands(&mut self, session: &mut &mut Box<dyn Session>, is_idle: bool) -> Result<bool, DeviceError> {
-        if self.commands.is_waiting() {
+        if self.commands.has_pending() {
             self.pending_commands.extend(self.commands.take());
         }
         while let Some(command) = self.pending_commands.pop_front() {

@@ -300,7 +300,11 @@ pub fn run_live(
 
 /// The error of a lane whose driver panicked.
 fn driver_panicked(lane: String) -> LaneError {
-    LaneError::Thread { lane, thread: "driver", problem: "panicked; this is a bug in portcullis, please report it".into() }
+    LaneError::Thread {
+        lane,
+        thread: "driver",
+        problem: "panicked; this is a bug in portcullis, please report it".into(),
+    }
 }
 
 /// Pins the calling thread to a CPU, if one is given and exists.
