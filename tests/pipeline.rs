@@ -11,7 +11,7 @@ use portcullis::devices;
 use portcullis::io::synth::{Spec, SynthSource};
 use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
 use portcullis::lang::{self, wgsl};
-use portcullis::map::layout::HEADER;
+use portcullis::map::layout::HEADER_WORDS;
 use portcullis::packet::Batch;
 use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
 use portcullis::program::ProgramOptions;
@@ -216,7 +216,7 @@ impl Observer for Numbering {
 
     fn on_batch_boundary(&mut self, session: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
         self.batches += 1;
-        session.set_map_words(0, HEADER as usize, &[self.batches])
+        session.set_map_words(0, HEADER_WORDS as usize, &[self.batches])
     }
 }
 

@@ -11,7 +11,7 @@ use portcullis::lang::expression::disassemble;
 use portcullis::lang::xdp::ObjectReport;
 use portcullis::lang::{Diagnostic, Diagnostics};
 use portcullis::map::fields::{Columns, Field};
-use portcullis::map::{self, Kind};
+use portcullis::map::{self, MapKind};
 use portcullis::packet::Action;
 use portcullis::program::facts::Window;
 use portcullis::program::{Facts, Parameter, ParameterValue, Program};
@@ -154,7 +154,7 @@ fn errors_json(diagnostics: &Diagnostics) -> Vec<serde_json::Value> {
         let start = error.labels.first().map(|label| label.range.start);
         let place = start.map(|start| source.location(start));
         json!({
-            "file": start.map(|start| source.part(start).name),
+            "file": start.map(|start| source.file_at(start).name),
             "line": place.map(|p| p.0), "column": place.map(|p| p.1),
             "message": error.message, "notes": error.notes,
         })
@@ -240,13 +240,13 @@ fn map_text(program: &Program, map: &map::Declaration) -> String {
     }
     let words = |n: u32| if n == 1 { "1 word".into() } else { format!("{n} words") };
     let sizes = match map.kind {
-        Kind::Array => format!("values of {}", words(map.value)),
-        Kind::Counter => "sums of 64 bits".into(),
-        Kind::Lpm => {
+        MapKind::Array => format!("values of {}", words(map.value)),
+        MapKind::Counter => "sums of 64 bits".into(),
+        MapKind::Lpm => {
             let family = if map.key == 1 { "IPv4" } else { "IPv6" };
             format!("prefixes of {family}, values of {}", words(map.value))
         }
-        Kind::Hash | Kind::LruHash => format!("keys of {}, values of {}", words(map.key), words(map.value)),
+        MapKind::Hash | MapKind::LruHash => format!("keys of {}, values of {}", words(map.key), words(map.value)),
     };
     let entries = if map.entries == 1 { "entry" } else { "entries" };
     let (count, bytes) = (out::grouped(map.entries.into()), out::grouped(bytes(map)));
@@ -254,8 +254,8 @@ fn map_text(program: &Program, map: &map::Declaration) -> String {
     let columns = Columns::of(map);
     let list = |columns: &[Field]| match columns {
         [] => "nothing".into(),
-        [first, .., last] if is_long(map, columns) => format!("{} to {} ({})", first.name, last.name, first.form),
-        _ => columns.iter().map(|it| format!("{} ({})", it.name, it.form)).collect::<Vec<_>>().join(", "),
+        [first, .., last] if is_long(map, columns) => format!("{} to {} ({})", first.name, last.name, first.ty),
+        _ => columns.iter().map(|it| format!("{} ({})", it.name, it.ty)).collect::<Vec<_>>().join(", "),
     };
     let names = |columns: &[Field]| match columns {
         [first, .., last] if is_long(map, columns) => format!("{},…,{}", first.name, last.name),
@@ -263,7 +263,7 @@ fn map_text(program: &Program, map: &map::Declaration) -> String {
     };
     let (key, value) = (list(&columns.key), list(&columns.value));
     let header: Vec<String> = [&columns.key, &columns.value].into_iter().map(|it| names(it)).collect();
-    let notes = map.notes.iter().flat_map(|notes| &notes.columns).copied();
+    let notes = map.annotations.iter().flat_map(|annotations| &annotations.columns).copied();
     let header = header.iter().map(String::as_str).filter(|it| !it.is_empty()).chain(notes);
     let header = header.collect::<Vec<_>>().join(",");
     format!("{first}\n  key    {key}\n  value  {value}\n  CSV    {header}")
@@ -342,7 +342,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
     let map = |map: &map::Declaration| {
         let columns = Columns::of(map);
         let fields = |fields: &[Field]| -> Vec<_> {
-            fields.iter().map(|field| json!({"name": field.name, "form": field.form.name()})).collect()
+            fields.iter().map(|field| json!({"name": field.name, "form": field.ty.name()})).collect()
         };
         json!({
             "name": map.name, "kind": map.kind.name(), "key_words": map.key, "value_words": map.value,

@@ -2,7 +2,7 @@
 //! read; and what is refused changes nothing.
 
 use portcullis::control::{self, Answer, Refusal, Reload, ReloadReport, Request, Service};
-use portcullis::map::declare::{Comments, declarations};
+use portcullis::map::declaration::{CommentSyntax, declarations};
 use portcullis::map::layout::Layout;
 use portcullis::map::{Declaration, Table};
 use serde_json::value::RawValue;
@@ -25,7 +25,7 @@ struct Run {
 
 impl Run {
     fn new() -> Run {
-        let maps = declarations(MAPS, Comments::Wgsl).expect("they are right");
+        let maps = declarations(MAPS, CommentSyntax::Wgsl).expect("they are right");
         let words = maps.iter().map(|map| vec![0; Layout::of(map).words()]).collect();
         Run { maps, words }
     }

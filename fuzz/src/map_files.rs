@@ -1,7 +1,7 @@
 //! Any bytes as the rows of a map, and as the state of maps: no panic, errors that can be printed, and what was read can
 //! be written and is the same when it is read again.
 
-use portcullis::map::declare::{Comments, declarations};
+use portcullis::map::declaration::{CommentSyntax, declarations};
 use portcullis::map::layout::Layout;
 use portcullis::map::{Declaration, Format, Table, dump};
 use portcullis::map_file::{Entries, insert_entries, state, text};
@@ -17,7 +17,7 @@ const MAPS: &str = "//! map flows: hash key=2 value=3 entries=20
 ";
 
 fn maps() -> Vec<Declaration> {
-    declarations(MAPS, Comments::Wgsl).expect("they are right")
+    declarations(MAPS, CommentSyntax::Wgsl).expect("they are right")
 }
 
 /// The first byte says which map, or that it is state; with 8 added it is JSON, or state whose checksum is put right.

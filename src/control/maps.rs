@@ -1,7 +1,7 @@
 //! Entries of a map that goes on, in the text forms of maps' files.
 
 use portcullis_core::device::{DeviceError, Session};
-use portcullis_core::map::{Changed, Declaration, Format, Row, Single, Table, dump, dump_rows};
+use portcullis_core::map::{Declaration, EntryAccess, EntryUpdate, Format, Row, Table, dump, dump_rows};
 
 use super::{Refusal, Service};
 use crate::map_file::{self, Entries, text};
@@ -64,10 +64,10 @@ pub fn set_map_entry(
     map: &Declaration,
     (key, value): (&[u32], &[u32]),
 ) -> Result<bool, DeviceError> {
-    match Single::new(session, number, map, key).set(value)? {
-        Changed::Done => Ok(true),
-        Changed::Cannot => Ok(false),
-        Changed::TakesAll => {
+    match EntryAccess::new(session, number, map, key).set(value)? {
+        EntryUpdate::Done => Ok(true),
+        EntryUpdate::Impossible => Ok(false),
+        EntryUpdate::NeedsFullCopy => {
             let mut table = Table::new(map, session.map_words(number)?);
             let mut entries = Entries::new(map);
             entries.push(&[key, value].concat());
@@ -90,10 +90,10 @@ pub fn remove_map_entry(
     map: &Declaration,
     key: &[u32],
 ) -> Result<bool, DeviceError> {
-    match Single::new(session, number, map, key).remove()? {
-        Changed::Done => Ok(true),
-        Changed::Cannot => Ok(false),
-        Changed::TakesAll => {
+    match EntryAccess::new(session, number, map, key).remove()? {
+        EntryUpdate::Done => Ok(true),
+        EntryUpdate::Impossible => Ok(false),
+        EntryUpdate::NeedsFullCopy => {
             let mut table = Table::new(map, session.map_words(number)?);
             if !table.remove(key) {
                 return Ok(false);

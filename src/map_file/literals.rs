@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use portcullis_core::map::fields::Form;
+use portcullis_core::map::fields::FieldType;
 
 /// The words of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +48,12 @@ pub fn cell(text: &str) -> Result<Words, String> {
 
 /// What a cell is more than others where a field of a form begins: a number of 64 bits, or an IPv4 address in place of the
 /// IPv6 address that stands for it.
-pub fn field(text: &str, form: Option<Form>) -> Option<Result<Vec<u32>, String>> {
-    match form? {
-        Form::U64 if !text.contains([':', '.', '/', '-']) => {
+pub fn field(text: &str, ty: Option<FieldType>) -> Option<Result<Vec<u32>, String>> {
+    match ty? {
+        FieldType::U64 if !text.contains([':', '.', '/', '-']) => {
             Some(number(text).map(|number| vec![number as u32, (number >> 32) as u32]))
         }
-        Form::Ip => {
+        FieldType::Ip => {
             let address: Ipv4Addr = text.parse().ok()?;
             Some(Ok(address_words(address.to_ipv6_mapped().into()).get().to_vec()))
         }

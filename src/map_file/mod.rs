@@ -16,7 +16,7 @@ pub mod watch;
 use std::collections::{HashMap, HashSet};
 
 use portcullis_core::lang::nearest::nearest;
-use portcullis_core::map::{Declaration, Full, Kind, Table};
+use portcullis_core::map::{Declaration, MapFull, MapKind, Table};
 
 pub use entries::Entries;
 
@@ -67,7 +67,7 @@ pub fn restore_entries(table: &mut Table, entries: &Entries) -> Result<(), usize
 fn insert_with(
     table: &mut Table,
     entries: &Entries,
-    set: impl Fn(&mut Table, &[u32], &[u32]) -> Result<(), Full>,
+    set: impl Fn(&mut Table, &[u32], &[u32]) -> Result<(), MapFull>,
 ) -> Result<(), usize> {
     for (number, (key, value)) in entries.iter().enumerate() {
         if set(table, key, value).is_err() {
@@ -91,10 +91,10 @@ pub fn sync_table(map: &Declaration, table: &mut Table, before: &Entries, after:
     let stay: HashSet<&[u32]> = after.iter().map(|(key, _)| key).collect();
     let goes = |key: &&[u32]| !stay.contains(key);
     match map.kind {
-        Kind::Array | Kind::Counter => before.iter().map(|(key, _)| key).filter(goes).for_each(|key| {
+        MapKind::Array | MapKind::Counter => before.iter().map(|(key, _)| key).filter(goes).for_each(|key| {
             table.remove(key);
         }),
-        Kind::Hash | Kind::LruHash | Kind::Lpm => {
+        MapKind::Hash | MapKind::LruHash | MapKind::Lpm => {
             for row in table.rows().iter().filter(|row| goes(&row.key.as_slice())) {
                 table.remove(&row.key);
             }
@@ -116,7 +116,7 @@ pub fn sync_table(map: &Declaration, table: &mut Table, before: &Entries, after:
 mod tests {
     use super::*;
 
-    fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+    fn map(kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
         Declaration::new("m", kind, key, value, entries)
     }
 
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_table_follows_a_file_and_keeps_what_filters_wrote() {
-        for kind in [Kind::Hash, Kind::LruHash] {
+        for kind in [MapKind::Hash, MapKind::LruHash] {
             let map = map(kind, 1, 1, 50);
             let mut table = Table::new(&map, Vec::new());
             let first = entries(&map, &[&[1, 10], &[2, 20], &[3, 30], &[4, 40]]);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn entries_by_number_that_the_file_never_had_stay() {
-        let map = map(Kind::Array, 1, 1, 5);
+        let map = map(MapKind::Array, 1, 1, 5);
         let mut table = Table::new(&map, Vec::new());
         let first = entries(&map, &[&[1, 10], &[2, 20]]);
         table.set(&[0], &[7]).unwrap();
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_full_table_can_be_replaced_as_a_whole() {
-        let map = map(Kind::Hash, 1, 0, 5);
+        let map = map(MapKind::Hash, 1, 0, 5);
         let mut table = Table::new(&map, Vec::new());
         let mut before = Entries::new(&map);
         for round in 0..10_u32 {

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use portcullis_core::map::fields::{Columns, Field, Form};
-use portcullis_core::map::{Declaration, Format, Kind, lpm};
+use portcullis_core::map::fields::{Columns, Field, FieldType};
+use portcullis_core::map::{Declaration, Format, MapKind, lpm};
 
 use super::entries::Entries;
 use super::typed_rows::Bytes;
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
 
     /// Columns behind the map's own, which are nothing to read.
     pub fn notes(&self) -> &'a [&'static str] {
-        self.map.notes.as_ref().map(|notes| notes.columns.as_slice()).unwrap_or_default()
+        self.map.annotations.as_ref().map(|annotations| annotations.columns.as_slice()).unwrap_or_default()
     }
 
     /// Words of a part.
@@ -266,16 +266,16 @@ impl<'a> Reader<'a> {
     }
 
     fn words_of(&self, text: &str, part: Part, before: usize) -> Result<Vec<u32>, String> {
-        if self.map.kind == Kind::Counter && part == Part::Value {
+        if self.map.kind == MapKind::Counter && part == Part::Value {
             let sum = literals::number(text)?;
             return Ok(vec![sum as u32, (sum >> 32) as u32]);
         }
-        let form = self.column(part, before).filter(|column| column.begins).map(|column| column.field.form);
-        if let Some(words) = literals::field(text, form) {
+        let ty = self.column(part, before).filter(|column| column.begins).map(|column| column.field.ty);
+        if let Some(words) = literals::field(text, ty) {
             return words;
         }
         let prefix = match (self.map.kind, part, before) {
-            (Kind::Lpm, Part::Key, 0) => literals::prefix(text),
+            (MapKind::Lpm, Part::Key, 0) => literals::prefix(text),
             _ => None,
         };
         let Some(prefix) = prefix else { return Ok(literals::cell(text)?.get().to_vec()) };
@@ -296,7 +296,7 @@ impl<'a> Reader<'a> {
         let mut end = 0;
         columns.iter().find_map(|field| {
             let start = end;
-            end += field.form.words().map_or(self.length(part), |words| words as usize);
+            end += field.ty.words().map_or(self.length(part), |words| words as usize);
             (word < end).then(|| Column { field, begins: word == start, room: end - word })
         })
     }
@@ -304,36 +304,36 @@ impl<'a> Reader<'a> {
     /// What is wrong with the key that is there now.
     fn check_key(&self) -> Result<(), String> {
         match self.map.kind {
-            Kind::Array | Kind::Counter if self.words[0] >= self.map.entries => {
+            MapKind::Array | MapKind::Counter if self.words[0] >= self.map.entries => {
                 let (name, number, last) = (&self.map.name, self.words[0], self.map.entries - 1);
                 Err(format!("the map `{name}` has no entry {number}: its entries are 0 to {last}"))
             }
-            Kind::Lpm => lpm::check(self.map, &self.words).map_err(|error| error.to_string()),
+            MapKind::Lpm => lpm::check(self.map, &self.words).map_err(|error| error.to_string()),
             _ => Ok(()),
         }
     }
 
     /// What a cell may be.
     fn expected(&self, part: Part, room: usize, column: Option<Column<'_>>) -> String {
-        let numbered = matches!(self.map.kind, Kind::Array | Kind::Counter);
+        let numbered = matches!(self.map.kind, MapKind::Array | MapKind::Counter);
         match (self.map.kind, part) {
-            (Kind::Counter, Part::Value) => return format!("expected a number up to {}", u64::MAX),
+            (MapKind::Counter, Part::Value) => return format!("expected a number up to {}", u64::MAX),
             (_, Part::Key) if numbered => return format!("expected a number up to {}", self.map.entries - 1),
-            (Kind::Lpm, Part::Key) if room == self.length(part) => {
+            (MapKind::Lpm, Part::Key) if room == self.length(part) => {
                 let example = if self.map.key == 1 { "10.0.0.0/8" } else { "2001:db8::/32" };
                 return format!("expected a prefix ({example})");
             }
             _ => {}
         }
         if let Some(Column { field, begins, .. }) = column {
-            let what = match field.form {
+            let what = match field.ty {
                 _ if !begins => "numbers for the rest of its words",
-                Form::U32 => "a number (80, 0x50)",
-                Form::U64 => "a number of up to 64 bits",
-                Form::Ipv4 => "an IPv4 address (10.0.0.19)",
-                Form::Ip => "an IPv6 or IPv4 address (2001:db8::7, 10.0.0.19)",
-                Form::Mac => "a MAC (02:1a:2b:3c:4d:5e)",
-                Form::Prefix => "a prefix",
+                FieldType::U32 => "a number (80, 0x50)",
+                FieldType::U64 => "a number of up to 64 bits",
+                FieldType::Ipv4 => "an IPv4 address (10.0.0.19)",
+                FieldType::Ip => "an IPv6 or IPv4 address (2001:db8::7, 10.0.0.19)",
+                FieldType::Mac => "a MAC (02:1a:2b:3c:4d:5e)",
+                FieldType::Prefix => "a prefix",
             };
             return format!("expected {what} as `{}`", field.name);
         }
@@ -354,10 +354,10 @@ impl<'a> Reader<'a> {
         }
         let words = |count| if count == 1 { "1 word".into() } else { format!("{count} words") };
         match self.map.kind {
-            Kind::Counter => "a row is a number and a sum".into(),
-            Kind::Array => format!("a row is a number and a value of {}", words(self.map.value)),
-            Kind::Lpm => format!("a row is a prefix and a value of {}", words(self.map.value)),
-            Kind::Hash | Kind::LruHash => {
+            MapKind::Counter => "a row is a number and a sum".into(),
+            MapKind::Array => format!("a row is a number and a value of {}", words(self.map.value)),
+            MapKind::Lpm => format!("a row is a prefix and a value of {}", words(self.map.value)),
+            MapKind::Hash | MapKind::LruHash => {
                 format!("a row is a key of {} and a value of {}", words(self.map.key), words(self.map.value))
             }
         }

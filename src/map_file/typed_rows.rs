@@ -4,8 +4,8 @@
 use std::fmt;
 
 use portcullis_core::lang::xdp::object::btf::Encoding;
-use portcullis_core::map::typed::{self, CKind, CMember, CType, Leaf, Place, Style, Typed};
-use portcullis_core::map::{Declaration, Kind};
+use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle, ScalarField, TypeInfo};
+use portcullis_core::map::{Declaration, MapKind};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -16,9 +16,9 @@ use super::text::{Part, shown};
 /// A row on its way from cells to bytes.
 pub(super) struct Bytes<'a> {
     map: &'a Declaration,
-    typed: &'a Typed,
-    of_key: Vec<Leaf>,
-    of_value: Vec<Leaf>,
+    typed: &'a TypeInfo,
+    of_key: Vec<ScalarField>,
+    of_value: Vec<ScalarField>,
     key: Vec<u8>,
     value: Vec<u8>,
     /// Cells of the row so far.
@@ -26,7 +26,7 @@ pub(super) struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    pub fn new(map: &'a Declaration, typed: &'a Typed) -> Bytes<'a> {
+    pub fn new(map: &'a Declaration, typed: &'a TypeInfo) -> Bytes<'a> {
         let (of_key, of_value) = typed.columns();
         let (key, value) = (vec![0; typed.key.size as usize], vec![0; typed.value.size as usize]);
         Bytes { map, typed, of_key, of_value, key, value, cells: 0 }
@@ -62,16 +62,16 @@ impl<'a> Bytes<'a> {
         if part == Part::Key && self.cells == 0 && self.prefix(text)? {
             return Ok(());
         }
-        let (leaves, before, whole) = match part {
+        let (scalar_fields, before, whole) = match part {
             Part::Key => (&self.of_key, self.cells, &mut self.key),
             Part::Value => (&self.of_value, self.cells - self.of_key.len(), &mut self.value),
         };
-        let Some(leaf) = leaves.get(before) else {
+        let Some(leaf) = scalar_fields.get(before) else {
             return Err(format!("`{}` is one cell too many; {}", shown(text), self.whole()));
         };
         if !text.is_empty() {
-            let before = leaf.over.then(|| whole.clone());
-            typed::put(&leaf.place(), text, Style::People, whole)
+            let before = leaf.overlaps.then(|| whole.clone());
+            typed::parse_into(&leaf.place(), text, NumberStyle::Human, whole)
                 .map_err(|what| format!("`{}` {what} (`{}` is {})", shown(text), leaf.name, leaf.ty.name))?;
             let place = leaf.at as usize..(leaf.at + leaf.ty.size) as usize;
             let place = place.start..place.end.min(whole.len());
@@ -111,7 +111,7 @@ impl<'a> Bytes<'a> {
         self.typed.check_key(&self.key)?;
         let words = self.map.key_from_bytes(&self.key);
         match self.map.kind {
-            Kind::Array if words[0] >= self.map.entries => {
+            MapKind::Array if words[0] >= self.map.entries => {
                 let (name, number, last) = (&self.typed.name, words[0], self.map.entries - 1);
                 Err(format!("the map `{name}` has no entry {number}: its entries are 0 to {last}"))
             }
@@ -172,23 +172,23 @@ impl<'a> Bytes<'a> {
             None => return Err(here(0, format!("the row has no `key`; {SHAPE}"))),
         };
         if let (Some(key), false) = (key, is_prefix) {
-            fill(&Place::whole(&self.typed.key), key, "key", &mut self.key).map_err(in_text)?;
+            fill(&FieldLocation::whole(&self.typed.key), key, "key", &mut self.key).map_err(in_text)?;
             self.check_key().map_err(|what| here(offset(text, key.get()), what))?;
         }
         match (inner.value, inner.values) {
             (Some(value), _) => {
-                fill(&Place::whole(&self.typed.value), value, "value", &mut self.value).map_err(in_text)?;
+                fill(&FieldLocation::whole(&self.typed.value), value, "value", &mut self.value).map_err(in_text)?;
             }
-            (None, Some(values)) if self.typed.is_per_processor() => {
+            (None, Some(values)) if self.typed.is_per_cpu() => {
                 let all: Vec<OfProcessor> = serde_json::from_str(values.get())
                     .map_err(|error| here(offset(text, values.get()), format!("`values`: {}", said(&error))))?;
                 let mut each = Vec::new();
                 for one in all {
                     let mut bytes = vec![0; self.value.len()];
-                    fill(&Place::whole(&self.typed.value), one.value, "value", &mut bytes).map_err(in_text)?;
+                    fill(&FieldLocation::whole(&self.typed.value), one.value, "value", &mut bytes).map_err(in_text)?;
                     each.push(bytes);
                 }
-                self.value = typed::summed(&self.of_value, self.typed.value.size, &each);
+                self.value = typed::sum_per_cpu(&self.of_value, self.typed.value.size, &each);
             }
             (None, Some(values)) => {
                 let what = format!("the map `{}` has one value for all processors: expected `value`", self.typed.name);
@@ -256,7 +256,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
 type Wrong<'t> = (&'t str, String);
 
 /// Writes what JSON says into a place of a value; `name` is what it is called.
-fn fill<'t>(place: &Place, from: &'t RawValue, name: &str, whole: &mut [u8]) -> Result<(), Wrong<'t>> {
+fn fill<'t>(place: &FieldLocation, from: &'t RawValue, name: &str, whole: &mut [u8]) -> Result<(), Wrong<'t>> {
     let text = from.get();
     let wrong = |what: String| (text, format!("`{name}`: {what}"));
     if let Some(cell) = plain(from) {
@@ -267,7 +267,7 @@ fn fill<'t>(place: &Place, from: &'t RawValue, name: &str, whole: &mut [u8]) -> 
             _ => None,
         };
         let cell = code.map_or(cell, |code| (code as i8).to_string());
-        return typed::put(place, &cell, Style::Processor, whole)
+        return typed::parse_into(place, &cell, NumberStyle::Raw, whole)
             .map_err(|what| wrong(format!("`{}` {what}", shown(&cell))));
     }
     if text.starts_with('[') {
@@ -278,13 +278,13 @@ fn fill<'t>(place: &Place, from: &'t RawValue, name: &str, whole: &mut [u8]) -> 
                 return Err(wrong(format!("{} has {count} elements, and here are {}", place.ty.name, items.len())));
             }
             for (index, item) in (0..).zip(items) {
-                let element = Place { ty: of.clone(), at: place.at + index * of.size, bit: 0, bits: 0 };
+                let element = FieldLocation { ty: of.clone(), at: place.at + index * of.size, bit: 0, bits: 0 };
                 fill(&element, item, &format!("{name}[{index}]"), whole)?;
             }
             return Ok(());
         }
         // Bytes one by one, as where there is no BTF.
-        let byte = |item: &&RawValue| plain(item).and_then(|it| typed::byte(&it));
+        let byte = |item: &&RawValue| plain(item).and_then(|it| typed::parse_byte(&it));
         let bytes: Option<Vec<u8>> = items.iter().map(byte).collect();
         let into = whole.get_mut(place.at as usize..(place.at + place.ty.size) as usize);
         return match (bytes, into) {
@@ -327,13 +327,13 @@ fn named<'t>(
     whole: &mut [u8],
 ) -> Result<(), Wrong<'t>> {
     let found = typed::find_member(ty, member).map_err(|what| (value.get(), format!("`{name}`: {what}")))?;
-    let place = Place { at: at + found.at, bit: 8 * at + found.bit, ..found };
+    let place = FieldLocation { at: at + found.at, bit: 8 * at + found.bit, ..found };
     fill(&place, value, &format!("{name}.{member}"), whole)
 }
 
-fn in_place(member: &CMember, at: u32) -> Place {
+fn in_place(member: &CMember, at: u32) -> FieldLocation {
     let bit = 8 * at + member.bit;
-    Place { ty: member.ty.clone(), at: bit / 8, bit, bits: member.bits }
+    FieldLocation { ty: member.ty.clone(), at: bit / 8, bit, bits: member.bits }
 }
 
 /// What is no list and no object: a number's digits, or what is between the quotes of a text.
@@ -365,7 +365,7 @@ mod tests {
     use crate::map_file::text;
 
     fn map(number: u32, key: u32, value: u32) -> Declaration {
-        let typed = Typed {
+        let typed = TypeInfo {
             name: "m".into(),
             map_type: "any".into(),
             map_type_number: number,
@@ -373,7 +373,7 @@ mod tests {
             value: CType::unknown(value),
             constant: false,
         };
-        let kind = if number == 2 { Kind::Array } else { Kind::Hash };
+        let kind = if number == 2 { MapKind::Array } else { MapKind::Hash };
         Declaration {
             typed: Some(Arc::new(typed)),
             ..Declaration::new("m", kind, key.div_ceil(4), value.div_ceil(4), 4)
@@ -409,7 +409,7 @@ mod tests {
     fn members_whose_names_have_dots_come_back() {
         let mut map = map(2, 4, 8);
         let members = [("a", 0), ("a.loc", 4)].map(|(name, at)| (name.to_owned(), at, CType::unknown(4)));
-        let typed = Typed { value: CType::section(".bss", 8, members), ..map.typed.as_deref().unwrap().clone() };
+        let typed = TypeInfo { value: CType::section(".bss", 8, members), ..map.typed.as_deref().unwrap().clone() };
         map.typed = Some(Arc::new(typed));
         for format in [portcullis_core::map::Format::Json, portcullis_core::map::Format::Csv] {
             let mut dumped = Vec::new();

@@ -225,12 +225,12 @@ impl File {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::map::Kind;
+    use portcullis_core::map::MapKind;
 
     use super::*;
 
     fn file(path: &Path) -> File {
-        let map = Declaration::new("m", Kind::Hash, 1, 0, 9);
+        let map = Declaration::new("m", MapKind::Hash, 1, 0, 9);
         File::new(path, &map, Format::Csv)
     }
 

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use portcullis_core::device::{DeviceError, Done, Session};
+use portcullis_core::device::{Completion, DeviceError, Session};
 use portcullis_core::lang::xdp::Broadcast;
-use portcullis_core::map::{Declaration, in_order};
+use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
@@ -41,7 +41,7 @@ impl Broadcasts {
     pub fn resolve(
         &mut self,
         session: &mut dyn Session,
-        done: &Done,
+        done: &Completion,
     ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
         let is_one = |target: &u32| self.targets.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {
@@ -50,7 +50,7 @@ impl Broadcasts {
         let mut redirect_groups = RedirectGroups::default();
         for Broadcast { target, map, exclude_ingress } in &self.targets {
             let words = session.map_words(*map)?;
-            let ports = in_order(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
+            let ports = sorted_rows(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
             redirect_groups.push(*target, *exclude_ingress, ports.collect());
         }
         if *self.resolved != redirect_groups {

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use portcullis_core::device::{DeviceError, Done, Session};
+use portcullis_core::device::{Completion, DeviceError, Session};
 use portcullis_core::packet::Batch;
 
 use super::completion_estimator::CompletionEstimator;
@@ -169,7 +169,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         self.run_commands()?;
         self.endpoints.on_batch_boundary(self.slot.session(), batch.len())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
-        let submitted = self.slot.session().relief().is_some().then(Instant::now);
+        let submitted = self.slot.session().fallback().is_some().then(Instant::now);
         self.in_flight.push_back((submitted, tag));
         Ok(())
     }
@@ -192,7 +192,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     /// is due.
     fn can_use_fallback(&mut self) -> bool {
         let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
-        self.slot.session().relief().is_some()
+        self.slot.session().fallback().is_some()
             && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
     }
 
@@ -206,8 +206,8 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
             return self.submit(batch, tag);
         }
         let session = self.slot.session();
-        let done = match session.relief() {
-            Some(relief) => relief.run(batch)?,
+        let done = match session.fallback() {
+            Some(fallback) => fallback.run(batch)?,
             None => return self.submit(batch, tag),
         };
         self.endpoints.deliver(done, tag, true)
@@ -219,9 +219,9 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_core::device::{Device, Imported, LoadOptions, StageTimes, SubmitError};
-    use portcullis_core::interp::Interp;
+    use portcullis_core::interp::InterpDevice;
     use portcullis_core::lang::{Source, wgsl};
-    use portcullis_core::packet::{Descriptor, DeviceView, Room, Span, Verdicts};
+    use portcullis_core::packet::{Descriptor, DeviceView, ResizeRoom, Span, Verdicts};
     use portcullis_core::program::ProgramOptions;
 
     use super::*;
@@ -230,7 +230,7 @@ mod tests {
     /// memory only.
     struct SingleBatchSession {
         batch: Option<Batch>,
-        relief: Box<dyn Session>,
+        fallback: Box<dyn Session>,
     }
 
     impl Session for SingleBatchSession {
@@ -243,10 +243,10 @@ mod tests {
             Ok(())
         }
 
-        fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
             Ok(self.batch.take().map(|batch| {
                 let verdicts = Verdicts::from_columns(vec![2; batch.len()], Vec::new());
-                Done { batch, verdicts, times: StageTimes::default() }
+                Completion { batch, verdicts, times: StageTimes::default() }
             }))
         }
 
@@ -258,8 +258,8 @@ mod tests {
             1
         }
 
-        fn relief(&mut self) -> Option<&mut dyn Session> {
-            Some(&mut *self.relief)
+        fn fallback(&mut self) -> Option<&mut dyn Session> {
+            Some(&mut *self.fallback)
         }
     }
 
@@ -279,7 +279,7 @@ mod tests {
             Ok(())
         }
 
-        fn deliver(&mut self, _: Done, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
+        fn deliver(&mut self, _: Completion, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
             self.0.push((tag, by_fallback));
             Ok(())
         }
@@ -293,7 +293,7 @@ mod tests {
         unsafe {
             let span = Span::from_views(None, Some(view), 4096, 8192, Box::new(())).unwrap();
             let packet = Descriptor { offset: 128, length: 60 };
-            Batch::from_frames(span, vec![packet], Vec::new(), Room::Both, Box::new(())).unwrap()
+            Batch::from_frames(span, vec![packet], Vec::new(), ResizeRoom::Both, Box::new(())).unwrap()
         }
     }
 
@@ -304,8 +304,8 @@ mod tests {
             &ProgramOptions::default(),
         );
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-        let relief = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-        let mut session = SingleBatchSession { batch: None, relief };
+        let fallback = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut session = SingleBatchSession { batch: None, fallback };
         let mut driver = Driver::new(&mut session as &mut dyn Session, RecordingEndpoints::default());
         driver.submit(device_resident_batch(), 1).unwrap();
         driver.run_on_fallback(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();

@@ -1,6 +1,6 @@
 //! Applies verdicts to captures: writes each packet to the sinks that its verdict selects.
 
-use portcullis_core::device::Done;
+use portcullis_core::device::Completion;
 use portcullis_core::packet::Action;
 use portcullis_io::{RedirectGroups, RedirectSink, Sink, SinkError};
 
@@ -47,7 +47,7 @@ impl Outputs {
     /// As [`write`](Self::write).
     pub fn write_with_broadcasts(
         &mut self,
-        done: &Done,
+        done: &Completion,
         redirect_groups: Option<&RedirectGroups>,
     ) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
@@ -94,7 +94,7 @@ impl Outputs {
 
 /// The ports that the redirected packet `index` goes to: those of its group, or its target itself.
 pub(super) fn redirect_targets<'s>(
-    done: &Done,
+    done: &Completion,
     redirect_groups: &'s RedirectGroups,
     index: usize,
 ) -> impl Iterator<Item = u32> + use<'s> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
 use portcullis_io::RedirectGroups;
 

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUfunc_st, CUfunction, CUfunction_attribute, CUmod_st};
 use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, WriteError};
 use portcullis_cache::Cache;
-use portcullis_core::device::offload::{self, Effects};
+use portcullis_core::device::offload::{self, KernelEffects};
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
-use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::program::Program;
 
 use crate::api::{Code, check};
@@ -127,7 +127,7 @@ pub(crate) struct Source {
     pub block: u32,
     /// Its arguments, where it is the writer's own kernel.
     pub arguments: Vec<Argument>,
-    pub effects: Effects,
+    pub effects: KernelEffects,
 }
 
 impl Source {
@@ -165,9 +165,9 @@ impl Source {
         if !own {
             let flag = |name: &str, value: bool| format!("#define PC_{name} {}\n", i32::from(value));
             text += "\n";
-            text += &flag("SEES", effects.sees_packets);
+            text += &flag("SEES", effects.accesses_packets);
             text += &flag("WRITES", effects.writes_packets);
-            text += &flag("MOVES", effects.moves_ends);
+            text += &flag("MOVES", effects.resizes_packets);
             text += &flag("METADATA", effects.metadata);
             text += &flag("REDIRECTS", effects.redirects);
             text += &flag("MAPS", !program.maps().is_empty());
@@ -283,7 +283,7 @@ fn nameless(source: &str) -> &str {
 pub(crate) struct Loaded {
     pub kernel: Kernel,
     pub arguments: Vec<Argument>,
-    pub effects: Effects,
+    pub effects: KernelEffects,
     pub maps: Maps,
 }
 
@@ -295,9 +295,9 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let id = portcullis_core::device::Device::info(device).id.clone();
-    let work = options.work_of(&id)?.map(|nanos| device.cycles(nanos));
+    let work = options.synthetic_work_ns(&id)?.map(|nanos| device.cycles(nanos));
     let (device, program, token) = (device.clone(), program.clone(), options.cancel.clone());
-    offload::compile(&id.clone(), &options.cancel, move || {
+    offload::compile_on_thread(&id.clone(), &options.cancel, move || {
         let source = Source::new(&program, dispatch, device.block(), work).map_err(|error| not_written(&id, error))?;
         let gpu = Arc::new(device.open(dispatch, &token)?);
         let target = Target::of(device.arch(), device.version());
@@ -317,7 +317,7 @@ pub(crate) fn by_hand(
     entry: &'static str,
     block: u32,
 ) -> Result<Kernel, DeviceError> {
-    let source = Source { text, entry, block, arguments: Vec::new(), effects: Effects::default() };
+    let source = Source { text, entry, block, arguments: Vec::new(), effects: KernelEffects::default() };
     let target = Target::of(device.arch(), device.version());
     let target = target.map_err(|reason| DeviceError::Unsupported { device: gpu.id.clone(), reason })?;
     build(gpu, device, entry, &source, &target, Cache::open("cuda").as_ref())

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
 use portcullis_core::device::CancelToken;
-use portcullis_core::device::offload::{GRACE, SILENCE};
+use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
 
 use crate::api::{Code, Driver, check};
 use crate::wait;
@@ -230,7 +230,7 @@ impl Context {
     /// # Errors
     /// [`Code::CANCELLED`], [`Code::OCCUPIED`] or [`Code::LEFT_BEHIND`] where there is none to be had.
     pub fn quiet(&self) -> Result<Quiet<'_>, Code> {
-        self.quiet_within(SILENCE, Some(&self.cancel))
+        self.quiet_within(LAUNCH_TIMEOUT, Some(&self.cancel))
     }
 
     fn quiet_within(&self, time: Duration, cancel: Option<&CancelToken>) -> Result<Quiet<'_>, Code> {
@@ -288,7 +288,7 @@ impl Context {
     pub fn release(&self, how: impl FnOnce(&Driver) + Send + 'static) {
         let primary = &self.primary;
         locked(&primary.releases).push(Box::new(how));
-        let time = if primary.occupied.load(Ordering::Relaxed) { Duration::ZERO } else { GRACE };
+        let time = if primary.occupied.load(Ordering::Relaxed) { Duration::ZERO } else { DRAIN_TIMEOUT };
         if !self.is_abandoned() && matches!(self.quiet_within(time, None), Err(Code::OCCUPIED | Code::LEFT_BEHIND)) {
             primary.occupied.store(true, Ordering::Relaxed);
         }
@@ -330,7 +330,7 @@ impl Drop for LeftBehind {
     fn drop(&mut self) {
         self.0.abandoned.store(false, Ordering::Relaxed);
         self.0.primary.left_behind.fetch_sub(1, Ordering::AcqRel);
-        let _ = self.0.quiet_within(GRACE, None);
+        let _ = self.0.quiet_within(DRAIN_TIMEOUT, None);
     }
 }
 

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUdevice, CUdevice_attribute, CUevent, CUevent_st, CUflushGPUDirectRDMAWritesScope,
     CUflushGPUDirectRDMAWritesTarget, CUstream, CUstream_st,
 };
-use portcullis_core::device::offload::{self, SILENCE};
+use portcullis_core::device::offload::{self, LAUNCH_TIMEOUT};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
 
 use crate::api::{Code, Driver, check};
@@ -96,7 +96,7 @@ impl Gpu {
 
     /// Waits until nothing is queued, however long that takes.
     pub fn settle(&self) {
-        while !wait::within(SILENCE, None, || self.is_idle()) {}
+        while !wait::within(LAUNCH_TIMEOUT, None, || self.is_idle()) {}
     }
 
     /// What was written to the device's memory from outside, and is known on the host to have been, is seen by kernels from
@@ -137,7 +137,7 @@ impl Gpu {
         let gpu = self.clone();
         // Dropped in this order: what the first two release waits until the device is no longer left behind.
         let kept = (kept, self.clone(), self.context.abandon());
-        offload::keep_until(kept, move || {
+        offload::drop_after(kept, move || {
             first();
             gpu.settle();
         });

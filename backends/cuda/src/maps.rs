@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_core::device::{CancelToken, DeviceError, offload};
 use portcullis_core::map::Declaration;
-use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::map::layout::Layout;
 
 use crate::api::Code;
@@ -48,7 +48,7 @@ impl Maps {
         unsafe { self.0[map].bring_back(at * 4, &copy, 0, bytes, stream) }.map_err(failed)?;
         let copy = gpu.finish(stream, copy, failed)?;
         // SAFETY: the copy has ended.
-        Ok(offload::words(unsafe { copy.bytes(0, bytes) }).collect())
+        Ok(offload::le_words(unsafe { copy.bytes(0, bytes) }).collect())
     }
 
     /// Writes some of a map's words, which lie in it. No batch is in flight.

@@ -6,7 +6,7 @@ mod records;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::Offload;
+use portcullis_core::device::offload::OffloadSession;
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
@@ -22,7 +22,7 @@ use crate::wait;
 pub use records::CudaRecords;
 
 /// A program whose kernel can be run over packets that are in the device's memory already.
-pub struct KernelTimer(Offload<Pipelined>);
+pub struct KernelTimer(OffloadSession<Pipelined>);
 
 impl KernelTimer {
     /// Loads a program as [`Device::load`](portcullis_core::device::Device::load) does.
@@ -33,7 +33,7 @@ impl KernelTimer {
         let options = LoadOptions::default();
         let (gpu, loaded) = compile::load(device, program, Dispatch::Inline, &options)?;
         let (kind, effects) = (gpu.kind, loaded.effects);
-        Ok(KernelTimer(Offload::new(Pipelined::new(gpu, loaded).whole(), kind, effects, program, &options)?))
+        Ok(KernelTimer(OffloadSession::new(Pipelined::new(gpu, loaded).whole(), kind, effects, program, &options)?))
     }
 
     /// Runs the kernel `rounds` times over the batch, which is copied to the device before, and gives the time of a

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute};
 use portcullis_core::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, READS_IN_PLACE, RUNS_NO_FILTER,
-    Session, begin,
+    Session, load_initial_maps,
 };
 use portcullis_core::program::Program;
 
@@ -308,7 +308,7 @@ impl Device for CudaDevice {
         if let Some(reason) = &self.unfit {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.clone() });
         }
-        begin(program, session::load(self, program, options)?)
+        load_initial_maps(program, session::load(self, program, options)?)
     }
 }
 

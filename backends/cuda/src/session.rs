@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use portcullis_core::device::offload::Offload;
-use portcullis_core::device::{Device, DeviceError, Dispatch, Flows, LoadOptions, Session};
+use portcullis_core::device::offload::OffloadSession;
+use portcullis_core::device::{Device, DeviceError, Dispatch, FlowSession, LoadOptions, Session};
 use portcullis_core::program::Program;
 
 use crate::compile;
@@ -21,7 +21,7 @@ pub(crate) fn load(
     program: &Arc<Program>,
     options: &LoadOptions,
 ) -> Result<Box<dyn Session>, DeviceError> {
-    let dispatch = Dispatch::of(device.info(), options)?;
+    let dispatch = Dispatch::select(device.info(), options)?;
     if program.has_flows() && !matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined) {
         // Their kernels take packets side by side, and launches too.
         let reason = format!(
@@ -35,23 +35,23 @@ pub(crate) fn load(
     let (kind, effects) = (gpu.kind, loaded.effects);
     Ok(match dispatch {
         Dispatch::Inline | Dispatch::Pipelined => {
-            let session = Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options)?;
+            let session = OffloadSession::new(Pipelined::new(gpu, loaded), kind, effects, program, options)?;
             if program.has_flows() {
-                return Ok(dispatch.session(Flows::new(device, session, program, options)?));
+                return Ok(dispatch.wrap(FlowSession::new(device, session, program, options)?));
             }
-            dispatch.session(session)
+            dispatch.wrap(session)
         }
         Dispatch::Persistent => {
             let launcher = Posting::new(Ring::new(gpu, loaded)?, effects, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options)?)
+            Box::new(OffloadSession::new(launcher, kind, effects, program, options)?)
         }
         Dispatch::WaitValue => {
             let launcher = Posting::new(Queue::new(gpu, loaded)?, effects, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options)?)
+            Box::new(OffloadSession::new(launcher, kind, effects, program, options)?)
         }
         Dispatch::Graph => {
             let launcher = Graphs::new(gpu, loaded, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options)?)
+            Box::new(OffloadSession::new(launcher, kind, effects, program, options)?)
         }
     })
 }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::SILENCE;
+use portcullis_core::device::offload::LAUNCH_TIMEOUT;
 use portcullis_core::device::{CancelToken, DeviceError};
 
 /// How long nothing but asking is done.
@@ -43,10 +43,10 @@ pub(crate) fn until(
         if cancel.is_cancelled() {
             return Err(DeviceError::Cancelled);
         }
-        if waited >= SILENCE {
+        if waited >= LAUNCH_TIMEOUT {
             return Err(DeviceError::Failed {
                 device: device.into(),
-                reason: format!("no answer for {} s: the device or its driver has died", SILENCE.as_secs()),
+                reason: format!("no answer for {} s: the device or its driver has died", LAUNCH_TIMEOUT.as_secs()),
             });
         }
         pause(waited);

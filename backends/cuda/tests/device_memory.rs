@@ -9,10 +9,12 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Done, Imported, LoadOptions, Session};
-use portcullis_core::interp::Interp;
+use portcullis_core::device::{CancelToken, Completion, Device, DeviceError, Dispatch, Imported, LoadOptions, Session};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Descriptor, DeviceView, Metadata, READABLE_PAST_END, ROOM, Room, Span};
+use portcullis_core::packet::{
+    Arena, Batch, Descriptor, DeviceView, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span,
+};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cuda::memory::{DeviceBuffer, EVERY_DEVICE, Gpu};
 
@@ -41,7 +43,7 @@ impl Packets {
         for number in 0..count {
             // Every frame once: the factor is odd and the number of frames a power of two, or they descend.
             let frame = if count.is_power_of_two() { number.wrapping_mul(77) % count } else { count - 1 - number };
-            let d = Descriptor { offset: frame * FRAME + ROOM, length: 14 + next() % 240 };
+            let d = Descriptor { offset: frame * FRAME + RESIZE_ROOM, length: 14 + next() % 240 };
             let packet = &mut memory[d.offset as usize..][..d.length as usize];
             let ethertype = [[0x08, 0x00], [0x86, 0xdd], [0x81, 0x00]][next() as usize % 3];
             packet[12..14].copy_from_slice(&ethertype);
@@ -62,13 +64,13 @@ impl Packets {
         // SAFETY: no two packets have a frame in common, and nobody else uses the memory before the batch is back.
         let batch = unsafe {
             let (descriptors, metadata) = (self.descriptors.clone(), self.metadata.clone());
-            Batch::from_frames(span.clone(), descriptors, metadata, Room::Both, Box::new(()))
+            Batch::from_frames(span.clone(), descriptors, metadata, ResizeRoom::Both, Box::new(()))
         };
         batch.unwrap()
     }
 
     /// Filtered by the interpreter.
-    fn filtered(&self, session: &mut Box<dyn Session>) -> Done {
+    fn filtered(&self, session: &mut Box<dyn Session>) -> Completion {
         let mut arena = Arena::new(self.memory.len()).unwrap();
         arena.copy_from_slice(&self.memory);
         session.run(self.batch(arena.span())).unwrap()
@@ -121,7 +123,7 @@ const MOVES: &str = "fn xdp_filter(pkt: u32) -> u32 {
 }";
 
 /// The batch came back as the interpreter's did, its bytes in the device's memory, and nothing else there has changed.
-fn check(done: &Done, memory: &DeviceBuffer, packets: &Packets, want: &Done, what: &str) {
+fn check(done: &Completion, memory: &DeviceBuffer, packets: &Packets, want: &Completion, what: &str) {
     assert_eq!(done.verdicts, want.verdicts, "{what}");
     assert_eq!(done.batch.descriptors(), want.batch.descriptors(), "{what}: ends");
     let mut now = vec![0; memory.size()];
@@ -131,7 +133,7 @@ fn check(done: &Done, memory: &DeviceBuffer, packets: &Packets, want: &Done, wha
         let bytes = &now[d.offset as usize..][..d.length as usize];
         assert!(bytes == want.batch.packet(number), "{what}: packet {number}");
         // Filters that move no end have no business in the rooms.
-        let room = if want.batch.descriptors() == packets.descriptors { 0 } else { ROOM };
+        let room = if want.batch.descriptors() == packets.descriptors { 0 } else { RESIZE_ROOM };
         owned[(before.offset - room) as usize..(before.offset + before.length + room) as usize].fill(true);
     }
     let untouched = (0..now.len()).all(|at| owned[at] || now[at] == packets.memory[at]);
@@ -150,7 +152,7 @@ fn every_method_filters_packets_where_they_are() {
     stocks.extend([("all", compiled(ALL)), ("moves", compiled(MOVES))]);
     for (name, program) in stocks {
         for dispatch in Dispatch::ALL {
-            let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+            let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
             let mut session = device().load(&program, &options(dispatch)).unwrap();
             // Sizes around those of a block and an entry, and of several; in one memory, as frames come again and again.
             let largest = Packets::new(8192, 5);
@@ -180,7 +182,7 @@ fn batches_in_both_memories_take_turns_in_a_session() {
     }
     let (gpu, program) = (Gpu::open(0).unwrap(), compiled(ALL));
     for dispatch in Dispatch::ALL {
-        let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
         let mut session = device().load(&program, &options(dispatch)).unwrap();
         for round in 0..4 {
             let packets: Vec<_> = (0..session.depth() as u32).map(|n| Packets::new(300 + 50 * n, round + n)).collect();
@@ -239,7 +241,7 @@ fn no_byte_of_a_packet_is_copied_and_what_cards_write_is_seen() {
     );
     let (gpu, mut packets) = (Gpu::open(0).unwrap(), Packets::new(COUNT, 3));
     let mut session = device().load(&program, &options(dispatch.parse().unwrap())).unwrap();
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let (_memory, span) = in_device(&gpu, &packets);
     for _ in 0..ROUNDS {
         let done = session.run(packets.batch(&span)).unwrap();
@@ -260,7 +262,7 @@ fn memory_that_both_see_is_filtered_where_it_is() {
         return passes(TEST, "");
     }
     let (gpu, program, packets) = (Gpu::open(0).unwrap(), compiled(MOVES), Packets::new(500, 9));
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let want = packets.filtered(&mut reference);
     for dispatch in Dispatch::ALL {
         let mut session = device().load(&program, &options(dispatch)).unwrap();
@@ -322,7 +324,7 @@ fn what_a_session_does_not_reach_is_refused_and_comes_back() {
     }
     // Filters that move packets take them wherever they begin.
     let program = compiled(MOVES);
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     packets.descriptors.iter_mut().zip(0..).for_each(|(d, number)| d.offset += number % 4);
     for dispatch in Dispatch::ALL {
         memory.write(0, &packets.memory).unwrap();
@@ -349,9 +351,9 @@ fn flows_stay_in_order_there_and_leave_one_sided_batches_to_nobody() {
          }",
     );
     let gpu = Gpu::open(0).unwrap();
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-    let one_sided: Arc<dyn Device> = Arc::new(Interp::new());
-    let options = LoadOptions { one_sided: Some(one_sided), ..options(Dispatch::Pipelined) };
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let elephant_flow_device: Arc<dyn Device> = Arc::new(InterpDevice::new());
+    let options = LoadOptions { elephant_flow_device: Some(elephant_flow_device), ..options(Dispatch::Pipelined) };
     let mut session = device().load(&program, &options).unwrap();
     // Of one flow each, as the other device takes from the host's memory; in between some that it does not reach.
     for (round, on_host) in [true, true, true, false, true, true, true, false, false, true].into_iter().enumerate() {
@@ -389,7 +391,7 @@ fn a_device_that_fails_ends_the_session_and_another_goes_on() {
         let (memory, span) = in_device(&gpu, &packets);
         let mut session = device().load(&program, &options)?;
         let done = session.run(packets.batch(&span))?;
-        let mut reference = Interp::new().load(&program, &LoadOptions::default())?;
+        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default())?;
         check(&done, &memory, &packets, &packets.filtered(&mut reference), dispatch.as_str());
         Ok::<_, DeviceError>(())
     };

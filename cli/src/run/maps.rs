@@ -168,7 +168,7 @@ impl MapArgs {
                 return wrong(what);
             }
             match file {
-                None if !program.maps().iter().any(Declaration::is_lasting) => {
+                None if !program.maps().iter().any(Declaration::is_persistent) => {
                     return wrong("the filter has no maps that anything could be carried over in".into());
                 }
                 _ if device.id == "noop" => {

@@ -107,7 +107,7 @@ impl State {
 
 /// The maps that are carried over, with their numbers.
 fn lasting(program: &Program) -> impl Iterator<Item = (usize, &Declaration)> {
-    program.maps().iter().enumerate().filter(|(_, map)| map.is_lasting())
+    program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent())
 }
 
 /// The file, if it is there.

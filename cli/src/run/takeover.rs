@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis::control::ReloadReport;
 use portcullis::device::{DeviceError, DeviceInfo, Session};
-use portcullis::map::{Declaration, Kind, Table};
+use portcullis::map::{Declaration, MapKind, Table};
 use portcullis::map_file::text::ParsedRows;
 use portcullis::map_file::{Entries, restore_entries, state};
 use portcullis::pipeline::Broadcasts;
@@ -43,12 +43,12 @@ impl Takeover {
         let watched = watched(args, &program)?;
         let mut told = ReloadReport { filter: name, ..ReloadReport::default() };
         let mut carried = Vec::new();
-        for (to, map) in program.maps().iter().enumerate().filter(|(_, map)| map.is_lasting()) {
+        for (to, map) in program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent()) {
             let from = old.maps().iter().position(|before| is_same(before, map));
             if from.is_some() { &mut told.carried } else { &mut told.empty }.push(map.name.clone());
             carried.extend(from.map(|from| (from, to)));
         }
-        let lasting = (0..old.maps().len()).filter(|&number| old.maps()[number].is_lasting());
+        let lasting = (0..old.maps().len()).filter(|&number| old.maps()[number].is_persistent());
         let gone = lasting.filter(|number| carried.iter().all(|(from, _)| from != number));
         told.gone.extend(gone.map(|number| old.maps()[number].name.clone()));
         Ok(Takeover { program, watched, carried, told })
@@ -112,10 +112,10 @@ fn carry(
 ) -> Result<(), Failure> {
     let is_the_same = match map.kind {
         // Of a filter that only reads its values, prefixes share those that are equal.
-        Kind::Lpm => old.read_only == map.read_only,
+        MapKind::Lpm => old.read_only == map.read_only,
         // What an object has removed keeps its value in memory, and filters in text find zeros where they make an entry.
-        Kind::Hash | Kind::LruHash => old.typed.is_none() || map.typed.is_some(),
-        Kind::Array | Kind::Counter => true,
+        MapKind::Hash | MapKind::LruHash => old.typed.is_none() || map.typed.is_some(),
+        MapKind::Array | MapKind::Counter => true,
     };
     if is_the_same {
         return Ok(session.set_map_words(to, 0, &words)?);

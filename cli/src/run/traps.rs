@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use portcullis::device::{DeviceError, Session};
 use portcullis::lang::xdp::ProgramSite;
-use portcullis::map::{self, Kind};
+use portcullis::map::{self, MapKind};
 use portcullis::packet::Action;
 use portcullis::program::Program;
 use serde::{Deserialize, Serialize};
@@ -107,13 +107,13 @@ pub struct Traps {
 impl Traps {
     /// Begins with what comes from now on.
     pub fn begin(program: &Arc<Program>, session: &mut dyn Session) -> Result<Traps, DeviceError> {
-        let counts = |map: &map::Declaration| map.kind == Kind::Counter && map.notes.is_some();
+        let counts = |map: &map::Declaration| map.kind == MapKind::Counter && map.annotations.is_some();
         let map = program.maps().iter().position(counts);
         let facts = program.facts();
         let mut traps = Traps {
             program: program.clone(),
             may_exhaust: facts.may_exhaust(program.fuel()),
-            may_return: facts.returns.contains(Action::Aborted),
+            may_return: facts.returned_verdicts.contains(Action::Aborted),
             map,
             base: Vec::new(),
             before: Vec::new(),

@@ -16,7 +16,7 @@ use super::parser::ParsedListing;
 use crate::ir::builder::{Builder, Value};
 use crate::ir::structure::emit::{Blocks, Types, emit};
 use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::{FILTER, prelude};
+use crate::lang::{FILTER_FUNCTION, prelude};
 use crate::packet::Verdict;
 
 /// Builds the filter's module: the prelude and the filter function.
@@ -29,7 +29,7 @@ pub(super) fn lower(cfg: &Cfg, listing: &ParsedListing) -> Result<Module, TooDee
     let types = Types::of(&mut module);
     let prelude_functions = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
     let mut b = Builder::default();
-    b.function.name = Some(FILTER.to_owned());
+    b.function.name = Some(FILTER_FUNCTION.to_owned());
     b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
     b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
     let packet = b.add(Expression::FunctionArgument(0));

@@ -7,16 +7,16 @@ mod scan;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
-use super::{Diagnostic, Diagnostics, FILTER, MAX_SOURCE, Source, on_large_stack, prelude};
+use super::{Diagnostic, Diagnostics, FILTER_FUNCTION, MAX_SOURCE, Source, prelude, run_on_large_stack};
 use crate::diagnostics::too_long;
-use crate::map::{self, declare::Comments};
+use crate::map::{self, declaration::CommentSyntax};
 use crate::program::{CAPABILITIES, Program, ProgramOptions};
 
 pub use expanded_size::{MAX_CONSTANT_EXPRESSIONS, MAX_TYPE_SCALARS};
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
 
 /// Parses, validates and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the text that were found, with their places.
@@ -24,33 +24,33 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
     if source.text.len() > MAX_SOURCE {
         return Err(Diagnostics::one(source, too_long()));
     }
-    on_large_stack(source, || compile_here(source, options))?
+    run_on_large_stack(source, || compile_here(source, options))?
 }
 
 /// [`compile`] on the current thread's stack.
 fn compile_here(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let rejected = |errors| Diagnostics { source: source.clone(), errors };
-    let maps = map::declare::declarations(&source.text, Comments::Wgsl).map_err(rejected)?;
+    let maps = map::declaration::declarations(&source.text, CommentSyntax::Wgsl).map_err(rejected)?;
     let declared = scan::scan(&source.text, !maps.is_empty()).map_err(rejected)?;
-    let is_filter = |d: &&scan::Declaration| source.text[d.name.clone()] == *FILTER;
+    let is_filter = |d: &&scan::Declaration| source.text[d.name.clone()] == *FILTER_FUNCTION;
     match declared.iter().find(is_filter) {
         Some(filter) if filter.keyword == "fn" => {}
         other => return Err(Diagnostics::one(source, no_filter(other.map(|d| d.name.clone())))),
     }
     // The prelude follows the filter so that the filter's lines keep their numbers.
-    let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::text(&maps));
+    let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::wgsl_text(&maps));
     let mut frontend = Frontend::new_with_options(Options { parse_doc_comments: false, capabilities: CAPABILITIES });
     let module = frontend.parse(&text).map_err(|error| Diagnostics::one(source, explain(source, &error)))?;
     Program::new(source, module, maps, options)
 }
 
 fn no_filter(other: Option<std::ops::Range<usize>>) -> Diagnostic {
-    let error = Diagnostic::new(format!("there is no function `{FILTER}`"));
+    let error = Diagnostic::new(format!("there is no function `{FILTER_FUNCTION}`"));
     let error = match other {
         Some(place) => error.at(place, "this is not a function"),
         None => error,
     };
-    error.note(format!("a filter is `fn {FILTER}(pkt: u32) -> u32 {{ ... }}`"))
+    error.note(format!("a filter is `fn {FILTER_FUNCTION}(pkt: u32) -> u32 {{ ... }}`"))
 }
 
 /// Converts naga's error. Places in the prelude, which follows the filter's text, cannot be shown

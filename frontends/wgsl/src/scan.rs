@@ -13,7 +13,7 @@ use super::expanded_size::check_expanded_sizes;
 use super::lexer::{Token, TokenKind, tokenize};
 use crate::lang::{Diagnostic, prelude};
 use crate::map;
-use crate::map::declare::Comments;
+use crate::map::declaration::CommentSyntax;
 
 /// Maximum depth of an expression, and of nested blocks, where every `else if` counts as one level.
 pub const MAX_DEPTH: usize = 256;
@@ -100,10 +100,10 @@ static PRELUDE_NAMES: LazyLock<PreludeNames> = LazyLock::new(|| PreludeNames::of
 /// Names of the prelude with maps of every kind: a filter that has any map must not redeclare what
 /// their functions use.
 static PRELUDE_NAMES_WITH_MAPS: LazyLock<PreludeNames> = LazyLock::new(|| {
-    let kinds = map::Kind::ALL.into_iter().zip(1..);
-    let maps: String = kinds.map(|(kind, number)| map::declare::example(kind, number)).collect();
-    let maps = map::declare::declarations(&maps, Comments::Wgsl).expect("the example maps parse");
-    PreludeNames::of(format!("{}{}", prelude::TEXT, map::text(&maps)).leak())
+    let kinds = map::MapKind::ALL.into_iter().zip(1..);
+    let maps: String = kinds.map(|(kind, number)| map::declaration::example_declaration(kind, number)).collect();
+    let maps = map::declaration::declarations(&maps, CommentSyntax::Wgsl).expect("the example maps parse");
+    PreludeNames::of(format!("{}{}", prelude::TEXT, map::wgsl_text(&maps)).leak())
 });
 
 impl PreludeNames {

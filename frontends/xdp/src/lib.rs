@@ -34,11 +34,11 @@ pub use parameters::{GlobalVariable, globals};
 use rejection::Listing;
 
 use super::nearest::nearest;
-use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
-use crate::map::declare::MAX_MAPS;
+use super::{Diagnostic, Diagnostics, Source, prelude, run_on_large_stack};
+use crate::map::declaration::MAX_MAPS;
 use crate::map::layout::Layout;
-use crate::map::{Declaration, Kind, Note, Notes, Table};
-use crate::program::{Initial, Program, ProgramOptions};
+use crate::map::{Annotation, Annotations, Declaration, MapKind, Table};
+use crate::program::{InitialMapWords, Program, ProgramOptions};
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
 #[derive(Debug)]
@@ -102,13 +102,13 @@ pub struct ProgramSite {
 
 impl ProgramSite {
     /// What a map that counts traps says of its entries.
-    fn notes(all: &[ProgramSite]) -> Notes {
+    fn notes(all: &[ProgramSite]) -> Annotations {
         let note = |it: &ProgramSite| {
             let (file, line) = it.line.as_ref().map(|(file, line)| (file.as_str(), *line)).unzip();
-            let text = [it.function.as_str(), &it.instruction].map(Note::from);
+            let text = [it.function.as_str(), &it.instruction].map(Annotation::from);
             text.into_iter().chain([file.into(), line.into(), it.reason.into()]).collect()
         };
-        Notes {
+        Annotations {
             columns: vec!["function", "instruction", "file", "line", "reason"],
             rows: all.iter().map(note).collect(),
         }
@@ -144,12 +144,16 @@ impl<'o> Linked<'o> {
         (section, first): (usize, usize),
         rings: Vec<events::EventRing>,
         (fib, besides): (fib::Maps, usize),
-    ) -> (ObjectInfo, Vec<Initial>) {
+    ) -> (ObjectInfo, Vec<InitialMapWords>) {
         let object = self.object;
         let name = |section, at| object.function_at(section, at).map(|it| object.functions[it].name.clone());
         let used: Vec<&MapInfo> = flow.shared.used.iter().map(|&map| &self.maps[usize::from(map)]).collect();
         let initial = used.iter().enumerate().flat_map(|(map, info)| {
-            self.initial(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
+            self.initial(info).into_iter().map(move |(offset, words)| InitialMapWords {
+                map,
+                offset,
+                words: words.into(),
+            })
         });
         let maps =
             used.iter().map(|info| Some(info.definition.clone())).chain(std::iter::repeat_n(None, besides)).collect();
@@ -206,7 +210,7 @@ impl<'o> Linked<'o> {
         let layout = Layout::of(&info.declaration());
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
         if let Some(data) = data {
-            return vec![(layout.at(0), data.chunks(4).map(word).collect())];
+            return vec![(layout.slot_offset(0), data.chunks(4).map(word).collect())];
         }
         if slots.is_empty() {
             return Vec::new();
@@ -232,7 +236,7 @@ impl<'o> Linked<'o> {
         slots
             .filter_map(|slot| {
                 let number = number(&slot.symbol)?;
-                Some((layout.at(slot.index), vec![number as u32 + 1]))
+                Some((layout.slot_offset(slot.index), vec![number as u32 + 1]))
             })
             .collect()
     }
@@ -297,7 +301,7 @@ pub fn compile_object(
     let given = &options.parameters;
     let mut set = object.clone();
     let options = parameters::set(&mut set, options)?;
-    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
+    run_on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
 }
 
 /// Compiles a program of an object in which everything is set that was `given`.
@@ -357,8 +361,8 @@ fn compile_here(
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
         let traps = linked.sites(flow.shared.sites.all());
-        let counter = Declaration::new(lower::emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
-        declared.push(Declaration { notes: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
+        let counter = Declaration::new(lower::emit::TRAPS, MapKind::Counter, 1, 2, traps.len() as u32);
+        declared.push(Declaration { annotations: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
     }
     let listing = Listing::of(object);
     let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, TryRecvError, TrySend
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Done, Session};
+use portcullis_core::device::{CancelToken, Completion, DeviceError, Dispatch, Session};
 use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use tracing::Span;
@@ -368,7 +368,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
         Ok(true)
     }
 
-    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts
             && let Some(redirect_groups) = broadcasts.resolve(session, done)?
         {

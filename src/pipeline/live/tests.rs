@@ -3,8 +3,8 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::device::{Device, Done, LoadOptions};
-use portcullis_core::interp::Interp;
+use portcullis_core::device::{Completion, Device, LoadOptions};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
@@ -253,7 +253,7 @@ fn run_with(
         waits.push(receiver.waits.clone());
         stats.push(Arc::new(LaneStats::default()));
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
-        let session = Interp::new().load(program, &options).unwrap();
+        let session = InterpDevice::new().load(program, &options).unwrap();
         let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
         lanes.push(LiveLane { lane, session, commands, broadcasts: None });
     }

@@ -561,7 +561,7 @@ impl<'a> Codegen<'a, '_> {
 
     /// What a function of the prelude is, unless it is one whose body is compiled.
     fn intrinsic_of(&self, function: Handle<naga::Function>) -> Option<Intrinsic> {
-        self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_of_maps())
+        self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_map_function())
     }
 
     pub(super) fn branchless(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<Outcome> {

@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLockReadGuard};
 
-use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part, SILENCE};
-use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::Site;
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::offload::{
+    ChunkView, DRAIN_TIMEOUT, KernelEffects, LAUNCH_TIMEOUT, Launcher, VerdictColumns,
+};
+use portcullis_core::device::transfer_planner::BatchMemory;
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
@@ -35,7 +37,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub fn of(slot: &Slot, effects: Effects, first: usize, count: usize) -> Entry {
+    pub fn of(slot: &Slot, effects: KernelEffects, first: usize, count: usize) -> Entry {
         let bytes = slot.bytes_of(effects, first..first + count);
         Entry {
             given: slot.given().address(),
@@ -159,8 +161,8 @@ pub(crate) trait Answering: Resident + Sized + 'static {
     /// Packets in an entry of a batch of which the kernel sees none.
     fn unseen(&self) -> usize;
 
-    /// See [`Launcher::parts`].
-    fn parts(&self) -> usize;
+    /// See [`Launcher::max_chunks`].
+    fn max_chunks(&self) -> usize;
 
     fn gpu(&self) -> &Arc<Gpu>;
 
@@ -204,7 +206,7 @@ pub(crate) trait Answering: Resident + Sized + 'static {
 
 /// A session's launcher over such kernels.
 pub(crate) struct Posting<K: Answering> {
-    effects: Effects,
+    effects: KernelEffects,
     /// Packets and bytes in an entry of the batch that is being cut.
     sizes: (usize, u64),
     cancel: CancelToken,
@@ -212,14 +214,14 @@ pub(crate) struct Posting<K: Answering> {
 }
 
 impl<K: Answering> Posting<K> {
-    pub fn new(kernels: Arc<K>, effects: Effects, cancel: &CancelToken) -> Posting<K> {
+    pub fn new(kernels: Arc<K>, effects: KernelEffects, cancel: &CancelToken) -> Posting<K> {
         Posting { effects, sizes: kernels.sizes(0), cancel: cancel.clone(), kernels }
     }
 
     /// Gives the kernels up; whether they have left soon.
     fn closes(&self) -> bool {
         self.kernels.close();
-        wait::within(GRACE, None, || self.kernels.leaves())
+        wait::within(DRAIN_TIMEOUT, None, || self.kernels.leaves())
     }
 }
 
@@ -241,37 +243,37 @@ impl<K: Answering> Launcher for Posting<K> {
         &self.kernels.gpu().id
     }
 
-    fn reaches(&self, span: &Span) -> bool {
+    fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host() || View::of(span, self.id()).is_some()
     }
 
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(InPlace::announced(span, self.id()))
     }
 
-    fn site(&mut self, batch: &Batch, _: bool) -> Site<InPlace> {
+    fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<InPlace> {
         self.sizes = self.kernels.sizes(batch.len());
-        InPlace::site(batch, self.id())
+        InPlace::batch_memory(batch, self.id())
     }
 
-    fn bounds(&self, layout: Layout) -> Bounds {
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
         let (packets, bytes) = self.sizes;
-        let packets = if layout == Layout::Unseen { self.kernels.unseen() } else { packets };
-        InPlace::bounds(layout, packets, bytes)
+        let packets = if layout == PacketLayout::NoAccess { self.kernels.unseen() } else { packets };
+        InPlace::chunk_limits(layout, packets, bytes)
     }
 
-    fn parts(&self) -> usize {
-        self.kernels.parts()
+    fn max_chunks(&self) -> usize {
+        self.kernels.max_chunks()
     }
 
-    fn buffers(&self) -> Slot {
+    fn new_buffers(&self) -> Slot {
         Slot::default()
     }
 
-    fn make_room(
+    fn reserve_chunks(
         &mut self,
-        parts: &mut dyn Iterator<Item = Part<'_, InPlace>>,
-        effects: Effects,
+        parts: &mut dyn Iterator<Item = ChunkView<'_, InPlace>>,
+        effects: KernelEffects,
         slots: &mut [Slot],
     ) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
@@ -289,7 +291,12 @@ impl<K: Answering> Launcher for Posting<K> {
         Ok(())
     }
 
-    fn upload(&mut self, part: &Part<'_, InPlace>, effects: Effects, slot: &mut Slot) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        part: &ChunkView<'_, InPlace>,
+        effects: KernelEffects,
+        slot: &mut Slot,
+    ) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
         let shape = Shape::of_slot(part, effects);
         let reserved = slot.reserve(&gpu.context, &shape, Inside::Given);
@@ -301,8 +308,8 @@ impl<K: Answering> Launcher for Posting<K> {
 
     fn launch(
         &mut self,
-        _: &Part<'_, InPlace>,
-        effects: Effects,
+        _: &ChunkView<'_, InPlace>,
+        effects: KernelEffects,
         slot: &mut Slot,
         first: usize,
         count: usize,
@@ -316,19 +323,19 @@ impl<K: Answering> Launcher for Posting<K> {
         self.kernels.answer(*ticket, cancel)
     }
 
-    fn verdicts(&mut self, _: usize, slot: &mut Slot, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(&mut self, _: usize, slot: &mut Slot, columns: &mut VerdictColumns) -> Result<(), DeviceError> {
         // SAFETY: the entry was answered (`Launcher`); the same below.
         unsafe { slot.verdicts(self.effects, columns) };
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(&mut self, _: usize, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { slot.ends() });
         Ok(())
     }
 
-    fn changed(&mut self, _: u64, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_packets(&mut self, _: u64, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { slot.changed() });
         Ok(())
@@ -342,15 +349,15 @@ impl<K: Answering> Launcher for Posting<K> {
         self.kernels.maps().write(self.kernels.gpu(), map, at, words)
     }
 
-    fn settle(&mut self) {
-        while !wait::within(SILENCE, None, || self.kernels.leaves()) {}
+    fn wait_idle(&mut self) {
+        while !wait::within(LAUNCH_TIMEOUT, None, || self.kernels.leaves()) {}
     }
 
-    fn settles(&mut self, _: &[&u64], _: bool) -> bool {
+    fn try_drain(&mut self, _: &[&u64], _: bool) -> bool {
         self.closes()
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         self.kernels.abandon((kept, self.kernels.clone()));
     }
 }

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph_st, CUgraphExec_st, CUgraphNode, CUgraphNode_st, CUmemorytype,
 };
-use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part};
-use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::Site;
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::offload::{ChunkView, DRAIN_TIMEOUT, KernelEffects, Launcher, VerdictColumns};
+use portcullis_core::device::transfer_planner::BatchMemory;
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
@@ -35,7 +35,7 @@ const BYTES: u64 = 64 << 20;
 
 /// A compiled filter, with what it takes to launch it.
 pub(crate) struct Graphs {
-    effects: Effects,
+    effects: KernelEffects,
     cancel: CancelToken,
     /// Slots made so far: each takes the next stream.
     made: AtomicUsize,
@@ -75,33 +75,38 @@ impl Launcher for Graphs {
         &self.gpu.id
     }
 
-    fn reaches(&self, span: &Span) -> bool {
+    fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host() || View::of(span, self.id()).is_some()
     }
 
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(InPlace::announced(span, self.id()))
     }
 
-    fn site(&mut self, batch: &Batch, _: bool) -> Site<InPlace> {
-        InPlace::site(batch, self.id())
+    fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<InPlace> {
+        InPlace::batch_memory(batch, self.id())
     }
 
-    fn bounds(&self, layout: Layout) -> Bounds {
-        InPlace::bounds(layout, PACKETS, BYTES)
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
+        InPlace::chunk_limits(layout, PACKETS, BYTES)
     }
 
-    fn parts(&self) -> usize {
+    fn max_chunks(&self) -> usize {
         PARTS
     }
 
-    fn buffers(&self) -> Buffers {
+    fn new_buffers(&self) -> Buffers {
         let streams = [&self.gpu.kernels, &self.gpu.uploads, &self.gpu.downloads];
         let stream = streams[self.made.fetch_add(1, Ordering::Relaxed) % streams.len()].clone();
         Buffers { graph: None, slot: Slot::default(), stream, ended: Tickets::default(), last: None }
     }
 
-    fn upload(&mut self, part: &Part<'_, InPlace>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        part: &ChunkView<'_, InPlace>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         let shape = Shape::of_slot(part, effects);
         let _here = self.gpu.enter()?;
         let reserved = buffers.slot.reserve(&self.gpu.context, &shape, Inside::GivenAndAnswers);
@@ -120,8 +125,8 @@ impl Launcher for Graphs {
 
     fn launch(
         &mut self,
-        _: &Part<'_, InPlace>,
-        effects: Effects,
+        _: &ChunkView<'_, InPlace>,
+        effects: KernelEffects,
         buffers: &mut Buffers,
         first: usize,
         count: usize,
@@ -151,19 +156,29 @@ impl Launcher for Graphs {
         wait::until(&gpu.id, cancel, || ticket.has_come().map_err(|code| gpu.failed("the filter failed", code)))
     }
 
-    fn verdicts(&mut self, _: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
         // SAFETY: the launch was waited for (`Launcher`); the same below.
         unsafe { buffers.slot.verdicts(self.effects, columns) };
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { buffers.slot.ends() });
         Ok(())
     }
 
-    fn changed(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_packets(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { buffers.slot.changed() });
         Ok(())
@@ -177,15 +192,15 @@ impl Launcher for Graphs {
         self.kernel.maps.write(&self.gpu, map, at, words)
     }
 
-    fn settle(&mut self) {
+    fn wait_idle(&mut self) {
         self.gpu.settle();
     }
 
-    fn settles(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
-        wait::within(GRACE, None, || self.gpu.is_idle())
+    fn try_drain(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
+        wait::within(DRAIN_TIMEOUT, None, || self.gpu.is_idle())
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         self.gpu.abandon(kept, || ());
     }
 }
@@ -201,13 +216,13 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(slot: &Slot, effects: Effects, given: usize) -> Sizes {
+    fn of(slot: &Slot, effects: KernelEffects, given: usize) -> Sizes {
         // A copy of nothing is an error: where there is no byte, one is copied that nobody looks at.
         let size = |wanted: bool, bytes: usize| if wanted { bytes.max(1) } else { 0 };
         Sizes {
             given,
             answers: slot.returned_at.answers(),
-            ends: size(effects.moves_ends, slot.packets * 8),
+            ends: size(effects.resizes_packets, slot.packets * 8),
             changed: size(effects.writes_packets && slot.place == 0, slot.bytes),
         }
     }
@@ -328,7 +343,7 @@ struct Executable {
 
 impl Executable {
     /// A graph over a slot's memory, as large as the part that is in it.
-    fn new(kernel: &Arc<Loaded>, slot: &Slot, effects: Effects, stream: &Stream) -> Result<Executable, Code> {
+    fn new(kernel: &Arc<Loaded>, slot: &Slot, effects: KernelEffects, stream: &Stream) -> Result<Executable, Code> {
         let context = stream.context();
         // It may take memory of the device's.
         let (_quiet, driver) = (context.quiet()?, context.driver);

@@ -181,7 +181,7 @@ impl Answering for Ring {
         MOST_PACKETS
     }
 
-    fn parts(&self) -> usize {
+    fn max_chunks(&self) -> usize {
         PARTS
     }
 

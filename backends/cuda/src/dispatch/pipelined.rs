@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use portcullis_c_writer::Argument;
 use portcullis_cache::costs;
-use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, GRACE, Launcher};
-use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::{Reach, Site, TransferCosts};
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, DeviceTimes, KernelEffects, Launcher, VerdictColumns};
+use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
@@ -35,7 +35,7 @@ const BYTES: u64 = 256 << 20;
 pub(crate) struct Pipelined {
     pub loaded: Loaded,
     registrations: Registrations,
-    bounds: Bounds,
+    bounds: ChunkLimits,
     /// Somebody asked for the device's clock.
     clocks: bool,
     // Last: what was made on it goes first.
@@ -67,11 +67,11 @@ pub(crate) struct Memory {
     _registration: Option<Arc<Registration>>,
 }
 
-type Part<'a> = offload::Part<'a, Memory>;
+type ChunkView<'a> = offload::ChunkView<'a, Memory>;
 
 impl Pipelined {
     pub fn new(gpu: Arc<Gpu>, loaded: Loaded) -> Pipelined {
-        let bounds = Bounds { binding: BYTES, alignment: 4, packets: PACKETS };
+        let bounds = ChunkLimits { binding: BYTES, alignment: 4, packets: PACKETS };
         Pipelined { loaded, registrations: Registrations::default(), bounds, clocks: false, gpu }
     }
 
@@ -79,12 +79,12 @@ impl Pipelined {
     /// weigh more the shorter they are.
     #[must_use]
     pub fn whole(mut self) -> Pipelined {
-        self.bounds = Bounds { binding: u64::from(u32::MAX) & !3, alignment: 4, packets: u32::MAX as usize };
+        self.bounds = ChunkLimits { binding: u64::from(u32::MAX) & !3, alignment: 4, packets: u32::MAX as usize };
         self
     }
 
     /// Queues the kernel for `count` lanes of a part.
-    pub fn run(&self, part: &Part<'_>, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
+    pub fn run(&self, part: &ChunkView<'_>, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
         let slot = &buffers.slot;
         let (given, returned) = (slot.inside().address(), slot.answers().address());
         let (at, maps) = (slot.given_at, self.loaded.maps.addresses());
@@ -111,7 +111,7 @@ impl Pipelined {
         // SAFETY: the arguments are those that the writer has named, an address or a word each. The kernel stays within
         // its buffers, whatever the filter: it ends before lane `first + count`, for whose packets the slot has
         // descriptors, metadata and verdicts; packets it reaches at their bytes and rooms, which lie in the slot or in the
-        // batch's span (`Carver::carve`, `Batch::from_frames`, `plan::cut`), and in the `PAST_END` bytes behind. Indices into the filter's own arrays are clamped. The slot
+        // batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`, `chunk::split_batch`), and in the `OVERREAD_BYTES` bytes behind. Indices into the filter's own arrays are clamped. The slot
         // is the session's until the launch was waited for (`Launcher`).
         let launched = unsafe { kernel.launch(kernel.blocks_for(lanes), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.failed("does not launch the filter", code))
@@ -119,8 +119,8 @@ impl Pipelined {
 }
 
 /// The memory that the kernel finds the part's packets in, where it is the batch's own.
-fn in_place<'a>(part: &Part<'a>) -> Option<&'a Memory> {
-    part.import().filter(|_| part.layout() == Layout::InPlace)
+fn in_place<'a>(part: &ChunkView<'a>) -> Option<&'a Memory> {
+    part.import().filter(|_| part.layout() == PacketLayout::InPlace)
 }
 
 impl Launcher for Pipelined {
@@ -132,11 +132,11 @@ impl Launcher for Pipelined {
         &self.gpu.id
     }
 
-    fn reaches(&self, span: &Span) -> bool {
+    fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host() || View::of(span, &self.gpu.id).is_some()
     }
 
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         if View::of(span, &self.gpu.id).is_some() {
             return Ok(Imported::InPlace);
         }
@@ -144,7 +144,7 @@ impl Launcher for Pipelined {
         Ok(if registered { Imported::InPlace } else { Imported::Copied })
     }
 
-    fn site(&mut self, batch: &Batch, asked: bool) -> Site<Memory> {
+    fn batch_memory(&mut self, batch: &Batch, asked: bool) -> BatchMemory<Memory> {
         let (context, span) = (&self.gpu.context, batch.span());
         let view = View::of(span, &self.gpu.id);
         let registration = match view {
@@ -152,17 +152,17 @@ impl Launcher for Pipelined {
             None => self.registrations.get(context, span, asked || span.allocated() >= Registrations::WORTH_IT),
         };
         let (reach, address) = match (view, &registration) {
-            (Some(View { is_own: true, address }), _) => (Reach::Own, address),
-            (Some(View { is_own: false, address }), _) => (Reach::Bus, address),
-            (None, Some(registration)) => (Reach::Bus, registration.address()),
-            (None, None) => (Reach::Not, 0),
+            (Some(View { is_own: true, address }), _) => (MemoryReach::DeviceLocal, address),
+            (Some(View { is_own: false, address }), _) => (MemoryReach::Bus, address),
+            (None, Some(registration)) => (MemoryReach::Bus, registration.address()),
+            (None, None) => (MemoryReach::Unreachable, 0),
         };
-        let reached = reach != Reach::Not;
+        let reached = reach != MemoryReach::Unreachable;
         let import = reached.then(|| Memory { address, span: span.clone(), _registration: registration });
-        Site { reach, import, words: true, gathers: false }
+        BatchMemory { reach, import, word_aligned_only: true, gather_only: false }
     }
 
-    fn costs(&self) -> TransferCosts {
+    fn transfer_costs(&self) -> TransferCosts {
         let gpu = &*self.gpu;
         costs::device_costs(&gpu.about, || {
             let _here = gpu.enter().ok()?;
@@ -184,34 +184,39 @@ impl Launcher for Pipelined {
         })
     }
 
-    fn bounds(&self, layout: Layout) -> Bounds {
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
         match layout {
             // The kernel gets the span from its start, of which nothing is copied.
-            Layout::InPlace => Bounds { binding: u64::MAX, alignment: 1 << 32, ..self.bounds },
+            PacketLayout::InPlace => ChunkLimits { binding: u64::MAX, alignment: 1 << 32, ..self.bounds },
             _ => self.bounds,
         }
     }
 
-    fn buffers(&self) -> Buffers {
+    fn new_buffers(&self) -> Buffers {
         Buffers { clock: self.clocks.then(|| Clock::new(&self.gpu.context)), ..Buffers::default() }
     }
 
     /// What a kernel reads stays in the slot until it is written to for another part.
-    fn keeps(&self) -> bool {
+    fn can_reuse_uploads(&self) -> bool {
         true
     }
 
-    fn again(&mut self, _: &Part<'_>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn reuse_upload(&mut self, _: &ChunkView<'_>, _: KernelEffects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         if let Some(clock) = &mut buffers.clock {
             clock.start();
         }
         Ok(())
     }
 
-    fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        part: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         let (gpu, slot) = (&*self.gpu, &mut buffers.slot);
         let _here = gpu.enter()?;
-        let from = part.import().filter(|_| part.layout() == Layout::Copied && !part.bytes().is_empty());
+        let from = part.import().filter(|_| part.layout() == PacketLayout::Copied && !part.bytes().is_empty());
         let shape = Shape::of(part, effects, from.is_some());
         slot.reserve(&gpu.context, &shape, Inside::GivenAndAnswers).map_err(|code| gpu.no_room("a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
@@ -222,7 +227,7 @@ impl Launcher for Pipelined {
             clock.start();
         }
         // SAFETY: the slot's memory stays until the launch was waited for, and the batch's, with the registration, as
-        // long; the range lies in the span (`plan::cut`). Nobody else writes to those words meanwhile.
+        // long; the range lies in the span (`chunk::split_batch`). Nobody else writes to those words meanwhile.
         let bring_in = || unsafe {
             let given = slot.inside().bring_in(0, slot.given().host(), written, &gpu.uploads);
             match from {
@@ -248,8 +253,8 @@ impl Launcher for Pipelined {
 
     fn launch(
         &mut self,
-        part: &Part<'_>,
-        effects: Effects,
+        part: &ChunkView<'_>,
+        effects: KernelEffects,
         buffers: &mut Buffers,
         first: usize,
         count: usize,
@@ -281,7 +286,7 @@ impl Launcher for Pipelined {
         // SAFETY: the slot's memory stays until the launch was waited for, and nobody looks before.
         let bring_back = || unsafe {
             let mut queued = slot.answers().bring_back(0, slot.returned(), 0, back.answers(), stream);
-            if effects.moves_ends {
+            if effects.resizes_packets {
                 let ends = || slot.inside().bring_back(HEAD, slot.returned(), back.ends, slot.packets * 8, stream);
                 queued = queued.and_then(|()| ends());
             }
@@ -302,30 +307,40 @@ impl Launcher for Pipelined {
         wait::until(&gpu.id, cancel, || ticket.has_come().map_err(|code| gpu.failed("the filter failed", code)))
     }
 
-    fn keep_time(&mut self) -> bool {
+    fn enable_device_clock(&mut self) -> bool {
         self.clocks = true;
         true
     }
 
-    fn times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
         let _here = self.gpu.enter().ok()?;
         // What fails here fails again where it is told.
         buffers.clock.as_ref().and_then(|clock| clock.times().ok())
     }
 
-    fn verdicts(&mut self, _: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
         // SAFETY: the launch was waited for (`Launcher`); the same below.
         unsafe { buffers.slot.verdicts(self.loaded.effects, columns) };
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { buffers.slot.ends() });
         Ok(())
     }
 
-    fn changed(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_packets(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { buffers.slot.changed() });
         Ok(())
@@ -339,15 +354,15 @@ impl Launcher for Pipelined {
         self.loaded.maps.write(&self.gpu, map, at, words)
     }
 
-    fn settle(&mut self) {
+    fn wait_idle(&mut self) {
         self.gpu.settle();
     }
 
-    fn settles(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
-        wait::within(GRACE, None, || self.gpu.is_idle())
+    fn try_drain(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
+        wait::within(DRAIN_TIMEOUT, None, || self.gpu.is_idle())
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         self.gpu.abandon(kept, || ());
     }
 }

@@ -4,12 +4,12 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-use portcullis_core::device::offload::{Columns, Effects, Part, words};
-use portcullis_core::device::plan::{Bounds, Layout, PAST_END};
-use portcullis_core::device::planner::{Reach, Site};
+use portcullis_core::device::chunk::{ChunkLimits, OVERREAD_BYTES, PacketLayout};
+use portcullis_core::device::offload::{ChunkView, KernelEffects, VerdictColumns, le_words};
+use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach};
 use portcullis_core::device::{DeviceError, Imported};
-use portcullis_core::packet::gather::Store;
-use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Span};
+use portcullis_core::packet::gather::StorePolicy;
+use portcullis_core::packet::{Batch, Descriptor, Metadata, RESIZE_ROOM, Span};
 
 use crate::api::Code;
 use crate::context::Context;
@@ -36,7 +36,7 @@ pub(crate) struct Given {
 
 impl Given {
     /// Of a part with so many descriptors, packets and bytes of those.
-    pub fn of(effects: Effects, descriptors: usize, packets: usize, bytes: usize) -> Given {
+    pub fn of(effects: KernelEffects, descriptors: usize, packets: usize, bytes: usize) -> Given {
         let metadata = HEAD + rounded(descriptors * 8);
         let at = metadata + if effects.metadata { rounded(packets * size_of::<Metadata>()) } else { 0 };
         Given { metadata, packets: at, end: at + bytes }
@@ -53,10 +53,10 @@ pub(crate) struct Returned {
 }
 
 impl Returned {
-    pub fn of(effects: Effects, packets: usize, bytes: usize) -> Returned {
+    pub fn of(effects: KernelEffects, packets: usize, bytes: usize) -> Returned {
         let targets = rounded(packets);
         let ends = targets + if effects.redirects { rounded(packets * 4) } else { 0 };
-        let changed = ends + if effects.moves_ends { rounded(packets * 8) } else { 0 };
+        let changed = ends + if effects.resizes_packets { rounded(packets * 8) } else { 0 };
         Returned { targets, ends, changed, end: changed + if effects.writes_packets { bytes } else { 0 } }
     }
 
@@ -106,7 +106,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// `in_place`: the packets' bytes are copied from where they lie.
-    pub fn of<I>(part: &Part<'_, I>, effects: Effects, in_place: bool) -> Shape {
+    pub fn of<I>(part: &ChunkView<'_, I>, effects: KernelEffects, in_place: bool) -> Shape {
         let bytes = if part.is_copied() { (part.bytes().end - part.bytes().start) as usize } else { 0 };
         let given_at = Given::of(effects, part.descriptor_count(), part.packets(), bytes);
         Shape {
@@ -120,8 +120,8 @@ impl Shape {
     }
 
     /// Of a part for kernels that answer slots: its packets are in the slot, or in the device's own memory.
-    pub fn of_slot(part: &Part<'_, InPlace>, effects: Effects) -> Shape {
-        let place = part.import().filter(|_| part.layout() == Layout::InPlace);
+    pub fn of_slot(part: &ChunkView<'_, InPlace>, effects: KernelEffects) -> Shape {
+        let place = part.import().filter(|_| part.layout() == PacketLayout::InPlace);
         Shape { place: place.map_or(0, |place| place.0), ..Shape::of(part, effects, false) }
     }
 }
@@ -136,11 +136,11 @@ impl InPlace {
     /// In the host's memory too, where the device reaches that: a kernel's reads of a packet depend on each other, and each is
     /// a way over the bus and back, which is more than gathering the packets of a small batch takes the host (some 10 ns each,
     /// docs/design.md, section 7). Of what is gathered everything is read at once.
-    pub fn site(batch: &Batch, device: &str) -> Site<InPlace> {
+    pub fn batch_memory(batch: &Batch, device: &str) -> BatchMemory<InPlace> {
         // Kernels count on words, but for filters that move packets anyway.
         let own = View::of(batch.span(), device).filter(|view| view.is_own);
-        let reach = if own.is_some() { Reach::Own } else { Reach::Not };
-        Site { reach, import: own.map(|view| InPlace(view.address)), words: true, gathers: true }
+        let reach = if own.is_some() { MemoryReach::DeviceLocal } else { MemoryReach::Unreachable };
+        BatchMemory { reach, import: own.map(|view| InPlace(view.address)), word_aligned_only: true, gather_only: true }
     }
 
     /// How such memory is announced.
@@ -150,11 +150,11 @@ impl InPlace {
     }
 
     /// What bounds a part of so many packets, and so many bytes where they are in the slot.
-    pub fn bounds(layout: Layout, packets: usize, bytes: u64) -> Bounds {
+    pub fn chunk_limits(layout: PacketLayout, packets: usize, bytes: u64) -> ChunkLimits {
         match layout {
             // Kernels get the memory from its start.
-            Layout::InPlace => Bounds { binding: u64::MAX, alignment: 1 << 32, packets },
-            _ => Bounds { binding: bytes, alignment: 4, packets },
+            PacketLayout::InPlace => ChunkLimits { binding: u64::MAX, alignment: 1 << 32, packets },
+            _ => ChunkLimits { binding: bytes, alignment: 4, packets },
         }
     }
 }
@@ -163,7 +163,7 @@ impl Shape {
     /// Bytes of the device's memory for what is given. Filters may look past the last packet, and what they see there
     /// means nothing.
     fn inside(&self) -> usize {
-        self.given_at.end + PAST_END as usize
+        self.given_at.end + OVERREAD_BYTES as usize
     }
 }
 
@@ -203,13 +203,13 @@ impl Slot {
     ///
     /// # Safety
     /// The device has ended all that was queued with this slot.
-    pub unsafe fn write<I>(&mut self, part: &Part<'_, I>, effects: Effects, shape: &Shape) -> u64 {
+    pub unsafe fn write<I>(&mut self, part: &ChunkView<'_, I>, effects: KernelEffects, shape: &Shape) -> u64 {
         let at = self.given_at;
         // SAFETY: nothing is queued that uses it by the caller's promise, and the borrow ends here.
         let to = unsafe { self.given().bytes_mut(0, shape.written) };
         let as_they_are = cfg!(target_endian = "little")
-            && matches!(part.layout(), Layout::Copied | Layout::InPlace)
-            && !effects.moves_ends
+            && matches!(part.layout(), PacketLayout::Copied | PacketLayout::InPlace)
+            && !effects.resizes_packets
             && !part.is_ordered();
         if as_they_are {
             let descriptors = bytes_of(part.descriptors());
@@ -221,7 +221,7 @@ impl Slot {
             copy_each(part.metadata_bytes(), &mut to[at.metadata..]);
         }
         if shape.written == at.end && part.is_copied() {
-            part.copy_into(&mut to[at.packets..], Store::Streamed);
+            part.copy_into(&mut to[at.packets..], StorePolicy::Streamed);
         }
         let packets = self.packets;
         // SAFETY: as above.
@@ -236,18 +236,18 @@ impl Slot {
     }
 
     /// Where the bytes of these packets lie among the packets' bytes, rooms included. Packets lie one behind the other.
-    pub fn bytes_of(&self, effects: Effects, packets: Range<usize>) -> Range<usize> {
+    pub fn bytes_of(&self, effects: KernelEffects, packets: Range<usize>) -> Range<usize> {
         if self.place != 0 {
             return 0..0;
         }
         let start = |index: usize| {
-            if !effects.sees_packets || index >= self.packets {
+            if !effects.accesses_packets || index >= self.packets {
                 return self.bytes;
             }
             // SAFETY: the device only reads what is given.
             let offset = unsafe { self.given().bytes(HEAD + index * 8, 4) };
             let offset = u32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]) as usize;
-            (offset - if effects.moves_ends { ROOM as usize } else { 0 }) & !3
+            (offset - if effects.resizes_packets { RESIZE_ROOM as usize } else { 0 }) & !3
         };
         start(packets.start)..start(packets.end)
     }
@@ -268,12 +268,12 @@ impl Slot {
     ///
     /// # Safety
     /// All that was queued to write them has ended.
-    pub unsafe fn verdicts(&self, effects: Effects, columns: &mut Columns) {
+    pub unsafe fn verdicts(&self, effects: KernelEffects, columns: &mut VerdictColumns) {
         // SAFETY: by the caller's promise.
         unsafe {
             columns.append(self.returned().bytes(0, self.packets).iter().copied());
             if effects.redirects {
-                columns.append_targets(words(self.returned().bytes(self.returned_at.targets, self.packets * 4)));
+                columns.append_targets(le_words(self.returned().bytes(self.returned_at.targets, self.packets * 4)));
             }
         }
     }
@@ -330,18 +330,18 @@ fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]
 mod tests {
     use super::*;
 
-    const ALL: Effects = Effects {
-        sees_packets: true,
+    const ALL: KernelEffects = KernelEffects {
+        accesses_packets: true,
         writes_packets: true,
-        moves_ends: true,
+        resizes_packets: true,
         metadata: true,
         redirects: true,
         size: 1,
     };
-    const NONE: Effects = Effects {
-        sees_packets: false,
+    const NONE: KernelEffects = KernelEffects {
+        accesses_packets: false,
         writes_packets: false,
-        moves_ends: false,
+        resizes_packets: false,
         metadata: false,
         redirects: false,
         size: 1,

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::{GRACE, SILENCE};
+use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
 use portcullis_core::device::{CancelToken, DeviceError};
 
 use super::entries::{Answering, Entries, Entry, sending};
@@ -126,7 +126,7 @@ impl Queue {
             answered && state.posted.is_some_and(|posted| posted.elapsed() >= IDLE)
         };
         if is_idle(&self.state()) && !self.gpu.context.is_abandoned() {
-            wait::within(GRACE, None, || {
+            wait::within(DRAIN_TIMEOUT, None, || {
                 let mut state = self.state();
                 // Somebody may have posted a batch meanwhile.
                 !is_idle(&state) || self.lets_go(&mut state)
@@ -163,7 +163,7 @@ impl Answering for Queue {
         PACKETS
     }
 
-    fn parts(&self) -> usize {
+    fn max_chunks(&self) -> usize {
         AHEAD as usize
     }
 
@@ -214,6 +214,6 @@ impl Answering for Queue {
     /// for ever.
     fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
         let queue = self.clone();
-        self.gpu.abandon(kept, move || while !wait::within(SILENCE, None, || queue.leaves()) {});
+        self.gpu.abandon(kept, move || while !wait::within(LAUNCH_TIMEOUT, None, || queue.leaves()) {});
     }
 }

@@ -145,7 +145,7 @@ impl Gpu {
     /// [`READABLE_PAST_END`] bytes.
     ///
     /// Where kernels stay at the device this waits until they have left,
-    /// [`SILENCE`](portcullis_core::device::offload::SILENCE) at most.
+    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::SILENCE) at most.
     ///
     /// # Errors
     /// [`DeviceError::Refused`] for no bytes, and for an alignment that is none; [`DeviceError::Failed`] where there is no
@@ -187,7 +187,7 @@ impl Gpu {
     /// process. It is pinned as long as what comes back is there.
     ///
     /// Where kernels stay at the device this waits until they have left,
-    /// [`SILENCE`](portcullis_core::device::offload::SILENCE) at most.
+    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::SILENCE) at most.
     ///
     /// # Errors
     /// [`DeviceError::Failed`] where the driver refuses: a part of it is registered already, or there is more than may be.
@@ -426,7 +426,7 @@ impl HostRegistration {
     ///
     /// # Errors
     /// [`DeviceError::Failed`] where kernels do not leave the device within
-    /// [`SILENCE`](portcullis_core::device::offload::SILENCE), or the driver gives up: the memory has to stay then.
+    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::SILENCE), or the driver gives up: the memory has to stay then.
     pub fn unregister(mut self) -> Result<(), DeviceError> {
         let gpu = self.gpu.0.gpu.clone();
         let failed = |code| gpu.failed("does not let go of the host's memory", code);

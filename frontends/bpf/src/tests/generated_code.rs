@@ -5,7 +5,7 @@ use naga::Statement;
 use super::tcpdump_programs::{PROTOCHAIN, TCP_PORT_80};
 use super::*;
 use crate::lang::expression::parse;
-use crate::program::blocks;
+use crate::program::child_blocks;
 use crate::program::facts::Window;
 
 fn compile_text(text: &str) -> Program {
@@ -18,7 +18,7 @@ fn count(program: &Program, is: impl Fn(&Statement) -> bool) -> usize {
     let mut count = 0;
     while let Some(block) = all.pop() {
         count += block.iter().filter(|statement| is(statement)).count();
-        all.extend(block.iter().flat_map(blocks));
+        all.extend(block.iter().flat_map(child_blocks));
     }
     count
 }

@@ -124,7 +124,7 @@ fn pieces(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
 
 /// Where an entry of a ring begins.
 fn at(ring: &EventRing, entry: u32) -> usize {
-    layout::HEADER as usize + entry as usize * ring.stride() as usize
+    layout::HEADER_WORDS as usize + entry as usize * ring.stride() as usize
 }
 
 fn head(ring: &EventRing, session: &mut dyn Session) -> Result<u32, DeviceError> {

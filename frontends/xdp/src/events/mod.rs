@@ -16,7 +16,7 @@ use std::fmt;
 pub use drain::{EventCounts, EventReader};
 pub use print::{Argument, Print};
 
-use crate::map::{Declaration, Kind};
+use crate::map::{Declaration, MapKind};
 
 /// In the ring's first entry: how many records there were to be.
 pub const HEAD: usize = 0;
@@ -123,7 +123,7 @@ impl EventRing {
 
     /// The map that it lies in.
     pub(super) fn declaration(&self) -> Declaration {
-        let declared = Declaration::new(self.name.clone(), Kind::Array, 1, self.stride(), self.slots + 1);
+        let declared = Declaration::new(self.name.clone(), MapKind::Array, 1, self.stride(), self.slots + 1);
         Declaration { is_ring: true, ..declared }
     }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 pub use tables::{Interface, Neighbour, Route, RoutingTables, Row};
 
 use crate::map::Declaration;
-use crate::map::declare::{Comments, declarations};
+use crate::map::declaration::{CommentSyntax, declarations};
 
 /// The functions that stand for them.
 pub(super) const LOOKUP: &str = "x_fib_lookup";
@@ -116,7 +116,7 @@ pub(super) fn needed(
         let own = own.unwrap_or_default();
         text = text.replace(&format!("{}_", name.to_uppercase()), &format!("{own}_"));
         let line = format!("//! map {own}: {rest}");
-        let map = declarations(&line, Comments::Wgsl).ok().and_then(|mut maps| maps.pop());
+        let map = declarations(&line, CommentSyntax::Wgsl).ok().and_then(|mut maps| maps.pop());
         let map = map.expect("it is declared as maps are");
         *number = Some(taken.len() + declared.len());
         declared.push(Declaration { place: 0..0, ..map });

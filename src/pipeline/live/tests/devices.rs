@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use portcullis_core::device::{DeviceError, Imported, Relieved, SubmitError};
+use portcullis_core::device::{DeviceError, Imported, SubmitError, WithFallback};
 use portcullis_core::packet::Span;
 
 use super::*;
@@ -93,7 +93,7 @@ struct SlowSession {
     batch_time: Duration,
     ready: VecDeque<Instant>,
     packets: Arc<AtomicU64>,
-    relief: Option<Box<dyn Session>>,
+    fallback: Option<Box<dyn Session>>,
 }
 
 impl Session for SlowSession {
@@ -109,7 +109,7 @@ impl Session for SlowSession {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         if let Some(ready) = self.ready.pop_front() {
             thread::sleep(ready.saturating_duration_since(Instant::now()));
         }
@@ -124,8 +124,8 @@ impl Session for SlowSession {
         self.session.depth()
     }
 
-    fn relief(&mut self) -> Option<&mut dyn Session> {
-        self.relief.as_mut().map(|relief| &mut **relief as _)
+    fn fallback(&mut self) -> Option<&mut dyn Session> {
+        self.fallback.as_mut().map(|fallback| &mut **fallback as _)
     }
 }
 
@@ -173,7 +173,7 @@ fn a_failing_fallback_ends_the_lane_with_its_error() {
         fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
             Err(SubmitError { batch: Box::new(batch), error: DeviceError::Cancelled })
         }
-        fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
             Ok(None)
         }
         fn in_flight(&self) -> usize {
@@ -209,7 +209,7 @@ impl Session for PanickingSession {
         panic!("the panic of this test");
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(None)
     }
 

@@ -92,7 +92,7 @@ impl Service for Live {
 
     fn get_entry(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refusal> {
         let program = self.program.clone();
-        self.ask(move |session| portcullis::map::Single::new(session, map, &program.maps()[map], &key).get())
+        self.ask(move |session| portcullis::map::EntryAccess::new(session, map, &program.maps()[map], &key).get())
     }
 
     fn set_entry(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refusal> {
@@ -199,7 +199,7 @@ fn result<T>(swapped: &Receiver<Swapped<T>>) -> Result<T, Refusal> {
 
 /// Whether a session is of no more use.
 fn is_end(error: &DeviceError) -> bool {
-    matches!(error, DeviceError::Failed { .. } | DeviceError::Broken { .. } | DeviceError::Cancelled)
+    matches!(error, DeviceError::Failed { .. } | DeviceError::InvalidResult { .. } | DeviceError::Cancelled)
 }
 
 fn ending() -> Refusal {

@@ -10,8 +10,8 @@ use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Argument, Effect, Field, Id};
 use crate::lang::xdp::lower::privatize::How;
-use crate::map::layout::{HEADER, Layout};
-use crate::map::{Change, change_of};
+use crate::map::layout::{HEADER_WORDS, Layout};
+use crate::map::{AtomicOp, atomic_function_name};
 
 /// Linux' flag of updates under the value's `bpf_spin_lock`, which no map here has.
 const BPF_F_LOCK: u64 = 4;
@@ -456,7 +456,7 @@ impl Walk<'_, '_> {
         // The high half is one more than the entry's number.
         let place = self.code.by(Mul, high, stride);
         let place = self.code.binary(Add, place, word);
-        let at = self.code.by(Add, place, (HEADER + value).wrapping_sub(stride));
+        let at = self.code.by(Add, place, (HEADER_WORDS + value).wrapping_sub(stride));
         self.code.call_with(&get, &[at], Effect::Reads)
     }
 
@@ -556,7 +556,7 @@ impl Walk<'_, '_> {
     }
 
     fn put(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
-        self.change(map, Change::Put, &[entry, word, mask, bits]);
+        self.change(map, AtomicOp::ReplaceBits, &[entry, word, mask, bits]);
         self.set_own(map, entry, word, mask, bits);
     }
 
@@ -586,8 +586,8 @@ impl Walk<'_, '_> {
     }
 
     /// Changes a word of a value; what was there before.
-    pub(super) fn change(&mut self, map: u16, change: Change, arguments: &[Id]) -> Id {
-        let name = change_of(&self.linked.maps[usize::from(map)].name, change);
+    pub(super) fn change(&mut self, map: u16, change: AtomicOp, arguments: &[Id]) -> Id {
+        let name = atomic_function_name(&self.linked.maps[usize::from(map)].name, change);
         self.code.call_with(&name, arguments, Effect::Writes)
     }
 
