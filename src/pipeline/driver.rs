@@ -65,14 +65,14 @@ pub(super) trait Endpoints<S> {
 
     /// Called with each completed batch before [`deliver`](Endpoints::deliver), while the session's
     /// maps can be read for it.
-    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         let _ = (session, done);
         Ok(())
     }
 
     /// Takes a completed batch. With `by_fallback` the session's fallback filtered it, possibly
     /// ahead of batches submitted before.
-    fn deliver(&mut self, done: Done, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
+    fn deliver(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
 
     /// Runs what other threads want done with the session between two batches. Returns false if a
     /// command has to wait until no batch is in flight (`is_idle`); then nothing is submitted

@@ -120,7 +120,7 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     let ring_packets = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
     SourceOptions {
         max_packets: ring_packets.unwrap_or(usize::MAX),
-        room: if facts.changes_length { Room::Both } else { Room::None },
+        room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
         metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }

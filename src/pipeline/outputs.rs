@@ -36,7 +36,7 @@ impl Outputs {
     /// # Errors
     /// The first error of a sink. The PASS or TX sink that failed is removed; the others can still
     /// be finished.
-    pub fn write(&mut self, done: &Done) -> Result<(), SinkError> {
+    pub fn write(&mut self, done: &Completion) -> Result<(), SinkError> {
         self.write_with_broadcasts(done, None)
     }
 

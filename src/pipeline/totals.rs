@@ -43,14 +43,14 @@ pub struct Times {
 
 impl Totals {
     /// Adds a completed batch.
-    pub fn add(&mut self, done: &Done) {
+    pub fn add(&mut self, done: &Completion) {
         self.add_with_broadcasts(done, None);
     }
 
     /// Adds a completed batch. A packet for a redirect group counts once as redirected, and once
     /// for each port of the group.
-    pub fn add_with_broadcasts(&mut self, done: &Done, redirect_groups: Option<&RedirectGroups>) {
-        let Done { batch, verdicts, times } = done;
+    pub fn add_with_broadcasts(&mut self, done: &Completion, redirect_groups: Option<&RedirectGroups>) {
+        let Completion { batch, verdicts, times } = done;
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();
         let counts = verdicts.counts();

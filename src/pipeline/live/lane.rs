@@ -378,7 +378,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
     }
 
     /// Executes the verdicts of a batch.
-    fn deliver(&mut self, done: Done, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
+    fn deliver(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
         let is_warm_up = timing.first_packet.is_warm_up;
         if self.window.is_some() && !is_warm_up && !self.is_measured {
             self.is_measured = true;

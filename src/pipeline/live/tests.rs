@@ -157,7 +157,7 @@ struct RecordingExecutor {
 }
 
 impl Executor for RecordingExecutor {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         let mut batches = self.batches.lock().unwrap();
         if self.fails_at == Some(batches.len()) {
             return Err(LiveError::Gone { interface: "eth8".into() });
@@ -451,7 +451,7 @@ fn a_session_is_replaced_between_two_batches() {
         let (stop, commands) = (CancelToken::new(), Arc::new(LaneCommands::default()));
         let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
-        let mut next = Interp::new().load(&next, &load).unwrap();
+        let mut next = InterpDevice::new().load(&next, &load).unwrap();
         let replace = LaneCommand::replace_session(move |session| {
             assert_eq!(session.in_flight(), 0);
             std::mem::swap(session, &mut next);

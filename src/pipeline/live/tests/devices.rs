@@ -79,7 +79,7 @@ fn any_device_can_have_a_fallback() {
     let program = program();
     for device in filtering_devices() {
         let id = device.info().id.clone();
-        let device_with_fallback = Relieved::new(device, Arc::new(Interp::new()));
+        let device_with_fallback = WithFallback::new(device, Arc::new(InterpDevice::new()));
         for &dispatch in device_with_fallback.info().dispatch {
             let results = run_lane(device_with_fallback.load(&program, &options(dispatch)).unwrap(), dispatch);
             assert_all_executed(&results, &format!("{id} {dispatch}"), dispatch == Dispatch::Inline);
@@ -132,14 +132,14 @@ impl Session for SlowSession {
 /// Runs a lane on a session that takes `batch_time` per batch. Also returns how many packets that
 /// session filtered itself.
 fn run_on_slow_session(batch_time: Duration, has_fallback: bool) -> (LaneResults, u64) {
-    let load = |dispatch| Interp::new().load(&program(), &options(dispatch)).unwrap();
+    let load = |dispatch| InterpDevice::new().load(&program(), &options(dispatch)).unwrap();
     let packets = Arc::new(AtomicU64::new(0));
     let session = SlowSession {
         session: load(Dispatch::Pipelined),
         batch_time,
         ready: VecDeque::new(),
         packets: packets.clone(),
-        relief: has_fallback.then(|| load(Dispatch::Inline)),
+        fallback: has_fallback.then(|| load(Dispatch::Inline)),
     };
     let results = run_lane(Box::new(session), Dispatch::Pipelined);
     (results, packets.load(Ordering::Relaxed))
@@ -184,11 +184,11 @@ fn a_failing_fallback_ends_the_lane_with_its_error() {
         }
     }
     let session = SlowSession {
-        session: Interp::new().load(&program(), &options(Dispatch::Pipelined)).unwrap(),
+        session: InterpDevice::new().load(&program(), &options(Dispatch::Pipelined)).unwrap(),
         batch_time: Duration::from_millis(20),
         ready: VecDeque::new(),
         packets: Arc::default(),
-        relief: Some(Box::new(FailingSession)),
+        fallback: Some(Box::new(FailingSession)),
     };
     let results = run_lane(Box::new(session), Dispatch::Pipelined);
     assert!(matches!(results.error, Some(LaneError::Device(DeviceError::Cancelled))), "{:?}", results.error);
@@ -234,7 +234,7 @@ fn a_panicking_lane_ends_the_others_after_executing_their_packets() {
                     batches.push(executor.batches.clone());
                     let session: Box<dyn Session> = match number == panicking {
                         true => Box::new(PanickingSession),
-                        false => Interp::new().load(&program(), &options(dispatch)).unwrap(),
+                        false => InterpDevice::new().load(&program(), &options(dispatch)).unwrap(),
                     };
                     let (receiver, executor) = (Box::new(receiver), Box::new(executor));
                     let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
