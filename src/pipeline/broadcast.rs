@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Completion, DeviceError, Session};
-use portcullis_core::lang::xdp::Broadcast;
 use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
+use portcullis_xdp::Broadcast;
 
 /// The broadcast targets of a filter: redirect targets that stand for all ports in a map.
 #[derive(Debug, Clone)]
@@ -21,14 +21,17 @@ pub struct Broadcasts {
 impl Broadcasts {
     /// Returns the broadcast targets of `program`, or `None` if it has none.
     pub fn from_program(program: &Program) -> Option<Broadcasts> {
-        let targets = program.object().map(|origin| origin.broadcasts.clone()).filter(|targets| !targets.is_empty())?;
+        let targets = portcullis_xdp::ObjectInfo::of(&program)
+            .map(|origin| origin.broadcasts.clone())
+            .filter(|targets| !targets.is_empty())?;
         Some(Broadcasts { targets, maps: program.maps().to_vec(), resolved: Arc::default() })
     }
 
     /// Whether a broadcast of `program` excludes the ingress port, so that packets need their port
     /// as metadata.
     pub fn needs_ingress_port(program: &Program) -> bool {
-        program.object().is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
+        portcullis_xdp::ObjectInfo::of(&program)
+            .is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 
     /// Looks up the ports behind the broadcast targets if a packet of the completed batch has one.

@@ -560,8 +560,9 @@ impl Drop for Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::lang::{Source as Text, wgsl};
+    use portcullis_core::diagnostics::Source as Text;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     #[test]
     fn the_device_s_own_code_comes_first_and_ptx_only_where_the_driver_takes_it() {
