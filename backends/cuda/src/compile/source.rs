@@ -33,9 +33,9 @@ pub(crate) struct KernelSource {
 }
 
 impl KernelSource {
-    /// Writes the kernel. `block_size` is the number of threads in a block for `inline` and `pipelined`;
-    /// the kernels of the other methods are written for [`BLOCK_SIZE`]. With `work`, each packet
-    /// keeps its thread busy for that many more clock cycles.
+    /// Writes the kernel. `block_size` is the number of threads in a block for `inline` and
+    /// `pipelined`; the kernels of the other methods are written for [`BLOCK_SIZE`]. With `work`,
+    /// each packet keeps its thread busy for that many more clock cycles.
     pub fn new(
         program: &Program,
         dispatch: Dispatch,

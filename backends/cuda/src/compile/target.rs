@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::nvrtc::Nvrtc;
 
 /// Environment variable that names a folder of prebuilt cubins, which takes precedence over
-/// compiling: see [`CubinSource`](super::CubinSource).
+/// compiling: see [`CubinSource`](crate::CubinSource).
 pub const CUBIN_FOLDER_ENV: &str = "PORTCULLIS_CUBINS";
 
 /// How the code for a device is made.
