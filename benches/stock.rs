@@ -148,8 +148,8 @@ fn settle(session: &mut dyn Session, batch: &mut Option<Batch>, count: usize) {
 
 /// Every stock filter, with code that has several packets at a time to choose from and without.
 fn against_one_by_one(cpu: &Cpu, count: usize, rounds: usize) {
-    let mut table = Table::new("one thread", "ours", "one by one");
-    let other = Cpu::one_by_one();
+    let mut table = Table::new("one thread", "ours", "scalar");
+    let other = Cpu::scalar_only();
     let (count, _, rounds) = places(count, rounds)[0];
     for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
         let mut packed = Some(support::batch(traffic, count, support::LENGTH));

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let filter = lang::Source::new("port_filter.wgsl", text);
     let program = Arc::new(lang::wgsl::compile(&filter, &ProgramOptions::default())?);
 
-    let device = portcullis::devices::auto()?;
+    let device = portcullis::devices::open_auto()?;
     let options = LoadOptions { depth: 2, ..LoadOptions::default() };
     let mut session = device.load(&program, &options)?;
 

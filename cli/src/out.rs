@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use codespan_reporting::term::termcolor::ColorChoice;
 use comfy_table::{CellAlignment, Table, presets};
-use portcullis::io::reason_at;
+use portcullis::io::create_error_reason;
 use portcullis::reason;
 
 use super::failure::Failure;
@@ -27,7 +27,7 @@ pub fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Fai
         file => {
             if let Some(file) = file {
                 std::fs::write(file, json).map_err(|error| {
-                    Failure::Wrong(format!("{file}: cannot be written: {}", reason_at(file.as_ref(), &error)))
+                    Failure::Wrong(format!("{file}: cannot be written: {}", create_error_reason(file.as_ref(), &error)))
                 })?;
             }
             print(text)

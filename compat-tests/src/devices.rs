@@ -68,11 +68,11 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
             let devices = [
                 Cpu::with_style(Style::BranchFree),
                 Cpu::with_style(Style::Branching),
-                Cpu::with_style(Style::Guessing),
-                Cpu::with_style(Style::SideBySide),
-                Cpu::fetching_ahead(),
-                Cpu::with_style(Style::SideBySide).as_on(Processor::X86_64V2),
-                Cpu::with_style(Style::BranchFree).as_on(Processor::X86_64),
+                Cpu::with_style(Style::SpeculativeVector),
+                Cpu::with_style(Style::Vector),
+                Cpu::with_prefetch(),
+                Cpu::with_style(Style::Vector).with_processor(Processor::X86_64V2),
+                Cpu::with_style(Style::BranchFree).with_processor(Processor::X86_64),
             ];
             let here = cfg!(target_arch = "x86_64");
             let devices = devices.into_iter().filter(|device| here || !device.info().id.contains("x86-64"));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portcullis_core::device::{
     DeviceError, Done, HostMaps, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
-use portcullis_core::map::upkeep::Upkeep;
+use portcullis_core::map::compactor::MapCompactor;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
 use portcullis_cpu::vector::interp::{Outcome, Packet};
@@ -28,7 +28,7 @@ pub struct InTurn<E> {
     program: Arc<Program>,
     executor: E,
     maps: HostMaps,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
     done: VecDeque<Done>,
     depth: usize,
 }
@@ -40,7 +40,7 @@ impl<E: Execute> InTurn<E> {
             device,
             executor,
             maps: HostMaps::new(program),
-            upkeep: Upkeep::new(program),
+            compactor: MapCompactor::new(program),
             program: program.clone(),
             done: VecDeque::new(),
             depth: options.depth.max(1),
@@ -48,8 +48,8 @@ impl<E: Execute> InTurn<E> {
     }
 
     fn run_batch(&mut self, mut batch: Batch) -> Result<Done, SubmitError> {
-        if let Some(upkeep) = &mut self.upkeep {
-            let Ok(()) = upkeep.look(batch.len(), &mut self.maps.words);
+        if let Some(compactor) = &mut self.compactor {
+            let Ok(()) = compactor.compact_if_needed(batch.len(), &mut self.maps.words);
         }
         let metadata: Vec<Metadata> = (0..batch.len()).map(|index| batch.metadata_of(index)).collect();
         let packets: Vec<_> = batch.packets().zip(&metadata).collect();

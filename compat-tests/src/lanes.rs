@@ -10,7 +10,7 @@ use portcullis_core::device::{
     Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, READS_IN_PLACE, Session,
 };
 use portcullis_core::program::Program;
-use portcullis_cpu::vector::Traced;
+use portcullis_cpu::vector::LaneProgram;
 use portcullis_cpu::vector::interp::{Outcome, Packet};
 
 use crate::in_turn::{Execute, InTurn};
@@ -54,13 +54,14 @@ impl Device for Lanes {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let traced = Traced::of(program).map_err(|reason| DeviceError::Unsupported { device: ID.into(), reason })?;
+        let traced =
+            LaneProgram::trace(program).map_err(|reason| DeviceError::Unsupported { device: ID.into(), reason })?;
         Ok(Box::new(InTurn::new(ID, program, options, Interpreted { traced, unspecified: 1 })))
     }
 }
 
 struct Interpreted {
-    traced: Traced,
+    traced: LaneProgram,
     unspecified: u32,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, Done, LoadOptions, Session};
 use portcullis_core::interp::Interp;
-use portcullis_core::map::{Kind, Table, rows};
+use portcullis_core::map::{MapKind, Table, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
@@ -17,7 +17,7 @@ use crate::generator::Maps;
 /// # Panics
 /// When they have no room.
 pub fn fill(program: &Program, session: &mut dyn Session) {
-    for (number, map) in program.maps().iter().enumerate().filter(|(_, map)| map.kind == Kind::Lpm) {
+    for (number, map) in program.maps().iter().enumerate().filter(|(_, map)| map.kind == MapKind::Lpm) {
         let mut table = Table::new(map, Vec::new());
         for i in 0..40_u32 {
             let mut prefix = vec![0; map.key as usize];
@@ -84,7 +84,7 @@ pub fn all_are_used<'a>(filters: impl IntoIterator<Item = (&'a Arc<Program>, &'a
         for (number, (map, entries)) in program.maps().iter().zip(&mut entries).enumerate() {
             let rows = rows(map, &session.map_words(number).unwrap());
             // Of prefixes, which the host has made, those that were counted.
-            *entries += rows.iter().filter(|row| map.kind != Kind::Lpm || row.value[1] != 0).count();
+            *entries += rows.iter().filter(|row| map.kind != MapKind::Lpm || row.value[1] != 0).count();
         }
     }
     println!("entries by map: {entries:?}");

@@ -14,7 +14,7 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
 
-const STYLES: [Style; 4] = [Style::BranchFree, Style::Branching, Style::Guessing, Style::SideBySide];
+const STYLES: [Style; 4] = [Style::BranchFree, Style::Branching, Style::SpeculativeVector, Style::Vector];
 
 /// What `PORTCULLIS_REQUIRE` calls it.
 const TOOL: &str = "qemu-aarch64";

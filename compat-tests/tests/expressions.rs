@@ -13,10 +13,10 @@ use portcullis_compat_tests::{devices, layouts};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::Source;
-use portcullis_core::lang::expression::{compile_program, listing};
+use portcullis_core::lang::expression::{compile_program, disassemble};
 use portcullis_core::packet::{Room, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_cpu::vector::Traced;
+use portcullis_cpu::vector::LaneProgram;
 
 /// Packets a batch: no power of two, so that groups of packets end anywhere.
 const BATCH: usize = 3001;
@@ -27,7 +27,7 @@ const LEAST: usize = 150;
 fn program(name: &str, code: &[portcullis_core::lang::expression::Instruction], fuel: u32) -> Arc<Program> {
     let options = ProgramOptions { fuel, ..ProgramOptions::default() };
     let program = compile_program(&Source::new(name, name), code, &options);
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), listing(code))))
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), disassemble(code))))
 }
 
 /// The packets that a device passes, and those that it aborts. All others are dropped.
@@ -67,7 +67,7 @@ fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, Said, Arc<Program
         match tcpdump.ask(expression) {
             Ok(said) => {
                 let code = instructions(&said.numbers);
-                assert_eq!(listing(&code), said.listing, "{expression}");
+                assert_eq!(disassemble(&code), said.listing, "{expression}");
                 all.push((expression, said, program(expression, &code, 32_768)));
             }
             // Each libpcap knows other words.
@@ -124,7 +124,7 @@ fn packets_go_side_by_side_through_expressions_without_loops() {
         if program.facts().max_iterations != Some(0) {
             assert!(said.listing.contains("ja "), "{expression}: {}", said.listing);
             loops += 1;
-        } else if let Err(reason) = Traced::of(program) {
+        } else if let Err(reason) = LaneProgram::trace(program) {
             panic!("{expression}: {reason}");
         }
     }
@@ -141,7 +141,7 @@ fn programs_of_any_kind_mean_the_same_everywhere() {
     let cases: Vec<_> = (0..150)
         .map(|round| {
             let count = 1 + random.below(if round % 3 == 0 { 60 } else { 14 });
-            let code = arbitrary::any(&mut random, count, round % 4 == 0);
+            let code = arbitrary::program(&mut random, count, round % 4 == 0);
             let packets = arbitrary::packets(&mut random, 300);
             let program = program(&format!("program {round}"), &code, 300);
             (code, program, packets)
@@ -158,7 +158,7 @@ fn programs_of_any_kind_mean_the_same_everywhere() {
             let expected = expected.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
             // Loops may be out of fuel.
             if verdict != Verdict::Aborted || program.facts().max_iterations.is_some() {
-                assert_eq!(Some(verdict), expected, "{packet:02x?}\n{}", listing(code));
+                assert_eq!(Some(verdict), expected, "{packet:02x?}\n{}", disassemble(code));
             }
             all += 1;
             taken += usize::from(verdict == Verdict::Pass);

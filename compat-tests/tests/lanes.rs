@@ -11,7 +11,7 @@ use portcullis_compat_tests::traffic::{Spec, traffic};
 use portcullis_compat_tests::{operators, stock, texts, with_maps};
 use portcullis_core::device::{Device, DeviceError};
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_cpu::vector::Traced;
+use portcullis_cpu::vector::LaneProgram;
 
 /// Name, with its ending, and program of every stock filter.
 fn stock_filters() -> Vec<(String, Arc<Program>)> {
@@ -34,7 +34,7 @@ const APART: [&str; 4] = ["conntrack_fw", "policer", "syn_flood", "token_bucket"
 fn stock_filters_fit_but_for_those_with_flows() {
     let mut apart = Vec::new();
     for (name, program) in stock_filters() {
-        match Traced::of(&program) {
+        match LaneProgram::trace(&program) {
             Ok(traced) => println!("{name:22} {:5} operations", traced.operations()),
             Err(reason) => {
                 println!("{name:22} does not fit: {reason}");
@@ -92,7 +92,7 @@ fn hand_written_filters_mean_the_same() {
         let program = texts::in_opencl_c(&name, &text);
         if program.facts().uses_float {
             // Outside the promise of identical results.
-            assert_eq!(Traced::of(&program).err().as_deref(), Some("floating point"), "{name}");
+            assert_eq!(LaneProgram::trace(&program).err().as_deref(), Some("floating point"), "{name}");
             println!("{name} does not fit: floating point");
             continue;
         }
@@ -148,7 +148,7 @@ fn random_filters_with_maps_mean_the_same() {
         let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
         let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
         let program = texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options);
-        match Traced::of(&program) {
+        match LaneProgram::trace(&program) {
             Ok(_) => {
                 with_maps::check(&device, &program, Maps::OneByOne, &generator::packets(seed, 60));
                 fit += 1;

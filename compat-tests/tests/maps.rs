@@ -8,7 +8,7 @@ use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis_core::interp::Interp;
-use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;

@@ -195,8 +195,8 @@ fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) => {
             let facts = program.facts();
-            let changes = facts.writes.reach() > 0 || facts.changes_length;
-            let unseen = facts.reads.reach() == 0;
+            let changes = facts.writes.max_bytes() > 0 || facts.changes_length;
+            let unseen = facts.reads.max_bytes() == 0;
             assert!(changes || facts.uses_metadata || unseen || !program.maps().is_empty(), "{name}: {reason}");
             assert!(reason.starts_with("its packets cannot stay at the device"), "{reason}");
             None

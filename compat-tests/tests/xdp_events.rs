@@ -9,7 +9,7 @@ use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::lang::xdp;
-use portcullis_core::lang::xdp::events::{Counts, Drain, Said};
+use portcullis_core::lang::xdp::events::{EventCounts, EventPayload, EventReader};
 use portcullis_core::packet::Room;
 use portcullis_core::program::{Program, ProgramOptions};
 
@@ -32,18 +32,18 @@ fn told(
     program: &Arc<Program>,
     packets: &[Vec<u8>],
     batch: usize,
-) -> (BTreeMap<String, Vec<Vec<u8>>>, Counts) {
+) -> (BTreeMap<String, Vec<Vec<u8>>>, EventCounts) {
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    let mut drain = Drain::begin(program, &mut *session).unwrap().expect("the program tells of events");
+    let mut drain = EventReader::begin(program, &mut *session).unwrap().expect("the program tells of events");
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let (batches, _) = layouts::batches(packets, batch, Room::Both);
     for batch in batches {
         session.run(batch).unwrap_or_else(|error| panic!("{error}"));
         let mut take = |event: xdp::events::Event<'_>| {
-            let bytes = match event.said {
-                Said::Data(data) => data,
-                Said::WithPacket { data, packet, .. } => [data, packet].concat(),
-                Said::Text(text) => text.into_bytes(),
+            let bytes = match event.payload {
+                EventPayload::Data(data) => data,
+                EventPayload::WithPacket { data, packet, .. } => [data, packet].concat(),
+                EventPayload::Text(text) => text.into_bytes(),
             };
             told.entry(event.ring.name.clone()).or_default().push(bytes);
         };
@@ -109,7 +109,7 @@ fn what_finds_no_room_is_counted() {
             return;
         }
         let (told, counts) = told(&**device, &program, &packets, count);
-        assert_eq!(counts, Counts { events: room, lost: all - room }, "{}", device.info().id);
+        assert_eq!(counts, EventCounts { events: room, lost: all - room }, "{}", device.info().id);
         // Those that are there are whole: a number, bytes that count up from the packet's, and their sum.
         for record in &told["events"] {
             let (number, first) = (record[0], record[4].wrapping_sub(record[0]));

@@ -129,8 +129,8 @@ fn counters_are_added_to_at_once() {
         let object = Object::read("counters_anywhere", &bytes).unwrap();
         for function in object.programs() {
             let program = compiled("counters_anywhere", &bytes, &function.name);
-            let losses = &program.object().unwrap().losses;
-            assert!(losses.is_empty(), "{} ({processor} {level}): {losses:?}", function.name);
+            let lost_updates = &program.object().unwrap().lost_updates;
+            assert!(lost_updates.is_empty(), "{} ({processor} {level}): {lost_updates:?}", function.name);
             assert!(oracle::only_adds(&program), "{} ({processor} {level})", function.name);
             count += 1;
         }
@@ -144,7 +144,7 @@ fn what_decides_is_not_added_to_at_once() {
     if is_absent() {
         return;
     }
-    for (change, losses) in [
+    for (change, lost_updates) in [
         ("if (*v) *v -= 1;", 1),
         ("if (*v < 100) *v += ctx->rx_queue_index + 1;", 1),
         // What is stored first is what was there.
@@ -158,9 +158,9 @@ fn what_decides_is_not_added_to_at_once() {
     ] {
         let text = DECIDES.replace("CHANGE", change);
         let program = of_text(&text).unwrap_or_else(|error| panic!("{change}: {error}"));
-        let told = &program.object().expect("it is of an object").losses;
-        assert_eq!(told.len(), losses, "{change}: {told:?}");
-        assert_eq!(oracle::only_adds(&program), losses == 0, "{change}");
+        let told = &program.object().expect("it is of an object").lost_updates;
+        assert_eq!(told.len(), lost_updates, "{change}: {told:?}");
+        assert_eq!(oracle::only_adds(&program), lost_updates == 0, "{change}");
     }
 }
 
@@ -194,8 +194,8 @@ fn the_host_says_what_maps_of_maps_hold() {
         return;
     }
     let program = of_text(HOST).unwrap_or_else(|error| panic!("{error}"));
-    let held = &program.object().expect("it is of an object").held;
-    let slot = |name: &str| 1 + held.iter().position(|it| it == name).expect("it is held") as u32;
+    let inner_maps = &program.object().expect("it is of an object").inner_maps;
+    let slot = |name: &str| 1 + inner_maps.iter().position(|it| it == name).expect("it is held") as u32;
     let names = ["first", "second", "another"];
     // By what the slot holds: the verdict, and how often each map was counted in. A map of another shape is none of them.
     let steps = [

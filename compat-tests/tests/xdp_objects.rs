@@ -10,7 +10,7 @@ use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
 use portcullis_core::interp::Interp;
-use portcullis_core::lang::xdp::events::{Drain, Event, Records, Said};
+use portcullis_core::lang::xdp::events::{Event, EventPayload, EventReader, RecordKind};
 use portcullis_core::lang::xdp::object::MapType;
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
@@ -203,7 +203,7 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
             return Some(format!("what the map {} holds before could not be set", map.name));
         }
     }
-    let mut drain = match Drain::begin(&case.program, &mut *session) {
+    let mut drain = match EventReader::begin(&case.program, &mut *session) {
         Ok(drain) => drain,
         Err(error) => return Some(format!("{error}")),
     };
@@ -265,13 +265,13 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
 }
 
 /// Whether the host was told something else than the kernel was.
-fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[Ran]) -> Option<String> {
+fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, ran: &[Ran]) -> Option<String> {
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let mut take = |event: Event<'_>| {
-        let bytes = match event.said {
-            Said::Data(data) => data,
-            Said::WithPacket { data, packet, .. } => [data, packet].concat(),
-            Said::Text(text) => text.into_bytes(),
+        let bytes = match event.payload {
+            EventPayload::Data(data) => data,
+            EventPayload::WithPacket { data, packet, .. } => [data, packet].concat(),
+            EventPayload::Text(text) => text.into_bytes(),
         };
         told.entry(event.ring.name.clone()).or_default().push(bytes);
     };
@@ -286,7 +286,7 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[
     }
     let is_random = TELLS_RANDOM.iter().any(|source| case.name.starts_with(source));
     for ring in case.program.object().map_or(&[][..], |origin| &origin.rings) {
-        if ring.records == Records::Prints && !case.reads_prints {
+        if ring.records == RecordKind::Prints && !case.reads_prints {
             continue;
         }
         let (got, want) = (told.remove(&ring.name).unwrap_or_default(), {
@@ -296,14 +296,14 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[
         // The kernel fills samples up: with the number of their bytes they are multiples of eight.
         let same = |got: &Vec<u8>, want: &Vec<u8>| match ring.records {
             _ if is_random => got.len() == want.len(),
-            Records::Perf => want.starts_with(got) && want.len() == (got.len() + 4).next_multiple_of(8) - 4,
+            RecordKind::Perf => want.starts_with(got) && want.len() == (got.len() + 4).next_multiple_of(8) - 4,
             _ => got == want,
         };
         let first = got.iter().zip(&want).position(|(got, want)| !same(got, want));
         if got.len() != want.len() || first.is_some() {
             let at = first.unwrap_or(got.len().min(want.len()));
             let show = |it: Option<&Vec<u8>>| match it {
-                Some(bytes) if ring.records == Records::Prints => String::from_utf8_lossy(bytes).into_owned(),
+                Some(bytes) if ring.records == RecordKind::Prints => String::from_utf8_lossy(bytes).into_owned(),
                 other => format!("{other:02x?}"),
             };
             return Some(format!(

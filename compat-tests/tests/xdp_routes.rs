@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use portcullis::io::routes;
 use portcullis::io::synth::Random;
-use portcullis::routes::Routed;
+use portcullis::routes::RouteMaps;
 use portcullis::selftest::corpora::Packet;
 use portcullis::selftest::layout::Watched;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{devices, oracle};
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::lang::xdp::fib::Tables;
+use portcullis_core::lang::xdp::fib::RoutingTables;
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Metadata, Room};
@@ -290,7 +290,7 @@ fn packets(random: &mut Random, interfaces: &[u32]) -> Vec<Asked> {
 }
 
 /// Every program with what the kernel answers in this thread's network namespace.
-fn cases(tables: &Tables) -> Vec<Case> {
+fn cases(tables: &RoutingTables) -> Vec<Case> {
     kernel::on_first_processor();
     // None, one that is not there, and all that are.
     let mut interfaces = vec![0, 999];
@@ -328,11 +328,11 @@ fn cases(tables: &Tables) -> Vec<Case> {
 }
 
 /// What is different on a device.
-fn differs(device: &dyn Device, case: &Case, tables: &Tables) -> Option<String> {
+fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<String> {
     let Case { asked, ran, program, .. } = case;
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    if let Some(mut routed) = Routed::of(program) {
-        routed.set(tables, &mut *session).unwrap_or_else(|error| panic!("{error}"));
+    if let Some(mut routed) = RouteMaps::from_program(program) {
+        routed.apply_tables(tables, &mut *session).unwrap_or_else(|error| panic!("{error}"));
     }
     let packet = |(bytes, interface): &Asked| Packet {
         bytes: bytes.clone(),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::{CancelToken, Done, StageTimes};
 use portcullis_core::packet::{Action, Room, Verdicts};
 use portcullis_io::af_xdp::xdp::{Mode, program_at};
-use portcullis_io::af_xdp::{self, AfXdp, BpfError, Copying, Lanes, PortSpec, Steer, XdpError};
-use portcullis_io::live::link::{Interface, Kind};
+use portcullis_io::af_xdp::{self, AfXdp, BpfError, CopyMode, LaneLayout, PortSpec, Steering, XdpError};
+use portcullis_io::live::link::{Interface, StackDevice};
 use portcullis_io::live::{Lane, LiveError};
 use serde::Serialize;
 
@@ -39,7 +39,7 @@ pub struct Options {
     pub port: PortSpec,
     /// Which packets are taken from the kernel, all of which are put into its stack again; none where this is `None`, but those
     /// of [`EXPERIMENT`], which end here.
-    pub take: Option<Steer>,
+    pub take: Option<Steering>,
     /// How long each way receives.
     pub time: Duration,
     /// Whether frames are sent: [`COPIES`] out of each queue, of [`EXPERIMENT`], from the interface's MAC address to itself.
@@ -169,12 +169,12 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         changed: None,
     };
     for (mode, copying) in
-        [(Mode::Native, Copying::ZeroCopy), (Mode::Native, Copying::Copy), (Mode::Skb, Copying::Copy)]
+        [(Mode::Native, CopyMode::ZeroCopy), (Mode::Native, CopyMode::Copy), (Mode::Skb, CopyMode::Copy)]
     {
         if stop.is_cancelled() {
             break;
         }
-        let zero_copy = copying == Copying::ZeroCopy;
+        let zero_copy = copying == CopyMode::ZeroCopy;
         observe(&format!("{} mode, {}", mode.name(), if zero_copy { "zero copy" } else { "copied" }));
         let outcome = match attempt(options, &before, mode, copying, stop) {
             Ok(numbers) => Outcome::Ran(numbers),
@@ -227,17 +227,17 @@ fn attempt(
     options: &Options,
     before: &Interface,
     mode: Mode,
-    copying: Copying,
+    copying: CopyMode,
     stop: &CancelToken,
 ) -> Result<Numbers, Trouble> {
     let rules = format!("ethertype/{EXPERIMENT:#06x}");
-    let nothing = || Steer::Only(rules.parse().expect("a rule"));
+    let nothing = || Steering::Only(rules.parse().expect("a rule"));
     let mut run = af_xdp::open(&af_xdp::Options {
         ports: vec![options.port.clone()],
         by_interface: false,
         redirect: Vec::new(),
-        stack: options.take.as_ref().map(|_| Kind::Auto),
-        lanes: Lanes::Each,
+        stack: options.take.as_ref().map(|_| StackDevice::Auto),
+        lanes: LaneLayout::PerQueue,
         steer: options.take.clone().unwrap_or_else(nothing),
         mode: Some(mode),
         copying,
@@ -272,7 +272,7 @@ fn attempt(
     });
     let arrived = arrived().saturating_sub(arrived_before);
     let received: Vec<_> = lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
-    let passed = lanes.iter().map(|lane| lane.executor.carried().of(Action::Pass)).sum();
+    let passed = lanes.iter().map(|lane| lane.executor.executed().of(Action::Pass)).sum();
     driven?;
     drop(lanes);
     Ok(numbers(&run, (seconds, arrived, sent, passed), &received))
@@ -281,10 +281,10 @@ fn attempt(
 fn numbers(
     run: &AfXdp,
     (seconds, arrived, sent, passed): (f64, u64, u64, u64),
-    received: &[portcullis_io::live::Received],
+    received: &[portcullis_io::live::ReceivedCounts],
 ) -> Numbers {
-    let sum = |of: fn(&portcullis_io::live::Received) -> u64| received.iter().map(of).sum::<u64>();
-    let frames = run.accounts.frames();
+    let sum = |of: fn(&portcullis_io::live::ReceivedCounts) -> u64| received.iter().map(of).sum::<u64>();
+    let frames = run.frame_audit.frames();
     let packets = sum(|it| it.packets);
     Numbers {
         queues: run.ports.iter().flat_map(|port| port.queues.iter().copied()).collect(),
@@ -296,9 +296,9 @@ fn numbers(
         dropped_by_kernel: sum(|it| it.dropped_by_kernel),
         passed,
         sent,
-        not_completed: frames.sending as u64,
-        frames: frames.all as u64,
-        frames_missing: frames.rest() as i64,
+        not_completed: frames.tx as u64,
+        frames: frames.total as u64,
+        frames_missing: frames.in_batches() as i64,
     }
 }
 
@@ -307,11 +307,11 @@ fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), Live
     let mut ending: Option<Instant> = None;
     loop {
         let packets = lane.receiver.receive(BATCH)?;
-        if let Some(batch) = lane.receiver.close() {
+        if let Some(batch) = lane.receiver.take_batch() {
             let verdicts = Verdicts::new(vec![verdict as u8; batch.len()], Vec::new());
-            lane.executor.carry_out(Done { batch, verdicts, times: StageTimes::default() })?;
+            lane.executor.execute(Done { batch, verdicts, times: StageTimes::default() })?;
         }
-        lane.executor.tend()?;
+        lane.executor.poll()?;
         if end.is_cancelled() {
             let since = ending.get_or_insert_with(Instant::now).elapsed();
             let has_left = !lane.executor.is_busy() || since > LEAVING;

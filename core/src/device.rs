@@ -489,8 +489,8 @@ pub fn check_batch(program: &Program, batch: &Batch, in_flight: usize, depth: us
 /// # Errors
 /// Those of [`Session::set_map_words`].
 pub fn begin(program: &Program, mut session: Box<dyn Session>) -> Result<Box<dyn Session>, DeviceError> {
-    for initial in program.initial() {
-        session.set_map_words(initial.map, initial.at, &initial.words)?;
+    for initial in program.initial_map_words() {
+        session.set_map_words(initial.map, initial.offset, &initial.words)?;
     }
     Ok(session)
 }

@@ -63,11 +63,11 @@ fn with_entry(lowered: &Lowered) -> naga::Module {
     });
     let mut add = |e| entry.expressions.append(e, Span::UNDEFINED);
     let invocation = add(Expression::FunctionArgument(0));
-    let arena = add(Expression::GlobalVariable(lowered.machinery.arena));
+    let arena = add(Expression::GlobalVariable(lowered.internals.arena));
     let packet = add(Expression::AccessIndex { base: invocation, index: 0 });
     let place = add(Expression::Access { base: arena, index: packet });
     let mut body = Block::from_vec(vec![Statement::Emit(Range::new_from_bounds(packet, place))]);
-    let verdict = lowered.packet(&mut entry, &mut body, packet);
+    let verdict = lowered.emit_packet(&mut entry, &mut body, packet);
     body.push(Statement::Store { pointer: place, value: verdict }, Span::UNDEFINED);
     body.push(Statement::Return { value: None }, Span::UNDEFINED);
     entry.body = body;
@@ -214,8 +214,8 @@ fn every_choice_validates() {
                 int64: choice & 4 != 0,
                 mask_shifts: choice & 8 != 0,
                 whole_pointers: choice & 16 != 0,
-                speculate: choice & 32 != 0,
-                lanes: choice & 64 != 0,
+                if_convert: choice & 32 != 0,
+                if_convert_all: choice & 64 != 0,
             };
             let lowered = lower(&program, lowering).unwrap_or_else(|e| panic!("{} {lowering:?}: {e}", path.display()));
             let capabilities = if lowering.int64 { Capabilities::empty() } else { Capabilities::SHADER_INT64 };

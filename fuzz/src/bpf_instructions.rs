@@ -94,7 +94,7 @@ pub fn run(data: &[u8]) {
     let want = want.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
     // A loop may be out of fuel.
     if got != Verdict::Aborted || bounded {
-        assert_eq!(Some(got), want, "{packet:02x?}\n{}", expression::listing(&program));
+        assert_eq!(Some(got), want, "{packet:02x?}\n{}", expression::disassemble(&program));
     }
 }
 

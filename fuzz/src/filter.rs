@@ -7,7 +7,7 @@ use portcullis_core::lang::{Diagnostics, Source};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Lowering, Program, ProgramOptions, lower};
-use portcullis_cpu::vector::Traced;
+use portcullis_cpu::vector::LaneProgram;
 
 /// Compiles the bytes; what compiles is run on a few packets, lowered, and made native code, and what
 /// does not has a reason that can be shown.
@@ -41,7 +41,7 @@ pub(crate) fn refused(errors: &Diagnostics) {
 /// Where it does not.
 pub(crate) fn taken(program: &Arc<Program>) {
     let interpreter = Interpreter::new(program).expect("the verifier lets through what the interpreter takes");
-    let traced = Traced::of(program);
+    let traced = LaneProgram::trace(program);
     if let Err(reason) = &traced {
         assert!(!reason.contains("fault of Portcullis"), "{reason}");
     }

@@ -15,7 +15,7 @@ pub fn run(data: &[u8]) {
             assert!(length >= payload.len());
             left(&data[payload]);
         }
-        Ok(Message::Answer(answer)) => assert!(data.len() >= 20 && answer.error > i32::MIN),
+        Ok(Message::Ack(answer)) => assert!(data.len() >= 20 && answer.error > i32::MIN),
         Ok(Message::Other) => {}
         Err(error) => assert!(error.at <= data.len() && error.to_string().contains(error.what)),
     }
@@ -29,7 +29,7 @@ fn left(packet: &[u8]) {
     };
     let mut bytes = packet.to_vec();
     if checksum::complete_packet(&mut bytes) {
-        assert!(checksum::is_left(packet));
+        assert!(checksum::is_partial(packet));
         let changed = changed(&bytes);
         assert!(changed.iter().all(|at| changed[0] + 4 > *at), "a checksum has 4 bytes at most");
         assert!(!checksum::complete_packet(&mut bytes), "there is nothing left to be completed");
@@ -37,23 +37,23 @@ fn left(packet: &[u8]) {
         assert_eq!(bytes, packet);
     }
     let mut bytes = packet.to_vec();
-    let is_datagram = checksum::leave_datagram(&mut bytes);
+    let is_datagram = checksum::restore_partial_udp(&mut bytes);
     assert!(changed(&bytes).len() <= if is_datagram { 2 } else { 0 });
     let again = bytes.clone();
-    checksum::leave_datagram(&mut bytes);
+    checksum::restore_partial_udp(&mut bytes);
     assert_eq!(bytes, again);
 }
 
 #[cfg(test)]
 mod tests {
-    use portcullis_io::nfqueue::message::put;
+    use portcullis_io::nfqueue::message::put_attribute;
 
     use super::*;
     use crate::mutate::{A_SECOND, Corpus, run_for};
 
     fn attribute(number: u16, value: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        put(&mut bytes, number, value);
+        put_attribute(&mut bytes, number, value);
         bytes
     }
 
@@ -94,10 +94,10 @@ mod tests {
     #[test]
     fn the_good_inputs_are_good() {
         let decoded: Vec<_> = good().iter().map(|data| decode(data).unwrap()).collect();
-        assert!(matches!(&decoded[..], [Message::Packet(_), Message::Packet(_), Message::Answer(_)]), "{decoded:?}");
+        assert!(matches!(&decoded[..], [Message::Packet(_), Message::Packet(_), Message::Ack(_)]), "{decoded:?}");
         for (data, decoded) in good().iter().zip(&decoded) {
             if let Message::Packet(packet) = decoded {
-                assert!(checksum::is_left(&data[packet.payload.clone()]));
+                assert!(checksum::is_partial(&data[packet.payload.clone()]));
             }
         }
     }

@@ -66,8 +66,8 @@ mod source;
 pub mod synth;
 pub mod wrap;
 
-pub use reason::reason_at;
+pub use reason::create_error_reason;
 pub use redirect::RedirectSink;
-pub use several::Several;
-pub use sink::{Sink, SinkError, Written, create, place, same_file, same_place};
+pub use several::RedirectGroups;
+pub use sink::{Sink, SinkError, Written, create, resolved_path, same_destination, same_file};
 pub use source::{CaptureFormat, Interface, Progress, Resolution, Source, SourceError, SourceOptions, Warning, open};

@@ -51,7 +51,7 @@ pub enum PinnedError {
     },
     /// It changes faster than it is read.
     #[error("{}: keys come and go faster than they are read; try again, or stop who changes the map", path.display())]
-    Restless {
+    Unstable {
         /// The path.
         path: PathBuf,
     },
@@ -74,7 +74,7 @@ pub type Entries = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
 
 /// A map that is pinned.
 #[derive(Debug)]
-pub struct Pinned {
+pub struct PinnedMap {
     path: PathBuf,
     map: OwnedFd,
     /// `enum bpf_map_type`, linux/bpf.h.
@@ -87,12 +87,12 @@ pub struct Pinned {
     max_entries: u32,
 }
 
-impl Pinned {
+impl PinnedMap {
     /// Opens what is pinned at a path.
     ///
     /// # Errors
     /// [`PinnedError`].
-    pub fn open(path: &Path) -> Result<Pinned, PinnedError> {
+    pub fn open(path: &Path) -> Result<PinnedMap, PinnedError> {
         let open = |error| PinnedError::Open { path: path.to_owned(), error };
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| open(io::ErrorKind::InvalidInput.into()))?;
         let get = |flags| {
@@ -126,11 +126,11 @@ impl Pinned {
         if key_size > MAX_SIZE || value_size > MAX_SIZE {
             return Err(read("its entries are too large")(io::ErrorKind::Unsupported.into()));
         }
-        Ok(Pinned { path: path.to_owned(), map, ty, key_size, value_size, max_entries })
+        Ok(PinnedMap { path: path.to_owned(), map, ty, key_size, value_size, max_entries })
     }
 
     /// Whether each processor has a value of its own.
-    pub fn is_per_processor(&self) -> bool {
+    pub fn is_per_cpu(&self) -> bool {
         matches!(self.ty, 5 | 6 | 10 | 21)
     }
 
@@ -142,7 +142,7 @@ impl Pinned {
         let failed = |what| move |error| PinnedError::Read { path: self.path.clone(), what, error };
         let size = self.value_size as usize;
         // Values of processors lie at multiples of eight bytes, one for each that there may ever be.
-        let (each, count) = match self.is_per_processor() {
+        let (each, count) = match self.is_per_cpu() {
             true => (size.next_multiple_of(8), possible_processors().map_err(failed("counting processors"))?),
             false => (size, 1),
         };
@@ -165,7 +165,7 @@ impl Pinned {
             }
             key = Some(next);
         }
-        Err(PinnedError::Restless { path: self.path.clone() })
+        Err(PinnedError::Unstable { path: self.path.clone() })
     }
 
     /// The key behind a key, or the first.
@@ -226,9 +226,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "text").unwrap();
-        let said = Pinned::open(&file).unwrap_err().to_string();
+        let said = PinnedMap::open(&file).unwrap_err().to_string();
         assert!(said.contains("pinned") || said.contains("CAP_BPF") || said.contains("no BPF"), "{said}");
-        let said = Pinned::open(&folder.path().join("none")).unwrap_err().to_string();
+        let said = PinnedMap::open(&folder.path().join("none")).unwrap_err().to_string();
         assert!(said.contains("none: "), "{said}");
     }
 }

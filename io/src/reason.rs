@@ -7,7 +7,7 @@ use portcullis_core::reason;
 
 /// As [`reason`], of a file or folder that could not be made at `path`: what is missing then is
 /// another.
-pub fn reason_at(path: &Path, error: &io::Error) -> String {
+pub fn create_error_reason(path: &Path, error: &io::Error) -> String {
     match path.parent() {
         Some(folder) if error.kind() == ErrorKind::NotFound && !folder.as_os_str().is_empty() && !folder.exists() => {
             format!("there is no folder {}; create it first", folder.display())

@@ -2,12 +2,12 @@
 
 /// What such targets stand for, as long as nobody changes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Several {
+pub struct RedirectGroups {
     /// Target, whether the port where a packet came in is left out, ports.
     lists: Vec<(u32, bool, Vec<u32>)>,
 }
 
-impl Several {
+impl RedirectGroups {
     /// That a target stands for these ports; with `exclude_ingress` for the others of them.
     pub fn push(&mut self, target: u32, exclude_ingress: bool, ports: Vec<u32>) {
         self.lists.push((target, exclude_ingress, ports));
@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn a_packet_may_not_go_where_it_came_in() {
-        let mut several = Several::default();
+        let mut several = RedirectGroups::default();
         several.push(100, false, vec![3, 1, 3]);
         several.push(101, true, vec![3, 1, 3]);
         let to = |target, ingress| several.ports(target, ingress).map(Iterator::collect::<Vec<_>>);

@@ -7,7 +7,7 @@ use portcullis_core::packet::Batch;
 use portcullis_core::reason;
 
 use crate::capture::{CaptureKind, CaptureSink};
-use crate::reason::reason_at;
+use crate::reason::create_error_reason;
 use crate::source::CaptureFormat;
 
 /// What a sink has taken.
@@ -42,7 +42,7 @@ pub trait Sink: Send {
 #[non_exhaustive]
 pub enum SinkError {
     /// The file or directory cannot be made.
-    #[error("{name}: cannot be created: {}", reason_at(Path::new(.name), .error))]
+    #[error("{name}: cannot be created: {}", create_error_reason(Path::new(.name), .error))]
     Create {
         /// The file or directory.
         name: String,
@@ -113,12 +113,13 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// Whether two outputs would write to the same place, which only `/dev/null` does not mind.
-pub fn same_place(one: &Path, other: &Path) -> bool {
-    same_file(one, other) || (place(one) == place(other) && place(other) != Path::new("/dev/null"))
+pub fn same_destination(one: &Path, other: &Path) -> bool {
+    same_file(one, other)
+        || (resolved_path(one) == resolved_path(other) && resolved_path(other) != Path::new("/dev/null"))
 }
 
 /// Where a path leads, also when nothing is there yet.
-pub fn place(path: &Path) -> PathBuf {
+pub fn resolved_path(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     // As many links as Linux follows.
     for _ in 0..40 {

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use portcullis_core::packet::{Action, Descriptor, Room};
-use portcullis_io::dpdk::{Dpdk, DpdkError, Options, PassTo, open};
-use portcullis_io::live::{Carried, Loss};
+use portcullis_io::dpdk::{Dpdk, DpdkError, Options, PassTarget, open};
+use portcullis_io::live::{ExecutedCounts, Loss};
 use support::{SOON, capture, drive, drive_ahead, drive_run, end, numbered, options, packets, redirect, turn};
 
 #[test]
@@ -117,7 +117,7 @@ fn what_finds_no_room_on_its_way_out_is_counted() {
         .unwrap_or_else(|error| panic!("{error}"));
     let begun = Instant::now();
     let mut number = 0;
-    while run.lanes[0].executor.carried().all() < 1500 {
+    while run.lanes[0].executor.executed().all() < 1500 {
         assert!(begun.elapsed() < SOON);
         turn(&mut run.lanes[0], |batch| {
             number += batch.len();
@@ -126,7 +126,7 @@ fn what_finds_no_room_on_its_way_out_is_counted() {
             (0..batch.len()).map(|index| if dropped(index) { Action::Drop as u32 } else { redirect(1) }).collect()
         });
     }
-    let carried = *run.lanes[0].executor.carried();
+    let carried = *run.lanes[0].executor.executed();
     let (dropped, lost) = (carried.of(Action::Drop), carried.losses.of(Loss::NoRoom));
     assert_eq!((carried.of(Action::Redirect), dropped + lost), (1023, 477));
     assert!(dropped > 0 && lost > 0, "{carried:?}");
@@ -151,7 +151,7 @@ fn packets_that_pass_go_to_the_port_for_them() {
     capture(&file("in.pcap"), &want);
     let port = format!("net_pcap9,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
     let stack = format!("net_pcap10,tx_pcap={}", file("stack.pcap").display());
-    let options = Options { pass_to: Some(stack.parse::<PassTo>().unwrap()), ..options(&[&port]) };
+    let options = Options { pass_to: Some(stack.parse::<PassTarget>().unwrap()), ..options(&[&port]) };
     let ended = drive(&options, 300, |_, batch| vec![Action::Pass as u32; batch.len()]);
     assert_eq!((ended.of(Action::Pass), ended.lost(Loss::NoStack)), (300, 0));
     assert_eq!((packets(&file("stack.pcap")), packets(&file("back.pcap"))), (want, vec![]));
@@ -176,19 +176,19 @@ fn what_nobody_receives_comes_home_in_the_end() {
 }
 
 /// Has all packets of a run with one lane pass, until so many came back, or were lost on their way.
-fn pass_and_come_back(options: &Options, count: u64) -> Carried {
+fn pass_and_come_back(options: &Options, count: u64) -> ExecutedCounts {
     let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
     let begun = Instant::now();
     let came = |run: &Dpdk| {
-        let carried = run.lanes[0].executor.carried();
+        let carried = run.lanes[0].executor.executed();
         carried.from_stack + carried.from_stack_lost
     };
     while came(&run) < count {
-        assert!(begun.elapsed() < SOON, "{:?}", run.lanes[0].executor.carried());
+        assert!(begun.elapsed() < SOON, "{:?}", run.lanes[0].executor.executed());
         turn(&mut run.lanes[0], |batch| vec![Action::Pass as u32; batch.len()]);
-        run.lanes[0].executor.tend().unwrap();
+        run.lanes[0].executor.poll().unwrap();
     }
-    let carried = *run.lanes[0].executor.carried();
+    let carried = *run.lanes[0].executor.executed();
     end(run);
     carried
 }
@@ -230,10 +230,10 @@ fn what_came_back_and_has_not_left_in_the_end_is_counted() {
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let executor = &mut run.lanes[0].executor;
     for _ in 0..20 {
-        executor.tend().unwrap();
+        executor.poll().unwrap();
     }
     executor.finish().unwrap();
-    let carried = executor.carried();
+    let carried = executor.executed();
     assert_eq!((carried.from_stack, carried.from_stack_lost), (1023, 1));
     end(run);
 }
@@ -291,7 +291,7 @@ fn long_packets_are_put_together() {
     capture(&file("in.pcap"), &sent);
     let port = format!("net_pcap4,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
     let ended = drive(&options(&[&port]), 6, |_, batch| vec![Action::Tx as u32; batch.len()]);
-    assert_eq!(ended.received[0].put_together, 3);
+    assert_eq!(ended.received[0].reassembled, 3);
     assert_eq!(packets(&file("out.pcap")), sent);
 }
 
@@ -304,7 +304,7 @@ fn more_long_packets_than_there_are_buffers_for_come_one_batch_after_the_other()
     let port = format!("net_pcap19,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
     let received = drive_ahead(&options(&[&port]), 1500).received[0];
     let bytes = sent.iter().map(|packet| packet.len() as u64).sum::<u64>();
-    assert_eq!((received.packets, received.bytes, received.put_together), (1500, bytes, 1000));
+    assert_eq!((received.packets, received.bytes, received.reassembled), (1500, bytes, 1000));
     assert_eq!((received.refused, received.dropped_by_kernel), (0, 0));
     assert_eq!(packets(&file("out.pcap")), sent);
 }
@@ -329,7 +329,7 @@ fn long_packets_whose_buffers_never_come_back_are_counted() {
     };
     assert!((1..800).contains(&received.dropped_by_kernel), "{received:?}");
     // The others go on.
-    assert_eq!((received.packets - received.put_together, received.refused), (100, 0));
+    assert_eq!((received.packets - received.reassembled, received.refused), (100, 0));
     end(run);
 }
 
@@ -341,7 +341,7 @@ fn packets_of_several_pools_go_home_to_their_own() {
     capture(&from, &numbered((0..400).map(|number| if number % 2 == 0 { 60 } else { 9018 })));
     let port = format!("net_pcap16,rx_pcap={}", from.display());
     let ended = drive(&options(&[&port]), 400, |_, batch| vec![Action::Drop as u32; batch.len()]);
-    assert_eq!((ended.of(Action::Drop), ended.received[0].put_together, ended.received[0].refused), (400, 200, 0));
+    assert_eq!((ended.of(Action::Drop), ended.received[0].reassembled, ended.received[0].refused), (400, 200, 0));
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn a_batch_that_is_dropped_gives_its_memory_back() {
     while !receiver.is_full() {
         receiver.receive(256).unwrap();
     }
-    let batch = receiver.close().unwrap();
+    let batch = receiver.take_batch().unwrap();
     assert!(batch.len() >= 2048, "{}", batch.len());
     assert!(receiver.receive(64).unwrap() > 0, "others are left");
     drop(batch);
@@ -388,7 +388,7 @@ fn packets_longer_than_their_buffers_are_refused_without_end() {
     }
     let received = receiver.received();
     assert_eq!((received.packets, received.bytes, received.refused), (0, 0, 2560));
-    assert!(receiver.close().is_none());
+    assert!(receiver.take_batch().is_none());
     end(run);
 }
 

@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use portcullis_core::packet::{Action, Batch, Room};
-use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties, GpuSpec, Software};
-use portcullis_io::dpdk::{Mempool, Options, Splitting, open};
+use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties, GpuSpec, SoftwareGpu};
+use portcullis_io::dpdk::{HeaderSplit, Mempool, Options, open};
 use portcullis_io::live::Loss;
 use support::{capture, drive, end, numbered, options, packets, turn};
 
@@ -20,7 +20,7 @@ const MIXED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap"
 /// A driver that says what it has given, and what is not back yet.
 #[derive(Debug)]
 struct Watched {
-    driver: Software,
+    driver: SoftwareGpu,
     state: Mutex<State>,
 }
 
@@ -37,7 +37,7 @@ struct State {
 }
 
 impl Watched {
-    fn new(driver: Software) -> Arc<Watched> {
+    fn new(driver: SoftwareGpu) -> Arc<Watched> {
         Arc::new(Watched { driver, state: Mutex::default() })
     }
 
@@ -145,8 +145,8 @@ impl GpuDriver for Watched {
     }
 }
 
-fn memory() -> Software {
-    Software::new(256 << 20)
+fn memory() -> SoftwareGpu {
+    SoftwareGpu::new(256 << 20)
 }
 
 /// Where the GPU and the host find the packets of a batch, and how long they are.
@@ -163,7 +163,7 @@ fn transmit(batch: &Batch) -> Vec<u32> {
 #[test]
 fn packets_go_through_memory_of_a_gpu_unchanged() {
     let want = packets(Path::new(MIXED));
-    for (number, driver) in [memory(), memory().apart()].into_iter().enumerate() {
+    for (number, driver) in [memory(), memory().with_separate_memory()].into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out.pcap");
         let gpu = Watched::new(driver);
@@ -195,7 +195,7 @@ fn packets_change_their_lengths_and_are_put_together_in_memory_of_a_gpu() {
     let file = |name: &str| folder.path().join(name);
     let sent = numbered([60, 9018, 1514, 65000, 100]);
     capture(&file("in.pcap"), &sent);
-    let gpu = Watched::new(memory().apart());
+    let gpu = Watched::new(memory().with_separate_memory());
     let port = format!("net_pcap22,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
     let ended = drive(&options, 5, |_, batch| {
@@ -206,7 +206,7 @@ fn packets_change_their_lengths_and_are_put_together_in_memory_of_a_gpu() {
         batch.resize(shorter).unwrap();
         transmit(batch)
     });
-    assert_eq!(ended.received[0].put_together, 2);
+    assert_eq!(ended.received[0].reassembled, 2);
     let want: Vec<Vec<u8>> = sent.iter().map(|packet| packet[20..].to_vec()).collect();
     assert_eq!(packets(&file("out.pcap")), want);
     assert!(gpu.is_empty(), "{gpu:?}");
@@ -218,11 +218,11 @@ fn more_long_packets_than_there_are_buffers_for_come_through_memory_of_a_gpu() {
     let file = |name: &str| folder.path().join(name);
     let sent = numbered((0..1500).map(|number| if number % 3 == 0 { 60 + number } else { 4000 + number }));
     capture(&file("in.pcap"), &sent);
-    let gpu = Watched::new(memory().apart());
+    let gpu = Watched::new(memory().with_separate_memory());
     let port = format!("net_pcap29,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
     let ended = support::drive_ahead(&options, 1500);
-    assert_eq!((ended.received[0].put_together, ended.received[0].refused, ended.lost(Loss::Overload)), (1000, 0, 0));
+    assert_eq!((ended.received[0].reassembled, ended.received[0].refused, ended.lost(Loss::Overload)), (1000, 0, 0));
     assert_eq!(packets(&file("out.pcap")), sent);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
@@ -253,7 +253,7 @@ fn a_batch_has_no_more_packets_than_an_item_of_the_list() {
         assert!(receiver.receive(4096).unwrap() <= 1024);
     }
     assert!(receiver.is_full());
-    let batch = receiver.close().unwrap();
+    let batch = receiver.take_batch().unwrap();
     assert_eq!(batch.len(), 1024);
     drop(batch);
     end(run);
@@ -268,7 +268,7 @@ fn without_a_free_item_packets_are_dropped_and_counted() {
     let lane = &mut run.lanes[0];
     let mut gather = |count: usize| {
         assert_eq!(lane.receiver.receive(count).unwrap(), count);
-        lane.receiver.close()
+        lane.receiver.take_batch()
     };
     let (first, second) = (gather(10).unwrap(), gather(20).unwrap());
     assert!(gather(30).is_none() && gather(40).is_none());
@@ -278,10 +278,10 @@ fn without_a_free_item_packets_are_dropped_and_counted() {
     assert!(gather(60).is_none());
     drop((second, third));
     assert_eq!(lane.receiver.received().packets, 210);
-    lane.executor.tend().unwrap();
-    assert_eq!(lane.executor.carried().losses.of(Loss::Overload), 130);
+    lane.executor.poll().unwrap();
+    assert_eq!(lane.executor.executed().losses.of(Loss::Overload), 130);
     turn(lane, |batch| transmit(batch));
-    assert_eq!(lane.executor.carried().of(Action::Tx), 64);
+    assert_eq!(lane.executor.executed().of(Action::Tx), 64);
     end(run);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
@@ -289,12 +289,12 @@ fn without_a_free_item_packets_are_dropped_and_counted() {
 #[test]
 fn packets_that_nobody_touches_need_no_way_for_the_processor() {
     // Whoever read or wrote there would end the process.
-    let gpu = Watched::new(memory().apart().without_mappings());
+    let gpu = Watched::new(memory().with_separate_memory().without_mappings());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&["net_null30"]) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let lane = &mut run.lanes[0];
     assert_eq!(lane.receiver.receive(300).unwrap(), 300);
-    let batch = lane.receiver.close().unwrap();
+    let batch = lane.receiver.take_batch().unwrap();
     let view = batch.span().device_view().unwrap().clone();
     assert!(!batch.span().is_on_host());
     for it in batch.descriptors() {
@@ -303,31 +303,31 @@ fn packets_that_nobody_touches_need_no_way_for_the_processor() {
     drop(batch);
     assert_eq!(lane.receiver.receive(200).unwrap(), 200);
     turn(lane, |batch| transmit(batch));
-    assert_eq!(lane.executor.carried().of(Action::Tx), 264);
+    assert_eq!(lane.executor.executed().of(Action::Tx), 264);
     end(run);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
 
 #[test]
 fn a_gpu_that_fails_ends_the_lane() {
-    let gpu = Watched::new(memory().apart());
+    let gpu = Watched::new(memory().with_separate_memory());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&["net_null31"]) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let lane = &mut run.lanes[0];
     gpu.state.lock().unwrap().has_failed = true;
     assert_eq!(lane.receiver.receive(10).unwrap(), 10);
-    assert!(lane.receiver.close().is_none());
+    assert!(lane.receiver.take_batch().is_none());
     let error = lane.receiver.receive(10).unwrap_err().to_string();
     assert!(error.contains("fallen off the bus"), "{error}");
     lane.executor.finish().unwrap();
-    assert_eq!(lane.executor.carried().losses.of(Loss::Overload), 10);
+    assert_eq!(lane.executor.executed().losses.of(Loss::Overload), 10);
     end(run);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
 
 #[test]
 fn a_gpu_that_does_not_do_it_leaves_nothing_behind() {
-    let said = |driver: Software, mempool: fn(GpuSpec) -> Mempool, port: &str| {
+    let said = |driver: SoftwareGpu, mempool: fn(GpuSpec) -> Mempool, port: &str| {
         let gpu = Watched::new(driver);
         let error = match open(&Options { mempool: mempool(gpu.gpu()), ..options(&[port]) }) {
             Ok(_) => panic!("{port} opens"),
@@ -336,15 +336,15 @@ fn a_gpu_that_does_not_do_it_leaves_nothing_behind() {
         assert!(gpu.is_empty(), "{gpu:?}");
         error
     };
-    let error = said(Software::new(1 << 20), Mempool::Gpu, "net_null22");
+    let error = said(SoftwareGpu::new(1 << 20), Mempool::Gpu, "net_null22");
     assert!(error.contains("allocating") && error.contains("no memory for"), "{error}");
-    let error = said(memory().apart().without_mappings(), Mempool::Gpu, "net_null23,copy=1");
+    let error = said(memory().with_separate_memory().without_mappings(), Mempool::Gpu, "net_null23,copy=1");
     assert!(error.contains("net_null writes packets by the processor") && error.contains("--mempool host"), "{error}");
     for most in [0, 1, 5] {
-        let error = said(memory().registering(most), Mempool::Pinned, "net_null24");
+        let error = said(memory().with_registration_limit(most), Mempool::Pinned, "net_null24");
         assert!(error.contains("is shown no more memory"), "{error}");
     }
-    let error = said(memory().registering(3), Mempool::Gpu, "net_null25");
+    let error = said(memory().with_registration_limit(3), Mempool::Gpu, "net_null25");
     assert!(error.contains("communication list"), "{error}");
     // The port was closed, and can be had again.
     let run = open(&options(&["net_null25"])).unwrap_or_else(|error| panic!("{error}"));
@@ -359,14 +359,14 @@ fn packets_are_split_and_go_out_whole() {
     // Shorter than a head, as long as one, longer, as long as fits, and longer than that.
     let sent = numbered([20, 53, 54, 55, 60, 1514, 2048, 3000, 9018, 64]);
     capture(&file("in.pcap"), &sent);
-    for (number, driver) in [None, Some(memory()), Some(memory().apart())].into_iter().enumerate() {
+    for (number, driver) in [None, Some(memory()), Some(memory().with_separate_memory())].into_iter().enumerate() {
         let out = file(&format!("out{number}.pcap"));
         let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 24 + number, file("in.pcap").display(), out.display());
         let gpu = driver.map(Watched::new);
         let mempool = gpu.as_ref().map_or(Mempool::Host, |gpu| Mempool::Gpu(gpu.gpu()));
         let options = Options { mempool, split: Some(HEAD as u16), room: Room::None, ..options(&[&port]) };
         let run = open(&options).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(run.info[0].splitting, Some(Splitting::Copy));
+        assert_eq!(run.info[0].splitting, Some(HeaderSplit::Software));
         let mut at = 0;
         let kept: Vec<&Vec<u8>> = sent.iter().filter(|packet| packet.len() <= 2048).collect();
         let ended = support::drive_run(run, kept.len() as u64, |_, batch| {
@@ -419,7 +419,7 @@ fn ports_share_memory_of_a_gpu() {
     let file = |name: &str| folder.path().join(name);
     let sent = numbered((0..500).map(|number| 60 + number));
     capture(&file("in.pcap"), &sent);
-    let gpu = Watched::new(memory().apart());
+    let gpu = Watched::new(memory().with_separate_memory());
     // A ring gives back what is sent into it: the same packets, in the same memory.
     let first = format!("net_pcap27,rx_pcap={}", file("in.pcap").display());
     let last = format!("net_pcap28,tx_pcap={}", file("out.pcap").display());
@@ -430,7 +430,7 @@ fn ports_share_memory_of_a_gpu() {
         assert!(places(batch).iter().all(|(device, _, len)| gpu.has(device.unwrap(), *len)));
         vec![support::redirect(lane as u32 + 1); batch.len()]
     });
-    assert_eq!(ended.received[0].put_together + ended.received[1].put_together, 0);
+    assert_eq!(ended.received[0].reassembled + ended.received[1].reassembled, 0);
     assert_eq!(packets(&file("out.pcap")), sent);
     assert!(gpu.is_empty(), "{gpu:?}");
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use portcullis::device::{CancelToken, Dispatch, Done, StageTimes};
 use portcullis::packet::{Action, Room, Verdicts};
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_dpdk_sys as sys;
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, open};
 use portcullis_io::live::Lane;
@@ -38,7 +38,7 @@ fn main() {
     if !support::begin() {
         return;
     }
-    let burst = Closing::at(BURST, Duration::ZERO);
+    let burst = BatchPolicy::fixed(BURST, Duration::ZERO);
     if is_wanted("io") {
         let mut sides = [
             Side::new("testpmd io", || testpmd("io")),
@@ -74,13 +74,13 @@ fn build() {
 
 fn batches() {
     let back = support::stock("mac_swap");
-    let at = |size| Closing::at(size, Duration::ZERO);
+    let at = |size| BatchPolicy::fixed(size, Duration::ZERO);
     let mut sides = vec![Side::new("64", || ours(&back, at(64)))];
     for (name, size) in [("16", 16), ("32", 32), ("128", 128), ("256", 256), ("512", 512), ("1024", 1024)] {
         let back = &back;
         sides.push(Side::new(name, move || ours(back, at(size))));
     }
-    sides.push(Side::new("which find their size", || ours(&back, Closing::auto())));
+    sides.push(Side::new("which find their size", || ours(&back, BatchPolicy::adaptive())));
     compare("mac_swap, packets a batch", ROUNDS, 1, &mut sides);
 }
 
@@ -115,11 +115,11 @@ fn port() -> Dpdk {
 
 fn close(run: Dpdk) {
     let packets = run.close();
-    assert_eq!(packets.all, packets.home, "a packet is missing");
+    assert_eq!(packets.total, packets.free, "a packet is missing");
 }
 
 /// The program's own pipeline.
-fn ours(filter: &str, closing: Closing) -> f64 {
+fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     let session = support::session_of(filter, Dispatch::Inline);
     let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();
@@ -185,10 +185,10 @@ fn bare(_: &mut Lane, number: u16) -> u64 {
 /// Receives packets, makes a batch of them, and drops them all by their verdicts.
 fn dropped(lane: &mut Lane, _: u16) -> u64 {
     lane.receiver.receive(BURST).expect("the port is there");
-    let Some(batch) = lane.receiver.close() else { return 0 };
+    let Some(batch) = lane.receiver.take_batch() else { return 0 };
     let count = batch.len();
     let verdicts = Verdicts::from_columns(drop_all(count), Vec::new());
     let done = Done { batch: black_box(batch), verdicts, times: StageTimes::default() };
-    lane.executor.carry_out(done).expect("the port is there");
+    lane.executor.execute(done).expect("the port is there");
     count as u64
 }

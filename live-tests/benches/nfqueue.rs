@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Dispatch, Done};
-use portcullis::io::live::{Carried, Executor, Lane, LiveError};
+use portcullis::io::live::{ExecutedCounts, Executor, Lane, LiveError};
 use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
 use portcullis_live_tests::{Namespace, Veth, on_processor, wait_until};
 use support::Side;
@@ -175,9 +175,9 @@ impl Bench {
         is_over: &Arc<AtomicBool>,
         packets: u64,
     ) -> (u64, Instant) {
-        let closing = Closing::at(Closing::default().most, delay);
+        let closing = BatchPolicy::fixed(BatchPolicy::default().max_packets, delay);
         let queue = QueueOptions {
-            batch: closing.most,
+            batch: closing.max_packets,
             writes: Window::Nothing,
             max_length: MAX_LENGTH,
             receive_buffer: RECEIVE_BUFFER,
@@ -252,24 +252,24 @@ impl Counting {
 }
 
 impl Executor for Counting {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         let packets = done.batch.len() as u64;
-        self.inner.carry_out(done)?;
+        self.inner.execute(done)?;
         self.count += packets;
         self.look();
         Ok(())
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         self.look();
-        self.inner.tend()
+        self.inner.poll()
     }
 
     fn is_busy(&self) -> bool {
         self.inner.is_busy()
     }
 
-    fn carried(&self) -> &Carried {
-        self.inner.carried()
+    fn executed(&self) -> &ExecutedCounts {
+        self.inner.executed()
     }
 }

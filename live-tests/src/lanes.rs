@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, Batch, Room, Verdicts};
-use portcullis_io::af_xdp::{self, AfXdp, Copying, Frames, Lanes, Options, PortInfo, Steer};
-use portcullis_io::live::{Carried, Losses, Received};
+use portcullis_io::af_xdp::{self, AfXdp, CopyMode, FrameCounts, LaneLayout, Options, PortInfo, Steering};
+use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
 use crate::frames::EXPERIMENT;
 use crate::namespace::Namespace;
@@ -29,10 +29,10 @@ pub fn lane_options(ports: &[&str]) -> Options {
         by_interface: false,
         redirect: Vec::new(),
         stack: None,
-        lanes: Lanes::Each,
-        steer: Steer::Only(format!("ethertype/{EXPERIMENT:#x}").parse().expect("a rule")),
+        lanes: LaneLayout::PerQueue,
+        steer: Steering::Only(format!("ethertype/{EXPERIMENT:#x}").parse().expect("a rule")),
         mode: None,
-        copying: Copying::Auto,
+        copying: CopyMode::Auto,
         busy_poll: None,
         huge_pages: false,
         room: Room::Both,
@@ -46,11 +46,11 @@ pub fn lane_options(ports: &[&str]) -> Options {
 #[derive(Debug)]
 pub struct Ended {
     /// By lane.
-    pub received: Vec<Received>,
+    pub received: Vec<ReceivedCounts>,
     /// By lane.
-    pub carried: Vec<Carried>,
+    pub carried: Vec<ExecutedCounts>,
     /// Where frames were.
-    pub frames: Frames,
+    pub frames: FrameCounts,
 }
 
 impl Ended {
@@ -60,7 +60,7 @@ impl Ended {
     }
 
     /// Something of all lanes.
-    pub fn sum(&self, of: impl Fn(&Carried) -> u64) -> u64 {
+    pub fn sum(&self, of: impl Fn(&ExecutedCounts) -> u64) -> u64 {
         self.carried.iter().map(of).sum()
     }
 
@@ -103,8 +103,8 @@ pub fn run_lanes<T>(
                 ready.send(std::mem::take(&mut run.ports)).expect("somebody waits for it");
                 drive(&mut run, &filter, &stop);
                 let received = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
-                let carried = run.lanes.iter().map(|lane| *lane.executor.carried()).collect();
-                Ended { received, carried, frames: run.accounts.frames() }
+                let carried = run.lanes.iter().map(|lane| *lane.executor.executed()).collect();
+                Ended { received, carried, frames: run.frame_audit.frames() }
             })
         });
         let guard = Stop(&stop);
@@ -115,8 +115,8 @@ pub fn run_lanes<T>(
             Ok(ended) => ended,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        assert_eq!(ended.frames.rest(), 0, "{:?}", ended.frames);
-        assert_eq!(ended.packets(), ended.sum(Carried::all), "every packet is counted once");
+        assert_eq!(ended.frames.in_batches(), 0, "{:?}", ended.frames);
+        assert_eq!(ended.packets(), ended.sum(ExecutedCounts::all), "every packet is counted once");
         (result, ended)
     })
 }
@@ -132,13 +132,13 @@ fn drive(run: &mut AfXdp, filter: &(impl Fn(&mut Batch) -> Vec<u32> + Sync), sto
         let mut packets = 0;
         for lane in &mut run.lanes {
             packets += lane.receiver.receive(BATCH).unwrap_or_else(failed);
-            if let Some(mut batch) = lane.receiver.close() {
+            if let Some(mut batch) = lane.receiver.take_batch() {
                 let returns = filter(&mut batch);
                 let verdicts = Verdicts::from_returns(&returns, true);
                 let done = Done { batch, verdicts, times: StageTimes::default() };
-                lane.executor.carry_out(done).unwrap_or_else(|error| panic!("{error}"));
+                lane.executor.execute(done).unwrap_or_else(|error| panic!("{error}"));
             }
-            lane.executor.tend().unwrap_or_else(|error| panic!("{error}"));
+            lane.executor.poll().unwrap_or_else(|error| panic!("{error}"));
         }
         match packets {
             0 if is_last => return,

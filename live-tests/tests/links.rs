@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use portcullis_io::af_xdp::xdp::Mode;
 use portcullis_io::live::checksum;
-use portcullis_io::live::link::{Entrance, Interface, Kind, LinkError, Stack, State, Tap, VethPair, Watch};
+use portcullis_io::live::link::{
+    InjectionPoint, Interface, LinkError, LinkState, LinkWatch, StackDevice, StackInjector, Tap, VethPair,
+};
 use portcullis_live_tests::{Child, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -129,30 +131,30 @@ fn a_watch_sees_an_interface_come_and_go() {
     let veth = Veth::between(&left, &right).make();
     let name = veth.right.name();
     let index = right.run(|| Interface::find(name)).unwrap().index;
-    let mut watch = right.run(|| Watch::new(name).unwrap());
+    let mut watch = right.run(|| LinkWatch::new(name).unwrap());
     let mut becomes = |state| {
         wait_until(&format!("it is {state:?}"), SOON, || watch.look().unwrap() == state);
         assert_eq!(watch.state(), state);
     };
-    becomes(State::Up);
+    becomes(LinkState::Up);
     veth.left.down();
-    becomes(State::Down);
+    becomes(LinkState::Down);
     veth.left.up();
-    becomes(State::Up);
+    becomes(LinkState::Up);
     veth.right.down();
-    becomes(State::Down);
+    becomes(LinkState::Down);
     // Others' doings are none of its.
     right.ip(&["link", "set", "lo", "down"]);
     right.ip(&["link", "set", "lo", "up"]);
-    becomes(State::Down);
+    becomes(LinkState::Down);
     veth.right.up();
-    becomes(State::Up);
+    becomes(LinkState::Up);
     // It has gone where it is nobody's here; and one that has its number is not it.
     right.ip(&["link", "set", name, "netns", left.name()]);
-    becomes(State::Gone);
+    becomes(LinkState::Gone);
     right.ip(&["link", "add", "name", name, "index", &index.to_string(), "type", "veth"]);
-    becomes(State::Gone);
-    assert!(matches!(right.run(|| Watch::new("none")).unwrap_err(), LinkError::NoInterface { .. }));
+    becomes(LinkState::Gone);
+    assert!(matches!(right.run(|| LinkWatch::new("none")).unwrap_err(), LinkError::NoInterface { .. }));
 }
 
 /// What there is no room for is lost, and the latest of it first.
@@ -164,9 +166,9 @@ fn a_watch_that_nobody_looked_at_for_long_sees_what_is_so_now() {
     let name = veth.right.name();
     let up_and_down = format!("link set {name} down\nlink set {name} up\n").repeat(400);
     // The last event that there is room for is another one each time.
-    for (number, (end, state)) in [("", State::Up), ("down", State::Down)].repeat(3).into_iter().enumerate() {
+    for (number, (end, state)) in [("", LinkState::Up), ("down", LinkState::Down)].repeat(3).into_iter().enumerate() {
         let others: String = (0..number).map(|mtu| format!("link set {name} mtu {}\n", 1400 + number + mtu)).collect();
-        let mut watch = right.run(|| Watch::new(name).unwrap());
+        let mut watch = right.run(|| LinkWatch::new(name).unwrap());
         let last = if end.is_empty() { String::new() } else { format!("link set {name} {end}\n") };
         let mut ip = right.command("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
         ip.stdin.take().unwrap().write_all((others + &up_and_down + &last).as_bytes()).unwrap();
@@ -184,8 +186,8 @@ fn child_without_rights() {
     }
     println!("\npair: {}", VethPair::new(1500, 1).unwrap_err());
     println!("tap: {}", Tap::new().unwrap_err());
-    println!("stack: {}", Stack::open("lo", Kind::Auto).unwrap_err());
-    println!("none: {}", Stack::open("none", Kind::Auto).unwrap_err());
+    println!("stack: {}", StackInjector::open("lo", StackDevice::Auto).unwrap_err());
+    println!("none: {}", StackInjector::open("none", StackDevice::Auto).unwrap_err());
     println!("found: {:?}", Interface::find("lo").unwrap().name);
 }
 
@@ -218,10 +220,10 @@ fn the_right_that_is_missing_is_named() {
 #[test]
 fn child_that_holds_interfaces() {
     let Some(interface) = Child::interface() else { return };
-    let mut stack = Stack::open(&interface, Kind::Veth).unwrap();
-    let mirred = stack.join(Mode::Skb).unwrap().name();
-    let mut other = Stack::open(&interface, Kind::Tap).unwrap();
-    let tcx = other.join(Mode::Native).unwrap().name();
+    let mut stack = StackInjector::open(&interface, StackDevice::Veth).unwrap();
+    let mirred = stack.connect(Mode::Skb).unwrap().name();
+    let mut other = StackInjector::open(&interface, StackDevice::Tap).unwrap();
+    let tcx = other.connect(Mode::Native).unwrap().name();
     Child::hold(&format!("{} {} {mirred} {tcx}", stack.exit().name, other.exit().name));
 }
 
@@ -238,13 +240,13 @@ fn what_a_killed_run_left_is_removed_by_the_next_and_nothing_else() {
     }
     let mine = right.run(|| VethPair::new(1500, 1).unwrap());
     // While it is alive, nobody takes its interfaces away, though many come and go.
-    drop(right.run(|| Stack::open(veth.right.name(), Kind::Auto).unwrap()));
+    drop(right.run(|| StackInjector::open(veth.right.name(), StackDevice::Auto).unwrap()));
     assert!(!shown(&right, pair).is_empty() && !shown(&right, tap).is_empty());
 
     child.kill();
     wait_until("the TAP interface has gone with its process", SOON, || shown(&right, tap).is_empty());
     assert!(!shown(&right, pair).is_empty(), "a pair stays");
-    let next = right.run(|| Stack::open(veth.right.name(), Kind::Auto).unwrap());
+    let next = right.run(|| StackInjector::open(veth.right.name(), StackDevice::Auto).unwrap());
     assert_eq!(shown(&right, pair), "");
     for name in [veth.right.name(), "pc0-1x", "pcx-1a", "pc7-1a", &mine.near().name, &next.exit().name] {
         assert_ne!(shown(&right, name), "", "{name}");
@@ -333,27 +335,27 @@ fn is_for_neighbours(frame: &[u8]) -> bool {
 fn frames_that_pass_reach_the_stack_by_each_way() {
     let Some(_suite) = begin() else { return };
     for (kind, mode, way) in [
-        (Kind::Auto, Some(Mode::Native), "tcx"),
-        (Kind::Veth, Some(Mode::Skb), "mirred"),
-        (Kind::Veth, None, "beside"),
-        (Kind::Tap, Some(Mode::Native), "tcx"),
-        (Kind::Tap, Some(Mode::Skb), "mirred"),
-        (Kind::Tap, None, "beside"),
+        (StackDevice::Auto, Some(Mode::Native), "tcx"),
+        (StackDevice::Veth, Some(Mode::Skb), "mirred"),
+        (StackDevice::Veth, None, "beside"),
+        (StackDevice::Tap, Some(Mode::Native), "tcx"),
+        (StackDevice::Tap, Some(Mode::Skb), "mirred"),
+        (StackDevice::Tap, None, "beside"),
     ] {
         let what = format!("{kind:?}, {way}");
         let mut divided = Divided::new();
         let (right, interface) = (divided.right.clone(), divided.interface.clone());
-        let mut stack = right.run(|| Stack::open(&interface, kind)).unwrap();
-        assert!(stack.way().is_none());
-        let (name, exit) = match stack.entrance() {
-            Entrance::Veth(near) => (near.name.clone(), stack.exit().name.clone()),
-            Entrance::Tap(_) => (String::new(), stack.exit().name.clone()),
+        let mut stack = right.run(|| StackInjector::open(&interface, kind)).unwrap();
+        assert!(stack.delivery().is_none());
+        let (name, exit) = match stack.injection_point() {
+            InjectionPoint::Veth(near) => (near.name.clone(), stack.exit().name.clone()),
+            InjectionPoint::Tap(_) => (String::new(), stack.exit().name.clone()),
         };
-        assert_eq!(name.is_empty(), kind == Kind::Tap);
+        assert_eq!(name.is_empty(), kind == StackDevice::Tap);
         let socket = (!name.is_empty()).then(|| PacketSocket::open(&right, &name));
-        let put = |stack: &Stack, frame: &[u8]| match (stack.entrance(), &socket) {
-            (Entrance::Veth(_), Some(socket)) => socket.send(frame),
-            (Entrance::Tap(tap), _) => tap.write(frame).unwrap(),
+        let put = |stack: &StackInjector, frame: &[u8]| match (stack.injection_point(), &socket) {
+            (InjectionPoint::Veth(_), Some(socket)) => socket.send(frame),
+            (InjectionPoint::Tap(tap), _) => tap.write(frame).unwrap(),
             _ => unreachable!(),
         };
 
@@ -367,8 +369,8 @@ fn frames_that_pass_reach_the_stack_by_each_way() {
             },
         );
         let joined = right.run(|| match mode {
-            Some(mode) => stack.join(mode).unwrap().name(),
-            None => stack.join_beside().unwrap().name(),
+            Some(mode) => stack.connect(mode).unwrap().name(),
+            None => stack.connect_direct().unwrap().name(),
         });
         assert_eq!(joined, way);
         let packets = divided.carry(
@@ -401,8 +403,8 @@ fn beside_its_interface_nothing_gets_past_a_reverse_path_filter() {
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
     right.sysctl("net.ipv4.conf.all.rp_filter", "1");
-    let mut stack = right.run(|| Stack::open(veth.right.name(), Kind::Auto)).unwrap();
-    let error = right.run(|| stack.join_beside().map(|way| way.name()).unwrap_err().to_string());
+    let mut stack = right.run(|| StackInjector::open(veth.right.name(), StackDevice::Auto)).unwrap();
+    let error = right.run(|| stack.connect_direct().map(|way| way.name()).unwrap_err().to_string());
     assert!(error.contains("net.ipv4.conf.all.rp_filter is 1; set it to 0"), "{error}");
-    assert!(stack.way().is_none());
+    assert!(stack.delivery().is_none());
 }

@@ -48,7 +48,7 @@ impl Expected {
         let mut expected = Expected {
             actions: Vec::with_capacity(pool.len()),
             targets: Vec::with_capacity(pool.len()),
-            packets: (facts.changes_length || facts.writes.reach() > 0).then(Vec::new),
+            packets: (facts.changes_length || facts.writes.max_bytes() > 0).then(Vec::new),
             maps: None,
         };
         let ring = super::traffic::Ring::lay_out(pool, program, BATCH.min(pool.len()), super::traffic::RING, 1 << 32);

@@ -178,7 +178,7 @@ impl Ring {
             let batch = carver.carve(descriptors.to_vec(), metadata, room).map_err(|error| error.to_string())?;
             batches.push_back((first, batch));
         }
-        Ok(Ring { batches, batch, count, writes: facts.writes.reach() > 0 || facts.changes_length })
+        Ok(Ring { batches, batch, count, writes: facts.writes.max_bytes() > 0 || facts.changes_length })
     }
 
     /// Whether some were lost with a device.

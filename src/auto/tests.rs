@@ -234,7 +234,7 @@ fn pair(clock: &Arc<Simulated>) -> [Fake; 2] {
 
 fn settings(clock: &Arc<Simulated>) -> Settings {
     // Sizes up to 2,048 packets: what is simulated is the same beyond.
-    Settings { store: Store::none(), clock: clock.clone(), packets: 1 << 13, ..Settings::default() }
+    Settings { store: CalibrationStore::disabled(), clock: clock.clone(), max_packets: 1 << 13, ..Settings::default() }
 }
 
 /// Fakes behind handles that stay.
@@ -335,7 +335,7 @@ fn batches_come_back_in_order_whatever_their_sizes() {
         let program = program(BUSY);
         let options = LoadOptions { depth, ..LoadOptions::default() };
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+        let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
         let settings = Settings { store, cpu_dispatch, ..settings(&clock) };
         auto(fakes(Filters::Not), settings.clone()).0.load(&program, &options).unwrap();
         let (device, fakes) = auto(fakes(Filters::Rightly), settings);
@@ -465,12 +465,13 @@ fn filters_that_remember_stay_on_one_device() {
         measured.iter_mut().for_each(|fake| fake.filters = Filters::Not);
         // What it costs is known from devices that do not filter, as the interpreter is slow.
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
-        let with = |measure| Settings { store: store.clone(), measure, expected, ..settings(&clock) };
+        let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+        let with =
+            |measure| Settings { store: store.clone(), mode: measure, expected_packets: expected, ..settings(&clock) };
         let program = program(text);
-        auto(measured.into(), with(Measure::First)).0.load(&program, &LoadOptions::default()).unwrap();
+        auto(measured.into(), with(CalibrationMode::FirstLoad)).0.load(&program, &LoadOptions::default()).unwrap();
 
-        let (device, fakes) = auto(pair(&clock).into(), with(Measure::Never));
+        let (device, fakes) = auto(pair(&clock).into(), with(CalibrationMode::Never));
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         assert_eq!(device.costs().unwrap().1, Origin::Kept);
         let sizes = [3usize, 900, 40, 2000];
@@ -491,9 +492,9 @@ fn filters_that_remember_stay_on_one_device() {
 fn it_is_measured_once_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().join("auto");
-    let store = Store::at(Cache::at(&at, 1 << 20).unwrap());
+    let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
     let clock = Arc::new(Simulated::default());
-    let with = |measure| Settings { store: store.clone(), measure, ..settings(&clock) };
+    let with = |measure| Settings { store: store.clone(), mode: measure, ..settings(&clock) };
     let fakes = || {
         let mut fakes = pair(&clock);
         fakes.iter_mut().for_each(|fake| fake.filters = Filters::Not);
@@ -504,22 +505,22 @@ fn it_is_measured_once_and_kept() {
     let options = LoadOptions::default();
 
     // Nobody may measure: it is as it was before there were calibrations.
-    let (device, tested) = auto(fakes(), with(Measure::Never));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::Never));
     device.load(&one, &options).unwrap();
     assert_eq!((came(&tested), device.costs()), (0, None));
     assert_eq!([0, 1].map(|at| tested[at].loads.load(Ordering::Relaxed)), [1, 0], "the GPU");
     assert!(device.explain().unwrap().to_string().contains("calibration: none"));
 
-    let (device, tested) = auto(fakes(), with(Measure::First));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
     let measured = came(&tested);
-    assert!(measured > 0 && device.take_notes().is_empty());
+    assert!(measured > 0 && device.take_warnings().is_empty());
     device.load(&one, &options).unwrap();
     // By now packets may be under way.
     device.load(&other, &options).unwrap();
     assert_eq!((came(&tested), device.costs()), (measured, None));
 
-    let (device, tested) = auto(fakes(), with(Measure::First));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
     assert_eq!((came(&tested), device.costs().unwrap().1), (0, Origin::Kept));
     assert!(device.explain().unwrap().to_string().contains("kept by an earlier run"));
@@ -527,7 +528,7 @@ fn it_is_measured_once_and_kept() {
     // A new driver.
     let mut changed = fakes();
     changed[0].info.driver = "2".into();
-    let (device, tested) = auto(changed, with(Measure::First));
+    let (device, tested) = auto(changed, with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
     assert!(came(&tested) > 0);
 
@@ -535,18 +536,18 @@ fn it_is_measured_once_and_kept() {
     for file in std::fs::read_dir(&at).unwrap() {
         std::fs::write(file.unwrap().path(), "nothing").unwrap();
     }
-    let (device, tested) = auto(fakes(), with(Measure::First));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
-    let notes = device.take_notes();
+    let notes = device.take_warnings();
     assert!(came(&tested) > 0 && notes.len() == 1, "{notes:?}");
     assert!(notes[0].starts_with("a calibration is not used: ") && notes[0].contains("damaged"), "{notes:?}");
 
-    let (device, tested) = auto(fakes(), with(Measure::Anew));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::Always));
     device.load(&one, &options).unwrap();
     assert!(came(&tested) > 0);
     let (device, _) = auto(fakes(), settings(&clock));
     device.load(&one, &options).unwrap();
-    assert_eq!(device.take_notes(), ["the calibration is not kept: calibrations are not kept"]);
+    assert_eq!(device.take_warnings(), ["the calibration is not kept: calibrations are not kept"]);
 }
 
 #[test]
@@ -592,15 +593,15 @@ fn what_took_long_because_others_had_the_machine_is_measured_again() {
 fn what_would_be_chosen_is_told_without_loading_anything() {
     let clock = Arc::new(Simulated::default());
     let folder = tempfile::tempdir().unwrap();
-    let kept = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+    let kept = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
     let (device, fakes) = auto(pair(&clock).into(), Settings { store: kept, ..settings(&clock) });
     for text in [PLAIN, COUNTS] {
         let (program, options) = (program(text), LoadOptions::default());
-        let before = device.foresee(&program, &options).unwrap().to_string();
+        let before = device.predict(&program, &options).unwrap().to_string();
         assert!(before.contains("there is no calibration"), "{before}");
         device.load(&program, &options).unwrap();
         let loads: Vec<_> = fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect();
-        let (foreseen, explained) = (device.foresee(&program, &options).unwrap(), device.explain().unwrap());
+        let (foreseen, explained) = (device.predict(&program, &options).unwrap(), device.explain().unwrap());
         let told = |explanation: Explanation| {
             explanation.to_string().replace("made for this run, and kept for the next ones", "")
         };
@@ -623,7 +624,7 @@ fn devices_that_fail_are_named_and_others_left_in_use() {
     let (device, _) = auto(fakes.into(), settings(&clock));
     let mut session = device.load(&program, &options).unwrap();
     session.run(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
-    let notes = device.take_notes();
+    let notes = device.take_warnings();
     assert!(notes[0].contains("gpu cannot run this filter: it has no arithmetic"), "{notes:?}");
     assert!(device.explain().unwrap().to_string().contains("left out: gpu cannot run this filter"));
 
@@ -640,7 +641,7 @@ fn devices_that_fail_are_named_and_others_left_in_use() {
     fakes[0].fails_after = 20;
     let (device, _) = auto(fakes.into(), settings(&clock));
     device.load(&program, &options).unwrap();
-    let notes = device.take_notes();
+    let notes = device.take_warnings();
     assert!(notes[0].contains("gpu: fell off the bus"), "{notes:?}");
 
     // One is lost later: that is an error with its name, and nothing is hidden.

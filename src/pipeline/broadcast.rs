@@ -4,28 +4,28 @@ use std::sync::Arc;
 
 use portcullis_core::device::{DeviceError, Done, Session};
 use portcullis_core::lang::xdp::Broadcast;
-use portcullis_core::map::{Declaration, in_order};
+use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
-use portcullis_io::Several;
+use portcullis_io::RedirectGroups;
 
 /// The targets of a filter that stand for all ports in a map.
 #[derive(Debug, Clone)]
 pub struct Broadcasts {
-    all: Vec<Broadcast>,
+    targets: Vec<Broadcast>,
     maps: Vec<Declaration>,
-    last: Arc<Several>,
+    resolved: Arc<RedirectGroups>,
 }
 
 impl Broadcasts {
     /// A filter's; `None` where it has none.
-    pub fn of(program: &Program) -> Option<Broadcasts> {
-        let all = program.object().map(|origin| origin.broadcasts.clone()).filter(|all| !all.is_empty())?;
-        Some(Broadcasts { all, maps: program.maps().to_vec(), last: Arc::default() })
+    pub fn from_program(program: &Program) -> Option<Broadcasts> {
+        let targets = program.object().map(|origin| origin.broadcasts.clone()).filter(|targets| !targets.is_empty())?;
+        Some(Broadcasts { targets, maps: program.maps().to_vec(), resolved: Arc::default() })
     }
 
     /// Whether it has to be known by which ports packets came in.
-    pub fn need_ports(program: &Program) -> bool {
+    pub fn needs_ingress_port(program: &Program) -> bool {
         program.object().is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 
@@ -34,20 +34,24 @@ impl Broadcasts {
     ///
     /// # Errors
     /// The session's.
-    pub fn read(&mut self, session: &mut dyn Session, done: &Done) -> Result<Option<Arc<Several>>, DeviceError> {
-        let is_one = |target: &u32| self.all.iter().any(|it| it.target == *target);
+    pub fn resolve(
+        &mut self,
+        session: &mut dyn Session,
+        done: &Done,
+    ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
+        let is_one = |target: &u32| self.targets.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {
             return Ok(None);
         }
-        let mut several = Several::default();
-        for Broadcast { target, map, exclude_ingress } in &self.all {
+        let mut redirect_groups = RedirectGroups::default();
+        for Broadcast { target, map, exclude_ingress } in &self.targets {
             let words = session.map_words(*map)?;
-            let ports = in_order(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
-            several.push(*target, *exclude_ingress, ports.collect());
+            let ports = sorted_rows(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
+            redirect_groups.push(*target, *exclude_ingress, ports.collect());
         }
-        if *self.last != several {
-            self.last = Arc::new(several);
+        if *self.resolved != redirect_groups {
+            self.resolved = Arc::new(redirect_groups);
         }
-        Ok(Some(self.last.clone()))
+        Ok(Some(self.resolved.clone()))
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Submitting and completing are one thread's, for a session is a queue that only one has. Where batches come from, and
-//! where they go, may have threads of their own behind [`Ends`].
+//! where they go, may have threads of their own behind [`Endpoints`].
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -14,118 +14,118 @@ use std::time::Instant;
 use portcullis_core::device::{DeviceError, Done, Session};
 use portcullis_core::packet::Batch;
 
-use super::due::Due;
+use super::completion_estimator::CompletionEstimator;
 
 /// What came of asking for a batch.
-pub(super) enum Next<N> {
+pub(super) enum NextBatch<T> {
     /// A batch, and what is to be known of it when it comes back.
-    Batch(Batch, N),
+    Ready(Batch, T),
     /// There is none yet.
-    NotYet,
+    Pending,
     /// There will be none any more.
     End,
 }
 
 /// Where a session is.
-pub(super) trait Slot {
+pub(super) trait SessionSlot {
     /// It.
     fn session(&mut self) -> &mut dyn Session;
 }
 
-impl Slot for &mut dyn Session {
+impl SessionSlot for &mut dyn Session {
     fn session(&mut self) -> &mut dyn Session {
         &mut **self
     }
 }
 
-impl Slot for &mut Box<dyn Session> {
+impl SessionSlot for &mut Box<dyn Session> {
     fn session(&mut self) -> &mut dyn Session {
         &mut ***self
     }
 }
 
 /// Where batches come from and where they go, with a device in between.
-pub(super) trait Ends<S> {
+pub(super) trait Endpoints<S> {
     /// What is to be known of a batch while it is in flight.
-    type Note;
+    type Tag;
     /// What may go wrong.
     type Error: From<DeviceError>;
 
     /// The next batch. Where nothing is in flight (`idle`) it is waited for, though not for ever: what else there is to be
     /// done, is done in between.
-    fn next(&mut self, idle: bool) -> Result<Next<Self::Note>, Self::Error>;
+    fn next_batch(&mut self, is_idle: bool) -> Result<NextBatch<Self::Tag>, Self::Error>;
 
     /// A batch of so many packets is about to be submitted; or none has come for a while, and none is in flight.
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError>;
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError>;
 
     /// A batch has come back from the session, and will be [`done`](Ends::done) next: for what is to be read of maps for it.
-    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
         let _ = (session, done);
         Ok(())
     }
 
-    /// A batch has come back; where it is `aside`, from the session's relief, and maybe before others that went in before it.
-    fn done(&mut self, done: Done, note: Self::Note, aside: bool) -> Result<(), Self::Error>;
+    /// A batch has come back; where it is `by_fallback`, from the session's relief, and maybe before others that went in before it.
+    fn deliver(&mut self, done: Done, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
 
     /// Does what others want done with the session between two batches. Gives false where that has to wait until nothing is
     /// in flight (`idle`): then nothing is submitted before.
-    fn obey(&mut self, slot: &mut S, idle: bool) -> Result<bool, DeviceError> {
+    fn run_commands(&mut self, slot: &mut S, idle: bool) -> Result<bool, DeviceError> {
         let _ = (slot, idle);
         Ok(true)
     }
 
     /// Nothing came, and nothing is in flight.
-    fn tend(&mut self) -> Result<(), Self::Error> {
+    fn poll(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }
 }
 
 /// Drives a session.
-pub(super) struct Driver<S, E: Ends<S>> {
+pub(super) struct Driver<S, E: Endpoints<S>> {
     slot: S,
-    pub ends: E,
+    pub endpoints: E,
     /// When each batch in flight was submitted, where the session has a relief, and what is to be known of it.
-    in_flight: VecDeque<(Option<Instant>, E::Note)>,
-    due: Due,
+    in_flight: VecDeque<(Option<Instant>, E::Tag)>,
+    estimator: CompletionEstimator,
 }
 
-impl<S: Slot, E: Ends<S>> Driver<S, E> {
+impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     /// Of a session in which nothing is in flight.
-    pub fn new(slot: S, ends: E) -> Driver<S, E> {
-        Driver { slot, ends, in_flight: VecDeque::new(), due: Due::new(Instant::now()) }
+    pub fn new(slot: S, endpoints: E) -> Driver<S, E> {
+        Driver { slot, endpoints, in_flight: VecDeque::new(), estimator: CompletionEstimator::new(Instant::now()) }
     }
 
     /// Submits what comes and hands on what is done, until nothing more comes and nothing is in flight.
     pub fn drive(&mut self) -> Result<(), E::Error> {
-        let mut ended = false;
+        let mut is_ended = false;
         loop {
-            self.obey()?;
-            let mut waiting = !ended;
-            while waiting && self.has_room() {
+            self.run_commands()?;
+            let mut may_submit = !is_ended;
+            while may_submit && self.has_capacity() {
                 let idle = self.slot.session().in_flight() == 0;
-                match self.ends.next(idle)? {
-                    Next::Batch(batch, note) => self.submit(batch, note)?,
-                    Next::NotYet => waiting = false,
-                    Next::End => (ended, waiting) = (true, false),
+                match self.endpoints.next_batch(idle)? {
+                    NextBatch::Ready(batch, tag) => self.submit(batch, tag)?,
+                    NextBatch::Pending => may_submit = false,
+                    NextBatch::End => (is_ended, may_submit) = (true, false),
                 }
             }
-            if waiting && self.may_relieve() {
-                match self.ends.next(false)? {
-                    Next::Batch(batch, note) => {
-                        self.relieve(batch, note)?;
+            if may_submit && self.can_use_fallback() {
+                match self.endpoints.next_batch(false)? {
+                    NextBatch::Ready(batch, tag) => {
+                        self.run_on_fallback(batch, tag)?;
                         continue;
                     }
-                    Next::NotYet => {}
-                    Next::End => ended = true,
+                    NextBatch::Pending => {}
+                    NextBatch::End => is_ended = true,
                 }
             }
             match self.complete()? {
                 true => {}
-                false if ended => return Ok(()),
+                false if is_ended => return Ok(()),
                 false => {
                     // Maps follow their files while nothing comes, too: somebody may look.
-                    self.ends.boundary(self.slot.session(), 0)?;
-                    self.ends.tend()?;
+                    self.endpoints.on_batch_boundary(self.slot.session(), 0)?;
+                    self.endpoints.poll()?;
                 }
             }
         }
@@ -138,65 +138,66 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
         Ok(())
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_capacity(&mut self) -> bool {
         let session = self.slot.session();
         session.in_flight() < session.depth()
     }
 
     /// Does what others want done with the session.
-    fn obey(&mut self) -> Result<(), E::Error> {
+    fn run_commands(&mut self) -> Result<(), E::Error> {
         loop {
             let idle = self.slot.session().in_flight() == 0;
-            if self.ends.obey(&mut self.slot, idle)? {
+            if self.endpoints.run_commands(&mut self.slot, idle)? {
                 return Ok(());
             }
             self.complete()?;
         }
     }
 
-    fn submit(&mut self, batch: Batch, note: E::Note) -> Result<(), E::Error> {
+    fn submit(&mut self, batch: Batch, tag: E::Tag) -> Result<(), E::Error> {
         // What was wanted before the batch came is done before it is filtered.
-        self.obey()?;
-        self.ends.boundary(self.slot.session(), batch.len())?;
+        self.run_commands()?;
+        self.endpoints.on_batch_boundary(self.slot.session(), batch.len())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
         let submitted = self.slot.session().relief().is_some().then(Instant::now);
-        self.in_flight.push_back((submitted, note));
+        self.in_flight.push_back((submitted, tag));
         Ok(())
     }
 
     /// Waits for the oldest batch in flight, and hands it on; false where there is none.
     fn complete(&mut self) -> Result<bool, E::Error> {
         let Some(done) = self.slot.session().complete()? else { return Ok(false) };
-        self.ends.came_back(self.slot.session(), &done)?;
+        self.endpoints.inspect_completed(self.slot.session(), &done)?;
         // A session gives back what it was given, and in that order.
-        if let Some((submitted, note)) = self.in_flight.pop_front() {
+        if let Some((submitted, tag)) = self.in_flight.pop_front() {
             if let Some(submitted) = submitted {
-                self.due.came(submitted, Instant::now());
+                self.estimator.record_completion(submitted, Instant::now());
             }
-            self.ends.done(done, note, false)?;
+            self.endpoints.deliver(done, tag, false)?;
         }
         Ok(true)
     }
 
     /// Whether the session has all that it takes and a relief, which has time for a batch before the oldest one is done.
-    fn may_relieve(&mut self) -> bool {
+    fn can_use_fallback(&mut self) -> bool {
         let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
-        self.slot.session().relief().is_some() && oldest.is_some_and(|oldest| !self.due.is_due(oldest, Instant::now()))
+        self.slot.session().relief().is_some()
+            && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
     }
 
-    fn relieve(&mut self, batch: Batch, note: E::Note) -> Result<(), E::Error> {
-        self.obey()?;
+    fn run_on_fallback(&mut self, batch: Batch, tag: E::Tag) -> Result<(), E::Error> {
+        self.run_commands()?;
         if !batch.span().is_on_host() {
             // What relieves is another device, which does not reach it: it waits for its turn.
             self.complete()?;
-            return self.submit(batch, note);
+            return self.submit(batch, tag);
         }
         let session = self.slot.session();
         let done = match session.relief() {
             Some(relief) => relief.run(batch)?,
-            None => return self.submit(batch, note),
+            None => return self.submit(batch, tag),
         };
-        self.ends.done(done, note, true)
+        self.endpoints.deliver(done, tag, true)
     }
 }
 
@@ -213,12 +214,12 @@ mod tests {
     use super::*;
 
     /// A session with room for one batch, wherever its packets are, and a relief that reaches the host's memory alone.
-    struct Reaching {
+    struct SingleBatchSession {
         batch: Option<Batch>,
         relief: Box<dyn Session>,
     }
 
-    impl Session for Reaching {
+    impl Session for SingleBatchSession {
         fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
             Ok(Imported::InPlace)
         }
@@ -250,29 +251,29 @@ mod tests {
 
     /// Notes which batches came back, and whether from the relief.
     #[derive(Default)]
-    struct Noted(Vec<(u32, bool)>);
+    struct RecordingEndpoints(Vec<(u32, bool)>);
 
-    impl<S> Ends<S> for Noted {
-        type Note = u32;
+    impl<S> Endpoints<S> for RecordingEndpoints {
+        type Tag = u32;
         type Error = DeviceError;
 
-        fn next(&mut self, _: bool) -> Result<Next<u32>, DeviceError> {
-            Ok(Next::End)
+        fn next_batch(&mut self, _: bool) -> Result<NextBatch<u32>, DeviceError> {
+            Ok(NextBatch::End)
         }
 
-        fn boundary(&mut self, _: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
+        fn on_batch_boundary(&mut self, _: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
             Ok(())
         }
 
-        fn done(&mut self, _: Done, note: u32, aside: bool) -> Result<(), DeviceError> {
-            self.0.push((note, aside));
+        fn deliver(&mut self, _: Done, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
+            self.0.push((tag, by_fallback));
             Ok(())
         }
     }
 
     /// A packet in the memory of a device that is not there.
     #[expect(unsafe_code, reason = "memory of a device's is named by its address")]
-    fn elsewhere() -> Batch {
+    fn device_resident_batch() -> Batch {
         let view = DeviceView { device: "cuda:0".into(), address: 1 << 40 };
         // SAFETY: nobody looks at the memory, nor at the packet.
         unsafe {
@@ -290,13 +291,13 @@ mod tests {
         );
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         let relief = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-        let mut session = Reaching { batch: None, relief };
-        let mut driver = Driver::new(&mut session as &mut dyn Session, Noted::default());
-        driver.submit(elsewhere(), 1).unwrap();
-        driver.relieve(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
-        driver.relieve(elsewhere(), 3).unwrap();
-        assert_eq!(driver.ends.0, [(2, true), (1, false)]);
+        let mut session = SingleBatchSession { batch: None, relief };
+        let mut driver = Driver::new(&mut session as &mut dyn Session, RecordingEndpoints::default());
+        driver.submit(device_resident_batch(), 1).unwrap();
+        driver.run_on_fallback(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
+        driver.run_on_fallback(device_resident_batch(), 3).unwrap();
+        assert_eq!(driver.endpoints.0, [(2, true), (1, false)]);
         driver.drive().unwrap();
-        assert_eq!(driver.ends.0, [(2, true), (1, false), (3, false)]);
+        assert_eq!(driver.endpoints.0, [(2, true), (1, false), (3, false)]);
     }
 }

@@ -11,8 +11,8 @@
 //! it can tell how far it is; the writer thread is there only when something is to be written.
 
 mod broadcast;
+mod completion_estimator;
 mod driver;
-mod due;
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub mod live;
 mod outputs;
@@ -27,18 +27,18 @@ use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Sessio
 use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::Program;
 use portcullis_core::reason;
-use portcullis_io::{Progress, Several, SinkError, Source, SourceError, SourceOptions, Warning};
+use portcullis_io::{Progress, RedirectGroups, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use broadcast::Broadcasts;
-use driver::{Driver, Ends, Next};
+use driver::{Driver, Endpoints, NextBatch};
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};
 
 /// Batches that wait between two stages.
-const QUEUE: usize = 2;
+const QUEUE_DEPTH: usize = 2;
 
 /// How long the driver sleeps before it looks again whether it is to stop.
-const PATIENCE: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What the caller is told while packets flow.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub enum Event<'a> {
 /// Who is told what happens, and may look after the filter's maps between batches. A closure that takes an [`Event`] is one.
 pub trait Observer {
     /// Something happens.
-    fn event(&mut self, event: Event<'_>);
+    fn on_event(&mut self, event: Event<'_>);
 
     /// A batch of so many packets is about to be submitted: what is done to the session's maps now is there for this batch and
     /// all behind it, and for none before it. This is also called now and then while no batch comes and none is in flight,
@@ -65,14 +65,14 @@ pub trait Observer {
     ///
     /// # Errors
     /// Those of the session: they end the run.
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         let _ = (session, coming);
         Ok(())
     }
 }
 
 impl<F: FnMut(Event<'_>)> Observer for F {
-    fn event(&mut self, event: Event<'_>) {
+    fn on_event(&mut self, event: Event<'_>) {
         self(event);
     }
 }
@@ -120,14 +120,14 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     SourceOptions {
         max_packets: room.unwrap_or(usize::MAX),
         room: if facts.changes_length { Room::Both } else { Room::None },
-        metadata: written || facts.uses_metadata || Broadcasts::need_ports(program),
+        metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
 }
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct Finished {
+pub struct RunOutcome {
     /// What came through, up to the end or the error.
     pub totals: Totals,
     /// Whether it was told to stop before the source was empty.
@@ -137,11 +137,11 @@ pub struct Finished {
 }
 
 /// What the reader thread sends.
-enum FromReader {
+enum ReaderMessage {
     Batch {
         batch: Batch,
         progress: Progress,
-        took: Duration,
+        read_time: Duration,
     },
     Warning(Warning),
     /// No more will come.
@@ -160,18 +160,18 @@ pub fn run(
     outputs: Outputs,
     stop: &CancelToken,
     observe: &mut dyn Observer,
-) -> Finished {
-    let begun = Instant::now();
-    let (totals, ended) = start(source, session, outputs, stop, observe);
+) -> RunOutcome {
+    let started = Instant::now();
+    let (totals, ended) = run_stages(source, session, outputs, stop, observe);
     let (stopped, error) = match ended {
         Ok(stopped) => (stopped, None),
         Err(error) => (stop.is_cancelled(), Some(error)),
     };
-    Finished { totals: Totals { elapsed: begun.elapsed(), ..totals }, stopped, error }
+    RunOutcome { totals: Totals { elapsed: started.elapsed(), ..totals }, stopped, error }
 }
 
 /// Starts the threads, drives, and ends them. True when it was stopped.
-fn start(
+fn run_stages(
     source: Box<dyn Source>,
     session: &mut dyn Session,
     mut outputs: Outputs,
@@ -179,10 +179,10 @@ fn start(
     observe: &mut dyn Observer,
 ) -> (Totals, Result<bool, PipelineError>) {
     let broadcasts = outputs.broadcasts.take();
-    let (batches, from_reader) = sync_channel(QUEUE);
+    let (batches, from_reader) = sync_channel(QUEUE_DEPTH);
     let reader = {
         let stop = stop.clone();
-        spawn("reader", move || read(source, &batches, &stop))
+        spawn("reader", move || run_reader(source, &batches, &stop))
     };
     let reader = match reader {
         Ok(reader) => reader,
@@ -192,29 +192,29 @@ fn start(
         Ok(writer) => writer,
         Err(error) => return (Totals::default(), Err(error)),
     };
-    let ends = Captures {
+    let endpoints = CaptureEndpoints {
         reader: from_reader,
         writer,
         stop,
         observe,
         totals: Totals::default(),
-        failed: None,
+        source_error: None,
         broadcasts,
-        several: None,
+        redirect_groups: None,
     };
-    let mut driver = Driver::new(session, ends);
-    let driven = driver.drive();
-    let Captures { reader: from_reader, writer, mut totals, failed, .. } = driver.ends;
-    let driven = driven.and(failed.map_or(Ok(stop.is_cancelled()), |error| Err(error.into())));
+    let mut driver = Driver::new(session, endpoints);
+    let drive_result = driver.drive();
+    let CaptureEndpoints { reader: from_reader, writer, mut totals, source_error, .. } = driver.endpoints;
+    let drive_result = drive_result.and(source_error.map_or(Ok(stop.is_cancelled()), |error| Err(error.into())));
     // The reader stops at its next batch. One that still waits for input after a stop or an error is left behind: it may
     // wait for ever.
     drop(from_reader);
-    if ((driven.is_ok() && !stop.is_cancelled()) || reader.is_finished()) && reader.join().is_err() {
-        return (totals, Err(died("reader")));
+    if ((drive_result.is_ok() && !stop.is_cancelled()) || reader.is_finished()) && reader.join().is_err() {
+        return (totals, Err(thread_died("reader")));
     }
     // Even after an error, what has come so far belongs in the files.
     let written = writer.map(Writer::finish);
-    let ended = driven.and_then(|stopped| {
+    let ended = drive_result.and_then(|stopped| {
         totals.times.write = written.transpose()?.unwrap_or_default();
         Ok(stopped)
     });
@@ -222,95 +222,95 @@ fn start(
 }
 
 /// A reader and a writer of captures.
-struct Captures<'a> {
-    reader: Receiver<FromReader>,
+struct CaptureEndpoints<'a> {
+    reader: Receiver<ReaderMessage>,
     writer: Option<Writer>,
     stop: &'a CancelToken,
     observe: &'a mut dyn Observer,
     totals: Totals,
     /// The error by which the source ended.
-    failed: Option<SourceError>,
+    source_error: Option<SourceError>,
     broadcasts: Option<Broadcasts>,
     /// What targets stand for in the batch that has just come back, where some stand for several.
-    several: Option<Arc<Several>>,
+    redirect_groups: Option<Arc<RedirectGroups>>,
 }
 
-impl<S> Ends<S> for Captures<'_> {
+impl<S> Endpoints<S> for CaptureEndpoints<'_> {
     /// How far the source had come.
-    type Note = Progress;
+    type Tag = Progress;
     type Error = PipelineError;
 
-    fn next(&mut self, idle: bool) -> Result<Next<Progress>, PipelineError> {
+    fn next_batch(&mut self, is_idle: bool) -> Result<NextBatch<Progress>, PipelineError> {
         loop {
-            match wait(&self.reader, idle, &self.writer, self.stop) {
-                Message::Some(FromReader::Batch { batch, progress, took }) => {
-                    self.totals.times.read += took;
-                    return Ok(Next::Batch(batch, progress));
+            match poll_reader(&self.reader, is_idle, &self.writer, self.stop) {
+                QueuePoll::Received(ReaderMessage::Batch { batch, progress, read_time }) => {
+                    self.totals.times.read += read_time;
+                    return Ok(NextBatch::Ready(batch, progress));
                 }
-                Message::Some(FromReader::Warning(warning)) => self.observe.event(Event::Warning(warning)),
-                Message::Some(FromReader::End(error)) => {
-                    self.failed = error;
-                    return Ok(Next::End);
+                QueuePoll::Received(ReaderMessage::Warning(warning)) => self.observe.on_event(Event::Warning(warning)),
+                QueuePoll::Received(ReaderMessage::End(error)) => {
+                    self.source_error = error;
+                    return Ok(NextBatch::End);
                 }
-                Message::NotYet => return Ok(Next::NotYet),
-                Message::Stopped => return Ok(Next::End),
-                Message::Died => return Err(died("reader")),
-                Message::HungUp => return Err(hung_up(&mut self.writer)),
+                QueuePoll::Empty => return Ok(NextBatch::Pending),
+                QueuePoll::Stopped => return Ok(NextBatch::End),
+                QueuePoll::ReaderDied => return Err(thread_died("reader")),
+                QueuePoll::WriterEnded => return Err(writer_error(&mut self.writer)),
             }
         }
     }
 
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        self.observe.boundary(session, coming)
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+        self.observe.on_batch_boundary(session, coming)
     }
 
-    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts {
-            self.several = broadcasts.read(session, done)?;
+            self.redirect_groups = broadcasts.resolve(session, done)?;
         }
         Ok(())
     }
 
-    fn done(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {
-        let several = self.several.take();
-        self.totals.add_with(&done, several.as_deref());
-        self.observe.event(Event::Batch { totals: &self.totals, progress });
+    fn deliver(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {
+        let redirect_groups = self.redirect_groups.take();
+        self.totals.add_with_broadcasts(&done, redirect_groups.as_deref());
+        self.observe.on_event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
-            Some(thread) if thread.queue.send((done, several)).is_err() => Err(hung_up(&mut self.writer)),
+            Some(thread) if thread.queue.send((done, redirect_groups)).is_err() => Err(writer_error(&mut self.writer)),
             _ => Ok(()),
         }
     }
 }
 
 /// What the reader's queue gives.
-enum Message {
-    Some(FromReader),
-    NotYet,
+enum QueuePoll {
+    Received(ReaderMessage),
+    Empty,
     Stopped,
-    Died,
+    ReaderDied,
     /// The writer has ended before its time.
-    HungUp,
+    WriterEnded,
 }
 
 /// The next message; waits for it only when there is nothing else to do.
-fn wait(reader: &Receiver<FromReader>, idle: bool, writer: &Option<Writer>, stop: &CancelToken) -> Message {
+fn poll_reader(reader: &Receiver<ReaderMessage>, idle: bool, writer: &Option<Writer>, stop: &CancelToken) -> QueuePoll {
     if !idle {
         return match reader.try_recv() {
-            Ok(message) => Message::Some(message),
-            Err(TryRecvError::Empty) => Message::NotYet,
-            Err(TryRecvError::Disconnected) => Message::Died,
+            Ok(message) => QueuePoll::Received(message),
+            Err(TryRecvError::Empty) => QueuePoll::Empty,
+            Err(TryRecvError::Disconnected) => QueuePoll::ReaderDied,
         };
     }
     let mut stopped_before = false;
     loop {
-        match reader.recv_timeout(PATIENCE) {
-            Ok(message) => return Message::Some(message),
-            Err(RecvTimeoutError::Disconnected) => return Message::Died,
+        match reader.recv_timeout(STOP_POLL_INTERVAL) {
+            Ok(message) => return QueuePoll::Received(message),
+            Err(RecvTimeoutError::Disconnected) => return QueuePoll::ReaderDied,
             // A reader that waits for input never sees the token; it had its chance.
-            Err(RecvTimeoutError::Timeout) if stopped_before => return Message::Stopped,
+            Err(RecvTimeoutError::Timeout) if stopped_before => return QueuePoll::Stopped,
             // Nothing will be sent to it that would show it.
             Err(RecvTimeoutError::Timeout) if writer.as_ref().is_some_and(|w| w.thread.is_finished()) => {
-                return Message::HungUp;
+                return QueuePoll::WriterEnded;
             }
             Err(RecvTimeoutError::Timeout) => stopped_before = stop.is_cancelled(),
         }
@@ -318,26 +318,26 @@ fn wait(reader: &Receiver<FromReader>, idle: bool, writer: &Option<Writer>, stop
 }
 
 /// The reader thread. A driver that hung up wants no more.
-fn read(mut source: Box<dyn Source>, to: &SyncSender<FromReader>, stop: &CancelToken) {
+fn run_reader(mut source: Box<dyn Source>, to: &SyncSender<ReaderMessage>, stop: &CancelToken) {
     loop {
         if stop.is_cancelled() {
-            let _ = to.send(FromReader::End(None));
+            let _ = to.send(ReaderMessage::End(None));
             return;
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let next = source.next_batch();
-        let took = begun.elapsed();
+        let read_time = started.elapsed();
         for warning in source.take_warnings() {
-            if to.send(FromReader::Warning(warning)).is_err() {
+            if to.send(ReaderMessage::Warning(warning)).is_err() {
                 return;
             }
         }
         let message = match next {
-            Ok(Some(batch)) => FromReader::Batch { batch, progress: source.progress(), took },
-            Ok(None) => FromReader::End(None),
-            Err(error) => FromReader::End(Some(error)),
+            Ok(Some(batch)) => ReaderMessage::Batch { batch, progress: source.progress(), read_time },
+            Ok(None) => ReaderMessage::End(None),
+            Err(error) => ReaderMessage::End(Some(error)),
         };
-        let last = matches!(message, FromReader::End(_));
+        let last = matches!(message, ReaderMessage::End(_));
         if to.send(message).is_err() || last {
             return;
         }
@@ -346,29 +346,29 @@ fn read(mut source: Box<dyn Source>, to: &SyncSender<FromReader>, stop: &CancelT
 
 /// The thread that writes.
 struct Writer {
-    queue: SyncSender<(Done, Option<Arc<Several>>)>,
+    queue: SyncSender<(Done, Option<Arc<RedirectGroups>>)>,
     thread: JoinHandle<Result<Duration, SinkError>>,
 }
 
 impl Writer {
     fn start(mut outputs: Outputs) -> Result<Writer, PipelineError> {
-        let (queue, waiting) = sync_channel::<(Done, Option<Arc<Several>>)>(QUEUE);
+        let (queue, waiting) = sync_channel::<(Done, Option<Arc<RedirectGroups>>)>(QUEUE_DEPTH);
         let thread = spawn("writer", move || {
             let mut busy = Duration::ZERO;
-            for (done, several) in waiting {
-                let begun = Instant::now();
-                if let Err(error) = outputs.take_with(&done, several.as_deref()) {
+            for (done, redirect_groups) in waiting {
+                let started = Instant::now();
+                if let Err(error) = outputs.write_with_broadcasts(&done, redirect_groups.as_deref()) {
                     // What the others have is whole all the same; this error came first.
                     let _ = outputs.finish();
                     return Err(error);
                 }
                 // Freed here, so that this too is counted as the writer's time.
                 drop(done);
-                busy += begun.elapsed();
+                busy += started.elapsed();
             }
-            let begun = Instant::now();
+            let started = Instant::now();
             outputs.finish()?;
-            Ok(busy + begun.elapsed())
+            Ok(busy + started.elapsed())
         })?;
         Ok(Writer { queue, thread })
     }
@@ -376,7 +376,7 @@ impl Writer {
     /// Waits until everything is written; the time that took in all.
     fn finish(self) -> Result<Duration, PipelineError> {
         drop(self.queue);
-        Ok(self.thread.join().map_err(|_| died("writer"))??)
+        Ok(self.thread.join().map_err(|_| thread_died("writer"))??)
     }
 }
 
@@ -391,13 +391,13 @@ fn spawn<T: Send + 'static>(
 }
 
 /// The error that made the writer hang up.
-fn hung_up(writer: &mut Option<Writer>) -> PipelineError {
+fn writer_error(writer: &mut Option<Writer>) -> PipelineError {
     match writer.take().map(Writer::finish) {
         Some(Err(error)) => error,
-        _ => died("writer"),
+        _ => thread_died("writer"),
     }
 }
 
-fn died(thread: &'static str) -> PipelineError {
+fn thread_died(thread: &'static str) -> PipelineError {
     PipelineError::Thread { thread, what: "died (a fault of this program; please report it)".into() }
 }

@@ -2,7 +2,7 @@
 
 use portcullis_core::device::Done;
 use portcullis_core::packet::Action;
-use portcullis_io::{RedirectSink, Several, Sink, SinkError};
+use portcullis_io::{RedirectGroups, RedirectSink, Sink, SinkError};
 
 use super::Broadcasts;
 
@@ -15,7 +15,7 @@ pub struct Outputs {
     pub tx: Option<Box<dyn Sink>>,
     /// For redirected packets.
     pub redirect: Option<RedirectSink>,
-    /// Targets that stand for several, where the filter has such ([`Broadcasts::of`]).
+    /// Targets that stand for several, where the filter has such ([`Broadcasts::from_program`]).
     pub broadcasts: Option<Broadcasts>,
     indices: Vec<u32>,
 }
@@ -35,15 +35,19 @@ impl Outputs {
     ///
     /// # Errors
     /// The first sink's that failed, which is gone then; the others may still be finished.
-    pub fn take(&mut self, done: &Done) -> Result<(), SinkError> {
-        self.take_with(done, None)
+    pub fn write(&mut self, done: &Done) -> Result<(), SinkError> {
+        self.write_with_broadcasts(done, None)
     }
 
     /// The same, where some targets stand for several.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
-    pub fn take_with(&mut self, done: &Done, several: Option<&Several>) -> Result<(), SinkError> {
+    /// As [`write`](Self::write).
+    pub fn write_with_broadcasts(
+        &mut self,
+        done: &Done,
+        redirect_groups: Option<&RedirectGroups>,
+    ) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
         let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
@@ -60,10 +64,12 @@ impl Outputs {
             done.verdicts.indices(Action::Redirect, indices);
             if !indices.is_empty() {
                 // The files but the one that failed are of use still.
-                result = result.and(match several {
+                result = result.and(match redirect_groups {
                     None => open.write(&done.batch, indices, done.verdicts.targets()),
-                    Some(several) => {
-                        let to = |&index: &u32| leads(done, several, index as usize).map(move |target| (index, target));
+                    Some(redirect_groups) => {
+                        let to = |&index: &u32| {
+                            redirect_targets(done, redirect_groups, index as usize).map(move |target| (index, target))
+                        };
                         open.write_to(&done.batch, indices.iter().flat_map(to))
                     }
                 });
@@ -85,9 +91,13 @@ impl Outputs {
 }
 
 /// Where a packet goes that is redirected.
-pub(super) fn leads<'s>(done: &Done, several: &'s Several, index: usize) -> impl Iterator<Item = u32> + use<'s> {
+pub(super) fn redirect_targets<'s>(
+    done: &Done,
+    redirect_groups: &'s RedirectGroups,
+    index: usize,
+) -> impl Iterator<Item = u32> + use<'s> {
     let target = done.verdicts.targets()[index];
-    let ports = several.ports(target, done.batch.metadata_of(index).port);
+    let ports = redirect_groups.ports(target, done.batch.metadata_of(index).port);
     let itself = if ports.is_none() { Some(target) } else { None };
     ports.into_iter().flatten().chain(itself)
 }

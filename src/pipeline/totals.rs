@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
-use portcullis_io::Several;
+use portcullis_io::RedirectGroups;
 
-use super::outputs::leads;
+use super::outputs::redirect_targets;
 
 /// Redirect targets that are counted one by one; packets to further ones are counted together.
 pub const MAX_TARGETS: usize = 65_536;
@@ -30,7 +30,7 @@ pub struct Totals {
 }
 
 /// Time that each stage was busy. Stages work at the same time: the sum may exceed the time elapsed.
-/// See [`Totals::other`] where it does not reach it.
+/// See [`Totals::unattributed`] where it does not reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Times {
     /// Reading and cutting batches.
@@ -44,11 +44,11 @@ pub struct Times {
 impl Totals {
     /// Counts a batch.
     pub fn add(&mut self, done: &Done) {
-        self.add_with(done, None);
+        self.add_with_broadcasts(done, None);
     }
 
     /// Counts a batch, where some targets stand for several: a packet counts once as redirected, and once for each target.
-    pub fn add_with(&mut self, done: &Done, several: Option<&Several>) {
+    pub fn add_with_broadcasts(&mut self, done: &Done, redirect_groups: Option<&RedirectGroups>) {
         let Done { batch, verdicts, times } = done;
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();
@@ -58,10 +58,12 @@ impl Totals {
         }
         if counts[Action::Redirect as usize] > 0 {
             for (index, (&action, &target)) in verdicts.actions().iter().zip(verdicts.targets()).enumerate() {
-                match several {
+                match redirect_groups {
                     _ if action != Action::Redirect as u8 => {}
                     None => self.targets.add(target),
-                    Some(several) => leads(done, several, index).for_each(|target| self.targets.add(target)),
+                    Some(redirect_groups) => {
+                        redirect_targets(done, redirect_groups, index).for_each(|target| self.targets.add(target))
+                    }
                 }
             }
         }
@@ -70,7 +72,7 @@ impl Totals {
 
     /// The time elapsed that no stage took: starting threads, waiting for each other, counting. Zero
     /// where stages that worked at the same time took more in all.
-    pub fn other(&self) -> Duration {
+    pub fn unattributed(&self) -> Duration {
         let Times { read, device: StageTimes { upload, kernel, download }, write } = self.times;
         self.elapsed.saturating_sub(read + upload + kernel + download + write)
     }
@@ -133,9 +135,9 @@ mod tests {
         let [read, kernel, write] = [1, 2, 4].map(Duration::from_millis);
         let device = StageTimes { kernel, ..StageTimes::default() };
         let mut totals = Totals { times: Times { read, device, write }, ..Totals::default() };
-        assert_eq!(totals.other(), Duration::ZERO);
+        assert_eq!(totals.unattributed(), Duration::ZERO);
         totals.elapsed = Duration::from_millis(10);
-        assert_eq!(totals.other(), Duration::from_millis(3));
+        assert_eq!(totals.unattributed(), Duration::from_millis(3));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, ROOM};
-use portcullis_core::program::passes::inlined;
+use portcullis_core::program::passes::inlined_size;
 
 use crate::names::Names;
 use crate::prelude::{FAR, PACKET, name};
@@ -91,12 +91,12 @@ impl Writer<'_> {
         for own in ["bytes", "words", "metadata", "offset", "length", "first", "last"] {
             members.reserve(own);
         }
-        let machinery = &self.lowered.machinery;
+        let internals = &self.lowered.internals;
         for (global, member) in [
-            (machinery.offset, "offset"),
-            (machinery.length, "length"),
-            (machinery.first, "first"),
-            (machinery.last, "last"),
+            (internals.offset, "offset"),
+            (internals.length, "length"),
+            (internals.first, "first"),
+            (internals.last, "last"),
         ] {
             self.globals.insert(global, member.into());
         }
@@ -137,7 +137,7 @@ impl Writer<'_> {
                 source += "\n";
             }
         }
-        let size = inlined(self.module, &self.module.functions[self.lowered.filter]);
+        let size = inlined_size(self.module, &self.module.functions[self.lowered.filter]);
         Ok(Kernel { source, entry: self.options.entry.clone(), arguments, size })
     }
 

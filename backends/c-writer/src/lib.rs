@@ -181,18 +181,18 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
     let work = || {
         let failed = |error: portcullis_core::program::LowerError| WriteError::Failed(error.to_string());
         let mut lowering =
-            Lowering { fuel: true, clamp_indices: true, mask_shifts: true, speculate: true, ..Lowering::default() };
+            Lowering { fuel: true, clamp_indices: true, mask_shifts: true, if_convert: true, ..Lowering::default() };
         let lower = |lowering| {
             lower(program, lowering).map(|mut lowered| {
                 // What maps do is written as it stands in the prelude.
-                lowered.intrinsics.retain(|_, intrinsic| !intrinsic.is_of_maps());
+                lowered.intrinsics.retain(|_, intrinsic| !intrinsic.is_map_function());
                 lowered
             })
         };
         let mut lowered = lower(lowering).map_err(failed)?;
         if options.packet_access == PacketAccess::Vectorizable {
             let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
-            let joined = lower(Lowering { lanes: true, ..lowering }).map_err(failed)?;
+            let joined = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
             if plain && kernel::is_straight(&joined) && !kernel::points_into_vectors(&joined) {
                 return Writer::new(program, &joined, options).write();
             }

@@ -13,28 +13,28 @@ use crate::{Processor, Style, Styles, failed, lowered, with_stack};
 #[derive(Debug, Clone)]
 pub struct MachineCode {
     /// What takes any number of packets.
-    pub any: Function,
+    pub scalar: Function,
     /// What takes whole groups of them, and comes first where it is there.
-    pub groups: Option<Function>,
+    pub vector: Option<Function>,
 }
 
-/// A function in the C convention of Arm's or System V's ABI, with three parameters: the address of [`Pointers`], and
+/// A function in the C convention of Arm's or System V's ABI, with three parameters: the address of [`ContextPointers`], and
 /// the places in the batch of its first packet and of the one behind its last, 64 bits each. It calls nothing, and may be at any
 /// address that is a multiple of 64 bytes.
 #[derive(Debug, Clone)]
 pub struct Function {
     /// Its instructions, the first to be called; among them the constants that they read.
     pub code: Vec<u8>,
-    /// What [`Pointers::tables`] has to lead to.
+    /// What [`ContextPointers::tables`] has to lead to.
     pub tables: Vec<u8>,
     /// Packets that it takes at a time: it leaves out what makes no whole group at the end.
-    pub group: usize,
+    pub group_size: usize,
 }
 
 /// Where a function finds what it works on: addresses as its processor has them. Columns that the filter does not use may be
 /// nowhere.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Pointers {
+pub struct ContextPointers {
     /// The packets' memory, readable [`READABLE_PAST_END`](portcullis_core::packet::READABLE_PAST_END) bytes past its end.
     pub arena: u64,
     /// [`Descriptor`](portcullis_core::packet::Descriptor)s, one a packet.
@@ -53,7 +53,7 @@ pub struct Pointers {
     pub maps: u64,
 }
 
-impl Pointers {
+impl ContextPointers {
     /// As the functions read them: 64-bit words, the lowest byte first.
     pub fn to_bytes(self) -> [u8; 80] {
         let mut bytes = [0; 80];
@@ -99,10 +99,10 @@ pub fn machine_code(program: &Program, style: Style, processor: Processor) -> Re
                     compiled.code_buffer().to_vec()
                 }
             };
-            functions.push(Function { code, tables: lowered.tables, group: lowered.group });
+            functions.push(Function { code, tables: lowered.tables, group_size: lowered.group });
         }
         let mut functions = functions.into_iter();
-        let any = functions.next().ok_or_else(|| failed("no code at all".into()))?;
-        Ok(MachineCode { any, groups: functions.next() })
+        let scalar = functions.next().ok_or_else(|| failed("no code at all".into()))?;
+        Ok(MachineCode { scalar, vector: functions.next() })
     })
 }

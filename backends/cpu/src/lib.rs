@@ -71,23 +71,23 @@ impl Cpu {
     }
 
     /// The same device without code that has several packets at a time: what that gains is measured against it.
-    pub fn one_by_one() -> Cpu {
+    pub fn scalar_only() -> Cpu {
         let mut info = probe::info();
-        info.id = "cpu (one by one)".into();
+        info.id = "cpu (scalar)".into();
         Cpu { info, styles: Styles::OneByOne, ahead: When::WhereFaster, processor: Processor::Host }
     }
 
     /// The same device, on which what filters search for in maps is always fetched ahead of them, where it would
     /// otherwise measure whether that is faster, for large maps alone: for tests and measurements.
-    pub fn fetching_ahead() -> Cpu {
+    pub fn with_prefetch() -> Cpu {
         let mut info = probe::info();
-        info.id = "cpu (fetching ahead)".into();
+        info.id = "cpu (prefetch)".into();
         Cpu { info, styles: Styles::All, ahead: When::Always, processor: Processor::Host }
     }
 
     /// The same device with code that an older processor could run too: for tests. Its id names that.
     #[must_use]
-    pub fn as_on(mut self, processor: Processor) -> Cpu {
+    pub fn with_processor(mut self, processor: Processor) -> Cpu {
         self.info.id = match self.info.id.strip_suffix(')') {
             Some(id) => format!("{id}, {})", processor.name()),
             None => format!("{} ({})", self.info.id, processor.name()),
@@ -113,7 +113,8 @@ impl Device for Cpu {
         let mut code = compiled(program, self.styles, self.ahead, self.processor)?;
         // Numbers of flows are found in one way.
         let one = if let Styles::Only(_) = self.styles { self.styles } else { Styles::Only(Style::BranchFree) };
-        let flows = program.flows().map(|flows| compiled(&flows, one, self.ahead, self.processor)).transpose()?;
+        let flows =
+            program.flow_program().map(|flows| compiled(&flows, one, self.ahead, self.processor)).transpose()?;
         if self.styles == Styles::All && !program.has_flows() && code.operations <= WORTH_A_CHOICE {
             let (program, processor) = (program.clone(), self.processor);
             let (stack, operations, work) = (code.stack, code.operations, work.map_or(0, NonZeroU64::get));
@@ -208,9 +209,9 @@ fn side_by_side(
         return Vec::new();
     }
     let mut all = Vec::new();
-    for (candidate, offsets) in [(Style::Guessing, Offsets::Guessed), (Style::SideBySide, Offsets::PerLane)] {
+    for (candidate, offsets) in [(Style::SpeculativeVector, Offsets::Guessed), (Style::Vector, Offsets::PerLane)] {
         // Where there is nothing to guess, both are one.
-        if style.is_none_or(|style| style == candidate || all.is_empty() && candidate == Style::SideBySide)
+        if style.is_none_or(|style| style == candidate || all.is_empty() && candidate == Style::Vector)
             && let Ok(Some(lowered)) = emit::lower(&lanes, offsets, program.facts().redirects, isa)
         {
             all.push((candidate, lowered));
@@ -278,7 +279,7 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
             text += &format!("; {}\n{}", style.name(), lowered.body);
         }
         if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {
-            text += &format!("; ahead\n{}", lowered.body);
+            text += &format!("; prefetch\n{}", lowered.body);
         }
         Ok(text)
     })

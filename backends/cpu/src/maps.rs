@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use portcullis_core::device::DeviceError;
 use portcullis_core::map::Declaration;
-use portcullis_core::map::layout::{HEADER, Layout};
-use portcullis_core::map::upkeep::Memory;
+use portcullis_core::map::compactor::MapMemory;
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
 
 /// Words of a line of the cache.
 const LINE: usize = 16;
@@ -79,19 +79,19 @@ impl<'a> Idle<'a> {
     }
 }
 
-impl Memory for Idle<'_> {
+impl MapMemory for Idle<'_> {
     type Error = Infallible;
 
-    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Infallible> {
+    fn read_header(&mut self, map: usize) -> Result<[u32; HEADER_WORDS as usize], Infallible> {
         Ok(std::array::from_fn(|at| self.0.words[map][at].load(Ordering::Relaxed)))
     }
 
-    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
+    fn write_header_word(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
         self.0.words[map][at as usize].store(word, Ordering::Relaxed);
         Ok(())
     }
 
-    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
+    fn rewrite(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
         // SAFETY: no batch is under way, and nobody else has an `Idle` (the promise of `Idle::new`); a session's owner,
         // who reads and writes words as well, waits for all batches first.
         let words = unsafe { self.0.exclusive(map) };

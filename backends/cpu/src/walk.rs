@@ -7,9 +7,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use portcullis_core::map::layout::{HEADER, Layout};
-use portcullis_core::map::lpm::{GROUP, INNER, LINE, LIST, LISTED, LISTS, NODE, NODE_STEP, Parts, STEP};
-use portcullis_core::map::{Declaration, Kind};
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
+use portcullis_core::map::lpm::{
+    GROUP_BITS, GROUP_WORDS, INNER_FLAG, LIST_FLAG, LIST_PREFIXES, LIST_WORDS, NODE_BITS, NODE_WORDS, ROOT_NODE_STRIDE,
+    TrieLayout,
+};
+use portcullis_core::map::{Declaration, MapKind};
 
 /// Steps that are made ahead: enough for IPv6 prefixes of 48 bits below a root of 19.
 pub(crate) const STEPS: usize = 5;
@@ -50,15 +53,15 @@ impl Lead {
 /// How a map of prefixes is searched.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    parts: Parts,
+    parts: TrieLayout,
     layout: Layout,
 }
 
 impl Walk {
     /// In a map of prefixes.
     pub fn of(map: &Declaration) -> Option<Walk> {
-        let is_one = map.kind == Kind::Lpm;
-        is_one.then(|| Walk { parts: Parts::of(map), layout: Layout::of(map) })
+        let is_one = map.kind == MapKind::Lpm;
+        is_one.then(|| Walk { parts: TrieLayout::of(map), layout: Layout::of(map) })
     }
 
     /// Makes a step of a search, and says where the next will be, or the value.
@@ -69,8 +72,8 @@ impl Walk {
     unsafe fn step(&self, words: *const AtomicU32, lead: &mut Lead, is_first: bool) {
         // SAFETY: the caller's promise; every number is one of the map's words.
         let read = |at: u64| unsafe { (*words.add(at as usize)).load(Ordering::Relaxed) };
-        let Parts { root_bits, root, end, .. } = self.parts;
-        let start = |word: u32| u64::from(word & !INNER & !(GROUP - 1)).min(end - u64::from(LIST));
+        let TrieLayout { root_bits, root, end, .. } = self.parts;
+        let start = |word: u32| u64::from(word & !INNER_FLAG & !(GROUP_WORDS - 1)).min(end - u64::from(LIST_WORDS));
         let leaf = |node: u64, slot: u32| {
             let before = (read(node) & (u32::MAX >> (31 - slot))).count_ones();
             read(u64::from(read(node + 1).wrapping_add(before)).min(end - 1))
@@ -79,32 +82,33 @@ impl Walk {
         let first_bits = |count: u32| (key >> (128 - count)) as u32;
         let at = start(lead.word);
         let used = if is_first {
-            let node = root + u64::from(LINE * first_bits(root_bits));
-            lead.word = leaf(node, first_bits(root_bits + NODE_STEP) % (1 << NODE_STEP));
-            root_bits + NODE_STEP
-        } else if lead.word & LISTED != 0 {
+            let node = root + u64::from(ROOT_NODE_STRIDE * first_bits(root_bits));
+            lead.word = leaf(node, first_bits(root_bits + NODE_BITS) % (1 << NODE_BITS));
+            root_bits + NODE_BITS
+        } else if lead.word & LIST_FLAG != 0 {
             let lengths = read(at);
-            let none = (read(at + u64::from(LIST) - 1), 1);
+            let none = (read(at + u64::from(LIST_WORDS) - 1), 1);
             let beginning = |found, number: u32| {
                 let length = (lengths >> (8 * number) & 31).max(1);
                 let there = read(at + u64::from(1 + number));
-                let word = read(at + u64::from(1 + LISTS + number));
+                let word = read(at + u64::from(1 + LIST_PREFIXES + number));
                 if (there ^ first_bits(32)) >> (32 - length) == 0 { (word, length) } else { found }
             };
-            let (word, length) = (0..LISTS).fold(none, beginning);
+            let (word, length) = (0..LIST_PREFIXES).fold(none, beginning);
             lead.word = word;
             length
         } else {
-            lead.word = leaf(at + u64::from(NODE * first_bits(1)), first_bits(STEP) % (1 << NODE_STEP));
-            STEP
+            lead.word = leaf(at + u64::from(NODE_WORDS * first_bits(1)), first_bits(GROUP_BITS) % (1 << NODE_BITS));
+            GROUP_BITS
         };
         let key = key << used;
         lead.key = [(key >> 64) as u64, key as u64];
         let entry = u64::from(lead.word.wrapping_sub(1));
-        let next = if lead.word >= INNER {
+        let next = if lead.word >= INNER_FLAG {
             Some(start(lead.word))
         } else {
-            (entry < u64::from(self.layout.places)).then(|| u64::from(HEADER) + entry * u64::from(self.layout.stride))
+            (entry < u64::from(self.layout.slots))
+                .then(|| u64::from(HEADER_WORDS) + entry * u64::from(self.layout.stride))
         };
         lead.place = next.map_or(std::ptr::null(), |next| words.wrapping_add(next as usize).cast());
     }
@@ -120,11 +124,11 @@ pub(crate) unsafe fn step(ways: &[Option<Walk>], maps: *const *mut u32, leads: &
         lead.place = std::ptr::null();
         let number = lead.map.wrapping_sub(1) as usize;
         if let Some(Some(walk)) = ways.get(number)
-            && (is_first || lead.word >= INNER)
+            && (is_first || lead.word >= INNER_FLAG)
         {
             // SAFETY: there are as many maps as ways, and these words are this one's.
             unsafe { walk.step((*maps.add(number)).cast(), lead, is_first) };
-            goes_on |= lead.word >= INNER;
+            goes_on |= lead.word >= INNER_FLAG;
         }
     }
     goes_on

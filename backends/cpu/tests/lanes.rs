@@ -8,7 +8,7 @@ use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_cpu::vector::Traced;
+use portcullis_cpu::vector::LaneProgram;
 
 /// Few, so that loops run out of it.
 const FUEL: u32 = 40;
@@ -19,8 +19,8 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
 }
 
-fn traced(text: &str) -> Traced {
-    Traced::of(&program(text)).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
+fn traced(text: &str) -> LaneProgram {
+    LaneProgram::trace(&program(text)).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
 }
 
 /// Bodies of filters that go through their packet's bytes; all loads are checked, as no length is asked for.
@@ -166,7 +166,7 @@ fn control_flow_means_the_same() {
     for body in BODIES {
         let text = format!("{HELPERS}fn xdp_filter(pkt: u32) -> u32 {{\n{body}\n}}");
         let program = program(&text);
-        let traced = Traced::of(&program).unwrap_or_else(|reason| panic!("{reason}\n{text}"));
+        let traced = LaneProgram::trace(&program).unwrap_or_else(|reason| panic!("{reason}\n{text}"));
         let reference = Interpreter::new(&program).unwrap_or_else(|error| panic!("{error}"));
         let want: Vec<_> = packets
             .iter()
@@ -265,7 +265,7 @@ fn loads_that_are_not_proved_keep_theirs() {
 
 #[test]
 fn what_is_too_large_is_refused_in_words() {
-    let refused = |text: &str| Traced::of(&program(text)).err().unwrap_or_else(|| panic!("it fits\n{text}"));
+    let refused = |text: &str| LaneProgram::trace(&program(text)).err().unwrap_or_else(|| panic!("it fits\n{text}"));
     // Each helper calls the one before twice: 2^14 calls.
     let mut text = "fn f0(pkt: u32, n: u32) -> u32 { return load_u8(pkt, n) * 3u; }\n".to_owned();
     for i in 1..14 {

@@ -25,8 +25,8 @@ fn devices() -> [Cpu; 5] {
         Cpu::new(),
         Cpu::with_style(Style::BranchFree),
         Cpu::with_style(Style::Branching),
-        Cpu::with_style(Style::SideBySide),
-        Cpu::fetching_ahead(),
+        Cpu::with_style(Style::Vector),
+        Cpu::with_prefetch(),
     ]
 }
 

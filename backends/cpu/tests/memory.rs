@@ -75,9 +75,9 @@ fn run(text: &str) {
     for device in [
         Cpu::with_style(Style::BranchFree),
         Cpu::with_style(Style::Branching),
-        Cpu::with_style(Style::Guessing),
-        Cpu::with_style(Style::SideBySide),
-        Cpu::fetching_ahead(),
+        Cpu::with_style(Style::SpeculativeVector),
+        Cpu::with_style(Style::Vector),
+        Cpu::with_prefetch(),
     ] {
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         for length in [0, 1, 3, 4, 13, 14, 15, 34, 60, 64, 100, 127, 128, 129, 200] {

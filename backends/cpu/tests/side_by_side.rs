@@ -53,7 +53,7 @@ fn outcomes(
 
 fn is_the_interpreter(name: &str, program: &Arc<Program>, counts: &[usize], packets: &[Vec<u8>]) {
     let want = outcomes(&Interp::new(), program, counts, packets);
-    for style in [Style::Guessing, Style::SideBySide] {
+    for style in [Style::SpeculativeVector, Style::Vector] {
         let ours = outcomes(&Cpu::with_style(style), program, counts, packets);
         for ((ours, want), count) in ours.0.iter().zip(&want.0).zip(counts) {
             assert_eq!(ours, want, "{name}, {}, {count} packets", style.name());
@@ -76,7 +76,7 @@ fn stock_filters_give_what_the_interpreter_gives() {
 fn most_filters_have_such_code() {
     let has = |text: &str| {
         let form = portcullis_cpu::clif(&program(text)).unwrap();
-        (form.contains("; guessing\n"), form.contains("; side by side\n"))
+        (form.contains("; speculative vector\n"), form.contains("; vector\n"))
     };
     let stock =
         |name: &str| std::fs::read_to_string(format!("{}/../../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR")));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_core::device::{CancelToken, DeviceError, offload};
 use portcullis_core::map::Declaration;
-use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::map::layout::Layout;
 
 use crate::driver::ErrorCode;

@@ -5,7 +5,7 @@ use std::path::Path;
 use portcullis::bench::compare::{Change, Comparison, read};
 use portcullis::bench::number::digits;
 use portcullis::bench::results::Results;
-use portcullis::io::reason_at;
+use portcullis::io::create_error_reason;
 
 use crate::cli::failure::{Failure, WRONG};
 use crate::cli::out;
@@ -23,7 +23,7 @@ pub fn run(before: &str, after: &str) -> Result<(), Failure> {
 /// What --json has written.
 pub fn load(file: &str) -> Result<Results, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("{file}: {what}"));
-    let text = std::fs::read(file).map_err(|error| wrong(reason_at(Path::new(file), &error)))?;
+    let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(Path::new(file), &error)))?;
     let text = String::from_utf8(text).map_err(|_| wrong("this is no text".into()))?;
     read(&text).map_err(|error| wrong(error.to_string()))
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use portcullis::auto::calibration::Store;
-use portcullis::auto::{AutoDevice, Measure, Settings};
+use portcullis::auto::calibration::CalibrationStore;
+use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
 use portcullis::bench::csv::csv;
 use portcullis::bench::results::{Bar, Cell, Missing, Outcome, Results};
 use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Order, QUICK_BATCHES, Start};
@@ -22,7 +22,7 @@ use portcullis::bench::traffic::Packets;
 use portcullis::bench::{bars, report};
 use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
 use portcullis::devices::{self, Selector};
-use portcullis::io::{reason_at, same_file, same_place};
+use portcullis::io::{create_error_reason, same_destination, same_file};
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::out;
@@ -123,7 +123,7 @@ impl FromStr for Asked {
             None => (text, None),
         };
         let selector: Selector = device.parse().map_err(|error: devices::UnknownDevice| error.to_string())?;
-        let is_cpu = matches!(selector, Selector::Of { backend: "cpu" | "interp", .. });
+        let is_cpu = matches!(selector, Selector::Backend { backend: "cpu" | "interp", .. });
         if threads.is_some() && !is_cpu {
             return Err("only the CPU has threads to choose, as in cpu@1".into());
         }
@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// What other benchmarks have measured.
 fn bars_of(file: &str) -> Result<Vec<Bar>, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("{file}: {what}"));
-    let text = std::fs::read(file).map_err(|error| wrong(reason_at(Path::new(file), &error)))?;
+    let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(Path::new(file), &error)))?;
     bars::read(&text).map_err(|error| wrong(format!("these are no bars: {error}")))
 }
 
@@ -239,7 +239,7 @@ impl<'a> Files<'a> {
         }
         let named: Vec<_> = asked.iter().filter_map(|file| file.as_deref()).filter(|file| *file != "-").collect();
         for (nth, name) in named.iter().enumerate() {
-            if named[..nth].iter().any(|other| same_place(Path::new(other), Path::new(name))) {
+            if named[..nth].iter().any(|other| same_destination(Path::new(other), Path::new(name))) {
                 return Err(Failure::Usage(format!(
                     "{name}: two of --json, --csv and --report would be written there"
                 )));
@@ -292,8 +292,8 @@ impl<'a> Files<'a> {
 
 /// What `run --device auto` has, by a calibration that is made in this run and not kept.
 fn auto(candidates: Vec<Arc<dyn Device>>) -> Chosen {
-    let measure = if candidates.len() > 1 { Measure::Anew } else { Measure::Never };
-    let settings = Settings { store: Store::none(), measure, ..Settings::default() };
+    let measure = if candidates.len() > 1 { CalibrationMode::Always } else { CalibrationMode::Never };
+    let settings = Settings { store: CalibrationStore::disabled(), mode: measure, ..Settings::default() };
     Chosen { device: Arc::new(AutoDevice::new(candidates, settings)), threads: None }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use portcullis::device::DeviceInfo;
 use portcullis::io::dpdk::{self, PortInfo};
-use portcullis::io::live::{Carried, Loss};
+use portcullis::io::live::{ExecutedCounts, Loss};
 use portcullis::packet::Action;
 use portcullis::pipeline::live::{Latency, Summary};
 use serde::Serialize;
@@ -147,7 +147,7 @@ pub struct Through {
 
 impl Through {
     /// What became of packets in a time that is not zero.
-    pub fn of(carried: &Carried, elapsed: Duration) -> Through {
+    pub fn of(carried: &ExecutedCounts, elapsed: Duration) -> Through {
         let (packets, bytes) = (carried.packets.iter().sum::<u64>(), carried.bytes.iter().sum::<u64>());
         let gigabits = |bytes: u64| bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9;
         Through {
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn rates_count_what_a_wire_has_beside() {
-        let mut carried = Carried::default();
+        let mut carried = ExecutedCounts::default();
         carried.packets[Action::Tx as usize] = 1000;
         carried.bytes[Action::Tx as usize] = 60_000;
         carried.losses.add(Loss::NoRoom, 7);

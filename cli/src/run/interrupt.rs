@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portcullis::device::CancelToken;
 #[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::io::live::hangup::still_ignored;
+use portcullis::io::live::sighup::keep_sighup_ignored;
 
 use crate::cli::failure::INTERRUPTED;
 use crate::cli::out;
@@ -40,7 +40,7 @@ impl Interrupt {
     /// ignore Ctrl-C, has no other way of ending it in order. What `nohup` ignores is not, for that is what it is asked for.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn listen_always(&self) {
-        still_ignored(|| _ = ctrlc::set_handler(self.handler()));
+        keep_sighup_ignored(|| _ = ctrlc::set_handler(self.handler()));
     }
 
     fn handler(&self) -> impl FnMut() + 'static + Send + use<> {

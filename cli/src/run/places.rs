@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis::io::{place, same_file, same_place};
+use portcullis::io::{resolved_path, same_destination, same_file};
 
 use super::Args;
 use crate::cli::failure::Failure;
@@ -40,7 +40,7 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     for (given, file, option, meaning) in captures.chain(state).chain(dumps).chain(events) {
         let path = named(file.as_ref(), "/dev/stdout");
         let input = inputs.iter().find(|(input, _)| same_file(input, &path));
-        if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| same_place(output, &path))) {
+        if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| same_destination(output, &path))) {
             return Err(Failure::Usage(format!("{option} {given}: this is {what}; choose another name")));
         }
         outputs.push((path, meaning));
@@ -53,7 +53,7 @@ pub fn check(args: &Args) -> Result<(), Failure> {
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_targets(path)).collect()
     });
     for (path, what) in inputs.iter().chain(&outputs) {
-        let new = is_targets(path) && place(path).parent() == Some(&place(dir));
+        let new = is_targets(path) && resolved_path(path).parent() == Some(&resolved_path(dir));
         if new || there.iter().any(|entry| same_file(entry, path)) {
             return Err(Failure::Usage(format!(
                 "--write-redirect {}: {what}, {}, lies in this folder and could be overwritten; choose another one",
@@ -79,13 +79,15 @@ mod tests {
     fn one_file_under_two_names_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a.pcap"), dir.path().join("b.pcap"));
-        assert!(same_place(&a, &dir.path().join("./x/../a.pcap").components().collect::<PathBuf>()) || !a.exists());
-        assert!(same_place(&a, &dir.path().join(".").join("a.pcap")));
-        assert!(!same_place(&a, &b));
+        assert!(
+            same_destination(&a, &dir.path().join("./x/../a.pcap").components().collect::<PathBuf>()) || !a.exists()
+        );
+        assert!(same_destination(&a, &dir.path().join(".").join("a.pcap")));
+        assert!(!same_destination(&a, &b));
         std::fs::write(&a, "x").unwrap();
         std::fs::hard_link(&a, &b).unwrap();
-        assert!(same_place(&a, &b));
-        assert!(!same_place(Path::new("/dev/null"), Path::new("/dev/null")));
+        assert!(same_destination(&a, &b));
+        assert!(!same_destination(Path::new("/dev/null"), Path::new("/dev/null")));
         for name in ["0.pcap", "16777215.pcap", "other.pcap", "x/3.pcap"] {
             assert!(is_targets(Path::new(name)), "{name}");
         }

@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portcullis::io::{SinkError, place};
+use portcullis::io::{SinkError, resolved_path};
 
 /// A file that is to be written, over one that may be there.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Replacement {
     }
 
     fn probe(name: &str) -> io::Result<Replacement> {
-        let path = place(Path::new(name));
+        let path = resolved_path(Path::new(name));
         let there = path.metadata().ok();
         // A pipe would wait here for whoever reads it.
         let special = there.as_ref().is_some_and(|it| !it.is_file() && !it.is_dir());

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portcullis::device::Session;
-use portcullis::io::{SinkError, place};
+use portcullis::io::{SinkError, resolved_path};
 use portcullis::map::{Declaration, Table};
 use portcullis::map_file::{self, state};
 use portcullis::program::Program;
@@ -35,7 +35,7 @@ struct Due {
 impl State {
     /// Sees whether the file can be read, if it is there, and written. Nobody else may have it meanwhile.
     pub fn open(name: &str, every: Option<Duration>) -> Result<State, Failure> {
-        let path = place(Path::new(name));
+        let path = resolved_path(Path::new(name));
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
             return Err(wrong(name, "this is no file, and state is carried in one"));
         }
@@ -67,8 +67,8 @@ impl State {
         let all = state::read(&maps, &bytes).map_err(|error| wrong(&self.name, &error.to_string()))?;
         for ((number, map), entries) in numbers.into_iter().zip(&maps).zip(&all) {
             let mut table = Table::new(map, session.map_words(number)?);
-            map_file::put_back(&mut table, entries)
-                .map_err(|entry| wrong(&self.name, &state::no_room(map, entries, entry).to_string()))?;
+            map_file::restore_entries(&mut table, entries)
+                .map_err(|entry| wrong(&self.name, &state::no_room_error(map, entries, entry).to_string()))?;
             let (at, words) = table.changes();
             session.set_map_words(number, at, words)?;
         }
@@ -107,7 +107,7 @@ impl State {
 
 /// The maps that are carried over, with their numbers.
 fn lasting(program: &Program) -> impl Iterator<Item = (usize, &Declaration)> {
-    program.maps().iter().enumerate().filter(|(_, map)| map.is_lasting())
+    program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent())
 }
 
 /// The file, if it is there.

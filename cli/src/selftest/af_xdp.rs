@@ -1,6 +1,6 @@
 //! `portcullis selftest --af-xdp`
 
-use portcullis::io::af_xdp::Steer;
+use portcullis::io::af_xdp::Steering;
 use portcullis::selftest::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
 
 use super::Args;
@@ -15,8 +15,8 @@ pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
     let options = Options {
         port: interface.parse().map_err(|error| usage("--af-xdp", &error))?,
         take: match &link.only {
-            Some(rules) => Some(Steer::Only(rules.parse().map_err(|error| usage("--only", &error))?)),
-            None => link.all.then_some(Steer::All),
+            Some(rules) => Some(Steering::Only(rules.parse().map_err(|error| usage("--only", &error))?)),
+            None => link.all.then_some(Steering::All),
         },
         time: link.duration,
         send: link.send,

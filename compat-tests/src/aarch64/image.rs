@@ -73,12 +73,12 @@ pub struct Image {
     pub tables: [u64; 2],
     /// What takes groups, and what takes the rest.
     functions: [u64; 2],
-    group: usize,
+    group_size: usize,
 }
 
 impl Image {
     pub fn of(code: &MachineCode) -> Image {
-        let groups = code.groups.as_ref();
+        let vector = code.vector.as_ref();
         let mut bytes = vec![0; (HEADER + 2 * SEGMENT).next_multiple_of(64)];
         let mut put = |part: &[u8]| {
             let place = BASE + bytes.len() as u64;
@@ -87,7 +87,7 @@ impl Image {
             place
         };
         let start = put(&START.map(u32::to_le_bytes).concat());
-        let both = [groups.unwrap_or(&code.any), &code.any];
+        let both = [vector.unwrap_or(&code.scalar), &code.scalar];
         let functions = both.map(|function| put(&function.code));
         let tables = both.map(|Function { tables, .. }| put(tables));
         let size = bytes.len() as u64;
@@ -108,15 +108,15 @@ impl Image {
         let segments = [segment(5, 0, BASE, size, size), segment(6, 0, DATA, 0, MEMORY as u64)];
         let head = [header.concat(), segments.concat()].concat();
         bytes[..head.len()].copy_from_slice(&head);
-        Image { bytes, tables, functions, group: groups.map_or(1, |function| function.group) }
+        Image { bytes, tables, functions, group_size: vector.map_or(1, |function| function.group_size) }
     }
 
     /// What the memory of a batch of so many packets begins with: how many bytes it has in all (those of this, where that is 0), and
     /// for each function its address, that of what it is called with, and its packets.
     pub fn call(&self, bytes: u64, contexts: [u64; 2], packets: usize) -> Vec<u8> {
-        let whole = (packets - packets % self.group) as u64;
-        let [groups, any] = self.functions;
-        let words = [bytes, groups, contexts[0], 0, whole, any, contexts[1], whole, packets as u64];
+        let whole = (packets - packets % self.group_size) as u64;
+        let [vector, scalar] = self.functions;
+        let words = [bytes, vector, contexts[0], 0, whole, scalar, contexts[1], whole, packets as u64];
         let bytes = if bytes == 0 { size_of_val(&words) as u64 } else { bytes };
         let mut memory = bytes.to_le_bytes().to_vec();
         memory.extend(words[1..].iter().flat_map(|word| word.to_le_bytes()));

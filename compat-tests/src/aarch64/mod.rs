@@ -15,7 +15,7 @@ use portcullis_core::device::{
 };
 use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END, ROOM};
 use portcullis_core::program::Program;
-use portcullis_cpu::cross::{MachineCode, Pointers, machine_code};
+use portcullis_cpu::cross::{ContextPointers, MachineCode, machine_code};
 use portcullis_cpu::vector::interp::{Outcome, Packet};
 use portcullis_cpu::{Processor, Style};
 
@@ -144,7 +144,7 @@ impl Execute for Emulated {
         };
 
         let map_places: Vec<u64> = maps.iter().map(|map| memory.put(words(map))).collect();
-        let pointers = Pointers {
+        let pointers = ContextPointers {
             maps: memory.put(map_places.iter().flat_map(|place| place.to_le_bytes())),
             descriptors: memory.put(column(&descriptors)),
             metadata: memory.put(packets.iter().flat_map(|(_, metadata): &(_, &Metadata)| metadata.to_bytes())),
@@ -154,7 +154,7 @@ impl Execute for Emulated {
             arena: memory.put(arena.iter().copied()),
             tables: 0,
         };
-        let contexts = self.image.tables.map(|tables| memory.put(Pointers { tables, ..pointers }.to_bytes()));
+        let contexts = self.image.tables.map(|tables| memory.put(ContextPointers { tables, ..pointers }.to_bytes()));
         let end = memory.bytes.len();
         if end > MEMORY {
             return Err(format!("{end} bytes are more than the process has: {MEMORY}"));

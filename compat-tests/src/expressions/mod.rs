@@ -209,5 +209,5 @@ fn read(file: &Path, into: &mut Vec<Packet>) {
 /// # Panics
 /// Where they are none.
 pub fn instructions(numbers: &str) -> Vec<Instruction> {
-    expression::read(&Source::new("tcpdump", numbers)).unwrap_or_else(|errors| panic!("{}", errors.render()))
+    expression::parse(&Source::new("tcpdump", numbers)).unwrap_or_else(|errors| panic!("{}", errors.render()))
 }

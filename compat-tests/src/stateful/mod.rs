@@ -25,7 +25,7 @@ use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOpt
 use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Source, opencl_c, wgsl};
 use portcullis_core::map::layout::Layout;
-use portcullis_core::map::{Kind, Row, Table, rows};
+use portcullis_core::map::{MapKind, Row, Table, rows};
 use portcullis_core::packet::Room;
 use portcullis_core::program::{Program, ProgramOptions};
 
@@ -181,7 +181,7 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
     }
     let maps = program.maps().iter().enumerate().map(|(number, map)| {
         let rows = rows(map, &session.map_words(number).unwrap()).into_iter();
-        let by_number = matches!(map.kind, Kind::Array | Kind::Counter);
+        let by_number = matches!(map.kind, MapKind::Array | MapKind::Counter);
         let told = |row: &Row| !by_number || row.value.iter().any(|word| *word != 0);
         (map.name.clone(), rows.filter(told).map(|row| (row.key, row.value)).collect())
     });

@@ -208,7 +208,7 @@ mod tests {
     use crate::device::noop::Noop;
     use crate::interp::Interp;
     use crate::lang::{Source, wgsl};
-    use crate::map::layout::HEADER;
+    use crate::map::layout::HEADER_WORDS;
     use crate::program::ProgramOptions;
 
     #[test]
@@ -260,11 +260,11 @@ mod tests {
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         let options = LoadOptions { dispatch: Some(Dispatch::Inline), ..LoadOptions::default() };
         let mut session = Interp::new().load(&program, &options).unwrap();
-        session.set_map_words(0, HEADER as usize, &[7, 8]).unwrap();
+        session.set_map_words(0, HEADER_WORDS as usize, &[7, 8]).unwrap();
         session.submit(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
-        assert_eq!(session.map_words(0).unwrap()[HEADER as usize..], [7, 10]);
-        session.set_map_words(0, HEADER as usize, &[1]).unwrap();
+        assert_eq!(session.map_words(0).unwrap()[HEADER_WORDS as usize..], [7, 10]);
+        session.set_map_words(0, HEADER_WORDS as usize, &[1]).unwrap();
         session.complete().unwrap().unwrap();
-        assert_eq!(session.map_words(0).unwrap()[HEADER as usize..], [1, 10]);
+        assert_eq!(session.map_words(0).unwrap()[HEADER_WORDS as usize..], [1, 10]);
     }
 }

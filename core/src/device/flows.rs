@@ -67,7 +67,7 @@ impl<S: InOrder> Flows<S> {
         program: &Arc<Program>,
         options: &LoadOptions,
     ) -> Result<Flows<S>, DeviceError> {
-        let flows = program.flows().expect("it is for programs with flows");
+        let flows = program.flow_program().expect("it is for programs with flows");
         Ok(Flows {
             program: program.clone(),
             options: options.clone(),

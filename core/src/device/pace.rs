@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::lang::{Source, wgsl};
     use crate::program::ProgramOptions;
-    use crate::program::passes::{Lowering, inlined, lower};
+    use crate::program::passes::{Lowering, inlined_size, lower};
 
     fn program(text: &str) -> Program {
         wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).map_err(|e| e.render()).unwrap()
@@ -127,7 +127,7 @@ mod tests {
         text += "fn xdp_filter(pkt: u32) -> u32 { return f11(pkt, 1u) & 1u; }";
         let program = program(&text);
         let lowered = lower(&program, Lowering { fuel: true, int64: true, ..Lowering::default() }).unwrap();
-        let size = inlined(&lowered.module, &lowered.module.functions[lowered.filter]);
+        let size = inlined_size(&lowered.module, &lowered.module.functions[lowered.filter]);
         // Of the innermost helper's own expressions at least the product, the sum and the mask, and
         // the call, are there for each of 2048 calls.
         assert!(size >= 4 << 11, "{size}");

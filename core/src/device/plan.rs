@@ -58,7 +58,8 @@ impl Needs {
         let facts = program.facts();
         // What a filter adds to a packet, and what it finds there, is not bounded by the windows,
         // which are about the packet as it arrived.
-        let window = if facts.changes_length { u32::MAX } else { facts.reads.reach().max(facts.writes.reach()) };
+        let window =
+            if facts.changes_length { u32::MAX } else { facts.reads.max_bytes().max(facts.writes.max_bytes()) };
         Needs { window, room: facts.changes_length }
     }
 

@@ -78,15 +78,15 @@ impl Code {
             constants.push(Some(value));
         }
 
-        let machinery = program.machinery();
+        let internals = program.internals();
         let (mut privates, mut globals) = (Vec::new(), Vec::new());
         for (handle, variable) in module.global_variables.iter() {
             let inner = &module.types[variable.ty].inner;
-            globals.push(if handle == machinery.arena {
+            globals.push(if handle == internals.arena {
                 Some(Pointer { space: Space::Arena, slot: 0 })
-            } else if handle == machinery.descriptors {
+            } else if handle == internals.descriptors {
                 Some(Pointer { space: Space::Descriptor, slot: 0 })
-            } else if handle == machinery.metadata {
+            } else if handle == internals.metadata {
                 Some(Pointer { space: Space::Metadata, slot: 0 })
             } else if let Some(map) = map_of(program, variable) {
                 Some(Pointer { space: Space::Map(map), slot: 0 })

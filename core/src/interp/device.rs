@@ -10,7 +10,7 @@ use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, HostMaps, Imported, LoadOptions,
     READS_IN_PLACE, Session, StageTimes, Stages, SubmitError, begin, check_submission,
 };
-use crate::map::upkeep::Upkeep;
+use crate::map::compactor::MapCompactor;
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
 
@@ -57,7 +57,7 @@ impl Device for Interp {
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         let session = InterpSession {
             maps: HostMaps::new(program),
-            upkeep: Upkeep::new(program),
+            compactor: MapCompactor::new(program),
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
@@ -72,7 +72,7 @@ impl Device for Interp {
 struct InterpSession {
     interpreter: Interpreter,
     maps: HostMaps,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
     queue: VecDeque<Queued>,
     depth: usize,
     stages: Option<Stages>,
@@ -149,8 +149,8 @@ impl InterpSession {
     }
 
     fn run_batch(&mut self, batch: Batch) -> Result<Done, DeviceError> {
-        if let Some(upkeep) = &mut self.upkeep {
-            let Ok(()) = upkeep.look(batch.len(), &mut self.maps.words);
+        if let Some(compactor) = &mut self.compactor {
+            let Ok(()) = compactor.compact_if_needed(batch.len(), &mut self.maps.words);
         }
         let maps = std::mem::take(&mut self.maps.words);
         let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, maps, &self.cancel);

@@ -122,12 +122,12 @@ impl<'p> Machine<'p> {
         self.fuel = self.program.fuel();
         self.trace = Trace::default();
         let index = || Value::Scalar(Scalar::U32(0));
-        let machinery = self.program.machinery();
-        self.call(machinery.enter, vec![index()])?;
+        let internals = self.program.internals();
+        self.call(internals.enter, vec![index()])?;
         let verdict = match self.call(self.program.filter(), vec![index()]) {
             Ok(value) => {
                 let value = value.ok_or_else(|| InterpError::internal("the filter returned nothing"))?;
-                let verdict = self.call(machinery.verdict, vec![value])?;
+                let verdict = self.call(internals.verdict, vec![value])?;
                 verdict.ok_or_else(|| InterpError::internal("no verdict came back"))?.scalar()?.as_u32()?
             }
             // What was done until here stays done.
@@ -138,7 +138,7 @@ impl<'p> Machine<'p> {
             }
             Err(stop) => return Err(stop),
         };
-        self.call(machinery.leave, vec![index()])?;
+        self.call(internals.leave, vec![index()])?;
         self.trace.iterations = u64::from(self.program.fuel() - self.fuel);
         Ok(verdict)
     }
@@ -474,12 +474,12 @@ impl<'p> Machine<'p> {
         let Some(Access { size, write }) = self.code.functions[function.index()].access else {
             return Ok(());
         };
-        let machinery = self.program.machinery();
+        let internals = self.program.internals();
         let state = |global: Handle<naga::GlobalVariable>| {
             let place = self.code.globals[global.index()].ok_or_else(|| InterpError::internal("no packet state"))?;
             self.memory.scalar(place)?.as_u32().map(i64::from)
         };
-        let (offset, length) = (state(machinery.offset)?, state(machinery.length)?);
+        let (offset, length) = (state(internals.offset)?, state(internals.length)?);
         let at = arguments.get(1).ok_or_else(|| InterpError::internal("a load without an offset"))?;
         let end = i64::from(at.scalar()?.as_u32()?) + i64::from(size);
         if end > length {

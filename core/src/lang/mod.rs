@@ -10,6 +10,6 @@ pub mod wgsl;
 pub mod xdp;
 
 pub use crate::diagnostics::{Diagnostic, Diagnostics, Label, MAX_SOURCE, Part, Source};
-pub use crate::program::{FILTER, FLOW, prelude};
+pub use crate::program::{FILTER_FUNCTION, FLOW_FUNCTION, prelude};
 pub use crate::spelling as nearest;
 pub use crate::stack::{LARGE_STACK, on_large_stack};

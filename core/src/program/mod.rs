@@ -22,7 +22,7 @@ pub use passes::{LowerError, Lowered, Lowering, lower};
 pub use verifier::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };
-pub use verifier::{blocks, operands};
+pub use verifier::{child_blocks, for_each_operand};
 
 use crate::diagnostics::{Diagnostics, Source};
 use crate::lang::xdp;
@@ -30,10 +30,10 @@ use crate::map;
 use prelude::Intrinsic;
 
 /// The name of the function that is the filter.
-pub const FILTER: &str = "xdp_filter";
+pub const FILTER_FUNCTION: &str = "xdp_filter";
 
 /// The name of the function that says which flow a packet belongs to, where a filter has one.
-pub const FLOW: &str = "xdp_flow";
+pub const FLOW_FUNCTION: &str = "xdp_flow";
 
 /// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
 /// llvmpipe leaves a loop without a word.
@@ -61,7 +61,7 @@ impl Default for ProgramOptions {
 
 /// The machinery of the prelude that is not for filters: what an entry point needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machinery {
+pub struct PreludeInternals {
     /// `pc_enter(pkt)`: sets the packet's state from its descriptor.
     pub enter: Handle<Function>,
     /// `pc_leave(pkt)`: writes the packet's ends back to its descriptor.
@@ -85,16 +85,16 @@ pub struct Machinery {
 }
 
 /// The functions of a module that go by their names.
-struct Named {
+struct NamedFunctions {
     filter: Handle<Function>,
     flow: Option<Handle<Function>>,
     intrinsics: HashMap<Handle<Function>, Intrinsic>,
     prelude: HashSet<Handle<Function>>,
 }
 
-impl Named {
+impl NamedFunctions {
     /// `None` where there is no plain function that is the filter.
-    fn find(module: &Module, maps: &[map::Declaration]) -> Option<Named> {
+    fn find(module: &Module, maps: &[map::Declaration]) -> Option<NamedFunctions> {
         let functions: HashMap<&str, _> =
             module.functions.iter().filter_map(|(handle, f)| Some((f.name.as_deref()?, handle))).collect();
         let mut intrinsics: HashMap<_, _> =
@@ -103,9 +103,9 @@ impl Named {
             let each = map::functions(declared);
             intrinsics
                 .extend(each.map(|(name, call)| (functions[name.as_str()], Intrinsic::Map { map: number, call })));
-            let changes = map::Change::ALL.into_iter().filter_map(|change| {
-                let function = functions.get(map::change_of(&declared.name, change).as_str())?;
-                Some((*function, Intrinsic::Map { map: number, call: map::Call::Change(change) }))
+            let changes = map::AtomicOp::ALL.into_iter().filter_map(|change| {
+                let function = functions.get(map::atomic_function_name(&declared.name, change).as_str())?;
+                Some((*function, Intrinsic::Map { map: number, call: map::MapFunction::Atomic(change) }))
             });
             intrinsics.extend(changes);
         }
@@ -115,13 +115,13 @@ impl Named {
         let is_prelude =
             |name: &str, handle| name.starts_with(prelude::RESERVED_PREFIX) || intrinsics.contains_key(&handle);
         let prelude = functions.iter().filter(|(name, handle)| is_prelude(name, **handle)).map(|(_, handle)| *handle);
-        let flow = functions.get(FLOW).copied();
-        Some(Named { filter: *functions.get(FILTER)?, flow, prelude: prelude.collect(), intrinsics })
+        let flow = functions.get(FLOW_FUNCTION).copied();
+        Some(NamedFunctions { filter: *functions.get(FILTER_FUNCTION)?, flow, prelude: prelude.collect(), intrinsics })
     }
 
-    fn parts<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::Parts<'a> {
-        let Named { filter, flow, intrinsics, prelude } = self;
-        verifier::Parts { source, module, filter: *filter, flow: *flow, intrinsics, prelude }
+    fn parts<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::VerifierInput<'a> {
+        let NamedFunctions { filter, flow, intrinsics, prelude } = self;
+        verifier::VerifierInput { source, module, filter: *filter, flow: *flow, intrinsics, prelude }
     }
 }
 
@@ -135,22 +135,22 @@ pub struct Program {
     intrinsics: HashMap<Handle<Function>, Intrinsic>,
     prelude: HashSet<Handle<Function>>,
     parameters: Vec<Parameter>,
-    machinery: Machinery,
+    internals: PreludeInternals,
     facts: Facts,
     fuel: u32,
     maps: Vec<map::Declaration>,
-    initial: Vec<Initial>,
-    object: Option<Arc<xdp::Origin>>,
+    initial: Vec<InitialMapWords>,
+    object: Option<Arc<xdp::ObjectInfo>>,
     flow: Option<flow::Flow>,
 }
 
 /// What a map's memory holds from the beginning, where that is not zeros.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Initial {
+pub struct InitialMapWords {
     /// The map's number.
     pub map: usize,
     /// The first word, in the map's memory.
-    pub at: usize,
+    pub offset: usize,
     /// Words.
     pub words: Arc<[u32]>,
 }
@@ -169,22 +169,23 @@ impl Program {
                 .validate(module)
                 .map_err(|error| verifier::explain(source, Some(module), &error))
         };
-        let named = Named::find(&module, &maps)
+        let named = NamedFunctions::find(&module, &maps)
             .ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;
         verifier::check_unvalidated(&named.parts(source, &module))?;
         let info = validate(&module)?;
         let (mut module, parameters) = parameters::resolve(source, module, &info, named.filter, &options.parameters)?;
-        let flow = module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(FLOW)).map(|(handle, _)| handle);
+        let flow =
+            module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(FLOW_FUNCTION)).map(|(handle, _)| handle);
         let flow = flow.map(|function| flow::add(&mut module, function));
         let info = validate(&module)?;
-        let named = Named::find(&module, &maps).expect("setting parameters keeps the filter and the prelude");
+        let named = NamedFunctions::find(&module, &maps).expect("setting parameters keeps the filter and the prelude");
         verifier::check_validated(&named.parts(source, &module), &info)?;
-        let Named { filter, intrinsics, prelude, .. } = named;
+        let NamedFunctions { filter, intrinsics, prelude, .. } = named;
         let function = |name: &str| module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(name)).map(|f| f.0);
         let global =
             |name: &str| module.global_variables.iter().find(|(_, g)| g.name.as_deref() == Some(name)).map(|g| g.0);
         let part = "the prelude is part of every module";
-        let machinery = Machinery {
+        let internals = PreludeInternals {
             enter: function("pc_enter").expect(part),
             leave: function("pc_leave").expect(part),
             verdict: function("pc_verdict").expect(part),
@@ -197,11 +198,11 @@ impl Program {
             last: global("pc_last").expect(part),
         };
         let subject =
-            facts::Subject { module: &module, info: &info, filter, intrinsics: &intrinsics, prelude: &prelude };
-        let mut facts = Facts::find(&subject, options.fuel);
+            facts::AnalysisInput { module: &module, info: &info, filter, intrinsics: &intrinsics, prelude: &prelude };
+        let mut facts = Facts::analyze(&subject, options.fuel);
         let flow = flow.map(|function| {
-            let subject = facts::Subject { filter: function, ..subject };
-            flow::Flow { function, facts: Facts::find(&subject, options.fuel) }
+            let subject = facts::AnalysisInput { filter: function, ..subject };
+            flow::Flow { function, facts: Facts::analyze(&subject, options.fuel) }
         });
         if let Some(flow) = &flow {
             facts.include_metadata_of(&flow.facts);
@@ -214,7 +215,7 @@ impl Program {
             intrinsics,
             prelude,
             parameters,
-            machinery,
+            internals,
             facts,
             fuel: options.fuel,
             maps,
@@ -261,8 +262,8 @@ impl Program {
     }
 
     /// The prelude's inner parts.
-    pub fn machinery(&self) -> &Machinery {
-        &self.machinery
+    pub fn internals(&self) -> &PreludeInternals {
+        &self.internals
     }
 
     /// The same with parameters that are in the text no longer.
@@ -271,23 +272,23 @@ impl Program {
     }
 
     /// The same as it comes from an object, whose maps hold something from the beginning.
-    pub(crate) fn with_object(self, origin: xdp::Origin, initial: Vec<Initial>) -> Program {
+    pub(crate) fn with_object(self, origin: xdp::ObjectInfo, initial: Vec<InitialMapWords>) -> Program {
         Program { object: Some(Arc::new(origin)), initial, ..self }
     }
 
     /// The same where maps begin with this, over what they hold from the beginning.
-    pub fn with_maps(mut self, maps: impl IntoIterator<Item = Initial>) -> Program {
+    pub fn with_initial_map_words(mut self, maps: impl IntoIterator<Item = InitialMapWords>) -> Program {
         self.initial.extend(maps);
         self
     }
 
     /// What maps hold from the beginning: sessions begin with it ([`crate::device::begin`]).
-    pub fn initial(&self) -> &[Initial] {
+    pub fn initial_map_words(&self) -> &[InitialMapWords] {
         &self.initial
     }
 
     /// Where it comes from, if it is a program of an object.
-    pub fn object(&self) -> Option<&xdp::Origin> {
+    pub fn object(&self) -> Option<&xdp::ObjectInfo> {
         self.object.as_deref()
     }
 

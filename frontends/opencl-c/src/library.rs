@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use naga::{Expression, Literal, Module};
 
-use crate::map::declare::{self, Comments};
-use crate::map::{self, Declaration, Kind};
+use crate::map::declaration::{self, CommentSyntax};
+use crate::map::{self, Declaration, MapKind};
 use crate::program::prelude::{self, Intrinsic};
 
 /// 64 bits at once: all of them or nothing, as every access.
@@ -65,7 +65,8 @@ fn all_constants(maps: &[Declaration]) -> &'static HashMap<String, u32> {
         return PLAIN.get_or_init(|| of(&[]));
     }
     WITH_MAPS.get_or_init(|| {
-        let example = declare::declarations(&declare::example(Kind::Counter, 1), Comments::C);
+        let example =
+            declaration::declarations(&declaration::example_declaration(MapKind::Counter, 1), CommentSyntax::C);
         of(&example.expect("the example is right"))
     })
 }
@@ -112,9 +113,10 @@ mod tests {
 
     #[test]
     fn each_function_of_a_map_is_known_by_its_name() {
-        for kind in Kind::ALL {
-            let maps = format!("{}{}", declare::example(kind, 1), declare::example(kind, 2));
-            let maps = declare::declarations(&maps, Comments::C).unwrap();
+        for kind in MapKind::ALL {
+            let maps =
+                format!("{}{}", declaration::example_declaration(kind, 1), declaration::example_declaration(kind, 2));
+            let maps = declaration::declarations(&maps, CommentSyntax::C).unwrap();
             assert_eq!((constant(&maps, "MAP_NONE"), constant(&maps, "MAP_FULL")), (Some(!0), Some(!1)));
             assert_eq!(constant(&maps, "XDP_PASS"), Some(2));
             let module = module(&maps, false);

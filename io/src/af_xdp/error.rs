@@ -9,8 +9,8 @@ use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
 
 use super::bpf::error::BpfError;
-use crate::live::link::{JoinError, LinkError};
-use crate::live::{Holder, LiveError};
+use crate::live::link::{LinkError, StackError};
+use crate::live::{LiveError, OwnerProcess};
 
 /// Why AF_XDP cannot be used as asked.
 #[derive(Debug, thiserror::Error)]
@@ -23,11 +23,11 @@ pub enum XdpError {
     #[error(
         "{interface}: no way for packets that pass into the kernel's stack: {error}; with --stack none they are dropped"
     )]
-    Stack {
+    StackInjector {
         /// The interface that they are from.
         interface: String,
         /// Why.
-        error: JoinError,
+        error: StackError,
     },
     /// The interface has fewer queues.
     #[error("{interface} has {queues} receive {noun}, and no queue {asked}", noun = if *.queues == 1 { "queue" } else { "queues" })]
@@ -83,7 +83,7 @@ pub enum XdpError {
         /// The system's.
         error: io::Error,
         /// Where another has the queue: the process whose XDP program is at the interface, if it can be found.
-        holder: Option<Holder>,
+        holder: Option<OwnerProcess>,
     },
     /// An option of a socket was refused.
     #[error("{interface}, queue {queue}: {what}: {}", reason(.error))]
@@ -103,7 +103,7 @@ pub enum XdpError {
          are copied",
         .not_native.as_ref().map_or(String::new(), |why| format!(" ({why})"))
     )]
-    SkbIsCopied {
+    NoZeroCopyInSkbMode {
         /// The interface.
         interface: String,
         /// Why it is not in native mode, where that was tried.
@@ -138,7 +138,7 @@ impl XdpError {
             // The kernel has no table of these sockets, unless it was built with CONFIG_XDP_SOCKETS_DIAG; but who has one that
             // receives has a program there.
             Some(libc::EBUSY) => {
-                let holder = CString::new(interface).ok().and_then(|name| Holder::of_xdp_program(&name));
+                let holder = CString::new(interface).ok().and_then(|name| OwnerProcess::of_xdp_program(&name));
                 // Where packets come in, the program is ours by now.
                 let holder = holder.filter(|it| it.process != std::process::id());
                 XdpError::Socket { interface: interface.into(), queue, error, holder }
@@ -170,7 +170,7 @@ fn memory_hint(error: &io::Error, huge_pages: bool) -> &'static str {
     }
 }
 
-fn socket_hint(error: &io::Error, interface: &str, holder: Option<&Holder>) -> Cow<'static, str> {
+fn socket_hint(error: &io::Error, interface: &str, holder: Option<&OwnerProcess>) -> Cow<'static, str> {
     let hint = match error.raw_os_error() {
         Some(libc::EBUSY) => {
             let who = match holder {

@@ -8,9 +8,9 @@ use portcullis_core::packet::{Action, Parts, Verdict};
 use super::homes::{Held, Homes, Lists, Place};
 use super::tx::{Outgoing, Tx};
 use super::umem::{Frame, HEADROOM, Umem};
-use crate::Several;
-use crate::live::link::{Entrance, Stack};
-use crate::live::{Carried, Executor, LiveError, Loss, checksum};
+use crate::RedirectGroups;
+use crate::live::link::{InjectionPoint, StackInjector};
+use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
 /// A port that packets go out of.
 pub(crate) type Port = Arc<Mutex<Tx>>;
@@ -23,7 +23,7 @@ pub(crate) enum IntoStack {
     /// They are sent.
     Port(Port),
     /// They are written.
-    Tap(Arc<Stack>),
+    Tap(Arc<StackInjector>),
 }
 
 /// Where a lane's packets go.
@@ -54,7 +54,7 @@ struct Exit {
     port: Port,
     action: Action,
     longest: usize,
-    several_frames: bool,
+    multi_buffer: bool,
     out: Outgoing,
 }
 
@@ -70,27 +70,27 @@ pub(crate) struct XdpExecutor {
     /// Which exits are for packets that came by each of the lane's queues.
     back: Vec<usize>,
     stack: Vec<Exits>,
-    taps: Vec<Arc<Stack>>,
+    taps: Vec<Arc<StackInjector>>,
     redirect: Vec<(u32, usize)>,
     /// What goes home with the batch.
     home: Vec<Place>,
     spare: Vec<Frame>,
     /// Targets that stand for several.
-    several: Option<Arc<Several>>,
+    several: Option<Arc<RedirectGroups>>,
     /// The exits of a packet that goes to several.
     to: Vec<usize>,
-    carried: Carried,
+    carried: ExecutedCounts,
 }
 
 impl XdpExecutor {
     pub fn new(umem: Arc<Umem>, homes: Arc<Homes>, lane: usize, completes: bool, ways: Ways) -> XdpExecutor {
         let mut exits: Vec<Exit> = Vec::new();
         let mut exit = |port: Port, action| {
-            let (longest, several_frames) = {
+            let (longest, multi_buffer) = {
                 let tx = lock(&port);
                 (tx.longest(), tx.takes_several_frames())
             };
-            exits.push(Exit { port, action, longest, several_frames, out: Outgoing::default() });
+            exits.push(Exit { port, action, longest, multi_buffer, out: Outgoing::default() });
             exits.len() - 1
         };
         let back = ways.back.into_iter().map(|port| exit(port, Action::Tx)).collect();
@@ -119,7 +119,7 @@ impl XdpExecutor {
             spare: Vec::new(),
             several: None,
             to: Vec::new(),
-            carried: Carried::default(),
+            carried: ExecutedCounts::default(),
         }
     }
 
@@ -143,9 +143,9 @@ impl XdpExecutor {
     /// Writes a packet to where the kernel's stack gets it.
     fn write(&mut self, tap: usize, place: Place, offset: usize, length: usize) {
         let bytes = self.umem.place_bytes(&place, offset, length);
-        let written = match self.taps[tap].entrance() {
-            Entrance::Tap(tap) => tap.write(bytes).is_ok(),
-            Entrance::Veth(_) => false,
+        let written = match self.taps[tap].injection_point() {
+            InjectionPoint::Tap(tap) => tap.write(bytes).is_ok(),
+            InjectionPoint::Veth(_) => false,
         };
         match written {
             true => self.carried.add(Action::Pass, length),
@@ -172,10 +172,10 @@ impl XdpExecutor {
 
     /// Has a copy of a packet go out of an exit.
     fn leave_copy(&mut self, exit: usize, place: &Place, offset: usize, length: usize) {
-        let Exit { longest, several_frames, out, .. } = &mut self.exits[exit];
+        let Exit { longest, multi_buffer, out, .. } = &mut self.exits[exit];
         let room = self.umem.frame_size() - HEADROOM;
         let count = length.div_ceil(room).max(1);
-        if length > *longest || count > 1 && !*several_frames {
+        if length > *longest || count > 1 && !*multi_buffer {
             self.carried.losses.add(Loss::TooLong, 1);
             return;
         }
@@ -239,7 +239,7 @@ impl XdpExecutor {
 }
 
 impl Executor for XdpExecutor {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         let Done { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
         let Parts { companion: held, descriptors, metadata } = parts;
@@ -274,13 +274,13 @@ impl Executor for XdpExecutor {
         Ok(())
     }
 
-    fn lead(&mut self, several: &Arc<Several>) {
+    fn set_redirect_groups(&mut self, several: &Arc<RedirectGroups>) {
         self.several = Some(several.clone());
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         for exit in &self.exits {
-            lock(&exit.port).tend();
+            lock(&exit.port).poll();
         }
         Ok(())
     }
@@ -289,7 +289,7 @@ impl Executor for XdpExecutor {
         self.exits.iter().any(|exit| lock(&exit.port).is_busy())
     }
 
-    fn carried(&self) -> &Carried {
+    fn executed(&self) -> &ExecutedCounts {
         &self.carried
     }
 }

@@ -12,17 +12,17 @@
 //! All sockets of a run have one memory, so that a packet goes from one port to another without a copy here: a UMEM, which those
 //! that only send have been given a second time (`sender`). Each of its frames
 //! is somebody's: the kernel's (by the fill, RX, TX and completion rings), a batch's, or it is at home with the lane that it
-//! belongs to. [`Accounts`] adds them up.
+//! belongs to. [`FrameAudit`] adds them up.
 //!
 //! - [`rules`]: which frames come to user space, and which stay with the kernel.
 //! - [`xdp`]: the program in the kernel that decides it, at an interface.
 //! - [`reinject`]: passed frames back into the kernel's stack.
 #![allow(unsafe_code)]
 
-mod accounts;
 mod bpf;
 mod error;
 mod executor;
+mod frame_audit;
 mod homes;
 mod open;
 mod port;
@@ -36,10 +36,10 @@ mod tx;
 mod umem;
 pub mod xdp;
 
-pub use accounts::{Accounts, Frames};
 pub use bpf::error::BpfError;
 pub use error::XdpError;
-pub use open::{AfXdp, Lanes, Options, PortInfo, open};
+pub use frame_audit::{FrameAudit, FrameCounts};
+pub use open::{AfXdp, LaneLayout, Options, PortInfo, open};
 pub use port::{PortSpec, PortSpecError};
-pub use rules::Steer;
-pub use socket::{BusyPoll, Copying};
+pub use rules::Steering;
+pub use socket::{BusyPoll, CopyMode};

@@ -8,30 +8,30 @@ use std::time::Duration;
 use portcullis_core::packet::{ROOM, Room};
 use xsk_rs::config::UmemConfig;
 
-use super::accounts::Accounts;
 use super::error::XdpError;
 use super::executor::{IntoStack, Port, Ways, XdpExecutor};
+use super::frame_audit::FrameAudit;
 use super::homes::Homes;
 use super::port::{PortSpec, queues};
 use super::receiver::{Handing, Queue, XdpReceiver};
-use super::rules::Steer;
+use super::rules::Steering;
 use super::rx::Rx;
 use super::sender::Sender;
-use super::socket::{self, BusyPoll, Copying, Rings, SocketOptions};
+use super::socket::{self, BusyPoll, CopyMode, Rings, SocketOptions};
 use super::tx::{self, Outgoing, Tx};
 use super::umem::{HEADROOM, Umem};
-use super::xdp::{self, Attached, Mode};
+use super::xdp::{self, AttachedProgram, Mode};
 use crate::live::Lane;
-use crate::live::link::{Entrance, Interface, Kind, Stack};
+use crate::live::link::{InjectionPoint, Interface, StackDevice, StackInjector};
 
 /// How queues are dealt to lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Lanes {
+pub enum LaneLayout {
     /// Each queue has a lane of its own.
     #[default]
-    Each,
+    PerQueue,
     /// One lane has all queues: for filters whose state all packets share.
-    One,
+    Shared,
 }
 
 /// What a run is to have.
@@ -44,15 +44,15 @@ pub struct Options {
     /// Which interface packets go out of that are redirected to a target.
     pub redirect: Vec<(u32, String)>,
     /// How packets that pass get into the kernel's stack; they are lost where this is `None`.
-    pub stack: Option<Kind>,
+    pub stack: Option<StackDevice>,
     /// How queues are dealt to lanes.
-    pub lanes: Lanes,
+    pub lanes: LaneLayout,
     /// Which frames are taken.
-    pub steer: Steer,
+    pub steer: Steering,
     /// Where the program runs; the best place that the driver has where this is `None`.
     pub mode: Option<Mode>,
     /// How frames get into memory.
-    pub copying: Copying,
+    pub copying: CopyMode,
     /// Busy polling, where it is wanted.
     pub busy_poll: Option<BusyPoll>,
     /// Whether memory is of huge pages.
@@ -94,14 +94,14 @@ pub struct PortInfo {
     /// Bytes of the longest packet that one frame has room for.
     pub longest: usize,
     /// Whether longer packets come in several frames, and are put together.
-    pub several_frames: bool,
+    pub multi_buffer: bool,
     /// How packets that pass get into the kernel's stack (`tcx`, `mirred`, `beside`, and `tap` before these), if they do.
     pub stack: Option<String>,
 }
 
 /// Ports that are open. Dropped, it takes its programs away, and the kernel has its packets again.
 pub struct AfXdp {
-    attached: Vec<Attached>,
+    attached: Vec<AttachedProgram>,
     /// What packets come in by and go out by; each is to be driven from now on.
     pub lanes: Vec<Lane>,
     /// What was got of each port.
@@ -111,9 +111,9 @@ pub struct AfXdp {
     umem: Arc<Umem>,
     homes: Arc<Homes>,
     /// Where frames are.
-    pub accounts: Accounts,
+    pub frame_audit: FrameAudit,
     /// Removed after the sockets that send into them.
-    _stacks: Vec<Arc<Stack>>,
+    _stacks: Vec<Arc<StackInjector>>,
 }
 
 impl AfXdp {
@@ -172,26 +172,26 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
     match open_as(options, options.copying) {
         // Some ports have a zero-copy mode and some have not; but all sockets of a UMEM are bound as the first one was
         // (`xp_assign_dev_shared`, `net/xdp/xsk_buff_pool.c`).
-        Err(XdpError::NoZeroCopy { .. }) if options.copying == Copying::Auto => open_as(options, Copying::Copy),
+        Err(XdpError::NoZeroCopy { .. }) if options.copying == CopyMode::Auto => open_as(options, CopyMode::Copy),
         opened => opened,
     }
 }
 
 /// How frames get into memory where programs run in these modes.
-fn copying(asked: Copying, programs: &[Attached]) -> Result<Copying, XdpError> {
+fn copying(asked: CopyMode, programs: &[AttachedProgram]) -> Result<CopyMode, XdpError> {
     let Some(skb) = programs.iter().find(|program| program.mode() == Mode::Skb) else { return Ok(asked) };
     match asked {
-        Copying::ZeroCopy => Err(XdpError::SkbIsCopied {
+        CopyMode::ZeroCopy => Err(XdpError::NoZeroCopyInSkbMode {
             interface: skb.interface().to_owned(),
             not_native: skb.not_native().map(ToString::to_string),
         }),
         // The kernel would bind them without a copy all the same where the driver can, and then driver and stack both take from
         // one fill ring.
-        Copying::Auto | Copying::Copy => Ok(Copying::Copy),
+        CopyMode::Auto | CopyMode::Copy => Ok(CopyMode::Copy),
     }
 }
 
-fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
+fn open_as(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
     let facts = options.ports.iter().map(|port| Interface::find(&port.interface));
     let facts: Vec<Interface> = facts.collect::<Result<_, _>>()?;
     let ports: Vec<Vec<u32>> =
@@ -199,15 +199,15 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
     // What is not there is known before an interface is touched.
     options.redirect.iter().try_for_each(|(_, interface)| Interface::find(interface).map(drop))?;
     let count: usize = ports.iter().map(Vec::len).sum();
-    let lanes = if options.lanes == Lanes::Each { count } else { 1 };
+    let lanes = if options.lanes == LaneLayout::PerQueue { count } else { 1 };
 
     let longest_packet = facts.iter().map(|facts| longest(facts.mtu as usize)).max().unwrap_or(0);
     let mut run = Run::new(options, longest_packet, count, lanes)?;
     // They take nothing before they have sockets. How these are to be bound depends on where programs run.
-    let program = xdp::Options { mode: options.mode, frags: run.several_frames };
+    let program = xdp::Options { mode: options.mode, frags: run.multi_buffer };
     let mut attached = Vec::new();
     for (port, facts) in options.ports.iter().zip(&facts) {
-        attached.push(Attached::new(&port.interface, facts.receive_queues, &options.steer, &program)?);
+        attached.push(AttachedProgram::new(&port.interface, facts.receive_queues, &options.steer, &program)?);
     }
     run.copying = copying(asked, &attached)?;
     let mut received = Vec::new();
@@ -231,8 +231,8 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
         let mut ways = vec![IntoStack::Nowhere; lanes];
         let mut kept = None;
         if let Some((mut stack, by_lane)) = stacks.next() {
-            let joined = stack.join(program.mode()).map(|way| way.name());
-            let name = joined.map_err(|error| XdpError::Stack { interface: port.interface.clone(), error })?;
+            let joined = stack.connect(program.mode()).map(|way| way.name());
+            let name = joined.map_err(|error| XdpError::StackInjector { interface: port.interface.clone(), error })?;
             let is_tap = by_lane.is_empty();
             way = Some(if is_tap { format!("tap, {name}") } else { name.to_owned() });
             let stack = Arc::new(stack);
@@ -240,7 +240,7 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
             kept = Some(stack);
         }
         into_stack.push((ways, kept));
-        let of_port: Vec<&Received> = received.iter().filter(|it| it.queue.port as usize == number).collect();
+        let of_port: Vec<&RxPort> = received.iter().filter(|it| it.queue.port as usize == number).collect();
         info.push(PortInfo {
             interface: port.interface.clone(),
             loses_vlan_tags: facts.loses_vlan_tags(),
@@ -250,16 +250,16 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
             is_zero_copy: of_port.iter().all(|it| it.is_zero_copy),
             frame_size: run.umem.frame_size(),
             longest: run.umem.frame_size() - HEADROOM,
-            several_frames: run.several_frames,
+            multi_buffer: run.multi_buffer,
             stack: way,
         });
     }
 
     let back = received.iter().map(|it| it.back.clone()).collect();
     let lent = received.iter().map(|it| it.queue.rx.lent()).collect();
-    let accounts = Accounts::new(run.homes.clone(), lent, std::mem::take(&mut run.sending));
+    let frame_audit = FrameAudit::new(run.homes.clone(), lent, std::mem::take(&mut run.sending));
     let handing = Handing { room: options.room, metadata: options.metadata, complete: options.rewrites };
-    let mut by_lane: Vec<Vec<Received>> = Vec::new();
+    let mut by_lane: Vec<Vec<RxPort>> = Vec::new();
     by_lane.resize_with(lanes, Vec::new);
     for (number, it) in received.into_iter().enumerate() {
         by_lane[number % lanes].push(it);
@@ -291,11 +291,11 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
     }
     let stacks = into_stack.into_iter().filter_map(|(_, stack)| stack).collect();
     let Run { umem, homes, .. } = run;
-    Ok(AfXdp { attached, lanes, ports: info, back, umem, homes, accounts, _stacks: stacks })
+    Ok(AfXdp { attached, lanes, ports: info, back, umem, homes, frame_audit, _stacks: stacks })
 }
 
 /// A queue that packets come in by, with the way back out of it.
-struct Received {
+struct RxPort {
     queue: Queue,
     back: Port,
     is_zero_copy: bool,
@@ -306,12 +306,12 @@ struct Run<'a> {
     umem: Arc<Umem>,
     homes: Arc<Homes>,
     /// Whether packets may be longer than what a frame has room for.
-    several_frames: bool,
+    multi_buffer: bool,
     options: &'a Options,
     /// The numbers of interfaces that packets come in by, each of which has a queue open.
     ports: Vec<u32>,
     /// How sockets that receive are bound.
-    copying: Copying,
+    copying: CopyMode,
     /// Ways out, by the interface's number and queue: an interface may have several names.
     out: BTreeMap<(u32, u32), Port>,
     sending: Vec<Arc<std::sync::atomic::AtomicI64>>,
@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
         let (umem, frames) = Umem::new(frames, config, options.huge_pages)?;
         let homes = Homes::new(frames, lanes, SLOTS, slot_frames, umem.frame_size());
         Ok(Run {
-            several_frames: HEADROOM + longest > umem.frame_size(),
+            multi_buffer: HEADROOM + longest > umem.frame_size(),
             umem: Arc::new(umem),
             homes: Arc::new(homes),
             options,
@@ -349,17 +349,17 @@ impl<'a> Run<'a> {
     }
 
     /// Of each port, the way into the kernel's stack by lane; nothing where packets do not pass.
-    fn stacks(&mut self, lanes: usize) -> Result<Vec<(Stack, Vec<IntoStack>)>, XdpError> {
+    fn stacks(&mut self, lanes: usize) -> Result<Vec<(StackInjector, Vec<IntoStack>)>, XdpError> {
         let Some(kind) = self.options.stack else { return Ok(Vec::new()) };
         let mut stacks = Vec::new();
         for port in &self.options.ports {
-            let stack = Stack::open(&port.interface, kind)?;
-            let ways = match stack.entrance() {
-                Entrance::Veth(near) => {
+            let stack = StackInjector::open(&port.interface, kind)?;
+            let ways = match stack.injection_point() {
+                InjectionPoint::Veth(near) => {
                     let ways = (0..lanes).map(|lane| self.sending(&near.name, lane).map(IntoStack::Port));
                     ways.collect::<Result<Vec<_>, _>>()?
                 }
-                Entrance::Tap(_) => Vec::new(),
+                InjectionPoint::Tap(_) => Vec::new(),
             };
             stacks.push((stack, ways));
         }
@@ -384,14 +384,14 @@ impl<'a> Run<'a> {
         queue: u32,
         facts: &Interface,
         lane: usize,
-    ) -> Result<Received, XdpError> {
+    ) -> Result<RxPort, XdpError> {
         let Rings { rx, tx, fill, completion, is_zero_copy } =
             socket::open(&self.umem, interface, queue, &self.socket_options())?;
         let tx = self.tx(tx::Rings::Both(tx, completion), is_zero_copy, facts);
         let back = self.add((facts.index, queue), tx);
         let rx = Rx::new(rx, fill, self.homes.clone(), lane);
         let queue = Queue { interface: interface.into(), port, known_as, queue, rx };
-        Ok(Received { queue, back, is_zero_copy })
+        Ok(RxPort { queue, back, is_zero_copy })
     }
 
     /// A way out of an interface for a lane: by a queue that is open already, or one of its own.
@@ -407,8 +407,8 @@ impl<'a> Run<'a> {
             return Ok(port.clone());
         }
         let first = self.first_sender.as_deref();
-        let (place, ring, several_frames) = ((facts.index, queue), self.ring(), self.several_frames);
-        let sender = socket::once_free(|| Sender::open(&self.umem, first, place, ring, several_frames))
+        let (place, ring, multi_buffer) = ((facts.index, queue), self.ring(), self.multi_buffer);
+        let sender = socket::once_free(|| Sender::open(&self.umem, first, place, ring, multi_buffer))
             .map_err(|error| XdpError::socket(interface, queue, &error))?;
         self.first_sender.get_or_insert_with(|| sender.socket());
         let tx = self.tx(tx::Rings::Sending(sender), false, &facts);
@@ -417,7 +417,7 @@ impl<'a> Run<'a> {
 
     fn tx(&self, rings: tx::Rings, is_zero_copy: bool, facts: &Interface) -> Tx {
         let longest = sendable(facts.mtu as usize);
-        Tx::new(rings, self.ring(), is_zero_copy, self.homes.clone(), longest, self.several_frames)
+        Tx::new(rings, self.ring(), is_zero_copy, self.homes.clone(), longest, self.multi_buffer)
     }
 
     fn add(&mut self, queue: (u32, u32), tx: Tx) -> Port {
@@ -435,7 +435,7 @@ impl<'a> Run<'a> {
     fn socket_options(&self) -> SocketOptions {
         SocketOptions {
             copying: self.copying,
-            several_frames: self.several_frames,
+            multi_buffer: self.multi_buffer,
             rx_size: self.ring(),
             tx_size: self.ring(),
             busy_poll: self.options.busy_poll,

@@ -10,7 +10,7 @@ use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Room};
 use super::homes::{Held, Homes, Lists, Place, Slot};
 use super::rx::{Piece, Rx};
 use super::umem::Umem;
-use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
+use crate::live::{LiveError, ReceivedCounts, Receiver, checksum, nanoseconds};
 
 /// For how long packets are looked for before the thread sleeps. It is about what a sleep costs, with being woken up: so who looks
 /// in vain pays twice at most (competitive spinning, Karlin and others, SOSP 1991). Without, the thread slept at millions of packets
@@ -59,7 +59,7 @@ pub(crate) struct XdpReceiver {
     gathered: Lists,
     /// The queue that is asked first next time.
     next: usize,
-    received: Received,
+    received: ReceivedCounts,
     waits: Vec<libc::pollfd>,
     look: Duration,
     /// For how long the kernel polls for packets that are waited for; `None` where it does not.
@@ -93,7 +93,7 @@ impl XdpReceiver {
             queues,
             gathered: Lists::default(),
             next: 0,
-            received: Received::default(),
+            received: ReceivedCounts::default(),
             polls,
             ring,
         }
@@ -183,7 +183,7 @@ impl Receiver for XdpReceiver {
         }
     }
 
-    fn holds(&self) -> usize {
+    fn backlog_capacity(&self) -> usize {
         // Where the kernel polls for whoever waits, nothing comes for one who does not.
         if self.polls.is_some() { 0 } else { self.ring }
     }
@@ -193,7 +193,7 @@ impl Receiver for XdpReceiver {
         self.gathered.descriptors.len() >= self.homes.per_lane() / 2
     }
 
-    fn close(&mut self) -> Option<Batch> {
+    fn take_batch(&mut self) -> Option<Batch> {
         if self.gathered.descriptors.is_empty() {
             return None;
         }
@@ -206,9 +206,9 @@ impl Receiver for XdpReceiver {
         Some(batch.expect("frames lie in their UMEM"))
     }
 
-    fn received(&mut self) -> Received {
+    fn received(&mut self) -> ReceivedCounts {
         let dropped_by_kernel = self.queues.iter().map(|queue| queue.rx.dropped()).sum();
-        Received { dropped_by_kernel, ..self.received }
+        ReceivedCounts { dropped_by_kernel, ..self.received }
     }
 }
 
@@ -220,7 +220,7 @@ struct Intake<'a> {
     handing: Handing,
     gathered: &'a mut Lists,
     partial: &'a mut Option<Partial>,
-    received: &'a mut Received,
+    received: &'a mut ReceivedCounts,
     queue: Option<u16>,
     port: u32,
     now: u64,
@@ -272,7 +272,7 @@ impl Intake<'_> {
         }
         match partial.slot {
             Some(mut slot) => {
-                self.received.put_together += 1;
+                self.received.reassembled += 1;
                 if self.handing.complete {
                     let bytes = self.umem.slot_bytes_mut(&mut slot, partial.length);
                     self.received.checksums += u64::from(checksum::complete(bytes));

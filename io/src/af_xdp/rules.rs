@@ -2,9 +2,9 @@
 //!
 //! | | comes to user space |
 //! |---|---|
-//! | [`Steer::Default`] | IPv4 and IPv6 |
-//! | [`Steer::Only`] | what a [`Rule`] names |
-//! | [`Steer::All`] | every frame |
+//! | [`Steering::Default`] | IPv4 and IPv6 |
+//! | [`Steering::Only`] | what a [`Rule`] names |
+//! | [`Steering::All`] | every frame |
 //!
 //! **Neighbour discovery** (ICMPv6 types 133 to 137, RFC 4861) stays with the kernel unless all frames are taken,
 //! also where `ethertype/0x86dd` or `proto/58` would take it: without it no neighbour finds the machine. ARP has an
@@ -36,7 +36,7 @@ pub const MAX_EXTENSION_HEADERS: usize = 8;
 
 /// Which frames come to user space.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Steer {
+pub enum Steering {
     /// IPv4 and IPv6.
     #[default]
     Default,
@@ -46,12 +46,12 @@ pub enum Steer {
     Only(Rules),
 }
 
-impl fmt::Display for Steer {
+impl fmt::Display for Steering {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Steer::Default => f.write_str("IPv4 and IPv6"),
-            Steer::All => f.write_str("every frame"),
-            Steer::Only(rules) => rules.fmt(f),
+            Steering::Default => f.write_str("IPv4 and IPv6"),
+            Steering::All => f.write_str("every frame"),
+            Steering::Only(rules) => rules.fmt(f),
         }
     }
 }

@@ -41,7 +41,7 @@ impl Sender {
         first: Option<&OwnedFd>,
         (interface, queue): (u32, u32),
         entries: u32,
-        several_frames: bool,
+        multi_buffer: bool,
     ) -> io::Result<Sender> {
         // SAFETY: it takes no memory.
         let made = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -74,7 +74,7 @@ impl Sender {
         let (flags, shared) = match first {
             Some(first) => (libc::XDP_SHARED_UMEM, first.as_raw_fd() as u32),
             None => {
-                let several = if several_frames { libc::XDP_USE_SG } else { 0 };
+                let several = if multi_buffer { libc::XDP_USE_SG } else { 0 };
                 (libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP | several, 0)
             }
         };

@@ -19,7 +19,7 @@ const BUSY: Duration = Duration::from_secs(2);
 
 /// How frames get from the driver into the UMEM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Copying {
+pub enum CopyMode {
     /// By the driver itself where it can, else by the kernel.
     #[default]
     Auto,
@@ -42,9 +42,9 @@ pub struct BusyPoll {
 /// How a socket shall be.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketOptions {
-    pub copying: Copying,
+    pub copying: CopyMode,
     /// Whether packets may come, and go, in several frames.
-    pub several_frames: bool,
+    pub multi_buffer: bool,
     pub rx_size: u32,
     pub tx_size: u32,
     pub busy_poll: Option<BusyPoll>,
@@ -64,9 +64,9 @@ pub(crate) struct Rings {
 /// Opens a socket on a queue.
 pub(crate) fn open(umem: &Umem, interface: &str, queue: u32, options: &SocketOptions) -> Result<Rings, XdpError> {
     let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
-    flags.set(BindFlags::XDP_COPY, options.copying == Copying::Copy);
-    flags.set(BindFlags::XDP_ZEROCOPY, options.copying == Copying::ZeroCopy);
-    flags.set(BindFlags::XDP_USE_SG, options.several_frames);
+    flags.set(BindFlags::XDP_COPY, options.copying == CopyMode::Copy);
+    flags.set(BindFlags::XDP_ZEROCOPY, options.copying == CopyMode::ZeroCopy);
+    flags.set(BindFlags::XDP_USE_SG, options.multi_buffer);
     let config = SocketConfig::builder()
         .rx_queue_size(size(options.rx_size))
         .tx_queue_size(size(options.tx_size))
@@ -82,7 +82,7 @@ pub(crate) fn open(umem: &Umem, interface: &str, queue: u32, options: &SocketOpt
     });
     let (tx, rx, rings) = made.map_err(|error| match error.raw_os_error() {
         // Also where it was not asked for: what the first socket of a UMEM got, every other one has to take.
-        Some(libc::EOPNOTSUPP | libc::EINVAL) if options.copying != Copying::Copy => {
+        Some(libc::EOPNOTSUPP | libc::EINVAL) if options.copying != CopyMode::Copy => {
             XdpError::NoZeroCopy { interface: interface.into(), queue }
         }
         _ => XdpError::socket(interface, queue, &error),

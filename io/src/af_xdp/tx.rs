@@ -96,7 +96,7 @@ pub(crate) struct Tx {
     counted: Arc<AtomicI64>,
     /// Bytes that a packet may have.
     longest: usize,
-    several_frames: bool,
+    multi_buffer: bool,
     /// Whether the interface was down, or gone, when something was to be sent last.
     is_down: bool,
     /// Whether room was waited for in vain, and nothing has moved since.
@@ -149,7 +149,7 @@ impl Tx {
         is_zero_copy: bool,
         homes: Arc<Homes>,
         longest: usize,
-        several_frames: bool,
+        multi_buffer: bool,
     ) -> Tx {
         Tx {
             rings,
@@ -159,7 +159,7 @@ impl Tx {
             sending: 0,
             counted: Arc::default(),
             longest,
-            several_frames,
+            multi_buffer,
             is_down: false,
             is_stuck: false,
             done: Box::new([FrameDesc::default(); BURST]),
@@ -183,7 +183,7 @@ impl Tx {
 
     /// Whether a packet may lie in several frames.
     pub fn takes_several_frames(&self) -> bool {
-        self.several_frames
+        self.multi_buffer
     }
 
     /// Sends all of them, or as many as there is room for soon enough. Frames of others go home. What cannot move is not waited
@@ -238,7 +238,7 @@ impl Tx {
     }
 
     /// Has the kernel send, and brings home what it has sent.
-    pub fn tend(&mut self) {
+    pub fn poll(&mut self) {
         if self.sending > 0 {
             self.kick();
             self.reap();

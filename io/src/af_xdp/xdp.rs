@@ -8,8 +8,8 @@ use libbpf_sys as bpf;
 use super::bpf::error::BpfError;
 use super::bpf::steer::{Take, program};
 use super::bpf::sys::{Link, LoadError, Program, XskMap, interface_index, xdp_program_at};
-use super::rules::Steer;
-use crate::live::Holder;
+use super::rules::Steering;
+use crate::live::OwnerProcess;
 
 /// Where in a frame's way the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ pub struct Options {
 /// A frame that it takes goes to the socket of the queue on which it came in, and stays with the kernel where the
 /// queue has none. It hands out no frame before a socket was [set](Attached::set_socket).
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachedProgram {
     // In the order in which they go: first the program leaves the interface.
     link: Link,
     sockets: XskMap,
@@ -56,13 +56,13 @@ pub struct Attached {
     program_id: u32,
 }
 
-impl Attached {
+impl AttachedProgram {
     /// Attaches a program to an interface in this thread's network namespace, with room for sockets of its first
     /// `queues` receive queues.
     ///
     /// # Errors
     /// [`BpfError`] tells what to do.
-    pub fn new(interface: &str, queues: u32, steer: &Steer, options: &Options) -> Result<Attached, BpfError> {
+    pub fn new(interface: &str, queues: u32, steer: &Steering, options: &Options) -> Result<AttachedProgram, BpfError> {
         let no_interface = || BpfError::NoInterface { interface: interface.to_owned() };
         let index = interface_index(interface).ok_or_else(no_interface)?;
         let sockets = XskMap::create(queues).map_err(|error| match error.raw_os_error() {
@@ -83,7 +83,16 @@ impl Attached {
                 Err(error) => return Err(error),
             },
         };
-        Ok(Attached { link, sockets, interface: interface.to_owned(), index, queues, mode, not_native, program_id })
+        Ok(AttachedProgram {
+            link,
+            sockets,
+            interface: interface.to_owned(),
+            index,
+            queues,
+            mode,
+            not_native,
+            program_id,
+        })
     }
 
     /// Gives frames of a queue to an AF_XDP socket that is bound to it, from now on until the socket is closed.
@@ -162,7 +171,7 @@ fn attach(interface: &str, index: u32, program: &Program, mode: Mode) -> Result<
         Some(libc::ENODEV) => BpfError::NoInterface { interface: name() },
         // In the same mode, and in another one or at an interface above.
         Some(libc::EBUSY | libc::EEXIST) => {
-            let holder = std::ffi::CString::new(name()).ok().and_then(|name| Holder::of_xdp_program(&name));
+            let holder = std::ffi::CString::new(name()).ok().and_then(|name| OwnerProcess::of_xdp_program(&name));
             BpfError::Occupied { interface: name(), program: xdp_program_at(index), holder }
         }
         Some(libc::EINVAL) if !Link::is_known(program, bpf::BPF_XDP) => BpfError::NoXdpLinks,

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::error::DpdkError;
 use super::open::Options;
-use super::pass_to::PassTo;
+use super::pass_to::PassTarget;
 use super::spec::PortSpec;
-use crate::{SourceError, SourceOptions, Warning, capture, same_file, same_place};
+use crate::{SourceError, SourceOptions, Warning, capture, same_destination, same_file};
 
 /// The driver of captures.
 const DRIVER: &str = "net_pcap";
@@ -31,7 +31,7 @@ fn ports(options: &Options) -> Vec<PortSpec> {
             value => value.strip_prefix('=')?.parse().ok(),
         });
     let pass_to = match &options.pass_to {
-        Some(PassTo::Port(port)) => Some(port),
+        Some(PassTarget::Port(port)) => Some(port),
         _ => None,
     };
     let redirect = options.redirect.iter().map(|(_, port)| port);
@@ -58,7 +58,7 @@ pub(super) fn check(options: &Options) -> Result<(), DpdkError> {
         if let Some((other, _)) = of("rx_pcap", "/dev/stdin").find(|(_, read)| same_file(read, &file)) {
             return refused(other, "reads");
         }
-        if let Some((other, _)) = written.iter().find(|(_, other)| same_place(other, &file)) {
+        if let Some((other, _)) = written.iter().find(|(_, other)| same_destination(other, &file)) {
             return refused(other, "writes");
         }
         written.push((port, file));
@@ -69,7 +69,7 @@ pub(super) fn check(options: &Options) -> Result<(), DpdkError> {
 /// What is wrong with a capture that a port is to read. DPDK gives the packets before it, and says nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Damage {
+pub enum CaptureDamage {
     /// It ends inside a record.
     #[error("{0}")]
     CutOff(Warning),
@@ -79,7 +79,7 @@ pub enum Damage {
 }
 
 /// What is wrong with captures that ports are to read. Each is read once for it.
-pub fn damage(options: &Options) -> Vec<Damage> {
+pub fn find_damaged_captures(options: &Options) -> Vec<CaptureDamage> {
     let mut found = Vec::new();
     for port in ports(options) {
         for file in files(&port, "rx_pcap").into_iter().take(options.queues.max(1).into()) {
@@ -96,7 +96,7 @@ pub fn damage(options: &Options) -> Vec<Damage> {
                 }
             };
             let cut = source.take_warnings().into_iter().filter(|warning| matches!(warning, Warning::Truncated { .. }));
-            found.extend(cut.map(Damage::CutOff).chain(wrong.map(Damage::Broken)));
+            found.extend(cut.map(CaptureDamage::CutOff).chain(wrong.map(CaptureDamage::Broken)));
         }
     }
     found

@@ -75,7 +75,7 @@ pub enum DpdkError {
         "`{text}` is nowhere that packets could pass to: {why}; they pass into the kernel (tap:NAME, virtio_user:NAME) or out of a \
          port (net_pcap1,tx_pcap=out.pcap)"
     )]
-    PassTo {
+    PassTarget {
         /// What was given.
         text: String,
         /// What is wrong with it.

@@ -11,7 +11,7 @@ use portcullis_dpdk_sys as sys;
 use super::eal::know_this_thread;
 use super::memory::{Held, Lists, Mbufs, Memory};
 use super::way_back::WayBack;
-use crate::live::{Carried, Executor, LiveError, Loss, checksum};
+use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
 /// How long a batch waits for room, before what is left of it is given up.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -79,7 +79,7 @@ pub(super) struct DpdkExecutor {
     /// What becomes of packets that pass, where there is no way for them.
     no_stack: Option<Loss>,
     from_stack: Option<WayBack>,
-    carried: Carried,
+    carried: ExecutedCounts,
     /// Packets that the receiver dropped, and has counted as received: for want of a FREE item of the communication list.
     dropped: Arc<AtomicU64>,
 }
@@ -110,7 +110,7 @@ impl DpdkExecutor {
             redirect,
             no_stack: stack.is_none().then_some(Loss::NoStack),
             from_stack: ways.from_stack,
-            carried: Carried::default(),
+            carried: ExecutedCounts::default(),
             dropped,
         }
     }
@@ -176,7 +176,7 @@ impl DpdkExecutor {
             pile.bytes += length;
             pile.mbufs.push(mbuf);
         }
-        let Carried { packets, bytes, losses, .. } = &mut self.carried;
+        let ExecutedCounts { packets, bytes, losses, .. } = &mut self.carried;
         packets[Action::Drop as usize] += counts[Action::Drop as usize];
         bytes[Action::Drop as usize] += dropped;
         losses.add(Loss::Aborted, counts[Action::Aborted as usize]);
@@ -214,7 +214,7 @@ impl DpdkExecutor {
 }
 
 impl Executor for DpdkExecutor {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         know_this_thread();
         let Done { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
@@ -243,10 +243,10 @@ impl Executor for DpdkExecutor {
             None => self.apart(&verdicts, &mut held, &descriptors),
         }
         self.memory.put_lists(Lists { held, descriptors, metadata });
-        self.tend()
+        self.poll()
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         if let Some(way) = &mut self.from_stack {
             know_this_thread();
             way.turn(&mut self.carried);
@@ -267,14 +267,14 @@ impl Executor for DpdkExecutor {
         self.from_stack.as_ref().is_some_and(WayBack::is_busy)
     }
 
-    fn carried(&self) -> &Carried {
+    fn executed(&self) -> &ExecutedCounts {
         &self.carried
     }
 }
 
 impl Exit {
     /// Sends packets of so many bytes, or as many as there is room for soon enough; the others are left.
-    fn send(&mut self, mbufs: &mut Mbufs, bytes: u64, carried: &mut Carried) {
+    fn send(&mut self, mbufs: &mut Mbufs, bytes: u64, carried: &mut ExecutedCounts) {
         if mbufs.is_empty() {
             return;
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::live::LiveError;
-use crate::live::link::{LinkError, State, Watch};
+use crate::live::link::{LinkError, LinkState, LinkWatch};
 
 /// How often is looked whether they are still there.
 const LOOKED: Duration = Duration::from_millis(100);
@@ -15,7 +15,7 @@ const QUESTIONS: u32 = 64;
 /// is lost.
 #[derive(Debug)]
 pub(super) struct Interfaces {
-    watches: Vec<(String, Watch)>,
+    watches: Vec<(String, LinkWatch)>,
     /// One that was gone before it could be watched.
     gone: Option<String>,
     questions: u32,
@@ -28,7 +28,7 @@ impl Interfaces {
     pub fn watch(names: impl IntoIterator<Item = String>) -> Interfaces {
         let (mut watches, mut gone) = (Vec::new(), None);
         for name in names {
-            match Watch::new(&name) {
+            match LinkWatch::new(&name) {
                 Ok(watch) => watches.push((name, watch)),
                 Err(LinkError::NoInterface { .. }) => gone = Some(name),
                 Err(_) => {}
@@ -48,7 +48,7 @@ impl Interfaces {
         }
         self.looked = Instant::now();
         let gone = self.watches.iter_mut().find_map(|(name, watch)| match watch.look() {
-            Ok(State::Gone) => Some(&*name),
+            Ok(LinkState::Gone) => Some(&*name),
             _ => None,
         });
         match gone.or(self.gone.as_ref()) {

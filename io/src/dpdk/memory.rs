@@ -13,7 +13,7 @@ use portcullis_dpdk_sys as sys;
 
 use super::eal::Eal;
 use super::error::{DpdkError, last, negative};
-use super::gpudev::{Buffers, Gpu, Ready, Registered, Writers};
+use super::gpudev::{Buffers, Gpu, Ready, RegisteredMemory, Writers};
 
 /// Bytes before a packet in its buffer, where its driver leaves them free (`RTE_PKTMBUF_HEADROOM`).
 pub(super) const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
@@ -263,7 +263,7 @@ impl Part {
             None => (owner, None, 0),
             Some(gpu) => {
                 // SAFETY: there are so many bytes, as long as their owner is there.
-                let shown = unsafe { Registered::new(gpu, start, allocated, owner) }?;
+                let shown = unsafe { RegisteredMemory::new(gpu, start, allocated, owner) }?;
                 let address = shown.address();
                 let device = gpu.info().properties.shown.clone().map(|device| DeviceView { device, address });
                 (Box::new(shown), device, address.wrapping_sub(start.as_ptr() as u64) as isize)
@@ -393,7 +393,7 @@ impl Memory {
     }
 
     /// Puts a packet together that came in pieces, or somewhere else: `length` bytes.
-    pub fn put_together(&self, mut mbuf: Mbuf, length: usize) -> Together {
+    pub fn linearize(&self, mut mbuf: Mbuf, length: usize) -> Together {
         let Some(pool) = self.long.as_ref().filter(|_| length <= LONG_BUFFER - HEADROOM - ROOM as usize) else {
             return Together::Never;
         };

@@ -25,13 +25,13 @@ mod split;
 mod way_back;
 mod written;
 
-pub use captures::{Damage, damage};
+pub use captures::{CaptureDamage, find_damaged_captures};
 pub use eal::{Eal, EalOptions, version};
 pub use error::DpdkError;
 pub use gpudev::Mempool;
-pub use open::{Dpdk, Options, Packets, open};
-pub use pass_to::PassTo;
-pub use port::{PortInfo, Splitting};
+pub use open::{Dpdk, MbufCounts, Options, open};
+pub use pass_to::PassTarget;
+pub use port::{HeaderSplit, PortInfo};
 pub use spec::PortSpec;
 pub use split::check_split;
-pub use written::Written;
+pub use written::WrittenCaptures;

@@ -13,12 +13,12 @@ use super::executor::{self, DpdkExecutor, SendQueue, Ways};
 use super::gpudev::{CommList, Gpu, GpuInfo, GpuSpec, Mempool, Writers};
 use super::interfaces::Interfaces;
 use super::memory::{Memory, Place};
-use super::pass_to::PassTo;
+use super::pass_to::PassTarget;
 use super::port::{Port, PortInfo, RING};
 use super::receiver::{DpdkReceiver, Handing, Listing, Queue};
 use super::spec::PortSpec;
 use super::way_back::WayBack;
-use super::written::Written;
+use super::written::WrittenCaptures;
 use crate::live::Lane;
 
 /// What a run is to have.
@@ -34,7 +34,7 @@ pub struct Options {
     pub redirect: Vec<(u32, PortSpec)>,
     /// Where packets go that pass; they are lost where this is `None`. What comes from there goes out of the first of `ports`, past the
     /// filter, but where it is one of `ports` itself.
-    pub pass_to: Option<PassTo>,
+    pub pass_to: Option<PassTarget>,
     /// What DPDK is given beside.
     pub eal: Vec<String>,
     /// Whether packets have room for filters that change lengths.
@@ -99,13 +99,13 @@ pub struct Dpdk {
 
 /// Where packets' memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packets {
+pub struct MbufCounts {
     /// There are in all.
-    pub all: usize,
+    pub total: usize,
     /// Nobody needs them.
-    pub home: usize,
+    pub free: usize,
     /// Drivers have kept them, that do so.
-    pub kept: usize,
+    pub kept_by_driver: usize,
 }
 
 impl Dpdk {
@@ -116,19 +116,19 @@ impl Dpdk {
     }
 
     /// The captures that ports have written, to be [checked](Written::check) when all is closed.
-    pub fn written(&self) -> Vec<Written> {
+    pub fn written(&self) -> Vec<WrittenCaptures> {
         self.ports.iter().filter_map(Port::written).collect()
     }
 
     /// Closes all, and says where packets are then: all of them at home, if none was lost.
-    pub fn close(self) -> Packets {
+    pub fn close(self) -> MbufCounts {
         let Dpdk { lanes, ports, memory, .. } = self;
         drop(lanes);
         let keeps = ports.iter().any(|port| port.driver() == "net_af_xdp");
         drop(ports);
-        let (all, home) = memory.count();
+        let (total, free) = memory.count();
         // That driver does not give back what its sockets have to receive into (`eth_dev_close`).
-        Packets { all, home, kept: if keeps { all.saturating_sub(home) } else { 0 } }
+        MbufCounts { total, free, kept_by_driver: if keeps { total.saturating_sub(free) } else { 0 } }
     }
 }
 
@@ -139,7 +139,7 @@ impl Dpdk {
 pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     captures::check(options)?;
     let pass_to = match &options.pass_to {
-        Some(PassTo::Port(port)) => Some(port),
+        Some(PassTarget::Port(port)) => Some(port),
         _ => None,
     };
     let all = || options.ports.iter().chain(options.redirect.iter().map(|(_, port)| port)).chain(pass_to);

@@ -14,7 +14,7 @@ use crate::live::tun;
 
 /// Where packets go that pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PassTo {
+pub enum PassTarget {
     /// Into the kernel, at a TAP interface of this name, which DPDK makes (`net_tap`).
     Tap(String),
     /// The same with fewer copies, by the kernel's vhost-net (`net_virtio_user`).
@@ -23,7 +23,7 @@ pub enum PassTo {
     Port(PortSpec),
 }
 
-impl PassTo {
+impl PassTarget {
     /// The port of DPDK. An interface of the kernel has the MAC address of the port that packets come in by, so that the kernel takes
     /// them for its own.
     ///
@@ -32,12 +32,12 @@ impl PassTo {
     pub(super) fn port(&self, mac: [u8; 6]) -> Result<PortSpec, DpdkError> {
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
         let spec = match self {
-            PassTo::Port(port) => return Ok(port.clone()),
-            PassTo::Tap(name) => {
+            PassTarget::Port(port) => return Ok(port.clone()),
+            PassTarget::Tap(name) => {
                 self.may_open(tun::DEVICE, "TAP interfaces", tun::MISSING)?;
                 format!("net_tap_{name},iface={name},mac={mac}")
             }
-            PassTo::VirtioUser(name) => {
+            PassTarget::VirtioUser(name) => {
                 self.may_open(tun::DEVICE, "TAP interfaces", tun::MISSING)?;
                 let missing = "there is no /dev/vhost-net; load the module vhost_net (`modprobe vhost_net`), or give the container \
                                the device; tap:NAME does without";
@@ -68,9 +68,9 @@ impl PassTo {
     /// What to say where DPDK does not make the interface.
     pub(super) fn refused(&self, error: DpdkError) -> DpdkError {
         let (name, driver) = match self {
-            PassTo::Port(_) => return error,
-            PassTo::Tap(name) => (name, "net_tap"),
-            PassTo::VirtioUser(name) => (name, "net_virtio_user"),
+            PassTarget::Port(_) => return error,
+            PassTarget::Tap(name) => (name, "net_tap"),
+            PassTarget::VirtioUser(name) => (name, "net_virtio_user"),
         };
         match error {
             DpdkError::Probe { said, .. } if said.iter().any(|line| line.contains("failed to parse device")) => {
@@ -89,32 +89,32 @@ impl PassTo {
     }
 }
 
-impl fmt::Display for PassTo {
+impl fmt::Display for PassTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PassTo::Tap(name) => write!(f, "tap:{name}"),
-            PassTo::VirtioUser(name) => write!(f, "virtio_user:{name}"),
-            PassTo::Port(port) => port.fmt(f),
+            PassTarget::Tap(name) => write!(f, "tap:{name}"),
+            PassTarget::VirtioUser(name) => write!(f, "virtio_user:{name}"),
+            PassTarget::Port(port) => port.fmt(f),
         }
     }
 }
 
-impl FromStr for PassTo {
+impl FromStr for PassTarget {
     type Err = DpdkError;
 
-    fn from_str(text: &str) -> Result<PassTo, DpdkError> {
+    fn from_str(text: &str) -> Result<PassTarget, DpdkError> {
         let name = |name: &str| match is_interface(name) {
             true => Ok(name.to_owned()),
             false => Err(DpdkError::Interface { text: name.to_owned() }),
         };
         if let Some(tap) = text.strip_prefix("tap:") {
-            return name(tap).map(PassTo::Tap);
+            return name(tap).map(PassTarget::Tap);
         }
         if let Some(virtio) = text.strip_prefix("virtio_user:") {
-            return name(virtio).map(PassTo::VirtioUser);
+            return name(virtio).map(PassTarget::VirtioUser);
         }
-        text.parse().map(PassTo::Port).map_err(|error| match error {
-            DpdkError::Text { text, why } => DpdkError::PassTo { text, why },
+        text.parse().map(PassTarget::Port).map_err(|error| match error {
+            DpdkError::Text { text, why } => DpdkError::PassTarget { text, why },
             error => error,
         })
     }
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn what_it_is_stands_before_a_colon() {
-        let read = |text: &str| text.parse::<PassTo>().unwrap();
-        assert_eq!(read("tap:pass0"), PassTo::Tap("pass0".into()));
-        assert_eq!(read("virtio_user:eth0.100"), PassTo::VirtioUser("eth0.100".into()));
-        assert_eq!(read("net_pcap3,tx_pcap=o.pcap"), PassTo::Port("net_pcap3,tx_pcap=o.pcap".parse().unwrap()));
+        let read = |text: &str| text.parse::<PassTarget>().unwrap();
+        assert_eq!(read("tap:pass0"), PassTarget::Tap("pass0".into()));
+        assert_eq!(read("virtio_user:eth0.100"), PassTarget::VirtioUser("eth0.100".into()));
+        assert_eq!(read("net_pcap3,tx_pcap=o.pcap"), PassTarget::Port("net_pcap3,tx_pcap=o.pcap".parse().unwrap()));
         for text in ["tap:pass0", "virtio_user:v", "net_ring0", "1"] {
             assert_eq!(read(text).to_string(), text);
         }
@@ -156,7 +156,7 @@ mod tests {
             ("pass0", "tap:NAME"),
             ("", "tap:NAME"),
         ] {
-            let error = text.parse::<PassTo>().unwrap_err().to_string();
+            let error = text.parse::<PassTarget>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
     }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn the_kernel_knows_its_own_address() {
         // Where no interface can be made, that is what is said.
-        match PassTo::Tap("x0".into()).port([2, 0, 0, 0, 0xab, 1]) {
+        match PassTarget::Tap("x0".into()).port([2, 0, 0, 0, 0xab, 1]) {
             Ok(PortSpec::Made(text)) => assert_eq!(text, "net_tap_x0,iface=x0,mac=02:00:00:00:ab:01"),
             Ok(other) => panic!("{other:?}"),
             Err(error) => assert!(error.to_string().starts_with("tap:x0: "), "{error}"),

@@ -15,7 +15,7 @@ use super::error::{DpdkError, last, negative};
 use super::gpudev::Buffers;
 use super::memory::{Mbufs, Memory};
 use super::spec::PortSpec;
-use super::written::Written;
+use super::written::WrittenCaptures;
 use crate::live::link::interface_name;
 
 /// Entries of a queue's ring, where its driver lets us choose.
@@ -44,16 +44,16 @@ pub struct PortInfo {
     /// The NUMA node it is at; none where nobody knows.
     pub node: Option<u32>,
     /// Who splits its packets, if they are split.
-    pub splitting: Option<Splitting>,
+    pub splitting: Option<HeaderSplit>,
 }
 
 /// Who has the first bytes of packets and the others come into memory of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Splitting {
+pub enum HeaderSplit {
     /// The port does it (`RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT`).
-    Port,
+    Hardware,
     /// Its driver cannot: what comes behind the first bytes is copied by who receives.
-    Copy,
+    Software,
 }
 
 /// Memory that a port was shown. Dropped, it is no longer.
@@ -90,7 +90,7 @@ pub(super) struct Port {
     interface: Option<String>,
     info: sys::rte_eth_dev_info,
     is_started: bool,
-    splitting: Option<Splitting>,
+    splitting: Option<HeaderSplit>,
     mapped: Option<Mapped>,
     /// Whose packets its queues have.
     memory: Option<Arc<Memory>>,
@@ -220,7 +220,7 @@ impl Port {
         let node = unsafe { sys::rte_eth_dev_socket_id(self.number) } as u32;
         for queue in 0..receive {
             let result = match (rest, self.splitting) {
-                (Some((rest, head)), Some(Splitting::Port)) => {
+                (Some((rest, head)), Some(HeaderSplit::Hardware)) => {
                     let split = sys::pc_split { rest, head };
                     // SAFETY: both pools are there as long as the port is.
                     unsafe { sys::pc_split_queue(self.number, queue, rx_ring, node, memory.pool(), split) }
@@ -253,7 +253,7 @@ impl Port {
     }
 
     /// Has packets be split, by the port if it can.
-    fn split(&self, conf: &mut sys::rte_eth_conf, bytes: u16, memory: &Memory) -> Result<Splitting, DpdkError> {
+    fn split(&self, conf: &mut sys::rte_eth_conf, bytes: u16, memory: &Memory) -> Result<HeaderSplit, DpdkError> {
         let refused = |why: String| Err(DpdkError::Split { bytes, why });
         // SAFETY: constants.
         let (pieces, split) = unsafe { (sys::pc_multi_segs, sys::pc_buffer_split) };
@@ -266,7 +266,7 @@ impl Port {
         // SAFETY: the description is read.
         if unsafe { sys::pc_splits(&raw const self.info) } != 0 {
             conf.rxmode.offloads |= split;
-            return Ok(Splitting::Port);
+            return Ok(HeaderSplit::Hardware);
         }
         if memory.buffers().is_some_and(|buffers| !buffers.is_on_host()) {
             return refused(format!(
@@ -274,7 +274,7 @@ impl Port {
                 self.name
             ));
         }
-        Ok(Splitting::Copy)
+        Ok(HeaderSplit::Software)
     }
 
     /// Shows the port memory that is not DPDK's, where its bus has that.
@@ -345,11 +345,11 @@ impl Port {
     }
 
     /// The captures that it has written, if that is what it does.
-    pub fn written(&self) -> Option<Written> {
+    pub fn written(&self) -> Option<WrittenCaptures> {
         let counts = counts(self.number).filter(|_| !self.files.is_empty())?;
         // Of queues that nobody uses the driver does not close the captures.
         let files = self.files.iter().take(self.sends_by.into()).cloned().collect();
-        Some(Written::new(files, counts.opackets, counts.obytes))
+        Some(WrittenCaptures::new(files, counts.opackets, counts.obytes))
     }
 
     pub fn driver(&self) -> String {

@@ -15,7 +15,7 @@ use super::gpudev::CommList;
 use super::interfaces::Interfaces;
 use super::memory::{Lists, Mbuf, Memory, Together};
 use super::port::{Port, RING};
-use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
+use crate::live::{LiveError, ReceivedCounts, Receiver, checksum, nanoseconds};
 
 /// Packets that a driver is asked for at a time.
 const BURST: usize = 64;
@@ -65,7 +65,7 @@ pub(super) struct DpdkReceiver {
     gathered: Lists,
     /// The queue that is asked first next time.
     next: usize,
-    received: Received,
+    received: ReceivedCounts,
     /// Ports whose drops this lane counts.
     counts: Vec<u16>,
     /// Since when nothing has come, by who waits for it.
@@ -113,7 +113,7 @@ impl DpdkReceiver {
             queues,
             gathered: Lists::default(),
             next: 0,
-            received: Received::default(),
+            received: ReceivedCounts::default(),
             counts,
             idle: None,
             most,
@@ -198,10 +198,10 @@ impl DpdkReceiver {
         while descriptors.len() < enough {
             let Some((mut mbuf, mut place)) = self.aside.pop_front() else { return };
             if place.offset == sys::PC_ELSEWHERE {
-                match self.memory.put_together(mbuf, place.length as usize) {
+                match self.memory.linearize(mbuf, place.length as usize) {
                     Together::Whole(whole, lies) => {
                         (mbuf, place) = (whole, lies);
-                        self.received.put_together += 1;
+                        self.received.reassembled += 1;
                         self.stuck = None;
                     }
                     Together::Later(mbuf) => {
@@ -294,7 +294,7 @@ impl Receiver for DpdkReceiver {
         Ok(())
     }
 
-    fn holds(&self) -> usize {
+    fn backlog_capacity(&self) -> usize {
         RING.into()
     }
 
@@ -302,7 +302,7 @@ impl Receiver for DpdkReceiver {
         self.gathered.descriptors.len() >= self.most || !self.aside.is_empty()
     }
 
-    fn close(&mut self) -> Option<Batch> {
+    fn take_batch(&mut self) -> Option<Batch> {
         if self.gathered.descriptors.is_empty() {
             return None;
         }
@@ -326,8 +326,8 @@ impl Receiver for DpdkReceiver {
         Some(batch.expect("buffers lie in their memory"))
     }
 
-    fn received(&mut self) -> Received {
+    fn received(&mut self) -> ReceivedCounts {
         let dropped: u64 = self.counts.iter().map(|port| Port::dropped(*port)).sum();
-        Received { dropped_by_kernel: dropped + self.dropped, ..self.received }
+        ReceivedCounts { dropped_by_kernel: dropped + self.dropped, ..self.received }
     }
 }

@@ -8,7 +8,7 @@ use portcullis_dpdk_sys as sys;
 
 use super::executor::{Port, lock};
 use super::memory::{Mbuf, Mbufs, Memory, Together};
-use crate::live::{Carried, checksum};
+use crate::live::{ExecutedCounts, checksum};
 
 /// Packets that are taken at a time.
 const BURST: usize = 64;
@@ -51,11 +51,11 @@ impl WayBack {
     }
 
     /// Sends on what has come.
-    pub fn turn(&mut self, carried: &mut Carried) {
+    pub fn turn(&mut self, carried: &mut ExecutedCounts) {
         for _ in 0..TURNS {
             let came = match self.waiting.is_empty() {
                 true if !self.behind.is_empty() => {
-                    self.put_together(carried);
+                    self.linearize(carried);
                     0
                 }
                 true if self.is_busy() => self.receive(carried),
@@ -77,14 +77,14 @@ impl WayBack {
     }
 
     /// No more comes, and what has not left never will.
-    pub fn finish(&mut self, carried: &mut Carried) {
+    pub fn finish(&mut self, carried: &mut ExecutedCounts) {
         carried.from_stack_lost += (self.waiting.len() + self.behind.len()) as u64;
         self.waiting.free();
         self.behind.clear();
     }
 
     /// Takes a burst. Gives how many there were, which is more than are there then where one makes no sense, or has to wait.
-    fn receive(&mut self, carried: &mut Carried) -> usize {
+    fn receive(&mut self, carried: &mut ExecutedCounts) -> usize {
         let mut lies = [sys::pc_lies::default(); BURST];
         let (mut bytes, mut elsewhere) = (0, 0);
         let memory = self.memory.shim(portcullis_core::packet::Room::None);
@@ -98,7 +98,7 @@ impl WayBack {
         };
         if elsewhere > 0 {
             self.behind = self.waiting.drain_from(0).into_iter().zip(lies).collect();
-            self.put_together(carried);
+            self.linearize(carried);
         } else if self.completes {
             lies[..came].iter().for_each(|lies| self.complete(*lies, carried));
         }
@@ -106,12 +106,12 @@ impl WayBack {
     }
 
     /// Makes packets that came ready to be sent, up to one for which there is no room now to be put together.
-    fn put_together(&mut self, carried: &mut Carried) {
+    fn linearize(&mut self, carried: &mut ExecutedCounts) {
         while let Some((mut mbuf, mut lies)) = self.behind.pop_front() {
             // SAFETY: the packet is ours.
             let goes_so = self.in_pieces && unsafe { sys::pc_is_whole(mbuf.as_ptr()) } != 0;
             if lies.offset == sys::PC_ELSEWHERE && !goes_so {
-                match self.memory.put_together(mbuf, lies.length as usize) {
+                match self.memory.linearize(mbuf, lies.length as usize) {
                     Together::Whole(whole, place) => {
                         mbuf = whole;
                         lies.offset = place.offset;
@@ -131,7 +131,7 @@ impl WayBack {
     }
 
     /// Completes the checksums of a packet, which is in one piece.
-    fn complete(&self, lies: sys::pc_lies, carried: &mut Carried) {
+    fn complete(&self, lies: sys::pc_lies, carried: &mut ExecutedCounts) {
         // SAFETY: the packet is ours, and lies there.
         let bytes = unsafe {
             let at = self.memory.span.as_ptr().add(lies.offset as usize);

@@ -12,16 +12,16 @@ const PACKET_HEADER: u64 = 16;
 
 /// The captures that a port has written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenCaptures {
     files: Vec<PathBuf>,
     bytes: u64,
 }
 
-impl Written {
+impl WrittenCaptures {
     /// So many packets with so many bytes have gone to these files.
-    pub(super) fn new(files: Vec<PathBuf>, packets: u64, bytes: u64) -> Written {
+    pub(super) fn new(files: Vec<PathBuf>, packets: u64, bytes: u64) -> WrittenCaptures {
         let bytes = files.len() as u64 * FILE_HEADER + packets * PACKET_HEADER + bytes;
-        Written { files, bytes }
+        WrittenCaptures { files, bytes }
     }
 
     /// Whether all is there, once the port is closed.
@@ -62,7 +62,7 @@ mod tests {
     fn what_is_missing_is_counted() {
         let folder = tempfile::tempdir().unwrap();
         let files = vec![folder.path().join("a.pcap"), folder.path().join("b.pcap")];
-        let written = Written::new(files.clone(), 3, 200);
+        let written = WrittenCaptures::new(files.clone(), 3, 200);
         assert!(written.check().unwrap_err().contains("a.pcap: packets cannot be written: there is no such file"));
         for (file, length) in files.iter().zip([24 + 2 * 16 + 150, 24 + 16 + 50]) {
             std::fs::write(file, vec![0; length]).unwrap();
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_device_that_takes_nothing_says_so() {
-        let written = |file: &str| Written::new(vec![file.into()], 1, 60).check();
+        let written = |file: &str| WrittenCaptures::new(vec![file.into()], 1, 60).check();
         assert!(written("/dev/full").unwrap_err().contains("/dev/full: packets cannot be written: "));
         assert_eq!(written("/dev/null"), Ok(()));
     }

@@ -4,13 +4,13 @@ use portcullis_core::packet::Action;
 
 /// What a receiver has taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Received {
+pub struct ReceivedCounts {
     /// Packets.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Packets in several pieces, which were put together.
-    pub put_together: u64,
+    pub reassembled: u64,
     /// Checksums that the sender had left to its network card, and that were completed before the filter.
     pub checksums: u64,
     /// Packets that the kernel dropped because nobody took them in time.
@@ -27,7 +27,7 @@ pub enum Loss {
     /// Nothing stands behind the target that it was redirected to.
     NoTarget,
     /// Its source cannot carry out the verdict: there is no port that a packet of a netfilter queue could go out of.
-    NotHere,
+    CannotTransmit,
     /// It was to be passed, and there is no way into the kernel's stack.
     NoStack,
     /// There was no room to send it, for as long as anybody wanted to wait.
@@ -49,7 +49,7 @@ impl Loss {
     pub const ALL: [Loss; 10] = [
         Loss::Aborted,
         Loss::NoTarget,
-        Loss::NotHere,
+        Loss::CannotTransmit,
         Loss::NoStack,
         Loss::NoRoom,
         Loss::Down,
@@ -64,7 +64,7 @@ impl Loss {
         match self {
             Loss::Aborted => "aborted by the filter, or out of fuel",
             Loss::NoTarget => "redirected to a target that no interface stands for",
-            Loss::NotHere => "cannot be sent where they came from",
+            Loss::CannotTransmit => "cannot be sent where they came from",
             Loss::NoStack => "passed, with no way into the kernel's stack",
             Loss::NoRoom => "no room to send them in time",
             Loss::Down => "the interface that they were to go out of is down or gone",
@@ -80,7 +80,7 @@ impl Loss {
         match self {
             Loss::Aborted => "aborted",
             Loss::NoTarget => "no_target",
-            Loss::NotHere => "not_here",
+            Loss::CannotTransmit => "not_here",
             Loss::NoStack => "no_stack",
             Loss::NoRoom => "no_room",
             Loss::Down => "down",
@@ -120,7 +120,7 @@ impl Losses {
 
 /// What an executor has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Carried {
+pub struct ExecutedCounts {
     /// Packets whose verdict was carried out, by the verdict.
     pub packets: [u64; Action::ALL.len()],
     /// Their bytes, as they went out.
@@ -135,7 +135,7 @@ pub struct Carried {
     pub from_stack_lost: u64,
 }
 
-impl Carried {
+impl ExecutedCounts {
     /// Packets whose verdict was carried out.
     pub fn of(&self, action: Action) -> u64 {
         self.packets[action as usize]

@@ -6,25 +6,25 @@ use std::path::Path;
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct OwnerProcess {
     /// Its number, as this process sees it.
     pub process: u32,
     /// Its name: `portcullis`.
     pub name: String,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for OwnerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} ({})", self.process, self.name)
     }
 }
 
-impl Holder {
+impl OwnerProcess {
     /// The process that has the netlink socket with this protocol and port open, in this thread's network namespace: by
     /// `/proc/net/netlink` (`netlink_native_seq_show`, `net/netlink/af_netlink.c`), and the links in `/proc/*/fd`. `None` where
     /// it cannot be seen from here.
     #[cfg(feature = "nfqueue")]
-    pub(crate) fn of_netlink(protocol: i32, port: u32) -> Option<Holder> {
+    pub(crate) fn of_netlink(protocol: i32, port: u32) -> Option<OwnerProcess> {
         let table = std::fs::read_to_string("/proc/thread-self/net/netlink").ok()?;
         let socket = format!("socket:[{}]", netlink_inode(&table, protocol, port)?);
         find(|process, file| read_link(process.join("fd").join(file)).is_ok_and(|to| to.as_os_str() == socket.as_str()))
@@ -34,7 +34,7 @@ impl Holder {
     /// `/proc/*/fdinfo` (`bpf_xdp_link_show_fdinfo`, `net/core/dev.c`). `None` where it cannot be seen from here, or the program
     /// hangs there without a link.
     #[cfg(feature = "af-xdp")]
-    pub(crate) fn of_xdp_program(interface: &std::ffi::CStr) -> Option<Holder> {
+    pub(crate) fn of_xdp_program(interface: &std::ffi::CStr) -> Option<OwnerProcess> {
         // SAFETY: the name ends with a zero, and outlives the call.
         #[expect(unsafe_code, reason = "the system's")]
         let index = unsafe { libc::if_nametoindex(interface.as_ptr()) };
@@ -49,7 +49,7 @@ impl Holder {
 }
 
 /// The first process with an open file of which this is so: given its folder in `/proc`, and the file's number.
-fn find(mut is_it: impl FnMut(&Path, &Path) -> bool) -> Option<Holder> {
+fn find(mut is_it: impl FnMut(&Path, &Path) -> bool) -> Option<OwnerProcess> {
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let folder = entry.path();
@@ -59,7 +59,7 @@ fn find(mut is_it: impl FnMut(&Path, &Path) -> bool) -> Option<Holder> {
             let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
             // A process names itself.
             let name = name.trim_end().chars().filter(|c| !c.is_control()).collect();
-            return Some(Holder { process, name });
+            return Some(OwnerProcess { process, name });
         }
     }
     None

@@ -15,12 +15,12 @@
 pub(crate) mod capabilities;
 pub mod checksum;
 mod count;
-#[cfg(feature = "live")]
-pub mod hangup;
 #[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
 mod holder;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub mod link;
+#[cfg(feature = "live")]
+pub mod sighup;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub(crate) mod tun;
 
@@ -32,11 +32,11 @@ use std::time::SystemTime;
 use portcullis_core::device::Done;
 use portcullis_core::packet::{Batch, Span};
 
-use crate::Several;
+use crate::RedirectGroups;
 
-pub use count::{Carried, Loss, Losses, Received};
+pub use count::{ExecutedCounts, Loss, Losses, ReceivedCounts};
 #[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
-pub use holder::Holder;
+pub use holder::OwnerProcess;
 
 /// Nanoseconds since 1970, for metadata. A clock before that is none.
 #[cfg(feature = "live")]
@@ -61,7 +61,7 @@ pub trait Receiver: Send {
 
     /// How many packets may come while nobody looks, from when nothing more was there to be received, before any is lost; 0
     /// where packets only come while somebody waits for them.
-    fn holds(&self) -> usize {
+    fn backlog_capacity(&self) -> usize {
         0
     }
 
@@ -72,10 +72,10 @@ pub trait Receiver: Send {
     }
 
     /// The packets that were gathered, in the order in which they came; `None` where there are none.
-    fn close(&mut self) -> Option<Batch>;
+    fn take_batch(&mut self) -> Option<Batch>;
 
     /// What came in and what did not, up to now.
-    fn received(&mut self) -> Received;
+    fn received(&mut self) -> ReceivedCounts;
 }
 
 /// Carries out verdicts.
@@ -84,11 +84,11 @@ pub trait Executor: Send {
     ///
     /// # Errors
     /// [`LiveError`]: the lane is of no more use. A packet that cannot be sent is none, but a [`Loss`].
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError>;
+    fn execute(&mut self, done: Done) -> Result<(), LiveError>;
 
     /// Says what targets stand for that stand for several ports, for the batches that are carried out from now on. Whoever
     /// does not carry them out loses those packets, as others that go to targets for which nothing stands.
-    fn lead(&mut self, several: &Arc<Several>) {
+    fn set_redirect_groups(&mut self, several: &Arc<RedirectGroups>) {
         let _ = several;
     }
 
@@ -96,25 +96,25 @@ pub trait Executor: Send {
     /// called again and again.
     ///
     /// # Errors
-    /// As [`Executor::carry_out`].
-    fn tend(&mut self) -> Result<(), LiveError>;
+    /// As [`Executor::execute`].
+    fn poll(&mut self) -> Result<(), LiveError>;
 
-    /// Whether something waits to be sent, or to come home, so that [`Executor::tend`] is of use soon.
+    /// Whether something waits to be sent, or to come home, so that [`Executor::poll`] is of use soon.
     fn is_busy(&self) -> bool;
 
     /// Ends it: no more batches come, to this lane's receiver either. Hears what the system has yet to say of verdicts, so that
-    /// [`Executor::carried`] is final. What it refuses now and had been counted as carried out becomes a loss, the one case in
+    /// [`Executor::executed`] is final. What it refuses now and had been counted as carried out becomes a loss, the one case in
     /// which a count goes down.
     ///
     /// # Errors
-    /// As [`Executor::carry_out`].
+    /// As [`Executor::execute`].
     fn finish(&mut self) -> Result<(), LiveError> {
         Ok(())
     }
 
     /// What became of packets, up to now. These counts only grow, until [`Executor::finish`]. What the system may yet refuse is
-    /// in them after the next [`Executor::tend`].
-    fn carried(&self) -> &Carried;
+    /// in them after the next [`Executor::poll`].
+    fn executed(&self) -> &ExecutedCounts;
 }
 
 /// What packets of some queues come in by, and what carries out the verdicts on them.

@@ -5,7 +5,7 @@ use std::io;
 use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
 
-use crate::live::Holder;
+use crate::live::OwnerProcess;
 
 /// Why a queue could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum NfqueueError {
         /// The netlink port of the socket that has it, where the kernel tells.
         port_id: Option<u32>,
         /// The process that has it, where it can be found.
-        holder: Option<Holder>,
+        holder: Option<OwnerProcess>,
     },
     /// The kernel has no netfilter queues.
     #[error(
@@ -78,7 +78,7 @@ pub enum NfqueueError {
     },
 }
 
-fn busy_hint(port_id: Option<u32>, holder: Option<&Holder>) -> String {
+fn busy_hint(port_id: Option<u32>, holder: Option<&OwnerProcess>) -> String {
     match (holder, port_id) {
         (Some(holder), _) => format!(": {holder}"),
         // It may be another user's, or in a container.

@@ -11,7 +11,7 @@ use super::message::{MAX_PAYLOAD, Verdict};
 use super::queue::Queue;
 use super::tickets::{State, Tickets};
 use super::{ETHERNET_HEADER, QueueOptions};
-use crate::live::{Carried, Executor, LiveError, Loss, checksum};
+use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
 /// Gives the verdicts on a netfilter queue's packets.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub struct QueueExecutor {
     queue: Arc<Queue>,
     options: QueueOptions,
     answers: Answers,
-    carried: Carried,
-    /// What was sent to be accepted, and is not in `carried` yet: the kernel may say that it is gone.
+    carried: ExecutedCounts,
+    /// What was sent to be accepted, and is not in `executed` yet: the kernel may say that it is gone.
     accepted: Accepted,
     /// Packets that were gone, and have not been taken from what was accepted.
     gone: u64,
@@ -42,7 +42,7 @@ impl QueueExecutor {
             queue,
             options,
             answers,
-            carried: Carried::default(),
+            carried: ExecutedCounts::default(),
             accepted: Accepted::default(),
             gone: 0,
             descriptors: Vec::new(),
@@ -51,7 +51,7 @@ impl QueueExecutor {
 
     /// Packets that got the fallback verdict, because they were in a batch that was dropped on its way, or had been cut off
     /// from one, or made no sense. Nobody else counts them here.
-    pub fn fallen_back(&self) -> u64 {
+    pub fn fallback_count(&self) -> u64 {
         self.queue.fell_back()
     }
 
@@ -94,7 +94,7 @@ impl QueueExecutor {
             let action = Action::from_byte(action).unwrap_or(Action::Aborted);
             let loss = match action {
                 Action::Aborted => Some(Loss::Aborted),
-                Action::Tx | Action::Redirect => Some(Loss::NotHere),
+                Action::Tx | Action::Redirect => Some(Loss::CannotTransmit),
                 Action::Pass if is_changed => prepare(&mut arena[now.clone()], ticket.state).err(),
                 Action::Pass | Action::Drop => None,
             };
@@ -134,14 +134,14 @@ fn prepare(packet: &mut [u8], state: State) -> Result<(), Loss> {
         // When the kernel cuts a packet into datagrams of UDP, it makes their checksums of the sum of the pseudo-header. Of
         // segments of TCP it makes them from nothing. Where they are received it takes what has come back for one datagram,
         // and loses the way to cut it.
-        State::Segments { here } if checksum::leave_datagram(packet) && here => Err(Loss::Refused),
+        State::Segments { here } if checksum::restore_partial_udp(packet) && here => Err(Loss::Refused),
         State::Segments { .. } | State::Whole => Ok(()),
     }
 }
 
 impl Executor for QueueExecutor {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
-        self.tend()?;
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+        self.poll()?;
         let Done { batch, verdicts, .. } = done;
         self.descriptors.clear();
         self.descriptors.extend_from_slice(batch.descriptors());
@@ -155,7 +155,7 @@ impl Executor for QueueExecutor {
         result.map_err(|error| self.queue.error("giving verdicts", error))
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         self.count_accepted();
         self.queue.check()
     }
@@ -165,7 +165,7 @@ impl Executor for QueueExecutor {
         self.count_accepted();
         // No packet comes any more that could be counted for those that were gone.
         let pass = Action::Pass as usize;
-        let Carried { packets, bytes, losses, .. } = &mut self.carried;
+        let ExecutedCounts { packets, bytes, losses, .. } = &mut self.carried;
         let late = std::mem::take(&mut self.gone).min(packets[pass]);
         if late > 0 {
             // Of mean length, as others.
@@ -180,7 +180,7 @@ impl Executor for QueueExecutor {
         false
     }
 
-    fn carried(&self) -> &Carried {
+    fn executed(&self) -> &ExecutedCounts {
         &self.carried
     }
 }

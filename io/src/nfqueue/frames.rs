@@ -72,7 +72,7 @@ pub(super) struct Frames {
 
 /// Where a message lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Received {
+pub(super) struct MessageLocation {
     /// Its first byte.
     pub start: usize,
     /// The bytes that there are.
@@ -137,21 +137,21 @@ impl Frames {
     }
 
     /// Where message `index` of those lies that were received last, now in one piece. To be asked for each once, in order.
-    pub fn place(&mut self, index: usize) -> Received {
+    pub fn place(&mut self, index: usize) -> MessageLocation {
         let layout = self.layout;
         let length = self.lengths[index];
         let slot = self.slots_taken * layout.slot_stride + layout.margin;
         self.slots_taken += 1;
         if length <= layout.beginning || layout.rest == 0 {
             let is_cut = length > layout.beginning;
-            return Received { start: slot, length: length.min(layout.beginning), is_cut, was_split: false };
+            return MessageLocation { start: slot, length: length.min(layout.beginning), is_cut, was_split: false };
         }
         let area = self.areas[index];
         self.areas_taken[area] = true;
         let start = layout.slots * layout.slot_stride + area * layout.area_stride + layout.margin;
         self.arena.copy_within(slot..slot + layout.beginning, start);
         let there = layout.beginning + layout.rest;
-        Received { start, length: length.min(there), is_cut: length > there, was_split: true }
+        MessageLocation { start, length: length.min(there), is_cut: length > there, was_split: true }
     }
 }
 

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::answers::Answers;
 use super::error::NfqueueError;
-use super::message::{self, Config, Message, Refusal, Verdict};
+use super::message::{self, Config, KernelAck, Message, Verdict};
 use super::socket::Socket;
-use crate::live::{Holder, LiveError};
+use crate::live::{LiveError, OwnerProcess};
 
 /// How often a datagram is offered that the kernel has no memory for, and how long it is waited in between.
 const ATTEMPTS: usize = 20;
@@ -73,7 +73,7 @@ impl Queue {
                     Some(row) => NfqueueError::Busy {
                         queue: number,
                         port_id: Some(row.port_id),
-                        holder: Holder::of_netlink(libc::NETLINK_NETFILTER, row.port_id),
+                        holder: OwnerProcess::of_netlink(libc::NETLINK_NETFILTER, row.port_id),
                     },
                     None => NfqueueError::NotPermitted { queue: number },
                 });
@@ -177,7 +177,7 @@ impl Queue {
     }
 
     /// Notes what the kernel said to a message.
-    pub fn answered(&self, answer: Refusal) {
+    pub fn answered(&self, answer: KernelAck) {
         if answer.error == 0 {
             return;
         }
@@ -212,7 +212,7 @@ impl Queue {
         while Instant::now() < until {
             match self.socket.next(&mut bytes) {
                 Ok(length) => {
-                    if let Ok(Message::Answer(answer)) = message::decode(&bytes[..length]) {
+                    if let Ok(Message::Ack(answer)) = message::decode(&bytes[..length]) {
                         self.answered(answer);
                     }
                 }
@@ -267,7 +267,7 @@ fn answer(socket: &Socket) -> io::Result<i32> {
         }
     };
     match message::decode(&bytes[..length]) {
-        Ok(Message::Answer(answer)) => Ok(answer.error),
+        Ok(Message::Ack(answer)) => Ok(answer.error),
         _ => Ok(0),
     }
 }

@@ -10,14 +10,14 @@ use std::time::Duration;
 use portcullis_core::packet::{Arena, Batch, Descriptor, Metadata, Room};
 use portcullis_core::program::facts::Window;
 
-use super::frames::{Frames, Layout, Received as Place};
+use super::frames::{Frames, Layout, MessageLocation};
 use super::memory;
 use super::message::{self, Message, Packet};
 use super::queue::{Queue, Row, open_table, read};
 use super::socket::BURST;
 use super::tickets::{State, Ticket, Tickets};
 use super::{ETHERNET_HEADER, QueueOptions};
-use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
+use crate::live::{LiveError, ReceivedCounts, Receiver, checksum, nanoseconds};
 
 /// Takes the packets of a netfilter queue.
 ///
@@ -32,7 +32,7 @@ pub struct QueueReceiver {
     /// Arenas come back here when their batches are gone.
     home: Sender<Arena>,
     free: Home<Arena>,
-    received: Received,
+    received: ReceivedCounts,
     table: Option<File>,
     /// What the kernel's counters had when they were read last.
     dropped: [u32; 2],
@@ -58,7 +58,7 @@ impl QueueReceiver {
             layout,
             home,
             free,
-            received: Received::default(),
+            received: ReceivedCounts::default(),
             table: open_table().ok(),
             dropped: [0; 2],
             queue,
@@ -114,7 +114,7 @@ impl QueueReceiver {
             match message::decode(bytes) {
                 Ok(Message::Packet(packet)) if !place.is_cut => gathering.add(&packet, place, now, &options, received),
                 Ok(Message::Packet(packet)) => refuse(&queue, received, Some(packet.id)),
-                Ok(Message::Answer(answer)) => queue.answered(answer),
+                Ok(Message::Ack(answer)) => queue.answered(answer),
                 Ok(Message::Other) => {}
                 Err(malformed) => refuse(&queue, received, malformed.id),
             }
@@ -127,9 +127,16 @@ impl QueueReceiver {
 }
 
 impl Gathering {
-    fn add(&mut self, packet: &Packet, place: Place, now: u64, options: &QueueOptions, received: &mut Received) {
+    fn add(
+        &mut self,
+        packet: &Packet,
+        location: MessageLocation,
+        now: u64,
+        options: &QueueOptions,
+        received: &mut ReceivedCounts,
+    ) {
         let arena = self.frames.bytes();
-        let payload = place.start + packet.payload.start..place.start + packet.payload.end;
+        let payload = location.start + packet.payload.start..location.start + packet.payload.end;
         let start = payload.start - ETHERNET_HEADER;
         let header = &mut arena[start..payload.start];
         header[..6].fill(0);
@@ -142,8 +149,8 @@ impl Gathering {
         };
         if options.rewrites() {
             let bytes = &mut arena[payload.clone()];
-            if packet.is_unfinished && state != State::Cut {
-                match checksum::is_left(bytes) {
+            if packet.has_partial_checksum && state != State::Cut {
+                match checksum::is_partial(bytes) {
                     true => received.checksums += u64::from(checksum::complete_packet(bytes)),
                     false => state = State::Unfinished,
                 }
@@ -164,12 +171,12 @@ impl Gathering {
         }
         received.packets += 1;
         received.bytes += length as u64;
-        received.put_together += u64::from(place.was_split);
+        received.reassembled += u64::from(location.was_split);
     }
 }
 
 /// Counts a packet that cannot be filtered, and gives it its verdict where its number is known.
-fn refuse(queue: &Queue, received: &mut Received, id: Option<u32>) {
+fn refuse(queue: &Queue, received: &mut ReceivedCounts, id: Option<u32>) {
     received.refused += 1;
     // Packets before it wait yet.
     queue.fall_back(id.into_iter(), false);
@@ -199,7 +206,7 @@ impl Receiver for QueueReceiver {
         ready.map(|_| ()).map_err(|error| self.queue.error("waiting for packets", error))
     }
 
-    fn holds(&self) -> usize {
+    fn backlog_capacity(&self) -> usize {
         // Where a batch's memory is used up, what comes has to wait until it is closed.
         if self.is_full() { 0 } else { self.options.max_length as usize }
     }
@@ -208,7 +215,7 @@ impl Receiver for QueueReceiver {
         self.gathering.as_ref().is_some_and(|gathering| gathering.frames.left() == 0)
     }
 
-    fn close(&mut self) -> Option<Batch> {
+    fn take_batch(&mut self) -> Option<Batch> {
         if self.gathering.as_ref()?.descriptors.is_empty() {
             return None;
         }
@@ -224,7 +231,7 @@ impl Receiver for QueueReceiver {
         Some(batch.expect("packets lie in their arena, and have as many entries of metadata, or none"))
     }
 
-    fn received(&mut self) -> Received {
+    fn received(&mut self) -> ReceivedCounts {
         let table = self.table.as_ref().and_then(read);
         if let Some(row) = table.and_then(|table| Row::find(&table, self.queue.number())) {
             for (now, before) in row.dropped.into_iter().zip(&mut self.dropped) {

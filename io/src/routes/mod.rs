@@ -1,5 +1,5 @@
 //! Where the kernel has packets go: its interfaces, routes and neighbours, by rtnetlink(7), as the maps by which programs of XDP
-//! look for routes have them ([`Tables`]).
+//! look for routes have them ([`RoutingTables`]).
 //!
 //! Rules (`ip rule`) are not followed, nor are tables of VRFs: the local table comes first, then the main one, then the default
 //! one. Of a route with several next routers the first that is alive counts.
@@ -9,9 +9,9 @@ mod watch;
 
 use std::io;
 
-use portcullis_core::lang::xdp::fib::Tables;
+use portcullis_core::lang::xdp::fib::RoutingTables;
 
-pub use watch::Watch;
+pub use watch::RouteWatch;
 
 /// Why the kernel's routes cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,6 @@ pub struct RoutesError {
 ///
 /// # Errors
 /// The kernel's.
-pub fn read() -> Result<Tables, RoutesError> {
+pub fn read() -> Result<RoutingTables, RoutesError> {
     read::Reader::open()?.read()
 }

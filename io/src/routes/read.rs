@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use portcullis_core::lang::xdp::fib::{Interface, Neighbour, Route, Tables};
+use portcullis_core::lang::xdp::fib::{Interface, Neighbour, Route, RoutingTables};
 
 use super::RoutesError;
 use crate::netlink::{LINK, Message, Netlink, attributes};
@@ -60,8 +60,8 @@ impl Reader {
     }
 
     /// Everything, in an order that is the same as long as nothing changes.
-    pub fn read(&mut self) -> Result<Tables, RoutesError> {
-        let mut tables = Tables::default();
+    pub fn read(&mut self) -> Result<RoutingTables, RoutesError> {
+        let mut tables = RoutingTables::default();
         let mut links = Message::link(0, 0, 0);
         links.number(libc::IFLA_EXT_MASK, libc::RTEXT_FILTER_SKIP_STATS as u32);
         self.list("interfaces", libc::RTM_GETLINK, &links, |it| tables.interfaces.extend(interface(it)))?;

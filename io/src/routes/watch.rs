@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_core::lang::xdp::fib::Tables;
+use portcullis_core::lang::xdp::fib::RoutingTables;
 
 use super::RoutesError;
 use super::read::Reader;
@@ -30,20 +30,20 @@ const GROUPS: i32 = libc::RTMGRP_LINK
 const GROUP_NETCONF: i32 = 1 << 23 | 1 << 24;
 
 /// What nobody has asked for yet.
-type Latest = Mutex<Option<Result<Tables, RoutesError>>>;
+type Latest = Mutex<Option<Result<RoutingTables, RoutesError>>>;
 
 /// Routes that are being watched, until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct RouteWatch {
     latest: Arc<Latest>,
 }
 
-impl Watch {
+impl RouteWatch {
     /// What there is in this thread's network namespace, and what becomes of it from then on.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start() -> Result<(Tables, Watch), RoutesError> {
+    pub fn start() -> Result<(RoutingTables, RouteWatch), RoutesError> {
         let failed = |error| RoutesError { what: "watching the kernel's routes", error };
         // First the changes, so that none falls between.
         let mut events = Netlink::open(GROUPS as u32).map_err(failed)?;
@@ -79,11 +79,11 @@ impl Watch {
             }
         };
         thread::Builder::new().name("routes".into()).spawn(watch).map_err(failed)?;
-        Ok((first, Watch { latest }))
+        Ok((first, RouteWatch { latest }))
     }
 
     /// What there is now, where that has changed since this was asked; an error is the last that is heard.
-    pub fn take(&mut self) -> Option<Result<Tables, RoutesError>> {
+    pub fn take(&mut self) -> Option<Result<RoutingTables, RoutesError>> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, Batch, Room, Verdicts};
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, PortSpec, open};
-use portcullis_io::live::{Carried, Lane, Loss, Received};
+use portcullis_io::live::{ExecutedCounts, Lane, Loss, ReceivedCounts};
 use portcullis_io::{CaptureFormat, SourceOptions, create};
 
 pub const SOON: Duration = Duration::from_secs(20);
@@ -33,8 +33,8 @@ pub fn options(ports: &[&str]) -> Options {
 }
 
 pub struct Ended {
-    pub received: Vec<Received>,
-    pub carried: Vec<Carried>,
+    pub received: Vec<ReceivedCounts>,
+    pub carried: Vec<ExecutedCounts>,
 }
 
 impl Ended {
@@ -55,9 +55,9 @@ pub fn drive(options: &Options, count: u64, filter: impl FnMut(usize, &mut Batch
 /// The same of what is open.
 pub fn drive_run(mut run: Dpdk, count: u64, mut filter: impl FnMut(usize, &mut Batch) -> Vec<u32>) -> Ended {
     let begun = Instant::now();
-    let through = |run: &Dpdk| run.lanes.iter().map(|lane| lane.executor.carried().all()).sum::<u64>();
+    let through = |run: &Dpdk| run.lanes.iter().map(|lane| lane.executor.executed().all()).sum::<u64>();
     while through(&run) < count {
-        let received: Vec<Received> = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
+        let received: Vec<ReceivedCounts> = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
         assert!(begun.elapsed() < SOON, "{received:?}");
         for (index, lane) in run.lanes.iter_mut().enumerate() {
             turn(lane, |batch| filter(index, batch));
@@ -65,7 +65,7 @@ pub fn drive_run(mut run: Dpdk, count: u64, mut filter: impl FnMut(usize, &mut B
     }
     let ended = Ended {
         received: run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect(),
-        carried: run.lanes.iter().map(|lane| *lane.executor.carried()).collect(),
+        carried: run.lanes.iter().map(|lane| *lane.executor.executed()).collect(),
     };
     end(run);
     ended
@@ -76,9 +76,9 @@ pub fn turn(lane: &mut Lane, filter: impl FnOnce(&mut Batch) -> Vec<u32>) {
         lane.receiver.wait(Duration::from_millis(1)).unwrap();
         return;
     }
-    let mut batch = lane.receiver.close().unwrap();
+    let mut batch = lane.receiver.take_batch().unwrap();
     let verdicts = Verdicts::from_returns(&filter(&mut batch), true);
-    lane.executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+    lane.executor.execute(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
 }
 
 /// Drives the one lane of a run with batches as large as they may be and several on their way, all of whose packets go out again.
@@ -87,7 +87,7 @@ pub fn drive_ahead(options: &Options, count: u64) -> Ended {
     let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
     let Lane { receiver, executor, .. } = &mut run.lanes[0];
     let (begun, mut on_their_way) = (Instant::now(), VecDeque::new());
-    while executor.carried().all() < count {
+    while executor.executed().all() < count {
         assert!(begun.elapsed() < SOON, "{:?}", receiver.received());
         for _ in 0..16 {
             receiver.receive(256).unwrap();
@@ -95,17 +95,17 @@ pub fn drive_ahead(options: &Options, count: u64) -> Ended {
                 break;
             }
         }
-        let came = receiver.close();
+        let came = receiver.take_batch();
         let is_all = came.is_none();
         on_their_way.extend(came);
         if (is_all || on_their_way.len() > AHEAD)
             && let Some(batch) = on_their_way.pop_front()
         {
             let verdicts = Verdicts::from_returns(&vec![Action::Tx as u32; batch.len()], true);
-            executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+            executor.execute(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
         }
     }
-    let ended = Ended { received: vec![receiver.received()], carried: vec![*executor.carried()] };
+    let ended = Ended { received: vec![receiver.received()], carried: vec![*executor.executed()] };
     end(run);
     ended
 }
@@ -113,7 +113,7 @@ pub fn drive_ahead(options: &Options, count: u64) -> Ended {
 /// All memory has come home.
 pub fn end(run: Dpdk) {
     let packets = run.close();
-    assert_eq!(packets.all, packets.home, "a packet is missing");
+    assert_eq!(packets.total, packets.free, "a packet is missing");
 }
 
 /// What a filter returns to send a packet out of another port.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use portcullis::io::af_xdp::{Steer, xdp::Attached};
+use portcullis::io::af_xdp::{Steering, xdp::AttachedProgram};
 use portcullis_live_tests::on_processor;
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::socket::Socket;
@@ -40,7 +40,7 @@ pub fn bare(interface: &str, frames: u32, measure: impl FnOnce(&mut dyn FnMut() 
         }
     };
     let (mut fill, _completion) = rings.unwrap();
-    let program = Attached::new(interface, 1, &Steer::Default, &Default::default()).unwrap();
+    let program = AttachedProgram::new(interface, 1, &Steering::Default, &Default::default()).unwrap();
     program.set_socket(0, rx.fd()).unwrap();
     #[expect(unsafe_code, reason = "the library's")]
     // SAFETY: the frames are this UMEM's, and given once.

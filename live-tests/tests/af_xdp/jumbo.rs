@@ -3,7 +3,7 @@
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::af_xdp::Options;
 use portcullis_io::af_xdp::xdp::Mode;
-use portcullis_io::live::link::Kind;
+use portcullis_io::live::link::StackDevice;
 use portcullis_live_tests::frames::{EXPERIMENT, number, numbered};
 use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, run_lanes};
 
@@ -61,7 +61,7 @@ fn is_made_of(came: &Frame, sent: &[u8], number: u32) -> bool {
 #[test]
 fn packets_in_several_frames_go_all_ways_rewritten_and_with_changed_lengths() {
     let Some(_suite) = begin("AF_XDP jumbo frames") else { return };
-    for (stack, mode) in [(Kind::Veth, Mode::Native), (Kind::Tap, Mode::Native)] {
+    for (stack, mode) in [(StackDevice::Veth, Mode::Native), (StackDevice::Tap, Mode::Native)] {
         let (left, right, other) = (Namespace::new(), Namespace::new(), Namespace::new());
         // Their kernels keep silent.
         let veth = Veth::between(&left, &right).mtu(9000).without_ipv4().without_ipv6().make();
@@ -77,7 +77,7 @@ fn packets_in_several_frames_go_all_ways_rewritten_and_with_changed_lengths() {
         };
         let rounds = 12;
         let ((), ended) = run_lanes(&right, &options, filter, |ports| {
-            assert!(ports[0].several_frames, "{ports:?}");
+            assert!(ports[0].multi_buffer, "{ports:?}");
             for number in 0..LENGTHS.len() as u32 * rounds {
                 let sent = numbered(&veth, number, LENGTHS[number as usize / rounds as usize]);
                 ends[0].send(&sent);
@@ -91,7 +91,7 @@ fn packets_in_several_frames_go_all_ways_rewritten_and_with_changed_lengths() {
         let carried = [Action::Tx, Action::Redirect, Action::Pass].map(|action| ended.of(action));
         assert_eq!((carried, ended.lost(|it| it.all())), ([of_each; 3], 0), "{stack:?}");
         let moved = (LENGTHS.len() - IN_PLACE) as u64 * u64::from(rounds);
-        assert_eq!(ended.received[0].put_together, moved, "{stack:?}");
+        assert_eq!(ended.received[0].reassembled, moved, "{stack:?}");
     }
 }
 

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use portcullis_core::packet::Action;
 use portcullis_io::af_xdp::xdp::Mode;
-use portcullis_io::af_xdp::{Options, Steer};
-use portcullis_io::live::link::Kind;
+use portcullis_io::af_xdp::{Options, Steering};
+use portcullis_io::live::link::StackDevice;
 use portcullis_live_tests::{Namespace, Veth, lane_options, ping, run_lanes, tcp_echo};
 
 use crate::{NOTHING, SOON, all, begin};
@@ -17,10 +17,10 @@ const BYTES: usize = 400_000;
 fn packets_that_pass_are_answered_by_the_stack() {
     let Some(_suite) = begin("AF_XDP PASS") else { return };
     for (kind, mode, expected) in [
-        (Kind::Auto, Mode::Native, "tcx"),
-        (Kind::Veth, Mode::Skb, "mirred"),
-        (Kind::Tap, Mode::Native, "tap, tcx"),
-        (Kind::Tap, Mode::Skb, "tap, mirred"),
+        (StackDevice::Auto, Mode::Native, "tcx"),
+        (StackDevice::Veth, Mode::Skb, "mirred"),
+        (StackDevice::Tap, Mode::Native, "tap, tcx"),
+        (StackDevice::Tap, Mode::Skb, "tap, mirred"),
     ] {
         let (left, right) = (Namespace::new(), Namespace::new());
         let veth = Veth::between(&left, &right).queues(2).make();
@@ -29,7 +29,7 @@ fn packets_that_pass_are_answered_by_the_stack() {
         let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
         let options = Options {
             stack: Some(kind),
-            steer: Steer::Default,
+            steer: Steering::Default,
             mode: Some(mode),
             ..lane_options(&[veth.right.name()])
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, Batch, Verdicts};
-use portcullis_io::af_xdp::{self, Lanes, Options};
+use portcullis_io::af_xdp::{self, LaneLayout, Options};
 use portcullis_io::live::{Lane, Receiver};
 use portcullis_live_tests::frames::{number, numbered, swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lanes, wait_until};
@@ -27,10 +27,10 @@ fn every_queue_has_its_share_of_the_traffic() {
         vec![Action::Tx as u32; batch.len()]
     };
     let ports: Vec<u16> = (1000..1400).collect();
-    for lanes in [Lanes::Each, Lanes::One] {
+    for lanes in [LaneLayout::PerQueue, LaneLayout::Shared] {
         let options = Options {
             lanes,
-            steer: "udp".parse().map(portcullis_io::af_xdp::Steer::Only).unwrap(),
+            steer: "udp".parse().map(portcullis_io::af_xdp::Steering::Only).unwrap(),
             ..lane_options(&[veth.right.name()])
         };
         let (came, ended) = run_lanes(&right, &options, filter, |got| {
@@ -54,8 +54,8 @@ fn every_queue_has_its_share_of_the_traffic() {
         assert_eq!(shares.iter().sum::<u64>(), ports.len() as u64);
         match lanes {
             // About a fourth each.
-            Lanes::Each => assert!(shares.len() == 4 && shares.iter().all(|share| *share >= 10), "{shares:?}"),
-            Lanes::One => assert_eq!(shares.len(), 1),
+            LaneLayout::PerQueue => assert!(shares.len() == 4 && shares.iter().all(|share| *share >= 10), "{shares:?}"),
+            LaneLayout::Shared => assert_eq!(shares.len(), 1),
         }
     }
 }
@@ -111,7 +111,7 @@ fn a_receiver_is_full_when_it_has_half_of_its_frames_and_goes_on_when_the_batch_
     let options = Options { frames: 256, ..lane_options(&[veth.right.name()]) };
     right.run(|| {
         let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
-        let half = run.accounts.frames().all / 2;
+        let half = run.frame_audit.frames().total / 2;
         let Lane { receiver, executor, .. } = &mut run.lanes[0];
         let mut sent = 0;
         let mut comes = |receiver: &mut dyn Receiver| {
@@ -127,20 +127,20 @@ fn a_receiver_is_full_when_it_has_half_of_its_frames_and_goes_on_when_the_batch_
             comes(&mut **receiver);
         }
         assert!(receiver.is_full(), "{half}");
-        let first = receiver.close().unwrap();
+        let first = receiver.take_batch().unwrap();
         assert!(!receiver.is_full(), "nothing is gathered");
         // The batch is still on its way, and the kernel has frames to go on with.
         (0..20).for_each(|_| comes(&mut **receiver));
         assert!(!receiver.is_full());
-        let second = receiver.close().unwrap();
+        let second = receiver.take_batch().unwrap();
         assert_eq!((first.len(), second.len()), (half, 20));
         let numbers: Vec<u32> = first.packets().chain(second.packets()).map(number).collect();
         assert!(numbers.iter().copied().eq(0..sent), "{numbers:?}");
         for batch in [first, second] {
             let verdicts = Verdicts::from_returns(&vec![Action::Drop as u32; batch.len()], true);
-            executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+            executor.execute(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
         }
         assert_eq!(receiver.received().dropped_by_kernel, 0);
-        assert_eq!(run.accounts.frames().rest(), 0);
+        assert_eq!(run.frame_audit.frames().in_batches(), 0);
     });
 }

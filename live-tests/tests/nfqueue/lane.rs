@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, Batch, Verdicts};
-use portcullis_io::live::{Carried, Executor, Received, Receiver};
+use portcullis_io::live::{ExecutedCounts, Executor, ReceivedCounts, Receiver};
 use portcullis_io::nfqueue::{QueueExecutor, QueueOptions, QueueReceiver, open};
 use portcullis_live_tests::{Namespace, Suite, Veth};
 
@@ -76,8 +76,8 @@ pub fn rule_of(namespace: &Namespace, program: &str, rule: &str) {
 /// What the filter and the queue have come to.
 #[derive(Debug)]
 pub struct Outcome {
-    pub received: Received,
-    pub carried: Carried,
+    pub received: ReceivedCounts,
+    pub carried: ExecutedCounts,
     pub fallen_back: u64,
     /// The length of the longest packet.
     pub longest: usize,
@@ -86,7 +86,7 @@ pub struct Outcome {
 /// A queue with a filter, on two threads.
 pub struct Lane {
     stop: Arc<AtomicBool>,
-    receiver: JoinHandle<Received>,
+    receiver: JoinHandle<ReceivedCounts>,
     executor: JoinHandle<(QueueExecutor, usize)>,
 }
 
@@ -105,13 +105,13 @@ impl Lane {
             while !is_stopped.load(Ordering::Relaxed) {
                 receiver.wait(Duration::from_millis(5)).unwrap();
                 receiver.receive(options.batch).unwrap();
-                if let Some(batch) = receiver.close() {
+                if let Some(batch) = receiver.take_batch() {
                     batches.send(batch).unwrap();
                 }
             }
             receiver.received()
         });
-        let executor = std::thread::spawn(move || carry_out(executor, &inbox, filter));
+        let executor = std::thread::spawn(move || execute(executor, &inbox, filter));
         Lane { stop, receiver, executor }
     }
 
@@ -120,14 +120,14 @@ impl Lane {
         self.stop.store(true, Ordering::Relaxed);
         let received = self.receiver.join().unwrap();
         let (mut executor, longest) = self.executor.join().unwrap();
-        executor.tend().unwrap();
-        let (carried, fallen_back) = (*executor.carried(), executor.fallen_back());
+        executor.poll().unwrap();
+        let (carried, fallen_back) = (*executor.executed(), executor.fallback_count());
         assert_eq!(carried.all(), received.packets, "every packet is counted once");
         Outcome { received, carried, fallen_back, longest }
     }
 }
 
-fn carry_out(
+fn execute(
     mut executor: QueueExecutor,
     batches: &Inbox<Batch>,
     mut filter: impl FnMut(&mut Batch) -> Vec<u8>,
@@ -136,7 +136,7 @@ fn carry_out(
     for mut batch in batches {
         longest = batch.packets().map(<[u8]>::len).max().unwrap_or(0).max(longest);
         let actions = filter(&mut batch);
-        executor.carry_out(done(batch, actions)).unwrap();
+        executor.execute(done(batch, actions)).unwrap();
     }
     (executor, longest)
 }
@@ -160,7 +160,7 @@ pub fn take(receiver: &mut QueueReceiver, packets: usize) -> Batch {
         receiver.wait(Duration::from_millis(50)).unwrap();
         got += receiver.receive(packets - got).unwrap();
     }
-    receiver.close().unwrap()
+    receiver.take_batch().unwrap()
 }
 
 /// Where an IP packet's own header ends, behind the Ethernet header: no extensions.

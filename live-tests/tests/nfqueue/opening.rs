@@ -88,13 +88,13 @@ fn who_loses_the_capability_is_told() {
     let executor = link.left.run(move || {
         give_up_capability();
         // The kernel takes the message, and says later what it thinks of it.
-        executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+        executor.execute(done(batch, vec![Action::Pass as u8; 10])).unwrap();
         executor
     });
     receiver.wait(SOON).unwrap();
     assert_eq!(receiver.receive(10).unwrap(), 0);
     let mut executor = executor;
-    for error in [receiver.receive(10).unwrap_err(), receiver.wait(SOON).unwrap_err(), executor.tend().unwrap_err()] {
+    for error in [receiver.receive(10).unwrap_err(), receiver.wait(SOON).unwrap_err(), executor.poll().unwrap_err()] {
         assert!(matches!(error, LiveError::System { .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.starts_with("netfilter queue 2: ") && text.contains("CAP_NET_ADMIN"), "{text}");

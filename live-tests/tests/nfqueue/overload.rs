@@ -35,7 +35,7 @@ fn a_full_queue_is_counted_and_goes_on() {
             }
             let batch = take(&mut receiver, 10);
             assert!(batch.packets().map(number).eq(first..first + 10));
-            executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+            executor.execute(done(batch, vec![Action::Pass as u8; 10])).unwrap();
             wanted = (first..first + 10).collect();
             assert_eq!(numbered.arrived(&wanted), wanted);
         }
@@ -57,10 +57,10 @@ fn a_full_receive_buffer_is_counted_and_goes_on() {
         let mut taken = BTreeSet::new();
         wait_until("every packet is taken or counted", SOON, || {
             receiver.receive(usize::MAX).unwrap();
-            if let Some(batch) = receiver.close() {
+            if let Some(batch) = receiver.take_batch() {
                 taken.extend(batch.packets().map(number));
                 let verdicts = vec![Action::Pass as u8; batch.len()];
-                executor.carry_out(done(batch, verdicts)).unwrap();
+                executor.execute(done(batch, verdicts)).unwrap();
             }
             let received = receiver.received();
             received.packets + received.dropped_by_kernel == round * 2000
@@ -92,9 +92,9 @@ fn a_batch_that_is_full_does_not_wait() {
             receiver.wait(Duration::from_secs(10_000)).unwrap();
             assert_eq!(receiver.receive(usize::MAX).unwrap(), 0);
         }
-        let batch = receiver.close().unwrap();
-        assert!(receiver.close().is_none());
-        executor.carry_out(done(batch, vec![Action::Pass as u8; packets])).unwrap();
+        let batch = receiver.take_batch().unwrap();
+        assert!(receiver.take_batch().is_none());
+        executor.execute(done(batch, vec![Action::Pass as u8; packets])).unwrap();
     }
     let wanted = (0..20).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);
@@ -191,22 +191,22 @@ fn packets_of_an_interface_that_went_down_are_gone() {
     link.veth.right.down();
     let mut verdicts = vec![Action::Pass as u8; 30];
     verdicts[10..15].fill(Action::Drop as u8);
-    executor.carry_out(done(batch, verdicts)).unwrap();
+    executor.execute(done(batch, verdicts)).unwrap();
     // The kernel's answers are received like packets.
     receiver.wait(SOON).unwrap();
     assert_eq!(receiver.receive(100).unwrap(), 0);
-    assert!(receiver.close().is_none());
-    executor.tend().unwrap();
-    assert_eq!(executor.carried().losses.of(Loss::Refused), 25);
-    assert_eq!((executor.carried().of(Action::Pass), executor.carried().of(Action::Drop)), (0, 5));
-    assert_eq!(executor.carried().bytes[Action::Pass as usize], 0);
+    assert!(receiver.take_batch().is_none());
+    executor.poll().unwrap();
+    assert_eq!(executor.executed().losses.of(Loss::Refused), 25);
+    assert_eq!((executor.executed().of(Action::Pass), executor.executed().of(Action::Drop)), (0, 5));
+    assert_eq!(executor.executed().bytes[Action::Pass as usize], 0);
     // And all is well again.
     link.veth.right.up();
     link.veth.right.wait_until_running();
     link.veth.left.wait_until_running();
     numbered.send(30..40);
     let batch = take(&mut receiver, 10);
-    executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+    executor.execute(done(batch, vec![Action::Pass as u8; 10])).unwrap();
     let wanted = (30..40).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);
 }
@@ -223,23 +223,23 @@ fn an_accepted_packet_that_was_counted_is_not_taken_back() {
     let batch = take(&mut receiver, 30);
     let length = u64::from(batch.descriptors()[0].length);
     link.veth.right.down();
-    executor.carry_out(done(batch, vec![Action::Pass as u8; 30])).unwrap();
+    executor.execute(done(batch, vec![Action::Pass as u8; 30])).unwrap();
     // Nobody has received yet what the kernel has answered.
-    executor.tend().unwrap();
-    let before = *executor.carried();
+    executor.poll().unwrap();
+    let before = *executor.executed();
     assert_eq!(before.of(Action::Pass), 30);
     receiver.wait(SOON).unwrap();
     assert_eq!(receiver.receive(100).unwrap(), 0);
-    executor.tend().unwrap();
-    assert_eq!(*executor.carried(), before, "nothing is taken back");
+    executor.poll().unwrap();
+    assert_eq!(*executor.executed(), before, "nothing is taken back");
     link.veth.right.up();
     link.veth.right.wait_until_running();
     link.veth.left.wait_until_running();
     numbered.send(30..80);
     let batch = take(&mut receiver, 50);
-    executor.carry_out(done(batch, vec![Action::Pass as u8; 50])).unwrap();
-    executor.tend().unwrap();
-    let carried = executor.carried();
+    executor.execute(done(batch, vec![Action::Pass as u8; 50])).unwrap();
+    executor.poll().unwrap();
+    let carried = executor.executed();
     assert_eq!((carried.of(Action::Pass), carried.losses.of(Loss::Refused), carried.all()), (50, 30, 80));
     assert_eq!(carried.bytes[Action::Pass as usize], 50 * length);
 }
@@ -256,20 +256,20 @@ fn a_refusal_that_comes_last_is_counted_in_the_end() {
         numbered.send(0..10);
         let batch = take(&mut receiver, 10);
         let length = u64::from(batch.descriptors()[0].length);
-        executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+        executor.execute(done(batch, vec![Action::Pass as u8; 10])).unwrap();
         numbered.send(10..40);
         let batch = take(&mut receiver, 30);
         // The kernel's word lies behind packets that nobody takes.
         numbered.send(40..50);
         wait_until("they are handed over", SOON, || handed_over(&link.right) >= 50);
         link.veth.right.down();
-        executor.carry_out(done(batch, vec![Action::Pass as u8; 30])).unwrap();
+        executor.execute(done(batch, vec![Action::Pass as u8; 30])).unwrap();
         if seen {
-            executor.tend().unwrap();
-            assert_eq!(executor.carried().of(Action::Pass), 40, "nobody has heard of it");
+            executor.poll().unwrap();
+            assert_eq!(executor.executed().of(Action::Pass), 40, "nobody has heard of it");
         }
         executor.finish().unwrap();
-        let carried = executor.carried();
+        let carried = executor.executed();
         assert_eq!((carried.of(Action::Pass), carried.losses.of(Loss::Refused), carried.all()), (10, 30, 40), "{seen}");
         assert_eq!(carried.bytes[Action::Pass as usize], 10 * length);
         // The queue is given up, once.

@@ -112,19 +112,19 @@ fn a_receiver_is_full_when_its_memory_is_used_and_goes_on_when_the_batch_is_clos
         assert_eq!(got, wanted);
     };
     come(&mut receiver, 15, 15);
-    assert!(!receiver.is_full() && receiver.holds() > 0, "there is room for one more");
+    assert!(!receiver.is_full() && receiver.backlog_capacity() > 0, "there is room for one more");
     come(&mut receiver, 9, 1);
     assert!(receiver.is_full(), "no room for those that wait");
-    assert_eq!((receiver.receive(100).unwrap(), receiver.holds()), (0, 0));
-    let first = receiver.close().unwrap();
+    assert_eq!((receiver.receive(100).unwrap(), receiver.backlog_capacity()), (0, 0));
+    let first = receiver.take_batch().unwrap();
     assert!(!receiver.is_full(), "the next batch has memory of its own");
     come(&mut receiver, 100, 8);
     assert!(!receiver.is_full());
-    let second = receiver.close().unwrap();
+    let second = receiver.take_batch().unwrap();
     assert_eq!((first.len(), second.len()), (16, 8));
     for batch in [first, second] {
         let actions = vec![Action::Pass as u8; batch.len()];
-        executor.carry_out(done(batch, actions)).unwrap();
+        executor.execute(done(batch, actions)).unwrap();
     }
     let wanted = (0..24).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);

@@ -68,7 +68,7 @@ fn segments_go_through_as_they_are() {
             transfer(&link, addresses[address], 0, 0);
             let outcome = lane.stop();
             assert_eq!(outcome.longest > LINK, is_long, "{chain}: {outcome:?}");
-            assert_eq!(outcome.received.put_together > 0, is_long, "{chain}: {outcome:?}");
+            assert_eq!(outcome.received.reassembled > 0, is_long, "{chain}: {outcome:?}");
             assert_eq!(outcome.carried.losses.all(), 0);
             // Enough of them, and not all of them several times.
             let bytes = outcome.carried.bytes[Action::Pass as usize] as usize;
@@ -159,7 +159,7 @@ fn what_was_not_copied_as_a_whole_cannot_be_rewritten() {
     });
     transfer(&link, link.veth.right.ipv4().into(), 0, 0);
     let outcome = lane.stop();
-    assert_eq!((outcome.longest, outcome.received.put_together), (74, 0));
+    assert_eq!((outcome.longest, outcome.received.reassembled), (74, 0));
 
     // Another queue: a late packet of the connection's would be one too many.
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 1");

@@ -64,7 +64,7 @@ fn mixed_verdicts_reach_the_packets_that_they_are_meant_for() {
         assert_eq!(outcome.carried.of(Action::Pass), count(Action::Pass));
         assert_eq!(outcome.carried.of(Action::Drop), count(Action::Drop));
         assert_eq!(outcome.carried.losses.of(Loss::Aborted), count(Action::Aborted));
-        assert_eq!(outcome.carried.losses.of(Loss::NotHere), count(Action::Tx) + count(Action::Redirect));
+        assert_eq!(outcome.carried.losses.of(Loss::CannotTransmit), count(Action::Tx) + count(Action::Redirect));
         assert_eq!((outcome.received.dropped_by_kernel, outcome.received.refused, outcome.fallen_back), (0, 0, 0));
         // Ethernet, IPv4, UDP, and the number.
         assert_eq!(outcome.received.bytes, 400 * (14 + 20 + 8 + 4));
@@ -103,7 +103,7 @@ fn batches_come_back_in_any_order_or_not_at_all() {
                         batch.truncate(settled);
                     }
                     let verdicts = numbers[..settled].iter().map(|&number| wanted[number as usize]).collect();
-                    executor.carry_out(done(batch, verdicts)).unwrap();
+                    executor.execute(done(batch, verdicts)).unwrap();
                 }
             }
             for &number in &numbers[settled..] {
@@ -112,9 +112,9 @@ fn batches_come_back_in_any_order_or_not_at_all() {
             }
         }
         assert_eq!(numbered.arrived(&passed(&wanted)), passed(&wanted), "{seed}");
-        assert_eq!(executor.fallen_back(), fallen_back);
-        executor.tend().unwrap();
-        assert_eq!(executor.carried().all() + fallen_back, receiver.received().packets);
+        assert_eq!(executor.fallback_count(), fallen_back);
+        executor.poll().unwrap();
+        assert_eq!(executor.executed().all() + fallen_back, receiver.received().packets);
     }
 }
 

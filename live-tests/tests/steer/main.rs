@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use portcullis_io::af_xdp::reinject::{self, Reinjection};
-use portcullis_io::af_xdp::xdp::{Attached, Mode, Options};
-use portcullis_io::af_xdp::{BpfError, Steer};
+use portcullis_io::af_xdp::xdp::{AttachedProgram, Mode, Options};
+use portcullis_io::af_xdp::{BpfError, Steering};
 use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{Child, End, Namespace, PacketSocket, Suite, Veth, wait_until};
 
@@ -30,8 +30,8 @@ fn options(mode: Option<Mode>) -> Options {
 }
 
 /// Attaches a program to an end of a link.
-fn attach(end: &End, steer: &Steer, options: &Options) -> Result<Attached, BpfError> {
-    end.namespace().run(|| Attached::new(end.name(), 1, steer, options))
+fn attach(end: &End, steer: &Steering, options: &Options) -> Result<AttachedProgram, BpfError> {
+    end.namespace().run(|| AttachedProgram::new(end.name(), 1, steer, options))
 }
 
 /// What `ip` says of an interface.
@@ -54,7 +54,7 @@ fn a_program_comes_and_goes() {
         [(None, Mode::Native, native), (Some(Mode::Native), Mode::Native, native), (Some(Mode::Skb), Mode::Skb, skb)]
     {
         for frags in [false, true] {
-            let attached = attach(&veth.right, &Steer::Default, &Options { mode: wanted, frags }).unwrap();
+            let attached = attach(&veth.right, &Steering::Default, &Options { mode: wanted, frags }).unwrap();
             assert_eq!(attached.mode(), got);
             assert!(attached.not_native().is_none() && attached.is_attached());
             let shows = link(&veth.right);
@@ -72,15 +72,15 @@ fn a_second_program_is_refused_and_the_first_is_named() {
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
     for first in [Mode::Native, Mode::Skb] {
-        let attached = attach(&veth.right, &Steer::Default, &options(Some(first))).unwrap();
+        let attached = attach(&veth.right, &Steering::Default, &options(Some(first))).unwrap();
         for mode in [None, Some(Mode::Native), Some(Mode::Skb)] {
-            let error = attach(&veth.right, &Steer::All, &options(mode)).unwrap_err();
+            let error = attach(&veth.right, &Steering::All, &options(mode)).unwrap_err();
             let BpfError::Occupied { program, .. } = &error else { panic!("{error}") };
             assert_eq!(*program, Some(attached.program_id()), "{error}");
         }
         assert!(attached.is_attached());
         // The other end is another interface.
-        attach(&veth.left, &Steer::All, &options(None)).unwrap();
+        attach(&veth.left, &Steering::All, &options(None)).unwrap();
     }
 }
 
@@ -89,27 +89,27 @@ fn what_is_missing_is_named() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).mtu(9000).make();
-    let text = |result: Result<Attached, BpfError>| result.unwrap_err().to_string();
+    let text = |result: Result<AttachedProgram, BpfError>| result.unwrap_err().to_string();
 
     for name in ["none", "", "a/b", "\0", "a name that is longer than any"] {
-        let error = right.run(|| Attached::new(name, 1, &Steer::All, &options(None)).unwrap_err());
+        let error = right.run(|| AttachedProgram::new(name, 1, &Steering::All, &options(None)).unwrap_err());
         assert!(matches!(error, BpfError::NoInterface { .. }), "{error}");
     }
     // It is in the other namespace.
-    let error = left.run(|| Attached::new(veth.right.name(), 1, &Steer::All, &options(None)).unwrap_err());
+    let error = left.run(|| AttachedProgram::new(veth.right.name(), 1, &Steering::All, &options(None)).unwrap_err());
     assert!(matches!(error, BpfError::NoInterface { .. }), "{error}");
 
     // Longer than a page, and in one buffer: the driver does not take it, the stack does.
-    let error = text(attach(&veth.right, &Steer::All, &options(Some(Mode::Native))));
+    let error = text(attach(&veth.right, &Steering::All, &options(Some(Mode::Native))));
     assert!(error.contains("does not take XDP programs in native mode"), "{error}");
-    let attached = attach(&veth.right, &Steer::All, &options(None)).unwrap();
+    let attached = attach(&veth.right, &Steering::All, &options(None)).unwrap();
     assert_eq!(attached.mode(), Mode::Skb);
     assert_eq!(attached.not_native().unwrap().to_string(), error);
     drop(attached);
     let frags = Options { mode: Some(Mode::Native), frags: true };
-    attach(&veth.right, &Steer::All, &frags).unwrap();
+    attach(&veth.right, &Steering::All, &frags).unwrap();
 
-    let attached = attach(&veth.right, &Steer::All, &options(None)).unwrap();
+    let attached = attach(&veth.right, &Steering::All, &options(None)).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let error = attached.set_socket(0, &socket).unwrap_err().to_string();
     assert!(error.contains("queue 0: giving its frames to a socket"), "{error}");
@@ -124,7 +124,7 @@ fn a_program_without_the_right_is_refused_with_the_capability_that_is_missing() 
     let error = namespace.run(|| {
         // The thread's own: it goes with it.
         drop_capabilities();
-        Attached::new("lo", 1, &Steer::All, &options(None)).unwrap_err()
+        AttachedProgram::new("lo", 1, &Steering::All, &options(None)).unwrap_err()
     });
     let BpfError::NotPermitted { missing, .. } = &error else { panic!("{error}") };
     assert_eq!(missing, &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
@@ -144,7 +144,7 @@ fn a_program_goes_with_its_interface() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
-    let attached = attach(&veth.right, &Steer::Default, &options(None)).unwrap();
+    let attached = attach(&veth.right, &Steering::Default, &options(None)).unwrap();
     assert!(attached.is_attached());
     veth.delete();
     wait_until("the program is gone", SOON, || !attached.is_attached());
@@ -154,7 +154,7 @@ fn a_program_goes_with_its_interface() {
 #[test]
 fn child_that_holds_programs() {
     let Some(interface) = Child::interface() else { return };
-    let attached = Attached::new(&interface, 1, &Steer::Default, &options(None)).unwrap();
+    let attached = AttachedProgram::new(&interface, 1, &Steering::Default, &options(None)).unwrap();
     // The other interface is `lo`.
     let _link = reinject::tcx::attach(attached.interface_index(), 1).unwrap();
     Child::hold(&attached.program_id().to_string());
@@ -170,7 +170,7 @@ fn programs_go_when_their_process_is_killed() {
     child.kill();
     wait_until("the program is detached", SOON, || !link(&veth.right).contains("prog/xdp"));
     // And the way is free.
-    attach(&veth.right, &Steer::All, &options(None)).unwrap();
+    attach(&veth.right, &Steering::All, &options(None)).unwrap();
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn sockets_get_what_is_named_and_the_stack_all_else() {
         let veth = Veth::between(&left, &right).without_ipv6().make();
         let sender = PacketSocket::at(&veth.left);
         let mut stack = PacketSocket::at(&veth.right);
-        let attached = attach(&veth.right, &Steer::Only("udp/80".parse().unwrap()), &options(Some(mode))).unwrap();
+        let attached = attach(&veth.right, &Steering::Only("udp/80".parse().unwrap()), &options(Some(mode))).unwrap();
         let [named, other] = [80, 81].map(|port| udp(&veth, port, b"payload"));
 
         // No socket: all of it.
@@ -235,7 +235,7 @@ fn frames_come_back_as_if_they_came_from_the_interface() {
         assert_eq!(heard(NOTHING), None);
 
         // All that comes in at the interface goes to a socket.
-        let attached = attach(&veth.right, &Steer::All, &options(Some(mode))).unwrap();
+        let attached = attach(&veth.right, &Steering::All, &options(Some(mode))).unwrap();
         let mut socket = XdpSocket::at(&veth.right);
         attached.set_socket(0, &socket).unwrap();
         PacketSocket::at(&veth.left).send(&datagram);

@@ -11,38 +11,38 @@ use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use tracing::Span;
 
-use super::batcher::{Batcher, First, Look, PATIENCE};
-use super::mailbox::{Mailbox, Order};
-use super::sizing::{Shared, Sizer};
-use super::stats::Filtered;
-use super::{Backlog, LaneError, LaneStats, LiveLane, LiveOptions, Meter, pin};
-use crate::pipeline::driver::{self, Ends, Next};
+use super::assembler::{BatchAssembler, FirstPacket, PollOutcome, STOP_POLL_INTERVAL};
+use super::commands::{LaneCommand, LaneCommands};
+use super::sizing::{BatchSizer, SharedSizing};
+use super::stats::CompletedBatch;
+use super::{LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, pin};
+use crate::pipeline::driver::{self, Endpoints, NextBatch};
 use crate::pipeline::{Broadcasts, Observer};
 
 /// Batches between the RX thread and the driver, where packets wait.
-const QUEUE: usize = 2;
+const RX_QUEUE_BATCHES: usize = 2;
 
 /// How soon what is on its way out is looked after, while nothing else happens.
-const SOON: Duration = Duration::from_micros(200);
+const TX_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// How long frames may take to leave in the end.
-const LEAVING: Duration = Duration::from_secs(1);
+const TX_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long after an end was wanted the last packets may come: by then nobody sends them here any more.
-const SETTLED: Duration = Duration::from_millis(50);
+const STOP_QUIET_TIME: Duration = Duration::from_millis(50);
 
 /// For how long packets are taken that came before an end was wanted.
-const DRAIN: Duration = Duration::from_secs(1);
+const STOP_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often what came in and what the kernel dropped is asked for, a system call a queue: often enough for rates over a second to
 /// be right.
-const ASKED: Duration = Duration::from_millis(20);
+const COUNTERS_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Ends the run where the thread that has it dies: the other lanes are not to go on as if nothing had happened, nor is the
 /// lane's other thread to be waited for that would.
-struct Alive<'a>(&'a CancelToken);
+struct CancelOnPanic<'a>(&'a CancelToken);
 
-impl Drop for Alive<'_> {
+impl Drop for CancelOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.cancel();
@@ -51,131 +51,133 @@ impl Drop for Alive<'_> {
 }
 
 /// One lane, until it ends.
-pub(super) struct Driver<'a> {
+pub(super) struct LaneRunner<'a> {
     lane: &'a mut LiveLane,
     stats: &'a LaneStats,
     options: &'a LiveOptions,
     stop: &'a CancelToken,
     /// Where the RX thread is to be kept.
     processor: Option<usize>,
-    shared: &'a Shared,
+    shared: &'a SharedSizing,
     observe: Option<&'a mut dyn Observer>,
 }
 
 /// When a batch began.
-struct Begun {
-    first: First,
+struct BatchTiming {
+    first: FirstPacket,
     /// When it began to keep the lane's thread, or the device, from anything else.
     taken: Instant,
 }
 
 /// A batch from the RX thread.
-type Gathered = (Batch, Begun);
+type TimedBatch = (Batch, BatchTiming);
 
-impl<'a> Driver<'a> {
+impl<'a> LaneRunner<'a> {
     pub fn new(
         lane: &'a mut LiveLane,
         stats: &'a LaneStats,
         options: &'a LiveOptions,
         (stop, processor): (&'a CancelToken, Option<usize>),
-        shared: &'a Shared,
+        shared: &'a SharedSizing,
         observe: Option<&'a mut dyn Observer>,
-    ) -> Driver<'a> {
-        Driver { lane, stats, options, stop, processor, shared, observe }
+    ) -> LaneRunner<'a> {
+        LaneRunner { lane, stats, options, stop, processor, shared, observe }
     }
 
     pub fn run(self) -> Result<(), LaneError> {
-        let Driver { lane, stats, options, stop, processor, shared, observe } = self;
-        let LiveLane { lane, session, orders, broadcasts } = lane;
+        let LaneRunner { lane, stats, options, stop, processor, shared, observe } = self;
+        let LiveLane { lane, session, commands, broadcasts } = lane;
         let (name, receiver) = (&lane.name, &mut *lane.receiver);
         let is_inline = options.dispatch == Dispatch::Inline;
-        let sizer = || (Sizer::new(options.closing, is_inline), Instant::now());
-        let rest = |intake| Rest {
-            intake,
+        let sizer = || (BatchSizer::new(options.batching, is_inline), Instant::now());
+        let endpoints = |source| LaneEndpoints {
+            source,
             executor: &mut *lane.executor,
             broadcasts: broadcasts.as_mut(),
-            orders,
-            obeyed: VecDeque::new(),
+            commands,
+            pending_commands: VecDeque::new(),
             stats,
-            meter: options.meter.as_deref(),
+            window: options.window.as_deref(),
             is_measured: false,
             observe: observe.map(|observe| observe as _),
-            sizing: options.closing.auto.then(sizer),
+            sizing: options.batching.adaptive.then(sizer),
             shared,
-            _alive: Alive(stop),
+            _cancel_on_panic: CancelOnPanic(stop),
         };
-        let gatherer = Gatherer {
+        let rx_batcher = RxBatcher {
             receiver: &mut *receiver,
-            batcher: Batcher::new(options.closing, shared, options.meter.as_deref()),
+            assembler: BatchAssembler::new(options.batching, shared, options.window.as_deref()),
             stats,
             stop,
             asked: Instant::now(),
-            end: End::default(),
+            end: StopClock::default(),
         };
         let ended = match is_inline {
             // One thread does everything.
-            true => rest(Intake::Here(gatherer)).drive(session),
+            true => endpoints(LaneSource::Inline(rx_batcher)).drive(session),
             false => {
                 let waiting = AtomicUsize::new(0);
                 let backlog = (options.backlog, &waiting);
-                apart(name, gatherer, processor, backlog, |queue| rest(Intake::There(queue, &waiting)).drive(session))
+                run_with_rx_thread(name, rx_batcher, processor, backlog, |queue| {
+                    endpoints(LaneSource::Queue(queue, &waiting)).drive(session)
+                })
             }
         };
-        stats.received(receiver.received());
+        stats.set_received(receiver.received());
         if ended.is_err() {
             // Of the batch with which it failed a part may be through.
-            stats.carried_in_all(lane.executor.carried());
+            stats.set_executed(lane.executor.executed());
         }
         ended
     }
 }
 
 /// A thread receives, and this one does the rest. `waiting` are the packets between the two.
-fn apart(
+fn run_with_rx_thread(
     name: &str,
-    gatherer: Gatherer<'_>,
+    rx_batcher: RxBatcher<'_>,
     processor: Option<usize>,
-    (backlog, waiting): (Backlog, &AtomicUsize),
-    drive: impl FnOnce(Queue<Gathered>) -> Result<(), LaneError>,
+    (backlog, waiting): (OverloadPolicy, &AtomicUsize),
+    drive: impl FnOnce(Queue<TimedBatch>) -> Result<(), LaneError>,
 ) -> Result<(), LaneError> {
     let (queue, room) = match backlog {
-        Backlog::Waits => (QUEUE, None),
-        Backlog::Dropped { batches, packets } => (batches.max(1), Some(packets)),
+        OverloadPolicy::Block => (RX_QUEUE_BATCHES, None),
+        OverloadPolicy::Drop { max_batches, max_packets } => (max_batches.max(1), Some(max_packets)),
     };
-    let (to, from) = sync_channel::<Gathered>(queue);
-    let stop = gatherer.stop;
+    let (to, from) = sync_channel::<TimedBatch>(queue);
+    let stop = rx_batcher.stop;
     thread::scope(|scope| {
         let span = Span::current();
         let rx = move || {
             let _lane = span.entered();
             pin(processor);
-            let mut gatherer = gatherer;
-            let _alive = Alive(gatherer.stop);
+            let mut rx_batcher = rx_batcher;
+            let _cancel_on_panic = CancelOnPanic(rx_batcher.stop);
             loop {
-                match gatherer.next(true, || false)? {
-                    Next::Batch(batch, begun) => {
+                match rx_batcher.next_batch(true, || false)? {
+                    NextBatch::Ready(batch, timing) => {
                         let packets = batch.len();
                         let before = waiting.fetch_add(packets, Ordering::Relaxed);
                         let sent = match room {
                             // Waits where the driver has enough: then packets wait where they came in.
-                            None => to.send((batch, begun)).map_err(|gone| TrySendError::Disconnected(gone.0)),
+                            None => to.send((batch, timing)).map_err(|gone| TrySendError::Disconnected(gone.0)),
                             // One that would never fit has the room alone.
                             Some(room) if before > 0 && before + packets > room => {
-                                Err(TrySendError::Full((batch, begun)))
+                                Err(TrySendError::Full((batch, timing)))
                             }
-                            Some(_) => to.try_send((batch, begun)),
+                            Some(_) => to.try_send((batch, timing)),
                         };
                         match sent {
                             Ok(()) => {}
                             Err(TrySendError::Full(_)) => {
                                 waiting.fetch_sub(packets, Ordering::Relaxed);
-                                gatherer.stats.overran(packets);
+                                rx_batcher.stats.record_overload_drop(packets);
                             }
                             Err(TrySendError::Disconnected(_)) => return Ok(()),
                         }
                     }
-                    Next::NotYet => {}
-                    Next::End => return Ok(()),
+                    NextBatch::Pending => {}
+                    NextBatch::End => return Ok(()),
                 }
             }
         };
@@ -193,206 +195,210 @@ fn apart(
 }
 
 /// Makes batches of what a receiver takes.
-struct Gatherer<'a> {
+struct RxBatcher<'a> {
     receiver: &'a mut dyn Receiver,
-    batcher: Batcher<'a>,
+    assembler: BatchAssembler<'a>,
     stats: &'a LaneStats,
     stop: &'a CancelToken,
     /// When the receiver was last asked for what it has counted.
     asked: Instant,
-    end: End,
+    end: StopClock,
 }
 
-impl Gatherer<'_> {
+impl RxBatcher<'_> {
     /// The next batch. Waits for a while where nobody has anything else to do, which is a short one where somebody is `busy`.
-    fn next(&mut self, idle: bool, busy: impl FnOnce() -> bool) -> Result<Next<Begun>, LiveError> {
+    fn next_batch(&mut self, is_idle: bool, busy: impl FnOnce() -> bool) -> Result<NextBatch<BatchTiming>, LiveError> {
         let stopped = self.stop.is_cancelled();
-        if self.batcher.begins() {
-            self.stats.received_before(self.receiver.received());
+        if self.assembler.starts_measuring() {
+            self.stats.start_measuring_rx(self.receiver.received());
         }
-        if self.end.is_due(stopped) {
-            return Ok(Next::End);
+        if self.end.is_expired(stopped) {
+            return Ok(NextBatch::End);
         }
         // Receiving is a part of what one thread does that does everything. Who finds no sizes by it need not know it that well.
-        let taken = if self.batcher.finds_size() { Instant::now() } else { self.batcher.looked() };
-        if taken - self.asked >= ASKED {
+        let taken = if self.assembler.is_adaptive() { Instant::now() } else { self.assembler.last_poll() };
+        if taken - self.asked >= COUNTERS_INTERVAL {
             self.asked = taken;
-            self.stats.received(self.receiver.received());
+            self.stats.set_received(self.receiver.received());
         }
-        match self.batcher.look(self.receiver, stopped)? {
-            Look::Batch(batch, first) => {
-                self.stats.gathered(batch.len());
-                return Ok(Next::Batch(batch, Begun { first, taken }));
+        match self.assembler.poll(self.receiver, stopped)? {
+            PollOutcome::Batch(batch, first) => {
+                self.stats.record_received_batch(batch.len());
+                return Ok(NextBatch::Ready(batch, BatchTiming { first, taken }));
             }
             // Where it has no memory now, what came before waits for what is on its way.
-            Look::Nothing if self.end.has_settled(stopped) && !self.receiver.is_full() => return Ok(Next::End),
-            _ if !idle => {}
-            Look::Until(until) => self.batcher.wait(self.receiver, until)?,
-            Look::Nothing => self.receiver.wait(if stopped || busy() { SOON } else { PATIENCE })?,
+            PollOutcome::Nothing if self.end.has_settled(stopped) && !self.receiver.is_full() => {
+                return Ok(NextBatch::End);
+            }
+            _ if !is_idle => {}
+            PollOutcome::Until(until) => self.assembler.wait(self.receiver, until)?,
+            PollOutcome::Nothing => {
+                self.receiver.wait(if stopped || busy() { TX_POLL_INTERVAL } else { STOP_POLL_INTERVAL })?
+            }
         }
-        Ok(Next::NotYet)
+        Ok(NextBatch::Pending)
     }
 }
 
 /// When a lane has seen that an end is wanted.
 #[derive(Default)]
-struct End(Option<Instant>);
+struct StopClock(Option<Instant>);
 
-impl End {
+impl StopClock {
     /// Whether packets that came before have been taken for long enough.
-    fn is_due(&mut self, stopped: bool) -> bool {
-        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= DRAIN
+    fn is_expired(&mut self, stopped: bool) -> bool {
+        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= STOP_DRAIN_TIMEOUT
     }
 
     /// Whether no more can come, if nothing is there now.
     fn has_settled(&mut self, stopped: bool) -> bool {
-        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= SETTLED
+        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= STOP_QUIET_TIME
     }
 }
 
 /// Where a driver's batches come from.
-enum Intake<'a> {
+enum LaneSource<'a> {
     /// From a receiver.
-    Here(Gatherer<'a>),
+    Inline(RxBatcher<'a>),
     /// From the RX thread, which is told of the packets that wait.
-    There(Queue<Gathered>, &'a AtomicUsize),
+    Queue(Queue<TimedBatch>, &'a AtomicUsize),
 }
 
 /// All of a lane but what receives.
-struct Rest<'a> {
-    intake: Intake<'a>,
+struct LaneEndpoints<'a> {
+    source: LaneSource<'a>,
     executor: &'a mut dyn Executor,
     broadcasts: Option<&'a mut Broadcasts>,
-    orders: &'a Mailbox,
+    commands: &'a LaneCommands,
     /// Orders that were taken, and are still to be carried out.
-    obeyed: VecDeque<Order>,
+    pending_commands: VecDeque<LaneCommand>,
     stats: &'a LaneStats,
-    meter: Option<&'a Meter>,
+    window: Option<&'a MeasurementWindow>,
     /// Whether a batch has come that the meter measures.
     is_measured: bool,
     observe: Option<&'a mut dyn Observer>,
     /// Where batches find their size: what finds it, and when the last batch had left.
-    sizing: Option<(Sizer, Instant)>,
-    shared: &'a Shared,
-    _alive: Alive<'a>,
+    sizing: Option<(BatchSizer, Instant)>,
+    shared: &'a SharedSizing,
+    _cancel_on_panic: CancelOnPanic<'a>,
 }
 
-impl Drop for Rest<'_> {
+impl Drop for LaneEndpoints<'_> {
     /// However it ended: whoever waits for an order to be carried out is not to wait for ever.
     fn drop(&mut self) {
-        self.orders.close();
+        self.commands.close();
     }
 }
 
-impl Rest<'_> {
+impl LaneEndpoints<'_> {
     /// Filters what comes, until nothing more comes, and waits for what is on its way out. What came before an error is
     /// carried out, too.
     fn drive(self, session: &mut Box<dyn Session>) -> Result<(), LaneError> {
         let mut driver = driver::Driver::new(session, self);
         let driven = driver.drive();
-        let left = driver.drain().and_then(|()| driver.ends.leave());
+        let left = driver.drain().and_then(|()| driver.endpoints.flush_tx());
         driven.and(left)
     }
 
-    fn leave(&mut self) -> Result<(), LaneError> {
-        let begun = Instant::now();
-        self.tend()?;
-        while self.executor.is_busy() && begun.elapsed() < LEAVING {
-            thread::sleep(SOON);
-            self.tend()?;
+    fn flush_tx(&mut self) -> Result<(), LaneError> {
+        let timing = Instant::now();
+        self.poll()?;
+        while self.executor.is_busy() && timing.elapsed() < TX_FLUSH_TIMEOUT {
+            thread::sleep(TX_POLL_INTERVAL);
+            self.poll()?;
         }
         Ok(())
     }
 }
 
-impl Ends<&mut Box<dyn Session>> for Rest<'_> {
-    type Note = Begun;
+impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
+    type Tag = BatchTiming;
     type Error = LaneError;
 
-    fn next(&mut self, idle: bool) -> Result<Next<Begun>, LaneError> {
-        let Rest { intake, executor, .. } = self;
+    fn next_batch(&mut self, is_idle: bool) -> Result<NextBatch<BatchTiming>, LaneError> {
+        let LaneEndpoints { source, executor, .. } = self;
         let busy = || executor.is_busy();
-        let (queue, waiting) = match intake {
-            Intake::Here(gatherer) => return Ok(gatherer.next(idle, busy)?),
-            Intake::There(queue, waiting) => (queue, waiting),
+        let (queue, waiting) = match source {
+            LaneSource::Inline(rx_batcher) => return Ok(rx_batcher.next_batch(is_idle, busy)?),
+            LaneSource::Queue(queue, waiting) => (queue, waiting),
         };
-        let next = match idle {
-            true => queue.recv_timeout(if busy() { SOON } else { PATIENCE }),
+        let next = match is_idle {
+            true => queue.recv_timeout(if busy() { TX_POLL_INTERVAL } else { STOP_POLL_INTERVAL }),
             false => queue.try_recv().map_err(|error| match error {
                 TryRecvError::Empty => RecvTimeoutError::Timeout,
                 TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
             }),
         };
         Ok(match next {
-            Ok((batch, begun)) => {
+            Ok((batch, timing)) => {
                 waiting.fetch_sub(batch.len(), Ordering::Relaxed);
-                Next::Batch(batch, Begun { taken: Instant::now(), ..begun })
+                NextBatch::Ready(batch, BatchTiming { taken: Instant::now(), ..timing })
             }
-            Err(RecvTimeoutError::Timeout) => Next::NotYet,
-            Err(RecvTimeoutError::Disconnected) => Next::End,
+            Err(RecvTimeoutError::Timeout) => NextBatch::Pending,
+            Err(RecvTimeoutError::Disconnected) => NextBatch::End,
         })
     }
 
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         match &mut self.observe {
-            Some(observe) => observe.boundary(session, coming),
+            Some(observe) => observe.on_batch_boundary(session, coming),
             None => Ok(()),
         }
     }
 
-    fn obey(&mut self, session: &mut &mut Box<dyn Session>, idle: bool) -> Result<bool, DeviceError> {
-        if self.orders.is_waiting() {
-            self.obeyed.extend(self.orders.take());
+    fn run_commands(&mut self, session: &mut &mut Box<dyn Session>, idle: bool) -> Result<bool, DeviceError> {
+        if self.commands.is_waiting() {
+            self.pending_commands.extend(self.commands.take());
         }
-        while let Some(order) = self.obeyed.pop_front() {
-            if order.wants_idle() && !idle {
-                self.obeyed.push_front(order);
+        while let Some(command) = self.pending_commands.pop_front() {
+            if command.requires_idle() && !idle {
+                self.pending_commands.push_front(command);
                 return Ok(false);
             }
-            order.carry_out(session)?;
+            command.execute(session)?;
         }
         Ok(true)
     }
 
-    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts
-            && let Some(several) = broadcasts.read(session, done)?
+            && let Some(redirect_groups) = broadcasts.resolve(session, done)?
         {
-            self.executor.lead(&several);
+            self.executor.set_redirect_groups(&redirect_groups);
         }
         Ok(())
     }
 
     /// Carries out the verdicts on a batch.
-    fn done(&mut self, done: Done, begun: Begun, aside: bool) -> Result<(), LaneError> {
-        let is_warm_up = begun.first.is_warm_up;
-        if self.meter.is_some() && !is_warm_up && !self.is_measured {
+    fn deliver(&mut self, done: Done, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
+        let is_warm_up = timing.first.is_warm_up;
+        if self.window.is_some() && !is_warm_up && !self.is_measured {
             self.is_measured = true;
-            self.stats.carried_before();
+            self.stats.start_measuring_driver();
         }
-        let filtered = Filtered::new(&done, aside);
+        let filtered = CompletedBatch::new(&done, by_fallback);
         let packets = filtered.packets;
-        let carried = self.executor.carry_out(done);
+        let carried = self.executor.execute(done);
         let now = Instant::now();
         // How long it took while it warmed up is of no interest.
-        let latency = (!is_warm_up && carried.is_ok()).then(|| now - begun.first.at);
-        self.stats.through(&filtered, self.executor.carried(), latency);
+        let latency = (!is_warm_up && carried.is_ok()).then(|| now - timing.first.at);
+        self.stats.record_completed(&filtered, self.executor.executed(), latency);
         carried?;
-        if let (Some(meter), false) = (self.meter, is_warm_up) {
-            meter.through(now);
+        if let (Some(window), false) = (self.window, is_warm_up) {
+            window.record_completed(now);
         }
-        if let (Some((sizer, before)), false) = (&mut self.sizing, aside) {
-            let sizing = sizer.served(packets, now - begun.taken.max(*before), self.shared.rate());
+        if let (Some((sizer, before)), false) = (&mut self.sizing, by_fallback) {
+            let sizing = sizer.record_batch(packets, now - timing.taken.max(*before), self.shared.rate());
             *before = now;
-            self.shared.want(&sizing);
-            self.stats.sized(sizing);
+            self.shared.set_target(&sizing);
+            self.stats.set_sizing(sizing);
         }
         Ok(())
     }
 
-    fn tend(&mut self) -> Result<(), LaneError> {
-        let tended = self.executor.tend();
-        self.stats.tended(self.executor.carried());
+    fn poll(&mut self) -> Result<(), LaneError> {
+        let tended = self.executor.poll();
+        self.stats.set_executed(self.executor.executed());
         Ok(tended?)
     }
 }

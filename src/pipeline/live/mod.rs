@@ -15,15 +15,15 @@
 //! comes first. Nothing here grows: where a device takes no more batches, packets stay where they came in, and the kernel drops
 //! and counts what finds no room there.
 
-mod batcher;
+mod assembler;
+mod commands;
 mod lane;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
-pub mod links;
-pub mod local;
-mod mailbox;
-mod meter;
+pub mod link_monitor;
+pub mod local_socket;
+mod loss_monitor;
+mod measurement;
 pub mod metrics;
-mod monitor;
 mod sizing;
 mod stats;
 mod summary;
@@ -38,43 +38,43 @@ use portcullis_io::live::{Lane, LiveError};
 use tracing::Span;
 
 use super::Observer;
-use lane::Driver;
-pub use mailbox::{Mailbox, Order};
-pub use meter::Meter;
-use monitor::Monitor;
-use sizing::Shared;
+pub use commands::{LaneCommand, LaneCommands};
+use lane::LaneRunner;
+use loss_monitor::LossMonitor;
+pub use measurement::MeasurementWindow;
+use sizing::SharedSizing;
 pub use sizing::Sizing;
 pub use stats::{LaneStats, Snapshot};
-pub use summary::{LaneSummary, LanesSummary, Latency, Reading, RunStats, RunSummary, SizingSummary, Summary};
+pub use summary::{LaneSummary, LanesSummary, Latency, RunSnapshot, RunStats, RunSummary, SizingSummary, Summary};
 
 /// When batches are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Closing {
+pub struct BatchPolicy {
     /// Packets in a batch, at most.
-    pub most: usize,
+    pub max_packets: usize,
     /// How long a packet may wait for others, at most.
     pub delay: Duration,
     /// Whether the two are bounds only, within which size and delay are found ([`Sizing`]): as large as the device needs them
     /// to keep up with what comes, and no larger.
-    pub auto: bool,
+    pub adaptive: bool,
 }
 
-impl Closing {
+impl BatchPolicy {
     /// Batches of so many packets, or of those that came within a delay.
-    pub fn at(most: usize, delay: Duration) -> Closing {
-        Closing { most, delay, auto: false }
+    pub fn fixed(max_packets: usize, delay: Duration) -> BatchPolicy {
+        BatchPolicy { max_packets, delay, adaptive: false }
     }
 
     /// Batches that find their size, within what a source has memory for if nothing else is asked of it.
-    pub fn auto() -> Closing {
-        Closing { most: 1024, delay: sizing::LONGEST, auto: true }
+    pub fn adaptive() -> BatchPolicy {
+        BatchPolicy { max_packets: 1024, delay: sizing::DEFAULT_MAX_DELAY, adaptive: true }
     }
 }
 
-impl Default for Closing {
+impl Default for BatchPolicy {
     /// As much as one receive brings, at once.
-    fn default() -> Closing {
-        Closing::at(256, Duration::ZERO)
+    fn default() -> BatchPolicy {
+        BatchPolicy::fixed(256, Duration::ZERO)
     }
 }
 
@@ -82,37 +82,37 @@ impl Default for Closing {
 #[derive(Debug, Clone)]
 pub struct LiveOptions {
     /// When batches are closed.
-    pub closing: Closing,
+    pub batching: BatchPolicy,
     /// How batches are handed to the device: by [`Dispatch::Inline`] one thread does everything.
     pub dispatch: Dispatch,
     /// Processors for the lanes' threads, taken in turn, for each lane one or two; wherever the system puts them where there
     /// are none.
     pub processors: Vec<usize>,
     /// What becomes of batches for which the device has no time yet.
-    pub backlog: Backlog,
+    pub backlog: OverloadPolicy,
     /// What counts packets and measures them, where somebody wants that.
-    pub meter: Option<Arc<Meter>>,
+    pub window: Option<Arc<MeasurementWindow>>,
 }
 
 impl LiveOptions {
     /// Threads wherever the system puts them, packets that wait for the device, and nothing else that is wanted.
-    pub fn new(closing: Closing, dispatch: Dispatch) -> LiveOptions {
-        LiveOptions { closing, dispatch, processors: Vec::new(), backlog: Backlog::Waits, meter: None }
+    pub fn new(batching: BatchPolicy, dispatch: Dispatch) -> LiveOptions {
+        LiveOptions { batching, dispatch, processors: Vec::new(), backlog: OverloadPolicy::Block, window: None }
     }
 }
 
 /// What becomes of batches for which the device has no time yet, where a thread receives that does nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backlog {
+pub enum OverloadPolicy {
     /// Two batches wait, and after them packets where they came in: whoever brings them drops what finds no room there.
-    Waits,
+    Block,
     /// So many batches wait, and so many packets in them. What finds no room is dropped at once, and counted
     /// ([`Loss::Overload`](portcullis_io::live::Loss::Overload)).
-    Dropped {
+    Drop {
         /// Batches, at least one.
-        batches: usize,
+        max_batches: usize,
         /// Packets; one batch may have more.
-        packets: usize,
+        max_packets: usize,
     },
 }
 
@@ -123,7 +123,7 @@ pub struct LiveLane {
     /// What filters them.
     pub session: Box<dyn Session>,
     /// What others want done with the session meanwhile.
-    pub orders: Arc<Mailbox>,
+    pub commands: Arc<LaneCommands>,
     /// Targets that stand for several, where the filter has such.
     pub broadcasts: Option<super::Broadcasts>,
 }
@@ -131,7 +131,7 @@ pub struct LiveLane {
 impl LiveLane {
     /// A lane of which nobody wants anything yet.
     pub fn new(lane: Lane, session: Box<dyn Session>) -> LiveLane {
-        LiveLane { lane, session, orders: Arc::default(), broadcasts: None }
+        LiveLane { lane, session, commands: Arc::default(), broadcasts: None }
     }
 }
 
@@ -161,7 +161,7 @@ pub enum LaneError {
 /// those whose thread died.
 /// What has been received by then is filtered and carried out.
 ///
-/// The first lane is driven by the calling thread, which also calls `observe`; [`Observer::boundary`] is about its session.
+/// The first lane is driven by the calling thread, which also calls `observe`; [`Observer::on_batch_boundary`] is about its session.
 /// `stats` has an entry for each lane, which tells at any time what has come through. `at_stop` is called once when an end is
 /// wanted, and is to see to it that no more packets come: those that are here then are still filtered, for a second at most.
 ///
@@ -184,12 +184,12 @@ pub fn run_live(
         let _lane = span.enter();
         tracing::info!(%lane, dispatch = %options.dispatch, "lane started");
     }
-    let mut monitor = Monitor::new(names.iter().cloned().zip(spans.iter().cloned()), stats);
+    let mut monitor = LossMonitor::new(names.iter().cloned().zip(spans.iter().cloned()), stats);
     let ended = thread::scope(|scope| {
         let monitor = &mut monitor;
         scope.spawn(move || {
-            while !stop.wait_for(monitor::LOOKED) {
-                monitor.look();
+            while !stop.wait_for(loss_monitor::POLL_INTERVAL) {
+                monitor.report_if_due();
             }
             at_stop();
         });
@@ -212,7 +212,7 @@ pub fn run_live(
             let thread = thread::Builder::new().name(name.clone()).spawn_scoped(scope, move || {
                 let _lane = span.entered();
                 pin(processor);
-                let ended = Driver::new(&mut lane, stats, options, (stop, rx), &Shared::new(), None).run();
+                let ended = LaneRunner::new(&mut lane, stats, options, (stop, rx), &SharedSizing::new(), None).run();
                 if ended.is_err() {
                     stop.cancel();
                 }
@@ -234,7 +234,8 @@ pub fn run_live(
             let name = lane.lane.name.clone();
             // As with the others: what it leaves behind where it dies, nobody gets.
             let driven = catch_unwind(AssertUnwindSafe(move || {
-                let ended = Driver::new(&mut lane, stats, options, (stop, rx), &Shared::new(), Some(observe)).run();
+                let ended =
+                    LaneRunner::new(&mut lane, stats, options, (stop, rx), &SharedSizing::new(), Some(observe)).run();
                 (lane, ended)
             }));
             match driven {
@@ -272,17 +273,17 @@ pub fn run_live(
             if let Err(wrong) = lane.executor.finish() {
                 error.get_or_insert(wrong.into());
             }
-            stats[*number].carried_in_all(lane.executor.carried());
+            stats[*number].set_executed(lane.executor.executed());
         }
         (back.into_iter().map(|(_, lane)| lane).collect::<Vec<_>>(), error)
     });
     if ended.1.is_some() {
         // Those that came to their end have nothing left.
-        stats.iter().for_each(|lane| lane.failed());
+        stats.iter().for_each(|lane| lane.record_failure());
     }
-    monitor.tell();
+    monitor.report();
     for ((lane, span), stats) in names.iter().zip(&spans).zip(stats) {
-        let (received, carried, _) = stats.counts();
+        let (received, carried, _) = stats.counters();
         let _lane = span.enter();
         tracing::info!(%lane, packets = received.packets, lost = carried.losses.all(), "lane ended");
     }

@@ -23,7 +23,7 @@ pub struct RunStats {
 
 /// How all lanes of a run stand at a moment, or what came between two.
 #[derive(Debug, Clone)]
-pub struct Reading {
+pub struct RunSnapshot {
     /// How long the run has gone on, or the time between the two.
     pub elapsed: Duration,
     /// The lanes, by name.
@@ -98,7 +98,8 @@ pub struct Summary {
     /// Packets that were too long to be received, or made no sense. They are not among those received.
     pub refused: u64,
     /// Packets that came in several pieces.
-    pub put_together: u64,
+    #[serde(rename = "put_together")]
+    pub reassembled: u64,
     /// Verdicts given.
     pub verdicts: BTreeMap<String, u64>,
     /// Verdicts carried out.
@@ -118,7 +119,8 @@ pub struct Summary {
     /// Batches that the device has been through with.
     pub batches: u64,
     /// Packets that the CPU filtered, since the device had all the batches that it takes.
-    pub judged_by_cpu: u64,
+    #[serde(rename = "judged_by_cpu")]
+    pub fallback_packets: u64,
     /// Packets in a batch, in the mean.
     pub batch_mean: f64,
     /// How long it took, in seconds.
@@ -155,7 +157,7 @@ pub struct Latency {
 
 impl RunStats {
     /// A run that begins now, on a device of this id.
-    pub fn begin(filter: String, device: String, lanes: Vec<(String, Arc<LaneStats>)>) -> RunStats {
+    pub fn start(filter: String, device: String, lanes: Vec<(String, Arc<LaneStats>)>) -> RunStats {
         RunStats { filter: Mutex::new(filter), device, begun: Instant::now(), begun_at: SystemTime::now(), lanes }
     }
 
@@ -165,34 +167,34 @@ impl RunStats {
     }
 
     /// When it began, by the clock on the wall.
-    pub fn begun_at(&self) -> SystemTime {
+    pub fn start_time(&self) -> SystemTime {
         self.begun_at
     }
 
     /// How things stand.
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> RunSnapshot {
         let lanes = self.lanes.iter().map(|(name, lane)| (name.clone(), lane.snapshot()));
-        Reading { lanes: lanes.collect(), elapsed: self.begun.elapsed() }
+        RunSnapshot { lanes: lanes.collect(), elapsed: self.begun.elapsed() }
     }
 
-    /// Packets of all lanes that were received, and are not through yet ([`LaneStats::under_way`]).
-    pub fn under_way(&self) -> u64 {
-        self.lanes.iter().map(|(_, lane)| lane.under_way()).sum()
+    /// Packets of all lanes that were received, and are not through yet ([`LaneStats::packets_in_flight`]).
+    pub fn packets_in_flight(&self) -> u64 {
+        self.lanes.iter().map(|(_, lane)| lane.packets_in_flight()).sum()
     }
 
     /// The run at that moment.
-    pub fn summary(&self, reading: &Reading) -> RunSummary {
+    pub fn summary(&self, reading: &RunSnapshot) -> RunSummary {
         let filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner).clone();
         RunSummary { filter, device: self.device.clone(), numbers: reading.summary() }
     }
 }
 
-impl Reading {
+impl RunSnapshot {
     /// What has come since `before`, an earlier reading of the same run.
-    pub fn since(&self, before: &Reading) -> Reading {
+    pub fn since(&self, before: &RunSnapshot) -> RunSnapshot {
         let lanes = self.lanes.iter().zip(&before.lanes);
         let lanes = lanes.map(|((name, now), (_, before))| (name.clone(), now.since(before))).collect();
-        Reading { elapsed: self.elapsed.saturating_sub(before.elapsed), lanes }
+        RunSnapshot { elapsed: self.elapsed.saturating_sub(before.elapsed), lanes }
     }
 
     /// Its numbers.
@@ -219,14 +221,14 @@ impl Summary {
         };
         let (packets_out, bytes_out) = (on(&of.carried.packets), on(&of.carried.bytes));
         let seconds = elapsed.as_secs_f64();
-        let a_second = |count: f64, unit: f64| if seconds > 0.0 { count / seconds / unit } else { 0.0 };
+        let per_second = |count: f64, unit: f64| if seconds > 0.0 { count / seconds / unit } else { 0.0 };
         let at = |percentile| of.latency.value_at_percentile(percentile) as f64 / 1e3;
         Summary {
             packets: of.received.packets,
             bytes: of.received.bytes,
             dropped_by_kernel: of.received.dropped_by_kernel,
             refused: of.received.refused,
-            put_together: of.received.put_together,
+            reassembled: of.received.reassembled,
             verdicts: by_action(&of.verdicts),
             carried_out: by_action(&of.carried.packets),
             packets_out,
@@ -236,13 +238,13 @@ impl Summary {
             from_stack: of.carried.from_stack,
             from_stack_lost: of.carried.from_stack_lost,
             batches: of.batches,
-            judged_by_cpu: of.relieved,
-            batch_mean: if of.batches > 0 { of.judged() as f64 / of.batches as f64 } else { 0.0 },
+            fallback_packets: of.fallback_packets,
+            batch_mean: if of.batches > 0 { of.verdict_count() as f64 / of.batches as f64 } else { 0.0 },
             elapsed_s: seconds,
-            mpps: a_second(of.received.packets as f64, 1e6),
-            gbps: a_second(of.received.bytes as f64 * 8.0, 1e9),
-            mpps_out: a_second(packets_out as f64, 1e6),
-            gbps_out: a_second(bytes_out as f64 * 8.0, 1e9),
+            mpps: per_second(of.received.packets as f64, 1e6),
+            gbps: per_second(of.received.bytes as f64 * 8.0, 1e9),
+            mpps_out: per_second(packets_out as f64, 1e6),
+            gbps_out: per_second(bytes_out as f64 * 8.0, 1e9),
             latency_us: Latency { p50: at(50.0), p90: at(90.0), p99: at(99.0), p99_9: at(99.9), max: at(100.0) },
         }
     }
@@ -260,7 +262,7 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_io::live::{Carried, Losses, Received};
+    use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
     use super::*;
 
@@ -270,15 +272,15 @@ mod tests {
         losses.add(Loss::NoRoom, 7 * k);
         losses.add(Loss::Overload, 2 * k);
         let mut snapshot = Snapshot {
-            received: Received {
+            received: ReceivedCounts {
                 packets: 1000 * k,
                 bytes: 64_000 * k,
-                put_together: 3 * k,
+                reassembled: 3 * k,
                 checksums: 5 * k,
                 dropped_by_kernel: 11 * k,
                 refused: 13 * k,
             },
-            carried: Carried {
+            carried: ExecutedCounts {
                 packets: [0, 100 * k, 500 * k, 200 * k, 91 * k],
                 bytes: [0, 6_400 * k, 30_000 * k, 12_000 * k, 6_000 * k],
                 losses,
@@ -288,7 +290,7 @@ mod tests {
             },
             verdicts: [0, 100 * k, 500 * k, 207 * k, 93 * k],
             batches: 10 * k,
-            relieved: 4 * k,
+            fallback_packets: 4 * k,
             ..Snapshot::default()
         };
         for (latency, packets) in latencies {
@@ -307,7 +309,7 @@ mod tests {
         );
         assert_eq!((summary.mpps, summary.gbps), (2.0, 1.024));
         assert_eq!((summary.mpps_out, summary.gbps_out), (1.582, 0.768));
-        assert_eq!((summary.batches, summary.batch_mean, summary.judged_by_cpu), (10_000, 90.0, 4000));
+        assert_eq!((summary.batches, summary.batch_mean, summary.fallback_packets), (10_000, 90.0, 4000));
         assert_eq!(
             (summary.lost(Loss::NoRoom), summary.lost(Loss::Overload), summary.lost(Loss::Aborted)),
             (7000, 2000, 0)
@@ -338,12 +340,12 @@ mod tests {
         let lanes = |k: u64, latencies: &[(u64, u64)]| {
             vec![("a:0".to_owned(), snapshot(k, latencies)), ("a:1".to_owned(), snapshot(10 * k, latencies))]
         };
-        let before = Reading { elapsed: Duration::from_secs(1), lanes: lanes(3, &[(9_000_000, 50)]) };
-        let now = Reading { elapsed: Duration::from_secs(3), lanes: lanes(5, &[(9_000_000, 50), (4_000, 10)]) };
+        let before = RunSnapshot { elapsed: Duration::from_secs(1), lanes: lanes(3, &[(9_000_000, 50)]) };
+        let now = RunSnapshot { elapsed: Duration::from_secs(3), lanes: lanes(5, &[(9_000_000, 50), (4_000, 10)]) };
         let since = now.since(&before);
         assert_eq!(since.elapsed, Duration::from_secs(2));
         let is = since.summary();
-        let want = Reading { elapsed: since.elapsed, lanes: lanes(2, &[(4_000, 10)]) }.summary();
+        let want = RunSnapshot { elapsed: since.elapsed, lanes: lanes(2, &[(4_000, 10)]) }.summary();
         assert_eq!(is, want);
         assert_eq!((is.sum.packets, is.lanes[0].sum.packets, is.lanes[1].sum.packets), (22_000, 2_000, 20_000));
         assert!(is.sum.latency_us.max < 5.0, "what took long was before");
@@ -353,9 +355,9 @@ mod tests {
     fn others_read_what_is_told_them() {
         let lane = Arc::new(LaneStats::default());
         let fixed = Duration::from_micros(20);
-        lane.sized(Sizing { batch: 40, delay: Duration::from_micros(250), rate: 2.5e6, fixed, packet_ns: 1.5 });
+        lane.set_sizing(Sizing { batch: 40, delay: Duration::from_micros(250), rate: 2.5e6, fixed, packet_ns: 1.5 });
         let lanes = vec![("eth0:0".to_owned(), lane)];
-        let stats = RunStats::begin("f.wgsl".into(), "cpu".into(), lanes);
+        let stats = RunStats::start("f.wgsl".into(), "cpu".into(), lanes);
         stats.set_filter("g.wgsl".into());
         let summary = stats.summary(&stats.read());
         let text = serde_json::to_string(&summary).unwrap();

@@ -8,9 +8,9 @@ use portcullis_core::interp::Interp;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_io::live::{Carried, Executor, Loss, Received, Receiver};
+use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
 
-use super::batcher::{Batcher, Look};
+use super::assembler::{BatchAssembler, PollOutcome};
 use super::*;
 use crate::pipeline::Event;
 
@@ -32,7 +32,7 @@ enum Script {
     /// Somebody wants an end.
     Stop(CancelToken),
     /// Somebody leaves an order.
-    Order(Arc<Mailbox>, Order),
+    LaneCommand(Arc<LaneCommands>, LaneCommand),
     Fail,
 }
 
@@ -54,7 +54,7 @@ impl Scripted {
 }
 
 impl Receiver for Scripted {
-    fn holds(&self) -> usize {
+    fn backlog_capacity(&self) -> usize {
         match self.script.front() {
             Some(Script::Quiet(holds)) => *holds,
             _ => self.holds,
@@ -89,9 +89,9 @@ impl Receiver for Scripted {
                 }
                 0
             }
-            Some(Script::Order(..)) => {
-                if let Some(Script::Order(mailbox, order)) = self.script.pop_front() {
-                    mailbox.put(order);
+            Some(Script::LaneCommand(..)) => {
+                if let Some(Script::LaneCommand(mailbox, order)) = self.script.pop_front() {
+                    mailbox.push(order);
                 }
                 0
             }
@@ -124,13 +124,13 @@ impl Receiver for Scripted {
         self.gathered.len() == self.room || matches!(self.script.front(), Some(Script::Full(_)))
     }
 
-    fn close(&mut self) -> Option<Batch> {
+    fn take_batch(&mut self) -> Option<Batch> {
         let packets = std::mem::take(&mut self.gathered);
         (!packets.is_empty()).then(|| Batch::in_frames(&packets).unwrap())
     }
 
-    fn received(&mut self) -> Received {
-        Received { packets: self.next.into(), bytes: u64::from(self.next) * 60, ..Received::default() }
+    fn received(&mut self) -> ReceivedCounts {
+        ReceivedCounts { packets: self.next.into(), bytes: u64::from(self.next) * 60, ..ReceivedCounts::default() }
     }
 }
 
@@ -144,12 +144,12 @@ const LAST: u64 = 1 << 32;
 #[derive(Default)]
 struct Noting {
     batches: Arc<Mutex<Batches>>,
-    carried: Carried,
+    carried: ExecutedCounts,
     fails_at: Option<usize>,
 }
 
 impl Executor for Noting {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         let mut batches = self.batches.lock().unwrap();
         if self.fails_at == Some(batches.len()) {
             return Err(LiveError::Gone { interface: "eth8".into() });
@@ -164,7 +164,7 @@ impl Executor for Noting {
         Ok(())
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         // What is found out only now.
         self.carried.checksums = self.batches.lock().unwrap().len() as u64;
         Ok(())
@@ -179,7 +179,7 @@ impl Executor for Noting {
         false
     }
 
-    fn carried(&self) -> &Carried {
+    fn executed(&self) -> &ExecutedCounts {
         &self.carried
     }
 }
@@ -219,26 +219,26 @@ impl Ran {
 fn run(
     scripts: Vec<Vec<Script>>,
     dispatch: Dispatch,
-    closing: Closing,
+    batching: BatchPolicy,
     stop: &CancelToken,
     fails: Option<usize>,
 ) -> Ran {
     let mailboxes = scripts.iter().map(|_| Arc::default()).collect();
-    run_with(mailboxes, &program(), scripts, dispatch, closing, stop, fails)
+    run_with(mailboxes, &program(), scripts, dispatch, batching, stop, fails)
 }
 
 fn run_with(
-    mailboxes: Vec<Arc<Mailbox>>,
+    mailboxes: Vec<Arc<LaneCommands>>,
     program: &Arc<Program>,
     scripts: Vec<Vec<Script>>,
     dispatch: Dispatch,
-    closing: Closing,
+    batching: BatchPolicy,
     stop: &CancelToken,
     fails: Option<usize>,
 ) -> Ran {
     let options = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
     let (mut lanes, mut batches, mut waits, mut stats) = (vec![], vec![], vec![], vec![]);
-    for (number, (script, orders)) in scripts.into_iter().zip(mailboxes).enumerate() {
+    for (number, (script, commands)) in scripts.into_iter().zip(mailboxes).enumerate() {
         let executor = Noting { fails_at: fails, ..Noting::default() };
         let receiver = Scripted::new(script);
         batches.push(executor.batches.clone());
@@ -247,9 +247,9 @@ fn run_with(
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
         let session = Interp::new().load(program, &options).unwrap();
         let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
-        lanes.push(LiveLane { lane, session, orders, broadcasts: None });
+        lanes.push(LiveLane { lane, session, commands, broadcasts: None });
     }
-    let options = LiveOptions::new(closing, dispatch);
+    let options = LiveOptions::new(batching, dispatch);
     let ended = AtomicBool::new(false);
     let (lanes, error) =
         run_live(lanes, &stats, &options, stop, || ended.store(true, Ordering::Relaxed), &mut |_: Event<'_>| {});
@@ -270,7 +270,7 @@ fn every_packet_is_carried_out_once_and_in_order() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
         let script = vec![Script::Packets(1), Script::Packets(700), Script::Packets(40), Script::Stop(stop.clone())];
-        let ran = run(vec![script], dispatch, Closing::at(100, Duration::ZERO), &stop, None);
+        let ran = run(vec![script], dispatch, BatchPolicy::fixed(100, Duration::ZERO), &stop, None);
         assert!(ran.error.is_none(), "{:?}", ran.error);
         let packets: Vec<_> = ran.batches[0].concat();
         let want = |number| (number, if number % 2 == 1 { Action::Pass } else { Action::Drop });
@@ -290,8 +290,8 @@ fn batches_find_their_size_and_it_is_told() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
         let script = vec![Script::Packets(1), Script::Nothing, Script::Packets(3000), Script::Stop(stop.clone())];
-        let closing = Closing { most: 300, ..Closing::auto() };
-        let ran = run(vec![script], dispatch, closing, &stop, None);
+        let batching = BatchPolicy { max_packets: 300, ..BatchPolicy::adaptive() };
+        let ran = run(vec![script], dispatch, batching, &stop, None);
         assert!(ran.error.is_none(), "{:?}", ran.error);
         assert_eq!(ran.batches[0].concat().iter().map(|it| it.0).collect::<Vec<_>>(), (0..3001).collect::<Vec<_>>());
         assert!(ran.sizes(0).iter().all(|size| *size <= 300), "{dispatch}: {:?}", ran.sizes(0));
@@ -307,16 +307,16 @@ fn a_batch_is_closed_when_it_is_full_or_its_first_packet_has_waited() {
         let stop = CancelToken::new();
         // An hour would be too long for anybody to wait here: what is full does not wait.
         let script = vec![Script::Packets(7), Script::Packets(3), Script::Packets(10), Script::Stop(stop.clone())];
-        let closing = Closing::at(10, Duration::from_secs(3600));
-        let ran = run(vec![script], dispatch, closing, &stop, None);
+        let batching = BatchPolicy::fixed(10, Duration::from_secs(3600));
+        let ran = run(vec![script], dispatch, batching, &stop, None);
         assert_eq!(ran.sizes(0), [10, 10], "{dispatch}");
 
         // What is not full waits, for its delay and no longer; a stop makes it go at once.
         let stop = CancelToken::new();
         let script =
             vec![Script::Packets(3), Script::Pause, Script::Nothing, Script::Packets(2), Script::Stop(stop.clone())];
-        let closing = Closing::at(10, Duration::from_millis(30));
-        let ran = run(vec![script], dispatch, closing, &stop, None);
+        let batching = BatchPolicy::fixed(10, Duration::from_millis(30));
+        let ran = run(vec![script], dispatch, batching, &stop, None);
         assert_eq!(ran.sizes(0), [3, 2], "{dispatch}");
         assert!(ran.waits[0].iter().all(|wait| *wait <= Duration::from_millis(50)), "{:?}", ran.waits);
     }
@@ -335,15 +335,16 @@ fn an_order_is_carried_out_and_an_end_comes_however_long_a_batch_may_wait() {
         // It waits to be woken, or sleeps.
         for holds in [0, usize::MAX] {
             let ran = in_time(move || {
-                let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+                let (stop, mailbox) = (CancelToken::new(), Arc::new(LaneCommands::default()));
                 let end = stop.clone();
-                let order = Order::maps(move |_| {
+                let order = LaneCommand::access_maps(move |_| {
                     end.cancel();
                     Ok(())
                 });
-                let script = vec![Script::Packets(3), Script::Order(mailbox.clone(), order), Script::Quiet(holds)];
-                let closing = Closing::at(10, Duration::from_secs(3600));
-                run_with(vec![mailbox], &program(), vec![script], dispatch, closing, &stop, None)
+                let script =
+                    vec![Script::Packets(3), Script::LaneCommand(mailbox.clone(), order), Script::Quiet(holds)];
+                let batching = BatchPolicy::fixed(10, Duration::from_secs(3600));
+                run_with(vec![mailbox], &program(), vec![script], dispatch, batching, &stop, None)
             });
             assert!(ran.error.is_none(), "{:?}", ran.error);
             assert_eq!(ran.sizes(0), [3], "{dispatch}, {holds}");
@@ -357,7 +358,7 @@ fn a_batch_is_closed_when_there_is_no_memory_for_more() {
         let ran = in_time(move || {
             let stop = CancelToken::new();
             let script = vec![Script::Packets(2500), Script::Stop(stop.clone())];
-            run(vec![script], dispatch, Closing::at(100_000, Duration::from_secs(3600)), &stop, None)
+            run(vec![script], dispatch, BatchPolicy::fixed(100_000, Duration::from_secs(3600)), &stop, None)
         });
         assert_eq!(ran.sizes(0), [1000, 1000, 500], "{dispatch}");
     }
@@ -369,7 +370,7 @@ fn what_there_is_no_memory_for_comes_before_the_end() {
         let stop = CancelToken::new();
         // Longer than an end waits where nothing is left.
         let script = vec![Script::Packets(3), Script::Stop(stop.clone()), Script::Full(80), Script::Packets(4)];
-        let ran = run(vec![script], dispatch, Closing::at(100, Duration::ZERO), &stop, None);
+        let ran = run(vec![script], dispatch, BatchPolicy::fixed(100, Duration::ZERO), &stop, None);
         assert!(ran.error.is_none(), "{:?}", ran.error);
         assert_eq!(ran.sizes(0), [3, 4], "{dispatch}");
     }
@@ -377,18 +378,18 @@ fn what_there_is_no_memory_for_comes_before_the_end() {
 
 /// How often a receiver that holds so many packets is waited for until a batch is closed to which so many come a second.
 fn waits(holds: usize, rate: f64) -> usize {
-    let shared = Shared::new();
+    let shared = SharedSizing::new();
     let mut receiver = Scripted { holds, ..Scripted::new(vec![Script::Packets(3)]) };
-    let mut batcher = Batcher::new(Closing::at(10, Duration::from_millis(5)), &shared, None);
+    let mut batcher = BatchAssembler::new(BatchPolicy::fixed(10, Duration::from_millis(5)), &shared, None);
     shared.set_rate(rate);
     loop {
-        match batcher.look(&mut receiver, false).unwrap() {
-            Look::Batch(batch, first) => {
+        match batcher.poll(&mut receiver, false).unwrap() {
+            PollOutcome::Batch(batch, first) => {
                 assert!(batch.len() == 3 && first.at.elapsed() >= Duration::from_millis(5));
                 return receiver.waits.lock().unwrap().len();
             }
-            Look::Until(until) => batcher.wait(&mut receiver, until).unwrap(),
-            Look::Nothing => panic!("three packets are there"),
+            PollOutcome::Until(until) => batcher.wait(&mut receiver, until).unwrap(),
+            PollOutcome::Nothing => panic!("three packets are there"),
         }
     }
 }
@@ -409,7 +410,7 @@ fn a_lane_that_fails_ends_the_others_and_what_came_before_is_carried_out() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
         let scripts = vec![vec![Script::Packets(5)], vec![Script::Packets(20), Script::Fail]];
-        let ran = run(scripts, dispatch, Closing::default(), &stop, None);
+        let ran = run(scripts, dispatch, BatchPolicy::default(), &stop, None);
         assert_eq!(ran.error.unwrap().to_string(), "eth7: the interface is gone");
         assert!(stop.is_cancelled());
         assert_eq!((ran.batches[0].concat().len(), ran.batches[1].concat().len()), (5, 20), "{dispatch}");
@@ -420,7 +421,8 @@ fn a_lane_that_fails_ends_the_others_and_what_came_before_is_carried_out() {
 fn an_executor_that_fails_ends_its_lane() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
-        let ran = run(vec![vec![Script::Packets(100)]], dispatch, Closing::at(10, Duration::ZERO), &stop, Some(3));
+        let ran =
+            run(vec![vec![Script::Packets(100)]], dispatch, BatchPolicy::fixed(10, Duration::ZERO), &stop, Some(3));
         assert_eq!(ran.error.as_ref().unwrap().to_string(), "eth8: the interface is gone");
         assert_eq!(ran.sizes(0), [10, 10, 10], "{dispatch}");
         ran.accounts_for_what_failed();
@@ -431,23 +433,23 @@ fn an_executor_that_fails_ends_its_lane() {
 #[test]
 fn a_session_is_swapped_between_two_batches() {
     for dispatch in BOTH {
-        let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+        let (stop, mailbox) = (CancelToken::new(), Arc::new(LaneCommands::default()));
         let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
         let mut next = Interp::new().load(&next, &load).unwrap();
-        let swap = Order::swap(move |session| {
+        let swap = LaneCommand::replace_session(move |session| {
             assert_eq!(session.in_flight(), 0);
             std::mem::swap(session, &mut next);
             Ok(())
         });
         let script = vec![
             Script::Packets(500),
-            Script::Order(mailbox.clone(), swap),
+            Script::LaneCommand(mailbox.clone(), swap),
             Script::Packets(500),
             Script::Stop(stop.clone()),
         ];
-        let closing = Closing::at(10, Duration::ZERO);
-        let ran = run_with(vec![mailbox], &program(), vec![script], dispatch, closing, &stop, None);
+        let batching = BatchPolicy::fixed(10, Duration::ZERO);
+        let ran = run_with(vec![mailbox], &program(), vec![script], dispatch, batching, &stop, None);
         assert!(ran.error.is_none(), "{:?}", ran.error);
         let packets = ran.batches[0].concat();
         assert_eq!(packets.iter().map(|it| it.0).collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
@@ -466,7 +468,7 @@ fn a_session_is_swapped_between_two_batches() {
 #[test]
 fn maps_are_looked_at_while_nothing_comes_and_who_asks_too_late_is_not_left_waiting() {
     for dispatch in BOTH {
-        let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+        let (stop, mailbox) = (CancelToken::new(), Arc::new(LaneCommands::default()));
         let program = compiled(
             "//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_DROP; }",
         );
@@ -478,7 +480,7 @@ fn maps_are_looked_at_while_nothing_comes_and_who_asks_too_late_is_not_left_wait
                 let mut words = Vec::new();
                 while words != [30, 0] {
                     let told = told.clone();
-                    mailbox.put(Order::maps(move |session| {
+                    mailbox.push(LaneCommand::access_maps(move |session| {
                         let all = session.map_words(0)?;
                         let _ = told.send(all[all.len() - 2..].to_vec());
                         Ok(())
@@ -489,11 +491,11 @@ fn maps_are_looked_at_while_nothing_comes_and_who_asks_too_late_is_not_left_wait
             }
         });
         let script = vec![Script::Packets(30)];
-        let closing = Closing::at(10, Duration::ZERO);
-        let ran = run_with(vec![mailbox.clone()], &program, vec![script], dispatch, closing, &stop, None);
+        let batching = BatchPolicy::fixed(10, Duration::ZERO);
+        let ran = run_with(vec![mailbox.clone()], &program, vec![script], dispatch, batching, &stop, None);
         assert!(ran.error.is_none(), "{:?}", ran.error);
         asker.join().unwrap();
-        mailbox.put(Order::maps(move |_| {
+        mailbox.push(LaneCommand::access_maps(move |_| {
             let _ = late.send(());
             Ok(())
         }));

@@ -14,9 +14,9 @@
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
 use naga::{Expression, Function, Handle};
 use portcullis_core::lang::prelude::Intrinsic;
-use portcullis_core::map::layout::{HEADER, Layout};
-use portcullis_core::map::lpm::{LINE, Parts};
-use portcullis_core::map::{Call, Declaration, Kind};
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
+use portcullis_core::map::lpm::{ROOT_NODE_STRIDE, TrieLayout};
+use portcullis_core::map::{Declaration, MapFunction, MapKind};
 use portcullis_core::program::Program;
 
 use super::cost::Costs;
@@ -30,14 +30,14 @@ pub(crate) const WORTH_FETCHING: usize = 256 << 10;
 
 /// For each map how many bytes to fetch from where a search begins, which is not done for small maps beside large ones.
 pub(crate) fn to_fetch(program: &Program) -> Vec<Option<usize>> {
-    let maps = || program.maps().iter().filter(|map| !matches!(map.kind, Kind::Array | Kind::Counter));
+    let maps = || program.maps().iter().filter(|map| !matches!(map.kind, MapKind::Array | MapKind::Counter));
     let worth = maps().map(size).max().unwrap_or(0).min(WORTH_FETCHING);
     let bytes = |map: &Declaration| match map.kind {
-        Kind::Array | Kind::Counter => None,
+        MapKind::Array | MapKind::Counter => None,
         _ if size(map) < worth => None,
         // Most searches end within four places.
-        Kind::Hash | Kind::LruHash => Some((4 * 4 * Layout::of(map).stride as usize).clamp(128, 256)),
-        Kind::Lpm => Some(4 * LINE as usize),
+        MapKind::Hash | MapKind::LruHash => Some((4 * 4 * Layout::of(map).stride as usize).clamp(128, 256)),
+        MapKind::Lpm => Some(4 * ROOT_NODE_STRIDE as usize),
     };
     program.maps().iter().map(bytes).collect()
 }
@@ -89,7 +89,7 @@ impl<'a> Codegen<'a, '_> {
         let to_fetch = to_fetch(self.program);
         let is_large = |map: u32| to_fetch[map as usize].is_some();
         let address = match intrinsic {
-            Intrinsic::Map { map, call: call @ (Call::Find | Call::Insert | Call::Remove) } => {
+            Intrinsic::Map { map, call: call @ (MapFunction::Find | MapFunction::Insert | MapFunction::Remove) } => {
                 let declared = &self.program.maps()[map as usize];
                 if is_large(map) {
                     let key = self.value(frame, arguments[0])?;
@@ -98,14 +98,14 @@ impl<'a> Codegen<'a, '_> {
                         Some(search) => {
                             let place = self.first_place(search, &key)?;
                             let at = self.place_address(search, place);
-                            self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER))
+                            self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER_WORDS))
                         }
                         None => {
                             self.lead_to_prefix(map, &key);
                             self.root_group(map, key[0])
                         }
                     }
-                } else if call == Call::Find && declared.kind != Kind::LruHash {
+                } else if call == MapFunction::Find && declared.kind != MapKind::LruHash {
                     // It has no effect, and may lead to a search that is worth more.
                     return Ok(None);
                 } else {
@@ -115,7 +115,12 @@ impl<'a> Codegen<'a, '_> {
             Intrinsic::AdjustHead | Intrinsic::AdjustTail => self.nothing(),
             Intrinsic::Store { .. }
             | Intrinsic::Map {
-                call: Call::Write | Call::Add | Call::CompareExchange | Call::Count | Call::Change(_),
+                call:
+                    MapFunction::Write
+                    | MapFunction::Add
+                    | MapFunction::CompareExchange
+                    | MapFunction::Count
+                    | MapFunction::Atomic(_),
                 ..
             } => {
                 if let Some(result) = result {
@@ -158,10 +163,10 @@ impl<'a> Codegen<'a, '_> {
 
     /// The address of the node that the search for a prefix begins with.
     fn root_group(&mut self, map: u32, address: Value) -> Value {
-        let Parts { root_bits, root, .. } = Parts::of(&self.program.maps()[map as usize]);
+        let TrieLayout { root_bits, root, .. } = TrieLayout::of(&self.program.maps()[map as usize]);
         let number = self.b.ins().ushr_imm_u(address, i64::from(32 - root_bits));
         let number = self.b.ins().uextend(clif::I64, number);
-        let offset = self.b.ins().imul_imm_u(number, i64::from(4 * LINE));
+        let offset = self.b.ins().imul_imm_u(number, i64::from(4 * ROOT_NODE_STRIDE));
         let words = self.map_words(map);
         let group = self.b.ins().iadd(words, offset);
         self.b.ins().iadd_imm_u(group, 4 * root as i64)

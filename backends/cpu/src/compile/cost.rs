@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use naga::{BinaryOperator, Block, Expression, Function, Handle, MathFunction, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
-use portcullis_core::map::Call;
+use portcullis_core::map::MapFunction;
 use portcullis_core::program::Program;
 
 /// What a piece of code costs, in simple instructions; `None` where it may not be executed unless
@@ -81,8 +81,8 @@ impl Costs {
                 super::places::in_registers(program.module(), ty, self.in_memory).then_some(0)
             }
             Statement::Call { function: callee, .. } => match program.intrinsic(*callee) {
-                Some(Intrinsic::Map { call: Call::Read, .. }) if self.reads_maps => Some(6),
-                Some(intrinsic) if !intrinsic.is_of_maps() => self::intrinsic(intrinsic),
+                Some(Intrinsic::Map { call: MapFunction::Read, .. }) if self.reads_maps => Some(6),
+                Some(intrinsic) if !intrinsic.is_map_function() => self::intrinsic(intrinsic),
                 _ => self.function(*callee),
             },
             _ => None,

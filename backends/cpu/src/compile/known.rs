@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use cranelift_codegen::ir::{MemFlagsData, Value};
-use portcullis_core::lang::prelude::Order;
+use portcullis_core::lang::prelude::ByteOrder;
 
 /// Something true of a packet's length: `length >= root + add`, which does not wrap, or
 /// `length >= add`. It names the length that it is about, because a filter may change it.
@@ -56,7 +56,7 @@ pub(super) struct Loaded {
     /// To be added to the address.
     pub displacement: i32,
     pub size: u32,
-    pub order: Order,
+    pub order: ByteOrder,
 }
 
 /// `condition ? accept : reject`

@@ -10,8 +10,10 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{self, InstBuilder, MemFlagsData, Type, Value, types as clif};
 use naga::{Function, Handle};
 use portcullis_core::lang::prelude::Intrinsic;
-use portcullis_core::map::layout::{HEADER, Layout, NOW, THERE, WRITTEN, stored};
-use portcullis_core::map::{Call, Declaration, Kind};
+use portcullis_core::map::layout::{
+    HEADER_GENERATION, HEADER_WORDS, KEY_WORD_WRITTEN, Layout, STATE_PRESENT, stored_key_words,
+};
+use portcullis_core::map::{Declaration, MapFunction, MapKind};
 
 use super::statements::Outcome;
 use super::{Codegen, Exit, Operand, Result, Unsupported};
@@ -41,16 +43,19 @@ pub(super) struct Search<'a> {
     pub map: &'a Declaration,
     /// The map's number.
     pub number: u32,
-    pub call: Call,
+    pub call: MapFunction,
 }
 
 impl<'a> Codegen<'a, '_> {
     /// What a function of the prelude searches for.
     pub(super) fn search(&self, function: Handle<Function>) -> Option<Search<'a>> {
         match self.program.intrinsic(function)? {
-            Intrinsic::Map { map: number, call: call @ (Call::Find | Call::Insert | Call::Remove) } => {
+            Intrinsic::Map {
+                map: number,
+                call: call @ (MapFunction::Find | MapFunction::Insert | MapFunction::Remove),
+            } => {
                 let map = &self.program.maps()[number as usize];
-                matches!(map.kind, Kind::Hash | Kind::LruHash).then_some(Search { map, number, call })
+                matches!(map.kind, MapKind::Hash | MapKind::LruHash).then_some(Search { map, number, call })
             }
             _ => None,
         }
@@ -60,13 +65,13 @@ impl<'a> Codegen<'a, '_> {
     /// that has the key, or without any. False for searches that are the text's alone.
     pub(super) fn first_places(&mut self, search: Search<'a>, key: &[Value], exit: ir::Block) -> Result<bool> {
         let layout = Layout::of(search.map);
-        if search.call == Call::Remove {
+        if search.call == MapFunction::Remove {
             return Ok(false);
         }
         let mut places = vec![self.first_place(search, key)?];
         for step in 1..AT_ONCE {
             let next = self.b.ins().iadd_imm_u(places[step - 1], step as i64);
-            places.push(self.b.ins().band_imm_u(next, i64::from(layout.places - 1)));
+            places.push(self.b.ins().band_imm_u(next, i64::from(layout.slots - 1)));
         }
         let wanted = self.wanted(key);
         self.spend(8 * AT_ONCE + 12 * wanted.len())?;
@@ -93,7 +98,7 @@ impl<'a> Codegen<'a, '_> {
         }
         self.b.ins().jump(exit, &[place.into()]);
         self.enter(elsewhere);
-        if search.call == Call::Find {
+        if search.call == MapFunction::Find {
             self.end_at_free(search, &places, in_telling, exit);
         }
         Ok(true)
@@ -103,13 +108,13 @@ impl<'a> Codegen<'a, '_> {
     fn stamp(&mut self, search: Search<'a>, place: Value, stamp: u32) {
         let memory = MemFlagsData::new().with_notrap();
         let words = self.map_words(search.number);
-        let now = self.b.ins().load(clif::I32, memory, words, 4 * NOW as i32);
+        let now = self.b.ins().load(clif::I32, memory, words, 4 * HEADER_GENERATION as i32);
         let before = self.word_at(clif::I32, place, 4 * stamp as i32);
         let old = self.b.ins().icmp(IntCC::NotEqual, before, now);
         let (write, on) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(old, write, &[], on, &[]);
         self.enter(write);
-        self.b.ins().store(memory, now, place, 4 * (HEADER + stamp) as i32);
+        self.b.ins().store(memory, now, place, 4 * (HEADER_WORDS + stamp) as i32);
         self.b.ins().jump(on, &[]);
         self.enter(on);
     }
@@ -138,7 +143,7 @@ impl<'a> Codegen<'a, '_> {
             let first = self.word_at(clif::I32, at, 0);
             written = Some(written.map_or(first, |before| self.b.ins().band(before, first)));
         }
-        let all_taken = self.b.ins().band_imm_u(written.expect("there is a place"), i64::from(WRITTEN));
+        let all_taken = self.b.ins().band_imm_u(written.expect("there is a place"), i64::from(KEY_WORD_WRITTEN));
         let free = self.b.ins().icmp_imm_u(IntCC::Equal, all_taken, 0);
         let other = self.b.ins().icmp_imm_u(IntCC::NotEqual, in_telling, 0);
         let ends = self.b.ins().band(free, other);
@@ -159,7 +164,7 @@ impl<'a> Codegen<'a, '_> {
             Outcome::Returns(hash) if hash.len() == 1 => hash[0],
             _ => return Err(Unsupported("a hash that is no number".into())),
         };
-        Ok(self.b.ins().band_imm_u(hash, i64::from(Layout::of(search.map).places - 1)))
+        Ok(self.b.ins().band_imm_u(hash, i64::from(Layout::of(search.map).slots - 1)))
     }
 
     /// What is in a key's place while its entry is there: words of the key as they are stored (`layout::stored_word`),
@@ -176,7 +181,7 @@ impl<'a> Codegen<'a, '_> {
                 _ => pair[0],
             })
             .collect();
-        let words = stored(key.len() as u32);
+        let words = stored_key_words(key.len() as u32);
         let mut wanted = Vec::new();
         for number in 0..words.div_ceil(2) {
             // 62 bits of the key. The sum is of bits that are not in both, and no `or`, of which the code
@@ -189,17 +194,17 @@ impl<'a> Codegen<'a, '_> {
                 (one, other) => one.or(other).expect("a stored word has a part of the key"),
             };
             let (spread, marks) = match words - 2 * number {
-                1 => (bits, u64::from(THERE) << 32 | u64::from(WRITTEN)),
+                1 => (bits, u64::from(STATE_PRESENT) << 32 | u64::from(KEY_WORD_WRITTEN)),
                 _ => {
                     // From the 31st on they move up by one: twice as much.
                     let upper = self.b.ins().band_imm_s(bits, -1 << 31);
-                    (self.b.ins().iadd(bits, upper), u64::from(WRITTEN) << 32 | u64::from(WRITTEN))
+                    (self.b.ins().iadd(bits, upper), u64::from(KEY_WORD_WRITTEN) << 32 | u64::from(KEY_WORD_WRITTEN))
                 }
             };
             wanted.push(self.b.ins().bor_imm_s(spread, marks as i64));
         }
         if words.is_multiple_of(2) {
-            wanted.push(self.constant(THERE));
+            wanted.push(self.constant(STATE_PRESENT));
         }
         wanted
     }
@@ -214,6 +219,6 @@ impl<'a> Codegen<'a, '_> {
 
     /// Words of a place. Of two at a time none is torn: each lies in one line of a cache.
     fn word_at(&mut self, ty: Type, place: Value, offset: i32) -> Value {
-        self.b.ins().load(ty, MemFlagsData::new().with_notrap(), place, 4 * HEADER as i32 + offset)
+        self.b.ins().load(ty, MemFlagsData::new().with_notrap(), place, 4 * HEADER_WORDS as i32 + offset)
     }
 }

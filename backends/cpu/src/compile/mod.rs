@@ -61,9 +61,9 @@ pub enum Style {
     Branching,
     /// Several packets at a time, side by side, and what lies behind a header of no fixed length where it
     /// lies behind the shortest: for traffic in which that is seldom wrong.
-    Guessing,
+    SpeculativeVector,
     /// Several packets at a time, whose bytes are looked for packet by packet where their places vary.
-    SideBySide,
+    Vector,
 }
 
 impl Style {
@@ -72,14 +72,14 @@ impl Style {
         match self {
             Style::BranchFree => "branch-free",
             Style::Branching => "branching",
-            Style::Guessing => "guessing",
-            Style::SideBySide => "side by side",
+            Style::SpeculativeVector => "speculative vector",
+            Style::Vector => "vector",
         }
     }
 
     /// Whether it has several packets at a time.
     pub fn is_vector(self) -> bool {
-        matches!(self, Style::Guessing | Style::SideBySide)
+        matches!(self, Style::SpeculativeVector | Style::Vector)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
-use portcullis_core::lang::prelude::{Intrinsic, Order};
+use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
 use portcullis_core::packet::{MIN_LENGTH, Metadata, READABLE_PAST_END, ROOM};
 
 use super::known::{Loaded, Sum, Swapped};
@@ -139,7 +139,7 @@ impl Codegen<'_, '_> {
     /// which is never past the arena's end; or a check chooses the packet's start for an address
     /// where they would lie outside; or the branches that lead here prove that they lie in the
     /// packet. The first two hold wherever the address is computed, the last one here alone.
-    fn load(&mut self, offset: Value, size: u32, order: Order) -> Value {
+    fn load(&mut self, offset: Value, size: u32, order: ByteOrder) -> Value {
         let length = self.length();
         let start = self.start();
         let sum = self.known.sum(offset);
@@ -178,7 +178,7 @@ impl Codegen<'_, '_> {
     }
 
     /// Loads where the access lies inside, and goes on with 0 where it does not.
-    fn load_behind_a_branch(&mut self, inside: Value, offset: Value, size: u32, order: Order) -> Value {
+    fn load_behind_a_branch(&mut self, inside: Value, offset: Value, size: u32, order: ByteOrder) -> Value {
         let (there, behind) = (self.b.create_block(), self.b.create_block());
         let raw = self.b.append_block_param(behind, clif::I32);
         let zero = self.b.ins().iconst(clif::I32, 0);
@@ -203,17 +203,17 @@ impl Codegen<'_, '_> {
     }
 
     /// The number that loaded bytes are.
-    fn in_order(&mut self, raw: Value, size: u32, order: Order) -> Value {
+    fn in_order(&mut self, raw: Value, size: u32, order: ByteOrder) -> Value {
         let value = match (order, size) {
-            (Order::Little, _) | (_, 1) => raw,
-            (Order::Big, 2) => {
+            (ByteOrder::Little, _) | (_, 1) => raw,
+            (ByteOrder::Big, 2) => {
                 let turned = self.b.ins().bswap(raw);
                 self.b.ins().ushr_imm_u(turned, 16)
             }
-            (Order::Big, _) => self.b.ins().bswap(raw),
+            (ByteOrder::Big, _) => self.b.ins().bswap(raw),
         };
         self.known.set_range(value, 0, u32::MAX >> (32 - 8 * size));
-        if size > 1 && order == Order::Big {
+        if size > 1 && order == ByteOrder::Big {
             self.known.note(value).swapped = Some(Swapped { raw, size });
         }
         value
@@ -230,7 +230,7 @@ impl Codegen<'_, '_> {
     }
 
     /// A store to the packet, nothing where any byte of it lies outside.
-    fn store_packet(&mut self, offset: Value, value: Value, size: u32, order: Order) {
+    fn store_packet(&mut self, offset: Value, value: Value, size: u32, order: ByteOrder) {
         let length = self.length();
         let start = self.start();
         let sum = self.known.sum(offset);
@@ -259,11 +259,11 @@ impl Codegen<'_, '_> {
             }
             2 => {
                 let narrow = self.b.ins().ireduce(clif::I16, value);
-                let ordered = if order == Order::Big { self.b.ins().bswap(narrow) } else { narrow };
+                let ordered = if order == ByteOrder::Big { self.b.ins().bswap(narrow) } else { narrow };
                 self.b.ins().store(flags, ordered, address, displacement);
             }
             _ => {
-                let ordered = if order == Order::Big { self.b.ins().bswap(value) } else { value };
+                let ordered = if order == ByteOrder::Big { self.b.ins().bswap(value) } else { value };
                 self.b.ins().store(flags, ordered, address, displacement);
             }
         }

@@ -3,7 +3,7 @@
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
 use naga::{BinaryOperator as Op, Expression, Handle, ScalarKind, TypeInner, UnaryOperator};
-use portcullis_core::lang::prelude::Order;
+use portcullis_core::lang::prelude::ByteOrder;
 
 use super::known::{Choice, Fact, Known, Swapped};
 use super::types::Leaf;
@@ -309,8 +309,8 @@ impl<'a> Codegen<'a, '_> {
         }
         let value = if let Some(loaded) = self.known.of(origin).loaded {
             let at = match loaded.order {
-                Order::Little => index,
-                Order::Big => loaded.size - 1 - index,
+                ByteOrder::Little => index,
+                ByteOrder::Big => loaded.size - 1 - index,
             };
             let displacement = loaded.displacement.checked_add(at as i32)?;
             self.b.ins().uload8(clif::I32, loaded.flags, loaded.address, displacement)

@@ -139,7 +139,7 @@ impl<'a> Codegen<'a, '_> {
     fn branching(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<End> {
         match self.style {
             // Beside code for several packets at a time there are packets that make no group.
-            Style::BranchFree | Style::Guessing | Style::SideBySide => self.mostly_branchless(frame, block),
+            Style::BranchFree | Style::SpeculativeVector | Style::Vector => self.mostly_branchless(frame, block),
             Style::Branching => self.sequence(frame, block, None),
         }
     }
@@ -561,7 +561,7 @@ impl<'a> Codegen<'a, '_> {
 
     /// What a function of the prelude is, unless it is one whose body is compiled.
     fn intrinsic_of(&self, function: Handle<naga::Function>) -> Option<Intrinsic> {
-        self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_of_maps())
+        self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_map_function())
     }
 
     pub(super) fn branchless(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<Outcome> {

@@ -3,7 +3,7 @@
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::map::Table;
 use portcullis_core::map::layout::{Layout, hash};
-use portcullis_core::map::lpm::Parts;
+use portcullis_core::map::lpm::TrieLayout;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 
@@ -93,7 +93,7 @@ fn searches_are_found_where_they_begin() {
             return 1u + (look(vec2<u32>(word, load_le32(pkt, 8u))) & 1u);
         }";
     let layout = Layout::of(&program(text).maps()[0]);
-    assert_eq!((layout.places, layout.stride), (1024, 7));
+    assert_eq!((layout.slots, layout.stride), (1024, 7));
     let packets: Vec<Vec<u32>> =
         (0..100_u32).map(|n| vec![n, n, n * 77_777][..if n % 10 == 3 { 2 } else { 3 }].to_vec()).collect();
     let want = packets.iter().map(|packet| {
@@ -104,7 +104,7 @@ fn searches_are_found_where_they_begin() {
             9 => [9, 3],
             _ => [odd, last],
         };
-        Some(layout.at(hash(&key) & 1023))
+        Some(layout.slot_offset(hash(&key) & 1023))
     });
     assert_eq!(found(text, &packets), want.collect::<Vec<_>>());
 }
@@ -116,7 +116,7 @@ fn searches_for_prefixes_begin_with_a_group_of_the_root() {
             "//! map routes: lpm key={key} value=1 entries=5000
              fn xdp_filter(pkt: u32) -> u32 {{ return 1u + (routes_find({address}) & 1u); }}"
         );
-        let Parts { root_bits, root, .. } = Parts::of(&program(&text).maps()[0]);
+        let TrieLayout { root_bits, root, .. } = TrieLayout::of(&program(&text).maps()[0]);
         let packets: Vec<Vec<u32>> = (0..50_u32).map(|n| vec![n.wrapping_mul(0x9e37_79b1)]).collect();
         let group = |packet: &Vec<u32>| Some(root as usize + 16 * (packet[0] >> (32 - root_bits)) as usize);
         assert_eq!(found(&text, &packets), packets.iter().map(group).collect::<Vec<_>>());
@@ -138,7 +138,7 @@ fn small_maps_are_searched_at_once() {
         }";
     let layout = Layout::of(&program(text).maps()[0]);
     let packets: Vec<Vec<u32>> = (0..40_u32).map(|n| vec![n, n, n]).collect();
-    let place = |packet: &Vec<u32>| layout.at(hash(&packet[..1]) & (layout.places - 1));
+    let place = |packet: &Vec<u32>| layout.slot_offset(hash(&packet[..1]) & (layout.slots - 1));
     let want = packets.iter().map(|packet| (packet[0] != 12).then(|| place(packet)));
     assert_eq!(found(text, &packets), want.collect::<Vec<_>>());
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_core::map::upkeep::Upkeep;
+use portcullis_core::map::compactor::MapCompactor;
 use portcullis_core::program::Program;
 
 use super::job::Job;
@@ -19,13 +19,13 @@ struct Inside {
     busy: bool,
     /// Those behind it, each with the threads that it asks for.
     waiting: VecDeque<(Arc<Job>, usize)>,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
 }
 
 impl Gate {
     pub fn new(program: &Program) -> Gate {
-        let upkeep = Upkeep::new(program);
-        Gate { inside: Mutex::new(Inside { busy: false, waiting: VecDeque::new(), upkeep }) }
+        let compactor = MapCompactor::new(program);
+        Gate { inside: Mutex::new(Inside { busy: false, waiting: VecDeque::new(), compactor }) }
     }
 
     /// Has a job begin with so many threads of the pool as soon as its turn has come: at once, where the filter has no
@@ -59,10 +59,10 @@ impl Gate {
 
 impl Inside {
     fn begin(&mut self, job: &Arc<Job>, threads: usize) {
-        if let Some(upkeep) = &mut self.upkeep {
+        if let Some(compactor) = &mut self.compactor {
             // SAFETY: the job before has ended, this one has not begun, and the gate is locked.
             let mut maps = unsafe { Idle::new(job.maps()) };
-            let Ok(()) = upkeep.look(job.packets(), &mut maps);
+            let Ok(()) = compactor.compact_if_needed(job.packets(), &mut maps);
         }
         job.call(threads);
     }

@@ -67,7 +67,7 @@ mod tests {
                 let code =
                     |program: &Program| compiled(program, Styles::All, When::WhereFaster, Processor::Host).unwrap();
                 let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
-                let numbering = program.flows().map(|flows| code(&flows));
+                let numbering = program.flow_program().map(|flows| code(&flows));
                 let work = NonZeroU64::new(1);
                 let session = CpuSession::new(program.clone(), code(&program), numbering, work, &options);
                 let mut session = session.unwrap();

@@ -16,7 +16,7 @@ use super::dag::{
 /// Something in the IR that must not be: a fault of whoever made it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("inconsistent lane IR: {0}")]
-pub struct Fault(pub String);
+pub struct InvalidLaneIr(pub String);
 
 /// What became of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +45,9 @@ pub(super) fn run<const N: usize>(
     packets: &[Packet],
     maps: &mut [Vec<u32>],
     unspecified: u32,
-) -> Result<Vec<Outcome>, Fault> {
+) -> Result<Vec<Outcome>, InvalidLaneIr> {
     if packets.len() > N {
-        return Err(Fault(format!("{} packets in {N} lanes", packets.len())));
+        return Err(InvalidLaneIr(format!("{} packets in {N} lanes", packets.len())));
     }
     let around = |bytes: &[u8]| {
         let mut memory = vec![BESIDE; bytes.len() + 2 * AROUND];
@@ -84,7 +84,8 @@ pub(super) fn run<const N: usize>(
             };
             let at = i64::from(start) + AROUND as i64;
             let packet = usize::try_from(at).ok().and_then(|at| memory.get(at..at.checked_add(length)?));
-            let packet = packet.ok_or_else(|| Fault(format!("a packet that ends up at {start}, {length} long")))?;
+            let packet =
+                packet.ok_or_else(|| InvalidLaneIr(format!("a packet that ends up at {start}, {length} long")))?;
             Ok(Outcome { verdict: verdicts[lane], packet: packet.to_vec(), start })
         })
         .collect()
@@ -109,7 +110,7 @@ struct Machine<'a, const N: usize> {
 
 impl<const N: usize> Machine<'_, N> {
     /// Computes a node, and what it needs first.
-    fn value(&mut self, node: Node) -> Result<Value<N>, Fault> {
+    fn value(&mut self, node: Node) -> Result<Value<N>, InvalidLaneIr> {
         let mut work = vec![node];
         while let Some(&next) = work.last() {
             if self.values[next.index()].is_some() {
@@ -123,7 +124,7 @@ impl<const N: usize> Machine<'_, N> {
                 if self.dag.kind(next) == Kind::Word {
                     let Range { low, high } = self.dag.range(next);
                     if let Some(outside) = value.iter().find(|&&word| word < low || word > high) {
-                        return Err(Fault(format!("{next:?} is {outside}, not in {low}..={high}")));
+                        return Err(InvalidLaneIr(format!("{next:?} is {outside}, not in {low}..={high}")));
                     }
                 }
                 self.values[next.index()] = Some(value);
@@ -132,12 +133,13 @@ impl<const N: usize> Machine<'_, N> {
         self.there(node)
     }
 
-    fn there(&self, node: Node) -> Result<Value<N>, Fault> {
-        self.values[node.index()].ok_or_else(|| Fault(format!("{:?} is used where it is not there", self.dag.op(node))))
+    fn there(&self, node: Node) -> Result<Value<N>, InvalidLaneIr> {
+        self.values[node.index()]
+            .ok_or_else(|| InvalidLaneIr(format!("{:?} is used where it is not there", self.dag.op(node))))
     }
 
     /// A node whose operands are there.
-    fn compute(&self, node: Node) -> Result<Value<N>, Fault> {
+    fn compute(&self, node: Node) -> Result<Value<N>, InvalidLaneIr> {
         let each = |f: &dyn Fn(usize) -> u32| std::array::from_fn(f);
         let metadata = |lane: usize| self.packets.get(lane).map(|(_, metadata)| **metadata).unwrap_or_default();
         Ok(match self.dag.op(node) {
@@ -156,7 +158,7 @@ impl<const N: usize> Machine<'_, N> {
             }),
             Op::Load(Load { root, add, size }) => {
                 if self.lanes.writes {
-                    return Err(Fault("a load that is no step in a filter that writes".into()));
+                    return Err(InvalidLaneIr("a load that is no step in a filter that writes".into()));
                 }
                 let root = root.map(|root| self.there(root)).transpose()?.unwrap_or([0; N]);
                 each(&|lane| {
@@ -170,7 +172,7 @@ impl<const N: usize> Machine<'_, N> {
                 let index = self.there(index)?;
                 let table = &self.lanes.tables[table as usize];
                 if let Some(outside) = index.iter().find(|&&index| index as usize >= table.len()) {
-                    return Err(Fault(format!("word {outside} of a table of {}", table.len())));
+                    return Err(InvalidLaneIr(format!("word {outside} of a table of {}", table.len())));
                 }
                 each(&|lane| table[index[lane] as usize])
             }
@@ -224,7 +226,7 @@ impl<const N: usize> Machine<'_, N> {
     }
 
     /// Puts a value where a node of the IR stands for it.
-    fn give(&mut self, op: Op, value: Value<N>, mask: Value<N>) -> Result<(), Fault> {
+    fn give(&mut self, op: Op, value: Value<N>, mask: Value<N>) -> Result<(), InvalidLaneIr> {
         if let Some(node) = self.dag.find(op) {
             self.values[node.index()] = Some(self.specified(node, value, mask));
         }
@@ -236,12 +238,12 @@ impl<const N: usize> Machine<'_, N> {
     }
 
     /// Lanes that have a packet, of a mask.
-    fn mask(&mut self, node: Node) -> Result<Value<N>, Fault> {
+    fn mask(&mut self, node: Node) -> Result<Value<N>, InvalidLaneIr> {
         let mask = self.value(node)?;
         Ok(std::array::from_fn(|lane| if lane < self.packets.len() { mask[lane] } else { 0 }))
     }
 
-    fn region(&mut self, region: RegionId) -> Result<(), Fault> {
+    fn region(&mut self, region: RegionId) -> Result<(), InvalidLaneIr> {
         let lanes = self.lanes;
         for step in &lanes.regions[region.index()].steps {
             match step {
@@ -266,7 +268,7 @@ impl<const N: usize> Machine<'_, N> {
         Ok(())
     }
 
-    fn rounds(&mut self, live: &Live, carried: &[Carry], body: RegionId) -> Result<(), Fault> {
+    fn rounds(&mut self, live: &Live, carried: &[Carry], body: RegionId) -> Result<(), InvalidLaneIr> {
         let mut on = self.mask(live.first)?;
         let mut values = carried.iter().map(|carry| self.value(carry.first)).collect::<Result<Vec<_>, _>>()?;
         while self.any(on) {
@@ -308,16 +310,22 @@ impl<const N: usize> Machine<'_, N> {
     }
 
     /// Where in a lane's memory a place is that must lie in it.
-    fn at(&self, lane: usize, start: Value<N>, offset: Value<N>, size: u32) -> Result<std::ops::Range<usize>, Fault> {
+    fn at(
+        &self,
+        lane: usize,
+        start: Value<N>,
+        offset: Value<N>,
+        size: u32,
+    ) -> Result<std::ops::Range<usize>, InvalidLaneIr> {
         let at = i64::from(start[lane] as i32) + i64::from(offset[lane]) + AROUND as i64;
         let end = at + i64::from(size);
         if at < 0 || end > self.memory[lane].len() as i64 {
-            return Err(Fault(format!("bytes {at}..{end} of {} are asked for", self.memory[lane].len())));
+            return Err(InvalidLaneIr(format!("bytes {at}..{end} of {} are asked for", self.memory[lane].len())));
         }
         Ok(at as usize..end as usize)
     }
 
-    fn effect(&mut self, id: EffectId, effect: &Effect, mask: Value<N>) -> Result<(), Fault> {
+    fn effect(&mut self, id: EffectId, effect: &Effect, mask: Value<N>) -> Result<(), InvalidLaneIr> {
         for operand in effect.operands() {
             self.value(operand)?;
         }
@@ -358,7 +366,7 @@ impl<const N: usize> Machine<'_, N> {
                     let words = self.maps.get(map as usize).map_or(0, Vec::len);
                     let at = word[lane] as usize;
                     if at >= words {
-                        return Err(Fault(format!("word {at} of a map of {words}")));
+                        return Err(InvalidLaneIr(format!("word {at} of a map of {words}")));
                     }
                     let before = self.maps[map as usize][at];
                     let after = match atomic {
@@ -378,7 +386,7 @@ impl<const N: usize> Machine<'_, N> {
                 let index = self.there(index)?;
                 let words = self.arrays[array as usize].len();
                 if let Some(outside) = index.iter().find(|&&index| index as usize >= words) {
-                    return Err(Fault(format!("word {outside} of an array of {words}")));
+                    return Err(InvalidLaneIr(format!("word {outside} of an array of {words}")));
                 }
                 for lane in on {
                     let at = index[lane] as usize;

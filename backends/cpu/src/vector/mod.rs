@@ -19,18 +19,18 @@ use portcullis_core::program::Program;
 
 /// A filter in lane IR.
 #[derive(Debug, Clone)]
-pub struct Traced {
+pub struct LaneProgram {
     pub(crate) lanes: dag::Lanes,
 }
 
-impl Traced {
+impl LaneProgram {
     /// Traces a filter.
     ///
     /// # Errors
     /// What the filter does that cannot be done in lanes, in words.
-    pub fn of(program: &Program) -> Result<Traced, String> {
+    pub fn trace(program: &Program) -> Result<LaneProgram, String> {
         let lanes = crate::on_large_stack(|| trace::trace(program))?;
-        lanes.map(|lanes| Traced { lanes }).map_err(|error| error.0)
+        lanes.map(|lanes| LaneProgram { lanes }).map_err(|error| error.0)
     }
 
     /// The IR as text: `check --emit lanes`.
@@ -47,13 +47,13 @@ impl Traced {
     /// `unspecified` is what comes of what the IR does not say, and must not matter.
     ///
     /// # Errors
-    /// [`interp::Fault`] where the IR is inconsistent.
+    /// [`interp::InvalidLaneIr`] where the IR is inconsistent.
     pub fn run(
         &self,
         packets: &[interp::Packet],
         maps: &mut [Vec<u32>],
         unspecified: u32,
-    ) -> Result<Vec<interp::Outcome>, interp::Fault> {
+    ) -> Result<Vec<interp::Outcome>, interp::InvalidLaneIr> {
         match packets.len() {
             0 => Ok(Vec::new()),
             1 => interp::run::<1>(&self.lanes, packets, maps, unspecified),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunc_st, CUfunction, CUfunction_attribute, CUmod_st};
 use portcullis_core::device::{CancelToken, DeviceError};
-use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::map::declaration::MAX_MAPS;
 
 use super::source::KernelSource;
 use crate::driver::context::{Context, Handle};

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, WriteError};
 use portcullis_core::device::offload::Effects;
 use portcullis_core::device::{DeviceError, Dispatch};
-use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::program::Program;
 
 use super::nvrtc::ImageKind;

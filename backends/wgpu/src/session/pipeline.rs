@@ -148,7 +148,7 @@ impl Loaded {
         // - The arena: only the prelude reaches it, and only at bytes of the packet (`pc_inside`,
         //   `pc_first`, `pc_last`) and in the word behind them. Every packet and its room lie in the
         //   arena (`Carver::carve`), and a binding covers them and `PAST_END` bytes more.
-        // - Maps: only the prelude reaches them, in places that are masked or compared with their number (`map::text`).
+        // - Maps: only the prelude reaches them, in places that are masked or compared with their number (`map::wgsl_text`).
         // - Descriptors, metadata and verdicts: at the packet's index, which is below the launch's
         //   count, and the bindings are made for all packets of a piece.
         // Loops are left bounded and divisions checked.

@@ -1,8 +1,8 @@
 //! AF_XDP sockets.
 
 use portcullis::io::af_xdp::xdp::Mode;
-use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, Copying, Frames, Lanes, Options, Steer};
-use portcullis::io::live::link::{Interface, Kind};
+use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
+use portcullis::io::live::link::{Interface, StackDevice};
 use portcullis::packet::Room;
 
 use super::Needs;
@@ -29,22 +29,22 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         by_interface: false,
         redirect: live.redirect.clone(),
         stack: match live.stack.as_str() {
-            "veth" => Some(Kind::Veth),
-            "tap" => Some(Kind::Tap),
+            "veth" => Some(StackDevice::Veth),
+            "tap" => Some(StackDevice::Tap),
             "none" => None,
-            _ => Some(Kind::Auto),
+            _ => Some(StackDevice::Auto),
         },
-        lanes: Lanes::Each,
+        lanes: LaneLayout::PerQueue,
         steer: match &live.only {
-            Some(rules) => Steer::Only(rules.parse().map_err(|error| usage("--only", &error))?),
-            None if live.all => Steer::All,
-            None => Steer::Default,
+            Some(rules) => Steering::Only(rules.parse().map_err(|error| usage("--only", &error))?),
+            None if live.all => Steering::All,
+            None => Steering::Default,
         },
         mode: live.xdp_mode.as_deref().map(|mode| if mode == "skb" { Mode::Skb } else { Mode::Native }),
         copying: match (live.zero_copy, live.copy) {
-            (true, _) => Copying::ZeroCopy,
-            (_, true) => Copying::Copy,
-            _ => Copying::Auto,
+            (true, _) => CopyMode::ZeroCopy,
+            (_, true) => CopyMode::Copy,
+            _ => CopyMode::Auto,
         },
         busy_poll: live.busy_poll.map(|microseconds| BusyPoll { microseconds, budget: BUDGET }),
         huge_pages: live.huge_pages,
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let _run = prepared.span.clone().entered();
     let needs = Needs::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
-    options.lanes = if super::one_lane(args, &prepared.program)? { Lanes::One } else { Lanes::Each };
+    options.lanes = if super::one_lane(args, &prepared.program)? { LaneLayout::Shared } else { LaneLayout::PerQueue };
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
     announce(&run);
     let names: Vec<String> = run.ports.iter().map(|port| port.interface.clone()).collect();
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let lanes = std::mem::take(&mut run.lanes);
     let admin = if run.ports.iter().any(|port| port.stack.is_some()) { Admin::AtEnd } else { Admin::No };
     let ended = drive::drive(args, prepared, lanes, admin, links, || run.detach())?;
-    ended.report(args, Some(balance(run.accounts.frames())))
+    ended.report(args, Some(balance(run.frame_audit.frames())))
 }
 
 /// Has the interfaces of a run, and those that `--redirect` names, be targets by the kernel's numbers for them, too; what `--redirect`
@@ -144,9 +144,9 @@ fn announce(run: &AfXdp) {
 }
 
 /// Whether every frame is accounted for.
-fn balance(frames: Frames) -> Balance {
-    let Frames { all, home, receiving, sending } = frames;
-    Balance { all, free: home, receiving, sending, missing: frames.rest(), ..Balance::default() }
+fn balance(frames: FrameCounts) -> Balance {
+    let FrameCounts { total, free, rx, tx } = frames;
+    Balance { all: total, free, receiving: rx, sending: tx, missing: frames.in_batches(), ..Balance::default() }
 }
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {

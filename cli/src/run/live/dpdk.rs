@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, Packets, PassTo, PortSpec, Splitting, Written};
+use portcullis::io::dpdk::{
+    self, Dpdk, DpdkError, HeaderSplit, MbufCounts, Mempool, Options, PassTarget, PortSpec, WrittenCaptures,
+};
 
 use super::Needs;
 use super::drive::{self, Prepared};
@@ -49,7 +51,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Warns of captures that will not be read to their ends.
 pub fn tell_of_damage(options: &Options) {
-    dpdk::damage(options).iter().for_each(|damage| out::warn(&damage.to_string()));
+    dpdk::find_damaged_captures(options)
+        .iter()
+        .for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
 }
 
 /// What it means that ports cannot be had.
@@ -62,7 +66,7 @@ pub fn failure(error: DpdkError) -> Failure {
 }
 
 /// Whether captures have all packets that were sent to them.
-fn check(written: &[Written]) -> Result<(), Failure> {
+fn check(written: &[WrittenCaptures]) -> Result<(), Failure> {
     let wrong: Vec<String> = written.iter().filter_map(|written| written.check().err()).collect();
     wrong.iter().for_each(|what| out::error(what));
     if wrong.is_empty() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
@@ -131,7 +135,7 @@ fn announce(run: &Dpdk, options: &Options) {
         out::note(&format!("GPU {name}, number {} of DPDK: {place}", gpu.number));
     }
     let copied =
-        run.info.iter().filter(|port| port.splitting == Some(Splitting::Copy)).map(|port| port.driver.as_str());
+        run.info.iter().filter(|port| port.splitting == Some(HeaderSplit::Software)).map(|port| port.driver.as_str());
     let copied: BTreeSet<&str> = copied.collect();
     if !copied.is_empty() {
         let drivers = Vec::from_iter(copied).join(", ");
@@ -139,8 +143,8 @@ fn announce(run: &Dpdk, options: &Options) {
     }
     match &options.pass_to {
         None => out::note("packets that pass have nowhere to go (--pass-to): they are counted, and dropped"),
-        Some(PassTo::Port(port)) => out::note(&format!("packets that pass go out of {port}")),
-        Some(PassTo::Tap(interface) | PassTo::VirtioUser(interface)) => out::note(&format!(
+        Some(PassTarget::Port(port)) => out::note(&format!("packets that pass go out of {port}")),
+        Some(PassTarget::Tap(interface) | PassTarget::VirtioUser(interface)) => out::note(&format!(
             "packets that pass go into the kernel at {interface}, and what it sends there goes out of {}",
             run.info[0].name
         )),
@@ -148,9 +152,9 @@ fn announce(run: &Dpdk, options: &Options) {
 }
 
 /// Whether all memory of packets is accounted for.
-pub fn balance(Packets { all, home, kept }: Packets) -> Balance {
-    let missing = all as isize - (home + kept) as isize;
-    Balance { all, free: home, receiving: kept, missing, ..Balance::default() }
+pub fn balance(MbufCounts { total, free, kept_by_driver }: MbufCounts) -> Balance {
+    let missing = total as isize - (free + kept_by_driver) as isize;
+    Balance { all: total, free, receiving: kept_by_driver, missing, ..Balance::default() }
 }
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {

@@ -28,7 +28,7 @@ use portcullis::packet::Room;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::pipeline::Broadcasts;
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
-use portcullis::pipeline::live::links::Links;
+use portcullis::pipeline::live::link_monitor::LinkMonitor;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::program::{Program, facts::Window};
 
@@ -62,7 +62,7 @@ impl Needs {
         let facts = program.facts();
         Needs {
             room: if any || facts.changes_length { Room::Both } else { Room::None },
-            metadata: any || facts.uses_metadata || Broadcasts::need_ports(program),
+            metadata: any || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
             writes: if any { Window::WholePacket } else { facts.writes },
         }
     }
@@ -70,7 +70,7 @@ impl Needs {
     /// Whether packets may change.
     #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
     pub fn rewrites(&self) -> bool {
-        self.room == Room::Both || self.writes.reach() > 0
+        self.room == Room::Both || self.writes.max_bytes() > 0
     }
 }
 
@@ -90,7 +90,7 @@ fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
 /// Refuses filters whose packets go to several ports, where nothing copies packets.
 #[cfg(all(target_os = "linux", any(feature = "nfqueue", feature = "dpdk")))]
 fn refuse_copies(option: &str, program: &Program) -> Result<(), Failure> {
-    match Broadcasts::of(program) {
+    match Broadcasts::from_program(program) {
         None => Ok(()),
         Some(_) => {
             let what =
@@ -102,8 +102,8 @@ fn refuse_copies(option: &str, program: &Program) -> Result<(), Failure> {
 
 /// Tells of links until it is dropped. Whoever cannot be told of them has his packets all the same.
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
-fn links<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Option<Links> {
-    Links::watch(interfaces).inspect_err(|error| out::warn(&error.to_string())).ok()
+fn links<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Option<LinkMonitor> {
+    LinkMonitor::watch(interfaces).inspect_err(|error| out::warn(&error.to_string())).ok()
 }
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]

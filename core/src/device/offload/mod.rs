@@ -15,7 +15,7 @@ use super::pace::Pace;
 use super::plan::{self, Layout, Needs, Piece};
 use super::planner::{Plan, TransferCosts};
 use super::{CancelToken, Clock, DeviceError, DeviceKind, LoadOptions, Stages, SubmitError, Transfer, check_batch};
-use crate::map::upkeep::Upkeep;
+use crate::map::compactor::MapCompactor;
 use crate::packet::{Batch, BatchError, Descriptor, gather};
 use crate::program::Program;
 
@@ -62,7 +62,7 @@ pub struct Offload<L: Launcher> {
     cancel: CancelToken,
     effects: Effects,
     needs: Needs,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
     /// Packets of one flow that a launch may have.
     longest: usize,
     pace: Pace,
@@ -117,7 +117,7 @@ impl<L: Launcher> Offload<L> {
             cancel: options.cancel.clone(),
             effects,
             needs: Needs::of_program(program),
-            upkeep: Upkeep::new(program),
+            compactor: MapCompactor::new(program),
             longest: longest(kind, program, effects.size, work),
             pace: Pace::new(kind, program, effects.size, work),
             idle: Vec::new(),
@@ -292,13 +292,13 @@ impl<L: Launcher> Offload<L> {
 
     /// Sees to the maps before a batch of so many packets, where that is due.
     fn keep_up(&mut self, packets: usize) -> Result<(), DeviceError> {
-        let Some(mut upkeep) = self.upkeep.take() else { return Ok(()) };
-        let kept = if upkeep.is_due(packets) {
-            self.finish_all().and_then(|()| upkeep.look(packets, &mut Words { session: self }))
+        let Some(mut compactor) = self.compactor.take() else { return Ok(()) };
+        let kept = if compactor.needs_compaction(packets) {
+            self.finish_all().and_then(|()| compactor.compact_if_needed(packets, &mut Words { session: self }))
         } else {
             Ok(())
         };
-        self.upkeep = Some(upkeep);
+        self.compactor = Some(compactor);
         kept
     }
 
@@ -361,7 +361,7 @@ impl<L: Launcher> Offload<L> {
         }
         let bytes = piece.bytes.end - piece.bytes.start;
         if copied && bytes > 0 {
-            let window = if self.effects.moves_ends { u32::MAX } else { self.program.facts().writes.reach() };
+            let window = if self.effects.moves_ends { u32::MAX } else { self.program.facts().writes.max_bytes() };
             self.launcher.changed(bytes, buffers, &mut |from| {
                 if plan.layout == Layout::Rows {
                     let stride = gather::stride(plan.needs.window);

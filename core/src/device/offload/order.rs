@@ -8,9 +8,9 @@
 use std::cmp::Reverse;
 
 use crate::device::DeviceKind;
-use crate::map::Call;
-use crate::map::declare::MAX_VALUE;
-use crate::map::layout::PROBES;
+use crate::map::MapFunction;
+use crate::map::declaration::MAX_VALUE_WORDS;
+use crate::map::layout::MAX_PROBES;
 use crate::packet::Descriptor;
 use crate::program::prelude::Intrinsic;
 use crate::program::{FLOW_BITS, Program};
@@ -23,7 +23,7 @@ const LANE: u64 = 1 << 27;
 const SOFTWARE_ROUNDS: u64 = 65_000;
 
 /// Rounds of a search in a map at most, and of what is done where it ends.
-const SEARCH: u64 = PROBES as u64 + MAX_VALUE as u64 + 8;
+const SEARCH: u64 = MAX_PROBES as u64 + MAX_VALUE_WORDS as u64 + 8;
 
 /// Packets of one run that a launch may have: a lane takes them one after the other. `size` is the number of expressions
 /// of a kernel for the program, `work` as [`super::super::pace`] has it.
@@ -31,8 +31,11 @@ pub(super) fn longest(kind: DeviceKind, program: &Program, size: u64, work: u64)
     let rounds = u64::from(program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel())) + 1;
     let by_work = LANE / rounds.saturating_mul(size.max(1)).saturating_add(work);
     let by_rounds = if kind == DeviceKind::Software {
-        let searches = program.calls(|intrinsic| {
-            matches!(intrinsic, Intrinsic::Map { call: Call::Find | Call::Insert | Call::Remove, .. })
+        let searches = program.max_calls(|intrinsic| {
+            matches!(
+                intrinsic,
+                Intrinsic::Map { call: MapFunction::Find | MapFunction::Insert | MapFunction::Remove, .. }
+            )
         });
         SOFTWARE_ROUNDS / searches.saturating_mul(SEARCH).saturating_add(rounds)
     } else {

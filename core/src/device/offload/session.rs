@@ -45,8 +45,8 @@ impl<L: Launcher> Session for Offload<L> {
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         check_map_words(&self.program, map, at, words.len())?;
         self.finish_all()?;
-        if let Some(upkeep) = &mut self.upkeep {
-            upkeep.changed();
+        if let Some(compactor) = &mut self.compactor {
+            compactor.invalidate();
         }
         if words.is_empty() { Ok(()) } else { self.launcher.write_map(map, at, words) }
     }

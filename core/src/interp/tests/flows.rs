@@ -25,7 +25,7 @@ const C: &str = "
 
 /// The numbers of the packets' flows; `None` of one that is ABORTED.
 fn numbers(program: &Program, packets: &[Vec<u8>]) -> Vec<Option<u32>> {
-    let flows = Arc::new(program.flows().expect("the filter has flows"));
+    let flows = Arc::new(program.flow_program().expect("the filter has flows"));
     assert!(!flows.has_flows() && flows.maps().is_empty());
     let mut session = Interp::new().load(&flows, &LoadOptions::default()).unwrap();
     let done = session.run(Batch::from_packets(packets).unwrap()).unwrap();
@@ -60,5 +60,5 @@ fn flows_have_fuel_of_their_own() {
 
 #[test]
 fn filters_without_flows_have_none() {
-    assert!(program("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }", 100).flows().is_none());
+    assert!(program("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }", 100).flow_program().is_none());
 }

@@ -178,7 +178,7 @@ mod tests {
     use super::super::{Graph, structure, within};
     use super::*;
     use crate::interp::Interpreter;
-    use crate::lang::{FILTER, Source, prelude};
+    use crate::lang::{FILTER_FUNCTION, Source, prelude};
     use crate::packet::{Metadata, Verdict};
     use crate::program::{DEFAULT_FUEL, Program, ProgramOptions};
 
@@ -218,7 +218,7 @@ mod tests {
         let mut module = prelude::module(&[], "");
         let types = Types::of(&mut module);
         let mut b = Builder::default();
-        b.function.name = Some(FILTER.to_owned());
+        b.function.name = Some(FILTER_FUNCTION.to_owned());
         b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
         b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
         let state = b.local(Some("state"), types.u32);

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::ty::{CKind, CMember, CType};
+use super::ctype::{CKind, CMember, CType};
 use super::{bits_of, number_of};
 use crate::lang::xdp::object::btf::Encoding;
 

@@ -66,7 +66,7 @@ fn types_that_say_too_much_are_none() {
     // Variables over each other: as many as may be have names for their parts.
     let hundred = CType::of(&long, 4).expect("a type");
     let section = CType::section("data", 400, (0..100).map(|_| ("v".to_owned(), 0, hundred.clone())));
-    let letters: usize = leaves(&section, "").iter().map(|leaf| leaf.name.len()).sum();
+    let letters: usize = scalar_fields(&section, "").iter().map(|leaf| leaf.name.len()).sum();
     assert!((1 << 21..1 << 23).contains(&letters), "{letters}");
 }
 
@@ -78,8 +78,8 @@ fn arrays_are_named_from_the_outermost_dimension() {
     assert_eq!((ty.name.as_str(), ty.size), ("int[2][3]", 24));
     let bytes: Vec<u8> = (1..=6_i32).flat_map(|number| (-number).to_le_bytes()).collect();
     assert_eq!(json(&ty, &bytes), "[[-1,-2,-3],[-4,-5,-6]]");
-    assert_eq!(find(&ty, "[1][2]").map(|place| place.text(&bytes)), Ok("-6".into()));
-    assert_eq!(Place::whole(&ty).text(&bytes), "[[-1, -2, -3], [-4, -5, -6]]");
+    assert_eq!(resolve_path(&ty, "[1][2]").map(|place| place.text(&bytes)), Ok("-6".into()));
+    assert_eq!(FieldLocation::whole(&ty).text(&bytes), "[[-1, -2, -3], [-4, -5, -6]]");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn names_with_dots_are_found_as_a_whole() {
             ("b.c.d".to_owned(), 16, CType::unknown(4)),
         ],
     );
-    let at = |path: &str| find(&ty, path).map(|place| place.at);
+    let at = |path: &str| resolve_path(&ty, path).map(|place| place.at);
     assert_eq!([at(".a"), at(".a.x"), at(".a.loc"), at(".a.loc[2]"), at(".b.c.d")], [0, 4, 8, 10, 16].map(Ok));
     assert!(at(".b.c").unwrap_err().contains("no member `b`"), "{:?}", at(".b.c"));
     let whole = |name: &str| find_member(&ty, name).map(|place| place.at);
@@ -107,7 +107,7 @@ fn names_with_dots_are_found_as_a_whole() {
 fn how_many_bytes_are_expected_is_what_is_shown() {
     let said = |size| {
         let ty = CType::unknown(size);
-        put(&Place::whole(&ty), "zz", Style::People, &mut vec![0; size as usize]).unwrap_err()
+        parse_into(&FieldLocation::whole(&ty), "zz", NumberStyle::Human, &mut vec![0; size as usize]).unwrap_err()
     };
     assert!(said(6).ends_with("expected 6 bytes in hexadecimal, as 1a:1a:1a:1a:1a:1a"), "{}", said(6));
     assert!(said(24).ends_with("expected 24 bytes in hexadecimal, as 1a:1a:1a:1a:1a:1a:… to the last"), "{}", said(24));
@@ -131,9 +131,10 @@ fn what_is_put_somewhere_is_there_and_nowhere_else() {
     let ty = mixed();
     let put_all = |cells: [&str; 3]| {
         let mut bytes = vec![0; 12];
-        let all = leaves(&ty, "value");
+        let all = scalar_fields(&ty, "value");
         for (leaf, text) in all.iter().zip(cells) {
-            put(&leaf.place(), text, Style::People, &mut bytes).map_err(|what| format!("{} {what}", leaf.name))?;
+            parse_into(&leaf.place(), text, NumberStyle::Human, &mut bytes)
+                .map_err(|what| format!("{} {what}", leaf.name))?;
         }
         let texts: Vec<String> = all.iter().map(|leaf| leaf.text(&bytes)).collect();
         Ok::<_, String>((bytes, texts.join(" ")))
@@ -142,7 +143,7 @@ fn what_is_put_somewhere_is_there_and_nowhere_else() {
     assert_eq!(bytes, [0xfe, 0xff, 0xff, 0xff, 0b1000_0000, b'a', b'b', b'c', 0, 0, 0, 0]);
     assert_eq!(texts, "-2 -16 abc");
     assert_eq!(json(&ty, &bytes), r#"{"count":-2,"bits":"0x10","name":"abc"}"#);
-    assert_eq!(Place::whole(&ty).text(&bytes), "{count: -2, bits: -16, name: abc}");
+    assert_eq!(FieldLocation::whole(&ty).text(&bytes), "{count: -2, bits: -16, name: abc}");
     // What is no text, or would not come back as one, is bytes.
     for text in ["ff:00:01:02:03:04", "61:00:62:00:00:00", "20:61:00:00:00:00", "23:61:00:00:00:00", "abcdef"] {
         let shown = if text == "abcdef" { "61:62:63:64:65:66" } else { text };
@@ -169,17 +170,17 @@ fn of_several_processors_numbers_are_summed_up() {
         bytes
     };
     let all = [value(5, 0, b"\0\0\0\0\0\0"), value(-7, 3, b"ab\0\0\0\0"), value(i32::MAX, 4, b"cd\0\0\0\0")];
-    let sum = summed(&leaves(&ty, "value"), ty.size, &all);
+    let sum = sum_per_cpu(&scalar_fields(&ty, "value"), ty.size, &all);
     assert_eq!(sum, value(i32::MAX - 2, 3, b"ab\0\0\0\0"));
-    assert_eq!(summed(&leaves(&ty, "value"), ty.size, &[]), vec![0; 12]);
+    assert_eq!(sum_per_cpu(&scalar_fields(&ty, "value"), ty.size, &[]), vec![0; 12]);
     // What is too short, from who knows where, is none.
-    assert_eq!(summed(&leaves(&ty, "value"), ty.size, &[vec![1, 2]]), vec![0; 12]);
+    assert_eq!(sum_per_cpu(&scalar_fields(&ty, "value"), ty.size, &[vec![1, 2]]), vec![0; 12]);
 }
 
 #[test]
 fn names_and_texts_are_quoted_in_either_form() {
     let section = CType::section("a\"b", 4, [("x,\n".to_owned(), 0, CType::unknown(4))]);
-    let typed = Typed {
+    let typed = TypeInfo {
         name: "m".into(),
         map_type: "array".into(),
         map_type_number: 2,
@@ -187,7 +188,7 @@ fn names_and_texts_are_quoted_in_either_form() {
         value: section,
         constant: false,
     };
-    let map = Declaration { typed: Some(Arc::new(typed)), ..Declaration::new("m", Kind::Array, 1, 1, 1) };
+    let map = Declaration { typed: Some(Arc::new(typed)), ..Declaration::new("m", MapKind::Array, 1, 1, 1) };
     let dumped = |format| {
         let mut out = Vec::new();
         dump_rows(&map, [Row { key: vec![0], value: vec![7] }], format, &mut out).expect("memory has room");
@@ -200,7 +201,7 @@ fn names_and_texts_are_quoted_in_either_form() {
 #[test]
 fn prefixes_lose_what_is_behind_their_length() {
     let trie = |kind, key: u32, bytes: u32| {
-        let typed = Typed {
+        let typed = TypeInfo {
             name: "t".into(),
             map_type: "lpm_trie".into(),
             map_type_number: 11,
@@ -212,11 +213,11 @@ fn prefixes_lose_what_is_behind_their_length() {
         Declaration { typed, ..Declaration::new("t", kind, key, 1, 4) }
     };
     let kernel = [12, 0, 0, 0, 10, 0xff, 0xff, 0xff];
-    let lpm = trie(Kind::Lpm, 1, 8);
+    let lpm = trie(MapKind::Lpm, 1, 8);
     assert_eq!(lpm.key_from_bytes(&kernel), [0x0af0_0000, 12]);
     assert_eq!(lpm.key_bytes(&[0x0af0_0000, 12]), [12, 0, 0, 0, 10, 0xf0, 0, 0]);
     // As a hash the bytes are as the kernel has them.
-    let hash = trie(Kind::Hash, 2, 8);
+    let hash = trie(MapKind::Hash, 2, 8);
     assert_eq!(hash.key_from_bytes(&kernel), [12, 0x0000_f00a]);
     assert_eq!(hash.key_bytes(&[12, 0x0000_f00a]), [12, 0, 0, 0, 10, 0xf0, 0, 0]);
     let check =

@@ -20,7 +20,7 @@ fn after(program: &Program, lowering: Lowering) -> Program {
     after.module = lowered.module;
     after.info = lowered.info;
     after.filter = lowered.filter;
-    after.machinery = lowered.machinery;
+    after.internals = lowered.internals;
     after.intrinsics = lowered.intrinsics;
     after.prelude = lowered.prelude;
     after
@@ -41,7 +41,7 @@ impl Pair {
         let interpreter =
             |program: Program| Interpreter::new(&Arc::new(program)).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let after = after(&program, lowering);
-        let speculates = lowering.speculate || lowering.lanes;
+        let speculates = lowering.if_convert || lowering.if_convert_all;
         Pair { speculates, text: text.into(), before: interpreter(program), after: interpreter(after) }
     }
 

@@ -7,12 +7,12 @@ fn compile(text: &str) -> Result<Program, Diagnostics> {
     wgsl::compile(&Source::new("f", text), &ProgramOptions::default())
 }
 
-/// Expects `text` to be refused, with an error at `place` (line:column; `-` for none) whose message
+/// Expects `text` to be refused, with an error at `text_range` (line:column; `-` for none) whose message
 /// holds `words`.
-fn refused(text: &str, place: &str, words: &str) {
+fn refused(text: &str, text_range: &str, words: &str) {
     let Err(errors) = compile(text) else { panic!("accepted: {text}") };
     let lines = errors.to_string();
-    let expected = if place == "-" { "f: ".to_owned() } else { format!("f:{place}: ") };
+    let expected = if text_range == "-" { "f: ".to_owned() } else { format!("f:{text_range}: ") };
     assert!(
         lines.lines().any(|line| line.strip_prefix(&expected).is_some_and(|message| message.contains(words))),
         "{text}\nwanted {expected}...{words}\ngot {lines}"
@@ -26,8 +26,8 @@ fn with(body: &str, declarations: &str) -> String {
 }
 
 /// Expects a filter with these statements to be refused.
-fn body_refused(body: &str, place: &str, words: &str) {
-    refused(&with(body, ""), place, words);
+fn body_refused(body: &str, text_range: &str, words: &str) {
+    refused(&with(body, ""), text_range, words);
 }
 
 fn accepted(text: &str) {
@@ -53,7 +53,7 @@ fn the_filter_has_its_signature() {
 
 #[test]
 fn the_packet_is_opaque() {
-    for (body, place) in [
+    for (body, text_range) in [
         ("let a = pkt + 1u;", "2:9"),
         ("if pkt == 0u { return 1u; }", "2:4"),
         ("var a = pkt;", "2:1"),
@@ -71,7 +71,7 @@ fn the_packet_is_opaque() {
         ("let a = ~pkt;", "2:9"),
         ("let a = -i32(pkt);", "2:10"),
     ] {
-        body_refused(body, place, "only be handed on");
+        body_refused(body, text_range, "only be handed on");
     }
     accepted(&with("let p = pkt; let a = load_u8(p, 0u); _ = pkt;", ""));
 }
@@ -97,7 +97,7 @@ fn the_packet_goes_through_helpers_and_nothing_else_does() {
 
 #[test]
 fn what_concerns_other_invocations_is_refused() {
-    for (body, place, words) in [
+    for (body, text_range, words) in [
         ("workgroupBarrier();", "2:1", "barriers"),
         ("storageBarrier();", "2:1", "barriers"),
         ("textureBarrier();", "2:1", "barriers"),
@@ -108,13 +108,13 @@ fn what_concerns_other_invocations_is_refused() {
         ("let a = quadSwapX(1u);", "2:9", "subgroup operations"),
         ("discard;", "2:1", "`discard`"),
     ] {
-        body_refused(body, place, words);
+        body_refused(body, text_range, words);
     }
 }
 
 #[test]
 fn resources_are_refused() {
-    for (declaration, place, words) in [
+    for (declaration, text_range, words) in [
         ("@group(0) @binding(3) var<storage, read_write> b: array<u32>;", "5:48", "resources"),
         ("@group(2) @binding(0) var<uniform> b: vec4<u32>;", "5:36", "resources"),
         ("var<storage> b: u32;", "5:14", "resources"),
@@ -128,7 +128,7 @@ fn resources_are_refused() {
         ("fn f(p: ptr<workgroup, u32>) {}", "5:4", "its own variables"),
         ("fn f(p: ptr<storage, u32>) {}", "5:4", "its own variables"),
     ] {
-        refused(&with("", declaration), place, words);
+        refused(&with("", declaration), text_range, words);
     }
     body_refused("let n = arrayLength(&b);", "2:22", "no definition in scope");
 }
@@ -193,7 +193,7 @@ fn types_nest_and_parameters_count_as_wgsl_says() {
 
 #[test]
 fn what_nagas_validator_refuses_is_said_in_wgsl() {
-    for (body, place, words) in [
+    for (body, text_range, words) in [
         ("return 1i;", "2:8", "returned is `i32`, declared is `u32`"),
         ("let a: u32 = true;", "2:5", "expected to be `u32`, but got `bool`"),
         ("let a = load_u8(pkt);", "2:9", "`load_u8` takes 2 arguments, given are 1"),
@@ -205,12 +205,12 @@ fn what_nagas_validator_refuses_is_said_in_wgsl() {
         ("switch pkt_len(pkt) { case 1 {} }", "2:1", "missing a `default` case"),
         ("break;", "2:1", "outside of a `loop`"),
     ] {
-        refused(&with(body, "struct S { a: u32 }"), place, words);
+        refused(&with(body, "struct S { a: u32 }"), text_range, words);
     }
     refused("fn xdp_filter(pkt: u32) -> u32 { if pkt_len(pkt) > 1 { return 1u; } }", "1:4", "without returning");
     refused(&with("f();", "fn f() { f(); }"), "5:4", "recurs");
-    assert_eq!(super::explain::in_plain_words("The [12] is a[b] of [3]"), "the is a[b] of");
-    assert_eq!(super::explain::in_plain_words("RHS [x [1"), "RHS [x [1");
+    assert_eq!(super::explain::plain_message("The [12] is a[b] of [3]"), "the is a[b] of");
+    assert_eq!(super::explain::plain_message("RHS [x [1"), "RHS [x [1");
 }
 
 #[test]

@@ -161,10 +161,10 @@ impl Checker<'_> {
         if converted.iter().any(|argument| argument.ty == Type::Wrong) {
             return wrong(span);
         }
-        if name == crate::lang::FILTER {
+        if name == crate::lang::FILTER_FUNCTION {
             return self.wrong(span, "the filter calls itself", "it is called once for each packet, by the device");
         }
-        if name == crate::lang::FLOW {
+        if name == crate::lang::FLOW_FUNCTION {
             let note = "it is called before the filter, by the device: a helper can be called from both";
             return self.wrong(span, "a packet's flow is not for the filter to ask", note);
         }

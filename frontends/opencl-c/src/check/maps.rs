@@ -7,7 +7,7 @@ use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::library;
 use crate::lang::opencl_c::tree::{Expr, ExprKind};
 use crate::lang::opencl_c::types::{BOOL, Scalar, Type, UINT};
-use crate::map::{self, Call, Declaration};
+use crate::map::{self, Declaration, MapFunction};
 use crate::program::prelude::Intrinsic;
 
 /// Of what is there with maps only.
@@ -15,8 +15,15 @@ pub(super) const NO_MAPS: &str =
     "it is there when the filter declares maps, in lines such as `//! map flows: hash key=4 value=6 entries=1024`";
 
 /// Every end that the names of maps' functions have.
-const CALLS: [Call; 7] =
-    [Call::Find, Call::Insert, Call::Remove, Call::Read, Call::Write, Call::Add, Call::CompareExchange];
+const CALLS: [MapFunction; 7] = [
+    MapFunction::Find,
+    MapFunction::Insert,
+    MapFunction::Remove,
+    MapFunction::Read,
+    MapFunction::Write,
+    MapFunction::Add,
+    MapFunction::CompareExchange,
+];
 
 /// The name of the map whose function this would be.
 fn map_of(name: &str) -> Option<&str> {
@@ -45,16 +52,16 @@ impl Checker<'_> {
     }
 
     /// A call of one of a map's functions.
-    pub(super) fn map_call(&mut self, name: &str, map: u32, call: Call, given: Vec<Expr>, span: Span) -> Expr {
+    pub(super) fn map_call(&mut self, name: &str, map: u32, call: MapFunction, given: Vec<Expr>, span: Span) -> Expr {
         let (numbers, result) = match call {
-            Call::Find | Call::Insert => (0, UINT),
-            Call::Remove => (0, BOOL),
-            Call::Read => (2, UINT),
-            Call::Write => (3, Type::Void),
-            Call::Add => (3, UINT),
-            Call::CompareExchange => (4, UINT),
-            Call::Count => (2, Type::Void),
-            Call::Change(change) => (2 + change.parameters().len(), UINT),
+            MapFunction::Find | MapFunction::Insert => (0, UINT),
+            MapFunction::Remove => (0, BOOL),
+            MapFunction::Read => (2, UINT),
+            MapFunction::Write => (3, Type::Void),
+            MapFunction::Add => (3, UINT),
+            MapFunction::CompareExchange => (4, UINT),
+            MapFunction::Count => (2, Type::Void),
+            MapFunction::Atomic(change) => (2 + change.parameters().len(), UINT),
         };
         if !self.count(name, if numbers == 0 { 1 } else { numbers }, &given, span) {
             return wrong(span);

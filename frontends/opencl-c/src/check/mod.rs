@@ -28,7 +28,7 @@ use super::library;
 use super::token::{Name, Names};
 use super::tree::{Expr, ExprKind, Filter, Function, FunctionId, Local, LocalId, Table, TableId};
 use super::types::{Scalar, Structs, Type};
-use crate::lang::{FILTER, FLOW};
+use crate::lang::{FILTER_FUNCTION, FLOW_FUNCTION};
 use crate::map::Declaration;
 
 /// Checks a text. `None` where something is wrong; what, is in `errors`.
@@ -154,10 +154,10 @@ impl Checker<'_> {
     }
 
     fn filter(&mut self) -> Option<FunctionId> {
-        let note = format!("a filter is `uint {FILTER}(__global uchar *pkt, uint len)`");
-        let Some(at) = self.functions.iter().position(|f| f.name == FILTER) else {
+        let note = format!("a filter is `uint {FILTER_FUNCTION}(__global uchar *pkt, uint len)`");
+        let Some(at) = self.functions.iter().position(|f| f.name == FILTER_FUNCTION) else {
             if self.errors.is_empty() {
-                self.errors.whole(format!("there is no function `{FILTER}`"), &note);
+                self.errors.whole(format!("there is no function `{FILTER_FUNCTION}`"), &note);
             }
             return None;
         };
@@ -166,8 +166,8 @@ impl Checker<'_> {
 
     /// The function that says which flow a packet belongs to, where there is one.
     fn flow(&mut self) -> Option<FunctionId> {
-        let at = self.functions.iter().position(|f| f.name == FLOW)?;
-        self.of_packets(at, &format!("a packet's flow is `uint {FLOW}(__global uchar *pkt, uint len)`"))
+        let at = self.functions.iter().position(|f| f.name == FLOW_FUNCTION)?;
+        self.of_packets(at, &format!("a packet's flow is `uint {FLOW_FUNCTION}(__global uchar *pkt, uint len)`"))
     }
 
     /// A function that is called with a packet and its length, and is refused otherwise.

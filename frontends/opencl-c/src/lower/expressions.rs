@@ -11,7 +11,7 @@ use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, Place};
 use crate::lang::opencl_c::types::{Scalar, Type};
 use crate::program::MAX_EXPRESSIONS;
-use crate::program::prelude::{Intrinsic, Order};
+use crate::program::prelude::{ByteOrder, Intrinsic};
 
 /// How much may be evaluated where it might not be needed, to spare a branch.
 const CHEAP: u32 = 12;
@@ -271,7 +271,7 @@ impl Scope<'_, '_> {
         {
             let value = self.value(inner)?;
             let at = self.offset(*at, *plus);
-            let order = Order::Big;
+            let order = ByteOrder::Big;
             self.prelude(Intrinsic::Store { size: scalar.size(), order }, vec![at, value]);
             return Ok(Given::Value(self.swap(value, scalar)));
         }
@@ -300,7 +300,7 @@ impl Scope<'_, '_> {
         {
             if let Spot::Packet(at, plus) = spot {
                 let at = self.offset(at, plus);
-                let order = Order::Big;
+                let order = ByteOrder::Big;
                 return Ok(self.prelude(Intrinsic::Load { size: scalar.size(), order }, vec![at]));
             }
             let Given::Value(value) = self.read(&spot, ty, argument.span)? else { return Err(Stop) };

@@ -12,7 +12,7 @@ use crate::ir::builder::Value;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{Expr, ExprKind};
 use crate::lang::opencl_c::types::{Scalar, Type, UINT};
-use crate::map::{Call, Declaration};
+use crate::map::{Declaration, MapFunction};
 
 /// A scalar of a key, and the byte of the key that it begins at.
 struct Part {
@@ -23,7 +23,7 @@ struct Part {
 
 impl Scope<'_, '_> {
     /// A call of one of a map's functions.
-    pub(super) fn map_call(&mut self, map: u32, call: Call, arguments: &[Expr], span: Span) -> Result<Value> {
+    pub(super) fn map_call(&mut self, map: u32, call: MapFunction, arguments: &[Expr], span: Span) -> Result<Value> {
         let maps = self.l.maps;
         let map = &maps[map as usize];
         let mut values = Vec::with_capacity(arguments.len());

@@ -9,7 +9,7 @@ use super::{Result, Stop};
 use crate::ir::builder::Value;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::types::{Scalar, Type};
-use crate::program::prelude::{Intrinsic, Order};
+use crate::program::prelude::{ByteOrder, Intrinsic};
 
 /// Scalars of a structure that goes in or out of the packet at once.
 const MAX_SCALARS: u32 = 1_024;
@@ -161,7 +161,7 @@ impl Scope<'_, '_> {
             let value = self.helper("load_le64", true, vec![at]);
             return self.convert(value, Scalar::ULong, scalar, None);
         }
-        let value = self.prelude(Intrinsic::Load { size: scalar.size(), order: Order::Little }, vec![at]);
+        let value = self.prelude(Intrinsic::Load { size: scalar.size(), order: ByteOrder::Little }, vec![at]);
         match scalar {
             Scalar::Float => self.b.cast(value, ScalarKind::Float, None),
             Scalar::Bool => self.convert(value, Scalar::UChar, scalar, None),
@@ -183,6 +183,6 @@ impl Scope<'_, '_> {
             Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Bool => self.b.cast(value, ScalarKind::Uint, Some(4)),
             _ => value,
         };
-        self.prelude(Intrinsic::Store { size: scalar.size(), order: Order::Little }, vec![at, value]);
+        self.prelude(Intrinsic::Store { size: scalar.size(), order: ByteOrder::Little }, vec![at, value]);
     }
 }

@@ -8,7 +8,7 @@ use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::lexer;
 use crate::lang::opencl_c::token::Punctuator;
 use crate::lang::{Diagnostic, Source};
-use crate::map::declare::{Comments, directives};
+use crate::map::declaration::{CommentSyntax, map_directives};
 
 /// The prelude's header. The prelude is there without it.
 const PRELUDE: &str = "portcullis.h";
@@ -90,7 +90,7 @@ impl Preprocessor<'_> {
 
     /// Refuses maps that an included file declares: a filter's maps are to be seen where it is.
     fn no_maps(&mut self, file: FileId) -> Result<(), Stop> {
-        for place in directives(self.files.text(file), Comments::C) {
+        for place in map_directives(self.files.text(file), CommentSyntax::C) {
             let span = Span { file, start: place.start as u32, end: place.end as u32 };
             let error = Diagnostic::new("an included file declares a map").at(self.files.range(span), "");
             let filter = self.files.name(FileId::FILTER);

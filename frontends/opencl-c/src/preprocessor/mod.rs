@@ -32,7 +32,7 @@ use super::token::{Name, Names, Punctuator, Token, TokenKind};
 use crate::diagnostics::short;
 use crate::lang::{Diagnostic, Diagnostics, Source};
 use crate::map::Declaration;
-use crate::map::declare::{Comments, declarations};
+use crate::map::declaration::{CommentSyntax, declarations};
 use crate::program::Parameter;
 
 use define::Macro;
@@ -225,7 +225,7 @@ impl<'a> Preprocessor<'a> {
 
     /// Reads the comments that declare maps. They are about the text as it is written, whatever conditionals say.
     fn declare_maps(&mut self) -> Result<(), Stop> {
-        match declarations(self.files.text(FileId::FILTER), Comments::C) {
+        match declarations(self.files.text(FileId::FILTER), CommentSyntax::C) {
             Ok(maps) => self.maps = maps,
             Err(errors) => errors.into_iter().try_for_each(|error| self.report(error))?,
         }

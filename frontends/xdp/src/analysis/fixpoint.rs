@@ -643,7 +643,7 @@ impl<'a, 'o> Finding<'a, 'o> {
             let called = (it.code == CALL && it.src == call::HELPER).then_some(it.imm as u32);
             let place = match called {
                 Some(helper::TAIL_CALL) => Some(Place::Tail(at as u32, 0)),
-                Some(helper::MAP_LOOKUP_ELEM) if walk.is_of_maps() => Some(Place::Inner(at as u32, 0)),
+                Some(helper::MAP_LOOKUP_ELEM) if walk.is_map_of_maps() => Some(Place::Inner(at as u32, 0)),
                 Some(helper::FOR_EACH_MAP_ELEM) => {
                     for_each_map_elem::begin(&mut walk)?;
                     Some(Place::Each(at as u32))

@@ -71,7 +71,7 @@ pub struct Interface {
 
 /// All that is known of where packets go.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tables {
+pub struct RoutingTables {
     /// Routes; of those to one prefix in one table, with the same type of service and metric, the first counts.
     pub routes: Vec<Route>,
     /// Who is on which link.
@@ -86,7 +86,7 @@ type Prefix = (u128, u8);
 /// A map's entry: the words of its key, and those of its value.
 pub type Row = (Vec<u32>, Vec<u32>);
 
-impl Tables {
+impl RoutingTables {
     /// What they are in a filter's maps: by the map's number, its entries, of which no key comes twice.
     pub fn rows(&self, maps: &Maps) -> Vec<(usize, Vec<Row>)> {
         let mut others = Others::default();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     /// The interfaces of the routes that are tried for a prefix.
-    fn tried(tables: &Tables, prefix: &[u32]) -> Vec<u32> {
+    fn tried(tables: &RoutingTables, prefix: &[u32]) -> Vec<u32> {
         let maps = Maps { v4: Some(0), v6: Some(1), others: Some(2), ..Maps::default() };
         let rows = tables.rows(&maps);
         let find = |map: usize, key: &[u32]| rows[map].1.iter().find(|row| row.0 == key).map(|row| row.1.clone());
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_comes_first_and_shorter_ones_behind_it() {
-        let tables = Tables {
+        let tables = RoutingTables {
             routes: vec![
                 route("0.0.0.0/0", MAIN, 1, 0),
                 route("10.0.0.0/8", MAIN, 2, 20),
@@ -254,7 +254,7 @@ mod tests {
                 route("10.1.0.1/32", LOCAL, 5, 0),
                 route("11.0.0.0/8", DEFAULT, 6, 0),
             ],
-            ..Tables::default()
+            ..RoutingTables::default()
         };
         assert_eq!(tried(&tables, &[0, 0]), [1]);
         assert_eq!(tried(&tables, &[0x0a00_0000, 8]), [3, 2, 1]);
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_local_table_of_ipv6_comes_before_the_main_one() {
-        let tables = Tables {
+        let tables = RoutingTables {
             routes: vec![
                 route("2001:db8::/32", LOCAL, 1, 0),
                 route("2001:db8:1::/48", MAIN, 2, 0),
@@ -273,7 +273,7 @@ mod tests {
                 route("ff00::/8", LOCAL, 3, 0),
                 route("::1/128", LOCAL, 3, 0),
             ],
-            ..Tables::default()
+            ..RoutingTables::default()
         };
         assert_eq!(tried(&tables, &[0x2001_0db8, 0x0001_0000, 0, 0, 48]), [1, 2]);
         let maps = Maps { v6: Some(0), ..Maps::default() };
@@ -284,7 +284,7 @@ mod tests {
     fn equal_ends_are_kept_once() {
         let mut routes = vec![route("0.0.0.0/0", MAIN, 1, 0)];
         routes.extend((0..200).map(|n| route(&format!("10.0.{n}.0/24"), MAIN, 2, 0)));
-        let tables = Tables { routes, ..Tables::default() };
+        let tables = RoutingTables { routes, ..RoutingTables::default() };
         let maps = Maps { v4: Some(0), others: Some(1), ..Maps::default() };
         let rows = tables.rows(&maps);
         assert_eq!((rows[0].1.len(), rows[1].1.len()), (201, 1));

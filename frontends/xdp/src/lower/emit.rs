@@ -10,7 +10,7 @@ use naga::{
 use crate::ir::builder::{Builder, Value};
 use crate::ir::structure::emit::{Blocks, Types, emit};
 use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::FILTER;
+use crate::lang::FILTER_FUNCTION;
 use crate::lang::xdp::analysis::domain::state::{ASLEEP, STACK_WORDS, STACKS, Ty};
 use crate::lang::xdp::analysis::fixpoint::{End, Flow};
 use crate::lang::xdp::decode::maps::MapInfo;
@@ -42,7 +42,7 @@ pub(crate) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &
     let functions = module.functions.iter();
     let named: HashMap<String, _> = functions.filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
     let counts = named.get(&format!("{TRAPS}_add")).copied();
-    let (mut builder, packet) = of_packet(if counts.is_some() { PROGRAM } else { FILTER }, types);
+    let (mut builder, packet) = of_packet(if counts.is_some() { PROGRAM } else { FILTER_FUNCTION }, types);
     let b = &mut builder;
     let frame = memory(module, types, STACK_WORDS as u32);
     let records = flow.shared.events.records().iter();
@@ -87,7 +87,7 @@ fn of_packet(name: &str, types: Types) -> (Builder, Value) {
 
 /// The filter of a program that traps: counts where it did, at one place for all of them, and aborts the packet.
 fn counted(program: Handle<Function>, counts: Handle<Function>, types: Types) -> Function {
-    let (mut builder, packet) = of_packet(FILTER, types);
+    let (mut builder, packet) = of_packet(FILTER_FUNCTION, types);
     let b = &mut builder;
     let verdict = b.call(program, vec![packet], true).expect("it gives a verdict");
     let mask = b.u32(TRAPPED);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::model::hold::{Held, compiled, hold};
-use super::model::{Code, Instruction, MapOf, op};
+use super::model::compare::{Comparison, compare, compile};
+use super::model::{Code, Instruction, MapSpec, op};
 use super::{EXIT, VALUE, code, held_to_the_model};
 use crate::device::{Device, LoadOptions};
 use crate::interp::Interp;
@@ -26,8 +26,8 @@ fn refused(instructions: &[Instruction], why: &str) {
 #[track_caller]
 fn refused_with(instructions: &[Instruction], functions: &[usize], why: &str) {
     let code = Code { functions: functions.to_vec(), ..code(instructions) };
-    match hold(&code, &[vec![0; 64]]) {
-        Ok(Held::Refused(said)) => assert!(said.contains(why), "{said}"),
+    match compare(&code, &[vec![0; 64]]) {
+        Ok(Comparison::Refused(said)) => assert!(said.contains(why), "{said}"),
         other => panic!("{other:?}"),
     }
 }
@@ -204,10 +204,10 @@ fn maps_of_targets_have_sizes_that_targets_have() {
         EXIT,
     ];
     for (ty, key, value) in [(25, 4, 0), (25, 8, 4), (14, 4, 12)] {
-        let maps = vec![MapOf { ty, key, value, entries: 4 }];
+        let maps = vec![MapSpec { ty, key, value, entries: 4 }];
         let code = Code { instructions: instructions.to_vec(), functions: vec![0], maps };
-        match hold(&code, &[vec![0; 64]]) {
-            Ok(Held::Refused(said)) => assert!(said.contains("which a map of type"), "{said}"),
+        match compare(&code, &[vec![0; 64]]) {
+            Ok(Comparison::Refused(said)) => assert!(said.contains("which a map of type"), "{said}"),
             other => panic!("{ty}, {key}, {value}: {other:?}"),
         }
     }
@@ -313,7 +313,7 @@ fn what_was_read_through_is_not_null() {
     ];
     let firsts = FIRSTS.into_iter().filter(|first| first[0] & 1 == 1).collect::<Vec<_>>();
     check(&with(&rest), &firsts);
-    let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
+    let program = compile(&code(&with(&rest))).expect("it is the same as the model");
     let traps = &program.object().expect("it is of an object").traps;
     assert_eq!(traps.iter().map(|trap| trap.reason).collect::<Vec<_>>(), ["the pointer is NULL"]);
     assert_eq!(ran(&program, &[0; 32]), Verdict::Aborted);
@@ -343,7 +343,7 @@ fn pointers_to_the_stack_of_a_function_that_has_returned() {
     let main = [op(0xbf, 1, 10, 0, 0), op(0x07, 1, 0, 0, -16), op(0x7a, 1, 0, 0, 3), call];
     let read = [op(0x79, 0, 0, 0, 0), EXIT];
     let code = Code { functions: vec![0, 6], ..code(&[&main[..], &read, &[op(0xbf, 0, 1, 0, 0), EXIT]].concat()) };
-    assert_eq!(hold(&code, &[vec![0; 64]]), Ok(Held::Same(1, None)));
+    assert_eq!(compare(&code, &[vec![0; 64]]), Ok(Comparison::Same(1, None)));
 }
 
 /// A loop that fills the stack below a pointer that is kept there, and ends where a counter is a number: where it stores is
@@ -377,7 +377,7 @@ fn loops_that_end_at_a_number_store_where_they_do() {
             op(0xb7, 0, 0, 0, 2),
         ];
         check(&with(&rest), &FIRSTS);
-        let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
+        let program = compile(&code(&with(&rest))).expect("it is the same as the model");
         let traps = &program.object().expect("it is of an object").traps;
         // Below zero numbers are large ones here, and what goes there is anything.
         assert!(traps.is_empty() || last == -1, "{store:#x} {first} {last} {step}: {traps:?}");
@@ -402,7 +402,7 @@ fn kept_pointers_that_a_store_may_hit() {
         ];
         let firsts = [0, 1, 7, 8, 48, 55].map(|at| [at, 0, 0, 0, 0, 0, 0, 0]);
         check(&with(&rest), &firsts);
-        let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
+        let program = compile(&code(&with(&rest))).expect("it is the same as the model");
         let traps: Vec<_> =
             program.object().expect("it is of an object").traps.iter().map(|trap| trap.reason).collect();
         assert_eq!(traps, ["a spilled pointer would be overwritten"]);
@@ -440,7 +440,7 @@ fn changes_of_a_value_are_no_rounds() {
         let last = [op(0xb7, 0, 0, 0, 2), EXIT];
         let instructions = [&VALUE[..], &first, &change, &last].concat();
         check(&instructions, &FIRSTS[..1]);
-        let program = compiled(&code(&instructions)).expect("it is the same as the model");
+        let program = compile(&code(&instructions)).expect("it is the same as the model");
         assert_eq!(program.facts().max_iterations, Some(0), "{change:?}");
         assert!(!program.maps()[0].read_only, "{change:?}");
     }

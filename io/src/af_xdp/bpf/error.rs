@@ -37,7 +37,7 @@ pub enum BpfError {
         /// The program's number, where it can be had.
         program: Option<u32>,
         /// The process that has attached it, where it can be found.
-        holder: Option<crate::live::Holder>,
+        holder: Option<crate::live::OwnerProcess>,
     },
     /// The driver takes no program in native mode.
     #[error(
@@ -72,7 +72,7 @@ pub enum BpfError {
         "this kernel cannot hand frames on to an interface: it needs tcx programs (Linux 6.6; not with XDP in SKB \
          mode) or CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED"
     )]
-    NoWayBack,
+    NoReinjection,
     /// The verifier does not take the program: a mistake of ours.
     #[error("{what}: the kernel's verifier refuses the program ({error}); please report this:\n{}", tail(.log))]
     Refused {

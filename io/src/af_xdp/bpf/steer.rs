@@ -1,4 +1,4 @@
-//! The program that carries out a [`Steer`]: a parser of headers that knows what it looks for.
+//! The program that carries out a [`Steering`]: a parser of headers that knows what it looks for.
 //!
 //! What is taken and what is not is said in [`rules`](crate::af_xdp::rules). The kernel's verifier has to see that no
 //! byte outside the frame is read: before every load from the frame there is a comparison with its end.
@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 
 use super::asm::{Assembler, Label};
 use super::insn::{Cond, Insn, Reg, Size};
-use crate::af_xdp::rules::{MAX_EXTENSION_HEADERS, Rule, Steer, Transport};
+use crate::af_xdp::rules::{MAX_EXTENSION_HEADERS, Rule, Steering, Transport};
 
 // EtherTypes, include/uapi/linux/if_ether.h.
 const ETH_P_IP: u16 = 0x0800;
@@ -60,12 +60,12 @@ pub enum Take {
 }
 
 /// The program, of type XDP.
-pub fn program(steer: &Steer, take: Take) -> Vec<Insn> {
+pub fn program(steer: &Steering, take: Take) -> Vec<Insn> {
     let mut asm = Assembler::default();
     let labels = Labels { take: asm.label(), pass: asm.label() };
     let mut generator = Generator { asm, labels, wanted: &Wanted::of(steer) };
     generator.asm.mov(CONTEXT, Reg::R1);
-    if *steer != Steer::All {
+    if *steer != Steering::All {
         generator.frame();
     }
     generator.ends(steer, take)
@@ -79,12 +79,12 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    fn of(steer: &'a Steer) -> Wanted<'a> {
+    fn of(steer: &'a Steering) -> Wanted<'a> {
         let mut wanted = Wanted { ethertypes: BTreeSet::new(), protocols: BTreeSet::new(), ports: BTreeMap::new() };
         match steer {
-            Steer::Default => wanted.ethertypes.extend([ETH_P_IP, ETH_P_IPV6]),
-            Steer::All => {}
-            Steer::Only(rules) => rules.as_slice().iter().for_each(|rule| wanted.add(rule)),
+            Steering::Default => wanted.ethertypes.extend([ETH_P_IP, ETH_P_IPV6]),
+            Steering::All => {}
+            Steering::Only(rules) => rules.as_slice().iter().for_each(|rule| wanted.add(rule)),
         }
         wanted
     }
@@ -290,10 +290,10 @@ impl Generator<'_> {
     }
 
     /// The two ways in which the program ends. What comes here undecided stays with the kernel.
-    fn ends(mut self, steer: &Steer, take: Take) -> Vec<Insn> {
+    fn ends(mut self, steer: &Steering, take: Take) -> Vec<Insn> {
         const XDP_PASS: i32 = libbpf_sys::XDP_PASS as i32;
         // Code that nothing leads to is refused.
-        if *steer != Steer::All {
+        if *steer != Steering::All {
             self.asm.place(self.labels.pass);
             self.asm.mov(RESULT, XDP_PASS);
             self.asm.exit();

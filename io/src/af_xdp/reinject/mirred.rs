@@ -36,13 +36,13 @@ impl Drop for Mirred {
 /// As [`attach`](super::attach).
 ///
 /// # Errors
-/// [`BpfError::NoWayBack`] where the kernel lacks a part of it; other ones tell what to do.
+/// [`BpfError::NoReinjection`] where the kernel lacks a part of it; other ones tell what to do.
 pub fn attach(from: u32, to: u32) -> Result<Mirred, BpfError> {
     let (from_name, to_name) = names(from, to)?;
     let failed = |what: &str, error: io::Error| match error.raw_os_error() {
         Some(libc::ENODEV) => BpfError::NoInterface { interface: format!("{from_name} or {to_name}") },
         // A kind of qdisc, of filter or of action that it does not know.
-        Some(libc::ENOENT | libc::EOPNOTSUPP) => BpfError::NoWayBack,
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => BpfError::NoReinjection,
         _ => BpfError::new(format!("from {from_name} to {to_name}: {what}"), error),
     };
     let mut netlink = Netlink::open(0).map_err(|error| failed("a netlink socket", error))?;

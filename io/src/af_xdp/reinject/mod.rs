@@ -42,7 +42,7 @@ impl Reinjection {
 /// nothing else of it: it may get the second's MAC address.
 ///
 /// # Errors
-/// [`BpfError::NoWayBack`] where the kernel has neither way; other ones tell what to do.
+/// [`BpfError::NoReinjection`] where the kernel has neither way; other ones tell what to do.
 pub fn attach(from: u32, to: u32, mode: Mode) -> Result<Reinjection, BpfError> {
     if mode == Mode::Native {
         match tcx::attach(from, to) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_dpdk_sys as sys;
 
-use super::ledger::{Holdings, Ledger};
+use super::ledger::{GpuMemoryUsage, Ledger};
 
 /// What there is of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub trait GpuDriver: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// What is missing for it.
-    fn reached_by_cards(&self) -> Result<(), DriverError> {
+    fn check_nic_access(&self) -> Result<(), DriverError> {
         Ok(())
     }
 
@@ -171,12 +171,12 @@ impl Registration {
         Registration { driver, page, state: Mutex::default() }
     }
 
-    pub fn reached_by_cards(&self) -> Result<(), DriverError> {
-        self.driver.reached_by_cards()
+    pub fn check_nic_access(&self) -> Result<(), DriverError> {
+        self.driver.check_nic_access()
     }
 
-    pub fn holdings(&self) -> Holdings {
-        self.with(|state| state.ledger.holdings())
+    pub fn memory_usage(&self) -> GpuMemoryUsage {
+        self.with(|state| state.ledger.memory_usage())
     }
 
     /// What the ledger has now, to compare with later ([`Registration::undo`]).

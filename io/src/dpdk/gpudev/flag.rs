@@ -9,22 +9,22 @@ use crate::dpdk::error::DpdkError;
 
 /// A number of 32 bits in the host's memory that a GPU sees as well, for either to tell the other something: 0 at first.
 #[derive(Debug)]
-pub struct Flag {
+pub struct CommFlag {
     gpu: Arc<Gpu>,
     flag: sys::rte_gpu_comm_flag,
 }
 
 // SAFETY: the number is read and written whole, whoever does it.
-unsafe impl Send for Flag {}
+unsafe impl Send for CommFlag {}
 // SAFETY: as above.
-unsafe impl Sync for Flag {}
+unsafe impl Sync for CommFlag {}
 
-impl Flag {
+impl CommFlag {
     /// A new one.
     ///
     /// # Errors
     /// [`DpdkError::Gpu`]: the GPU is not shown the memory.
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Flag, DpdkError> {
+    pub fn new(gpu: &Arc<Gpu>) -> Result<CommFlag, DpdkError> {
         let flag = gpu.whole(
             || {
                 let mut flag = sys::rte_gpu_comm_flag::default();
@@ -36,7 +36,7 @@ impl Flag {
             },
             |_| None,
         )?;
-        Ok(Flag { gpu: gpu.clone(), flag })
+        Ok(CommFlag { gpu: gpu.clone(), flag })
     }
 
     /// Writes it.
@@ -62,7 +62,7 @@ impl Flag {
     }
 }
 
-impl Drop for Flag {
+impl Drop for CommFlag {
     fn drop(&mut self) {
         // SAFETY: it is there, and nobody has it any more.
         self.gpu.alone(|| unsafe { sys::rte_gpu_comm_destroy_flag(&raw mut self.flag) });

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portcullis_dpdk_sys as sys;
 
 use super::driver::{GpuDriver, GpuProperties, Registration};
-use super::ledger::{Holdings, Ledger};
+use super::ledger::{GpuMemoryUsage, Ledger};
 use crate::dpdk::eal::{Eal, release, version};
 use crate::dpdk::error::{DpdkError, last, negative};
 use crate::dpdk::spec;
@@ -158,8 +158,8 @@ impl Gpu {
     }
 
     /// What this process has of it; `None` for DPDK's own driver, which does not tell.
-    pub fn holdings(&self) -> Option<Holdings> {
-        self.registration.as_ref().map(|registration| registration.holdings())
+    pub fn memory_usage(&self) -> Option<GpuMemoryUsage> {
+        self.registration.as_ref().map(|registration| registration.memory_usage())
     }
 
     /// Waits until what network cards have written to its memory is there for it.
@@ -173,7 +173,7 @@ impl Gpu {
 
     /// Refuses a GPU whose memory network cards do not reach, as far as its driver knows.
     pub(super) fn check_cards(&self) -> Result<(), DpdkError> {
-        let known = self.registration.as_ref().map_or(Ok(()), |it| it.reached_by_cards());
+        let known = self.registration.as_ref().map_or(Ok(()), |it| it.check_nic_access());
         known.map_err(|missing| DpdkError::NoGpuDirect { missing: missing.to_string() })
     }
 

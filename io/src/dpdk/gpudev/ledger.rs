@@ -6,7 +6,7 @@ use super::driver::Block;
 
 /// How much a GPU holds for this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Holdings {
+pub struct GpuMemoryUsage {
     /// Pieces of its own memory.
     pub blocks: usize,
     /// Bytes of them.
@@ -27,8 +27,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub fn holdings(&self) -> Holdings {
-        Holdings {
+    pub fn memory_usage(&self) -> GpuMemoryUsage {
+        GpuMemoryUsage {
             blocks: self.blocks.len(),
             bytes: self.blocks.values().map(|block| block.size).sum(),
             registered: self.registered.len(),
@@ -116,6 +116,6 @@ mod tests {
         }
         assert!(ledger.free(4096).is_some() && ledger.free(4096).is_none());
         assert!(!ledger.has(4096, 1));
-        assert_eq!(ledger.holdings(), Holdings { blocks: 1, bytes: 4096, ..Holdings::default() });
+        assert_eq!(ledger.memory_usage(), GpuMemoryUsage { blocks: 1, bytes: 4096, ..GpuMemoryUsage::default() });
     }
 }

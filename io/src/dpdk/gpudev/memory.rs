@@ -120,7 +120,7 @@ impl Drop for CpuMapping {
 }
 
 /// Memory of the host's that a GPU is shown, for as long as this is there.
-pub struct Registered {
+pub struct RegisteredMemory {
     gpu: Arc<Gpu>,
     start: NonNull<u8>,
     /// Whose memory it is.
@@ -129,17 +129,17 @@ pub struct Registered {
 }
 
 // SAFETY: it shows memory to a GPU; nobody looks at it by this.
-unsafe impl Send for Registered {}
+unsafe impl Send for RegisteredMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Registered {}
+unsafe impl Sync for RegisteredMemory {}
 
-impl std::fmt::Debug for Registered {
+impl std::fmt::Debug for RegisteredMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Registered").field("gpu", &self.gpu).field("start", &self.start).finish()
     }
 }
 
-impl Registered {
+impl RegisteredMemory {
     /// Shows a GPU so many bytes.
     ///
     /// # Errors
@@ -152,14 +152,14 @@ impl Registered {
         start: NonNull<u8>,
         bytes: usize,
         owner: Box<dyn Any + Send + Sync>,
-    ) -> Result<Registered, DpdkError> {
+    ) -> Result<RegisteredMemory, DpdkError> {
         let what = format!("showing it {bytes} bytes of the host's memory");
         gpu.alone(|| {
             // SAFETY: by the caller's promise.
             let result = unsafe { sys::rte_gpu_mem_register(gpu.number(), bytes, start.as_ptr().cast()) };
             gpu.check(&what, result)
         })?;
-        Ok(Registered { gpu: gpu.clone(), start, owner })
+        Ok(RegisteredMemory { gpu: gpu.clone(), start, owner })
     }
 
     /// Where the GPU finds the first byte.
@@ -168,7 +168,7 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         // SAFETY: it is registered, and its owner is there.
         self.gpu.alone(|| unsafe { sys::rte_gpu_mem_unregister(self.gpu.number(), self.start.as_ptr().cast()) });

@@ -22,9 +22,9 @@ mod tests;
 
 pub(super) use buffers::{Buffers, Writers};
 pub use driver::{Block, DriverError, GpuDriver, GpuProperties};
-pub use flag::Flag;
+pub use flag::CommFlag;
 pub use gpu::{Gpu, GpuInfo, GpuSpec, Mempool};
-pub use ledger::Holdings;
+pub use ledger::GpuMemoryUsage;
 pub(super) use list::{CommList, Ready};
-pub use memory::{CpuMapping, GpuMemory, Registered};
-pub use software::Software;
+pub use memory::{CpuMapping, GpuMemory, RegisteredMemory};
+pub use software::SoftwareGpu;

@@ -16,7 +16,7 @@ const GARBAGE: u8 = 0xa5;
 
 /// A GPU's driver without a GPU: it gives memory of the host's.
 #[derive(Debug)]
-pub struct Software {
+pub struct SoftwareGpu {
     /// Bytes that there are in all.
     memory: usize,
     is_apart: bool,
@@ -34,26 +34,26 @@ struct State {
     files: BTreeMap<u64, File>,
 }
 
-impl Software {
+impl SoftwareGpu {
     /// With so many bytes, which the host reaches where the GPU has them.
-    pub fn new(memory: usize) -> Software {
-        Software { memory, is_apart: false, maps: true, most_registered: usize::MAX, state: Mutex::default() }
+    pub fn new(memory: usize) -> SoftwareGpu {
+        SoftwareGpu { memory, is_apart: false, maps: true, most_registered: usize::MAX, state: Mutex::default() }
     }
 
     /// Like a GPU of its own: where the GPU has memory, the host finds nothing that it could read or write, and reaches it by mappings
     /// alone ([`CpuMapping`](super::CpuMapping)), at other addresses.
-    pub fn apart(self) -> Software {
-        Software { is_apart: true, ..self }
+    pub fn with_separate_memory(self) -> SoftwareGpu {
+        SoftwareGpu { is_apart: true, ..self }
     }
 
     /// Like a GPU whose memory the host cannot be made to reach.
-    pub fn without_mappings(self) -> Software {
-        Software { maps: false, ..self }
+    pub fn without_mappings(self) -> SoftwareGpu {
+        SoftwareGpu { maps: false, ..self }
     }
 
     /// Like a GPU that refuses to be shown memory of the host's, beyond so many pieces.
-    pub fn registering(self, most: usize) -> Software {
-        Software { most_registered: most, ..self }
+    pub fn with_registration_limit(self, most: usize) -> SoftwareGpu {
+        SoftwareGpu { most_registered: most, ..self }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -61,7 +61,7 @@ impl Software {
     }
 }
 
-impl GpuDriver for Software {
+impl GpuDriver for SoftwareGpu {
     fn properties(&self) -> GpuProperties {
         let device = self.is_apart.then(|| "software".to_owned());
         GpuProperties {

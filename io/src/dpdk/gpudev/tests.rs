@@ -21,12 +21,12 @@ fn open(driver: impl GpuDriver + 'static) -> Arc<Gpu> {
     Gpu::open(eal(), &GpuSpec::Driver(Arc::new(driver))).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn software() -> Software {
-    Software::new(64 << 20)
+fn software() -> SoftwareGpu {
+    SoftwareGpu::new(64 << 20)
 }
 
-fn nothing() -> Option<Holdings> {
-    Some(Holdings::default())
+fn nothing() -> Option<GpuMemoryUsage> {
+    Some(GpuMemoryUsage::default())
 }
 
 #[test]
@@ -46,20 +46,20 @@ fn a_driver_of_this_process_is_one_of_dpdks_gpus_until_nobody_has_it() {
 
 #[test]
 fn memory_is_given_back_and_no_more_than_there_is() {
-    let gpu = open(Software::new(4 * PAGE));
+    let gpu = open(SoftwareGpu::new(4 * PAGE));
     let memory = GpuMemory::new(&gpu, 2 * PAGE + 1).unwrap();
     assert_eq!((memory.len(), memory.address() % PAGE as u64), (3 * PAGE, 0));
-    assert_eq!(gpu.holdings(), Some(Holdings { blocks: 1, bytes: 3 * PAGE, ..Holdings::default() }));
+    assert_eq!(gpu.memory_usage(), Some(GpuMemoryUsage { blocks: 1, bytes: 3 * PAGE, ..GpuMemoryUsage::default() }));
     let error = GpuMemory::new(&gpu, 2 * PAGE).unwrap_err().to_string();
     assert!(error.starts_with("software: ") && error.contains("no memory for 131072 bytes"), "{error}");
     drop(memory);
-    assert_eq!(gpu.holdings(), nothing());
+    assert_eq!(gpu.memory_usage(), nothing());
     GpuMemory::new(&gpu, 4 * PAGE).unwrap();
 }
 
 #[test]
 fn the_host_reaches_memory_by_a_mapping() {
-    for driver in [software(), software().apart()] {
+    for driver in [software(), software().with_separate_memory()] {
         let gpu = open(driver);
         let memory = Arc::new(GpuMemory::new(&gpu, PAGE).unwrap());
         let mapping = CpuMapping::new(&memory).unwrap();
@@ -69,7 +69,7 @@ fn the_host_reaches_memory_by_a_mapping() {
         let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.view().as_ptr(), memory.len()) };
         bytes.fill(7);
         assert!(CpuMapping::new(&memory).unwrap_err().to_string().contains("mapped already"));
-        assert_eq!(gpu.holdings().unwrap().mapped, 1);
+        assert_eq!(gpu.memory_usage().unwrap().mapped, 1);
         drop(mapping);
         // Another view of the same bytes.
         let mapping = CpuMapping::new(&memory).unwrap();
@@ -77,7 +77,7 @@ fn the_host_reaches_memory_by_a_mapping() {
         assert_eq!(unsafe { *mapping.view().as_ptr().add(PAGE - 1) }, 7);
         drop(mapping);
         drop(memory);
-        assert_eq!(gpu.holdings(), nothing());
+        assert_eq!(gpu.memory_usage(), nothing());
     }
     let gpu = open(software().without_mappings());
     let memory = Arc::new(GpuMemory::new(&gpu, PAGE).unwrap());
@@ -87,62 +87,62 @@ fn the_host_reaches_memory_by_a_mapping() {
 
 #[test]
 fn the_hosts_memory_is_shown_until_it_is_dropped() {
-    let gpu = open(software().registering(1));
+    let gpu = open(software().with_registration_limit(1));
     let show = |bytes: Box<[u8; 4096]>| {
         let start = NonNull::from(&*bytes).cast();
         // SAFETY: the box has so many bytes, and is the owner.
-        unsafe { Registered::new(&gpu, start, 4096, bytes) }
+        unsafe { RegisteredMemory::new(&gpu, start, 4096, bytes) }
     };
     let shown = show(Box::new([0; 4096])).unwrap();
-    assert_eq!(gpu.holdings().unwrap().registered, 1);
+    assert_eq!(gpu.memory_usage().unwrap().registered, 1);
     let error = show(Box::new([0; 4096])).unwrap_err().to_string();
     assert!(error.contains("is shown no more memory"), "{error}");
     drop(shown);
-    assert_eq!(gpu.holdings(), nothing());
+    assert_eq!(gpu.memory_usage(), nothing());
     show(Box::new([0; 4096])).unwrap();
 }
 
 #[test]
 fn a_flag_is_seen_where_the_gpu_has_it() {
     let gpu = open(software());
-    let flag = Flag::new(&gpu).unwrap();
-    assert_eq!((flag.get(), gpu.holdings().unwrap().registered), (0, 1));
+    let flag = CommFlag::new(&gpu).unwrap();
+    assert_eq!((flag.get(), gpu.memory_usage().unwrap().registered), (0, 1));
     flag.set(0xdead_beef);
     // SAFETY: the GPU's memory is the host's.
     assert_eq!((flag.get(), unsafe { *(flag.address() as *const u32) }), (0xdead_beef, 0xdead_beef));
     drop(flag);
-    assert_eq!(gpu.holdings(), nothing());
-    let refusing = open(software().registering(0));
-    assert!(Flag::new(&refusing).unwrap_err().to_string().contains("is shown no more memory"));
-    assert_eq!(refusing.holdings(), nothing());
+    assert_eq!(gpu.memory_usage(), nothing());
+    let refusing = open(software().with_registration_limit(0));
+    assert!(CommFlag::new(&refusing).unwrap_err().to_string().contains("is shown no more memory"));
+    assert_eq!(refusing.memory_usage(), nothing());
 }
 
 #[test]
 fn a_list_that_cannot_be_made_leaves_nothing_behind() {
     // The list, and for each item its packets; and states, where they are not in memory of the GPU.
     for most in 0..5 {
-        let gpu = open(software().registering(most));
+        let gpu = open(software().with_registration_limit(most));
         let error = CommList::new(&gpu, 8, 0, false).unwrap_err().to_string();
         assert!(error.contains("a communication list of 8 items"), "{error}");
-        assert_eq!(gpu.holdings(), nothing(), "{most}");
+        assert_eq!(gpu.memory_usage(), nothing(), "{most}");
     }
     let gpu = open(software());
     assert!(matches!(CommList::new(&gpu, 0, 0, false), Err(DpdkError::Gpu { .. })));
-    assert_eq!(gpu.holdings(), nothing());
+    assert_eq!(gpu.memory_usage(), nothing());
 }
 
 #[test]
 fn states_are_in_memory_of_the_gpu_where_the_host_reaches_it() {
     for (driver, blocks, mapped, registered) in
-        [(software(), 1, 1, 9), (software().apart(), 1, 1, 9), (software().without_mappings(), 0, 0, 10)]
+        [(software(), 1, 1, 9), (software().with_separate_memory(), 1, 1, 9), (software().without_mappings(), 0, 0, 10)]
     {
         let gpu = open(driver);
         let list = CommList::new(&gpu, 8, 0, false).unwrap();
-        let holdings = gpu.holdings().unwrap();
-        assert_eq!((holdings.blocks, holdings.mapped, holdings.registered), (blocks, mapped, registered));
+        let memory_usage = gpu.memory_usage().unwrap();
+        assert_eq!((memory_usage.blocks, memory_usage.mapped, memory_usage.registered), (blocks, mapped, registered));
         assert_eq!(list.free(), 8);
         drop(list);
-        assert_eq!(gpu.holdings(), nothing());
+        assert_eq!(gpu.memory_usage(), nothing());
     }
 }
 
@@ -179,7 +179,7 @@ impl GpuDriver for Broken {
         unreachable!("nothing was mapped")
     }
 
-    fn reached_by_cards(&self) -> Result<(), DriverError> {
+    fn check_nic_access(&self) -> Result<(), DriverError> {
         Err(DriverError::Unsupported("no module".into()))
     }
 
@@ -194,7 +194,7 @@ fn a_driver_that_fails_or_panics_is_an_error() {
     let error = GpuMemory::new(&gpu, 1).unwrap_err().to_string();
     assert!(error.contains("its driver has panicked"), "{error}");
     assert!(gpu.barrier().unwrap_err().to_string().contains("it is asleep"));
-    assert!(Flag::new(&gpu).unwrap_err().to_string().contains("the cable is loose"));
+    assert!(CommFlag::new(&gpu).unwrap_err().to_string().contains("the cable is loose"));
     let error = gpu.check_cards().unwrap_err().to_string();
     assert!(error.contains("no module") && error.contains("--mempool host"), "{error}");
     // DPDK's own functions with what the driver has never given.
@@ -275,7 +275,7 @@ fn an_item_goes_from_free_to_ready_to_done_to_free() {
     let (all, home) = memory.count();
     assert_eq!(all, home, "a packet is missing");
     drop(memory);
-    assert_eq!(gpu.holdings(), nothing());
+    assert_eq!(gpu.memory_usage(), nothing());
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn processor() -> Writers {
 
 #[test]
 fn a_list_says_where_the_gpu_has_packets() {
-    let gpu = open(software().apart());
+    let gpu = open(software().with_separate_memory());
     let memory = Memory::new(eal(), 1024, &Place::Gpu(gpu.clone()), &processor(), None).unwrap();
     let (view, host) = (memory.span.device_view().unwrap().clone(), memory.span.as_ptr() as u64);
     assert_ne!(view.address, host);
@@ -336,7 +336,7 @@ fn a_list_says_where_the_gpu_has_packets() {
 
 #[test]
 fn memory_for_cards_is_where_the_gpu_has_it_and_nobody_else() {
-    let gpu = open(software().apart().without_mappings());
+    let gpu = open(software().with_separate_memory().without_mappings());
     // Nothing can be read or written there: whoever did would end the process.
     let memory = Memory::new(eal(), 2048, &Place::Gpu(gpu.clone()), &Writers::Cards, None).unwrap();
     let view = memory.span.device_view().unwrap().clone();
@@ -352,5 +352,5 @@ fn memory_for_cards_is_where_the_gpu_has_it_and_nobody_else() {
     assert!(split.span.is_on_host() && split.buffers().is_some_and(|buffers| !buffers.is_on_host()));
     assert_eq!(split.count(), (2048, 2048));
     drop((memory, split));
-    assert_eq!(gpu.holdings(), nothing());
+    assert_eq!(gpu.memory_usage(), nothing());
 }

@@ -23,9 +23,9 @@
 //!   pseudo-header has another address).
 
 mod crc32c;
-mod left;
+mod partial;
 
-pub use left::{is_left, leave_datagram};
+pub use partial::{is_partial, restore_partial_udp};
 
 /// EtherTypes: IEEE 802 Numbers (IANA).
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];

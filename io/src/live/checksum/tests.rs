@@ -1,6 +1,6 @@
 //! Against a model that does not sum as the code does: one's complement sums are numbers modulo 65,535.
 
-use super::{complete, complete_packet, is_left, leave_datagram};
+use super::{complete, complete_packet, is_partial, restore_partial_udp};
 use crate::synth::{Random, hostile};
 
 const TCP: u8 = 6;
@@ -352,18 +352,18 @@ fn what_was_left_is_known_and_can_be_left_again() {
         made.set(partial);
         let before = made.frame.clone();
         let packet = &mut made.frame[made.packet..];
-        assert!(is_left(packet), "{round}");
+        assert!(is_partial(packet), "{round}");
         complete_packet(packet);
         let completed = packet.to_vec();
-        assert_eq!(is_left(packet), completed == before[made.packet..], "{round}: by chance only");
-        assert_eq!(leave_datagram(packet), made.protocol == UDP);
+        assert_eq!(is_partial(packet), completed == before[made.packet..], "{round}: by chance only");
+        assert_eq!(restore_partial_udp(packet), made.protocol == UDP);
         let wanted = if made.protocol == UDP { &before[made.packet..] } else { &completed[..] };
         assert_eq!(packet, wanted, "{round}");
         // No checksum is none to be left.
         if made.protocol == UDP {
             made.set(0);
             let none = made.frame.clone();
-            assert!(leave_datagram(&mut made.frame[made.packet..]));
+            assert!(restore_partial_udp(&mut made.frame[made.packet..]));
             assert_eq!(made.frame, none);
         }
     }
@@ -379,7 +379,7 @@ fn what_is_cut_off_is_not_left() {
         for length in 0..made.end - made.packet {
             let mut packet = made.frame[made.packet..made.packet + length].to_vec();
             let before = packet.clone();
-            assert!(!is_left(&packet) && !leave_datagram(&mut packet), "{length}");
+            assert!(!is_partial(&packet) && !restore_partial_udp(&mut packet), "{length}");
             assert_eq!(packet, before);
         }
     }

@@ -26,7 +26,7 @@ pub enum LinkError {
     },
     /// The kernel has no such interfaces.
     #[error("this kernel makes no {what}: {hint}")]
-    NotThere {
+    NotSupported {
         /// What was to be made.
         what: &'static str,
         /// What to do.

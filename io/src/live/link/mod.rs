@@ -1,9 +1,9 @@
 //! What a live run needs of network interfaces: their facts, ones of its own, and the way back into the kernel.
 //!
 //! - [`Interface`]: what the kernel says of an interface;
-//! - [`Watch`]: whether it is up, down or gone;
+//! - [`LinkWatch`]: whether it is up, down or gone;
 //! - `VethPair`, `Tap`: interfaces that a run with AF_XDP makes, and that go with it;
-//! - `Stack`: packets of such a run that pass, back into the kernel's stack.
+//! - `StackInjector`: packets of such a run that pass, back into the kernel's stack.
 //!
 //! All is done by rtnetlink(7), in the network namespace that the thread is in; nothing is asked of `/sys`, which shows the
 //! namespace in which it was mounted. The handful of messages is written in `netlink`: the crates for it describe all
@@ -31,9 +31,9 @@ pub(crate) use error::no_interface;
 pub use interface::Interface;
 pub(crate) use interface::interface_name;
 #[cfg(feature = "af-xdp")]
-pub use stack::{Entrance, JoinError, Kind, Stack, Way};
+pub use stack::{InjectionPoint, StackDelivery, StackDevice, StackError, StackInjector};
 #[cfg(feature = "af-xdp")]
 pub use tap::Tap;
 #[cfg(feature = "af-xdp")]
 pub use veth::VethPair;
-pub use watch::{State, Watch};
+pub use watch::{LinkState, LinkWatch};

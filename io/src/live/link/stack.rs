@@ -12,7 +12,7 @@ use crate::af_xdp::xdp::Mode;
 
 /// By what frames get back to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Kind {
+pub enum StackDevice {
     /// By a veth pair; by a TAP interface where the kernel makes no pairs.
     #[default]
     Auto,
@@ -24,7 +24,7 @@ pub enum Kind {
 
 /// Where frames are to be put.
 #[derive(Debug, Clone, Copy)]
-pub enum Entrance<'a> {
+pub enum InjectionPoint<'a> {
     /// They are sent at this interface.
     Veth(&'a Interface),
     /// They are written here.
@@ -34,20 +34,20 @@ pub enum Entrance<'a> {
 /// What becomes of them where they come out.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Way {
+pub enum StackDelivery {
     /// They are handed on to the interface that they are from, and the kernel sees them come in there.
-    HandedOn(Reinjection),
+    Redirected(Reinjection),
     /// They come in at an interface of the run's own. Sockets and routes find them; what asks for the interface they came in
     /// at sees that one: firewalls, sockets that are bound to an interface, IPv6 link-local addresses.
-    Beside,
+    Direct,
 }
 
-impl Way {
+impl StackDelivery {
     /// `tcx`, `mirred`, `beside`.
     pub fn name(&self) -> &'static str {
         match self {
-            Way::HandedOn(reinjection) => reinjection.name(),
-            Way::Beside => "beside",
+            StackDelivery::Redirected(reinjection) => reinjection.name(),
+            StackDelivery::Direct => "beside",
         }
     }
 }
@@ -60,11 +60,11 @@ const MOST_QUEUES: u32 = 64;
 
 /// Frames from an interface get back into the kernel's stack here. What it made is removed when it is dropped.
 ///
-/// A frame that is put into the entrance before [`Stack::join`] goes nowhere.
+/// A frame that is put into the entrance before [`StackInjector::connect`] goes nowhere.
 #[derive(Debug)]
-pub struct Stack {
+pub struct StackInjector {
     // In the order in which they go.
-    way: Option<Way>,
+    way: Option<StackDelivery>,
     made: Made,
     interface: Interface,
 }
@@ -75,25 +75,25 @@ enum Made {
     Tap(Tap),
 }
 
-impl Stack {
+impl StackInjector {
     /// Makes a way back for frames from an interface of this thread's network namespace, which the thread is to be in for
     /// all else, too, but for the end.
     ///
     /// # Errors
     /// [`LinkError`]: it needs CAP_NET_ADMIN.
-    pub fn open(interface: &str, kind: Kind) -> Result<Stack, LinkError> {
+    pub fn open(interface: &str, kind: StackDevice) -> Result<StackInjector, LinkError> {
         let interface = Interface::find(interface)?;
         let (mtu, queues) = (interface.mtu.saturating_add(TAGS), interface.receive_queues.clamp(1, MOST_QUEUES));
         let made = match kind {
-            Kind::Tap => Made::Tap(Tap::new()?),
-            Kind::Veth => Made::Veth(VethPair::new(mtu, queues)?),
-            Kind::Auto => match VethPair::new(mtu, queues) {
+            StackDevice::Tap => Made::Tap(Tap::new()?),
+            StackDevice::Veth => Made::Veth(VethPair::new(mtu, queues)?),
+            StackDevice::Auto => match VethPair::new(mtu, queues) {
                 Ok(pair) => Made::Veth(pair),
-                Err(LinkError::NotThere { .. }) => Made::Tap(Tap::new()?),
+                Err(LinkError::NotSupported { .. }) => Made::Tap(Tap::new()?),
                 Err(error) => return Err(error),
             },
         };
-        let mut stack = Stack { way: None, made, interface };
+        let mut stack = StackInjector { way: None, made, interface };
         let alias = format!("{ALIAS}: back into the kernel as from {}", stack.interface.name);
         let quiet = |links: &mut Links, end: &Interface| {
             links.set_alias(end, &alias)?;
@@ -117,10 +117,10 @@ impl Stack {
     }
 
     /// Where frames are to be put.
-    pub fn entrance(&self) -> Entrance<'_> {
+    pub fn injection_point(&self) -> InjectionPoint<'_> {
         match &self.made {
-            Made::Veth(pair) => Entrance::Veth(pair.near()),
-            Made::Tap(tap) => Entrance::Tap(tap),
+            Made::Veth(pair) => InjectionPoint::Veth(pair.near()),
+            Made::Tap(tap) => InjectionPoint::Tap(tap),
         }
     }
 
@@ -133,20 +133,20 @@ impl Stack {
     }
 
     /// What becomes of frames that come out.
-    pub fn way(&self) -> Option<&Way> {
+    pub fn delivery(&self) -> Option<&StackDelivery> {
         self.way.as_ref()
     }
 
     /// Has what comes out handed on to the interface, whose XDP program runs in this mode; or, where the kernel cannot do
-    /// that, come in beside it ([`Stack::join_beside`]).
+    /// that, come in beside it ([`StackInjector::connect_direct`]).
     ///
     /// # Errors
-    /// [`JoinError`] tells what to do.
-    pub fn join(&mut self, mode: Mode) -> Result<&Way, JoinError> {
+    /// [`StackError`] tells what to do.
+    pub fn connect(&mut self, mode: Mode) -> Result<&StackDelivery, StackError> {
         self.way = None;
         match reinject::attach(self.exit().index, self.interface.index, mode) {
-            Ok(reinjection) => Ok(self.way.insert(Way::HandedOn(reinjection))),
-            Err(BpfError::NoWayBack) => self.join_beside(),
+            Ok(reinjection) => Ok(self.way.insert(StackDelivery::Redirected(reinjection))),
+            Err(BpfError::NoReinjection) => self.connect_direct(),
             Err(error) => Err(error.into()),
         }
     }
@@ -154,8 +154,8 @@ impl Stack {
     /// Has what comes out come in there, at an interface that looks like the one the frames are from as far as it can.
     ///
     /// # Errors
-    /// [`JoinError`] tells what to do.
-    pub fn join_beside(&mut self) -> Result<&Way, JoinError> {
+    /// [`StackError`] tells what to do.
+    pub fn connect_direct(&mut self) -> Result<&StackDelivery, StackError> {
         self.way = None;
         let exit = self.exit();
         let variable = |interface: &str| format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
@@ -180,7 +180,7 @@ impl Stack {
         if let Some(mac) = self.interface.mac {
             links.set_mac(exit, mac)?;
         }
-        Ok(self.way.insert(Way::Beside))
+        Ok(self.way.insert(StackDelivery::Direct))
     }
 }
 
@@ -193,7 +193,7 @@ fn set_ipv6(interface: &Interface, on: bool) {
 
 /// Why frames cannot get back into the kernel's stack.
 #[derive(Debug, thiserror::Error)]
-pub enum JoinError {
+pub enum StackError {
     /// They cannot be handed on.
     #[error(transparent)]
     Bpf(#[from] BpfError),

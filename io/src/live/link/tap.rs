@@ -30,7 +30,7 @@ impl Tap {
         let name = claim.name('t');
         let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(tun::DEVICE);
         let file = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => LinkError::NotThere { what: "TAP interfaces", hint: tun::MISSING },
+            io::ErrorKind::NotFound => LinkError::NotSupported { what: "TAP interfaces", hint: tun::MISSING },
             _ => LinkError::new(&name, "opening /dev/net/tun", error),
         })?;
         let mut request = named(&name);

@@ -49,7 +49,7 @@ impl VethPair {
         });
         let mut links = Links::open(&near)?;
         links.make(&message).map_err(|error| match error.raw_os_error() {
-            Some(libc::EOPNOTSUPP) => LinkError::NotThere {
+            Some(libc::EOPNOTSUPP) => LinkError::NotSupported {
                 what: "veth pairs",
                 hint: "load the module veth (`modprobe veth`), or build it with CONFIG_VETH",
             },

@@ -9,7 +9,7 @@ use super::netlink::{Message, Netlink};
 
 /// How it is with an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum LinkState {
     /// It is up and has a link.
     Up,
     /// It was set down, or the other end is not there.
@@ -20,32 +20,32 @@ pub enum State {
 
 /// Hears what becomes of an interface.
 #[derive(Debug)]
-pub struct Watch {
+pub struct LinkWatch {
     events: Netlink,
     questions: Netlink,
     interface: String,
     index: u32,
-    state: State,
+    state: LinkState,
 }
 
-impl Watch {
+impl LinkWatch {
     /// Watches an interface of this thread's network namespace.
     ///
     /// # Errors
     /// [`LinkError`]: among others, there is no such interface.
-    pub fn new(interface: &str) -> Result<Watch, LinkError> {
+    pub fn new(interface: &str) -> Result<LinkWatch, LinkError> {
         let open = |groups| {
             Netlink::open(groups).map_err(|error| LinkError::new(interface, "watching whether it is up", error))
         };
         // First the events, so that none falls between.
         let (events, questions) = (open(libc::RTMGRP_LINK as u32)?, open(0)?);
         let found = Interface::find(interface)?;
-        let state = if found.is_up && found.has_link { State::Up } else { State::Down };
-        Ok(Watch { events, questions, interface: interface.to_owned(), index: found.index, state })
+        let state = if found.is_up && found.has_link { LinkState::Up } else { LinkState::Down };
+        Ok(LinkWatch { events, questions, interface: interface.to_owned(), index: found.index, state })
     }
 
     /// How it was when last looked at.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> LinkState {
         self.state
     }
 
@@ -53,7 +53,7 @@ impl Watch {
     ///
     /// # Errors
     /// [`LinkError`]: the system's.
-    pub fn look(&mut self) -> Result<State, LinkError> {
+    pub fn look(&mut self) -> Result<LinkState, LinkError> {
         let (mut state, index) = (self.state, self.index);
         let mut some_lost = false;
         loop {
@@ -63,9 +63,9 @@ impl Watch {
                 let Some(header) = Header::parse(answer.body).filter(is_its) else { return };
                 state = match answer.kind {
                     // Gone it stays: numbers are given again some time.
-                    _ if state == State::Gone => State::Gone,
-                    libc::RTM_DELLINK if header.changed == u32::MAX => State::Gone,
-                    libc::RTM_NEWLINK => State::of(&header),
+                    _ if state == LinkState::Gone => LinkState::Gone,
+                    libc::RTM_DELLINK if header.changed == u32::MAX => LinkState::Gone,
+                    libc::RTM_NEWLINK => LinkState::of(&header),
                     _ => state,
                 };
             });
@@ -85,9 +85,9 @@ impl Watch {
 
     fn ask(&mut self) -> Result<(), LinkError> {
         self.state = match self.questions.ask(libc::RTM_GETLINK, &Message::link(self.index, 0, 0)) {
-            _ if self.state == State::Gone => State::Gone,
-            Ok(answer) => Header::parse(&answer).map_or(self.state, |header| State::of(&header)),
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => State::Gone,
+            _ if self.state == LinkState::Gone => LinkState::Gone,
+            Ok(answer) => Header::parse(&answer).map_or(self.state, |header| LinkState::of(&header)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => LinkState::Gone,
             Err(error) => return Err(self.failed(error)),
         };
         Ok(())
@@ -98,21 +98,21 @@ impl Watch {
     }
 }
 
-impl State {
-    fn of(header: &Header) -> State {
-        if header.is_up() && header.has_link() { State::Up } else { State::Down }
+impl LinkState {
+    fn of(header: &Header) -> LinkState {
+        if header.is_up() && header.has_link() { LinkState::Up } else { LinkState::Down }
     }
 }
 
 /// To be waited for together with others: it can be read from when something has happened, maybe to another interface.
-impl AsRawFd for Watch {
+impl AsRawFd for LinkWatch {
     fn as_raw_fd(&self) -> RawFd {
         self.events.as_raw_fd()
     }
 }
 
 /// The same.
-impl AsFd for Watch {
+impl AsFd for LinkWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }

@@ -10,7 +10,7 @@ pub enum Message {
     /// `NFQNL_MSG_PACKET`: a packet that waits for its verdict.
     Packet(Packet),
     /// `NLMSG_ERROR`: what the kernel says to a message of ours.
-    Answer(Refusal),
+    Ack(KernelAck),
     /// Something of no interest.
     Other,
 }
@@ -34,7 +34,7 @@ pub struct Packet {
     /// Its length, which may be more than the bytes in the message.
     pub length: usize,
     /// Whether its checksum is left to the network card, or to whoever sends it on.
-    pub is_unfinished: bool,
+    pub has_partial_checksum: bool,
     /// Whether it is longer than what a link takes, and will be cut (or was put together from several) by the kernel.
     pub is_gso: bool,
 }
@@ -49,7 +49,7 @@ impl Packet {
 
 /// What the kernel says to a message: `struct nlmsgerr` of `linux/netlink.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
+pub struct KernelAck {
     /// The error's number, as in `errno.h`; 0 where there is none.
     pub error: i32,
     /// The sequence number that the message had.
@@ -90,7 +90,7 @@ pub fn decode(datagram: &[u8]) -> Result<Message, Malformed> {
                 return Err(malformed("an error without a number", MESSAGE_HEADER, None));
             };
             let about = whole.native32(MESSAGE_HEADER + 4 + 8).unwrap_or(sequence);
-            Ok(Message::Answer(Refusal { error: (error as i32).checked_neg().unwrap_or(i32::MAX), sequence: about }))
+            Ok(Message::Ack(KernelAck { error: (error as i32).checked_neg().unwrap_or(i32::MAX), sequence: about }))
         }
         _ => Ok(Message::Other),
     }
@@ -110,7 +110,7 @@ fn packet(datagram: &[u8], length: usize) -> Result<Packet, Malformed> {
         time_ns: None,
         payload: 0..0,
         length: 0,
-        is_unfinished: false,
+        has_partial_checksum: false,
         is_gso: false,
     };
     let mut full_length = None;
@@ -159,7 +159,7 @@ fn packet(datagram: &[u8], length: usize) -> Result<Packet, Malformed> {
             attribute::CAP_LEN => full_length = fields.network32(0),
             attribute::SKB_INFO => {
                 let flags = fields.network32(0).unwrap_or(0);
-                packet.is_unfinished = flags & info::CSUMNOTREADY != 0;
+                packet.has_partial_checksum = flags & info::CSUMNOTREADY != 0;
                 packet.is_gso = flags & info::GSO != 0;
             }
             attribute::PAYLOAD => packet.payload = value,

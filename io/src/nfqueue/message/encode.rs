@@ -33,24 +33,24 @@ pub fn config(into: &mut Vec<u8>, queue: u16, sequence: u32, config: &Config) {
     };
     let start = begin(into, kind::CONFIG, queue, sequence);
     // `struct nfqnl_msg_config_cmd`: the command (1), nothing (1), an address family that is of no use any more (2).
-    put(into, CMD, &[CMD_BIND, 0, 0, 0]);
+    put_attribute(into, CMD, &[CMD_BIND, 0, 0, 0]);
     // `struct nfqnl_msg_config_params`: range (4), mode (1).
     let [a, b, c, d] = config.copy_range.to_be_bytes();
-    put(into, PARAMS, &[a, b, c, d, COPY_PACKET]);
-    put(into, QUEUE_MAXLEN, &config.max_length.to_be_bytes());
+    put_attribute(into, PARAMS, &[a, b, c, d, COPY_PACKET]);
+    put_attribute(into, QUEUE_MAXLEN, &config.max_length.to_be_bytes());
     let mut flags = 0;
     for (flag, is_set) in [(F_FAIL_OPEN, config.fail_open), (F_CONNTRACK, false), (F_GSO, config.gso)] {
         flags |= if is_set { flag } else { 0 };
     }
-    put(into, MASK, &(F_FAIL_OPEN | F_CONNTRACK | F_GSO).to_be_bytes());
-    put(into, FLAGS, &flags.to_be_bytes());
+    put_attribute(into, MASK, &(F_FAIL_OPEN | F_CONNTRACK | F_GSO).to_be_bytes());
+    put_attribute(into, FLAGS, &flags.to_be_bytes());
     end(into, start, 0);
 }
 
 /// Appends the message that gives a queue up: the kernel drops what waits in it. It is answered only where it fails.
 pub fn release(into: &mut Vec<u8>, queue: u16, sequence: u32) {
     let start = begin(into, kind::CONFIG, queue, sequence);
-    put(into, configuration::CMD, &[configuration::CMD_UNBIND, 0, 0, 0]);
+    put_attribute(into, configuration::CMD, &[configuration::CMD_UNBIND, 0, 0, 0]);
     end(into, start, 0);
 }
 
@@ -114,14 +114,14 @@ fn put_verdict(into: &mut Vec<u8>, verdict: Verdict, id: u32) {
     let mut value = [0; 8];
     value[..4].copy_from_slice(&(verdict as u32).to_be_bytes());
     value[4..].copy_from_slice(&id.to_be_bytes());
-    put(into, attribute::VERDICT_HDR, &value);
+    put_attribute(into, attribute::VERDICT_HDR, &value);
 }
 
 /// Appends an attribute by its number, with the zero bytes behind it that bring the next one to a multiple of 4 bytes.
 ///
 /// # Panics
 /// When the value is longer than [`MAX_PAYLOAD`].
-pub fn put(into: &mut Vec<u8>, attribute: u16, value: &[u8]) {
+pub fn put_attribute(into: &mut Vec<u8>, attribute: u16, value: &[u8]) {
     assert!(value.len() <= MAX_PAYLOAD, "{} bytes do not fit into an attribute", value.len());
     put_header(into, attribute, value.len());
     into.extend_from_slice(value);

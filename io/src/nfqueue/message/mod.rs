@@ -9,8 +9,8 @@ mod encode;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{Malformed, Message, Packet, Refusal, decode};
-pub use encode::{Config, Verdict, config, put, release, verdict, verdict_batch, verdict_with_payload};
+pub use decode::{KernelAck, Malformed, Message, Packet, decode};
+pub use encode::{Config, Verdict, config, put_attribute, release, verdict, verdict_batch, verdict_with_payload};
 
 /// `sizeof(struct nlmsghdr)`: length (4), type (2), flags (2), sequence number (4), port id (4).
 const MESSAGE_HEADER: usize = 16;

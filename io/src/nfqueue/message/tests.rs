@@ -52,7 +52,7 @@ fn a_packet_with_everything_is_read() {
     assert_eq!((packet.id, packet.protocol, packet.hook, packet.length), (0x0102_0304, 0x86dd, 3, 1500));
     assert_eq!(packet.sender, Some([2, 0, 0, 0, 0, 0xfe]));
     assert_eq!(packet.time_ns, Some(0x6500_0001 * 1_000_000_000 + 12_345_000));
-    assert_eq!((packet.is_unfinished, packet.is_gso), (true, true));
+    assert_eq!((packet.has_partial_checksum, packet.is_gso), (true, true));
     assert_eq!(bytes[packet.payload], [9; 61]);
 }
 
@@ -62,7 +62,7 @@ fn a_packet_with_little_is_read() {
         message(PACKET, 0, 0, &[header(7), attribute(9, &[0, 8, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]), attribute(10, &[5])]);
     let Ok(Message::Packet(packet)) = decode(&bytes) else { panic!() };
     assert_eq!((packet.id, packet.length, packet.sender, packet.time_ns), (7, 1, None, None));
-    assert_eq!((packet.is_unfinished, packet.is_gso), (false, false));
+    assert_eq!((packet.has_partial_checksum, packet.is_gso), (false, false));
     assert!(packet.payload.start >= Packet::BEFORE_PAYLOAD);
 }
 
@@ -103,8 +103,8 @@ fn an_answer_names_the_message_that_it_is_about() {
         let mut bytes = bytes.clone();
         bytes.extend(error.to_ne_bytes());
         bytes.extend(&message(0x301, 1, 4711, &[])[..16]);
-        assert_eq!(decode(&bytes), Ok(Message::Answer(Refusal { error: number, sequence: 4711 })));
-        assert_eq!(decode(&bytes[..20]), Ok(Message::Answer(Refusal { error: number, sequence: 99 })));
+        assert_eq!(decode(&bytes), Ok(Message::Ack(KernelAck { error: number, sequence: 4711 })));
+        assert_eq!(decode(&bytes[..20]), Ok(Message::Ack(KernelAck { error: number, sequence: 99 })));
         assert!(decode(&bytes[..19]).is_err());
     }
 }

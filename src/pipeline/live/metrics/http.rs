@@ -4,10 +4,10 @@
 //! that comes is looked at but the head of a request, which has to be short.
 
 /// The longest head of a request.
-pub const LONGEST: usize = 8 << 10;
+pub const MAX_HEAD_BYTES: usize = 8 << 10;
 
 /// More than any client sends.
-const HEADERS: usize = 64;
+const MAX_HEADERS: usize = 64;
 
 const PATH: &str = "/metrics";
 
@@ -22,12 +22,12 @@ pub enum Reply {
 
 /// Answers to what has come of a request so far. `metrics` is asked where the answer has them.
 pub fn reply(request: &[u8], metrics: impl FnOnce() -> String) -> Reply {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
-    let looked_at = &request[..request.len().min(LONGEST)];
-    match head.parse(looked_at) {
+    let bounded = &request[..request.len().min(MAX_HEAD_BYTES)];
+    match head.parse(bounded) {
         Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) if request.len() < LONGEST => return Reply::Wait,
+        Ok(httparse::Status::Partial) if request.len() < MAX_HEAD_BYTES => return Reply::Wait,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             return error("431 Request Header Fields Too Large", "", "the request is too long");
         }
@@ -117,8 +117,8 @@ mod tests {
         ] {
             assert_eq!(answer(request.as_bytes()).0, format!("HTTP/1.1 {status}"), "{request}");
         }
-        let long = format!("GET /metrics HTTP/1.1\r\nCookie: {}", "x".repeat(LONGEST));
-        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(HEADERS + 1));
+        let long = format!("GET /metrics HTTP/1.1\r\nCookie: {}", "x".repeat(MAX_HEAD_BYTES));
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
         for request in [long, many] {
             assert_eq!(answer(request.as_bytes()).0, "HTTP/1.1 431 Request Header Fields Too Large");
         }

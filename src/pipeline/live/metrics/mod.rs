@@ -19,10 +19,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Reading, RunStats, Sizing, Snapshot};
+use super::{RunSnapshot, RunStats, Sizing, Snapshot};
 
 /// Upper bounds of latencies, in nanoseconds: 1, 2 and 5 of each power of ten, from a microsecond to a second.
-const BOUNDS: [u64; 19] = {
+const LATENCY_BUCKETS_NS: [u64; 19] = {
     let mut bounds = [0; 19];
     let (mut at, mut power) = (0, 1000);
     while at < bounds.len() {
@@ -51,15 +51,15 @@ pub struct Trap {
 }
 
 /// The run at this moment, in the OpenMetrics text format; with where packets were aborted, of which the run itself has no number.
-pub fn text(run: &RunStats, traps: Vec<Trap>) -> String {
+pub fn render(run: &RunStats, traps: Vec<Trap>) -> String {
     let reading = run.read();
     let summary = run.summary(&reading);
     // A clock before 1970 is none.
-    let begun = run.begun_at().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    encode(Run { reading, filter: summary.filter, device: summary.device, begun, traps })
+    let begun = run.start_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    encode(RunCollector { reading, filter: summary.filter, device: summary.device, begun, traps })
 }
 
-fn encode(run: Run) -> String {
+fn encode(run: RunCollector) -> String {
     let mut registry = Registry::with_prefix("portcullis");
     registry.register_collector(Box::new(run));
     let mut text = String::new();
@@ -69,8 +69,8 @@ fn encode(run: Run) -> String {
 
 /// What is written down.
 #[derive(Debug)]
-struct Run {
-    reading: Reading,
+struct RunCollector {
+    reading: RunSnapshot,
     filter: String,
     device: String,
     /// Seconds since 1970.
@@ -78,13 +78,13 @@ struct Run {
     traps: Vec<Trap>,
 }
 
-impl Run {
+impl RunCollector {
     fn lanes(&self) -> impl Iterator<Item = (&str, &Snapshot)> {
         self.reading.lanes.iter().map(|(name, lane)| (name.as_str(), lane))
     }
 
     /// A counter that each lane has once.
-    fn of_lanes(
+    fn encode_counter(
         &self,
         to: &mut DescriptorEncoder<'_>,
         (name, unit): (&str, Option<Unit>),
@@ -99,7 +99,7 @@ impl Run {
     }
 
     /// A gauge of the lanes whose batches find their size; nothing where there are none.
-    fn of_sizing<N: EncodeGaugeValue + fmt::Debug>(
+    fn encode_sizing_gauge<N: EncodeGaugeValue + fmt::Debug>(
         &self,
         to: &mut DescriptorEncoder<'_>,
         (name, unit): (&str, Option<Unit>),
@@ -132,7 +132,7 @@ impl Run {
     }
 
     /// A counter that each lane has once for each of these values of a second label.
-    fn by<T: Copy, N: EncodeCounterValue + fmt::Debug>(
+    fn encode_labelled_counter<T: Copy, N: EncodeCounterValue + fmt::Debug>(
         &self,
         to: &mut DescriptorEncoder<'_>,
         (name, unit): (&str, Option<Unit>),
@@ -151,7 +151,7 @@ impl Run {
     }
 }
 
-impl Collector for Run {
+impl Collector for RunCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let to = &mut to;
         let mut build = to.encode_descriptor("build", "The program", None, MetricType::Info)?;
@@ -162,56 +162,66 @@ impl Collector for Run {
         let start = to.encode_descriptor("start_time", help, Some(&Unit::Seconds), MetricType::Gauge)?;
         ConstGauge::new(self.begun).encode(start)?;
 
-        self.of_lanes(to, ("received_packets", None), "Packets received", |lane| lane.received.packets)?;
+        self.encode_counter(to, ("received_packets", None), "Packets received", |lane| lane.received.packets)?;
         let help = "Bytes of the packets received";
-        self.of_lanes(to, ("received", Some(Unit::Bytes)), help, |lane| lane.received.bytes)?;
+        self.encode_counter(to, ("received", Some(Unit::Bytes)), help, |lane| lane.received.bytes)?;
         let help = "Packets that the kernel dropped because nobody took them in time; not among those received";
-        self.of_lanes(to, ("kernel_dropped_packets", None), help, |lane| lane.received.dropped_by_kernel)?;
+        self.encode_counter(to, ("kernel_dropped_packets", None), help, |lane| lane.received.dropped_by_kernel)?;
         let help = "Packets that were too long to be received, or made no sense; not among those received";
-        self.of_lanes(to, ("refused_packets", None), help, |lane| lane.received.refused)?;
+        self.encode_counter(to, ("refused_packets", None), help, |lane| lane.received.refused)?;
         let help = "Packets that came in several pieces";
-        self.of_lanes(to, ("reassembled_packets", None), help, |lane| lane.received.put_together)?;
+        self.encode_counter(to, ("reassembled_packets", None), help, |lane| lane.received.reassembled)?;
         let help = "Checksums that senders had left to their network cards, and that were completed";
-        self.of_lanes(to, ("completed_checksums", None), help, |lane| {
+        self.encode_counter(to, ("completed_checksums", None), help, |lane| {
             lane.received.checksums + lane.carried.checksums
         })?;
         let help = "Packets that came from where those go that pass, and that went out unfiltered";
-        self.of_lanes(to, ("from_stack_packets", None), help, |lane| lane.carried.from_stack)?;
+        self.encode_counter(to, ("from_stack_packets", None), help, |lane| lane.carried.from_stack)?;
         let help = "Packets that came from where those go that pass, and that were lost";
-        self.of_lanes(to, ("from_stack_lost_packets", None), help, |lane| lane.carried.from_stack_lost)?;
+        self.encode_counter(to, ("from_stack_lost_packets", None), help, |lane| lane.carried.from_stack_lost)?;
 
         let actions = Action::ALL.map(|action| (action.name(), action as usize));
         let verdict = ("verdict", &actions[..]);
-        self.by(to, ("verdicts", None), "Verdicts that the filter gave", verdict, |lane, it| lane.verdicts[it])?;
+        self.encode_labelled_counter(to, ("verdicts", None), "Verdicts that the filter gave", verdict, |lane, it| {
+            lane.verdicts[it]
+        })?;
         self.traps(to)?;
         let help = "Packets whose verdict was carried out";
-        self.by(to, ("carried_out_packets", None), help, verdict, |lane, it| lane.carried.packets[it])?;
+        self.encode_labelled_counter(to, ("carried_out_packets", None), help, verdict, |lane, it| {
+            lane.carried.packets[it]
+        })?;
         let help = "Bytes of the packets whose verdict was carried out, as they went out";
-        self.by(to, ("carried_out", Some(Unit::Bytes)), help, verdict, |lane, it| lane.carried.bytes[it])?;
+        self.encode_labelled_counter(to, ("carried_out", Some(Unit::Bytes)), help, verdict, |lane, it| {
+            lane.carried.bytes[it]
+        })?;
         let reasons = Loss::ALL.map(|loss| (loss.name(), loss));
         let help = "Packets that went nowhere against their verdict, or for want of one";
-        self.by(to, ("lost_packets", None), help, ("reason", &reasons), |lane, loss| lane.carried.losses.of(loss))?;
+        self.encode_labelled_counter(to, ("lost_packets", None), help, ("reason", &reasons), |lane, loss| {
+            lane.carried.losses.of(loss)
+        })?;
 
-        self.of_lanes(to, ("batches", None), "Batches that the device has been through with", |lane| lane.batches)?;
+        self.encode_counter(to, ("batches", None), "Batches that the device has been through with", |lane| {
+            lane.batches
+        })?;
         let help = "Packets with which a batch is closed, as --batch auto has found it last";
-        self.of_sizing(to, ("batch_target_packets", None), help, |sizing| sizing.batch as u64)?;
+        self.encode_sizing_gauge(to, ("batch_target_packets", None), help, |sizing| sizing.batch as u64)?;
         let help = "How long a batch waits for its packets, as --batch auto has found it last";
-        self.of_sizing(to, ("batch_delay", Some(Unit::Seconds)), help, |sizing| sizing.delay.as_secs_f64())?;
+        self.encode_sizing_gauge(to, ("batch_delay", Some(Unit::Seconds)), help, |sizing| sizing.delay.as_secs_f64())?;
         let help = "Packets that the CPU filtered, because the device had all the batches that it takes";
-        self.of_lanes(to, ("relieved_packets", None), help, |lane| lane.relieved)?;
+        self.encode_counter(to, ("relieved_packets", None), help, |lane| lane.fallback_packets)?;
         let stages = [("upload", 0), ("kernel", 1), ("download", 2)];
         let seconds = |lane: &Snapshot, stage: usize| {
             [lane.times.upload, lane.times.kernel, lane.times.download][stage].as_secs_f64()
         };
         let help = "Where the device's time went";
-        self.by(to, ("device", Some(Unit::Seconds)), help, ("stage", &stages), seconds)?;
+        self.encode_labelled_counter(to, ("device", Some(Unit::Seconds)), help, ("stage", &stages), seconds)?;
 
         let help =
             "From when a batch's first packet was received until its verdicts were carried out; each packet counts";
         let unit = Unit::Seconds;
         let mut latency = to.encode_descriptor("batch_latency", help, Some(&unit), MetricType::Histogram)?;
         for (lane, numbers) in self.lanes() {
-            let (buckets, sum) = latencies(numbers);
+            let (buckets, sum) = latency_buckets(numbers);
             let lane = [("lane", lane)];
             let mut family = latency.encode_family(&lane)?;
             family.encode_histogram::<[(&str, &str); 0]>(sum, numbers.latency.len(), &buckets, None)?;
@@ -221,13 +231,14 @@ impl Collector for Run {
 }
 
 /// How many packets took as long as each bound and longer than that before it, by the bounds in seconds; and all their times.
-fn latencies(of: &Snapshot) -> (Vec<(f64, u64)>, f64) {
-    let mut buckets: Vec<_> = BOUNDS.iter().map(|bound| (*bound as f64 / 1e9, 0)).chain([(f64::INFINITY, 0)]).collect();
+fn latency_buckets(of: &Snapshot) -> (Vec<(f64, u64)>, f64) {
+    let mut buckets: Vec<_> =
+        LATENCY_BUCKETS_NS.iter().map(|bound| (*bound as f64 / 1e9, 0)).chain([(f64::INFINITY, 0)]).collect();
     let mut sum = 0.0;
     for value in of.latency.iter_recorded() {
         // Of all values that count as one this is the highest: so the others are below the bound, too.
         let nanoseconds = value.value_iterated_to();
-        let bucket = BOUNDS.partition_point(|bound| *bound < nanoseconds);
+        let bucket = LATENCY_BUCKETS_NS.partition_point(|bound| *bound < nanoseconds);
         buckets[bucket].1 += value.count_at_value();
         sum += nanoseconds as f64 / 1e9 * value.count_at_value() as f64;
     }

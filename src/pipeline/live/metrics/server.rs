@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::http::{self, Reply};
-use crate::pipeline::live::local::{LocalError, LocalSocket};
+use crate::pipeline::live::local_socket::{LocalError, LocalSocket};
 
 /// Connections at a time.
-const MOST: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 
 /// How long a connection may take, from the first byte to the last.
-const DEADLINE: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long nobody is let in after the system has refused a connection, for want of memory or descriptors.
-const REFUSED: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Bytes that one connection may send or get before it is another's turn.
-const TURN: usize = 64 << 10;
+const MAX_BYTES_PER_TURN: usize = 64 << 10;
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,18 +127,20 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::Thread`]
-    pub fn start(door: Door, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
-        Server::with_deadline(door, text, DEADLINE)
+    pub fn start(listener: MetricsListener, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
+        Server::with_deadline(listener, text, CONNECTION_TIMEOUT)
     }
 
     fn with_deadline(
-        door: Door,
+        listener: MetricsListener,
         text: impl Fn() -> String + Send + 'static,
         deadline: Duration,
     ) -> Result<Server, ServerError> {
-        let address = door.address.clone();
-        let (woken, wake) = io::pipe().map_err(ServerError::Thread)?;
-        let thread = thread::Builder::new().name("metrics".into()).spawn(move || serve(&door, &woken, &text, deadline));
+        let address = listener.address.clone();
+        let (wake_reader, wake) = io::pipe().map_err(ServerError::Thread)?;
+        let thread = thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || serve(&listener, &wake_reader, &text, deadline));
         Ok(Server { address, wake: Some(wake), thread: Some(thread.map_err(ServerError::Thread)?) })
     }
 
@@ -160,7 +162,7 @@ impl Drop for Server {
 
 /// Where connections come in. Nobody is answered before there is a [`Server`], and they wait until then.
 #[derive(Debug)]
-pub struct Door {
+pub struct MetricsListener {
     listener: Listener,
     address: Address,
 }
@@ -171,12 +173,12 @@ enum Listener {
     Unix(LocalSocket),
 }
 
-impl Door {
+impl MetricsListener {
     /// Listens.
     ///
     /// # Errors
     /// [`ServerError`]: among others, somebody else has the port.
-    pub fn open(address: &Address) -> Result<Door, ServerError> {
+    pub fn open(address: &Address) -> Result<MetricsListener, ServerError> {
         let (listener, address) = match address {
             Address::Port(at) => {
                 let refused = |error| ServerError::Port { address: *at, error };
@@ -188,7 +190,7 @@ impl Door {
             }
             Address::Unix(path) => (Listener::Unix(LocalSocket::listen(path)?), address.clone()),
         };
-        Ok(Door { listener, address })
+        Ok(MetricsListener { listener, address })
     }
 
     fn accept(&self) -> io::Result<Stream> {
@@ -239,7 +241,7 @@ impl Stream {
         }
     }
 
-    fn no_more(&self) -> io::Result<()> {
+    fn shutdown_write(&self) -> io::Result<()> {
         match self {
             Stream::Port(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -248,7 +250,7 @@ impl Stream {
 }
 
 /// Who is connected.
-struct Guest {
+struct Connection {
     stream: Stream,
     until: Instant,
     state: State,
@@ -256,29 +258,29 @@ struct Guest {
 
 enum State {
     /// What has come of the request.
-    Asking(Vec<u8>),
+    ReadingRequest(Vec<u8>),
     /// The answer, and how much of it is sent.
-    Answering(Vec<u8>, usize),
+    SendingResponse(Vec<u8>, usize),
     /// It has the answer. What it still sends is taken: a connection that is closed before would be reset, and the answer lost.
-    Leaving,
+    Lingering,
 }
 
-impl Guest {
-    fn waits_for(&self) -> PollFlags {
+impl Connection {
+    fn poll_flags(&self) -> PollFlags {
         match self.state {
-            State::Answering(..) => PollFlags::OUT,
-            State::Asking(_) | State::Leaving => PollFlags::IN,
+            State::SendingResponse(..) => PollFlags::OUT,
+            State::ReadingRequest(_) | State::Lingering => PollFlags::IN,
         }
     }
 
     /// Goes on as far as that takes no wait. Whether there is more to come.
-    fn go_on(&mut self, text: &dyn Fn() -> String) -> bool {
+    fn advance(&mut self, text: &dyn Fn() -> String) -> bool {
         let mut buffer = [0; 4096];
         let mut moved = 0;
-        while moved < TURN {
+        while moved < MAX_BYTES_PER_TURN {
             let length = match &mut self.state {
-                State::Answering(answer, sent) => self.stream.write(&answer[*sent..]),
-                State::Asking(_) | State::Leaving => self.stream.read(&mut buffer),
+                State::SendingResponse(answer, sent) => self.stream.write(&answer[*sent..]),
+                State::ReadingRequest(_) | State::Lingering => self.stream.read(&mut buffer),
             };
             let length = match length {
                 Ok(0) => return false,
@@ -288,22 +290,22 @@ impl Guest {
             };
             moved += length;
             match &mut self.state {
-                State::Asking(request) => {
+                State::ReadingRequest(request) => {
                     request.extend(&buffer[..length]);
                     if let Reply::Answer(answer) = http::reply(request, text) {
-                        self.state = State::Answering(answer, 0);
+                        self.state = State::SendingResponse(answer, 0);
                     }
                 }
-                State::Answering(answer, sent) => {
+                State::SendingResponse(answer, sent) => {
                     *sent += length;
                     if *sent == answer.len() {
-                        self.state = State::Leaving;
-                        if self.stream.no_more().is_err() {
+                        self.state = State::Lingering;
+                        if self.stream.shutdown_write().is_err() {
                             return false;
                         }
                     }
                 }
-                State::Leaving => {}
+                State::Lingering => {}
             }
         }
         true
@@ -311,17 +313,21 @@ impl Guest {
 }
 
 /// Lets guests in and answers them, until it is woken.
-fn serve(door: &Door, woken: &PipeReader, text: &dyn Fn() -> String, deadline: Duration) {
-    let mut guests: Vec<Guest> = Vec::new();
+fn serve(listener: &MetricsListener, wake_reader: &PipeReader, text: &dyn Fn() -> String, deadline: Duration) {
+    let mut connections: Vec<Connection> = Vec::new();
     let mut closed_until: Option<Instant> = None;
     loop {
         let now = Instant::now();
         closed_until = closed_until.filter(|until| *until > now);
-        guests.retain(|guest| guest.until > now);
+        connections.retain(|connection| connection.until > now);
         let listens = if closed_until.is_some() { PollFlags::empty() } else { PollFlags::IN };
-        let mut waits = vec![PollFd::new(woken, PollFlags::IN), PollFd::from_borrowed_fd(door.fd(), listens)];
-        waits.extend(guests.iter().map(|guest| PollFd::from_borrowed_fd(guest.stream.fd(), guest.waits_for())));
-        let until = guests.iter().map(|guest| guest.until).chain(closed_until).min();
+        let mut waits = vec![PollFd::new(wake_reader, PollFlags::IN), PollFd::from_borrowed_fd(listener.fd(), listens)];
+        waits.extend(
+            connections
+                .iter()
+                .map(|connection| PollFd::from_borrowed_fd(connection.stream.fd(), connection.poll_flags())),
+        );
+        let until = connections.iter().map(|connection| connection.until).chain(closed_until).min();
         let most = until.map(|until| {
             let left = until.saturating_duration_since(now) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
@@ -336,21 +342,26 @@ fn serve(door: &Door, woken: &PipeReader, text: &dyn Fn() -> String, deadline: D
         if ready[0] {
             return;
         }
-        let mut ready_guests = ready[2..].iter();
-        guests.retain_mut(|guest| !ready_guests.next().is_some_and(|ready| *ready) || guest.go_on(text));
+        let mut ready_connections = ready[2..].iter();
+        connections
+            .retain_mut(|connection| !ready_connections.next().is_some_and(|ready| *ready) || connection.advance(text));
         if !ready[1] {
             continue;
         }
-        match door.accept() {
+        match listener.accept() {
             Ok(stream) => {
-                if guests.len() == MOST {
-                    guests.remove(0);
+                if connections.len() == MAX_CONNECTIONS {
+                    connections.remove(0);
                 }
-                guests.push(Guest { stream, until: Instant::now() + deadline, state: State::Asking(Vec::new()) });
+                connections.push(Connection {
+                    stream,
+                    until: Instant::now() + deadline,
+                    state: State::ReadingRequest(Vec::new()),
+                });
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-            Err(_) => closed_until = Some(Instant::now() + REFUSED),
+            Err(_) => closed_until = Some(Instant::now() + ACCEPT_RETRY_DELAY),
         }
     }
 }
@@ -366,7 +377,8 @@ mod tests {
         // Nobody's time runs out here.
         let hour = Duration::from_secs(3600);
         let server =
-            Server::with_deadline(Door::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour).unwrap();
+            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour)
+                .unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         (server, address)
     }
@@ -420,7 +432,7 @@ mod tests {
             assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
             assert!(body == text, "{} bytes came", body.len());
         }
-        let taken = Door::open(server.address());
+        let taken = MetricsListener::open(server.address());
         let taken = taken.unwrap_err().to_string();
         assert!(taken.starts_with(&format!("{address}: ")) && taken.contains("choose another port"), "{taken}");
         drop(server);
@@ -431,7 +443,8 @@ mod tests {
     fn a_unix_socket_is_one_users_and_does_not_stay() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("metrics");
-        let server = Server::start(Door::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
+        let server =
+            Server::start(MetricsListener::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
         let answer = ask(UnixStream::connect(&path).unwrap(), REQUEST);
         assert!(answer.ends_with("\r\n\r\nmetrics"), "{answer}");
         drop(server);
@@ -442,8 +455,8 @@ mod tests {
     fn odd_ones_keep_nobody_waiting() {
         let (server, address) = start("metrics".into());
         // More than are let in at a time: they say nothing, or not enough.
-        let silent: Vec<_> = (0..3 * MOST).map(|_| connect(address)).collect();
-        for mut stream in &silent[..MOST] {
+        let silent: Vec<_> = (0..3 * MAX_CONNECTIONS).map(|_| connect(address)).collect();
+        for mut stream in &silent[..MAX_CONNECTIONS] {
             let _ = stream.write_all(b"GET /metrics HT");
         }
         // It is the oldest that make room, and not those who have just come.
@@ -460,7 +473,7 @@ mod tests {
         let answer = ask(connect(address), &endless);
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
         // They asked, and went away.
-        for _ in 0..MOST {
+        for _ in 0..MAX_CONNECTIONS {
             connect(address).write_all(REQUEST).unwrap();
         }
         assert!(ask(connect(address), REQUEST).ends_with("metrics"));
@@ -471,7 +484,8 @@ mod tests {
     #[test]
     fn time_runs_out() {
         let moment = Duration::from_millis(50);
-        let server = Server::with_deadline(Door::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
+        let server =
+            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         let mut silent = connect(address);
         assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it is closed, and nothing was said");

@@ -1,16 +1,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use portcullis_io::live::{Carried, Losses, Received};
+use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
 use super::*;
 
-fn run() -> Run {
+fn run() -> RunCollector {
     let mut losses = Losses::default();
     losses.add(Loss::NoTarget, 8);
     let mut lane = Snapshot {
-        received: Received { packets: 1, bytes: 2, put_together: 3, checksums: 4, dropped_by_kernel: 5, refused: 6 },
-        carried: Carried {
+        received: ReceivedCounts {
+            packets: 1,
+            bytes: 2,
+            reassembled: 3,
+            checksums: 4,
+            dropped_by_kernel: 5,
+            refused: 6,
+        },
+        carried: ExecutedCounts {
             packets: [10, 11, 12, 13, 14],
             bytes: [20, 21, 22, 23, 24],
             losses,
@@ -34,7 +41,7 @@ fn run() -> Run {
         lane.latency.record_n(nanoseconds, packets).unwrap();
     }
     let lanes = vec![("eth0:0".to_owned(), lane), ("odd\"\\\n".to_owned(), Snapshot::default())];
-    let reading = Reading { elapsed: Duration::from_secs(1), lanes };
+    let reading = RunSnapshot { elapsed: Duration::from_secs(1), lanes };
     let trap = |line: u32, count| Trap {
         count,
         instruction: format!("instruction {line} of `parse`: exit"),
@@ -42,7 +49,13 @@ fn run() -> Run {
         line: line.to_string(),
         reason: "the packet is not so long".into(),
     };
-    Run { reading, filter: "f.wgsl".into(), device: "cpu".into(), begun: 1.5e9, traps: vec![trap(7, 17), trap(9, 18)] }
+    RunCollector {
+        reading,
+        filter: "f.wgsl".into(),
+        device: "cpu".into(),
+        begun: 1.5e9,
+        traps: vec![trap(7, 17), trap(9, 18)],
+    }
 }
 
 /// What is said of each series.
@@ -101,7 +114,7 @@ fn only_batches_that_find_their_size_tell_it() {
     let told =
         |text: &str| text.lines().filter(|line| line.contains("batch_target") || line.contains("batch_delay")).count();
     // A type, a unit of the one that has one, what it is, and a value, of the one lane of two.
-    let text = encode(Run {
+    let text = encode(RunCollector {
         reading: run.reading.clone(),
         filter: run.filter.clone(),
         device: run.device.clone(),
@@ -135,6 +148,6 @@ fn latencies_are_counted_up_to_bounds() {
 
 #[test]
 fn bounds_go_from_a_microsecond_to_a_second() {
-    assert_eq!((BOUNDS[0], BOUNDS[4], BOUNDS[18]), (1_000, 20_000, 1_000_000_000));
-    assert!(BOUNDS.is_sorted());
+    assert_eq!((LATENCY_BUCKETS_NS[0], LATENCY_BUCKETS_NS[4], LATENCY_BUCKETS_NS[18]), (1_000, 20_000, 1_000_000_000));
+    assert!(LATENCY_BUCKETS_NS.is_sorted());
 }

@@ -35,8 +35,8 @@ struct Device {
 
 impl Device {
     /// The least size, within bounds, by which it keeps up with this part of its time to spare.
-    fn least(&self, rate: f64, spare: f64, most: usize) -> Option<usize> {
-        (1..=most).find(|n| (self.fixed + self.packet * *n as f64) * (1.0 + spare) <= *n as f64 / rate)
+    fn least(&self, rate: f64, spare: f64, max_packets: usize) -> Option<usize> {
+        (1..=max_packets).find(|n| (self.fixed + self.packet * *n as f64) * (1.0 + spare) <= *n as f64 / rate)
     }
 }
 
@@ -54,13 +54,13 @@ struct Served {
 /// A lane.
 struct Model {
     device: Device,
-    sizer: Sizer,
-    rate: Rate,
+    sizer: BatchSizer,
+    rate: ArrivalRate,
     random: Random,
     begun: Instant,
     /// Packets beyond what is enough that a batch may have where they are there.
     at_once: usize,
-    most: usize,
+    max_packets: usize,
     /// When packets came that nobody has taken, and when the next one comes.
     ring: VecDeque<f64>,
     next: f64,
@@ -72,16 +72,16 @@ struct Model {
 }
 
 impl Model {
-    fn new(device: Device, most: usize, delay: Duration) -> Model {
+    fn new(device: Device, max_packets: usize, delay: Duration) -> Model {
         let begun = Instant::now();
         Model {
             device,
-            sizer: Sizer::new(Closing { most, delay, auto: true }, false),
-            rate: Rate::new(begun),
+            sizer: BatchSizer::new(BatchPolicy { max_packets, delay, adaptive: true }, false),
+            rate: ArrivalRate::new(begun),
             random: Random(0x9e37_79b9_7f4a_7c15),
             begun,
             at_once: 256,
-            most,
+            max_packets,
             ring: VecDeque::new(),
             next: 0.0,
             lost: 0,
@@ -131,18 +131,18 @@ impl Model {
             if self.ring.len() < enough {
                 self.now = closes;
             }
-            let packets = self.ring.len().min(enough.max(self.at_once).min(self.most));
+            let packets = self.ring.len().min(enough.max(self.at_once).min(self.max_packets));
             let first = self.ring.drain(..packets).next().unwrap();
             let Device { fixed, packet, noise } = self.device;
             let cost = (fixed + packet * packets as f64) * (1.0 + noise * (2.0 * self.random.next() - 1.0));
             let before = self.under_way.back().map_or(0.0, |(done, _)| *done);
             let begun = self.now.max(before);
             let done = begun + cost;
-            let rate = self.rate.note(packets, self.begun + Duration::from_secs_f64(self.now));
-            let sizing = self.sizer.served(packets, Duration::from_secs_f64(done - begun), rate);
-            assert!((1..=self.most).contains(&sizing.batch), "{sizing:?}");
+            let rate = self.rate.record(packets, self.begun + Duration::from_secs_f64(self.now));
+            let sizing = self.sizer.record_batch(packets, Duration::from_secs_f64(done - begun), rate);
+            assert!((1..=self.max_packets).contains(&sizing.batch), "{sizing:?}");
             assert!(
-                sizing.delay <= self.sizer.longest && (sizing.delay.is_zero() || sizing.delay >= WORTH),
+                sizing.delay <= self.sizer.max_delay && (sizing.delay.is_zero() || sizing.delay >= MIN_DELAY),
                 "{sizing:?}"
             );
             self.under_way.push_back((done, sizing));
@@ -162,13 +162,13 @@ fn sizes(served: &[Served], from: f64) -> impl Iterator<Item = usize> {
 
 #[test]
 fn costs_are_told_apart_and_forgotten() {
-    let mut costs = Costs::default();
+    let mut costs = CostModel::default();
     assert_eq!(costs.fit(), (0.0, 0.0));
     let mut random = Random(1);
-    let mut note = |costs: &mut Costs, fixed: f64, packet: f64| {
+    let mut note = |costs: &mut CostModel, fixed: f64, packet: f64| {
         for _ in 0..1500 {
             let packets = (random.next() * 100.0).ceil();
-            costs.note(packets, fixed + packet * packets);
+            costs.record(packets, fixed + packet * packets);
         }
         let (a, b) = costs.fit();
         assert!((a / fixed - 1.0).abs() < 0.01 && (b / packet - 1.0).abs() < 0.01, "{a} {b}");
@@ -181,35 +181,35 @@ fn costs_are_told_apart_and_forgotten() {
 #[test]
 fn batches_that_are_all_alike_say_only_what_they_cost() {
     for packets in [1.0, 256.0] {
-        let mut costs = Costs::default();
-        (0..1000).for_each(|_| costs.note(packets, 1e-4));
+        let mut costs = CostModel::default();
+        (0..1000).for_each(|_| costs.record(packets, 1e-4));
         let (fixed, packet) = costs.fit();
         assert!((fixed - 1e-4).abs() < 1e-9 && packet == 0.0, "{fixed} {packet}");
     }
     // What was known of a packet's cost stays, and never makes for more than there is.
-    let mut costs = Costs::default();
-    (0..100).for_each(|n| costs.note(f64::from(n % 10 + 1), 1e-5 + 1e-6 * f64::from(n % 10 + 1)));
-    (0..2000).for_each(|_| costs.note(100.0, 1.1e-4));
+    let mut costs = CostModel::default();
+    (0..100).for_each(|n| costs.record(f64::from(n % 10 + 1), 1e-5 + 1e-6 * f64::from(n % 10 + 1)));
+    (0..2000).for_each(|_| costs.record(100.0, 1.1e-4));
     let (fixed, packet) = costs.fit();
     assert!((fixed - 1e-5).abs() < 1e-7 && (packet - 1e-6).abs() < 1e-8, "{fixed} {packet}");
-    (0..2000).for_each(|_| costs.note(100.0, 1e-5));
+    (0..2000).for_each(|_| costs.record(100.0, 1e-5));
     let (fixed, packet) = costs.fit();
     assert!(fixed >= 0.0 && packet >= 0.0 && (fixed + 100.0 * packet - 1e-5).abs() < 1e-7, "{fixed} {packet}");
     // Nor is there a cost below nothing.
-    let mut costs = Costs::default();
-    (0..100).for_each(|n| costs.note(f64::from(n % 10 + 1), 1e-4 / f64::from(n % 10 + 1)));
+    let mut costs = CostModel::default();
+    (0..100).for_each(|n| costs.record(f64::from(n % 10 + 1), 1e-4 / f64::from(n % 10 + 1)));
     let (fixed, packet) = costs.fit();
     assert!(fixed > 0.0 && packet == 0.0, "{fixed} {packet}");
 }
 
 #[test]
 fn a_batch_that_the_system_held_up_changes_little() {
-    let mut sizer = Sizer::new(Closing::auto(), false);
+    let mut sizer = BatchSizer::new(BatchPolicy::adaptive(), false);
     for packets in (1..=100).cycle().take(500) {
-        sizer.served(packets, Duration::from_nanos(10_000 + 100 * packets as u64), 1e6);
+        sizer.record_batch(packets, Duration::from_nanos(10_000 + 100 * packets as u64), 1e6);
     }
-    let before = sizer.served(50, Duration::from_micros(15), 1e6);
-    let after = sizer.served(50, Duration::from_secs(1), 1e6);
+    let before = sizer.record_batch(50, Duration::from_micros(15), 1e6);
+    let after = sizer.record_batch(50, Duration::from_secs(1), 1e6);
     assert!((before.batch..=before.batch + before.batch / 4).contains(&after.batch), "{before:?} {after:?}");
 }
 
@@ -225,8 +225,8 @@ fn the_least_batch_is_found_by_which_the_device_keeps_up_and_kept() {
         }
         // Nobody waits much longer than it takes to fill a batch and to run two.
         let two = 2.0 * (device.fixed + device.packet * want as f64);
-        let most = 2.0 * (want as f64 / rate + two);
-        let late = served.iter().filter(|it| it.done > begin && it.latency > most).count();
+        let max_packets = 2.0 * (want as f64 / rate + two);
+        let late = served.iter().filter(|it| it.done > begin && it.latency > max_packets).count();
         assert!(late * 100 <= served.len(), "{device:?} at {rate}: {late} of {} batches are late", served.len());
     }
 }
@@ -284,11 +284,12 @@ fn a_device_keeps_up_whenever_a_size_lets_it() {
 
 #[test]
 fn where_no_size_is_enough_batches_are_as_large_as_they_may_be() {
-    for most in [1, 100, 1024] {
-        let mut model = Model::new(Device { fixed: 1e-5, packet: 1e-6, noise: 0.2 }, most, Duration::from_millis(1));
+    for max_packets in [1, 100, 1024] {
+        let mut model =
+            Model::new(Device { fixed: 1e-5, packet: 1e-6, noise: 0.2 }, max_packets, Duration::from_millis(1));
         let served = model.run(0.2, 5e6);
-        assert!(sizes(&served, 0.1).all(|size| size == most));
-        assert!(served.iter().all(|it| it.packets <= most));
+        assert!(sizes(&served, 0.1).all(|size| size == max_packets));
+        assert!(served.iter().all(|it| it.packets <= max_packets));
         assert!(model.lost > 0);
     }
 }
@@ -296,25 +297,26 @@ fn where_no_size_is_enough_batches_are_as_large_as_they_may_be() {
 #[test]
 fn nothing_that_is_measured_is_out_of_bounds() {
     let mut random = Random(3);
-    let mut sizer = Sizer::new(Closing { most: 500, delay: Duration::from_millis(2), auto: true }, false);
+    let mut sizer =
+        BatchSizer::new(BatchPolicy { max_packets: 500, delay: Duration::from_millis(2), adaptive: true }, false);
     for _ in 0..100_000 {
-        let mut any = |most: i32| random.next() * 10f64.powi((random.next() * f64::from(most)) as i32);
+        let mut any = |max_packets: i32| random.next() * 10f64.powi((random.next() * f64::from(max_packets)) as i32);
         let (packets, cost, rate) = (any(6) as usize, Duration::from_secs_f64(any(20) / 1e12), any(14) - 1.0);
-        let Sizing { batch, delay, fixed, packet_ns, .. } = sizer.served(packets, cost, rate.max(0.0));
+        let Sizing { batch, delay, fixed, packet_ns, .. } = sizer.record_batch(packets, cost, rate.max(0.0));
         assert!((1..=500).contains(&batch) && delay <= Duration::from_millis(2));
         assert!(fixed >= Duration::ZERO && packet_ns.is_finite() && packet_ns >= 0.0);
     }
-    let mut rate = Rate::new(Instant::now());
+    let mut rate = ArrivalRate::new(Instant::now());
     let now = Instant::now();
-    assert!([rate.note(0, now), rate.note(1000, now), rate.note(1000, now)].iter().all(|rate| rate.is_finite()));
+    assert!([rate.record(0, now), rate.record(1000, now), rate.record(1000, now)].iter().all(|rate| rate.is_finite()));
 }
 
 #[test]
 fn what_waits_in_any_case_waits_for_nothing_more() {
-    let mut sizer = Sizer::new(Closing::auto(), true);
+    let mut sizer = BatchSizer::new(BatchPolicy::adaptive(), true);
     let mut last = None;
     for _ in 0..200 {
-        last = Some(sizer.served(100, Duration::from_micros(900), 1e5));
+        last = Some(sizer.record_batch(100, Duration::from_micros(900), 1e5));
     }
     let Sizing { batch, delay, .. } = last.unwrap();
     assert!(batch > 50 && delay.is_zero(), "{batch} {delay:?}");

@@ -20,7 +20,7 @@ fn lane(session: Box<dyn Session>, dispatch: Dispatch) -> Ran {
     let (batches, waits, stats) = (executor.batches.clone(), receiver.waits.clone(), Arc::new(LaneStats::default()));
     let lane = Lane { name: "a lane".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
     let lanes = vec![LiveLane::new(lane, session)];
-    let options = LiveOptions::new(Closing::at(10, Duration::ZERO), dispatch);
+    let options = LiveOptions::new(BatchPolicy::fixed(10, Duration::ZERO), dispatch);
     let (_, error) = run_live(lanes, std::slice::from_ref(&stats), &options, &stop, || (), &mut |_: Event<'_>| {});
     Ran {
         batches: vec![batches.lock().unwrap().clone()],
@@ -68,7 +68,7 @@ fn every_method_of_every_device_takes_live_packets() {
         for &dispatch in device.info().dispatch {
             let ran = lane(device.load(&program, &options(dispatch)).unwrap(), dispatch);
             check(&ran, &format!("{} {dispatch}", device.info().id), true);
-            assert_eq!(ran.stats[0].relieved, 0);
+            assert_eq!(ran.stats[0].fallback_packets, 0);
         }
     }
 }
@@ -78,9 +78,9 @@ fn any_device_can_be_relieved() {
     let program = program();
     for device in filtering() {
         let id = device.info().id.clone();
-        let relieved = Relieved::new(device, Arc::new(Interp::new()));
-        for &dispatch in relieved.info().dispatch {
-            let ran = lane(relieved.load(&program, &options(dispatch)).unwrap(), dispatch);
+        let fallback_packets = Relieved::new(device, Arc::new(Interp::new()));
+        for &dispatch in fallback_packets.info().dispatch {
+            let ran = lane(fallback_packets.load(&program, &options(dispatch)).unwrap(), dispatch);
             check(&ran, &format!("{id} {dispatch}"), dispatch == Dispatch::Inline);
         }
     }
@@ -129,7 +129,7 @@ impl Session for Slow {
 }
 
 /// On a device that takes so long for a batch; also how many packets were its own.
-fn slow(takes: Duration, relieved: bool) -> (Ran, u64) {
+fn slow(takes: Duration, fallback_packets: bool) -> (Ran, u64) {
     let load = |dispatch| Interp::new().load(&program(), &options(dispatch)).unwrap();
     let packets = Arc::new(AtomicU64::new(0));
     let session = Slow {
@@ -137,7 +137,7 @@ fn slow(takes: Duration, relieved: bool) -> (Ran, u64) {
         takes,
         ready: VecDeque::new(),
         packets: packets.clone(),
-        relief: relieved.then(|| load(Dispatch::Inline)),
+        relief: fallback_packets.then(|| load(Dispatch::Inline)),
     };
     let ran = lane(Box::new(session), Dispatch::Pipelined);
     (ran, packets.load(Ordering::Relaxed))
@@ -147,17 +147,17 @@ fn slow(takes: Duration, relieved: bool) -> (Ran, u64) {
 fn a_slow_device_has_all_packets_where_nothing_relieves_it() {
     let (ran, own) = slow(Duration::from_millis(1), false);
     check(&ran, "slow", true);
-    assert_eq!((own, ran.stats[0].relieved), (PACKETS.into(), 0));
+    assert_eq!((own, ran.stats[0].fallback_packets), (PACKETS.into(), 0));
 }
 
 #[test]
 fn a_slow_device_is_relieved_and_nothing_is_lost() {
     let (ran, own) = slow(Duration::from_millis(50), true);
     check(&ran, "slow, relieved", false);
-    let relieved = ran.stats[0].relieved;
-    assert_eq!(own + relieved, u64::from(PACKETS));
+    let fallback_packets = ran.stats[0].fallback_packets;
+    assert_eq!(own + fallback_packets, u64::from(PACKETS));
     // It takes ten seconds for all of them; what comes in its first two batches' time alone is not so many.
-    assert!(own > 0 && relieved > own, "{relieved} of {PACKETS}");
+    assert!(own > 0 && fallback_packets > own, "{fallback_packets} of {PACKETS}");
 }
 
 /// A relief that fails.
@@ -238,7 +238,7 @@ fn a_lane_that_dies_ends_the_others_and_what_came_to_them_is_carried_out() {
                     lanes.push(LiveLane::new(lane, session));
                 }
                 let stats = [Arc::default(), Arc::default()];
-                let options = LiveOptions::new(Closing::at(10, Duration::ZERO), dispatch);
+                let options = LiveOptions::new(BatchPolicy::fixed(10, Duration::ZERO), dispatch);
                 let (back, error) = run_live(lanes, &stats, &options, &stop, || (), &mut |_: Event<'_>| {});
                 (error, batches, back.len())
             });

@@ -9,14 +9,14 @@ struct Slow {
 }
 
 impl Executor for Slow {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         if !self.executor.batches.lock().unwrap().is_empty() {
             self.all_came.wait();
         }
-        self.executor.carry_out(done)
+        self.executor.execute(done)
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         Ok(())
     }
 
@@ -24,8 +24,8 @@ impl Executor for Slow {
         false
     }
 
-    fn carried(&self) -> &Carried {
-        self.executor.carried()
+    fn executed(&self) -> &ExecutedCounts {
+        self.executor.executed()
     }
 }
 
@@ -36,7 +36,7 @@ fn run_one(
     dispatch: Dispatch,
     (stop, all_came): (CancelToken, CancelToken),
 ) -> (Arc<LaneStats>, Vec<Vec<u32>>) {
-    let options = options(LiveOptions::new(Closing::at(100, Duration::from_secs(3600)), dispatch));
+    let options = options(LiveOptions::new(BatchPolicy::fixed(100, Duration::from_secs(3600)), dispatch));
     let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), depth: 1, ..Default::default() };
     let session = Interp::new().load(&program(), &load).unwrap();
     let executor = Noting::default();
@@ -60,19 +60,23 @@ fn cancelled() -> CancelToken {
 #[test]
 fn packets_of_the_warm_up_are_not_measured_and_the_last_one_wanted_ends_the_run() {
     for dispatch in BOTH {
-        let (stats, batches, meter) = in_time(move || {
+        let (stats, batches, window) = in_time(move || {
             let stop = CancelToken::new();
-            let meter = Arc::new(Meter::new(250, Some(320), stop.clone()));
-            let measured = |options| LiveOptions { meter: Some(meter.clone()), ..options };
+            let window = Arc::new(MeasurementWindow::new(250, Some(320), stop.clone()));
+            let measured = |options| LiveOptions { window: Some(window.clone()), ..options };
             let script = vec![Script::Packets(120), Script::Nothing, Script::Packets(1000)];
             let (stats, batches) = run_one(script, measured, dispatch, (stop, cancelled()));
-            (stats, batches, meter)
+            (stats, batches, window)
         });
         assert_eq!(batches.concat(), (0..570).collect::<Vec<_>>(), "{dispatch}");
         let sizes: Vec<usize> = batches.iter().map(Vec::len).collect();
         assert_eq!(sizes, [100, 100, 50, 100, 100, 100, 20], "{dispatch}");
-        assert!(meter.is_warm() && meter.taken() == 570 && meter.elapsed().is_some_and(|elapsed| !elapsed.is_zero()));
-        let measured = stats.measured().expect("the warm-up is over");
+        assert!(
+            window.is_warmed_up()
+                && window.received_packets() == 570
+                && window.elapsed().is_some_and(|elapsed| !elapsed.is_zero())
+        );
+        let measured = stats.measured_snapshot().expect("the warm-up is over");
         assert_eq!((measured.received.packets, measured.carried.all(), measured.batches), (320, 320, 4), "{dispatch}");
         assert_eq!((measured.verdicts, measured.latency.len()), ([0, 160, 160, 0, 0], 320), "{dispatch}");
         let all = stats.snapshot();
@@ -85,14 +89,14 @@ fn where_the_warm_up_is_not_over_nothing_is_measured() {
     for dispatch in BOTH {
         let stats = in_time(move || {
             let stop = CancelToken::new();
-            let meter = Arc::new(Meter::new(251, None, stop.clone()));
+            let window = Arc::new(MeasurementWindow::new(251, None, stop.clone()));
             let script = vec![Script::Packets(250), Script::Stop(stop.clone())];
-            let measured = |options| LiveOptions { meter: Some(meter.clone()), ..options };
+            let measured = |options| LiveOptions { window: Some(window.clone()), ..options };
             let (stats, _) = run_one(script, measured, dispatch, (stop, cancelled()));
-            assert!(!meter.is_warm() && meter.elapsed().is_none());
+            assert!(!window.is_warmed_up() && window.elapsed().is_none());
             stats
         });
-        assert!(stats.measured().is_none(), "{dispatch}");
+        assert!(stats.measured_snapshot().is_none(), "{dispatch}");
         let all = stats.snapshot();
         assert_eq!((all.carried.all(), all.latency.len()), (250, 0), "{dispatch}");
     }
@@ -106,9 +110,12 @@ fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
             let (stats, through) = in_time(move || {
                 let (stop, all_came) = (CancelToken::new(), CancelToken::new());
                 let script = vec![Script::Packets(3000), Script::Stop(all_came.clone()), Script::Stop(stop.clone())];
-                let meter = Some(Arc::new(Meter::new(warm_up, None, stop.clone())));
-                let options =
-                    |options| LiveOptions { meter, backlog: Backlog::Dropped { batches, packets }, ..options };
+                let window = Some(Arc::new(MeasurementWindow::new(warm_up, None, stop.clone())));
+                let options = |options| LiveOptions {
+                    window,
+                    backlog: OverloadPolicy::Drop { max_batches: batches, max_packets: packets },
+                    ..options
+                };
                 run_one(script, options, Dispatch::Pipelined, (stop, all_came))
             });
             let numbers = through.concat();
@@ -117,8 +124,8 @@ fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
             let all = stats.snapshot();
             assert_eq!((all.received.packets, all.carried.all()), (3000, 3000));
             assert_eq!(all.carried.losses.of(Loss::Overload), 3000 - numbers.len() as u64);
-            assert_eq!(stats.under_way(), 0);
-            let measured = stats.measured().expect("the warm-up is over");
+            assert_eq!(stats.packets_in_flight(), 0);
+            let measured = stats.measured_snapshot().expect("the warm-up is over");
             let warm = |packets: &[u32]| packets.iter().filter(|number| u64::from(**number) < warm_up).count() as u64;
             assert_eq!((measured.received.packets, measured.carried.all()), (3000 - warm_up, 3000 - warm_up));
             let lost = 3000 - warm_up - (numbers.len() as u64 - warm(&numbers));
@@ -129,17 +136,17 @@ fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
 
 #[test]
 fn what_is_lost_before_the_first_measured_batch_is_through_is_measured() {
-    let received = |packets| Received { packets, ..Received::default() };
+    let received = |packets| ReceivedCounts { packets, ..ReceivedCounts::default() };
     for (warm_up, through, overran) in [(0, 0, 0), (0, 0, 30), (50, 50, 0), (50, 20, 30)] {
         let stats = LaneStats::default();
-        let mut carried = Carried::default();
+        let mut carried = ExecutedCounts::default();
         carried.packets[Action::Tx as usize] = through;
-        stats.carried_in_all(&carried);
-        stats.received_before(received(warm_up));
-        stats.overran(overran);
-        stats.received(received(warm_up + 100));
-        stats.failed();
-        let measured = stats.measured().expect("the warm-up is over");
+        stats.set_executed(&carried);
+        stats.start_measuring_rx(received(warm_up));
+        stats.record_overload_drop(overran);
+        stats.set_received(received(warm_up + 100));
+        stats.record_failure();
+        let measured = stats.measured_snapshot().expect("the warm-up is over");
         assert_eq!((measured.received.packets, measured.carried.all()), (100, 100), "{warm_up}, {through}, {overran}");
         assert_eq!(measured.carried.losses.of(Loss::Overload), overran as u64);
         // What of the warm-up was lost with the lane is not.

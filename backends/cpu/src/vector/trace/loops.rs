@@ -1,7 +1,7 @@
 //! Loops: unrolled where their ends can be seen, else rounds as long as any lane is live.
 
 use naga::{Block, Expression, Handle, Statement};
-use portcullis_core::program::blocks;
+use portcullis_core::program::child_blocks;
 
 use super::exits::Exit;
 use super::{FIXED, FUEL, Frame, Result, Target, Trace};
@@ -239,7 +239,7 @@ fn strip(exits: &[Exit]) -> Vec<Exit> {
 /// How deep loops are nested in a block.
 fn nested(block: &Block) -> usize {
     let deepest = |statement: &Statement| {
-        let inner = blocks(statement).into_iter().map(nested).max().unwrap_or(0);
+        let inner = child_blocks(statement).into_iter().map(nested).max().unwrap_or(0);
         inner + usize::from(matches!(statement, Statement::Loop { .. }))
     };
     block.iter().map(deepest).max().unwrap_or(0)

@@ -1,7 +1,7 @@
 //! The prelude's functions of packets: what each does is said in `prelude.wgsl`. All others are
 //! executed by their text.
 
-use portcullis_core::lang::prelude::{Intrinsic, Order};
+use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
 use portcullis_core::packet::{MIN_LENGTH, ROOM};
 
 use super::{LENGTH, Result, START, Trace};
@@ -52,7 +52,7 @@ impl Trace<'_> {
     }
 
     /// A load from the packet, 0 where any byte of it lies outside.
-    fn load(&mut self, offset: Node, size: u32, order: Order) -> Node {
+    fn load(&mut self, offset: Node, size: u32, order: ByteOrder) -> Node {
         let inside = self.inside(offset, size);
         let zero = self.dag.constant(0);
         if self.dag.as_flag(inside) == Some(false) {
@@ -75,16 +75,16 @@ impl Trace<'_> {
             let (root, add) = self.dag.sum(offset);
             self.dag.load(Load { root, add, size })
         };
-        let value = if order == Order::Big { self.dag.swap_bytes(raw, size) } else { raw };
+        let value = if order == ByteOrder::Big { self.dag.swap_bytes(raw, size) } else { raw };
         self.dag.select(inside, value, zero)
     }
 
     /// A store to the packet, nothing where any byte of it lies outside.
-    fn store_packet(&mut self, offset: Node, size: u32, order: Order, value: Node) {
+    fn store_packet(&mut self, offset: Node, size: u32, order: ByteOrder, value: Node) {
         let inside = self.inside(offset, size);
         let mask = self.dag.both(self.here, inside);
         let value = match order {
-            Order::Big if size > 1 => {
+            ByteOrder::Big if size > 1 => {
                 let low = self.dag.and(value, u32::MAX >> (32 - 8 * size));
                 self.dag.swap_bytes(low, size)
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use naga::{Block, Expression, Function, GlobalVariable, Handle, LocalVariable, Module, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
-use portcullis_core::program::blocks;
+use portcullis_core::program::child_blocks;
 
 use super::places::{Home, Operand, Place};
 use super::{Code, FUEL, Frame, LENGTH, START, Trace};
@@ -113,7 +113,7 @@ impl Scan {
                     }
                     _ => {}
                 }
-                work.extend(blocks(statement));
+                work.extend(child_blocks(statement));
             }
         }
     }
@@ -186,7 +186,7 @@ impl<'a> Trace<'a> {
                     }
                     _ => {}
                 }
-                work.extend(blocks(statement));
+                work.extend(child_blocks(statement));
             }
         }
         slots

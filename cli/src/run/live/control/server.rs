@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use portcullis::control::{self, LONGEST_REQUEST, Service};
-use portcullis::pipeline::live::local::LocalSocket;
+use portcullis::control::{self, MAX_REQUEST_BYTES, Service};
+use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::reason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -114,7 +114,7 @@ fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service)
                     break before + end;
                 }
                 // Longer than any request: the answer says so.
-                if request.len() > LONGEST_REQUEST {
+                if request.len() > MAX_REQUEST_BYTES {
                     break request.len();
                 }
             }

@@ -66,7 +66,7 @@ impl Finding<'_, '_> {
         let info = &walk.linked.maps[usize::from(map)];
         let is_hash = info.used_as == Use::Hash;
         let words = info.definition.key_size.div_ceil(4);
-        let places = Layout::of(&info.declaration()).places;
+        let places = Layout::of(&info.declaration()).slots;
         let entry = if is_hash { walk.next_entry(map, from.low) } else { from.low };
         let end = walk.code.known(places);
         let goes_on = walk.code.binary(Lt, entry, end);

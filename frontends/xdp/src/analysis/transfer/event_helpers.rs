@@ -7,7 +7,7 @@ use super::ring_record::frame_of;
 use super::{Result, Walk};
 use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
 use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
-use crate::lang::xdp::events::{Argument, MOST_OF_PACKET, Print, Sizes};
+use crate::lang::xdp::events::{Argument, MAX_PACKET_BYTES, Print, Sizes};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Argument as Given, Effect, Id, Op};
 use crate::lang::xdp::object::MapType;
@@ -290,7 +290,7 @@ impl Walk<'_, '_> {
         for holds in [is_right, reaches, is_in_map] {
             wanted = self.code.binary(Both, wanted, holds);
         }
-        let most = (range.high >> 32).min(MOST_OF_PACKET.into()) as u32;
+        let most = (range.high >> 32).min(MAX_PACKET_BYTES.into()) as u32;
         let packet = (most > 0).then_some((most, asked));
         self.record(Record { ring: Some(map), wanted, words, bytes, length: size.low, packet });
         Ok(self.first_of(&[(is_right, EINVAL), (reaches, EFAULT), (is_in_map, E2BIG), (is_ours, EOPNOTSUPP)]))

@@ -52,7 +52,7 @@ impl Walk<'_, '_> {
         let (map, index, flags) = (self.get(1)?, self.get(2)?, self.get(3)?);
         let map = self.map(map)?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
-        if !ty.is_of_targets() {
+        if !ty.holds_redirect_targets() {
             let takes = "devmap, devmap_hash, cpumap or xskmap";
             let given = ty.name();
             return self

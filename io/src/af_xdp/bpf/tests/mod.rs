@@ -9,7 +9,7 @@ use libbpf_sys as bpf;
 use super::insn::Insn;
 use super::steer::{Take, program};
 use super::sys::{LoadError, Program, XskMap};
-use crate::af_xdp::rules::{Rule, Rules, Steer, Transport};
+use crate::af_xdp::rules::{Rule, Rules, Steering, Transport};
 use crate::synth::{Random, hostile};
 
 const TAKEN: u32 = 77;
@@ -40,20 +40,20 @@ fn load(insns: &[Insn]) -> Program {
 
 /// A program whose verdict on frames that user space is to have can be seen.
 struct Tested {
-    steer: Steer,
+    steer: Steering,
     program: Program,
     taken: u32,
     passed: u32,
 }
 
 impl Tested {
-    fn new(steer: Steer) -> Tested {
+    fn new(steer: Steering) -> Tested {
         let program = load(&program(&steer, Take::Code(TAKEN as i32)));
         Tested { steer, program, taken: 0, passed: 0 }
     }
 
     fn only(text: &str) -> Tested {
-        Tested::new(Steer::Only(text.parse().unwrap()))
+        Tested::new(Steering::Only(text.parse().unwrap()))
     }
 
     fn takes(&self, frame: &[u8]) -> bool {
@@ -90,10 +90,10 @@ fn rule(random: &mut Random) -> Rule {
     }
 }
 
-fn rules(random: &mut Random) -> Steer {
+fn rules(random: &mut Random) -> Steering {
     let most = random.pick(&[1, 1, 2, 4, 64]);
     let count = 1 + random.below(most);
-    Steer::Only(Rules::new((0..count).map(|_| rule(random)).collect()).unwrap())
+    Steering::Only(Rules::new((0..count).map(|_| rule(random)).collect()).unwrap())
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn the_program_and_the_model_agree() {
     // Each kind of rule alone, with which least of the program is there.
     let alone =
         ["ethertype/0x0800", "ethertype/0x86dd", "ethertype/0x0806", "proto/58", "tcp", "udp/80", "tcp/79-8000"];
-    let mut all: Vec<Steer> = alone.iter().map(|text| Steer::Only(text.parse().unwrap())).collect();
-    all.push(Steer::Default);
+    let mut all: Vec<Steering> = alone.iter().map(|text| Steering::Only(text.parse().unwrap())).collect();
+    all.push(Steering::Default);
     let common = all.len();
     all.extend((0..100).map(|_| rules(random)));
     let (mut taken, mut passed) = (0, 0);
@@ -132,7 +132,7 @@ fn the_program_and_the_model_agree_on_hostile_packets() {
     }
     let random = &mut Random::new(6, 0);
     let corpus = hostile::corpus();
-    for steer in [Steer::Default].into_iter().chain((0..8).map(|_| rules(random))) {
+    for steer in [Steering::Default].into_iter().chain((0..8).map(|_| rules(random))) {
         let mut tested = Tested::new(steer);
         for packet in &corpus {
             tested.agrees(&packet[..packet.len().min(LONGEST)]);
@@ -148,7 +148,7 @@ fn a_frame_may_end_anywhere() {
     }
     let random = &mut Random::new(7, 0);
     let mut tested = Tested::only("tcp/79-8000,udp/80,sctp/0-65535,proto/58,ethertype/0x8847");
-    let mut default = Tested::new(Steer::Default);
+    let mut default = Tested::new(Steering::Default);
     for _ in 0..150 {
         let frame = frames::frame(random);
         for length in SHORTEST..=frame.len() {
@@ -163,7 +163,7 @@ fn every_frame_is_taken_where_all_are() {
     if !can_load() {
         return;
     }
-    let mut tested = Tested::new(Steer::All);
+    let mut tested = Tested::new(Steering::All);
     let random = &mut Random::new(8, 0);
     for _ in 0..200 {
         tested.agrees(&frames::frame(random));
@@ -224,7 +224,7 @@ fn frames_go_where_the_documentation_says() {
         ("T - T -", ethernet(0x86dd, &[]), "nothing of IPv6"),
     ];
     let lists = [
-        Tested::new(Steer::Default),
+        Tested::new(Steering::Default),
         Tested::only("tcp/80,udp/443"),
         Tested::only("ethertype/0x86dd,udp/53"),
         Tested::only("udp,proto/47"),
@@ -250,7 +250,7 @@ fn the_longest_program_is_far_from_the_limits() {
             _ => Rule::Port(Transport::ALL[usize::from(i % 3)], i * 100..=i * 100 + 50),
         })
         .collect();
-    let insns = program(&Steer::Only(Rules::new(rules).unwrap()), Take::Code(0));
+    let insns = program(&Steering::Only(Rules::new(rules).unwrap()), Take::Code(0));
     let verified = load(&insns).verified_insns().unwrap();
     println!("{} instructions, of which the verifier goes through {verified}", insns.len());
     // 4,096 before Linux 5.2, and for those that may little; a million are gone through.
@@ -266,7 +266,7 @@ fn a_queue_without_a_socket_passes() {
     }
     let sockets = XskMap::create(4).unwrap();
     for flags in [0, bpf::BPF_F_XDP_HAS_FRAGS] {
-        for steer in [Steer::All, Steer::Default, Steer::Only("tcp/80".parse().unwrap())] {
+        for steer in [Steering::All, Steering::Default, Steering::Only("tcp/80".parse().unwrap())] {
             let insns = program(&steer, Take::ToSocket(sockets.as_raw_fd()));
             let program = Program::load(bpf::BPF_PROG_TYPE_XDP, c"portcullis_test", &insns, flags);
             let program = program.unwrap_or_else(|LoadError { error, log }| panic!("{steer}: {error}\n{log}"));

@@ -1,16 +1,16 @@
 //! Which frames come to user space, read off the RFCs once more and as plainly as can be: what the program is compared
 //! with. It shares nothing with the generator but the rules' types.
 
-use crate::af_xdp::rules::{Rule, Steer};
+use crate::af_xdp::rules::{Rule, Steering};
 
 /// Whether the frame is to come to user space.
-pub fn comes(steer: &Steer, frame: &[u8]) -> bool {
+pub fn comes(steer: &Steering, frame: &[u8]) -> bool {
     let headers = Headers::of(frame);
     match steer {
-        Steer::All => true,
+        Steering::All => true,
         _ if headers.neighbour_discovery => false,
-        Steer::Default => matches!(headers.ethertype, Some(0x0800 | 0x86dd)),
-        Steer::Only(rules) => rules.as_slice().iter().any(|rule| headers.are_named_by(rule)),
+        Steering::Default => matches!(headers.ethertype, Some(0x0800 | 0x86dd)),
+        Steering::Only(rules) => rules.as_slice().iter().any(|rule| headers.are_named_by(rule)),
     }
 }
 
