@@ -14,7 +14,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use portcullis::pipeline::Outputs;
 use portcullis::selftest::filters::STOCK;
-use portcullis_core::device::{Device, Done, LoadOptions, StageTimes};
+use portcullis_core::device::{Completion, Device, LoadOptions, StageTimes};
 use portcullis_core::lang::{Source as Text, wgsl};
 use portcullis_core::map::MapHandle;
 use portcullis_core::packet::{Batch, Verdicts};
@@ -175,7 +175,7 @@ fn verdicts(criterion: &mut Criterion, found: &mut Asked, count: usize) {
     let mut random = support::Random::new();
     let returns: Vec<u32> = (0..count).map(|_| [1, 2, 2, 3][random.next() as usize % 4]).collect();
     let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
-    let done = Done { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
+    let done = Completion { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
     let mut outputs = Outputs::new(Some(Box::new(Nowhere)), Some(Box::new(Nowhere)), None);
     let mut take = || outputs.write(&done).expect("it goes nowhere");
     group.bench_function("to two sinks", |b| b.iter(&mut take));

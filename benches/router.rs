@@ -20,7 +20,7 @@ use std::time::Instant;
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::map::Table as MapTable;
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 
@@ -131,7 +131,9 @@ impl Family {
             }
         }
         let descriptors = (0..count).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
-        Carver::new(arena, None).carve(descriptors.collect(), Vec::new(), Room::None).expect("slots do not overlap")
+        BatchCutter::new(arena, None)
+            .cut_batch(descriptors.collect(), Vec::new(), ResizeRoom::None)
+            .expect("slots do not overlap")
     }
 
     /// A filter with the routes in its map `routes`.

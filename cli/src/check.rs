@@ -154,7 +154,7 @@ fn errors_json(diagnostics: &Diagnostics) -> Vec<serde_json::Value> {
         let start = error.labels.first().map(|label| label.range.start);
         let place = start.map(|start| source.location(start));
         json!({
-            "file": start.map(|start| source.part(start).name),
+            "file": start.map(|start| source.file_at(start).name),
             "line": place.map(|p| p.0), "column": place.map(|p| p.1),
             "message": error.message, "notes": error.notes,
         })

@@ -33,7 +33,7 @@ mod linux {
     use portcullis_core::device::{Device, LoadOptions, Session};
     use portcullis_core::lang::xdp::{self, Object};
     use portcullis_core::map::Table as MapTable;
-    use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+    use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
     use portcullis_core::program::{Program, ProgramOptions};
     use portcullis_cpu::Cpu;
 
@@ -109,7 +109,9 @@ mod linux {
         arena[..size_of_val(frames)].copy_from_slice(frames.as_flattened());
         let at = |i: usize| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 };
         let descriptors = (0..frames.len()).map(at).collect();
-        Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None).expect("slots do not overlap")
+        BatchCutter::new(arena, None)
+            .cut_batch(descriptors, Vec::new(), ResizeRoom::None)
+            .expect("slots do not overlap")
     }
 
     fn source(name: &str) -> std::path::PathBuf {

@@ -14,7 +14,7 @@ use portcullis_core::device::{Device, DeviceKind, LoadOptions};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::Source;
 use portcullis_core::lang::expression::{compile_program, disassemble};
-use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
 
@@ -34,7 +34,8 @@ fn program(name: &str, code: &[portcullis_core::lang::expression::Instruction], 
 fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) -> [BTreeSet<u32>; 2] {
     let what = |error: &dyn std::fmt::Display| format!("{}: {}: {error}", device.info().id, program.source().name);
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", what(&e)));
-    let (batches, watched) = Watched::lay_out(packets, BATCH, Room::None).unwrap_or_else(|e| panic!("{}", what(&e)));
+    let (batches, watched) =
+        Watched::lay_out(packets, BATCH, ResizeRoom::None).unwrap_or_else(|e| panic!("{}", what(&e)));
     let [mut passed, mut aborted] = [BTreeSet::new(), BTreeSet::new()];
     let mut number = 0;
     for batch in batches {

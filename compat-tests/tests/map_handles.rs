@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
-use portcullis_core::device::{Device, DeviceError, Done, Imported, LoadOptions, Session, SubmitError};
+use portcullis_core::device::{Completion, Device, DeviceError, Imported, LoadOptions, Session, SubmitError};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::map::{MapFull, MapHandle, OpenError, Prefix, UpdateError, Words};
 use portcullis_core::packet::{Batch, Span, Verdict};
@@ -219,7 +219,7 @@ impl Session for Counting {
         self.session.submit(batch)
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         self.session.complete()
     }
 

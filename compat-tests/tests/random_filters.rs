@@ -206,7 +206,7 @@ fn facts_are_true() {
 /// A device that is wrong is found out, and shown by a small filter.
 #[test]
 fn a_mismatch_is_made_small() {
-    let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::Noop::new());
+    let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::NoopDevice::new());
     let seed = 4;
     let program = program(seed);
     let packets = generator::packets(seed, 40);

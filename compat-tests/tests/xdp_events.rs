@@ -10,7 +10,7 @@ use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::lang::xdp;
 use portcullis_core::lang::xdp::events::{EventCounts, EventPayload, EventReader};
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
 
 /// A program of one of the sources; `None` where there is nothing to compile it.
@@ -36,7 +36,7 @@ fn told(
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     let mut drain = EventReader::begin(program, &mut *session).unwrap().expect("the program tells of events");
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    let (batches, _) = layouts::batches(packets, batch, Room::Both);
+    let (batches, _) = layouts::batches(packets, batch, ResizeRoom::Both);
     for batch in batches {
         session.run(batch).unwrap_or_else(|error| panic!("{error}"));
         let mut take = |event: xdp::events::Event<'_>| {

@@ -7,7 +7,7 @@ use portcullis_compat_tests::{corpora, devices, layouts, objects, oracle};
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
-use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 
 /// A program of one of the sources.
@@ -68,7 +68,7 @@ fn full_hashes_take_no_key_more() {
     devices::on_each("full hashes", |device| {
         for (program, map, most) in &programs {
             let mut session = load(&**device, program);
-            let (batches, _) = layouts::batches(&packets, 700, Room::Both);
+            let (batches, _) = layouts::batches(&packets, 700, ResizeRoom::Both);
             for batch in batches {
                 session.run(batch).unwrap_or_else(|error| panic!("{error}"));
                 let entries = table(&mut *session, program, map).rows().len();
@@ -213,7 +213,7 @@ fn the_host_says_what_maps_of_maps_hold() {
             outer.set(&[7, 1], &[slot]).expect("there is room");
             let (at, words) = outer.changes();
             session.set_map_words(number, at, words).unwrap_or_else(|error| panic!("{error}"));
-            let (batches, _) = layouts::batches(&[[0_u8; 60]], 1, Room::None);
+            let (batches, _) = layouts::batches(&[[0_u8; 60]], 1, ResizeRoom::None);
             for batch in batches {
                 let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(objects::of_ours(done.verdicts.get(0)), objects::of_ours(verdict), "slot {slot}");

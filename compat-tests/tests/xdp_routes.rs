@@ -18,7 +18,7 @@ use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::lang::xdp::fib::RoutingTables;
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
-use portcullis_core::packet::{Metadata, Room};
+use portcullis_core::packet::{Metadata, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_live_tests::Namespace;
 
@@ -339,7 +339,7 @@ fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<S
         metadata: Metadata::new(bytes.len() as u32, *interface, 0),
     };
     let packets: Vec<Packet> = asked.iter().map(packet).collect();
-    let (batches, _watched) = Watched::lay_out(&packets, 500, Room::None).expect("there is memory");
+    let (batches, _watched) = Watched::lay_out(&packets, 500, ResizeRoom::None).expect("there is memory");
     let mut number = 0;
     for batch in batches {
         let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));

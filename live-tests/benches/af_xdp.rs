@@ -16,7 +16,7 @@ use std::time::Duration;
 use portcullis::device::{CancelToken, Dispatch};
 use portcullis::io::af_xdp::{self, CopyMode, LaneLayout, Options, Steering};
 use portcullis::io::live::link::StackDevice;
-use portcullis::packet::Room;
+use portcullis::packet::ResizeRoom;
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
 use support::bare::bare;
@@ -310,7 +310,7 @@ fn ours(
         copying: CopyMode::Auto,
         busy_poll: None,
         huge_pages: false,
-        room: Room::None,
+        room: ResizeRoom::None,
         metadata: false,
         rewrites: filter == "mac_swap",
         frames: FRAMES,

@@ -1,6 +1,6 @@
 //! What the reference interpreter makes of a benchmark's packets, and whether a device makes the same of them.
 
-use portcullis_core::device::{Device, DeviceError, Done, LoadOptions, Session};
+use portcullis_core::device::{Completion, Device, DeviceError, LoadOptions, Session};
 use portcullis_core::map::Row;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::Program;
@@ -92,7 +92,7 @@ impl Expected {
     }
 
     /// What differs first in a batch whose first packet has this number: `None` where nothing does.
-    pub fn differs(&self, first: usize, done: &Done) -> Option<String> {
+    pub fn differs(&self, first: usize, done: &Completion) -> Option<String> {
         let packets = done.batch.len();
         let found = done.verdicts.len();
         if found != packets {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portcullis_core::device::{DeviceError, Done, Session};
+use portcullis_core::device::{Completion, DeviceError, Session};
 use portcullis_core::lang::xdp::Broadcast;
 use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
@@ -37,7 +37,7 @@ impl Broadcasts {
     pub fn resolve(
         &mut self,
         session: &mut dyn Session,
-        done: &Done,
+        done: &Completion,
     ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
         let is_one = |target: &u32| self.targets.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use portcullis_core::device::{DeviceError, Done, Session};
+use portcullis_core::device::{Completion, DeviceError, Session};
 use portcullis_core::packet::Batch;
 
 use super::completion_estimator::CompletionEstimator;
@@ -59,13 +59,13 @@ pub(super) trait Endpoints<S> {
     fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError>;
 
     /// A batch has come back from the session, and will be [`done`](Ends::done) next: for what is to be read of maps for it.
-    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         let _ = (session, done);
         Ok(())
     }
 
     /// A batch has come back; where it is `by_fallback`, from the session's relief, and maybe before others that went in before it.
-    fn deliver(&mut self, done: Done, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
+    fn deliver(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
 
     /// Does what others want done with the session between two batches. Gives false where that has to wait until nothing is
     /// in flight (`idle`): then nothing is submitted before.
@@ -159,7 +159,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         self.run_commands()?;
         self.endpoints.on_batch_boundary(self.slot.session(), batch.len())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
-        let submitted = self.slot.session().relief().is_some().then(Instant::now);
+        let submitted = self.slot.session().fallback().is_some().then(Instant::now);
         self.in_flight.push_back((submitted, tag));
         Ok(())
     }
@@ -181,7 +181,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     /// Whether the session has all that it takes and a relief, which has time for a batch before the oldest one is done.
     fn can_use_fallback(&mut self) -> bool {
         let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
-        self.slot.session().relief().is_some()
+        self.slot.session().fallback().is_some()
             && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
     }
 
@@ -193,8 +193,8 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
             return self.submit(batch, tag);
         }
         let session = self.slot.session();
-        let done = match session.relief() {
-            Some(relief) => relief.run(batch)?,
+        let done = match session.fallback() {
+            Some(fallback) => fallback.run(batch)?,
             None => return self.submit(batch, tag),
         };
         self.endpoints.deliver(done, tag, true)
@@ -206,9 +206,9 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_core::device::{Device, Imported, LoadOptions, StageTimes, SubmitError};
-    use portcullis_core::interp::Interp;
+    use portcullis_core::interp::InterpDevice;
     use portcullis_core::lang::{Source, wgsl};
-    use portcullis_core::packet::{Descriptor, DeviceView, Room, Span, Verdicts};
+    use portcullis_core::packet::{Descriptor, DeviceView, ResizeRoom, Span, Verdicts};
     use portcullis_core::program::ProgramOptions;
 
     use super::*;
@@ -216,7 +216,7 @@ mod tests {
     /// A session with room for one batch, wherever its packets are, and a relief that reaches the host's memory alone.
     struct SingleBatchSession {
         batch: Option<Batch>,
-        relief: Box<dyn Session>,
+        fallback: Box<dyn Session>,
     }
 
     impl Session for SingleBatchSession {
@@ -229,10 +229,10 @@ mod tests {
             Ok(())
         }
 
-        fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
             Ok(self.batch.take().map(|batch| {
                 let verdicts = Verdicts::from_columns(vec![2; batch.len()], Vec::new());
-                Done { batch, verdicts, times: StageTimes::default() }
+                Completion { batch, verdicts, times: StageTimes::default() }
             }))
         }
 
@@ -244,8 +244,8 @@ mod tests {
             1
         }
 
-        fn relief(&mut self) -> Option<&mut dyn Session> {
-            Some(&mut *self.relief)
+        fn fallback(&mut self) -> Option<&mut dyn Session> {
+            Some(&mut *self.fallback)
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
             Ok(())
         }
 
-        fn deliver(&mut self, _: Done, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
+        fn deliver(&mut self, _: Completion, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
             self.0.push((tag, by_fallback));
             Ok(())
         }
@@ -279,7 +279,7 @@ mod tests {
         unsafe {
             let span = Span::from_views(None, Some(view), 4096, 8192, Box::new(())).unwrap();
             let packet = Descriptor { offset: 128, length: 60 };
-            Batch::from_frames(span, vec![packet], Vec::new(), Room::Both, Box::new(())).unwrap()
+            Batch::from_frames(span, vec![packet], Vec::new(), ResizeRoom::Both, Box::new(())).unwrap()
         }
     }
 
@@ -290,8 +290,8 @@ mod tests {
             &ProgramOptions::default(),
         );
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-        let relief = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-        let mut session = SingleBatchSession { batch: None, relief };
+        let fallback = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut session = SingleBatchSession { batch: None, fallback };
         let mut driver = Driver::new(&mut session as &mut dyn Session, RecordingEndpoints::default());
         driver.submit(device_resident_batch(), 1).unwrap();
         driver.run_on_fallback(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();

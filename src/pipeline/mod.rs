@@ -23,8 +23,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Session};
-use portcullis_core::packet::{Batch, Room};
+use portcullis_core::device::{CancelToken, Completion, DeviceError, DeviceKind, Session};
+use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_core::program::Program;
 use portcullis_core::reason;
 use portcullis_io::{Progress, RedirectGroups, SinkError, Source, SourceError, SourceOptions, Warning};
@@ -119,7 +119,7 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     let room = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
     SourceOptions {
         max_packets: room.unwrap_or(usize::MAX),
-        room: if facts.changes_length { Room::Both } else { Room::None },
+        room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
         metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
@@ -264,14 +264,14 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
         self.observe.on_batch_boundary(session, coming)
     }
 
-    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts {
             self.redirect_groups = broadcasts.resolve(session, done)?;
         }
         Ok(())
     }
 
-    fn deliver(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {
+    fn deliver(&mut self, done: Completion, progress: Progress, _: bool) -> Result<(), PipelineError> {
         let redirect_groups = self.redirect_groups.take();
         self.totals.add_with_broadcasts(&done, redirect_groups.as_deref());
         self.observe.on_event(Event::Batch { totals: &self.totals, progress });
@@ -346,13 +346,13 @@ fn run_reader(mut source: Box<dyn Source>, to: &SyncSender<ReaderMessage>, stop:
 
 /// The thread that writes.
 struct Writer {
-    queue: SyncSender<(Done, Option<Arc<RedirectGroups>>)>,
+    queue: SyncSender<(Completion, Option<Arc<RedirectGroups>>)>,
     thread: JoinHandle<Result<Duration, SinkError>>,
 }
 
 impl Writer {
     fn start(mut outputs: Outputs) -> Result<Writer, PipelineError> {
-        let (queue, waiting) = sync_channel::<(Done, Option<Arc<RedirectGroups>>)>(QUEUE_DEPTH);
+        let (queue, waiting) = sync_channel::<(Completion, Option<Arc<RedirectGroups>>)>(QUEUE_DEPTH);
         let thread = spawn("writer", move || {
             let mut busy = Duration::ZERO;
             for (done, redirect_groups) in waiting {

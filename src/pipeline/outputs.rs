@@ -1,6 +1,6 @@
 //! Carrying out verdicts: which packets go to which sink.
 
-use portcullis_core::device::Done;
+use portcullis_core::device::Completion;
 use portcullis_core::packet::Action;
 use portcullis_io::{RedirectGroups, RedirectSink, Sink, SinkError};
 
@@ -35,7 +35,7 @@ impl Outputs {
     ///
     /// # Errors
     /// The first sink's that failed, which is gone then; the others may still be finished.
-    pub fn write(&mut self, done: &Done) -> Result<(), SinkError> {
+    pub fn write(&mut self, done: &Completion) -> Result<(), SinkError> {
         self.write_with_broadcasts(done, None)
     }
 
@@ -45,7 +45,7 @@ impl Outputs {
     /// As [`write`](Self::write).
     pub fn write_with_broadcasts(
         &mut self,
-        done: &Done,
+        done: &Completion,
         redirect_groups: Option<&RedirectGroups>,
     ) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
@@ -92,7 +92,7 @@ impl Outputs {
 
 /// Where a packet goes that is redirected.
 pub(super) fn redirect_targets<'s>(
-    done: &Done,
+    done: &Completion,
     redirect_groups: &'s RedirectGroups,
     index: usize,
 ) -> impl Iterator<Item = u32> + use<'s> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
 use portcullis_io::RedirectGroups;
 
@@ -43,13 +43,13 @@ pub struct Times {
 
 impl Totals {
     /// Counts a batch.
-    pub fn add(&mut self, done: &Done) {
+    pub fn add(&mut self, done: &Completion) {
         self.add_with_broadcasts(done, None);
     }
 
     /// Counts a batch, where some targets stand for several: a packet counts once as redirected, and once for each target.
-    pub fn add_with_broadcasts(&mut self, done: &Done, redirect_groups: Option<&RedirectGroups>) {
-        let Done { batch, verdicts, times } = done;
+    pub fn add_with_broadcasts(&mut self, done: &Completion, redirect_groups: Option<&RedirectGroups>) {
+        let Completion { batch, verdicts, times } = done;
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();
         let counts = verdicts.counts();

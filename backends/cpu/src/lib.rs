@@ -25,7 +25,7 @@ mod walk;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session, begin};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session, load_initial_maps};
 use portcullis_core::program::Program;
 
 use late::Late;
@@ -108,8 +108,8 @@ impl Device for Cpu {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let dispatch = Dispatch::of(&self.info, options)?;
-        let work = options.work_of(&self.info.id)?;
+        let dispatch = Dispatch::select(&self.info, options)?;
+        let work = options.synthetic_work_ns(&self.info.id)?;
         let mut code = compiled(program, self.styles, self.ahead, self.processor)?;
         // Numbers of flows are found in one way.
         let one = if let Styles::Only(_) = self.styles { self.styles } else { Styles::Only(Style::BranchFree) };
@@ -128,7 +128,7 @@ impl Device for Cpu {
             }));
         }
         let session = session::CpuSession::new(program.clone(), code, flows, work, options)?;
-        begin(program, dispatch.session(session))
+        load_initial_maps(program, dispatch.wrap(session))
     }
 }
 

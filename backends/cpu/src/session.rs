@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use portcullis_core::device::{
-    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, Stages, SubmitError, check_map, check_map_words,
-    check_submission,
+    CancelToken, Completion, DeviceError, Imported, LoadOptions, Session, Stages, SubmitError, check_map_range,
+    check_submission, map_layout,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -142,12 +142,12 @@ enum Queued {
     /// Threads of the pool filter it, and where it is `own`, whoever asks for it.
     Job { job: Arc<Job>, own: bool },
     /// What came of it, where somebody had to know that it was done.
-    Ended(Box<Result<Done, DeviceError>>),
+    Ended(Box<Result<Completion, DeviceError>>),
 }
 
 impl Queued {
     /// Waits until the batch is done, or filters it.
-    fn end(self, shared: &Shared) -> Result<Done, DeviceError> {
+    fn end(self, shared: &Shared) -> Result<Completion, DeviceError> {
         match self {
             Queued::Own(batch) => job::alone(shared, batch),
             Queued::Job { job, own } => {
@@ -203,14 +203,14 @@ impl CpuSession {
             cancel: options.cancel.clone(),
             pool,
         });
-        let stages = options.clocks.then(Stages::default);
+        let stages = options.record_stages.then(Stages::default);
         Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1), stages })
     }
 
     /// Takes note of a batch that is complete.
-    fn note(&mut self, done: &Done) {
+    fn note(&mut self, done: &Completion) {
         if let Some(stages) = &mut self.stages {
-            stages.filtered(done.batch.len(), done.times.kernel);
+            stages.record_batch(done.batch.len(), done.times.kernel);
         }
     }
 
@@ -263,14 +263,14 @@ impl Session for CpuSession {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some(queued) = self.queue.pop_front() else { return Ok(None) };
         let done = queued.end(&self.shared)?;
         self.note(&done);
         Ok(Some(done))
     }
 
-    fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
+    fn run(&mut self, batch: Batch) -> Result<Completion, DeviceError> {
         assert_eq!(self.in_flight(), 0, "run needs an idle session");
         if self.shared.code.stack > CALLERS_STACK {
             self.submit(batch).map_err(|refused| refused.error)?;
@@ -294,24 +294,24 @@ impl Session for CpuSession {
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        let words = check_map(&self.shared.program, map)?.words();
+        let words = map_layout(&self.shared.program, map)?.words();
         self.map_words_at(map, 0, words)
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map_words(&self.shared.program, map, at, words)?;
+        check_map_range(&self.shared.program, map, at, words)?;
         self.end_all();
         Ok(self.shared.maps.words(map, at, words))
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_map_words(&self.shared.program, map, at, words.len())?;
+        check_map_range(&self.shared.program, map, at, words.len())?;
         self.end_all();
         self.shared.maps.set_words(map, at, words);
         Ok(())
     }
 
-    fn settle(&mut self) {
+    fn finish_background_work(&mut self) {
         if let Some(late) = self.shared.code.late() {
             late.wait();
         }

@@ -70,7 +70,7 @@ fn filtering_asks_for_memory_by_the_batch() {
             let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
             let mut session = portcullis_cpu::Cpu::new().load(&program, &options).unwrap();
             // Code that comes later is made with memory too.
-            session.settle();
+            session.finish_background_work();
             // The first batch may set up what the later ones use.
             asked(&mut *session, 100);
             // Of a batch that one thread filters alone nothing else is needed. Threads of the session's

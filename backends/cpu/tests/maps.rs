@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::interp::Interp;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
@@ -84,7 +84,7 @@ fn is_the_interpreter(text: &str, batches: &[Vec<Vec<u32>>]) {
         };
         batches.iter().map(&mut outcome).collect::<Vec<_>>()
     };
-    let want = run(&Interp::new());
+    let want = run(&InterpDevice::new());
     for device in devices() {
         for (round, (done, want)) in run(&device).iter().zip(&want).enumerate() {
             assert_eq!(done, want, "{}, round {round}", device.info().id);

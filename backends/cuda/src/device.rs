@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, Flows, LoadOptions, Session, begin};
+use portcullis_core::device::{
+    Device, DeviceError, DeviceInfo, Dispatch, FlowSession, LoadOptions, Session, load_initial_maps,
+};
 use portcullis_core::program::Program;
 
 use crate::driver::gpu::GpuProperties;
@@ -51,14 +53,14 @@ impl Device for CudaDevice {
         if let Some(reason) = &self.unsupported_reason {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.clone() });
         }
-        let dispatch = Dispatch::of(&self.info, options)?;
+        let dispatch = Dispatch::select(&self.info, options)?;
         let session = match dispatch {
             Dispatch::Inline | Dispatch::Pipelined => {
                 let session = session::open_pipelined(&self.properties, program, dispatch, options)?;
                 if program.has_flows() {
-                    dispatch.session(Flows::new(self, session, program, options)?)
+                    dispatch.wrap(FlowSession::new(self, session, program, options)?)
                 } else {
-                    dispatch.session(session)
+                    dispatch.wrap(session)
                 }
             }
             _ if program.has_flows() => {
@@ -72,6 +74,6 @@ impl Device for CudaDevice {
             }
             _ => session::open_slotted(&self.properties, program, dispatch, options)?,
         };
-        begin(program, session)
+        load_initial_maps(program, session)
     }
 }

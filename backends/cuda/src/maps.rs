@@ -49,7 +49,7 @@ impl Maps {
         unsafe { self.0[map].download(at * 4, &copy, 0, bytes, stream) }.map_err(failed)?;
         let copy = gpu.wait_for_stream(stream, copy, failed)?;
         // SAFETY: the copy has completed.
-        Ok(offload::words(unsafe { copy.slice(0, bytes) }).collect())
+        Ok(offload::le_words(unsafe { copy.slice(0, bytes) }).collect())
     }
 
     /// Writes words of a map. The range is in bounds, and no batch is in flight.

@@ -10,10 +10,12 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Done, Imported, LoadOptions, Session};
-use portcullis_core::interp::Interp;
+use portcullis_core::device::{CancelToken, Completion, Device, DeviceError, Dispatch, Imported, LoadOptions, Session};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Descriptor, DeviceView, Metadata, READABLE_PAST_END, ROOM, Room, Span};
+use portcullis_core::packet::{
+    Arena, Batch, Descriptor, DeviceView, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span,
+};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cuda::memory::{DeviceBuffer, EVERY_DEVICE, Gpu};
 
@@ -46,7 +48,7 @@ impl Packets {
             // A permutation of the frames: an odd factor modulo a power of two, or descending
             // order.
             let frame = if count.is_power_of_two() { number.wrapping_mul(77) % count } else { count - 1 - number };
-            let d = Descriptor { offset: frame * FRAME + ROOM, length: 14 + next() % 240 };
+            let d = Descriptor { offset: frame * FRAME + RESIZE_ROOM, length: 14 + next() % 240 };
             let packet = &mut memory[d.offset as usize..][..d.length as usize];
             let ethertype = [[0x08, 0x00], [0x86, 0xdd], [0x81, 0x00]][next() as usize % 3];
             packet[12..14].copy_from_slice(&ethertype);
@@ -68,13 +70,13 @@ impl Packets {
         // back.
         let batch = unsafe {
             let (descriptors, metadata) = (self.descriptors.clone(), self.metadata.clone());
-            Batch::from_frames(span.clone(), descriptors, metadata, Room::Both, Box::new(()))
+            Batch::from_frames(span.clone(), descriptors, metadata, ResizeRoom::Both, Box::new(()))
         };
         batch.unwrap()
     }
 
     /// Filters the packets with the interpreter.
-    fn filtered(&self, session: &mut Box<dyn Session>) -> Done {
+    fn filtered(&self, session: &mut Box<dyn Session>) -> Completion {
         let mut arena = Arena::new(self.memory.len()).unwrap();
         arena.copy_from_slice(&self.memory);
         session.run(self.batch(arena.span())).unwrap()
@@ -128,7 +130,7 @@ const MOVES: &str = "fn xdp_filter(pkt: u32) -> u32 {
 
 /// Asserts that the batch came back as the interpreter's did, with its bytes in device memory, and
 /// that nothing else there has changed.
-fn check(done: &Done, memory: &DeviceBuffer, packets: &Packets, want: &Done, what: &str) {
+fn check(done: &Completion, memory: &DeviceBuffer, packets: &Packets, want: &Completion, what: &str) {
     assert_eq!(done.verdicts, want.verdicts, "{what}");
     assert_eq!(done.batch.descriptors(), want.batch.descriptors(), "{what}: ends");
     let mut now = vec![0; memory.size()];
@@ -138,7 +140,7 @@ fn check(done: &Done, memory: &DeviceBuffer, packets: &Packets, want: &Done, wha
         let bytes = &now[d.offset as usize..][..d.length as usize];
         assert!(bytes == want.batch.packet(number), "{what}: packet {number}");
         // A filter that moves no end must not write to head- or tailrooms.
-        let room = if want.batch.descriptors() == packets.descriptors { 0 } else { ROOM };
+        let room = if want.batch.descriptors() == packets.descriptors { 0 } else { RESIZE_ROOM };
         owned[(before.offset - room) as usize..(before.offset + before.length + room) as usize].fill(true);
     }
     let untouched = (0..now.len()).all(|at| owned[at] || now[at] == packets.memory[at]);
@@ -157,7 +159,7 @@ fn every_method_filters_packets_in_place() {
     stocks.extend([("all", compiled(ALL)), ("moves", compiled(MOVES))]);
     for (name, program) in stocks {
         for dispatch in Dispatch::ALL {
-            let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+            let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
             let mut session = device().load(&program, &options(dispatch)).unwrap();
             // Sizes around those of a block and a request, and of several; all in one memory, as
             // frames are reused.
@@ -188,7 +190,7 @@ fn a_session_takes_batches_in_host_and_device_memory_in_turn() {
     }
     let (gpu, program) = (Gpu::open(0).unwrap(), compiled(ALL));
     for dispatch in Dispatch::ALL {
-        let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
         let mut session = device().load(&program, &options(dispatch)).unwrap();
         for round in 0..4 {
             let packets: Vec<_> = (0..session.depth() as u32).map(|n| Packets::new(300 + 50 * n, round + n)).collect();
@@ -249,7 +251,7 @@ fn no_packet_is_copied_and_remote_writes_are_flushed() {
     );
     let (gpu, mut packets) = (Gpu::open(0).unwrap(), Packets::new(COUNT, 3));
     let mut session = device().load(&program, &options(dispatch.parse().unwrap())).unwrap();
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let (_memory, span) = in_device(&gpu, &packets);
     for _ in 0..ROUNDS {
         let done = session.run(packets.batch(&span)).unwrap();
@@ -270,7 +272,7 @@ fn memory_with_a_host_and_a_device_view_is_filtered_in_place() {
         return child_passes(TEST, "");
     }
     let (gpu, program, packets) = (Gpu::open(0).unwrap(), compiled(MOVES), Packets::new(500, 9));
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let want = packets.filtered(&mut reference);
     for dispatch in Dispatch::ALL {
         let mut session = device().load(&program, &options(dispatch)).unwrap();
@@ -332,7 +334,7 @@ fn inaccessible_or_misaligned_packets_are_refused() {
     }
     // Filters that move packets accept any alignment.
     let program = compiled(MOVES);
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     packets.descriptors.iter_mut().zip(0..).for_each(|(d, number)| d.offset += number % 4);
     for dispatch in Dispatch::ALL {
         memory.write(0, &packets.memory).unwrap();
@@ -359,9 +361,9 @@ fn one_sided_batches_in_device_memory_stay_on_the_device() {
          }",
     );
     let gpu = Gpu::open(0).unwrap();
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-    let one_sided: Arc<dyn Device> = Arc::new(Interp::new());
-    let options = LoadOptions { one_sided: Some(one_sided), ..options(Dispatch::Pipelined) };
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let elephant_flow_device: Arc<dyn Device> = Arc::new(InterpDevice::new());
+    let options = LoadOptions { elephant_flow_device: Some(elephant_flow_device), ..options(Dispatch::Pipelined) };
     let mut session = device().load(&program, &options).unwrap();
     // Batches of one flow go to the other device if they are in host memory; in between come
     // batches that it cannot access.
@@ -401,7 +403,7 @@ fn a_failed_launch_ends_the_session_but_not_the_next_one() {
         let (memory, span) = in_device(&gpu, &packets);
         let mut session = device().load(&program, &options)?;
         let done = session.run(packets.batch(&span))?;
-        let mut reference = Interp::new().load(&program, &LoadOptions::default())?;
+        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default())?;
         check(&done, &memory, &packets, &packets.filtered(&mut reference), dispatch.as_str());
         Ok::<_, DeviceError>(())
     };

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::records::{HostMemory, Records};
+use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{
     CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, Session, Transfer,
 };
-use portcullis_core::interp::Interp;
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::Program;
 use portcullis_cuda::CudaDevice;
 use portcullis_cuda::measure::CudaRecords;
@@ -56,8 +56,8 @@ fn batch(packets: u32, stride: u32, seed: u32) -> Batch {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         *byte = (state >> 24) as u8;
     }
-    let room = if stride == 0 || stride >= 340 { Room::Both } else { Room::None };
-    Carver::new(arena, None).carve(descriptors, vec![], room).unwrap()
+    let room = if stride == 0 || stride >= 340 { ResizeRoom::Both } else { ResizeRoom::None };
+    BatchCutter::new(arena, None).cut_batch(descriptors, vec![], room).unwrap()
 }
 
 fn bytes(batch: &Batch) -> Vec<Vec<u8>> {
@@ -89,7 +89,7 @@ fn every_method_agrees_with_the_interpreter() {
     assert_eq!(device.info().dispatch.len(), 5);
     for body in FILTERS {
         let program = program(body);
-        let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
         for dispatch in device.info().dispatch {
             let mut session = device.load(&program, &options(*dispatch)).unwrap();
             // Sizes around those of a block, a request and a slot; the last is small again, when
@@ -145,8 +145,9 @@ fn artificial_work_is_done_once_for_each_packet() {
     };
     let work = std::env::var("PORTCULLIS_TEST_WORK").unwrap().parse().ok().map(Duration::from_nanos);
     let program = program(FILTERS[4]);
-    let mut session = device().load(&program, &LoadOptions { work, ..options(dispatch.parse().unwrap()) }).unwrap();
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut session =
+        device().load(&program, &LoadOptions { synthetic_work: work, ..options(dispatch.parse().unwrap()) }).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     for packets in SIZES {
         let (done, want) = (session.run(batch(packets, 0, 1)).unwrap(), reference.run(batch(packets, 0, 1)).unwrap());
         assert_eq!((done.verdicts, bytes(&done.batch)), (want.verdicts, bytes(&want.batch)));
@@ -166,9 +167,9 @@ fn batches_with_more_parts_than_slots_reuse_slots() {
         let mut arena = Arena::new(600_000 * 16).unwrap();
         (0_u32..).zip(arena.chunks_exact_mut(4)).for_each(|(i, word)| word.copy_from_slice(&(i / 3).to_be_bytes()));
         let descriptors = (0..600_000).map(|i| Descriptor { offset: i * 16, length: 14 }).collect();
-        Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()
+        BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
     };
-    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(packets()).unwrap();
+    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(packets()).unwrap();
     for dispatch in [Dispatch::Graph, Dispatch::WaitValue] {
         let done = device().load(&program, &options(dispatch)).unwrap().run(packets()).unwrap();
         assert!(done.verdicts == want.verdicts, "{dispatch}");
@@ -182,7 +183,7 @@ fn growing_slots_do_not_overlap() {
         return child_passes(TEST, "");
     }
     let program = program("store_u8(pkt, 0u, 9u); return redirect(load_u8(pkt, pkt_len(pkt) - 1u));");
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     for dispatch in device().info().dispatch {
         let mut session = device().load(&program, &options(*dispatch)).unwrap();
         // A few long packets grow the buffers for bytes, then many short ones those for verdicts
@@ -191,7 +192,9 @@ fn growing_slots_do_not_overlap() {
             let batch = || {
                 let at = |i| Descriptor { offset: i * stride, length: stride.min(1000) };
                 let arena = Arena::new((packets * stride) as usize).unwrap();
-                Carver::new(arena, None).carve((0..packets).map(at).collect(), vec![], Room::None).unwrap()
+                BatchCutter::new(arena, None)
+                    .cut_batch((0..packets).map(at).collect(), vec![], ResizeRoom::None)
+                    .unwrap()
             };
             let (done, want) = (session.run(batch()).unwrap(), reference.run(batch()).unwrap());
             assert_eq!(done.verdicts, want.verdicts, "{dispatch}, {packets} packets");
@@ -224,7 +227,7 @@ fn idle_resident_kernels_leave_and_return() {
         return child_passes(TEST, "");
     }
     let program = program(FILTERS[1]);
-    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(700, 0, 1)).unwrap();
+    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(batch(700, 0, 1)).unwrap();
     let by = |dispatch| device().load(&program, &options(dispatch)).unwrap();
     let mut sessions = [by(Dispatch::Persistent), by(Dispatch::WaitValue)];
     for _ in 0..3 {
@@ -245,8 +248,11 @@ fn sessions_open_and_close_beside_resident_kernels() {
     }
     let program = program(FILTERS[3]);
     let run = |session: &mut Box<dyn Session>, packets: u32| {
-        let want =
-            Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(packets, 128, packets)).unwrap();
+        let want = InterpDevice::new()
+            .load(&program, &LoadOptions::default())
+            .unwrap()
+            .run(batch(packets, 128, packets))
+            .unwrap();
         let done = session.run(batch(packets, 128, packets)).unwrap();
         assert_eq!((done.verdicts, bytes(&done.batch)), (want.verdicts, bytes(&want.batch)));
     };
@@ -316,7 +322,7 @@ fn streams_time_stages_with_events() {
     // A filter that only reads, and one that writes; packets are copied as they lie.
     for body in [FILTERS[1], FILTERS[3]] {
         for dispatch in device().info().dispatch {
-            let options = LoadOptions { clocks: true, transfer: Transfer::Whole, ..options(*dispatch) };
+            let options = LoadOptions { record_stages: true, transfer: Transfer::Whole, ..options(*dispatch) };
             let mut session = device().load(&program(body), &options).unwrap();
             let began = Instant::now();
             for seed in 0..3 {
@@ -490,7 +496,7 @@ fn memory_that_cannot_be_pinned_is_copied() {
     let (program, packets) = (program(FILTERS[3]), batch(500, 128, 1));
     let mut session = device().load(&program, &LoadOptions::default()).unwrap();
     let done = session.run(packets).unwrap();
-    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(500, 128, 1)).unwrap();
+    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(batch(500, 128, 1)).unwrap();
     assert_eq!(bytes(&done.batch), bytes(&want.batch));
 }
 

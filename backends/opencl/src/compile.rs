@@ -8,7 +8,7 @@ use ocl_core::ffi::{self, cl_uint};
 use ocl_core::{Kernel, ProgramBuildInfo, ProgramInfo, Status};
 use portcullis_c_writer::{Argument, Kernel as Source, Language, Options, PacketAccess, WriteError};
 use portcullis_cache::Cache;
-use portcullis_core::device::offload::{self, Effects};
+use portcullis_core::device::offload::{self, KernelEffects};
 use portcullis_core::device::{DeviceError, DeviceKind, LoadOptions};
 use portcullis_core::program::Program;
 
@@ -35,7 +35,7 @@ pub(crate) struct Loaded {
     pub kernel: Kernel,
     pub arguments: Vec<Argument>,
     /// What the session has to bring.
-    pub effects: Effects,
+    pub effects: KernelEffects,
     /// Work items in a group.
     pub group: usize,
 }
@@ -47,8 +47,8 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let id = &portcullis_core::device::Device::info(device).id;
-    let (device, program, clocks) = (device.clone(), program.clone(), options.clocks);
-    offload::compile(id, &options.cancel, move || compile(&device, &program, clocks))
+    let (device, program, clocks) = (device.clone(), program.clone(), options.record_stages);
+    offload::compile_on_thread(id, &options.cancel, move || compile(&device, &program, clocks))
 }
 
 /// A kernel by hand in place of the program's own; see [`crate::measure`].

@@ -104,7 +104,7 @@ impl Kernel {
     }
 
     /// Whether packets may come back with other ends.
-    pub fn moves_ends(&self) -> bool {
+    pub fn resizes_packets(&self) -> bool {
         self.descriptors.is_some_and(|access| access.contains(StorageAccess::STORE))
     }
 

@@ -182,7 +182,7 @@ fn first_of(diagnostics: &Diagnostics) -> String {
     let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
     let place = error.labels.first().map(|label| {
         let start = label.range.start;
-        format!("{}:{}: ", without_folder(diagnostics.source.part(start).name), diagnostics.source.location(start).0)
+        format!("{}:{}: ", without_folder(diagnostics.source.file_at(start).name), diagnostics.source.location(start).0)
     });
     let missing = error.notes.iter().find(|note| note.starts_with("missing feature"));
     let missing = missing.map(|note| format!("; {note}"));

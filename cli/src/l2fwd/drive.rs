@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_WORK, Session};
+use portcullis::device::{
+    CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, Session,
+};
 use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
 use portcullis::lang::{Source, wgsl};
@@ -108,8 +110,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     ports::tell_of_damage(&options);
     let gpu = mempool::gpu(args.gpu.as_deref())?;
-    if let Some(work) = args.work.filter(|work| *work > MAX_WORK) {
-        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_WORK:?}")));
+    if let Some(work) = args.work.filter(|work| *work > MAX_SYNTHETIC_WORK) {
+        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_SYNTHETIC_WORK:?}")));
     }
     let interrupt = Interrupt::default();
     interrupt.listen_always();
@@ -226,7 +228,7 @@ impl Common<'_> {
         let load = LoadOptions {
             threads: NonZeroUsize::new(1),
             dispatch: Some(dispatch),
-            work: self.args.work,
+            synthetic_work: self.args.work,
             cancel: self.interrupt.give_up.clone(),
             ..LoadOptions::default()
         };

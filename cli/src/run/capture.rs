@@ -32,11 +32,11 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     args.maps.check(&program, device.info())?;
     let options = LoadOptions {
         // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
-        one_sided: chosen.one_sided(),
+        elephant_flow_device: chosen.elephant_flow_device(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
         transfer: args.transfer,
-        clocks: args.explain,
+        record_stages: args.explain,
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };

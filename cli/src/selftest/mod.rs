@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use portcullis::device::{Device, Dispatch, Only};
+use portcullis::device::{Device, Dispatch, SingleDispatch};
 use portcullis::devices::{self, Selector};
 use portcullis::selftest::corpora::{self, Depth};
 use portcullis::selftest::filters::Language;
@@ -158,7 +158,7 @@ fn find(args: &Args) -> (Vec<Arc<dyn Device>>, Vec<MissingDevice>) {
     let mut by_method: Vec<Arc<dyn Device>> = Vec::new();
     for (device, &dispatch) in found.iter().flat_map(|device| args.dispatch.iter().map(move |method| (device, method)))
     {
-        match Only::new(device, dispatch) {
+        match SingleDispatch::new(device, dispatch) {
             Ok(only) => by_method.push(Arc::new(only)),
             Err(error) => missing.push(MissingDevice {
                 device: format!("{} {dispatch}", device.info().id),

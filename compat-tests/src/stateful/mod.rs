@@ -26,7 +26,7 @@ use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Source, opencl_c, wgsl};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{MapKind, Row, Table, rows};
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
 
 use crate::models::Outcome;
@@ -166,7 +166,8 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
             let (at, words) = table.changes();
             session.set_map_words(number, at, words).unwrap();
         }
-        let (batches, watched) = Watched::lay_out(&phase.packets, size.min(phase.packets.len()), Room::Both).unwrap();
+        let (batches, watched) =
+            Watched::lay_out(&phase.packets, size.min(phase.packets.len()), ResizeRoom::Both).unwrap();
         let mut batches = VecDeque::from(batches);
         loop {
             while session.in_flight() < session.depth() {

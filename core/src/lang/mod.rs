@@ -12,4 +12,4 @@ pub mod xdp;
 pub use crate::diagnostics::{Diagnostic, Diagnostics, Label, MAX_SOURCE, Part, Source};
 pub use crate::program::{FILTER_FUNCTION, FLOW_FUNCTION, prelude};
 pub use crate::spelling as nearest;
-pub use crate::stack::{LARGE_STACK, on_large_stack};
+pub use crate::stack::{COMPILE_STACK_BYTES, run_on_large_stack};

@@ -157,7 +157,7 @@ pub struct InitialMapWords {
 
 impl Program {
     /// The single gate: checks a module that holds a filter and the prelude, sets its parameters,
-    /// and analyses it. Runs on a large stack (see [`crate::lang::on_large_stack`]).
+    /// and analyses it. Runs on a large stack (see [`crate::lang::run_on_large_stack`]).
     pub(crate) fn new(
         source: &Source,
         module: Module,
@@ -282,7 +282,7 @@ impl Program {
         self
     }
 
-    /// What maps hold from the beginning: sessions begin with it ([`crate::device::begin`]).
+    /// What maps hold from the beginning: sessions begin with it ([`crate::device::load_initial_maps`]).
     pub fn initial_map_words(&self) -> &[InitialMapWords] {
         &self.initial
     }

@@ -21,7 +21,7 @@ mod types;
 
 use naga::valid::{ValidationFlags, Validator};
 
-use super::{Diagnostics, Source, on_large_stack};
+use super::{Diagnostics, Source, run_on_large_stack};
 use crate::program::{CAPABILITIES, Program, ProgramOptions};
 use errors::Errors;
 use files::Includes;
@@ -29,7 +29,7 @@ use files::Includes;
 pub use ast::MAX_DEPTH;
 
 /// Preprocesses, parses, checks, lowers and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes. The options' parameters are macros that are set before
+/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes. The options' parameters are macros that are set before
 /// the text begins, as a compiler's `-D` does.
 ///
 /// # Errors
@@ -39,7 +39,7 @@ pub fn compile(
     options: &ProgramOptions,
     includes: &mut (dyn Includes + Send),
 ) -> Result<Program, Diagnostics> {
-    on_large_stack(source, || compile_here(source, options, includes))?
+    run_on_large_stack(source, || compile_here(source, options, includes))?
 }
 
 /// [`compile`] on the stack that there is.

@@ -7,7 +7,7 @@ mod scan;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
-use super::{Diagnostic, Diagnostics, FILTER_FUNCTION, MAX_SOURCE, Source, on_large_stack, prelude};
+use super::{Diagnostic, Diagnostics, FILTER_FUNCTION, MAX_SOURCE, Source, prelude, run_on_large_stack};
 use crate::diagnostics::too_long;
 use crate::map::{self, declaration::CommentSyntax};
 use crate::program::{CAPABILITIES, Program, ProgramOptions};
@@ -16,7 +16,7 @@ pub use expanded_size::{MAX_CONSTANT_EXPRESSIONS, MAX_TYPE_SCALARS};
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
 
 /// Parses, validates and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the text that were found, with their places.
@@ -24,7 +24,7 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
     if source.text.len() > MAX_SOURCE {
         return Err(Diagnostics::one(source, too_long()));
     }
-    on_large_stack(source, || compile_here(source, options))?
+    run_on_large_stack(source, || compile_here(source, options))?
 }
 
 /// [`compile`] on the current thread's stack.

@@ -8,7 +8,7 @@ use crate::lang::xdp::decode::maps::{self, Use};
 use crate::lang::xdp::object::{Object, Reference};
 use crate::lang::xdp::parameters::{self, GlobalVariable, globals};
 use crate::lang::xdp::{MapDefinition, compile_here, whole};
-use crate::lang::{Diagnostics, Source, on_large_stack};
+use crate::lang::{Diagnostics, Source, run_on_large_stack};
 use crate::map::TypeInfo;
 use crate::program::{Program, ProgramOptions};
 
@@ -63,7 +63,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     let mut programs = Vec::new();
     for function in object.programs() {
         let compiled =
-            on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
+            run_on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
         programs.push(ProgramReport {
             name: function.name.clone(),
             section: object.sections[function.section].name.clone(),

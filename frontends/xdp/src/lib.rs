@@ -34,7 +34,7 @@ pub use parameters::{GlobalVariable, globals};
 use rejection::Listing;
 
 use super::nearest::nearest;
-use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
+use super::{Diagnostic, Diagnostics, Source, prelude, run_on_large_stack};
 use crate::map::declaration::MAX_MAPS;
 use crate::map::layout::Layout;
 use crate::map::{Annotation, Annotations, Declaration, MapKind, Table};
@@ -301,7 +301,7 @@ pub fn compile_object(
     let given = &options.parameters;
     let mut set = object.clone();
     let options = parameters::set(&mut set, options)?;
-    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
+    run_on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
 }
 
 /// Compiles a program of an object in which everything is set that was `given`.

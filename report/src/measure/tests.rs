@@ -54,7 +54,7 @@ impl Session for BentSession {
         self.session.submit(batch)
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some(mut done) = self.session.complete()? else { return Ok(None) };
         let mut batches = self.batches.lock().unwrap();
         *batches += 1;

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::records::{HostMemory, Records};
+use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
 use portcullis_core::program::Program;
 
@@ -35,7 +35,7 @@ const ENOUGH: Duration = Duration::from_secs(2);
 
 /// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many records in chunks.
 pub type OpenRecords =
-    dyn Fn(&Workload, HostMemory, usize, usize) -> Result<Box<dyn Records>, DeviceError> + Send + Sync;
+    dyn Fn(&Workload, HostMemory, usize, usize) -> Result<Box<dyn RecordKernel>, DeviceError> + Send + Sync;
 
 /// A device to be measured.
 pub struct Side {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, TryRecvError, TrySend
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Done, Session};
+use portcullis_core::device::{CancelToken, Completion, DeviceError, Dispatch, Session};
 use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use tracing::Span;
@@ -360,7 +360,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
         Ok(true)
     }
 
-    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts
             && let Some(redirect_groups) = broadcasts.resolve(session, done)?
         {
@@ -370,7 +370,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
     }
 
     /// Carries out the verdicts on a batch.
-    fn deliver(&mut self, done: Done, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
+    fn deliver(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
         let is_warm_up = timing.first.is_warm_up;
         if self.window.is_some() && !is_warm_up && !self.is_measured {
             self.is_measured = true;

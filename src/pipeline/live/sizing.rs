@@ -8,7 +8,7 @@
 //!
 //! What a batch has cost is the time for which nothing else could be done instead: from when it was submitted, or the batch
 //! before it had left, whichever was later, until its verdicts were carried out. The device's own account
-//! ([`Done::times`](portcullis_core::device::Done)) lacks what the host does for a batch, and adds up what happens at the same time.
+//! ([`Completion::times`](portcullis_core::device::Done)) lacks what the host does for a batch, and adds up what happens at the same time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

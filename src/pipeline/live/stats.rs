@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
 use portcullis_io::live::{ExecutedCounts, Loss, ReceivedCounts};
 
@@ -90,7 +90,7 @@ pub(super) struct CompletedBatch {
 }
 
 impl CompletedBatch {
-    pub fn new(done: &Done, by_fallback: bool) -> CompletedBatch {
+    pub fn new(done: &Completion, by_fallback: bool) -> CompletedBatch {
         CompletedBatch { packets: done.batch.len(), verdicts: done.verdicts.counts(), times: done.times, by_fallback }
     }
 }

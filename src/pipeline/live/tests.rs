@@ -3,8 +3,8 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::device::{Device, Done, LoadOptions};
-use portcullis_core::interp::Interp;
+use portcullis_core::device::{Completion, Device, LoadOptions};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
@@ -149,7 +149,7 @@ struct Noting {
 }
 
 impl Executor for Noting {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         let mut batches = self.batches.lock().unwrap();
         if self.fails_at == Some(batches.len()) {
             return Err(LiveError::Gone { interface: "eth8".into() });
@@ -245,7 +245,7 @@ fn run_with(
         waits.push(receiver.waits.clone());
         stats.push(Arc::new(LaneStats::default()));
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
-        let session = Interp::new().load(program, &options).unwrap();
+        let session = InterpDevice::new().load(program, &options).unwrap();
         let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
         lanes.push(LiveLane { lane, session, commands, broadcasts: None });
     }
@@ -436,7 +436,7 @@ fn a_session_is_swapped_between_two_batches() {
         let (stop, mailbox) = (CancelToken::new(), Arc::new(LaneCommands::default()));
         let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
-        let mut next = Interp::new().load(&next, &load).unwrap();
+        let mut next = InterpDevice::new().load(&next, &load).unwrap();
         let swap = LaneCommand::replace_session(move |session| {
             assert_eq!(session.in_flight(), 0);
             std::mem::swap(session, &mut next);

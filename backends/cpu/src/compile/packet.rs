@@ -3,7 +3,7 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
 use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
-use portcullis_core::packet::{MIN_LENGTH, Metadata, READABLE_PAST_END, ROOM};
+use portcullis_core::packet::{MIN_PACKET_LENGTH, Metadata, READABLE_PAST_END, RESIZE_ROOM};
 
 use super::known::{Loaded, Sum, Swapped};
 use super::{Codegen, Result, Style, Unsupported, constant_memory};
@@ -285,13 +285,13 @@ impl Codegen<'_, '_> {
         let (new_start, new_end) =
             if head { (self.b.ins().iadd(start, delta), end) } else { (start, self.b.ins().iadd(end, delta)) };
         let new_length = self.b.ins().isub(new_end, new_start);
-        let enough = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, new_length, i64::from(MIN_LENGTH));
+        let enough = self.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, new_length, i64::from(MIN_PACKET_LENGTH));
         let room = if head {
-            let first = self.b.ins().iadd_imm_s(packet.start, -i64::from(ROOM));
+            let first = self.b.ins().iadd_imm_s(packet.start, -i64::from(RESIZE_ROOM));
             self.b.ins().icmp(IntCC::SignedGreaterThanOrEqual, new_start, first)
         } else {
             let last = self.b.ins().iadd(packet.start, original);
-            let last = self.b.ins().iadd_imm_u(last, i64::from(ROOM));
+            let last = self.b.ins().iadd_imm_u(last, i64::from(RESIZE_ROOM));
             self.b.ins().icmp(IntCC::SignedLessThanOrEqual, new_end, last)
         };
         let good = self.b.ins().band(enough, room);

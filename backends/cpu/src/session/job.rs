@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{DeviceError, Done, StageTimes};
+use portcullis_core::device::{Completion, DeviceError, StageTimes};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
 use portcullis_core::program::FLOW_BITS;
 
@@ -91,7 +91,7 @@ pub(super) struct Job {
     busy: AtomicU64,
     cancelled: AtomicBool,
     /// What came of it, once it is done.
-    answer: Mutex<Option<Result<Done, DeviceError>>>,
+    answer: Mutex<Option<Result<Completion, DeviceError>>>,
     answered: Condvar,
 }
 
@@ -139,7 +139,7 @@ impl Load {
     ///
     /// # Safety
     /// The code has run for each packet, with the context that came with this.
-    unsafe fn done(self, shared: &Shared, busy: u64, threads: usize) -> Result<Done, DeviceError> {
+    unsafe fn done(self, shared: &Shared, busy: u64, threads: usize) -> Result<Completion, DeviceError> {
         let Load { mut batch, mut verdicts, mut targets, mut resized, .. } = self;
         let (facts, packets) = (shared.program.facts(), batch.len());
         shared.note_pace(busy, packets);
@@ -151,16 +151,16 @@ impl Load {
             resized.set_len(if facts.changes_length { packets } else { 0 });
         }
         if facts.changes_length {
-            batch.resize(resized).map_err(|error| DeviceError::Broken { device: "cpu".into(), error })?;
+            batch.resize(resized).map_err(|error| DeviceError::InvalidResult { device: "cpu".into(), error })?;
         }
         let kernel = Duration::from_nanos(busy) / threads.max(1) as u32;
         let verdicts = Verdicts::from_columns(verdicts, targets);
-        Ok(Done { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
+        Ok(Completion { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
     }
 }
 
 /// Filters a batch on the calling thread, which nobody helps: of a filter whose packets share nothing.
-pub(super) fn alone(shared: &Shared, batch: Batch) -> Result<Done, DeviceError> {
+pub(super) fn alone(shared: &Shared, batch: Batch) -> Result<Completion, DeviceError> {
     let packets = batch.len();
     let (load, context) = Load::new(shared, batch);
     let (mut start, mut busy) = (0, 0);
@@ -412,7 +412,7 @@ impl Job {
     }
 
     /// Waits until every piece has ended, and gives what came of the batch. Once.
-    pub fn answer(&self) -> Result<Done, DeviceError> {
+    pub fn answer(&self) -> Result<Completion, DeviceError> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = self.answered.wait_while(answer, |answer| answer.is_none());
         answered.unwrap_or_else(PoisonError::into_inner).take().expect("it was waited for")

@@ -1,4 +1,4 @@
-//! Work that is made up, for benches ([`LoadOptions::work`](portcullis_core::device::LoadOptions)).
+//! Work that is made up, for benches ([`LoadOptions::synthetic_work`](portcullis_core::device::LoadOptions)).
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use portcullis_core::packet::{Metadata, ROOM};
+use portcullis_core::packet::{Metadata, RESIZE_ROOM};
 
 use super::dag::{
     Atomic, Carry, Dag, Effect, EffectId, Field, Kind, Lanes, Live, Load, Node, Op, Place, Range, RegionId, Step,
@@ -33,7 +33,7 @@ pub struct Outcome {
 pub type Packet<'a> = (&'a [u8], &'a Metadata);
 
 /// Bytes of the filter's making around a packet: what it can grow by.
-const AROUND: usize = ROOM as usize;
+const AROUND: usize = RESIZE_ROOM as usize;
 
 /// What is not the packet's, and not zero, so that nobody takes it for it.
 const BESIDE: u8 = 0xa5;

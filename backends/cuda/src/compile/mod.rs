@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use portcullis_c_writer::Argument;
 use portcullis_cache::Cache;
-use portcullis_core::device::offload::{self, Effects};
+use portcullis_core::device::offload::{self, KernelEffects};
 use portcullis_core::device::{DeviceError, Dispatch, LoadOptions};
 use portcullis_core::program::Program;
 
@@ -40,7 +40,7 @@ const MAX_LOG_BYTES: usize = 4096;
 pub(crate) struct LoadedProgram {
     pub kernel: Kernel,
     pub arguments: Vec<Argument>,
-    pub effects: Effects,
+    pub effects: KernelEffects,
     pub maps: Maps,
 }
 
@@ -53,9 +53,9 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<(Arc<Gpu>, LoadedProgram), DeviceError> {
     let id = device.id.clone();
-    let work = options.work_of(&id)?.map(|nanos| device.cycles(nanos));
+    let work = options.synthetic_work_ns(&id)?.map(|nanos| device.cycles(nanos));
     let (device, program, cancel) = (device.clone(), program.clone(), options.cancel.clone());
-    offload::compile(&id.clone(), &options.cancel, move || {
+    offload::compile_on_thread(&id.clone(), &options.cancel, move || {
         let source = KernelSource::new(&program, dispatch, device.block_size, work);
         let source = source.map_err(|error| write_error(&id, error))?;
         let gpu = Arc::new(Gpu::open(&device, dispatch, &cancel)?);
@@ -76,7 +76,7 @@ pub(crate) fn compile_text(
     entry: &'static str,
     block_size: u32,
 ) -> Result<Kernel, DeviceError> {
-    let source = KernelSource { text, entry, block_size, arguments: Vec::new(), effects: Effects::default() };
+    let source = KernelSource { text, entry, block_size, arguments: Vec::new(), effects: KernelEffects::default() };
     let target = Target::of_device(device.arch, device.driver_version);
     let target = target.map_err(|reason| DeviceError::Unsupported { device: gpu.id.clone(), reason })?;
     build(gpu, device, entry, &source, &target, Cache::open("cuda").as_ref())

@@ -6,7 +6,7 @@
 use std::num::NonZeroU64;
 
 use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, WriteError};
-use portcullis_core::device::offload::Effects;
+use portcullis_core::device::offload::KernelEffects;
 use portcullis_core::device::{DeviceError, Dispatch};
 use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::program::Program;
@@ -29,7 +29,7 @@ pub(crate) struct KernelSource {
     pub block_size: u32,
     /// The kernel's arguments; meaningful only if the C writer has emitted the kernel.
     pub arguments: Vec<Argument>,
-    pub effects: Effects,
+    pub effects: KernelEffects,
 }
 
 impl KernelSource {
@@ -68,9 +68,9 @@ impl KernelSource {
         if !writes_kernel {
             let flag = |name: &str, value: bool| format!("#define PC_{name} {}\n", i32::from(value));
             text += "\n";
-            text += &flag("SEES", effects.sees_packets);
+            text += &flag("SEES", effects.accesses_packets);
             text += &flag("WRITES", effects.writes_packets);
-            text += &flag("MOVES", effects.moves_ends);
+            text += &flag("MOVES", effects.resizes_packets);
             text += &flag("METADATA", effects.metadata);
             text += &flag("REDIRECTS", effects.redirects);
             text += &flag("MAPS", !program.maps().is_empty());

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
 use portcullis_core::device::CancelToken;
-use portcullis_core::device::offload::{GRACE, SILENCE};
+use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
 
 use super::api::{Driver, ErrorCode, check};
 use super::poll;
@@ -245,7 +245,7 @@ impl Context {
     /// [`ErrorCode::CANCELLED`], [`ErrorCode::RESIDENTS_RUNNING`] or [`ErrorCode::ABANDONED_WORK`]
     /// if the period cannot begin.
     pub fn quiesce(&self) -> Result<QuiescentGuard<'_>, ErrorCode> {
-        self.quiesce_within(SILENCE, Some(&self.cancel))
+        self.quiesce_within(LAUNCH_TIMEOUT, Some(&self.cancel))
     }
 
     fn quiesce_within(&self, timeout: Duration, cancel: Option<&CancelToken>) -> Result<QuiescentGuard<'_>, ErrorCode> {
@@ -306,7 +306,7 @@ impl Context {
     pub fn release_when_quiescent(&self, release: impl FnOnce(&Driver) + Send + 'static) {
         let primary = &self.primary;
         lock(&primary.deferred_releases).push(Box::new(release));
-        let timeout = if primary.quiescence_timed_out.load(Ordering::Relaxed) { Duration::ZERO } else { GRACE };
+        let timeout = if primary.quiescence_timed_out.load(Ordering::Relaxed) { Duration::ZERO } else { DRAIN_TIMEOUT };
         if !self.is_abandoned()
             && matches!(
                 self.quiesce_within(timeout, None),
@@ -353,7 +353,7 @@ impl Drop for AbandonedSession {
     fn drop(&mut self) {
         self.0.abandoned.store(false, Ordering::Relaxed);
         self.0.primary.abandoned_sessions.fetch_sub(1, Ordering::AcqRel);
-        let _ = self.0.quiesce_within(GRACE, None);
+        let _ = self.0.quiesce_within(DRAIN_TIMEOUT, None);
     }
 }
 

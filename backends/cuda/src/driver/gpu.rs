@@ -8,7 +8,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{
     CUdevice, CUdevice_attribute, CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget,
 };
-use portcullis_core::device::offload::{self, SILENCE};
+use portcullis_core::device::offload::{self, LAUNCH_TIMEOUT};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Dispatch};
 
 use super::api::{Driver, ErrorCode, check};
@@ -184,7 +184,7 @@ impl Gpu {
 
     /// Waits until all streams are empty, without a timeout.
     pub fn wait_idle(&self) {
-        while !poll::within(SILENCE, None, || self.is_idle()) {}
+        while !poll::within(LAUNCH_TIMEOUT, None, || self.is_idle()) {}
     }
 
     /// Makes writes of other devices into this device's memory, which the host knows to be
@@ -229,7 +229,7 @@ impl Gpu {
         // Dropped in this order: whatever `kept` and the session release is deferred until the
         // session no longer counts as abandoned.
         let kept = (kept, self.clone(), self.context.abandon());
-        offload::keep_until(kept, move || {
+        offload::drop_after(kept, move || {
             before();
             gpu.wait_idle();
         });

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::SILENCE;
+use portcullis_core::device::offload::LAUNCH_TIMEOUT;
 use portcullis_core::device::{CancelToken, DeviceError};
 
 /// How long [`until`] polls without pauses.
@@ -24,7 +24,7 @@ fn pause(waited: Duration) {
 ///
 /// # Errors
 /// That of `is_complete`; [`DeviceError::Cancelled`] if the token is used while waiting, in which
-/// case the device may still be busy; [`DeviceError::Failed`] after [`SILENCE`].
+/// case the device may still be busy; [`DeviceError::Failed`] after [`LAUNCH_TIMEOUT`].
 pub(crate) fn until(
     device: &str,
     cancel: &CancelToken,
@@ -43,10 +43,10 @@ pub(crate) fn until(
         if cancel.is_cancelled() {
             return Err(DeviceError::Cancelled);
         }
-        if waited >= SILENCE {
+        if waited >= LAUNCH_TIMEOUT {
             return Err(DeviceError::Failed {
                 device: device.into(),
-                reason: format!("no answer for {} s: the device or its driver has died", SILENCE.as_secs()),
+                reason: format!("no answer for {} s: the device or its driver has died", LAUNCH_TIMEOUT.as_secs()),
             });
         }
         pause(waited);

@@ -6,7 +6,7 @@ mod records;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::Offload;
+use portcullis_core::device::offload::OffloadSession;
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
@@ -23,7 +23,7 @@ use crate::session::PipelinedLauncher;
 pub use records::CudaRecords;
 
 /// Times a program's kernel over packets that are in device memory already.
-pub struct KernelTimer(Offload<PipelinedLauncher>);
+pub struct KernelTimer(OffloadSession<PipelinedLauncher>);
 
 impl KernelTimer {
     /// Loads a program like [`Device::load`](portcullis_core::device::Device::load).
@@ -34,7 +34,7 @@ impl KernelTimer {
         let options = LoadOptions::default();
         let (gpu, loaded) = compile::load(device.properties(), program, Dispatch::Inline, &options)?;
         let (kind, effects) = (gpu.kind, loaded.effects);
-        Ok(KernelTimer(Offload::new(
+        Ok(KernelTimer(OffloadSession::new(
             PipelinedLauncher::new(gpu, loaded).without_splitting(),
             kind,
             effects,
@@ -49,9 +49,9 @@ impl KernelTimer {
     /// # Errors
     /// As those of a session.
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
-        self.0.with_uploaded(batch, |device, parts| {
+        self.0.with_uploaded(batch, |device, chunks| {
             timed(&device.gpu.clone(), rounds, |_| {
-                parts.iter().try_for_each(|(part, buffers)| device.launch_kernel(part, buffers, 0, part.lanes()))
+                chunks.iter().try_for_each(|(chunk, buffers)| device.launch_kernel(chunk, buffers, 0, chunk.lanes()))
             })
         })
     }

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use portcullis_core::device::records::{self, HostMemory as HostMemoryKind, Records};
+use portcullis_core::device::record_kernel::{self, HostMemory as HostMemoryKind, RecordKernel};
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch};
 
 use crate::compile::{self, Kernel};
@@ -137,7 +137,7 @@ fn launch(
     unsafe { kernel.launch(kernel.blocks_for(count.div_ceil(per_item) as u32), &mut arguments, stream) }
 }
 
-impl Records for CudaRecords {
+impl RecordKernel for CudaRecords {
     fn host(&mut self) -> &mut [u8] {
         match &mut self.host {
             HostRecords::Pageable(memory) => memory,
@@ -149,7 +149,7 @@ impl Records for CudaRecords {
     }
 
     fn run(&mut self, count: usize, chunk: usize) -> Result<(), DeviceError> {
-        records::check(&self.gpu.id, self.capacity, (count, chunk))?;
+        record_kernel::check_capacity(&self.gpu.id, self.capacity, (count, chunk))?;
         if count == 0 {
             return Ok(());
         }

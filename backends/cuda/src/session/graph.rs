@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph_st, CUgraphExec_st, CUgraphNode, CUgraphNode_st, CUmemorytype,
 };
-use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part};
-use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::Site;
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::offload::{ChunkView, DRAIN_TIMEOUT, KernelEffects, Launcher, VerdictColumns};
+use portcullis_core::device::transfer_planner::BatchMemory;
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
@@ -25,8 +25,8 @@ use crate::driver::stream::{Event, EventPool, Stream};
 use crate::driver::{ErrorCode, check};
 use crate::memory::SpanAddress;
 
-/// Parts of a batch launched before the first is waited for.
-const MAX_PARTS_IN_FLIGHT: usize = 32;
+/// Chunks of a batch launched before the first is waited for.
+const MAX_CHUNKS_IN_FLIGHT: usize = 32;
 
 /// Most packets in a slot; larger batches take several.
 const PACKETS_PER_SLOT: usize = 16 << 10;
@@ -36,7 +36,7 @@ const BYTES_PER_SLOT: u64 = 64 << 20;
 
 /// Launches a compiled filter through graphs.
 pub(crate) struct GraphLauncher {
-    effects: Effects,
+    effects: KernelEffects,
     cancel: CancelToken,
     /// Number of slots so far; each takes the next of the three streams.
     slots_made: AtomicUsize,
@@ -76,27 +76,27 @@ impl Launcher for GraphLauncher {
         &self.gpu.id
     }
 
-    fn reaches(&self, span: &Span) -> bool {
+    fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host() || SpanAddress::of_span(span, self.id()).is_some()
     }
 
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(DeviceArena::announced(span, self.id()))
     }
 
-    fn site(&mut self, batch: &Batch, _: bool) -> Site<DeviceArena> {
-        DeviceArena::site(batch, self.id())
+    fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<DeviceArena> {
+        DeviceArena::batch_memory(batch, self.id())
     }
 
-    fn bounds(&self, layout: Layout) -> Bounds {
-        DeviceArena::bounds(layout, PACKETS_PER_SLOT, BYTES_PER_SLOT)
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
+        DeviceArena::chunk_limits(layout, PACKETS_PER_SLOT, BYTES_PER_SLOT)
     }
 
-    fn parts(&self) -> usize {
-        MAX_PARTS_IN_FLIGHT
+    fn max_chunks(&self) -> usize {
+        MAX_CHUNKS_IN_FLIGHT
     }
 
-    fn buffers(&self) -> GraphSlot {
+    fn new_buffers(&self) -> GraphSlot {
         let streams = [&self.gpu.kernels, &self.gpu.uploads, &self.gpu.downloads];
         let stream = streams[self.slots_made.fetch_add(1, Ordering::Relaxed) % streams.len()].clone();
         GraphSlot { graph: None, slot: Slot::default(), stream, ended: EventPool::default(), last: None }
@@ -104,16 +104,16 @@ impl Launcher for GraphLauncher {
 
     fn upload(
         &mut self,
-        part: &Part<'_, DeviceArena>,
-        effects: Effects,
+        chunk: &ChunkView<'_, DeviceArena>,
+        effects: KernelEffects,
         buffers: &mut GraphSlot,
     ) -> Result<(), DeviceError> {
-        let shape = SlotShape::for_slot_kernel(part, effects);
+        let shape = SlotShape::for_slot_kernel(chunk, effects);
         let _current = self.gpu.enter()?;
         let reserved = buffers.slot.ensure_capacity(&self.gpu.context, &shape, DeviceBuffers::RequestAndAnswers);
         reserved.map_err(|code| self.gpu.allocation_error("a batch", code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
-        unsafe { buffers.slot.write(part, effects, &shape) };
+        unsafe { buffers.slot.write(chunk, effects, &shape) };
         buffers.slot.flush_remote_writes(&self.gpu)?;
         // A graph has fixed addresses, and either copies packets or does not.
         if buffers.graph.as_ref().is_none_or(|graph| graph.addresses != SlotAddresses::of(&buffers.slot)) {
@@ -126,8 +126,8 @@ impl Launcher for GraphLauncher {
 
     fn launch(
         &mut self,
-        _: &Part<'_, DeviceArena>,
-        effects: Effects,
+        _: &ChunkView<'_, DeviceArena>,
+        effects: KernelEffects,
         buffers: &mut GraphSlot,
         first: usize,
         count: usize,
@@ -136,12 +136,12 @@ impl Launcher for GraphLauncher {
         let _current = gpu.enter()?;
         if first > 0 {
             // Wait before rewriting the header: the previous launch reads it.
-            let last = buffers.last.take().expect("the part's first launch came before");
+            let last = buffers.last.take().expect("the chunk's first launch came before");
             self.wait(&last, &self.cancel.clone())?;
         }
-        // SAFETY: as in `upload`, and the part's earlier launches were waited for.
+        // SAFETY: as in `upload`, and the chunk's earlier launches were waited for.
         unsafe { buffers.slot.write_header(first, count) };
-        // Later launches of a part upload the header only: the filter may have changed the rest.
+        // Later launches of a chunk upload the header only: the filter may have changed the rest.
         let sizes = CopySizes::of(
             &buffers.slot,
             effects,
@@ -161,19 +161,34 @@ impl Launcher for GraphLauncher {
         poll::until(&gpu.id, cancel, || ticket.is_complete().map_err(|code| gpu.error("the filter failed", code)))
     }
 
-    fn verdicts(&mut self, _: usize, buffers: &mut GraphSlot, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(
+        &mut self,
+        _: usize,
+        buffers: &mut GraphSlot,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
         // SAFETY: the launch was waited for (`Launcher`); the same below.
         unsafe { buffers.slot.append_verdicts(self.effects, columns) };
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, buffers: &mut GraphSlot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(
+        &mut self,
+        _: usize,
+        buffers: &mut GraphSlot,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { buffers.slot.descriptors() });
         Ok(())
     }
 
-    fn changed(&mut self, _: u64, buffers: &mut GraphSlot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_packets(
+        &mut self,
+        _: u64,
+        buffers: &mut GraphSlot,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { buffers.slot.packet_bytes() });
         Ok(())
@@ -187,15 +202,15 @@ impl Launcher for GraphLauncher {
         self.kernel.maps.write(&self.gpu, map, at, words)
     }
 
-    fn settle(&mut self) {
+    fn wait_idle(&mut self) {
         self.gpu.wait_idle();
     }
 
-    fn settles(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
-        poll::within(GRACE, None, || self.gpu.is_idle())
+    fn try_drain(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
+        poll::within(DRAIN_TIMEOUT, None, || self.gpu.is_idle())
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         self.gpu.abandon(kept, || ());
     }
 }
@@ -211,13 +226,13 @@ struct CopySizes {
 }
 
 impl CopySizes {
-    fn of(slot: &Slot, effects: Effects, request: usize) -> CopySizes {
+    fn of(slot: &Slot, effects: KernelEffects, request: usize) -> CopySizes {
         // CUDA rejects copies of 0 bytes: copy one byte, which is ignored, if there are none.
         let size = |wanted: bool, bytes: usize| if wanted { bytes.max(1) } else { 0 };
         CopySizes {
             request,
             answers: slot.response_layout.answers_size(),
-            descriptors: size(effects.moves_ends, slot.packets * 8),
+            descriptors: size(effects.resizes_packets, slot.packets * 8),
             packets: size(effects.writes_packets && slot.arena_address == 0, slot.bytes),
         }
     }
@@ -343,11 +358,11 @@ struct ExecutableGraph {
 }
 
 impl ExecutableGraph {
-    /// Builds a graph over a slot's memory, with copies of the sizes of the part that it holds.
+    /// Builds a graph over a slot's memory, with copies of the sizes of the chunk that it holds.
     fn new(
         kernel: &Arc<LoadedProgram>,
         slot: &Slot,
-        effects: Effects,
+        effects: KernelEffects,
         stream: &Stream,
     ) -> Result<ExecutableGraph, ErrorCode> {
         let context = stream.context();

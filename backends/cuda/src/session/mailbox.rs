@@ -7,9 +7,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLockReadGuard};
 
-use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part, SILENCE};
-use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::Site;
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::offload::{
+    ChunkView, DRAIN_TIMEOUT, KernelEffects, LAUNCH_TIMEOUT, Launcher, VerdictColumns,
+};
+use portcullis_core::device::transfer_planner::BatchMemory;
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
@@ -40,7 +42,7 @@ pub(crate) struct LaunchRequest {
 }
 
 impl LaunchRequest {
-    pub fn new(slot: &Slot, effects: Effects, first: usize, count: usize) -> LaunchRequest {
+    pub fn new(slot: &Slot, effects: KernelEffects, first: usize, count: usize) -> LaunchRequest {
         let bytes = slot.byte_range(effects, first..first + count);
         LaunchRequest {
             request: slot.request().address(),
@@ -169,8 +171,8 @@ pub(crate) trait MailboxKernel: ResidentKernels + Sized + 'static {
     /// Most packets of a request if the kernel does not read packets.
     fn max_unseen_packets(&self) -> usize;
 
-    /// See [`Launcher::parts`].
-    fn parts(&self) -> usize;
+    /// See [`Launcher::max_chunks`].
+    fn max_chunks(&self) -> usize;
 
     fn gpu(&self) -> &Arc<Gpu>;
 
@@ -215,7 +217,7 @@ pub(crate) trait MailboxKernel: ResidentKernels + Sized + 'static {
 
 /// The launcher of a session over mailbox kernels.
 pub(crate) struct MailboxLauncher<K: MailboxKernel> {
-    effects: Effects,
+    effects: KernelEffects,
     /// Most packets and bytes of a request of the batch that is being split.
     limits: (usize, u64),
     cancel: CancelToken,
@@ -223,14 +225,14 @@ pub(crate) struct MailboxLauncher<K: MailboxKernel> {
 }
 
 impl<K: MailboxKernel> MailboxLauncher<K> {
-    pub fn new(kernels: Arc<K>, effects: Effects, cancel: &CancelToken) -> MailboxLauncher<K> {
+    pub fn new(kernels: Arc<K>, effects: KernelEffects, cancel: &CancelToken) -> MailboxLauncher<K> {
         MailboxLauncher { effects, limits: kernels.request_limits(0), cancel: cancel.clone(), kernels }
     }
 
-    /// Closes the mailbox; returns whether the kernels have left within [`GRACE`].
+    /// Closes the mailbox; returns whether the kernels have left within [`DRAIN_TIMEOUT`].
     fn close_and_leave(&self) -> bool {
         self.kernels.close();
-        poll::within(GRACE, None, || self.kernels.try_leave())
+        poll::within(DRAIN_TIMEOUT, None, || self.kernels.try_leave())
     }
 }
 
@@ -252,37 +254,37 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         &self.kernels.gpu().id
     }
 
-    fn reaches(&self, span: &Span) -> bool {
+    fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host() || SpanAddress::of_span(span, self.id()).is_some()
     }
 
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(DeviceArena::announced(span, self.id()))
     }
 
-    fn site(&mut self, batch: &Batch, _: bool) -> Site<DeviceArena> {
+    fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<DeviceArena> {
         self.limits = self.kernels.request_limits(batch.len());
-        DeviceArena::site(batch, self.id())
+        DeviceArena::batch_memory(batch, self.id())
     }
 
-    fn bounds(&self, layout: Layout) -> Bounds {
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
         let (packets, bytes) = self.limits;
-        let packets = if layout == Layout::Unseen { self.kernels.max_unseen_packets() } else { packets };
-        DeviceArena::bounds(layout, packets, bytes)
+        let packets = if layout == PacketLayout::NoAccess { self.kernels.max_unseen_packets() } else { packets };
+        DeviceArena::chunk_limits(layout, packets, bytes)
     }
 
-    fn parts(&self) -> usize {
-        self.kernels.parts()
+    fn max_chunks(&self) -> usize {
+        self.kernels.max_chunks()
     }
 
-    fn buffers(&self) -> Slot {
+    fn new_buffers(&self) -> Slot {
         Slot::default()
     }
 
-    fn make_room(
+    fn reserve_chunks(
         &mut self,
-        parts: &mut dyn Iterator<Item = Part<'_, DeviceArena>>,
-        effects: Effects,
+        chunks: &mut dyn Iterator<Item = ChunkView<'_, DeviceArena>>,
+        effects: KernelEffects,
         slots: &mut [Slot],
     ) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
@@ -290,8 +292,8 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         // One quiescent period, if any, for all slots, since the kernels have to leave for it.
         let mut quiet = None;
         let places = slots.len();
-        for (number, part) in parts.enumerate() {
-            let (slot, shape) = (&mut slots[number % places], SlotShape::for_slot_kernel(&part, effects));
+        for (number, chunk) in chunks.enumerate() {
+            let (slot, shape) = (&mut slots[number % places], SlotShape::for_slot_kernel(&chunk, effects));
             if quiet.is_none() && !slot.has_capacity(&shape, DeviceBuffers::Request) {
                 quiet = Some(gpu.context.quiesce().map_err(failed)?);
             }
@@ -300,20 +302,25 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         Ok(())
     }
 
-    fn upload(&mut self, part: &Part<'_, DeviceArena>, effects: Effects, slot: &mut Slot) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        chunk: &ChunkView<'_, DeviceArena>,
+        effects: KernelEffects,
+        slot: &mut Slot,
+    ) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
-        let shape = SlotShape::for_slot_kernel(part, effects);
+        let shape = SlotShape::for_slot_kernel(chunk, effects);
         let reserved = slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::Request);
         reserved.map_err(|code| gpu.allocation_error("a batch", code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
-        unsafe { slot.write(part, effects, &shape) };
+        unsafe { slot.write(chunk, effects, &shape) };
         slot.flush_remote_writes(gpu)
     }
 
     fn launch(
         &mut self,
-        _: &Part<'_, DeviceArena>,
-        effects: Effects,
+        _: &ChunkView<'_, DeviceArena>,
+        effects: KernelEffects,
         slot: &mut Slot,
         first: usize,
         count: usize,
@@ -327,19 +334,19 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         self.kernels.wait_for_answer(*ticket, cancel)
     }
 
-    fn verdicts(&mut self, _: usize, slot: &mut Slot, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(&mut self, _: usize, slot: &mut Slot, columns: &mut VerdictColumns) -> Result<(), DeviceError> {
         // SAFETY: the request was answered (`Launcher`); the same below.
         unsafe { slot.append_verdicts(self.effects, columns) };
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(&mut self, _: usize, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { slot.descriptors() });
         Ok(())
     }
 
-    fn changed(&mut self, _: u64, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_packets(&mut self, _: u64, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { slot.packet_bytes() });
         Ok(())
@@ -353,15 +360,15 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         self.kernels.maps().write(self.kernels.gpu(), map, at, words)
     }
 
-    fn settle(&mut self) {
-        while !poll::within(SILENCE, None, || self.kernels.try_leave()) {}
+    fn wait_idle(&mut self) {
+        while !poll::within(LAUNCH_TIMEOUT, None, || self.kernels.try_leave()) {}
     }
 
-    fn settles(&mut self, _: &[&u64], _: bool) -> bool {
+    fn try_drain(&mut self, _: &[&u64], _: bool) -> bool {
         self.close_and_leave()
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         self.kernels.abandon((kept, self.kernels.clone()));
     }
 }

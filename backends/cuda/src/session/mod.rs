@@ -1,5 +1,5 @@
-//! Sessions on a CUDA device: core's offloading session ([`Offload`]) over one launcher for each
-//! dispatch method.
+//! Sessions on a CUDA device: core's offloading session ([`OffloadSession`]) over one launcher for
+//! each dispatch method.
 //!
 //! - `pipelined`, `inline`: copies and kernel launches in streams, see [`pipelined`];
 //! - `graph`: a CUDA graph for each slot, see [`graph`];
@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use portcullis_core::device::offload::Offload;
+use portcullis_core::device::offload::OffloadSession;
 use portcullis_core::device::{DeviceError, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
@@ -41,10 +41,10 @@ pub(crate) fn open_pipelined(
     program: &Arc<Program>,
     dispatch: Dispatch,
     options: &LoadOptions,
-) -> Result<Offload<PipelinedLauncher>, DeviceError> {
+) -> Result<OffloadSession<PipelinedLauncher>, DeviceError> {
     let (gpu, loaded) = compile::load(device, program, dispatch, options)?;
     let (kind, effects) = (gpu.kind, loaded.effects);
-    Offload::new(PipelinedLauncher::new(gpu, loaded), kind, effects, program, options)
+    OffloadSession::new(PipelinedLauncher::new(gpu, loaded), kind, effects, program, options)
 }
 
 /// Opens a session by a dispatch method that moves packets through slots.
@@ -66,15 +66,15 @@ pub(crate) fn open_slotted(
         Dispatch::Inline | Dispatch::Pipelined => unreachable!("these have no slots"),
         Dispatch::Persistent => {
             let launcher = MailboxLauncher::new(PersistentKernel::new(gpu, loaded)?, effects, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options)?)
+            Box::new(OffloadSession::new(launcher, kind, effects, program, options)?)
         }
         Dispatch::WaitValue => {
             let launcher = MailboxLauncher::new(QueuedKernels::new(gpu, loaded)?, effects, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options)?)
+            Box::new(OffloadSession::new(launcher, kind, effects, program, options)?)
         }
         Dispatch::Graph => {
             let launcher = GraphLauncher::new(gpu, loaded, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options)?)
+            Box::new(OffloadSession::new(launcher, kind, effects, program, options)?)
         }
     })
 }

@@ -35,8 +35,8 @@ const OCCUPANCY_DIVISOR: u32 = 4;
 /// Ring capacity per block.
 const REQUESTS_PER_BLOCK: u64 = 8;
 
-/// Parts of a batch posted before the first is answered: several for each block.
-const MAX_PARTS_IN_FLIGHT: usize = 2 * MAX_BLOCKS as usize;
+/// Chunks of a batch posted before the first is answered: several for each block.
+const MAX_CHUNKS_IN_FLIGHT: usize = 2 * MAX_BLOCKS as usize;
 
 /// Range of packets in a request. Batches of more packets are split among blocks; if they exceed
 /// what all blocks take at once, requests grow, which bounds their number.
@@ -188,8 +188,8 @@ impl MailboxKernel for PersistentKernel {
         MAX_PACKETS_PER_REQUEST
     }
 
-    fn parts(&self) -> usize {
-        MAX_PARTS_IN_FLIGHT
+    fn max_chunks(&self) -> usize {
+        MAX_CHUNKS_IN_FLIGHT
     }
 
     fn gpu(&self) -> &Arc<Gpu> {

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use portcullis_c_writer::Argument;
 use portcullis_cache::costs;
-use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, GRACE, Launcher};
-use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::{Reach, Site, TransferCosts};
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, DeviceTimes, KernelEffects, Launcher, VerdictColumns};
+use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
@@ -27,18 +27,18 @@ use crate::driver::poll;
 use crate::driver::stream::{Event, EventPool};
 use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress};
 
-/// Most packets in a part: enough to fill any device, few enough that the parts of a large batch
+/// Most packets in a chunk: enough to fill any device, few enough that the chunks of a large batch
 /// overlap.
-const PACKETS_PER_PART: usize = 1 << 20;
+const PACKETS_PER_CHUNK: usize = 1 << 20;
 
-/// Most bytes of a part.
-const BYTES_PER_PART: u64 = 256 << 20;
+/// Most bytes of a chunk.
+const BYTES_PER_CHUNK: u64 = 256 << 20;
 
 /// Launches a compiled filter in streams.
 pub(crate) struct PipelinedLauncher {
     pub loaded: LoadedProgram,
     pinned_spans: PinnedSpanCache,
-    bounds: Bounds,
+    bounds: ChunkLimits,
     /// Whether to time the stages with the device's clock.
     times_stages: bool,
     // Last: whatever was made on it is dropped first.
@@ -70,11 +70,11 @@ pub(crate) struct InPlaceArena {
     _registration: Option<Arc<PinnedSpan>>,
 }
 
-type Part<'a> = offload::Part<'a, InPlaceArena>;
+type ChunkView<'a> = offload::ChunkView<'a, InPlaceArena>;
 
 impl PipelinedLauncher {
     pub fn new(gpu: Arc<Gpu>, loaded: LoadedProgram) -> PipelinedLauncher {
-        let bounds = Bounds { binding: BYTES_PER_PART, alignment: 4, packets: PACKETS_PER_PART };
+        let bounds = ChunkLimits { binding: BYTES_PER_CHUNK, alignment: 4, packets: PACKETS_PER_CHUNK };
         PipelinedLauncher { loaded, pinned_spans: PinnedSpanCache::default(), bounds, times_stages: false, gpu }
     }
 
@@ -82,14 +82,14 @@ impl PipelinedLauncher {
     /// launch would weigh more the smaller it is.
     #[must_use]
     pub fn without_splitting(mut self) -> PipelinedLauncher {
-        self.bounds = Bounds { binding: u64::from(u32::MAX) & !3, alignment: 4, packets: u32::MAX as usize };
+        self.bounds = ChunkLimits { binding: u64::from(u32::MAX) & !3, alignment: 4, packets: u32::MAX as usize };
         self
     }
 
-    /// Queues the kernel for `count` lanes of a part, from lane `first` on.
+    /// Queues the kernel for `count` lanes of a chunk, from lane `first` on.
     pub fn launch_kernel(
         &self,
-        part: &Part<'_>,
+        chunk: &ChunkView<'_>,
         buffers: &Buffers,
         first: usize,
         count: usize,
@@ -97,9 +97,9 @@ impl PipelinedLauncher {
         let slot = &buffers.slot;
         let (request, answers) = (slot.device_request().address(), slot.device_answers().address());
         let (at, maps) = (slot.request_layout, self.loaded.maps.addresses());
-        let (mut base, mut lanes) = (part.base(first) as u32, count as u32);
+        let (mut base, mut lanes) = (chunk.base(first) as u32, count as u32);
         let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
-            Argument::Arena { .. } if let Some(memory) = in_place(part) => memory.address,
+            Argument::Arena { .. } if let Some(memory) = in_place(chunk) => memory.address,
             // May lie before the slot: the kernel adds a packet's offset before it accesses
             // anything.
             Argument::Arena { .. } => (request + at.packets as u64).wrapping_sub(buffers.origin),
@@ -122,17 +122,17 @@ impl PipelinedLauncher {
         // The kernel stays within its buffers whatever the filter does: it ends before lane `first
         // + count`, and the slot has descriptors, metadata and verdicts for the packets of all
         // lanes before. It accesses packets within their bytes and rooms, which lie in the slot or
-        // in the batch's span (`Carver::carve`, `Batch::from_frames`, `plan::cut`), and the
-        // `PAST_END` bytes after. Indices into the filter's own arrays are clamped. The slot
-        // belongs to the session until the launch was waited for (`Launcher`).
+        // in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`, `plan::cut`), and
+        // the `OVERREAD_BYTES` bytes after. Indices into the filter's own arrays are clamped. The
+        // slot belongs to the session until the launch was waited for (`Launcher`).
         let launched = unsafe { kernel.launch(kernel.blocks_for(lanes), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.error("launching the filter failed", code))
     }
 }
 
-/// The memory in which the kernel finds a part's packets, if they are filtered in place.
-fn in_place<'a>(part: &Part<'a>) -> Option<&'a InPlaceArena> {
-    part.import().filter(|_| part.layout() == Layout::InPlace)
+/// The memory in which the kernel finds a chunk's packets, if they are filtered in place.
+fn in_place<'a>(chunk: &ChunkView<'a>) -> Option<&'a InPlaceArena> {
+    chunk.import().filter(|_| chunk.layout() == PacketLayout::InPlace)
 }
 
 impl Launcher for PipelinedLauncher {
@@ -144,11 +144,11 @@ impl Launcher for PipelinedLauncher {
         &self.gpu.id
     }
 
-    fn reaches(&self, span: &Span) -> bool {
+    fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host() || SpanAddress::of_span(span, &self.gpu.id).is_some()
     }
 
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         if SpanAddress::of_span(span, &self.gpu.id).is_some() {
             return Ok(Imported::InPlace);
         }
@@ -156,7 +156,7 @@ impl Launcher for PipelinedLauncher {
         Ok(if registered { Imported::InPlace } else { Imported::Copied })
     }
 
-    fn site(&mut self, batch: &Batch, asked: bool) -> Site<InPlaceArena> {
+    fn batch_memory(&mut self, batch: &Batch, asked: bool) -> BatchMemory<InPlaceArena> {
         let (context, span) = (&self.gpu.context, batch.span());
         let view = SpanAddress::of_span(span, &self.gpu.id);
         let registration = match view {
@@ -166,17 +166,17 @@ impl Launcher for PipelinedLauncher {
             }
         };
         let (reach, address) = match (view, &registration) {
-            (Some(SpanAddress { is_on_device: true, address }), _) => (Reach::Own, address),
-            (Some(SpanAddress { is_on_device: false, address }), _) => (Reach::Bus, address),
-            (None, Some(registration)) => (Reach::Bus, registration.address()),
-            (None, None) => (Reach::Not, 0),
+            (Some(SpanAddress { is_on_device: true, address }), _) => (MemoryReach::DeviceLocal, address),
+            (Some(SpanAddress { is_on_device: false, address }), _) => (MemoryReach::Bus, address),
+            (None, Some(registration)) => (MemoryReach::Bus, registration.address()),
+            (None, None) => (MemoryReach::Unreachable, 0),
         };
-        let reached = reach != Reach::Not;
+        let reached = reach != MemoryReach::Unreachable;
         let import = reached.then(|| InPlaceArena { address, span: span.clone(), _registration: registration });
-        Site { reach, import, words: true, gathers: false }
+        BatchMemory { reach, import, word_aligned_only: true, gather_only: false }
     }
 
-    fn costs(&self) -> TransferCosts {
+    fn transfer_costs(&self) -> TransferCosts {
         let gpu = &*self.gpu;
         costs::device_costs(&gpu.identity, || {
             let _current = gpu.enter().ok()?;
@@ -201,39 +201,44 @@ impl Launcher for PipelinedLauncher {
         })
     }
 
-    fn bounds(&self, layout: Layout) -> Bounds {
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
         match layout {
             // The kernel addresses packets from the span's start, and nothing is copied.
-            Layout::InPlace => Bounds { binding: u64::MAX, alignment: 1 << 32, ..self.bounds },
+            PacketLayout::InPlace => ChunkLimits { binding: u64::MAX, alignment: 1 << 32, ..self.bounds },
             _ => self.bounds,
         }
     }
 
-    fn buffers(&self) -> Buffers {
+    fn new_buffers(&self) -> Buffers {
         Buffers { timer: self.times_stages.then(|| StageTimer::new(&self.gpu.context)), ..Buffers::default() }
     }
 
-    /// Uploaded data stays in the slot until another part is written to it.
-    fn keeps(&self) -> bool {
+    /// Uploaded data stays in the slot until another chunk is written to it.
+    fn can_reuse_uploads(&self) -> bool {
         true
     }
 
-    fn again(&mut self, _: &Part<'_>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn reuse_upload(&mut self, _: &ChunkView<'_>, _: KernelEffects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         if let Some(timer) = &mut buffers.timer {
             timer.reset();
         }
         Ok(())
     }
 
-    fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         let (gpu, slot) = (&*self.gpu, &mut buffers.slot);
         let _current = gpu.enter()?;
-        let from = part.import().filter(|_| part.layout() == Layout::Copied && !part.bytes().is_empty());
-        let shape = SlotShape::of(part, effects, from.is_some());
+        let from = chunk.import().filter(|_| chunk.layout() == PacketLayout::Copied && !chunk.bytes().is_empty());
+        let shape = SlotShape::of(chunk, effects, from.is_some());
         slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::RequestAndAnswers)
             .map_err(|code| gpu.allocation_error("a batch", code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
-        buffers.origin = unsafe { slot.write(part, effects, &shape) };
+        buffers.origin = unsafe { slot.write(chunk, effects, &shape) };
         let at = slot.request_layout;
         let written = if from.is_some() { at.packets } else { at.end };
         if let Some(timer) = &mut buffers.timer {
@@ -246,7 +251,7 @@ impl Launcher for PipelinedLauncher {
             let queued = slot.device_request().upload(0, slot.request().as_ptr(), written, &gpu.uploads);
             match from {
                 Some(memory) => queued.and_then(|()| {
-                    let start = memory.span.as_ptr().add(part.bytes().start as usize);
+                    let start = memory.span.as_ptr().add(chunk.bytes().start as usize);
                     slot.device_request().upload(at.packets, start, slot.bytes, &gpu.uploads)
                 }),
                 None => queued,
@@ -254,7 +259,7 @@ impl Launcher for PipelinedLauncher {
         };
         let queued = StageTimer::measure(buffers.timer.as_mut(), Stage::Upload, &gpu.uploads, enqueue_uploads);
         queued.map_err(|code| gpu.error("queuing a copy failed", code))?;
-        if in_place(part).is_some() {
+        if in_place(chunk).is_some() {
             gpu.flush_remote_writes().map_err(|code| gpu.error("flushing remote writes failed", code))?;
         }
         buffers.awaits_upload = !Arc::ptr_eq(&gpu.uploads, &gpu.kernels);
@@ -268,8 +273,8 @@ impl Launcher for PipelinedLauncher {
 
     fn launch(
         &mut self,
-        part: &Part<'_>,
-        effects: Effects,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
         buffers: &mut Buffers,
         first: usize,
         count: usize,
@@ -284,15 +289,15 @@ impl Launcher for PipelinedLauncher {
         // Moved out, since `launch_kernel` borrows the buffers.
         let mut timer = buffers.timer.take();
         let ran = match &mut timer {
-            None => self.launch_kernel(part, buffers, first, count),
+            None => self.launch_kernel(chunk, buffers, first, count),
             Some(timer) => timer.begin(Stage::Kernel, &gpu.kernels).map_err(failed).and_then(|()| {
-                self.launch_kernel(part, buffers, first, count)?;
+                self.launch_kernel(chunk, buffers, first, count)?;
                 timer.end(&gpu.kernels).map_err(failed)
             }),
         };
         buffers.timer = timer;
         ran?;
-        if first + count < part.lanes() {
+        if first + count < chunk.lanes() {
             return buffers.completions.record(&gpu.kernels).map_err(failed);
         }
         let (slot, stream) = (&buffers.slot, &*gpu.downloads);
@@ -302,7 +307,7 @@ impl Launcher for PipelinedLauncher {
         // before.
         let enqueue_downloads = || unsafe {
             let mut queued = slot.device_answers().download(0, slot.response(), 0, response.answers_size(), stream);
-            if effects.moves_ends {
+            if effects.resizes_packets {
                 let descriptors = || {
                     slot.device_request().download(
                         HEADER_SIZE,
@@ -338,30 +343,40 @@ impl Launcher for PipelinedLauncher {
         poll::until(&gpu.id, cancel, || ticket.is_complete().map_err(|code| gpu.error("the filter failed", code)))
     }
 
-    fn keep_time(&mut self) -> bool {
+    fn enable_device_clock(&mut self) -> bool {
         self.times_stages = true;
         true
     }
 
-    fn times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
         let _current = self.gpu.enter().ok()?;
         // An error here shows again where errors are reported.
         buffers.timer.as_ref().and_then(|timer| timer.times().ok())
     }
 
-    fn verdicts(&mut self, _: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
         // SAFETY: the launch was waited for (`Launcher`); the same below.
         unsafe { buffers.slot.append_verdicts(self.loaded.effects, columns) };
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { buffers.slot.descriptors() });
         Ok(())
     }
 
-    fn changed(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_packets(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
         read(unsafe { buffers.slot.packet_bytes() });
         Ok(())
@@ -375,15 +390,15 @@ impl Launcher for PipelinedLauncher {
         self.loaded.maps.write(&self.gpu, map, at, words)
     }
 
-    fn settle(&mut self) {
+    fn wait_idle(&mut self) {
         self.gpu.wait_idle();
     }
 
-    fn settles(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
-        poll::within(GRACE, None, || self.gpu.is_idle())
+    fn try_drain(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
+        poll::within(DRAIN_TIMEOUT, None, || self.gpu.is_idle())
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         self.gpu.abandon(kept, || ());
     }
 }

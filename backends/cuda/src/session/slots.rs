@@ -1,4 +1,5 @@
-//! Slots: the memory that one part of a batch travels in, and its layout, which `slots.cu` mirrors.
+//! Slots: the memory that one chunk of a batch travels in, and its layout, which `slots.cu`
+//! mirrors.
 //!
 //! The host writes a *request* (header, descriptors, metadata, packets) and reads a *response*
 //! (verdicts, redirect targets, moved descriptors, changed packets). In the kernels' text they are
@@ -8,12 +9,12 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-use portcullis_core::device::offload::{Columns, Effects, Part, words};
-use portcullis_core::device::plan::{Bounds, Layout, PAST_END};
-use portcullis_core::device::planner::{Reach, Site};
+use portcullis_core::device::chunk::{ChunkLimits, OVERREAD_BYTES, PacketLayout};
+use portcullis_core::device::offload::{ChunkView, KernelEffects, VerdictColumns, le_words};
+use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach};
 use portcullis_core::device::{DeviceError, Imported};
-use portcullis_core::packet::gather::Store;
-use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Span};
+use portcullis_core::packet::gather::StorePolicy;
+use portcullis_core::packet::{Batch, Descriptor, Metadata, RESIZE_ROOM, Span};
 
 use crate::driver::ErrorCode;
 use crate::driver::context::Context;
@@ -39,9 +40,9 @@ pub(crate) struct RequestLayout {
 }
 
 impl RequestLayout {
-    /// Lays out a part with these numbers of descriptors and packets, whose packets take `bytes`
+    /// Lays out a chunk with these numbers of descriptors and packets, whose packets take `bytes`
     /// bytes in the slot.
-    pub fn new(effects: Effects, descriptors: usize, packets: usize, bytes: usize) -> RequestLayout {
+    pub fn new(effects: KernelEffects, descriptors: usize, packets: usize, bytes: usize) -> RequestLayout {
         let metadata = HEADER_SIZE + aligned(descriptors * 8);
         let at = metadata + if effects.metadata { aligned(packets * size_of::<Metadata>()) } else { 0 };
         RequestLayout { metadata, packets: at, end: at + bytes }
@@ -58,10 +59,10 @@ pub(crate) struct ResponseLayout {
 }
 
 impl ResponseLayout {
-    pub fn new(effects: Effects, packets: usize, bytes: usize) -> ResponseLayout {
+    pub fn new(effects: KernelEffects, packets: usize, bytes: usize) -> ResponseLayout {
         let targets = aligned(packets);
         let descriptors = targets + if effects.redirects { aligned(packets * 4) } else { 0 };
-        let at = descriptors + if effects.moves_ends { aligned(packets * 8) } else { 0 };
+        let at = descriptors + if effects.resizes_packets { aligned(packets * 8) } else { 0 };
         ResponseLayout { targets, descriptors, packets: at, end: at + if effects.writes_packets { bytes } else { 0 } }
     }
 
@@ -80,14 +81,14 @@ pub(crate) enum DeviceBuffers {
     RequestAndAnswers,
 }
 
-/// Memory for one part of a batch, reused for part after part. Buffers grow on demand.
+/// Memory for one chunk of a batch, reused for chunk after chunk. Buffers grow on demand.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     request: Option<HostMemory>,
     device_request: Option<DeviceMemory>,
     device_answers: Option<DeviceMemory>,
     response: Option<HostMemory>,
-    /// Layouts of the part that the slot holds.
+    /// Layouts of the chunk that the slot holds.
     pub request_layout: RequestLayout,
     pub response_layout: ResponseLayout,
     pub packets: usize,
@@ -97,7 +98,7 @@ pub(crate) struct Slot {
     pub arena_address: u64,
 }
 
-/// The space that a part takes in a slot.
+/// The space that a chunk takes in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotShape {
     request_layout: RequestLayout,
@@ -111,13 +112,13 @@ pub(crate) struct SlotShape {
 
 impl SlotShape {
     /// `in_place`: the device copies the packets from where they lie.
-    pub fn of<I>(part: &Part<'_, I>, effects: Effects, in_place: bool) -> SlotShape {
-        let bytes = if part.is_copied() { (part.bytes().end - part.bytes().start) as usize } else { 0 };
-        let request_layout = RequestLayout::new(effects, part.descriptor_count(), part.packets(), bytes);
+    pub fn of<I>(chunk: &ChunkView<'_, I>, effects: KernelEffects, in_place: bool) -> SlotShape {
+        let bytes = if chunk.is_copied() { (chunk.bytes().end - chunk.bytes().start) as usize } else { 0 };
+        let request_layout = RequestLayout::new(effects, chunk.descriptor_count(), chunk.packets(), bytes);
         SlotShape {
             request_layout,
-            response_layout: ResponseLayout::new(effects, part.packets(), bytes),
-            packets: part.packets(),
+            response_layout: ResponseLayout::new(effects, chunk.packets(), bytes),
+            packets: chunk.packets(),
             bytes,
             host_bytes: if in_place { request_layout.packets } else { request_layout.end },
             arena_address: 0,
@@ -125,9 +126,9 @@ impl SlotShape {
     }
 
     /// The shape for kernels that read slots: packets are in the slot or in device memory.
-    pub fn for_slot_kernel(part: &Part<'_, DeviceArena>, effects: Effects) -> SlotShape {
-        let arena = part.import().filter(|_| part.layout() == Layout::InPlace);
-        SlotShape { arena_address: arena.map_or(0, |arena| arena.0), ..SlotShape::of(part, effects, false) }
+    pub fn for_slot_kernel(chunk: &ChunkView<'_, DeviceArena>, effects: KernelEffects) -> SlotShape {
+        let arena = chunk.import().filter(|_| chunk.layout() == PacketLayout::InPlace);
+        SlotShape { arena_address: arena.map_or(0, |arena| arena.0), ..SlotShape::of(chunk, effects, false) }
     }
 }
 
@@ -143,11 +144,16 @@ impl DeviceArena {
     /// reads of a packet depend on each other, and each is a round trip over the bus, which takes
     /// longer than the host needs to gather a small batch (about 10 ns a packet, docs/design.md,
     /// section 7). A gathered batch is read all at once.
-    pub fn site(batch: &Batch, device: &str) -> Site<DeviceArena> {
+    pub fn batch_memory(batch: &Batch, device: &str) -> BatchMemory<DeviceArena> {
         // Kernels use word loads, except for filters that move packets.
         let own = SpanAddress::of_span(batch.span(), device).filter(|view| view.is_on_device);
-        let reach = if own.is_some() { Reach::Own } else { Reach::Not };
-        Site { reach, import: own.map(|view| DeviceArena(view.address)), words: true, gathers: true }
+        let reach = if own.is_some() { MemoryReach::DeviceLocal } else { MemoryReach::Unreachable };
+        BatchMemory {
+            reach,
+            import: own.map(|view| DeviceArena(view.address)),
+            word_aligned_only: true,
+            gather_only: true,
+        }
     }
 
     /// What importing a span achieves.
@@ -156,13 +162,13 @@ impl DeviceArena {
         if own { Imported::InPlace } else { Imported::Copied }
     }
 
-    /// Limits of a part: the number of its packets, and the size of those that are in the slot.
-    pub fn bounds(layout: Layout, packets: usize, bytes: u64) -> Bounds {
+    /// Limits of a chunk: the number of its packets, and the size of those that are in the slot.
+    pub fn chunk_limits(layout: PacketLayout, packets: usize, bytes: u64) -> ChunkLimits {
         match layout {
-            // Kernels address packets in place from the arena's start, so one part has no limit of
+            // Kernels address packets in place from the arena's start, so one chunk has no limit of
             // bytes.
-            Layout::InPlace => Bounds { binding: u64::MAX, alignment: 1 << 32, packets },
-            _ => Bounds { binding: bytes, alignment: 4, packets },
+            PacketLayout::InPlace => ChunkLimits { binding: u64::MAX, alignment: 1 << 32, packets },
+            _ => ChunkLimits { binding: bytes, alignment: 4, packets },
         }
     }
 }
@@ -171,7 +177,7 @@ impl SlotShape {
     /// Size of the request's copy on the device. Word loads may reach past the last packet, and
     /// ignore what they read there.
     fn device_request_size(&self) -> usize {
-        self.request_layout.end + PAST_END as usize
+        self.request_layout.end + OVERREAD_BYTES as usize
     }
 }
 
@@ -210,7 +216,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Writes the request of a part, for which the slot has capacity; packets only if the shape
+    /// Writes the request of a chunk, for which the slot has capacity; packets only if the shape
     /// says so.
     ///
     /// Returns the offset within the arena that descriptors count from. If packets are copied from
@@ -219,31 +225,31 @@ impl Slot {
     ///
     /// # Safety
     /// All queued commands that use this slot have completed.
-    pub unsafe fn write<I>(&mut self, part: &Part<'_, I>, effects: Effects, shape: &SlotShape) -> u64 {
+    pub unsafe fn write<I>(&mut self, chunk: &ChunkView<'_, I>, effects: KernelEffects, shape: &SlotShape) -> u64 {
         let at = self.request_layout;
         // SAFETY: no queued command uses it, by the caller's promise; the borrow ends in this
         // function.
         let to = unsafe { self.request().slice_mut(0, shape.host_bytes) };
         let verbatim = cfg!(target_endian = "little")
-            && matches!(part.layout(), Layout::Copied | Layout::InPlace)
-            && !effects.moves_ends
-            && !part.is_ordered();
+            && matches!(chunk.layout(), PacketLayout::Copied | PacketLayout::InPlace)
+            && !effects.resizes_packets
+            && !chunk.is_ordered();
         if verbatim {
-            let descriptors = descriptor_bytes(part.descriptors());
+            let descriptors = descriptor_bytes(chunk.descriptors());
             to[HEADER_SIZE..][..descriptors.len()].copy_from_slice(descriptors);
         } else {
-            copy_each(part.descriptor_bytes(), &mut to[HEADER_SIZE..]);
+            copy_each(chunk.descriptor_bytes(), &mut to[HEADER_SIZE..]);
         }
         if effects.metadata {
-            copy_each(part.metadata_bytes(), &mut to[at.metadata..]);
+            copy_each(chunk.metadata_bytes(), &mut to[at.metadata..]);
         }
-        if shape.host_bytes == at.end && part.is_copied() {
-            part.copy_into(&mut to[at.packets..], Store::Streamed);
+        if shape.host_bytes == at.end && chunk.is_copied() {
+            chunk.copy_into(&mut to[at.packets..], StorePolicy::Streamed);
         }
         let packets = self.packets;
         // SAFETY: as above.
         unsafe { self.write_header(0, packets) };
-        if verbatim { part.bytes().start } else { 0 }
+        if verbatim { chunk.bytes().start } else { 0 }
     }
 
     /// Makes packets in device memory visible to running kernels, whoever has written them.
@@ -254,18 +260,18 @@ impl Slot {
 
     /// The range of these packets within the slot's packet section, head- and tailrooms included.
     /// Packets lie one after the other.
-    pub fn byte_range(&self, effects: Effects, packets: Range<usize>) -> Range<usize> {
+    pub fn byte_range(&self, effects: KernelEffects, packets: Range<usize>) -> Range<usize> {
         if self.arena_address != 0 {
             return 0..0;
         }
         let start = |index: usize| {
-            if !effects.sees_packets || index >= self.packets {
+            if !effects.accesses_packets || index >= self.packets {
                 return self.bytes;
             }
             // SAFETY: the device only reads the request.
             let offset = unsafe { self.request().slice(HEADER_SIZE + index * 8, 4) };
             let offset = u32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]) as usize;
-            (offset - if effects.moves_ends { ROOM as usize } else { 0 }) & !3
+            (offset - if effects.resizes_packets { RESIZE_ROOM as usize } else { 0 }) & !3
         };
         start(packets.start)..start(packets.end)
     }
@@ -287,12 +293,12 @@ impl Slot {
     ///
     /// # Safety
     /// All queued commands that write them have completed.
-    pub unsafe fn append_verdicts(&self, effects: Effects, columns: &mut Columns) {
+    pub unsafe fn append_verdicts(&self, effects: KernelEffects, columns: &mut VerdictColumns) {
         // SAFETY: by the caller's promise.
         unsafe {
             columns.append(self.response().slice(0, self.packets).iter().copied());
             if effects.redirects {
-                columns.append_targets(words(self.response().slice(self.response_layout.targets, self.packets * 4)));
+                columns.append_targets(le_words(self.response().slice(self.response_layout.targets, self.packets * 4)));
             }
         }
     }
@@ -349,18 +355,18 @@ fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]
 mod tests {
     use super::*;
 
-    const ALL: Effects = Effects {
-        sees_packets: true,
+    const ALL: KernelEffects = KernelEffects {
+        accesses_packets: true,
         writes_packets: true,
-        moves_ends: true,
+        resizes_packets: true,
         metadata: true,
         redirects: true,
         size: 1,
     };
-    const NONE: Effects = Effects {
-        sees_packets: false,
+    const NONE: KernelEffects = KernelEffects {
+        accesses_packets: false,
         writes_packets: false,
-        moves_ends: false,
+        resizes_packets: false,
         metadata: false,
         redirects: false,
         size: 1,

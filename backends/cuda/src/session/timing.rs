@@ -1,4 +1,4 @@
-//! Device time of each stage of a part, measured by events around its copies and launches.
+//! Device time of each stage of a chunk, measured by events around its copies and launches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ pub(crate) enum Stage {
     Download,
 }
 
-/// Times the stages of one part. Events are reused, since creating one is a driver call.
+/// Times the stages of one chunk. Events are reused, since creating one is a driver call.
 #[derive(Debug)]
 pub(crate) struct StageTimer {
     context: Arc<Context>,
     spans: Vec<StageSpan>,
-    /// Number of spans that the current part uses.
+    /// Number of spans that the current chunk uses.
     used: usize,
 }
 
@@ -38,7 +38,7 @@ impl StageTimer {
         StageTimer { context: context.clone(), spans: Vec::new(), used: 0 }
     }
 
-    /// Starts over, for the next part.
+    /// Starts over, for the next chunk.
     pub fn reset(&mut self) {
         self.used = 0;
     }
@@ -74,7 +74,7 @@ impl StageTimer {
         timer.end(stream)
     }
 
-    /// Sums up the times by stage, once the part has completed.
+    /// Sums up the times by stage, once the chunk has completed.
     pub fn times(&self) -> Result<DeviceTimes, ErrorCode> {
         let mut times = DeviceTimes::default();
         for StageSpan { stage, start, end } in &self.spans[..self.used] {

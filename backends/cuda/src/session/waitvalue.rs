@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::{GRACE, SILENCE};
+use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
 use portcullis_core::device::{CancelToken, DeviceError};
 
 use super::mailbox::{LaunchRequest, MailboxKernel, MailboxRing, wait_for_launch_permit};
@@ -127,7 +127,7 @@ impl QueuedKernels {
             answered && state.last_post.is_some_and(|posted| posted.elapsed() >= IDLE_TIMEOUT)
         };
         if is_idle(&self.state()) && !self.gpu.context.is_abandoned() {
-            poll::within(GRACE, None, || {
+            poll::within(DRAIN_TIMEOUT, None, || {
                 let mut state = self.state();
                 // A batch may have been posted meanwhile.
                 !is_idle(&state) || self.try_drain(&mut state)
@@ -165,7 +165,7 @@ impl MailboxKernel for QueuedKernels {
         PACKETS_PER_SLOT
     }
 
-    fn parts(&self) -> usize {
+    fn max_chunks(&self) -> usize {
         QUEUE_DEPTH as usize
     }
 
@@ -216,6 +216,6 @@ impl MailboxKernel for QueuedKernels {
     /// forever.
     fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
         let queue = self.clone();
-        self.gpu.abandon(kept, move || while !poll::within(SILENCE, None, || queue.try_leave()) {});
+        self.gpu.abandon(kept, move || while !poll::within(LAUNCH_TIMEOUT, None, || queue.try_leave()) {});
     }
 }

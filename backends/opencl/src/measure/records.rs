@@ -6,7 +6,7 @@
 use ocl_core::{ArgVal, CommandQueue, Kernel, MapFlags, Mem, MemFlags, MemMap};
 use portcullis_c_writer::Kernel as Source;
 use portcullis_core::device::DeviceError;
-use portcullis_core::device::records::{self, HostMemory, Records};
+use portcullis_core::device::record_kernel::{self, HostMemory, RecordKernel};
 use portcullis_core::packet::Arena;
 
 use crate::compile::build;
@@ -150,7 +150,7 @@ fn touch(gpu: &Gpu, queue: &CommandQueue, memory: &Mem, flags: MapFlags, bytes: 
     ocl_core::enqueue_unmap_mem_object::<u8, _, (), ()>(queue, memory, &map, None, None).map_err(failed)
 }
 
-impl Records for OpenClRecords {
+impl RecordKernel for OpenClRecords {
     fn host(&mut self) -> &mut [u8] {
         match &mut self.host {
             Host::Pageable(memory) => memory,
@@ -161,7 +161,7 @@ impl Records for OpenClRecords {
     }
 
     fn run(&mut self, count: usize, chunk: usize) -> Result<(), DeviceError> {
-        records::check(&self.gpu.id, self.room, (count, chunk))?;
+        record_kernel::check_capacity(&self.gpu.id, self.room, (count, chunk))?;
         if count == 0 {
             return Ok(());
         }

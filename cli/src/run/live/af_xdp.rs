@@ -3,7 +3,7 @@
 use portcullis::io::af_xdp::xdp::Mode;
 use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
 use portcullis::io::live::link::{Interface, StackDevice};
-use portcullis::packet::Room;
+use portcullis::packet::ResizeRoom;
 
 use super::Needs;
 use super::drive::{self, Prepared};
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         },
         busy_poll: live.busy_poll.map(|microseconds| BusyPoll { microseconds, budget: BUDGET }),
         huge_pages: live.huge_pages,
-        room: Room::None,
+        room: ResizeRoom::None,
         metadata: false,
         rewrites: false,
         frames: live.frames.unwrap_or(Options::FRAMES),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::program;
 use crate::device::{Device, LoadOptions};
-use crate::interp::Interp;
+use crate::interp::InterpDevice;
 use crate::lang::Source;
 use crate::lang::opencl_c::compile;
 use crate::lang::opencl_c::files::NoIncludes;
@@ -27,7 +27,7 @@ const C: &str = "
 fn numbers(program: &Program, packets: &[Vec<u8>]) -> Vec<Option<u32>> {
     let flows = Arc::new(program.flow_program().expect("the filter has flows"));
     assert!(!flows.has_flows() && flows.maps().is_empty());
-    let mut session = Interp::new().load(&flows, &LoadOptions::default()).unwrap();
+    let mut session = InterpDevice::new().load(&flows, &LoadOptions::default()).unwrap();
     let done = session.run(Batch::from_packets(packets).unwrap()).unwrap();
     let number = |index| match done.verdicts.get(index) {
         Verdict::Redirect(number) => Some(number),

@@ -7,14 +7,14 @@
 //!   that a chain of blocks which all may lead far away has one flag; where nothing else can be meant, there is none;
 //! - a block that is led back to from blocks that it dominates begins a loop, and what the loop leads to stands behind it;
 //! - what is led back to in another way (an irreducible graph) gets a block in front that tells its entries apart
-//!   ([`reducible`]). That costs a variable and a branch each round, and nothing else does.
+//!   ([`reducible_graph`]). That costs a variable and a branch each round, and nothing else does.
 //!
 //! Branches nest no deeper than [`DEEPEST`] but for loops: what would stand deeper stands behind a flag further out. Nor are
 //! there more than [`RETURNS`] returns before the end. Both are for devices without jumps (`passes/nesting.rs`).
 
 mod dominators;
 pub(crate) mod emit;
-mod reducible;
+mod reducible_graph;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,7 +96,7 @@ pub(crate) fn structure(graph: &Graph) -> Result<Structured, TooDeep> {
 
 /// The same within other limits.
 fn within(graph: &Graph, deepest: usize, returns: usize) -> Result<Structured, TooDeep> {
-    let flow = reducible::reducible(graph)?;
+    let flow = reducible_graph::make_reducible(graph)?;
     let dominators = Dominators::of(&flow);
     let mut placing = Placing { deepest, returns, ..Placing::new(graph, &flow, &dominators) };
     if (0..flow.successors.len()).any(|block| placing.dominators.loops_around(block) > MAX_LOOPS) {
@@ -138,7 +138,7 @@ struct Frame {
 
 struct Placing<'a> {
     graph: &'a Graph,
-    flow: &'a reducible::Flow,
+    flow: &'a reducible_graph::Flow,
     dominators: &'a Dominators,
     /// Blocks that stand behind a block, or behind the loop that it begins.
     behind: Vec<Vec<usize>>,
@@ -158,7 +158,7 @@ struct Placing<'a> {
 }
 
 impl<'a> Placing<'a> {
-    fn new(graph: &'a Graph, flow: &'a reducible::Flow, dominators: &'a Dominators) -> Placing<'a> {
+    fn new(graph: &'a Graph, flow: &'a reducible_graph::Flow, dominators: &'a Dominators) -> Placing<'a> {
         let count = flow.successors.len();
         let mut placing = Placing {
             graph,

@@ -12,7 +12,7 @@ use super::value::{Int, Value};
 use crate::program::prelude::Intrinsic;
 
 /// How far `adjust_head` may move a packet's first byte, in bytes: docs/semantics.md.
-const HEAD_SHIFT_RANGE: Interval = Interval::new(-(crate::packet::ROOM as i64), u32::MAX as i64);
+const HEAD_SHIFT_RANGE: Interval = Interval::new(-(crate::packet::RESIZE_ROOM as i64), u32::MAX as i64);
 
 impl<'a> AbstractInterpreter<'a> {
     /// Walks a function's body with these arguments. The value it returns, where it does.

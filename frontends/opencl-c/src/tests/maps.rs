@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{compiled, errors, filter};
 use crate::device::{Device, LoadOptions};
-use crate::interp::Interp;
+use crate::interp::InterpDevice;
 use crate::lang::opencl_c::compile;
 use crate::lang::opencl_c::files::NoIncludes;
 use crate::lang::{Diagnostics, Source};
@@ -16,7 +16,7 @@ use crate::program::{Program, ProgramOptions};
 /// Runs a filter for packets one after the other, and gives what is left of them and of its maps.
 fn run(text: &str, packets: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<Vec<Row>>) {
     let program = Arc::new(compiled(text, &[]).unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())));
-    let mut session = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let done = session.run(Batch::from_packets(packets).unwrap()).unwrap();
     let maps = program.maps().iter().enumerate();
     let maps = maps.map(|(number, map)| rows(map, &session.map_words(number).unwrap())).collect();

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::device::{DeviceError, Done, Imported, Session, SubmitError};
+use crate::device::{Completion, DeviceError, Imported, Session, SubmitError};
 use crate::map::layout::Layout;
 use crate::packet::{Batch, Span};
 
@@ -58,7 +58,7 @@ impl Session for Memory {
         Err(SubmitError { batch: Box::new(batch), error })
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(None)
     }
 

@@ -6,7 +6,7 @@ use super::model::compare::{Comparison, compare, compile};
 use super::model::{Code, Instruction, MapSpec, op};
 use super::{EXIT, VALUE, code, held_to_the_model};
 use crate::device::{Device, LoadOptions};
-use crate::interp::Interp;
+use crate::interp::InterpDevice;
 use crate::packet::{Batch, Verdict};
 use crate::program::Program;
 
@@ -421,7 +421,8 @@ fn kept_pointers_that_a_store_may_hit() {
 
 /// What becomes of a packet.
 fn ran(program: &Arc<Program>, packet: &[u8]) -> Verdict {
-    let mut session = Interp::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
+    let mut session =
+        InterpDevice::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
     session.run(Batch::from_packets(&[packet]).expect("it fits")).expect("it runs").verdicts.get(0)
 }
 

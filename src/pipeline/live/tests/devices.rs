@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use portcullis_core::device::{DeviceError, Imported, Relieved, SubmitError};
+use portcullis_core::device::{DeviceError, Imported, SubmitError, WithFallback};
 use portcullis_core::packet::Span;
 
 use super::*;
@@ -78,7 +78,7 @@ fn any_device_can_be_relieved() {
     let program = program();
     for device in filtering() {
         let id = device.info().id.clone();
-        let fallback_packets = Relieved::new(device, Arc::new(Interp::new()));
+        let fallback_packets = WithFallback::new(device, Arc::new(InterpDevice::new()));
         for &dispatch in fallback_packets.info().dispatch {
             let ran = lane(fallback_packets.load(&program, &options(dispatch)).unwrap(), dispatch);
             check(&ran, &format!("{id} {dispatch}"), dispatch == Dispatch::Inline);
@@ -92,7 +92,7 @@ struct Slow {
     takes: Duration,
     ready: VecDeque<Instant>,
     packets: Arc<AtomicU64>,
-    relief: Option<Box<dyn Session>>,
+    fallback: Option<Box<dyn Session>>,
 }
 
 impl Session for Slow {
@@ -108,7 +108,7 @@ impl Session for Slow {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         if let Some(ready) = self.ready.pop_front() {
             thread::sleep(ready.saturating_duration_since(Instant::now()));
         }
@@ -123,21 +123,21 @@ impl Session for Slow {
         self.session.depth()
     }
 
-    fn relief(&mut self) -> Option<&mut dyn Session> {
-        self.relief.as_mut().map(|relief| &mut **relief as _)
+    fn fallback(&mut self) -> Option<&mut dyn Session> {
+        self.fallback.as_mut().map(|fallback| &mut **fallback as _)
     }
 }
 
 /// On a device that takes so long for a batch; also how many packets were its own.
 fn slow(takes: Duration, fallback_packets: bool) -> (Ran, u64) {
-    let load = |dispatch| Interp::new().load(&program(), &options(dispatch)).unwrap();
+    let load = |dispatch| InterpDevice::new().load(&program(), &options(dispatch)).unwrap();
     let packets = Arc::new(AtomicU64::new(0));
     let session = Slow {
         session: load(Dispatch::Pipelined),
         takes,
         ready: VecDeque::new(),
         packets: packets.clone(),
-        relief: fallback_packets.then(|| load(Dispatch::Inline)),
+        fallback: fallback_packets.then(|| load(Dispatch::Inline)),
     };
     let ran = lane(Box::new(session), Dispatch::Pipelined);
     (ran, packets.load(Ordering::Relaxed))
@@ -171,7 +171,7 @@ fn a_relief_that_fails_ends_the_lane_with_its_error() {
         fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
             Err(SubmitError { batch: Box::new(batch), error: DeviceError::Cancelled })
         }
-        fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
             Ok(None)
         }
         fn in_flight(&self) -> usize {
@@ -182,11 +182,11 @@ fn a_relief_that_fails_ends_the_lane_with_its_error() {
         }
     }
     let session = Slow {
-        session: Interp::new().load(&program(), &options(Dispatch::Pipelined)).unwrap(),
+        session: InterpDevice::new().load(&program(), &options(Dispatch::Pipelined)).unwrap(),
         takes: Duration::from_millis(20),
         ready: VecDeque::new(),
         packets: Arc::default(),
-        relief: Some(Box::new(Failing)),
+        fallback: Some(Box::new(Failing)),
     };
     let ran = lane(Box::new(session), Dispatch::Pipelined);
     assert!(matches!(ran.error, Some(LaneError::Device(DeviceError::Cancelled))), "{:?}", ran.error);
@@ -207,7 +207,7 @@ impl Session for Dying {
         panic!("as it is to be");
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(None)
     }
 
@@ -231,7 +231,7 @@ fn a_lane_that_dies_ends_the_others_and_what_came_to_them_is_carried_out() {
                     batches.push(executor.batches.clone());
                     let session: Box<dyn Session> = match number == dying {
                         true => Box::new(Dying),
-                        false => Interp::new().load(&program(), &options(dispatch)).unwrap(),
+                        false => InterpDevice::new().load(&program(), &options(dispatch)).unwrap(),
                     };
                     let (receiver, executor) = (Box::new(receiver), Box::new(executor));
                     let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };

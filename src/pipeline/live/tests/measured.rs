@@ -9,7 +9,7 @@ struct Slow {
 }
 
 impl Executor for Slow {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         if !self.executor.batches.lock().unwrap().is_empty() {
             self.all_came.wait();
         }
@@ -38,7 +38,7 @@ fn run_one(
 ) -> (Arc<LaneStats>, Vec<Vec<u32>>) {
     let options = options(LiveOptions::new(BatchPolicy::fixed(100, Duration::from_secs(3600)), dispatch));
     let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), depth: 1, ..Default::default() };
-    let session = Interp::new().load(&program(), &load).unwrap();
+    let session = InterpDevice::new().load(&program(), &load).unwrap();
     let executor = Noting::default();
     let batches = executor.batches.clone();
     let (receiver, executor) = (Box::new(Scripted::new(script)), Box::new(Slow { executor, all_came }));

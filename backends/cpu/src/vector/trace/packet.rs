@@ -2,7 +2,7 @@
 //! executed by their text.
 
 use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
-use portcullis_core::packet::{MIN_LENGTH, ROOM};
+use portcullis_core::packet::{MIN_PACKET_LENGTH, RESIZE_ROOM};
 
 use super::{LENGTH, Result, START, Trace};
 use crate::compile::Unsupported;
@@ -106,24 +106,24 @@ impl Trace<'_> {
         let cuts = if head { self.dag.not(negative) } else { negative };
         let (cut, add) = if head { (delta, negated) } else { (negated, delta) };
 
-        let least = self.dag.constant(MIN_LENGTH);
-        let enough = self.dag.at_least(length, MIN_LENGTH);
+        let least = self.dag.constant(MIN_PACKET_LENGTH);
+        let enough = self.dag.at_least(length, MIN_PACKET_LENGTH);
         let most = self.dag.binary(Binary::Subtract, length, least);
         let fits = self.dag.compare(Compare::LessEqual, cut, most);
         let may_cut = self.dag.both(enough, fits);
 
         // What has not been used of the room on this side.
         let room = if head {
-            self.dag.add_constant(start, ROOM)
+            self.dag.add_constant(start, RESIZE_ROOM)
         } else {
             let whole = self.dag.length();
-            let last = self.dag.add_constant(whole, ROOM);
+            let last = self.dag.add_constant(whole, RESIZE_ROOM);
             let end = self.dag.binary(Binary::Add, start, length);
             self.dag.binary(Binary::Subtract, last, end)
         };
         let fits = self.dag.compare(Compare::LessEqual, add, room);
         let longer = self.dag.binary(Binary::Add, length, add);
-        let enough = self.dag.at_least(longer, MIN_LENGTH);
+        let enough = self.dag.at_least(longer, MIN_PACKET_LENGTH);
         let may_add = self.dag.both(fits, enough);
 
         let good = self.dag.select(cuts, may_cut, may_add);

@@ -199,7 +199,7 @@ fn result<T>(swapped: &Receiver<Swapped<T>>) -> Result<T, Refusal> {
 
 /// Whether a session is of no more use.
 fn is_end(error: &DeviceError) -> bool {
-    matches!(error, DeviceError::Failed { .. } | DeviceError::Broken { .. } | DeviceError::Cancelled)
+    matches!(error, DeviceError::Failed { .. } | DeviceError::InvalidResult { .. } | DeviceError::Cancelled)
 }
 
 fn ending() -> Refusal {

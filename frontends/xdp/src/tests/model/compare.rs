@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::reference::{Ending, Machine};
 use super::tree::device::{Device, LoadOptions};
-use super::tree::interp::Interp;
+use super::tree::interp::InterpDevice;
 use super::tree::lang::xdp;
 use super::tree::map::Table;
 use super::tree::packet::{Batch, Verdict};
@@ -81,7 +81,7 @@ pub fn compare(code: &Code, packets: &[Vec<u8>]) -> Result<Comparison, Differenc
         Err(why) => return Ok(Comparison::Refused(why)),
     };
     let differs = |what: String| Err(what.into());
-    let mut session = Interp::new().load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
+    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
     let mut machine = Machine::new(code);
     for (number, packet) in packets.iter().enumerate() {
         let (ending, after) = machine.run(packet, 0, STEPS);

@@ -9,7 +9,7 @@ use crate::packet::{Metadata, Verdict};
 
 /// What is done to a word. All give what was there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Atomic {
+pub enum AtomicOp {
     /// It is read.
     Load,
     /// It is written.
@@ -27,34 +27,34 @@ pub enum Atomic {
     },
 }
 
-impl Atomic {
+impl AtomicOp {
     /// What is there afterwards; `None` where it stays as it is.
     pub fn after(self, before: u32) -> Option<u32> {
         match self {
-            Atomic::Load => None,
-            Atomic::Store(value) | Atomic::Exchange(value) => Some(value),
-            Atomic::Add(amount) => Some(before.wrapping_add(amount)),
-            Atomic::CompareExchange { expected, value } => (before == expected).then_some(value),
+            AtomicOp::Load => None,
+            AtomicOp::Store(value) | AtomicOp::Exchange(value) => Some(value),
+            AtomicOp::Add(amount) => Some(before.wrapping_add(amount)),
+            AtomicOp::CompareExchange { expected, value } => (before == expected).then_some(value),
         }
     }
 }
 
 /// An operation on a word of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Request {
+pub struct MapRequest {
     /// The map's number.
     pub map: usize,
     /// The word's place in the map's memory.
     pub at: usize,
     /// What is done to it.
-    pub what: Atomic,
+    pub what: AtomicOp,
     /// Whether the packet looks at what was there before.
     pub looks: bool,
 }
 
-/// What came of a [`Request`].
+/// What came of a [`MapRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Answer {
+pub struct MapReply {
     /// What was there before; of a store it does not matter.
     pub before: u32,
     /// Whether a compare and exchange has exchanged. It may fail for no reason.
@@ -63,22 +63,22 @@ pub struct Answer {
 
 /// How far a packet gets with some answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum Progress {
     /// It wants one more.
-    Asks {
+    Blocked {
         /// What it asks for.
-        request: Request,
+        request: MapRequest,
         /// A number for all that its further way depends on beside answers: where it is, and what it has in hand.
         state: u64,
     },
     /// It has ended.
-    Ends(Outcome),
+    Finished(Outcome),
 }
 
 /// The answers, and how many of them were used.
 #[derive(Debug)]
 pub(super) struct Answers {
-    all: Vec<Answer>,
+    all: Vec<MapReply>,
     used: usize,
     /// The number of the expression that has asked last.
     pub(super) at: usize,
@@ -86,9 +86,9 @@ pub(super) struct Answers {
 
 impl Answers {
     /// The answer to the next request.
-    pub(super) fn next(&mut self, request: Request, at: usize) -> Result<Answer, Stop> {
+    pub(super) fn next(&mut self, request: MapRequest, at: usize) -> Result<MapReply, Stop> {
         self.at = at;
-        let answer = self.all.get(self.used).ok_or(Stop::Asks(request))?;
+        let answer = self.all.get(self.used).ok_or(Stop::Blocked(request))?;
         self.used += 1;
         Ok(*answer)
     }
@@ -99,13 +99,13 @@ impl Interpreter {
     ///
     /// # Errors
     /// As [`Interpreter::run`].
-    pub fn next(&self, packet: &[u8], metadata: &Metadata, answers: &[Answer]) -> Result<Next, InterpError> {
+    pub fn next(&self, packet: &[u8], metadata: &Metadata, answers: &[MapReply]) -> Result<Progress, InterpError> {
         let cancel = CancelToken::new();
         let mut machine = Machine::new(&self.program, &self.code, Vec::new(), &cancel);
         machine.answers = Some(Answers { all: answers.to_vec(), used: 0, at: 0 });
         match machine.packet(packet, 0, metadata) {
-            Ok(value) => Ok(Next::Ends(machine.outcome(Verdict::from_return(value)))),
-            Err(Stop::Asks(request)) => Ok(Next::Asks { request, state: machine.state(request) }),
+            Ok(value) => Ok(Progress::Finished(machine.outcome(Verdict::from_return(value)))),
+            Err(Stop::Blocked(request)) => Ok(Progress::Blocked { request, state: machine.state(request) }),
             Err(stop) => Err(stop.into_error()),
         }
     }

@@ -3,51 +3,51 @@
 use std::fmt;
 
 use super::Transfer;
-use super::plan::{self, Layout, Needs};
+use super::chunk::{self, AccessNeeds, PacketLayout};
 use crate::packet::{Batch, gather};
 
 /// How a device reaches a batch's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum MemoryReach {
     /// Not by itself: the host copies.
-    Not,
+    Unreachable,
     /// The host's memory, over a bus: it copies from there by itself, and kernels read there.
     Bus,
     /// The host's memory, which kernels may as well work on as on any other.
     Shared,
     /// Its own memory.
-    Own,
+    DeviceLocal,
 }
 
 /// What a device has to do with a batch's memory.
 #[derive(Debug)]
-pub struct Site<I> {
+pub struct BatchMemory<I> {
     /// How it reaches that.
-    pub reach: Reach,
+    pub reach: MemoryReach,
     /// What it needs to know of memory that it reaches.
     pub import: Option<I>,
     /// Where packets are not gathered, kernels count on them to begin at words, but for those of filters that move packets.
-    pub words: bool,
+    pub word_aligned_only: bool,
     /// It has no way to copy packets together with what lies between.
-    pub gathers: bool,
+    pub gather_only: bool,
 }
 
-impl<I> Site<I> {
+impl<I> BatchMemory<I> {
     /// Memory that a device does not reach.
-    pub fn not_reached() -> Site<I> {
-        Site { reach: Reach::Not, import: None, words: false, gathers: false }
+    pub fn unreachable() -> BatchMemory<I> {
+        BatchMemory { reach: MemoryReach::Unreachable, import: None, word_aligned_only: false, gather_only: false }
     }
 }
 
 /// How a cost is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum CostSource {
     /// It was not measured here.
     Assumed,
     /// It was measured in this run,
     Measured,
     /// and before it.
-    Kept,
+    Cached,
 }
 
 /// What moving bytes costs on a machine.
@@ -58,21 +58,21 @@ pub struct TransferCosts {
     pub bus_bytes_per_ns: f64,
     /// Bytes that the host copies in a nanosecond, one behind the other, from memory.
     pub copy_bytes_per_ns: f64,
-    /// Nanoseconds that gathering [`WINDOW`] bytes of a packet takes the host where packets lie close together,
+    /// Nanoseconds that gathering [`REFERENCE_WINDOW`] bytes of a packet takes the host where packets lie close together,
     pub gather_packed_ns: f64,
-    /// and where they lie more than [`FAR`] bytes apart.
+    /// and where they lie more than [`FAR_STRIDE`] bytes apart.
     pub gather_slots_ns: f64,
     /// How the bus is known,
-    pub bus: Known,
+    pub bus_source: CostSource,
     /// and the rest.
-    pub host: Known,
+    pub host_source: CostSource,
 }
 
 /// Packets further apart than this do not share pages, and hardware fetches none of them ahead.
-pub const FAR: u64 = 1024;
+pub const FAR_STRIDE: u64 = 1024;
 
 /// Bytes of the window that gathering takes so long for; longer ones take as much longer.
-pub const WINDOW: f64 = 64.0;
+pub const REFERENCE_WINDOW: f64 = 64.0;
 
 impl TransferCosts {
     /// One core and a PCIe gen 4 bus of 16 lanes (docs/design.md, section 7), where nothing was measured.
@@ -81,13 +81,13 @@ impl TransferCosts {
         copy_bytes_per_ns: 10.0,
         gather_packed_ns: 3.0,
         gather_slots_ns: 8.0,
-        bus: Known::Assumed,
-        host: Known::Assumed,
+        bus_source: CostSource::Assumed,
+        host_source: CostSource::Assumed,
     };
 
     /// What the host's share costs on this machine, measured now, in some milliseconds, and the bus of [`TransferCosts::GEN4`].
     pub fn measure() -> TransferCosts {
-        measure::host()
+        measure::measure_host()
     }
 
     /// The same machine, and a device whose memory is the host's.
@@ -99,12 +99,12 @@ impl TransferCosts {
 impl fmt::Display for TransferCosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = |known| match known {
-            Known::Assumed => "assumed",
-            Known::Measured => "measured",
-            Known::Kept => "measured before",
+            CostSource::Assumed => "assumed",
+            CostSource::Measured => "measured",
+            CostSource::Cached => "measured before",
         };
         match self.bus_bytes_per_ns.is_finite() {
-            true => write!(f, "a bus of {:.1} bytes/ns ({}), ", self.bus_bytes_per_ns, how(self.bus))?,
+            true => write!(f, "a bus of {:.1} bytes/ns ({}), ", self.bus_bytes_per_ns, how(self.bus_source))?,
             false => f.write_str("no bus, ")?,
         }
         write!(
@@ -113,14 +113,14 @@ impl fmt::Display for TransferCosts {
             self.copy_bytes_per_ns,
             self.gather_packed_ns,
             self.gather_slots_ns,
-            how(self.host)
+            how(self.host_source)
         )
     }
 }
 
 /// Both ways of copying a packet, on average over a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Estimate {
+pub struct CostEstimate {
     /// Bytes from one packet's start to the next one's.
     pub stride: f64,
     /// Nanoseconds for those.
@@ -137,80 +137,91 @@ pub struct Estimate {
 
 /// Why packets are where they are.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Why {
+pub enum PlanReason {
     /// The filter looks at none.
-    Unseen,
+    NoAccess,
     /// It was asked for.
-    Asked,
+    Requested,
     /// The device reaches them there, and nothing has to be moved.
-    Reached,
+    Reachable,
     /// They lie in frames of their own, written by others and in no cache: the device has thousands of reads under way where the
     /// host would wait for each.
-    Frames,
+    SeparateFrames,
     /// What lies between is others', and is not to be copied.
     Scattered,
     /// Kernels count on words, at which not all packets begin.
-    OffTheWords,
+    Misaligned,
     /// The device has no other way.
-    OneByOne,
+    GatherOnly,
     /// That takes less time.
-    Cheaper(Estimate),
+    Cheaper(CostEstimate),
 }
 
 /// Where a kernel is to find a batch's packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
+pub struct TransferPlan {
     /// Where they lie.
-    pub layout: Layout,
+    pub layout: PacketLayout,
     /// What is copied of each, where they are copied one by one.
-    pub needs: Needs,
+    pub needs: AccessNeeds,
     /// How the device reaches them.
-    pub reach: Reach,
+    pub reach: MemoryReach,
     /// Why.
-    pub why: Why,
+    pub reason: PlanReason,
 }
 
-impl Plan {
+impl TransferPlan {
     /// Of a filter that looks at no packet.
-    pub fn unseen(needs: Needs) -> Plan {
-        Plan { layout: Layout::Unseen, needs, reach: Reach::Not, why: Why::Unseen }
+    pub fn without_access(needs: AccessNeeds) -> TransferPlan {
+        TransferPlan {
+            layout: PacketLayout::NoAccess,
+            needs,
+            reach: MemoryReach::Unreachable,
+            reason: PlanReason::NoAccess,
+        }
     }
 
     /// The transfer that this is: `None` where nothing is transferred since no packet is looked at.
     pub fn transfer(&self) -> Option<Transfer> {
         match self.layout {
-            Layout::Unseen => None,
-            Layout::InPlace => Some(Transfer::Imported),
-            Layout::Copied => Some(Transfer::Whole),
-            Layout::Packed if self.needs.window == u32::MAX => Some(Transfer::Whole),
-            Layout::Packed | Layout::Rows => Some(Transfer::Window),
+            PacketLayout::NoAccess => None,
+            PacketLayout::InPlace => Some(Transfer::Imported),
+            PacketLayout::Copied => Some(Transfer::Whole),
+            PacketLayout::Packed if self.needs.window == u32::MAX => Some(Transfer::Whole),
+            PacketLayout::Packed | PacketLayout::Rows => Some(Transfer::Window),
         }
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for TransferPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.transfer(), self.reach) {
             (None, _) => return f.write_str("nothing is transferred: the filter looks at no packet"),
-            (Some(Transfer::Imported), Reach::Own) => {
+            (Some(Transfer::Imported), MemoryReach::DeviceLocal) => {
                 f.write_str("resident: packets are in the device's own memory")?
             }
-            (Some(Transfer::Imported), Reach::Bus) => f.write_str("imported: the device reads packets over the bus")?,
+            (Some(Transfer::Imported), MemoryReach::Bus) => {
+                f.write_str("imported: the device reads packets over the bus")?
+            }
             (Some(Transfer::Imported), _) => f.write_str("imported: the device works on the host's memory")?,
             (Some(Transfer::Window), _) => {
                 write!(f, "window: {} bytes of each packet are gathered", self.needs.window)?
             }
-            (Some(_), _) if self.layout == Layout::Packed => f.write_str("whole: each packet is copied by itself")?,
+            (Some(_), _) if self.layout == PacketLayout::Packed => {
+                f.write_str("whole: each packet is copied by itself")?
+            }
             (Some(_), _) => f.write_str("whole: packets are copied as they lie")?,
         }
-        match self.why {
-            Why::Unseen | Why::Reached => Ok(()),
-            Why::Asked => f.write_str("; it was asked for"),
-            Why::Frames => f.write_str("; they lie in frames of their own, which the host would wait for one by one"),
-            Why::Scattered => f.write_str("; what lies between them is others'"),
-            Why::OffTheWords => f.write_str("; not all of them begin at multiples of 4 bytes"),
-            Why::OneByOne => f.write_str("; the device takes them in no other way"),
-            Why::Cheaper(Estimate { stride, whole_ns, window, window_ns, gather_ns, .. }) => write!(
+        match self.reason {
+            PlanReason::NoAccess | PlanReason::Reachable => Ok(()),
+            PlanReason::Requested => f.write_str("; it was asked for"),
+            PlanReason::SeparateFrames => {
+                f.write_str("; they lie in frames of their own, which the host would wait for one by one")
+            }
+            PlanReason::Scattered => f.write_str("; what lies between them is others'"),
+            PlanReason::Misaligned => f.write_str("; not all of them begin at multiples of 4 bytes"),
+            PlanReason::GatherOnly => f.write_str("; the device takes them in no other way"),
+            PlanReason::Cheaper(CostEstimate { stride, whole_ns, window, window_ns, gather_ns, .. }) => write!(
                 f,
                 "; a packet whole is {stride:.0} bytes and {whole_ns:.1} ns, its window {window:.0} bytes and {window_ns:.1} ns, \
                  of which gathering is {gather_ns:.1}"
@@ -221,15 +232,15 @@ impl fmt::Display for Plan {
 
 /// What a batch's packets are like, as far as it matters here.
 #[derive(Clone, Copy)]
-struct Scan {
+struct BatchScan {
     aligned: bool,
     window: u64,
     extent: u64,
     packets: u64,
 }
 
-impl Scan {
-    fn of(batch: &Batch, needs: Needs) -> Scan {
+impl BatchScan {
+    fn of(batch: &Batch, needs: AccessNeeds) -> BatchScan {
         // One pass, without branches: it is most of what the host does for a packet.
         let (mut offsets, mut window) = (0, 0_u64);
         for d in batch.descriptors() {
@@ -237,25 +248,25 @@ impl Scan {
             window += u64::from(needs.of(d.length));
         }
         let packets = batch.len() as u64;
-        let extent = plan::extent(batch, 0..batch.len(), needs).map_or(0, |all| all.end - all.start);
-        Scan { aligned: offsets % 4 == 0, window: window + packets * 2 * needs.margin(), extent, packets }
+        let extent = chunk::extent(batch, 0..batch.len(), needs).map_or(0, |all| all.end - all.start);
+        BatchScan { aligned: offsets % 4 == 0, window: window + packets * 2 * needs.margin(), extent, packets }
     }
 
     /// Whether windows lie in rows of one length: where that takes little more room than the packets do.
-    fn in_rows(&self, needs: Needs) -> bool {
+    fn fits_rows(&self, needs: AccessNeeds) -> bool {
         let rows = self.packets * gather::stride(needs.window) as u64;
         // A packet takes whole words either way.
         !needs.room && (1..u32::MAX).contains(&needs.window) && 4 * rows <= 5 * (self.window + 3 * self.packets)
     }
 
     /// Both ways of copying, where the device copies from the host's memory by itself or not.
-    fn estimate(&self, reach: Reach, costs: &TransferCosts) -> Estimate {
+    fn estimate(&self, reach: MemoryReach, costs: &TransferCosts) -> CostEstimate {
         let packets = (self.packets as f64).max(1.0);
         let (stride, window) = (self.extent as f64 / packets, self.window as f64 / packets);
-        let copy = if reach == Reach::Bus { 0.0 } else { stride / costs.copy_bytes_per_ns };
-        let gather_ns = if stride > FAR as f64 { costs.gather_slots_ns } else { costs.gather_packed_ns };
-        let gather_ns = gather_ns * (window / WINDOW).max(1.0);
-        Estimate {
+        let copy = if reach == MemoryReach::Bus { 0.0 } else { stride / costs.copy_bytes_per_ns };
+        let gather_ns = if stride > FAR_STRIDE as f64 { costs.gather_slots_ns } else { costs.gather_packed_ns };
+        let gather_ns = gather_ns * (window / REFERENCE_WINDOW).max(1.0);
+        CostEstimate {
             stride,
             whole_ns: stride / costs.bus_bytes_per_ns + copy,
             window,
@@ -275,47 +286,47 @@ impl Scan {
 ///
 /// # Errors
 /// Why [`Transfer::Imported`] is not to be had for the batch.
-pub fn choose<I>(
+pub fn plan_transfer<I>(
     batch: &Batch,
-    needs: Needs,
-    site: &Site<I>,
-    asked: Transfer,
+    needs: AccessNeeds,
+    site: &BatchMemory<I>,
+    requested: Transfer,
     costs: impl FnOnce() -> TransferCosts,
-) -> Result<Plan, &'static str> {
-    let (reach, reached) = (site.reach, site.reach != Reach::Not);
-    let plan = |layout, needs, why| Ok(Plan { layout, needs, reach, why });
+) -> Result<TransferPlan, &'static str> {
+    let (reach, reached) = (site.reach, site.reach != MemoryReach::Unreachable);
+    let plan = |layout, needs, reason| Ok(TransferPlan { layout, needs, reach, reason });
     // Without a look at the packets, where that says nothing.
-    let looked = (site.words && !needs.room).then(|| Scan::of(batch, needs));
+    let looked = (site.word_aligned_only && !needs.room).then(|| BatchScan::of(batch, needs));
     let aligned = looked.as_ref().is_none_or(|scan| scan.aligned);
-    let scan = || looked.unwrap_or_else(|| Scan::of(batch, needs));
-    let gathered = |scan: &Scan| if scan.in_rows(needs) { Layout::Rows } else { Layout::Packed };
-    let whole = Needs { window: u32::MAX, ..needs };
-    match asked {
+    let scan = || looked.unwrap_or_else(|| BatchScan::of(batch, needs));
+    let gathered = |scan: &BatchScan| if scan.fits_rows(needs) { PacketLayout::Rows } else { PacketLayout::Packed };
+    let whole = AccessNeeds { window: u32::MAX, ..needs };
+    match requested {
         Transfer::Imported if !reached => return Err("the device does not reach their memory by itself"),
         Transfer::Imported if !aligned => {
             return Err("the device takes packets where they lie only if all begin at multiples of 4 bytes");
         }
-        Transfer::Imported => return plan(Layout::InPlace, needs, Why::Asked),
-        Transfer::Window => return plan(gathered(&scan()), needs, Why::Asked),
-        Transfer::Whole if site.gathers || batch.is_scattered() || !aligned => {
-            return plan(Layout::Packed, whole, Why::Asked);
+        Transfer::Imported => return plan(PacketLayout::InPlace, needs, PlanReason::Requested),
+        Transfer::Window => return plan(gathered(&scan()), needs, PlanReason::Requested),
+        Transfer::Whole if site.gather_only || batch.is_scattered() || !aligned => {
+            return plan(PacketLayout::Packed, whole, PlanReason::Requested);
         }
-        Transfer::Whole => return plan(Layout::Copied, needs, Why::Asked),
+        Transfer::Whole => return plan(PacketLayout::Copied, needs, PlanReason::Requested),
         Transfer::Auto => {}
     }
-    if aligned && matches!(reach, Reach::Own | Reach::Shared) {
-        return plan(Layout::InPlace, needs, Why::Reached);
+    if aligned && matches!(reach, MemoryReach::DeviceLocal | MemoryReach::Shared) {
+        return plan(PacketLayout::InPlace, needs, PlanReason::Reachable);
     }
     match () {
-        () if !aligned => plan(gathered(&scan()), needs, Why::OffTheWords),
-        () if site.gathers => plan(gathered(&scan()), needs, Why::OneByOne),
-        () if batch.is_scattered() && reached => plan(Layout::InPlace, needs, Why::Frames),
-        () if batch.is_scattered() => plan(gathered(&scan()), needs, Why::Scattered),
+        () if !aligned => plan(gathered(&scan()), needs, PlanReason::Misaligned),
+        () if site.gather_only => plan(gathered(&scan()), needs, PlanReason::GatherOnly),
+        () if batch.is_scattered() && reached => plan(PacketLayout::InPlace, needs, PlanReason::SeparateFrames),
+        () if batch.is_scattered() => plan(gathered(&scan()), needs, PlanReason::Scattered),
         () => {
             let scan = scan();
             let estimate = scan.estimate(reach, &costs());
-            let layout = if estimate.whole_ns > estimate.window_ns { gathered(&scan) } else { Layout::Copied };
-            plan(layout, needs, Why::Cheaper(estimate))
+            let layout = if estimate.whole_ns > estimate.window_ns { gathered(&scan) } else { PacketLayout::Copied };
+            plan(layout, needs, PlanReason::Cheaper(estimate))
         }
     }
 }
@@ -325,49 +336,49 @@ mod measure;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::{Arena, Carver, Descriptor, Room};
+    use crate::packet::{Arena, BatchCutter, Descriptor, ResizeRoom};
 
-    const HEADERS: Needs = Needs { window: 54, room: false };
-    const MOVES: Needs = Needs { window: u32::MAX, room: true };
+    const HEADERS: AccessNeeds = AccessNeeds { window: 54, room: false };
+    const MOVES: AccessNeeds = AccessNeeds { window: u32::MAX, room: true };
 
     /// As of a GPU that takes packets by words.
-    fn site(reach: Reach) -> Site<()> {
-        Site { reach, words: true, ..Site::not_reached() }
+    fn site(reach: MemoryReach) -> BatchMemory<()> {
+        BatchMemory { reach, word_aligned_only: true, ..BatchMemory::unreachable() }
     }
 
     fn batch(stride: u32, first: u32, length: u32) -> Batch {
         let descriptors = (0..100).map(|i| Descriptor { offset: first + i * stride, length }).collect();
-        Carver::new(Arena::new(1 << 20).unwrap(), None).carve(descriptors, vec![], Room::None).unwrap()
+        BatchCutter::new(Arena::new(1 << 20).unwrap(), None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
     }
 
-    fn layout(batch: &Batch, needs: Needs, reach: Reach) -> Layout {
-        let plan = choose(batch, needs, &site(reach), Transfer::Auto, || TransferCosts::GEN4).unwrap();
-        if plan.layout == Layout::Rows { Layout::Packed } else { plan.layout }
+    fn layout(batch: &Batch, needs: AccessNeeds, reach: MemoryReach) -> PacketLayout {
+        let plan = plan_transfer(batch, needs, &site(reach), Transfer::Auto, || TransferCosts::GEN4).unwrap();
+        if plan.layout == PacketLayout::Rows { PacketLayout::Packed } else { plan.layout }
     }
 
     #[test]
     fn packets_in_frames_are_read_where_they_are() {
         let frames = Batch::in_frames(&vec![vec![0; 60]; 10]).unwrap();
         for needs in [HEADERS, MOVES] {
-            assert_eq!(layout(&frames, needs, Reach::Bus), Layout::InPlace);
-            assert_eq!(layout(&frames, needs, Reach::Not), Layout::Packed);
+            assert_eq!(layout(&frames, needs, MemoryReach::Bus), PacketLayout::InPlace);
+            assert_eq!(layout(&frames, needs, MemoryReach::Unreachable), PacketLayout::Packed);
         }
     }
 
     #[test]
     fn packets_in_the_devices_own_memory_stay_there() {
         for (stride, first, length) in [(64, 0, 60), (2112, 0, 1500), (320, 128, 60)] {
-            assert_eq!(layout(&batch(stride, first, length), HEADERS, Reach::Own), Layout::InPlace);
+            assert_eq!(layout(&batch(stride, first, length), HEADERS, MemoryReach::DeviceLocal), PacketLayout::InPlace);
         }
         // Filters that move packets take them wherever they begin; others count on words.
-        assert_eq!(layout(&batch(320, 130, 60), MOVES, Reach::Own), Layout::InPlace);
-        assert_eq!(layout(&batch(320, 130, 60), HEADERS, Reach::Own), Layout::Packed);
-        assert_eq!(layout(&batch(64, 2, 60), HEADERS, Reach::Bus), Layout::Packed);
-        assert_eq!(layout(&batch(320, 130, 60), MOVES, Reach::Bus), Layout::Copied);
+        assert_eq!(layout(&batch(320, 130, 60), MOVES, MemoryReach::DeviceLocal), PacketLayout::InPlace);
+        assert_eq!(layout(&batch(320, 130, 60), HEADERS, MemoryReach::DeviceLocal), PacketLayout::Packed);
+        assert_eq!(layout(&batch(64, 2, 60), HEADERS, MemoryReach::Bus), PacketLayout::Packed);
+        assert_eq!(layout(&batch(320, 130, 60), MOVES, MemoryReach::Bus), PacketLayout::Copied);
         // Where kernels take them at any byte there is nothing against it.
-        let bytes = Site { words: false, ..site(Reach::Shared) };
-        let plan = choose(&batch(64, 2, 60), HEADERS, &bytes, Transfer::Auto, || TransferCosts::GEN4).unwrap();
-        assert_eq!((plan.layout, plan.why), (Layout::InPlace, Why::Reached));
+        let bytes = BatchMemory { word_aligned_only: false, ..site(MemoryReach::Shared) };
+        let plan = plan_transfer(&batch(64, 2, 60), HEADERS, &bytes, Transfer::Auto, || TransferCosts::GEN4).unwrap();
+        assert_eq!((plan.layout, plan.reason), (PacketLayout::InPlace, PlanReason::Reachable));
     }
 
     /// The rule in whole tenths of nanoseconds: (bytes to the next packet, its length, the window, bytes of the bus in a
@@ -377,18 +388,18 @@ mod tests {
     fn windows_are_gathered_where_that_takes_less_time() {
         let table = [
             // 54 bytes wanted and the 75 that the bus brings meanwhile.
-            (128, 60, 54, 25, 10, 30, 80, Layout::Copied, Layout::Packed),
-            (132, 60, 54, 25, 10, 30, 80, Layout::Packed, Layout::Packed),
+            (128, 60, 54, 25, 10, 30, 80, PacketLayout::Copied, PacketLayout::Packed),
+            (132, 60, 54, 25, 10, 30, 80, PacketLayout::Packed, PacketLayout::Packed),
             // What is wanted is what is there.
-            (64, 64, 64, 25, 64, 30, 80, Layout::Copied, Layout::Copied),
+            (64, 64, 64, 25, 64, 30, 80, PacketLayout::Copied, PacketLayout::Copied),
             // 64 over the bus and through the host, 2.56 + 6.4, against 1.36 + 3.
-            (64, 60, 34, 25, 10, 30, 80, Layout::Copied, Layout::Packed),
+            (64, 60, 34, 25, 10, 30, 80, PacketLayout::Copied, PacketLayout::Packed),
             // Slots: 2,112 bytes are 84.5 ns, the window 2.2 and 8.
-            (2112, 1500, 54, 25, 10, 30, 80, Layout::Packed, Layout::Packed),
+            (2112, 1500, 54, 25, 10, 30, 80, PacketLayout::Packed, PacketLayout::Packed),
             // A bus that takes less for them than gathering does, 2.1 against 8.05; the host's copy takes 211.
-            (2112, 1500, 54, 1000, 10, 30, 80, Layout::Copied, Layout::Packed),
+            (2112, 1500, 54, 1000, 10, 30, 80, PacketLayout::Copied, PacketLayout::Packed),
             // A window of 1,280 bytes takes twenty times as long as one of 64: 60 ns, and 51 on the bus, against 61.
-            (1524, 1500, 1280, 25, 10, 30, 30, Layout::Copied, Layout::Packed),
+            (1524, 1500, 1280, 25, 10, 30, 30, PacketLayout::Copied, PacketLayout::Packed),
         ];
         for (stride, length, window, bus, copy, packed, slots, by_device, by_host) in table {
             let costs = TransferCosts {
@@ -401,11 +412,11 @@ mod tests {
             // Of so many packets the last one ends earlier, which says little.
             let descriptors = (0..1000).map(|i| Descriptor { offset: i * stride, length }).collect();
             let arena = Arena::new(4 << 20).unwrap();
-            let batch = Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap();
-            for (reach, wanted) in [(Reach::Bus, by_device), (Reach::Not, by_host)] {
-                let needs = Needs { window, room: false };
-                let plan = choose(&batch, needs, &site(reach), Transfer::Auto, || costs).unwrap();
-                let wanted = if wanted == Layout::Packed { Layout::Rows } else { wanted };
+            let batch = BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap();
+            for (reach, wanted) in [(MemoryReach::Bus, by_device), (MemoryReach::Unreachable, by_host)] {
+                let needs = AccessNeeds { window, room: false };
+                let plan = plan_transfer(&batch, needs, &site(reach), Transfer::Auto, || costs).unwrap();
+                let wanted = if wanted == PacketLayout::Packed { PacketLayout::Rows } else { wanted };
                 assert_eq!(plan.layout, wanted, "{stride} {length} {window} {reach:?}: {plan}");
             }
         }
@@ -416,42 +427,55 @@ mod tests {
         let layout = |short: usize, long: usize, window| {
             let lengths = [vec![60_u32; short], vec![1500; long]].concat();
             let packets: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0; *length as usize]).collect();
-            let (batch, needs) = (Batch::from_packets(&packets).unwrap(), Needs { window, room: false });
-            choose(&batch, needs, &site(Reach::Not), Transfer::Window, || TransferCosts::GEN4).unwrap().layout
+            let (batch, needs) = (Batch::from_packets(&packets).unwrap(), AccessNeeds { window, room: false });
+            plan_transfer(&batch, needs, &site(MemoryReach::Unreachable), Transfer::Window, || TransferCosts::GEN4)
+                .unwrap()
+                .layout
         };
-        assert_eq!((layout(10, 10, 54), layout(10, 10, 60)), (Layout::Rows, Layout::Rows));
+        assert_eq!((layout(10, 10, 54), layout(10, 10, 60)), (PacketLayout::Rows, PacketLayout::Rows));
         // Twenty rows of 1,400 bytes, 28,000, for 14,600 and the words' ends.
-        assert_eq!((layout(10, 10, 1400), layout(1, 19, 1400)), (Layout::Packed, Layout::Rows));
+        assert_eq!((layout(10, 10, 1400), layout(1, 19, 1400)), (PacketLayout::Packed, PacketLayout::Rows));
         // What moves, and what has no window, has no row.
-        assert_eq!(layout(0, 10, u32::MAX), Layout::Packed);
+        assert_eq!(layout(0, 10, u32::MAX), PacketLayout::Packed);
     }
 
     #[test]
     fn what_is_asked_for_is_had_or_refused() {
         let (packed, frames) = (batch(64, 0, 60), Batch::in_frames(&vec![vec![0; 60]; 10]).unwrap());
         let of = |batch: &Batch, reach, transfer| {
-            choose(batch, HEADERS, &site(reach), transfer, || TransferCosts::GEN4)
+            plan_transfer(batch, HEADERS, &site(reach), transfer, || TransferCosts::GEN4)
                 .map(|plan| (plan.layout, plan.transfer()))
         };
-        for reach in [Reach::Not, Reach::Bus, Reach::Shared, Reach::Own] {
+        for reach in [MemoryReach::Unreachable, MemoryReach::Bus, MemoryReach::Shared, MemoryReach::DeviceLocal] {
             for batch in [&packed, &frames] {
                 let window = of(batch, reach, Transfer::Window);
-                assert_eq!(window, Ok((Layout::Rows, Some(Transfer::Window))));
-                let layout = if batch.is_scattered() { Layout::Packed } else { Layout::Copied };
+                assert_eq!(window, Ok((PacketLayout::Rows, Some(Transfer::Window))));
+                let layout = if batch.is_scattered() { PacketLayout::Packed } else { PacketLayout::Copied };
                 assert_eq!(of(batch, reach, Transfer::Whole), Ok((layout, Some(Transfer::Whole))));
                 match of(batch, reach, Transfer::Imported) {
-                    Ok(plan) => assert!(reach != Reach::Not && plan == (Layout::InPlace, Some(Transfer::Imported))),
-                    Err(why) => {
-                        assert!(reach == Reach::Not && why == "the device does not reach their memory by itself")
+                    Ok(plan) => {
+                        assert!(
+                            reach != MemoryReach::Unreachable
+                                && plan == (PacketLayout::InPlace, Some(Transfer::Imported))
+                        )
+                    }
+                    Err(reason) => {
+                        assert!(
+                            reach == MemoryReach::Unreachable
+                                && reason == "the device does not reach their memory by itself"
+                        )
                     }
                 }
             }
         }
-        let off = of(&batch(64, 2, 60), Reach::Own, Transfer::Imported).unwrap_err();
+        let off = of(&batch(64, 2, 60), MemoryReach::DeviceLocal, Transfer::Imported).unwrap_err();
         assert!(off.contains("multiples of 4 bytes"), "{off}");
-        assert_eq!(of(&batch(64, 2, 60), Reach::Bus, Transfer::Whole), Ok((Layout::Packed, Some(Transfer::Whole))));
-        let one_by_one = Site { gathers: true, ..site(Reach::Not) };
-        let plan = choose(&packed, HEADERS, &one_by_one, Transfer::Whole, || TransferCosts::GEN4).unwrap();
-        assert_eq!((plan.layout, plan.needs.window), (Layout::Packed, u32::MAX));
+        assert_eq!(
+            of(&batch(64, 2, 60), MemoryReach::Bus, Transfer::Whole),
+            Ok((PacketLayout::Packed, Some(Transfer::Whole)))
+        );
+        let one_by_one = BatchMemory { gather_only: true, ..site(MemoryReach::Unreachable) };
+        let plan = plan_transfer(&packed, HEADERS, &one_by_one, Transfer::Whole, || TransferCosts::GEN4).unwrap();
+        assert_eq!((plan.layout, plan.needs.window), (PacketLayout::Packed, u32::MAX));
     }
 }

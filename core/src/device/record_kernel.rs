@@ -26,7 +26,7 @@ impl HostMemory {
 }
 
 /// A device with a kernel over records, and the host's memory for them.
-pub trait Records {
+pub trait RecordKernel {
     /// The host's records, all of them.
     fn host(&mut self) -> &mut [u8];
 
@@ -41,7 +41,7 @@ pub trait Records {
 ///
 /// # Errors
 /// [`DeviceError::Refused`] where there is not.
-pub fn check(device: &str, room: (usize, usize), asked: (usize, usize)) -> Result<(), DeviceError> {
+pub fn check_capacity(device: &str, room: (usize, usize), asked: (usize, usize)) -> Result<(), DeviceError> {
     let (count, chunk) = asked;
     if count <= room.0 && chunk.min(count) <= room.1.min(room.0) && u32::try_from(count).is_ok() {
         return Ok(());
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn nobody_asks_for_more_than_there_is_room_for() {
-        let fits = |room, asked| check("a device", room, asked).is_ok();
+        let fits = |room, asked| check_capacity("a device", room, asked).is_ok();
         for asked in [(0, 0), (10, 4), (10, 1), (3, 4), (3, 100)] {
             assert!(fits((10, 4), asked), "{asked:?}");
         }
@@ -67,7 +67,7 @@ mod tests {
             assert!(!fits((10, 4), asked), "{asked:?}");
         }
         assert!(!fits((1 << 33, 4), (1 << 32, 4)));
-        let refused = check("a device", (10, 4), (11, 2)).unwrap_err().to_string();
+        let refused = check_capacity("a device", (10, 4), (11, 2)).unwrap_err().to_string();
         assert!(refused.contains("a device has room for 10 records, 4 at a time"), "{refused}");
     }
 }

@@ -3,27 +3,28 @@
 use std::sync::Arc;
 
 use super::{
-    Device, DeviceError, DeviceInfo, Dispatch, Done, Imported, LoadOptions, Plan, Session, Stages, SubmitError,
+    Completion, Device, DeviceError, DeviceInfo, Dispatch, Imported, LoadOptions, Session, Stages, SubmitError,
+    TransferPlan,
 };
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
 /// A device, and another one that has every filter too, so that whoever drives a session may give it batches which would have
-/// to wait ([`Session::relief`]), but for those in a device's memory. It takes filters without maps and without flows: what a filter has seen before would be in
+/// to wait ([`Session::fallback`]), but for those in a device's memory. It takes filters without maps and without flows: what a filter has seen before would be in
 /// two places.
-pub struct Relieved {
+pub struct WithFallback {
     device: Arc<dyn Device>,
-    relief: Arc<dyn Device>,
+    fallback: Arc<dyn Device>,
 }
 
-impl Relieved {
+impl WithFallback {
     /// A device, and what relieves it.
-    pub fn new(device: Arc<dyn Device>, relief: Arc<dyn Device>) -> Relieved {
-        Relieved { device, relief }
+    pub fn new(device: Arc<dyn Device>, fallback: Arc<dyn Device>) -> WithFallback {
+        WithFallback { device, fallback }
     }
 }
 
-impl Device for Relieved {
+impl Device for WithFallback {
     fn info(&self) -> &DeviceInfo {
         self.device.info()
     }
@@ -33,35 +34,37 @@ impl Device for Relieved {
     /// # Errors
     /// Those of both, and [`DeviceError::Unsupported`] for a filter that two devices cannot have at once.
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let (id, relief) = (&self.info().id, &self.relief.info().id);
+        let (id, fallback) = (&self.info().id, &self.fallback.info().id);
         let reason = match () {
             _ if !program.maps().is_empty() => {
-                format!("its maps would be in two places, as `{relief}` relieves `{id}`")
+                format!("its maps would be in two places, as `{fallback}` relieves `{id}`")
             }
             _ if program.has_flows() => {
-                format!("packets of a flow would not stay in order (`xdp_flow`), as `{relief}` relieves `{id}`")
+                format!("packets of a flow would not stay in order (`xdp_flow`), as `{fallback}` relieves `{id}`")
             }
             // Each batch is waited for, and none has to wait.
-            _ if Dispatch::of(self.info(), options)? == Dispatch::Inline => return self.device.load(program, options),
+            _ if Dispatch::select(self.info(), options)? == Dispatch::Inline => {
+                return self.device.load(program, options);
+            }
             _ => {
                 // It has one batch at a time, and nobody waits for it meanwhile.
                 let inline = LoadOptions { dispatch: Some(Dispatch::Inline), ..options.clone() };
-                let relief = self.relief.load(program, &inline)?;
-                return Ok(Box::new(RelievedSession { session: self.device.load(program, options)?, relief }));
+                let fallback = self.fallback.load(program, &inline)?;
+                return Ok(Box::new(FallbackSession { session: self.device.load(program, options)?, fallback }));
             }
         };
         Err(DeviceError::Unsupported { device: id.clone(), reason })
     }
 }
 
-struct RelievedSession {
+struct FallbackSession {
     session: Box<dyn Session>,
-    relief: Box<dyn Session>,
+    fallback: Box<dyn Session>,
 }
 
-impl Session for RelievedSession {
+impl Session for FallbackSession {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        self.relief.import(span)?;
+        self.fallback.import(span)?;
         self.session.import(span)
     }
 
@@ -69,7 +72,7 @@ impl Session for RelievedSession {
         self.session.submit(batch)
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         self.session.complete()
     }
 
@@ -85,19 +88,19 @@ impl Session for RelievedSession {
         self.session.set_map_words(map, at, words)
     }
 
-    fn settle(&mut self) {
-        self.session.settle();
-        self.relief.settle();
+    fn finish_background_work(&mut self) {
+        self.session.finish_background_work();
+        self.fallback.finish_background_work();
     }
 
-    fn plan(&self) -> Option<Plan> {
-        self.session.plan()
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
     }
 
     fn stages(&self) -> Option<Stages> {
-        let both = self.session.stages().zip(self.relief.stages());
-        both.map(|(mut sum, relief)| {
-            sum += relief;
+        let both = self.session.stages().zip(self.fallback.stages());
+        both.map(|(mut sum, fallback)| {
+            sum += fallback;
             sum
         })
     }
@@ -110,16 +113,16 @@ impl Session for RelievedSession {
         self.session.depth()
     }
 
-    fn relief(&mut self) -> Option<&mut dyn Session> {
-        Some(&mut *self.relief)
+    fn fallback(&mut self) -> Option<&mut dyn Session> {
+        Some(&mut *self.fallback)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::noop::Noop;
-    use crate::interp::Interp;
+    use crate::device::noop::NoopDevice;
+    use crate::interp::InterpDevice;
     use crate::lang::{Source, wgsl};
     use crate::program::ProgramOptions;
 
@@ -130,23 +133,23 @@ mod tests {
     fn load_by(dispatch: Dispatch, text: &str) -> Result<Box<dyn Session>, DeviceError> {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-        Relieved::new(Arc::new(Interp::new()), Arc::new(Noop::new()))
+        WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()))
             .load(&program, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })
     }
 
     #[test]
     fn the_device_and_its_relief_have_the_filter_each() {
         let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }";
-        assert!(load_by(Dispatch::Inline, text).unwrap().relief().is_none(), "no batch waits there");
+        assert!(load_by(Dispatch::Inline, text).unwrap().fallback().is_none(), "no batch waits there");
         let mut session = load(text).unwrap();
         let batch = || Batch::from_packets(&[[0u8; 20]; 3]).unwrap();
         assert_eq!((session.depth(), session.in_flight()), (3, 0));
         assert_eq!(session.run(batch()).unwrap().verdicts.counts(), [0, 3, 0, 0, 0]);
         // The one that does nothing passes all.
-        let relief = session.relief().unwrap();
-        assert_eq!(relief.depth(), 1);
-        assert_eq!(relief.run(batch()).unwrap().verdicts.counts(), [0, 0, 3, 0, 0]);
-        assert!(relief.relief().is_none());
+        let fallback = session.fallback().unwrap();
+        assert_eq!(fallback.depth(), 1);
+        assert_eq!(fallback.run(batch()).unwrap().verdicts.counts(), [0, 0, 3, 0, 0]);
+        assert!(fallback.fallback().is_none());
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Batch, Companion};
+use super::{Batch, SourceData};
 
 /// What the parts of a batch have in common. It stays until the last of them is gone or joined: whatever the companion
 /// gives back when it is dropped belongs to the packets of all parts.
 pub(super) struct Whole {
-    companion: Option<Companion>,
+    source_data: Option<SourceData>,
 }
 
 /// Which packets of a whole batch a part has.
@@ -27,9 +27,9 @@ impl Batch {
     /// When there are fewer packets than `at`.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Batch {
-        let companion = &mut self.companion;
+        let source_data = &mut self.source_data;
         let cut = self.cut.get_or_insert_with(|| Cut {
-            whole: Arc::new(Whole { companion: companion.take() }),
+            whole: Arc::new(Whole { source_data: source_data.take() }),
             packets: 0..self.descriptors.len(),
         });
         let middle = cut.packets.start + at;
@@ -45,7 +45,7 @@ impl Batch {
             metadata: if has_metadata { self.metadata.split_off(at) } else { Vec::new() },
             room: self.room,
             is_scattered: self.is_scattered,
-            companion: None,
+            source_data: None,
             cut: Some(rest),
         }
     }
@@ -70,7 +70,7 @@ impl Batch {
         // Where this is all of it, it is a batch like any other.
         if let Some(Cut { whole, packets }) = self.cut.take() {
             match Arc::try_unwrap(whole) {
-                Ok(whole) => self.companion = whole.companion,
+                Ok(whole) => self.source_data = whole.source_data,
                 Err(whole) => self.cut = Some(Cut { whole, packets }),
             }
         }
@@ -101,8 +101,8 @@ mod tests {
     fn carved(count: u32) -> Batch {
         let descriptors = (0..count).map(|i| Descriptor { offset: i * 64, length: 60 }).collect();
         let metadata = (0..count).map(|i| Metadata::new(100 + i, i, 0)).collect();
-        let mut carver = Carver::new(Arena::new(64 * count as usize).unwrap(), None);
-        carver.carve(descriptors, metadata, Room::None).unwrap()
+        let mut carver = BatchCutter::new(Arena::new(64 * count as usize).unwrap(), None);
+        carver.cut_batch(descriptors, metadata, ResizeRoom::None).unwrap()
     }
 
     #[test]
@@ -160,13 +160,13 @@ mod tests {
         let (home, back) = channel();
         let make = || {
             let mut batch = Batch::from_packets(&packets(6)).unwrap();
-            batch.set_companion(Box::new(Frames(home.clone())));
+            batch.set_source_data(Box::new(Frames(home.clone())));
             batch
         };
         let mut head = make();
         let mut middle = head.split_off(2);
         let tail = middle.split_off(1);
-        let head = head.into_companion::<Frames>().unwrap_err();
+        let head = head.into_source_data::<Frames>().unwrap_err();
         drop(head);
         drop(tail);
         assert!(back.try_recv().is_err(), "packets of the middle are still somebody's");

@@ -11,28 +11,28 @@ use super::DeviceKind;
 use crate::program::Program;
 
 /// A launch that takes longer than this makes the next ones smaller.
-const LONG: Duration = Duration::from_millis(250);
+const SLOW_LAUNCH: Duration = Duration::from_millis(250);
 
 /// A launch that takes less makes the next ones larger.
-const SHORT: Duration = Duration::from_millis(25);
+const FAST_LAUNCH: Duration = Duration::from_millis(25);
 
 /// How often the size may double beyond what the worst case allows in a tenth of a second: the
 /// worst case then takes a second and a half.
-const DOUBLINGS: u32 = 4;
+const MAX_DOUBLINGS: u32 = 4;
 
 /// The sizes of a session's launches.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct LaunchBudget {
     packets: usize,
-    most: usize,
-    free: bool,
+    max_packets: usize,
+    unlimited: bool,
 }
 
-impl Pace {
+impl LaunchBudget {
     /// `size` is the number of expressions that the kernel has with all functions inlined, `work` the nanoseconds that a
-    /// packet keeps its lane for beside them ([`LoadOptions::work`](super::LoadOptions)), in which a lane would evaluate about
+    /// packet keeps its lane for beside them ([`LoadOptions::synthetic_work`](super::LoadOptions)), in which a lane would evaluate about
     /// as many expressions.
-    pub fn new(kind: DeviceKind, program: &Program, size: u64, work: u64) -> Pace {
+    pub fn new(kind: DeviceKind, program: &Program, size: u64, work: u64) -> LaunchBudget {
         let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());
         // An iteration evaluates each expression once at most, but for inner loops, whose own
         // iterations are counted too.
@@ -44,35 +44,35 @@ impl Pace {
             _ => 1 << 28,
         };
         let packets = usize::try_from(budget / worst).unwrap_or(usize::MAX).max(1);
-        let most = packets.saturating_mul(1 << DOUBLINGS);
-        Pace { packets, most, free: most >= 1 << 24 }
+        let max_packets = packets.saturating_mul(1 << MAX_DOUBLINGS);
+        LaunchBudget { packets, max_packets, unlimited: max_packets >= 1 << 24 }
     }
 
     /// Cuts nothing, whatever the filter does: for tests of devices that are busy for long.
-    pub fn none() -> Pace {
-        Pace { packets: usize::MAX, most: usize::MAX, free: true }
+    pub fn unlimited() -> LaunchBudget {
+        LaunchBudget { packets: usize::MAX, max_packets: usize::MAX, unlimited: true }
     }
 
     /// The most packets for the next launch.
-    pub fn packets(&self) -> usize {
-        if self.free { usize::MAX } else { self.packets }
+    pub fn max_launch_packets(&self) -> usize {
+        if self.unlimited { usize::MAX } else { self.packets }
     }
 
     /// Whether launches need not be cut at all.
-    pub fn is_free(&self) -> bool {
-        self.free
+    pub fn is_unlimited(&self) -> bool {
+        self.unlimited
     }
 
     /// Tells how long a launch took that was cut for the sake of the pace.
-    pub fn took(&mut self, packets: usize, time: Duration) {
+    pub fn record_launch(&mut self, packets: usize, time: Duration) {
         // A shorter one, at a batch's end, says little.
         if packets < self.packets {
             return;
         }
-        if time > LONG {
+        if time > SLOW_LAUNCH {
             self.packets = (self.packets / 2).max(1);
-        } else if time < SHORT {
-            self.packets = self.packets.saturating_mul(2).min(self.most);
+        } else if time < FAST_LAUNCH {
+            self.packets = self.packets.saturating_mul(2).min(self.max_packets);
         }
     }
 }
@@ -93,28 +93,28 @@ mod tests {
         let endless = program(
             "fn xdp_filter(pkt: u32) -> u32 { loop { if load_u8(pkt, 0u) == 1u { break; } } return XDP_PASS; }",
         );
-        let mut pace = Pace::new(DeviceKind::Software, &endless, 100, 0);
-        let first = pace.packets();
+        let mut budget = LaunchBudget::new(DeviceKind::Software, &endless, 100, 0);
+        let first = budget.max_launch_packets();
         assert!((64..1000).contains(&first), "{first}");
         for _ in 0..10 {
-            pace.took(pace.packets(), Duration::from_millis(1));
+            budget.record_launch(budget.max_launch_packets(), Duration::from_millis(1));
         }
-        assert_eq!(pace.packets(), first << DOUBLINGS);
-        pace.took(pace.packets(), Duration::from_secs(1));
-        assert_eq!(pace.packets(), first << (DOUBLINGS - 1));
+        assert_eq!(budget.max_launch_packets(), first << MAX_DOUBLINGS);
+        budget.record_launch(budget.max_launch_packets(), Duration::from_secs(1));
+        assert_eq!(budget.max_launch_packets(), first << (MAX_DOUBLINGS - 1));
         // The rest of a batch changes nothing.
-        pace.took(1, Duration::from_millis(1));
-        assert_eq!(pace.packets(), first << (DOUBLINGS - 1));
+        budget.record_launch(1, Duration::from_millis(1));
+        assert_eq!(budget.max_launch_packets(), first << (MAX_DOUBLINGS - 1));
     }
 
     #[test]
     fn the_costliest_filters_run_packet_by_packet() {
         let endless =
             program("fn xdp_filter(pkt: u32) -> u32 { loop { if load_u8(pkt, 0u) == 1u { break; } } return 2u; }");
-        let mut pace = Pace::new(DeviceKind::Software, &endless, 60_000, 0);
-        assert_eq!(pace.packets(), 1);
-        pace.took(1, Duration::from_secs(1));
-        assert_eq!(pace.packets(), 1);
+        let mut budget = LaunchBudget::new(DeviceKind::Software, &endless, 60_000, 0);
+        assert_eq!(budget.max_launch_packets(), 1);
+        budget.record_launch(1, Duration::from_secs(1));
+        assert_eq!(budget.max_launch_packets(), 1);
     }
 
     #[test]
@@ -131,11 +131,11 @@ mod tests {
         // Of the innermost helper's own expressions at least the product, the sum and the mask, and
         // the call, are there for each of 2048 calls.
         assert!(size >= 4 << 11, "{size}");
-        let pace = Pace::new(DeviceKind::IntegratedGpu, &program, size, 0);
-        assert!(!pace.is_free());
+        let budget = LaunchBudget::new(DeviceKind::IntegratedGpu, &program, size, 0);
+        assert!(!budget.is_unlimited());
         // A tenth of a second's budget, and no more.
-        assert!(pace.packets() as u64 * size <= 1 << 33, "{}", pace.packets());
+        assert!(budget.max_launch_packets() as u64 * size <= 1 << 33, "{}", budget.max_launch_packets());
         // The worst there can be.
-        assert_eq!(Pace::new(DeviceKind::DiscreteGpu, &program, u64::MAX, 0).packets(), 1);
+        assert_eq!(LaunchBudget::new(DeviceKind::DiscreteGpu, &program, u64::MAX, 0).max_launch_packets(), 1);
     }
 }

@@ -5,17 +5,17 @@ use crate::packet::{Action, Verdicts};
 
 /// The verdicts of a batch as they come back.
 #[derive(Debug, Default)]
-pub struct Columns {
+pub struct VerdictColumns {
     pub(super) actions: Vec<u8>,
     pub(super) targets: Vec<u32>,
     /// Packets of the batch.
     pub(super) packets: usize,
 }
 
-impl Columns {
+impl VerdictColumns {
     /// For a batch of so many packets.
-    pub(super) fn of(packets: usize) -> Columns {
-        Columns { packets, ..Columns::default() }
+    pub(super) fn of(packets: usize) -> VerdictColumns {
+        VerdictColumns { packets, ..VerdictColumns::default() }
     }
 
     /// All of them.
@@ -36,7 +36,7 @@ impl Columns {
         self.targets.extend(targets);
     }
 
-    /// As [`Columns::append`], without copying where these are the verdicts of the whole batch.
+    /// As [`VerdictColumns::append`], without copying where these are the verdicts of the whole batch.
     pub fn adopt(&mut self, mut actions: Vec<u8>) {
         if actions.len() < self.packets {
             return self.append(actions.into_iter());
@@ -48,7 +48,7 @@ impl Columns {
         self.actions = actions;
     }
 
-    /// As [`Columns::append_targets`], without copying where these are the targets of the whole batch.
+    /// As [`VerdictColumns::append_targets`], without copying where these are the targets of the whole batch.
     pub fn adopt_targets(&mut self, targets: Vec<u32>) {
         if targets.len() < self.packets {
             return self.append_targets(targets.into_iter());

@@ -3,18 +3,18 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::flight::{Cut, Flight, part};
-use super::kept::Stay;
-use super::{Columns, Launcher, Offload, Order};
-use crate::device::plan::{self, Layout, Piece};
-use crate::device::planner::{self, Plan, Reach};
-use crate::device::{DeviceError, StageTimes, Stages, SubmitError, Transfer, check_host};
+use super::flight::{BatchInFlight, ChunkedBatch, part};
+use super::resident::ResidentBatch;
+use super::{Launcher, OffloadSession, Order, VerdictColumns};
+use crate::device::chunk::{self, Chunk, PacketLayout};
+use crate::device::transfer_planner::{self, MemoryReach, TransferPlan};
+use crate::device::{DeviceError, StageTimes, Stages, SubmitError, Transfer, check_host_memory};
 use crate::packet::{Batch, Descriptor, Span};
 
-impl<L: Launcher> Offload<L> {
+impl<L: Launcher> OffloadSession<L> {
     /// Refuses memory that the device does not reach.
     pub(super) fn check_reach(&self, span: &Span) -> Result<(), DeviceError> {
-        if !self.effects.sees_packets || self.launcher.reaches(span) { Ok(()) } else { check_host(span) }
+        if !self.effects.accesses_packets || self.launcher.can_reach(span) { Ok(()) } else { check_host_memory(span) }
     }
 
     /// Why a batch is not filtered where it is, where the host cannot copy it either.
@@ -35,17 +35,17 @@ impl<L: Launcher> Offload<L> {
     }
 
     /// Cuts a batch.
-    pub(super) fn cut(&mut self, batch: &Batch) -> Result<Cut<L>, DeviceError> {
-        let (plan, import) = match self.effects.sees_packets && !batch.is_empty() {
+    pub(super) fn cut(&mut self, batch: &Batch) -> Result<ChunkedBatch<L>, DeviceError> {
+        let (plan, import) = match self.effects.accesses_packets && !batch.is_empty() {
             true => self.place(batch)?,
-            false => (Plan::unseen(self.needs), None),
+            false => (TransferPlan::without_access(self.needs), None),
         };
-        let Plan { layout, needs, .. } = plan;
+        let TransferPlan { layout, needs, .. } = plan;
         if layout.is_copy() && !batch.span().is_on_host() {
             return Err(self.cannot_copy(batch));
         }
-        let bounds = self.launcher.bounds(layout);
-        let pieces = plan::cut(batch, layout, needs, bounds).map_err(|large| {
+        let bounds = self.launcher.chunk_limits(layout);
+        let pieces = chunk::split_batch(batch, layout, needs, bounds).map_err(|large| {
             DeviceError::Refused(format!(
                 "packet {} has {} bytes, and {} takes {} at a time, its own needs included",
                 large.index,
@@ -54,16 +54,16 @@ impl<L: Launcher> Offload<L> {
                 bounds.binding
             ))
         })?;
-        Ok(Cut { plan, import, pieces })
+        Ok(ChunkedBatch { plan, import, pieces })
     }
 
     /// Decides where the kernel is to find a batch's packets, which it sees.
-    fn place(&mut self, batch: &Batch) -> Result<(Plan, Option<L::Import>), DeviceError> {
-        let site = self.launcher.site(batch, self.transfer == Transfer::Imported);
+    fn place(&mut self, batch: &Batch) -> Result<(TransferPlan, Option<L::Import>), DeviceError> {
+        let site = self.launcher.batch_memory(batch, self.transfer == Transfer::Imported);
         // As was said, or as it is here, which is looked up once.
         let (known, launcher) = (&mut self.costs, &self.launcher);
-        let costs = || *known.get_or_insert_with(|| launcher.costs());
-        let plan = planner::choose(batch, self.needs, &site, self.transfer, costs).map_err(|why| {
+        let costs = || *known.get_or_insert_with(|| launcher.transfer_costs());
+        let plan = transfer_planner::plan_transfer(batch, self.needs, &site, self.transfer, costs).map_err(|why| {
             DeviceError::Refused(format!(
                 "the transfer `imported` was asked for, and {} does not filter these packets where they lie: {why}; take \
                  `auto`",
@@ -71,46 +71,47 @@ impl<L: Launcher> Offload<L> {
             ))
         })?;
         // Packets are where it says, or are copied from there by the device.
-        let kept = plan.layout == Layout::InPlace || (plan.layout == Layout::Copied && site.reach == Reach::Bus);
-        Ok((plan, site.import.filter(|_| kept)))
+        let uses_import = plan.layout == PacketLayout::InPlace
+            || (plan.layout == PacketLayout::Copied && site.reach == MemoryReach::Bus);
+        Ok((plan, site.import.filter(|_| uses_import)))
     }
 
     /// Cuts a batch, and has room made for it at the device; brings nothing there yet. Without flow numbers each packet is a flow.
-    pub(super) fn prepare(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<Flight<L>, SubmitError> {
+    pub(super) fn prepare(&mut self, batch: Batch, flow_ids: Option<&[u32]>) -> Result<BatchInFlight<L>, SubmitError> {
         let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
         if self.cancel.is_cancelled() {
             return refuse(batch, DeviceError::Cancelled);
         }
         let started = Instant::now();
-        let stay = self.kept.as_mut().and_then(|kept| kept.take(&batch));
+        let stay = self.resident.as_mut().and_then(|resident| resident.take(&batch));
         let again = stay.is_some();
         let (cut, slot) = match stay {
-            Some(Stay { slot, plan, pieces }) => (Ok(Cut { plan, import: None, pieces }), slot),
+            Some(ResidentBatch { slot, plan, pieces }) => (Ok(ChunkedBatch { plan, import: None, pieces }), slot),
             None => (self.cut(&batch), self.idle.pop().unwrap_or_default()),
         };
-        let Cut { plan, mut import, pieces } = match cut {
+        let ChunkedBatch { plan, mut import, pieces } = match cut {
             Ok(cut) => cut,
             Err(error) => {
                 self.idle.push(slot);
                 return refuse(batch, error);
             }
         };
-        let order = |piece: &Piece| match numbers {
-            Some(numbers) => Order::new(&numbers[piece.packets.clone()], self.longest),
+        let order = |piece: &Chunk| match flow_ids {
+            Some(flow_ids) => Order::new(&flow_ids[piece.packets.clone()], self.longest),
             None => Order::apart(piece.packets.len()),
         };
         let orders = if self.program.has_flows() { pieces.iter().map(order).collect() } else { Vec::new() };
         let mut slot = slot;
-        let parts = if self.kept.is_some() { pieces.len() } else { pieces.len().min(self.launcher.parts()) };
+        let parts = if self.resident.is_some() { pieces.len() } else { pieces.len().min(self.launcher.max_chunks()) };
         while slot.len() < parts {
-            slot.push(self.launcher.buffers());
+            slot.push(self.launcher.new_buffers());
         }
-        if self.kept.is_some() {
+        if self.resident.is_some() {
             // They are copied by the host: where they come from is not theirs for long.
             import = None;
         }
-        let columns = Columns::of(batch.len());
-        let mut flight = Flight {
+        let columns = VerdictColumns::of(batch.len());
+        let mut flight = BatchInFlight {
             slot,
             import,
             batch,
@@ -144,9 +145,9 @@ impl<L: Launcher> Offload<L> {
         }
     }
 
-    fn make_room(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let Flight { slot, import, batch, plan, pieces, orders, .. } = flight;
+    fn make_room(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
+        let BatchInFlight { slot, import, batch, plan, pieces, orders, .. } = flight;
         let mut parts = (0..pieces.len()).map(|index| part(batch, plan, pieces, orders, import.as_ref(), index));
-        self.launcher.make_room(&mut parts, self.effects, slot)
+        self.launcher.reserve_chunks(&mut parts, self.effects, slot)
     }
 }

@@ -4,38 +4,38 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::order::Order;
-use crate::device::plan::{self, Layout, Needs, PAST_END, Piece};
-use crate::packet::gather::{Rows, Store};
+use super::flow_order::Order;
+use crate::device::chunk::{self, AccessNeeds, Chunk, OVERREAD_BYTES, PacketLayout};
+use crate::packet::gather::{StorePolicy, WindowRows};
 use crate::packet::{Batch, Descriptor, Metadata};
 
 /// Bytes from which on a copy is not worth having in the caches: there is no room for more.
 const STREAMED: usize = 1 << 20;
 
 /// A piece of a batch, with where the kernel finds it.
-pub struct Part<'a, I> {
+pub struct ChunkView<'a, I> {
     pub(super) batch: &'a Batch,
-    pub(super) piece: &'a Piece,
-    pub(super) layout: Layout,
-    pub(super) needs: Needs,
+    pub(super) piece: &'a Chunk,
+    pub(super) layout: PacketLayout,
+    pub(super) needs: AccessNeeds,
     pub(super) import: Option<&'a I>,
     pub(super) order: Option<&'a Order>,
     /// How long the host has copied packets.
     pub(super) gathered: Cell<Duration>,
 }
 
-impl<'a, I> Part<'a, I> {
+impl<'a, I> ChunkView<'a, I> {
     /// Number of packets; at least one.
     pub fn packets(&self) -> usize {
         self.piece.packets.len()
     }
 
     /// Where the kernel finds the packets.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> PacketLayout {
         self.layout
     }
 
-    /// What [`Launcher::site`](super::Launcher::site) said of the batch's memory.
+    /// What [`Launcher::batch_memory`](super::Launcher::site) said of the batch's memory.
     pub fn import(&self) -> Option<&'a I> {
         self.import
     }
@@ -52,13 +52,13 @@ impl<'a, I> Part<'a, I> {
 
     /// Bytes of a buffer that holds the copy, with what may be looked at behind it.
     pub fn copy_size(&self) -> u64 {
-        self.piece.bytes.end - self.piece.bytes.start + PAST_END
+        self.piece.bytes.end - self.piece.bytes.start + OVERREAD_BYTES
     }
 
     /// What the copy is made of where it is no rows: where in the buffer, and the bytes. All of it as one, or packet by packet.
     fn copies(&self) -> impl Iterator<Item = (usize, &'a [u8])> + '_ {
-        let whole = (self.layout == Layout::Copied).then(|| (0, self.batch.bytes(self.piece.bytes.clone())));
-        let packed = if self.layout == Layout::Packed { self.piece.packets.clone() } else { 0..0 };
+        let whole = (self.layout == PacketLayout::Copied).then(|| (0, self.batch.bytes(self.piece.bytes.clone())));
+        let packed = if self.layout == PacketLayout::Packed { self.piece.packets.clone() } else { 0..0 };
         let packed = packed.zip(self.seen()).map(|(index, d)| {
             let bytes = &self.batch.packet(index)[..self.needs.of(d.length) as usize];
             (d.offset as usize, bytes)
@@ -66,16 +66,16 @@ impl<'a, I> Part<'a, I> {
         whole.into_iter().chain(packed)
     }
 
-    /// Writes the copy to the start of a buffer of [`Part::copy_size`] bytes, and takes note of how long that takes. `store` is
+    /// Writes the copy to the start of a buffer of [`ChunkView::copy_size`] bytes, and takes note of how long that takes. `store` is
     /// how, where the copy is large.
     ///
     /// # Panics
     /// Where there is no room for it.
-    pub fn copy_into(&self, to: &mut [u8], store: Store) {
+    pub fn copy_into(&self, to: &mut [u8], store: StorePolicy) {
         let began = Instant::now();
-        if self.layout == Layout::Rows {
-            let rows = Rows::new(self.batch, self.piece.packets.clone(), self.needs.window);
-            rows.write(to, if rows.size() >= STREAMED { store } else { Store::Cached });
+        if self.layout == PacketLayout::Rows {
+            let rows = WindowRows::new(self.batch, self.piece.packets.clone(), self.needs.window);
+            rows.write(to, if rows.size() >= STREAMED { store } else { StorePolicy::Cached });
         }
         for (at, bytes) in self.copies() {
             to[at..at + bytes.len()].copy_from_slice(bytes);
@@ -86,7 +86,7 @@ impl<'a, I> Part<'a, I> {
     /// The bytes of the batch's memory from the first packet to the last, rooms included where the filter may use
     /// them; `None` where no packet has any.
     pub fn extent(&self) -> Option<Range<u64>> {
-        plan::extent(self.batch, self.piece.packets.clone(), self.needs)
+        chunk::extent(self.batch, self.piece.packets.clone(), self.needs)
     }
 
     /// Where the packets lie in the batch's memory.
@@ -96,7 +96,7 @@ impl<'a, I> Part<'a, I> {
 
     /// Where the packets lie in the arena that the kernel sees.
     pub fn seen(&self) -> impl Iterator<Item = Descriptor> + 'a {
-        plan::descriptors(self.batch, self.piece, self.layout, self.needs)
+        chunk::kernel_descriptors(self.batch, self.piece, self.layout, self.needs)
     }
 
     /// The order in which the kernel takes the packets, where it is that of their flows.

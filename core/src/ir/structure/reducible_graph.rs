@@ -10,7 +10,7 @@ pub(super) struct Flow {
 }
 
 /// Makes a graph reducible.
-pub(super) fn reducible(graph: &Graph) -> Result<Flow, TooDeep> {
+pub(super) fn make_reducible(graph: &Graph) -> Result<Flow, TooDeep> {
     let edges = |to: &Vec<usize>| to.iter().map(|&to| Edge { to, arm: None }).collect();
     let mut flow = Flow { successors: graph.successors.iter().map(edges).collect(), entry: Edge { to: 0, arm: None } };
     let reached = reached(&flow);

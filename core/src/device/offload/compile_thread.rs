@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::mpsc::{self, RecvTimeoutError};
 
-use super::SLICE;
+use super::CANCEL_POLL_INTERVAL;
 use crate::device::{CancelToken, DeviceError};
 use crate::reason;
 
@@ -15,7 +15,7 @@ const STACK: usize = 64 << 20;
 ///
 /// # Errors
 /// The work's own; [`DeviceError::Cancelled`]; [`DeviceError::Failed`] where the work panics.
-pub fn compile<T: Send + 'static>(
+pub fn compile_on_thread<T: Send + 'static>(
     device: &str,
     cancel: &CancelToken,
     work: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
@@ -28,21 +28,21 @@ pub fn compile<T: Send + 'static>(
     let thread = std::thread::Builder::new().name("compile".into()).stack_size(STACK).spawn(work);
     let thread = thread.map_err(|error| failed(format!("no thread to compile on: {}", reason(&error))))?;
     loop {
-        match result.recv_timeout(SLICE) {
+        match result.recv_timeout(CANCEL_POLL_INTERVAL) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Timeout) if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 let panic = thread.join().err();
-                let said = panic.as_deref().map_or("no reason given", said);
-                return Err(failed(format!("the filter could not be compiled: {said}")));
+                let panic_message = panic.as_deref().map_or("no reason given", panic_message);
+                return Err(failed(format!("the filter could not be compiled: {panic_message}")));
             }
         }
     }
 }
 
 /// What a panic said.
-pub fn said(panic: &(dyn Any + Send)) -> &str {
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
 }
@@ -54,13 +54,13 @@ mod tests {
     #[test]
     fn work_that_panics_or_never_ends_is_an_error() {
         let token = CancelToken::new();
-        assert_eq!(compile("gpu", &token, || Ok(7)), Ok(7));
+        assert_eq!(compile_on_thread("gpu", &token, || Ok(7)), Ok(7));
         let failed = |reason: &str| DeviceError::Failed { device: "gpu".into(), reason: reason.into() };
-        let panics = compile::<()>("gpu", &token, || panic!("at {}", 3));
+        let panics = compile_on_thread::<()>("gpu", &token, || panic!("at {}", 3));
         assert_eq!(panics, Err(failed("the filter could not be compiled: at 3")));
         let (end, ends) = mpsc::channel::<()>();
         token.cancel();
-        let endless = compile("gpu", &token, move || {
+        let endless = compile_on_thread("gpu", &token, move || {
             let _ = ends.recv();
             Ok(())
         });
