@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             }
             out::print(spirv(&program)?)
         }
-        Some(Emit::Clif) => out::print(clif(&program)?),
+        Some(Emit::Clif) => out::print(render_clif(&program)?),
         Some(Emit::Lanes) => out::print(lanes(&program)?),
         Some(Emit::Opencl) => out::print(c(&program, Language::OpenCl)?),
         Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
@@ -180,12 +180,12 @@ fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
 }
 
 #[cfg(feature = "cpu")]
-fn clif(program: &Program) -> Result<String, Failure> {
-    Ok(portcullis::cpu::clif(program)?)
+fn render_clif(program: &Program) -> Result<String, Failure> {
+    Ok(portcullis::cpu::render_clif(program)?)
 }
 
 #[cfg(not(feature = "cpu"))]
-fn clif(_: &Program) -> Result<String, Failure> {
+fn render_clif(_: &Program) -> Result<String, Failure> {
     Err(Failure::Wrong("this build has no cpu backend, which makes Cranelift code".into()))
 }
 

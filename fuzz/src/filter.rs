@@ -55,5 +55,5 @@ pub(crate) fn taken(program: &Arc<Program>) {
         assert_eq!((got.verdict, got.packet), (want.verdict.to_return(), want.packet), "{}", traced.dump());
     }
     lower(program, Lowering::SPIRV).expect("a valid filter can be lowered");
-    portcullis_cpu::clif(program).expect("a valid filter becomes native code");
+    portcullis_cpu::render_clif(program).expect("a valid filter becomes native code");
 }

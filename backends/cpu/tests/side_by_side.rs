@@ -75,7 +75,7 @@ fn stock_filters_give_what_the_interpreter_gives() {
 #[test]
 fn most_filters_have_such_code() {
     let has = |text: &str| {
-        let form = portcullis_cpu::clif(&program(text)).unwrap();
+        let form = portcullis_cpu::render_clif(&program(text)).unwrap();
         (form.contains("; speculative vector\n"), form.contains("; vector\n"))
     };
     let stock =
