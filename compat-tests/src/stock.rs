@@ -20,8 +20,9 @@ pub fn text(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     #[test]
     fn every_stock_filter_compiles() {

@@ -11,9 +11,10 @@ use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::host::{self, Host, Unavailable};
 use portcullis_compat_tests::{c_programs, cl_programs, devices, floating_point, harness, operators};
 use portcullis_core::device::Device;
-use portcullis_core::lang::opencl_c::{self, files::NoIncludes};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c::{self as opencl_c, files::NoIncludes};
+use portcullis_wgsl as wgsl;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 

@@ -144,8 +144,9 @@ fn target(verdict: Verdict) -> u32 {
 mod tests {
     use super::*;
     use crate::bench::traffic::Packets;
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     #[test]
     fn maps_count_where_the_order_of_packets_does_not_decide_them() {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Completion, DeviceError, Session};
-use portcullis_core::lang::xdp::Broadcast;
 use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
+use portcullis_xdp::Broadcast;
 
 /// The targets of a filter that stand for all ports in a map.
 #[derive(Debug, Clone)]
@@ -20,13 +20,16 @@ pub struct Broadcasts {
 impl Broadcasts {
     /// A filter's; `None` where it has none.
     pub fn from_program(program: &Program) -> Option<Broadcasts> {
-        let targets = program.object().map(|origin| origin.broadcasts.clone()).filter(|targets| !targets.is_empty())?;
+        let targets = portcullis_xdp::ObjectInfo::of(&program)
+            .map(|origin| origin.broadcasts.clone())
+            .filter(|targets| !targets.is_empty())?;
         Some(Broadcasts { targets, maps: program.maps().to_vec(), resolved: Arc::default() })
     }
 
     /// Whether it has to be known by which ports packets came in.
     pub fn needs_ingress_port(program: &Program) -> bool {
-        program.object().is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
+        portcullis_xdp::ObjectInfo::of(&program)
+            .is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 
     /// What they stand for, where a batch that has come back has such targets. It is read from the maps then, which costs a

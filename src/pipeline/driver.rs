@@ -206,10 +206,11 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_core::device::{Device, Imported, LoadOptions, StageTimes, SubmitError};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::interp::InterpDevice;
-    use portcullis_core::lang::{Source, wgsl};
     use portcullis_core::packet::{Descriptor, DeviceView, ResizeRoom, Span, Verdicts};
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     use super::*;
 

@@ -11,13 +11,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::{CancelToken, Completion, Device, DeviceError, Dispatch, Imported, LoadOptions, Session};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{
     Arena, Batch, Descriptor, DeviceView, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span,
 };
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cuda::memory::{DeviceBuffer, EVERY_DEVICE, Gpu};
+use portcullis_wgsl as wgsl;
 
 mod child;
 use child::{

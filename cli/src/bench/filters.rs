@@ -7,7 +7,8 @@ use clap::builder::NonEmptyStringValueParser;
 use portcullis::bench::run::Filter;
 use portcullis::device::LoadOptions;
 use portcullis::devices;
-use portcullis::lang::{Source, wgsl};
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use portcullis::program::{InitialMapWords, Program, ProgramOptions};
 use portcullis::selftest::filters::{STATEFUL, STOCK};
 

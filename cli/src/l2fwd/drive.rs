@@ -1,5 +1,7 @@
 //! One mode after the other.
 
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,7 +14,6 @@ use portcullis::device::{
 };
 use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
-use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,

@@ -7,8 +7,8 @@ use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, DeviceError, Session};
+use portcullis::frontend::xdp::events::{Event, EventCounts, EventPayload, EventReader, MAX_PACKET_BYTES};
 use portcullis::io::SinkError;
-use portcullis::lang::xdp::events::{Event, EventCounts, EventPayload, EventReader, MAX_PACKET_BYTES};
 use portcullis::program::Program;
 use serde::Serialize;
 

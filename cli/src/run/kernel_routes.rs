@@ -3,8 +3,8 @@
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
 use portcullis::io::routes::RouteWatch;
-use portcullis::lang::xdp::fib::RoutingTables;
 use portcullis::program::Program;
+use portcullis::routes::RoutingTables;
 use portcullis::routes::{RouteMaps, RouteMapsError};
 
 use super::maps::{MapArgs, Told};

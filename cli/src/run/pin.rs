@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use portcullis::device::Session;
+use portcullis::frontend::xdp::object::MapType;
 use portcullis::io::pinned::{Entries, PinnedMap};
-use portcullis::lang::xdp::object::MapType;
 use portcullis::map::typed::{CType, scalar_fields, sum_per_cpu};
 use portcullis::map::{Declaration, MapKind, Row, Table};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use portcullis::device::DeviceInfo;
-use portcullis::lang::xdp::events::EventCounts;
+use portcullis::frontend::xdp::events::EventCounts;
 use portcullis::packet::Action;
 use portcullis::pipeline::Totals;
 use serde::{Deserialize, Serialize};

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use portcullis_core::lang::xdp::Object;
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth};
+use portcullis_xdp::Object;
 use serde_json::Value;
 
 use crate::clang;

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use portcullis::io::synth::Random;
-use portcullis_core::lang::xdp::Object;
 use portcullis_live_tests::Suite;
+use portcullis_xdp::Object;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;

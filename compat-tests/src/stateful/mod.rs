@@ -22,12 +22,14 @@ use std::sync::Arc;
 
 use portcullis::selftest::layout::Watched;
 use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{MapKind, Row, Table, rows};
 use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
+use portcullis_wgsl as wgsl;
 
 use crate::models::Outcome;
 use crate::stock;

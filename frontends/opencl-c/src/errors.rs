@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::files::{Files, Span};
-use crate::lang::{Diagnostic, Diagnostics};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics};
 
 /// Errors shown of one run; behind that many, one more is a consequence or can wait.
 const MAX_ERRORS: usize = 20;

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::diagnostics::short;
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// A file of a filter's [`Files`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,7 +45,7 @@ impl Span {
 /// Gives the files that a filter includes. Core does no I/O: whoever has the filter's folder does.
 pub trait Includes {
     /// Reads a file. The path is relative to the filter's folder and made of plain names: no `..`, no
-    /// root. More than [`MAX_SOURCE`](crate::lang::MAX_SOURCE) bytes need not be read beyond the
+    /// root. More than [`MAX_SOURCE`](portcullis_core::diagnostics::MAX_SOURCE) bytes need not be read beyond the
     /// first that is too much.
     ///
     /// # Errors

@@ -21,10 +21,11 @@ mod types;
 
 use naga::valid::{ValidationFlags, Validator};
 
-use super::{Diagnostics, Source, run_on_large_stack};
-use crate::program::{CAPABILITIES, Program, ProgramOptions};
 use errors::Errors;
 use files::Includes;
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::stack::run_on_large_stack;
 
 pub use ast::MAX_DEPTH;
 

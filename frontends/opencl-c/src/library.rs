@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use naga::{Expression, Literal, Module};
 
-use crate::map::declaration::{self, CommentSyntax};
-use crate::map::{self, Declaration, MapKind};
-use crate::program::prelude::{self, Intrinsic};
+use portcullis_core::map::declaration::{self, CommentSyntax};
+use portcullis_core::map::{self, Declaration, MapKind};
+use portcullis_core::program::prelude::{self, Intrinsic};
 
 /// 64 bits at once: all of them or nothing, as every access.
 const WIDE: &str = "

@@ -4,7 +4,7 @@
 use super::ast::{BinaryOp, Space};
 use super::files::Span;
 use super::types::{Structs, Type};
-use crate::program::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 
 /// A local variable or parameter, by its place in [`Function::locals`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

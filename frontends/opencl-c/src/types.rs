@@ -267,7 +267,7 @@ impl Structs {
     }
 
     /// How deep structures and arrays nest in a type. The check of every type that is made keeps it
-    /// from going deeper than [`MAX_TYPE_DEPTH`](crate::program::MAX_TYPE_DEPTH).
+    /// from going deeper than [`MAX_TYPE_DEPTH`](portcullis_core::program::MAX_TYPE_DEPTH).
     pub fn depth(&self, ty: &Type) -> usize {
         match ty {
             Type::Array(of, _) => 1 + self.depth(of),

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_core::device::{Completion, Device, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
+use portcullis_wgsl as wgsl;
 
 use super::assembler::{BatchAssembler, PollOutcome};
 use super::*;

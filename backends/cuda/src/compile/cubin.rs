@@ -82,8 +82,9 @@ pub fn cubins(program: &Program, arch: u32) -> Result<Vec<CubinSource>, DeviceEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::lang::{Source as Text, wgsl};
+    use portcullis_core::diagnostics::Source as Text;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     fn program(name: &str, body: &str) -> Program {
         let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}");

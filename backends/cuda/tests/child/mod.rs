@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cuda_emulator::{BEHAVIOUR, Unavailable};
+use portcullis_wgsl as wgsl;
 
 /// Environment variable that is set in the child process.
 pub const CHILD: &str = "PORTCULLIS_TEST_CUDA";

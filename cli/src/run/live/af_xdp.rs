@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let prepared = Prepared::new(args)?;
     // Programs of XDP are written for the kernel's numbers.
-    options.by_interface = prepared.program.object().is_some();
+    options.by_interface = portcullis::frontend::xdp::ObjectInfo::of(&prepared.program).is_some();
     if options.by_interface {
         known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use portcullis::frontend::xdp::events::EventCounts;
 use portcullis::io::live::Loss;
-use portcullis::lang::xdp::events::EventCounts;
 use portcullis::packet::Action;
 use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary};
 

@@ -3,15 +3,15 @@
 
 use super::expressions::wrong;
 use super::{Checker, Symbol, absent};
-use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::foreign;
-use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::parser::{Keyword, keyword};
-use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, FunctionId};
-use crate::lang::opencl_c::types::{INT, Scalar, Type, UINT};
-use crate::program::prelude::{self, Intrinsic};
-use crate::spelling::nearest;
+use crate::ast::{self, ExprKind as Ast, Space};
+use crate::files::Span;
+use crate::foreign;
+use crate::library;
+use crate::parser::{Keyword, keyword};
+use crate::tree::{Builtin, Expr, ExprKind, FunctionId};
+use crate::types::{INT, Scalar, Type, UINT};
+use portcullis_core::program::prelude::{self, Intrinsic};
+use portcullis_core::spelling::nearest;
 
 /// Functions that take so many arguments, all of one type.
 const BUILTINS: &[(&str, Builtin, usize)] = &[
@@ -161,10 +161,10 @@ impl Checker<'_> {
         if converted.iter().any(|argument| argument.ty == Type::Wrong) {
             return wrong(span);
         }
-        if name == crate::lang::FILTER_FUNCTION {
+        if name == portcullis_core::program::FILTER_FUNCTION {
             return self.wrong(span, "the filter calls itself", "it is called once for each packet, by the device");
         }
-        if name == crate::lang::FLOW_FUNCTION {
+        if name == portcullis_core::program::FLOW_FUNCTION {
             let note = "it is called before the filter, by the device: a helper can be called from both";
             return self.wrong(span, "a packet's flow is not for the filter to ask", note);
         }

@@ -1,9 +1,9 @@
 //! Arithmetic on what is known when the filter is compiled. It gives what the operators give when the
 //! filter runs: integers wrap, x / 0 is x, x % 0 is 0, counts of shifts are modulo the width.
 
-use crate::lang::opencl_c::ast::BinaryOp;
-use crate::lang::opencl_c::tree::{Expr, ExprKind};
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::ast::BinaryOp;
+use crate::tree::{Expr, ExprKind};
+use crate::types::{Scalar, Type};
 
 /// `a op b` for two values of one integer type (of shifts, `b` of any); comparisons give 0 or 1.
 pub(super) fn binary(op: BinaryOp, ty: Scalar, a: i128, b: i128) -> i128 {

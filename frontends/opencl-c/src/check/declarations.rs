@@ -2,12 +2,12 @@
 
 use super::types::Declared;
 use super::{Checker, Current, Symbol};
-use crate::lang::opencl_c::ast::{self, Init as AstInit, Space};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{
+use crate::ast::{self, Init as AstInit, Space};
+use crate::files::Span;
+use crate::tree::{
     Expr, ExprKind, Function, FunctionId, Init, Local, LocalId, Statement, StatementKind, Table, TableId,
 };
-use crate::lang::opencl_c::types::Type;
+use crate::types::Type;
 
 /// Values in a `__constant` table, and in all of them.
 const MAX_TABLE: usize = 16_384;

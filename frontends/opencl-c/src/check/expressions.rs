@@ -1,13 +1,13 @@
 //! Expressions: names, places, members, casts (C11 6.5; OpenCL C 1.2, 6.1.7).
 
 use super::{Checker, Symbol, constants};
-use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space, UnaryOp};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::token::Name;
-use crate::lang::opencl_c::tree::{Expr, ExprKind, Place, PlaceKind};
-use crate::lang::opencl_c::types::{BOOL, INT, Scalar, Type, UINT};
-use crate::spelling::nearest;
+use crate::ast::{self, ExprKind as Ast, Space, UnaryOp};
+use crate::files::Span;
+use crate::library;
+use crate::token::Name;
+use crate::tree::{Expr, ExprKind, Place, PlaceKind};
+use crate::types::{BOOL, INT, Scalar, Type, UINT};
+use portcullis_core::spelling::nearest;
 
 /// What an expression is: a place that can be read, or a value.
 pub(super) enum Operand {

@@ -1,10 +1,10 @@
 //! What variables and tables begin with (C11 6.7.9).
 
 use super::Checker;
-use crate::lang::opencl_c::ast::{self, Designator, Entry, ExprKind as AstKind};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Expr, Init};
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::ast::{self, Designator, Entry, ExprKind as AstKind};
+use crate::files::Span;
+use crate::tree::{Expr, Init};
+use crate::types::{Scalar, Type};
 
 type Parts = Vec<(Vec<u32>, Expr)>;
 

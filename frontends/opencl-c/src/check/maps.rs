@@ -2,13 +2,13 @@
 
 use super::Checker;
 use super::expressions::wrong;
-use crate::lang::opencl_c::ast::Space;
-use crate::lang::opencl_c::files::{FileId, Span};
-use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::tree::{Expr, ExprKind};
-use crate::lang::opencl_c::types::{BOOL, Scalar, Type, UINT};
-use crate::map::{self, Declaration, MapFunction};
-use crate::program::prelude::Intrinsic;
+use crate::ast::Space;
+use crate::files::{FileId, Span};
+use crate::library;
+use crate::tree::{Expr, ExprKind};
+use crate::types::{BOOL, Scalar, Type, UINT};
+use portcullis_core::map::{self, Declaration, MapFunction};
+use portcullis_core::program::prelude::Intrinsic;
 
 /// Of what is there with maps only.
 pub(super) const NO_MAPS: &str =

@@ -28,8 +28,8 @@ use super::library;
 use super::token::{Name, Names};
 use super::tree::{Expr, ExprKind, Filter, Function, FunctionId, Local, LocalId, Table, TableId};
 use super::types::{Scalar, Structs, Type};
-use crate::lang::{FILTER_FUNCTION, FLOW_FUNCTION};
-use crate::map::Declaration;
+use portcullis_core::map::Declaration;
+use portcullis_core::program::{FILTER_FUNCTION, FLOW_FUNCTION};
 
 /// Checks a text. `None` where something is wrong; what, is in `errors`.
 pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], errors: &mut Errors) -> Option<Filter> {
@@ -255,7 +255,7 @@ impl Checker<'_> {
             "the prelude has it already: its names are there without being declared"
         } else if calls::is_builtin(&text) {
             "OpenCL C has a built-in function of that name"
-        } else if text.starts_with(crate::program::prelude::RESERVED_PREFIX) {
+        } else if text.starts_with(portcullis_core::program::prelude::RESERVED_PREFIX) {
             "names that begin with `pc_` are the machinery's own"
         } else {
             return false;

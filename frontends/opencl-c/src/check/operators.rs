@@ -3,10 +3,10 @@
 
 use super::expressions::wrong;
 use super::{Checker, constants};
-use crate::lang::opencl_c::ast::{self, BinaryOp, UnaryOp};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, Place, PlaceKind};
-use crate::lang::opencl_c::types::{BOOL, INT, Scalar, Type, UINT};
+use crate::ast::{self, BinaryOp, UnaryOp};
+use crate::files::Span;
+use crate::tree::{Builtin, Expr, ExprKind, Place, PlaceKind};
+use crate::types::{BOOL, INT, Scalar, Type, UINT};
 
 impl Checker<'_> {
     pub(super) fn unary(&mut self, op: UnaryOp, operand: &ast::Expr, span: Span) -> Expr {

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use super::Checker;
-use crate::lang::opencl_c::ast::{self, StatementKind as Ast};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Expr, Segment, Statement, StatementKind, Switch};
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::ast::{self, StatementKind as Ast};
+use crate::files::Span;
+use crate::tree::{Expr, Segment, Statement, StatementKind, Switch};
+use crate::types::{Scalar, Type};
 
 impl Checker<'_> {
     pub(super) fn statements(&mut self, list: &[ast::Statement]) -> Vec<Statement> {

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use super::{Checker, Symbol, Tag};
-use crate::lang::opencl_c::ast::{self, Base, Space};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Expr, ExprKind};
-use crate::lang::opencl_c::types::{MAX_SIZE, Pointer, Scalar, Struct, StructId, Type, UINT};
+use crate::ast::{self, Base, Space};
+use crate::files::Span;
+use crate::tree::{Expr, ExprKind};
+use crate::types::{MAX_SIZE, Pointer, Scalar, Struct, StructId, Type, UINT};
 
-use crate::program::MAX_TYPE_DEPTH;
+use portcullis_core::program::MAX_TYPE_DEPTH;
 
 /// What a declaration says of what it declares.
 pub(super) struct Declared {
@@ -172,7 +172,7 @@ impl Checker<'_> {
             self.errors.add(span, "this structure is defined twice", "", "");
             return Type::Struct(id);
         }
-        let mut laid_out: Vec<(crate::lang::opencl_c::token::Name, Type)> = Vec::new();
+        let mut laid_out: Vec<(crate::token::Name, Type)> = Vec::new();
         for declaration in fields {
             let base = self.base(&declaration.specifiers);
             for declarator in &declaration.declarators {

@@ -5,10 +5,10 @@ use naga::{BinaryOperator, Expression, Literal, UnaryOperator};
 use super::convert::count;
 use super::functions::Scope;
 use super::{Result, Stop, literal};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::ast::BinaryOp;
-use crate::lang::opencl_c::tree::{Expr, ExprKind};
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::ast::BinaryOp;
+use crate::tree::{Expr, ExprKind};
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
 
 pub(super) fn operator(op: BinaryOp) -> BinaryOperator {
     match op {

@@ -5,9 +5,9 @@ use naga::{BinaryOperator as Op, Expression, Literal, MathFunction, RelationalFu
 use super::convert::count;
 use super::functions::Scope;
 use super::{Result, Stop, literal};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::tree::{Builtin, Expr};
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::tree::{Builtin, Expr};
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
 
 impl Scope<'_, '_> {
     /// A 16- or 32-bit value with its bytes the other way round.

@@ -5,8 +5,8 @@ use naga::{BinaryOperator, Expression, Literal, MathFunction, ScalarKind};
 
 use super::functions::Scope;
 use super::{home, literal};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
 
 /// The components of a vector, or `None`.
 pub(super) fn count(ty: &Type) -> Option<u8> {

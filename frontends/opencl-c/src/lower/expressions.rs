@@ -6,12 +6,12 @@ use super::convert::count;
 use super::functions::{Given, Scope};
 use super::pointers::{Base, Pointer, Spot};
 use super::{Result, Stop, literal};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, Place};
-use crate::lang::opencl_c::types::{Scalar, Type};
-use crate::program::MAX_EXPRESSIONS;
-use crate::program::prelude::{ByteOrder, Intrinsic};
+use crate::files::Span;
+use crate::tree::{Builtin, Expr, ExprKind, Place};
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
+use portcullis_core::program::MAX_EXPRESSIONS;
+use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
 /// How much may be evaluated where it might not be needed, to spare a branch.
 const CHEAP: u32 = 12;
@@ -258,7 +258,7 @@ impl Scope<'_, '_> {
 
     fn assign(&mut self, place: &Place, value: &Expr) -> Result<Given> {
         // A pointer that gets its first value points nowhere before.
-        if let (crate::lang::opencl_c::tree::PlaceKind::Local(id), Type::Pointer(_)) = (&place.kind, &place.ty) {
+        if let (crate::tree::PlaceKind::Local(id), Type::Pointer(_)) = (&place.kind, &place.ty) {
             let pointer = self.pointer(value)?;
             self.set_pointer(*id, &pointer, value.span)?;
             return Ok(Given::Pointer(pointer));

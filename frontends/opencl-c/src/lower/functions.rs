@@ -6,13 +6,13 @@ use naga::{AddressSpace, Expression, FunctionArgument, FunctionResult, Handle, S
 
 use super::pointers::{Base, Pointer, Shape, Step};
 use super::{Lowering, MAX_FUNCTIONS, Result, Stop};
-use crate::ir::builder::{Builder, Value};
-use crate::lang::opencl_c::ast::Space;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::tree::{Expr, Function, FunctionId, LocalId};
-use crate::lang::opencl_c::types::Type;
-use crate::program::prelude::Intrinsic;
+use crate::ast::Space;
+use crate::files::Span;
+use crate::library;
+use crate::tree::{Expr, Function, FunctionId, LocalId};
+use crate::types::Type;
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::program::prelude::Intrinsic;
 
 /// A function and where its pointers point to: a way of lowering it.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -152,7 +152,7 @@ impl Scope<'_, '_> {
 
     fn parameters(&mut self, key: &Key, is_filter: bool) {
         let function = self.function;
-        let number = self.l.ty(&Type::Scalar(crate::lang::opencl_c::types::Scalar::UInt));
+        let number = self.l.ty(&Type::Scalar(crate::types::Scalar::UInt));
         if key.shapes.iter().flatten().any(|shape| shape.base == Base::Packet) {
             self.packet = Some(self.argument("pkt", number));
         }
@@ -217,7 +217,7 @@ impl Scope<'_, '_> {
         if !changes {
             return Binding::Fixed(pointer);
         }
-        let number = self.l.ty(&Type::Scalar(crate::lang::opencl_c::types::Scalar::UInt));
+        let number = self.l.ty(&Type::Scalar(crate::types::Scalar::UInt));
         let mut variables = Vec::new();
         for &value in &pointer.numbers {
             let variable = self.b.local(Some(name), number);
@@ -238,7 +238,7 @@ impl Scope<'_, '_> {
 
     /// A call of one of the prelude's functions that takes the packet, or of one that does not.
     pub(super) fn prelude(&mut self, intrinsic: Intrinsic, arguments: Vec<Value>) -> Value {
-        let table = crate::program::prelude::FUNCTIONS;
+        let table = portcullis_core::program::prelude::FUNCTIONS;
         let name = match intrinsic {
             Intrinsic::MapIsNew => library::MAP_IS_NEW,
             _ => table.iter().find(|(_, known)| *known == intrinsic).map_or("", |(name, _)| name),

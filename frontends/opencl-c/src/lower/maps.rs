@@ -8,11 +8,11 @@ use naga::{BinaryOperator, Expression, ScalarKind};
 use super::functions::{Given, Scope};
 use super::pointers::{Base, Pointer, Spot, Step};
 use super::{Result, Stop};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Expr, ExprKind};
-use crate::lang::opencl_c::types::{Scalar, Type, UINT};
-use crate::map::{Declaration, MapFunction};
+use crate::files::Span;
+use crate::tree::{Expr, ExprKind};
+use crate::types::{Scalar, Type, UINT};
+use portcullis_core::ir::builder::Value;
+use portcullis_core::map::{Declaration, MapFunction};
 
 /// A scalar of a key, and the byte of the key that it begins at.
 struct Part {

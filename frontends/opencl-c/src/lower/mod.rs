@@ -33,8 +33,8 @@ use super::library;
 use super::token::Names;
 use super::tree::{ExprKind, Filter, FunctionId, TableId};
 use super::types::{Scalar, Type};
-use crate::map::Declaration;
 use functions::{Key, Lowered};
+use portcullis_core::map::Declaration;
 
 /// What was wrong has been said.
 struct Stop;

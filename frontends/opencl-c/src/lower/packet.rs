@@ -6,10 +6,10 @@ use naga::{Expression, ScalarKind};
 use super::functions::{Given, Scope};
 use super::pointers::Spot;
 use super::{Result, Stop};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::types::{Scalar, Type};
-use crate::program::prelude::{ByteOrder, Intrinsic};
+use crate::files::Span;
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
+use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
 /// Scalars of a structure that goes in or out of the packet at once.
 const MAX_SCALARS: u32 = 1_024;

@@ -14,11 +14,11 @@ use naga::{BinaryOperator, Expression};
 
 use super::functions::{Binding, Given, Scope};
 use super::{Result, Stop};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::ast::{BinaryOp, Space};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::tree::{Expr, LocalId, Place, PlaceKind, TableId};
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::ast::{BinaryOp, Space};
+use crate::files::Span;
+use crate::tree::{Expr, LocalId, Place, PlaceKind, TableId};
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::Value;
 
 /// What a pointer points into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

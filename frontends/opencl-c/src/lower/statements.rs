@@ -5,8 +5,8 @@ use naga::{Expression, Literal, Statement as Naga, UnaryOperator};
 use super::functions::{Binding, Given, Scope};
 use super::pointers::Spot;
 use super::{Result, Stop, is_integer};
-use crate::lang::opencl_c::tree::{Expr, Init, LocalId, Statement, StatementKind};
-use crate::lang::opencl_c::types::Type;
+use crate::tree::{Expr, Init, LocalId, Statement, StatementKind};
+use crate::types::Type;
 
 impl Scope<'_, '_> {
     pub(super) fn statements(&mut self, list: &[Statement]) -> Result<()> {

@@ -7,10 +7,10 @@ use naga::{BinaryOperator, Block, Literal, Statement as Naga, SwitchCase, Switch
 
 use super::functions::Scope;
 use super::{Result, literal};
-use crate::ir::builder::Value;
-use crate::lang::opencl_c::tree::{Segment, Statement, StatementKind, Switch};
-use crate::lang::opencl_c::types::Scalar;
-use crate::program::MAX_EXPRESSIONS;
+use crate::tree::{Segment, Statement, StatementKind, Switch};
+use crate::types::Scalar;
+use portcullis_core::ir::builder::Value;
+use portcullis_core::program::MAX_EXPRESSIONS;
 
 /// What makes a filter too large that is small.
 const CAUSE: &str = "cases that fall through: each compares all the labels that lead to it; end some with `break`";

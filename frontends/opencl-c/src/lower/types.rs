@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use naga::{ArraySize, Handle, StructMember, TypeInner};
 
 use super::{Lowering, home};
-use crate::ir::builder::vector_size;
-use crate::lang::opencl_c::types::{Scalar, Type};
+use crate::types::{Scalar, Type};
+use portcullis_core::ir::builder::vector_size;
 
 impl Lowering<'_> {
     fn insert(&mut self, name: Option<String>, inner: TypeInner) -> Handle<naga::Type> {

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use super::{Keyword, Parsed, Parser, Stop, is};
-use crate::lang::opencl_c::ast::{
+use crate::ast::{
     Base, Declaration, Declarator, Designator, Entry, Enum, Expr, Function, Init, Item, Parameter, Pointer, Space,
     Specifiers, Struct, TypeName,
 };
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::foreign;
-use crate::lang::opencl_c::token::{Name, TokenKind};
-use crate::lang::opencl_c::types::Scalar;
+use crate::files::Span;
+use crate::foreign;
+use crate::token::{Name, TokenKind};
+use crate::types::Scalar;
 
 /// What words of a type were there: `unsigned long int`.
 #[derive(Default)]

@@ -1,9 +1,9 @@
 //! Expressions, from the comma down (C11 6.5).
 
 use super::{Keyword, Parsed, Parser, is};
-use crate::lang::opencl_c::ast::{BinaryOp, Expr, ExprKind, MAX_DEPTH, UnaryOp};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::token::{Token, TokenKind};
+use crate::ast::{BinaryOp, Expr, ExprKind, MAX_DEPTH, UnaryOp};
+use crate::files::Span;
+use crate::token::{Token, TokenKind};
 
 /// The binary operators by how tightly they bind, loosest first.
 const LEVELS: [&[(&str, Op)]; 10] = [

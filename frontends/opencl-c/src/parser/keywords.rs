@@ -1,7 +1,7 @@
 //! The words of the language (OpenCL C 1.2, 6.1.9; C11 6.4.1), and those that it refuses.
 
-use crate::lang::opencl_c::ast::Space;
-use crate::lang::opencl_c::types::Scalar;
+use crate::ast::Space;
+use crate::types::Scalar;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keyword {

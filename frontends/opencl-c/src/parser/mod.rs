@@ -17,7 +17,7 @@ use super::ast::{MAX_DEPTH, Unit};
 use super::errors::Errors;
 use super::files::Span;
 use super::token::{Name, Names, Token, TokenKind};
-use crate::spelling::nearest;
+use portcullis_core::spelling::nearest;
 
 pub(super) use keywords::{Keyword, find as keyword};
 

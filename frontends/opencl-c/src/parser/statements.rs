@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::{Keyword, Parsed, Parser, Stop, is};
-use crate::lang::opencl_c::ast::{Expr, ExprKind, Statement, StatementKind};
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::token::{Name, Token, TokenKind};
+use crate::ast::{Expr, ExprKind, Statement, StatementKind};
+use crate::files::Span;
+use crate::token::{Name, Token, TokenKind};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StatementAttribute {

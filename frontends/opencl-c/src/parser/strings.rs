@@ -1,7 +1,7 @@
 //! String literals (C11 6.4.5).
 
 use super::{Parsed, Parser};
-use crate::lang::opencl_c::token::TokenKind;
+use crate::token::TokenKind;
 
 impl Parser<'_> {
     /// The bytes of the strings that stand here one behind the other, without a zero at the end.

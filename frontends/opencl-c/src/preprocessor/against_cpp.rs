@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::lang::opencl_c::files::NoIncludes;
+use crate::files::NoIncludes;
 
 /// The compilers that are here. Without any there is nothing to compare with, which is said.
 fn compilers() -> Vec<String> {

@@ -2,9 +2,10 @@
 
 use super::literals::{self, Wrong};
 use super::{MAX_NESTING, Pp, PpKind, Preprocessor, Stop};
-use crate::diagnostics::short;
-use crate::lang::opencl_c::token::{Name, Names, Punctuator, TokenKind};
-use crate::lang::{Diagnostic, prelude};
+use crate::token::{Name, Names, Punctuator, TokenKind};
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::diagnostics::short;
+use portcullis_core::program::prelude;
 
 /// A value of `intmax_t`, or of `uintmax_t` if `unsigned`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

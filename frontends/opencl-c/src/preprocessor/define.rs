@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::{Pp, PpKind, Preprocessor, Stop};
-use crate::diagnostics::short;
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::{FileId, Span};
-use crate::lang::opencl_c::lexer::{self, RawKind};
-use crate::lang::opencl_c::token::{Name, Punctuator};
-use crate::spelling::nearest;
+use crate::files::{FileId, Span};
+use crate::lexer::{self, RawKind};
+use crate::token::{Name, Punctuator};
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::diagnostics::short;
+use portcullis_core::spelling::nearest;
 
 /// The macros that are there from the beginning: OpenCL C 1.2, 6.10 (of a device that is little-endian)
 /// and 6.12.2.1 and 6.12.3 (limits of types).

@@ -1,10 +1,10 @@
 //! Directives (C11 6.10), and which text they leave out.
 
 use super::{MAX_NESTING, Pp, PpKind, Preprocessor, Stop};
-use crate::diagnostics::short;
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::token::Name;
+use crate::files::Span;
+use crate::token::Name;
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::diagnostics::short;
 
 /// An `#if`, `#ifdef` or `#ifndef` that is open.
 #[derive(Debug, Clone, Copy)]

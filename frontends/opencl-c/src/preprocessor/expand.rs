@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use super::define::{Piece, Role, Special};
 use super::{MAX_NESTING, MAX_SPELLING, MAX_STEPS, Pp, PpKind, Preprocessor, Stop, Use};
-use crate::diagnostics::short;
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::FileId;
-use crate::lang::opencl_c::lexer::{self, RawKind};
-use crate::lang::opencl_c::token::Punctuator;
+use crate::files::FileId;
+use crate::lexer::{self, RawKind};
+use crate::token::Punctuator;
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::diagnostics::short;
 
 /// Tokens that are read before those below them.
 pub(super) struct Context {

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::{MAX_INCLUDES, Pp, PpKind, Preprocessor, Stop};
-use crate::diagnostics::short;
-use crate::lang::opencl_c::files::{FileId, Span};
-use crate::lang::opencl_c::lexer;
-use crate::lang::opencl_c::token::Punctuator;
-use crate::lang::{Diagnostic, Source};
-use crate::map::declaration::{CommentSyntax, map_directives};
+use crate::files::{FileId, Span};
+use crate::lexer;
+use crate::token::Punctuator;
+use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::{Diagnostic, Source};
+use portcullis_core::map::declaration::{CommentSyntax, map_directives};
 
 /// The prelude's header. The prelude is there without it.
 const PRELUDE: &str = "portcullis.h";

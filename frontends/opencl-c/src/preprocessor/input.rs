@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::directives::Condition;
 use super::{MAX_READ, Pp, PpKind, Preprocessor, Stop};
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::{FileId, Span};
-use crate::lang::opencl_c::lexer::{self, Raw, RawKind};
-use crate::lang::opencl_c::token::Punctuator;
+use crate::files::{FileId, Span};
+use crate::lexer::{self, Raw, RawKind};
+use crate::token::Punctuator;
+use portcullis_core::diagnostics::Diagnostic;
 
 /// A file that is being read.
 pub(super) struct Input {

@@ -1,7 +1,7 @@
 //! The values of constants (C11 6.4.4).
 
-use crate::diagnostics::short;
-use crate::lang::opencl_c::token::TokenKind;
+use crate::token::TokenKind;
+use portcullis_core::diagnostics::short;
 
 /// Why a constant is none: the reason, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -29,11 +29,11 @@ use std::path::PathBuf;
 use super::files::{FileId, Files, Includes, Span};
 use super::library;
 use super::token::{Name, Names, Punctuator, Token, TokenKind};
-use crate::diagnostics::short;
-use crate::lang::{Diagnostic, Diagnostics, Source};
-use crate::map::Declaration;
-use crate::map::declaration::{CommentSyntax, declarations};
-use crate::program::Parameter;
+use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::Declaration;
+use portcullis_core::map::declaration::{CommentSyntax, declarations};
+use portcullis_core::program::Parameter;
 
 use define::Macro;
 use expand::Context;
@@ -211,8 +211,8 @@ impl<'a> Preprocessor<'a> {
     }
 
     fn run(&mut self, source: &Source, defines: &[(String, String)]) -> Result<(), Stop> {
-        if source.text.len() > crate::lang::MAX_SOURCE {
-            return self.fatal(crate::diagnostics::too_long());
+        if source.text.len() > portcullis_core::diagnostics::MAX_SOURCE {
+            return self.fatal(portcullis_core::diagnostics::too_long());
         }
         self.declare_maps()?;
         self.predefine()?;

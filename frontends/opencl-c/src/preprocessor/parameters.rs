@@ -2,9 +2,9 @@
 //! and `#endif`, and takes values that the default's type has.
 
 use super::{Pp, PpKind, Preprocessor, Stop, literals};
-use crate::lang::Diagnostic;
-use crate::lang::opencl_c::token::{Name, Punctuator, TokenKind};
-use crate::program::{Parameter, ParameterValue};
+use crate::token::{Name, Punctuator, TokenKind};
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::program::{Parameter, ParameterValue};
 
 /// What a macro stands for, where that is a value.
 #[derive(Debug, Clone, Copy, PartialEq)]

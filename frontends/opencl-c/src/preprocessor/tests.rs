@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::*;
-use crate::lang::opencl_c::files::NoIncludes;
+use crate::files::NoIncludes;
 
 /// The tokens of a text, with a space between each two.
 fn expand(text: &str) -> Result<String, Diagnostics> {

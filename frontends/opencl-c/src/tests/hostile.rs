@@ -168,7 +168,7 @@ fn texts_of_other_systems_are_taken() {
     for (bytes, said) in
         [(&b"uint \0"[..], "zero byte at offset 5"), (b"uint \xe9;", "not UTF-8: byte 0xe9 at offset 5")]
     {
-        let errors = crate::lang::Source::from_bytes("f.cl", bytes.to_vec()).unwrap_err();
+        let errors = portcullis_core::diagnostics::Source::from_bytes("f.cl", bytes.to_vec()).unwrap_err();
         assert!(errors.to_string().contains(said), "{errors}");
     }
     let long = filter("", &format!("len = {}1;", " ".repeat(900_000)));

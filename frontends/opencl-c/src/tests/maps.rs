@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{compiled, errors, filter};
-use crate::device::{Device, LoadOptions};
-use crate::interp::InterpDevice;
-use crate::lang::opencl_c::compile;
-use crate::lang::opencl_c::files::NoIncludes;
-use crate::lang::{Diagnostics, Source};
-use crate::map::{Row, rows};
-use crate::packet::Batch;
-use crate::program::{Program, ProgramOptions};
+use crate::compile;
+use crate::files::NoIncludes;
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::map::{Row, rows};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
 
 /// Runs a filter for packets one after the other, and gives what is left of them and of its maps.
 fn run(text: &str, packets: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<Vec<Row>>) {

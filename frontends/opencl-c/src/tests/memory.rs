@@ -1,7 +1,7 @@
 //! Pointers, structures, arrays, tables, the packet.
 
 use super::{filter, run, run_with, value};
-use crate::packet::Metadata;
+use portcullis_core::packet::Metadata;
 
 #[test]
 fn pointers_into_the_packet() {

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use super::compile;
 use super::files::NoIncludes;
-use crate::interp::{Interpreter, Outcome};
-use crate::lang::{Diagnostics, Source};
-use crate::packet::Metadata;
-use crate::program::{Program, ProgramOptions};
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::interp::{Interpreter, Outcome};
+use portcullis_core::packet::Metadata;
+use portcullis_core::program::{Program, ProgramOptions};
 
 fn compiled(text: &str, parameters: &[(&str, &str)]) -> Result<Program, Diagnostics> {
     let parameters = parameters.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();

@@ -1,8 +1,9 @@
 //! FilterCode that was made from hand-made lane IR against that IR's interpreter.
 
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 use super::super::interp;
 use super::super::ir::*;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module};
-use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 
 /// What the filter's module is, its 64-bit integers made pairs.
 pub(super) struct Code {

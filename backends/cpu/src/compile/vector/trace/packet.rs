@@ -1,8 +1,8 @@
 //! The prelude's functions of packets: what each does is said in `prelude.wgsl`. All others are
 //! executed by their text.
 
-use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
 use portcullis_core::packet::{MIN_PACKET_LENGTH, RESIZE_ROOM};
+use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
 use super::tracer::{LENGTH, START, Trace};
 use crate::compile::errors::{Result, Unsupported};

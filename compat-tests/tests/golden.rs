@@ -13,9 +13,10 @@ use naga::{
     Binding, Block, BuiltIn, EntryPoint, Expression, Function, FunctionArgument, Range, Scalar, ShaderStage, Span,
     Statement, Type, TypeInner, VectorSize,
 };
-use portcullis_core::lang::opencl_c::{self, files::NoIncludes};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
+use portcullis_opencl_c::{self as opencl_c, files::NoIncludes};
+use portcullis_wgsl as wgsl;
 
 const ALL: Lowering = Lowering::SPIRV;
 
@@ -34,7 +35,7 @@ const DATA: [&str; 10] = [
 ];
 
 fn sources() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -159,7 +160,7 @@ fn opencl_c_is_golden() {
         let all = items(&text(program.module(), Capabilities::SHADER_INT64));
         let own: Vec<&str> = all.iter().filter(is_own).map(String::as_str).collect();
         let name = Path::new(path.file_stem().unwrap()).with_extension("wgsl");
-        golden(&folder.join("tests/golden/opencl_c").join(name), &(own.join("\n\n") + "\n"));
+        golden(&folder.join("golden/opencl_c").join(name), &(own.join("\n\n") + "\n"));
         count += 1;
     }
     assert!(count >= 9, "the stock filters are gone");

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
-use super::*;
-use crate::lang::xdp::object::Btf;
-use crate::lang::xdp::object::tests::btf as section;
-use crate::map::dump_rows;
-use crate::map::{Format, Row};
+use portcullis_core::map::typed::*;
+use portcullis_core::map::{Declaration, MapKind};
+use portcullis_core::map::{Format, Row, dump_rows};
+
+use crate::object::Btf;
+use crate::object::tests::btf as section;
 
 /// The types of a section `.BTF`, whose names are offsets into the strings.
 fn btf(strings: &[u8], types: &[u32]) -> Btf {
@@ -20,22 +21,22 @@ const TYPEDEF: u32 = 8 << 24;
 fn types_that_lie_are_none() {
     // 1: a structure whose member is itself. 2: an array of itself. 3: a name for itself.
     let itself = btf(b"\0a\0", &[1, STRUCT | 1, 4, 1, 1, 0, 0, ARRAY, 0, 2, 0, 3, 1, TYPEDEF, 3]);
-    assert_eq!([1, 2, 3, 4, u32::MAX].map(|ty| CType::of(&itself, ty)), [None, None, None, None, None]);
+    assert_eq!([1, 2, 3, 4, u32::MAX].map(|ty| itself.c_type(ty)), [None, None, None, None, None]);
     // 1: an empty structure. 2: very many of those, which take no room. 3 to 60: each two of the one before.
     let mut types = vec![1, STRUCT, 0, 0, ARRAY, 0, 1, 0, u32::MAX];
     (3..=60_u32).for_each(|number| types.extend([1, STRUCT | 2, 0, 1, number - 1, 0, 1, number - 1, 0]));
     let many = btf(b"\0a\0", &types);
-    assert!(CType::of(&many, 1).is_some());
-    assert_eq!(CType::of(&many, 2), None, "four thousand million parts");
+    assert!(many.c_type(1).is_some());
+    assert_eq!(many.c_type(2), None, "four thousand million parts");
     let mut types = vec![1, STRUCT, 0];
     (2..=60_u32).for_each(|number| types.extend([1, STRUCT | 2, 0, 1, number - 1, 0, 1, number - 1, 0]));
     let doubled = btf(b"\0a\0", &types);
-    assert!(CType::of(&doubled, 10).is_some());
-    assert_eq!(CType::of(&doubled, 60), None, "two to the power of sixty parts");
+    assert!(doubled.c_type(10).is_some());
+    assert_eq!(doubled.c_type(60), None, "two to the power of sixty parts");
     // A member beyond the end, and one that is no whole number of bytes.
     for at in [8, 33, u32::MAX] {
         let beyond = btf(b"\0a\0", &[1, INT, 4, 32, 1, STRUCT | 1, 4, 1, 1, at]);
-        assert_eq!(CType::of(&beyond, 2), None, "{at}");
+        assert_eq!(beyond.c_type(2), None, "{at}");
     }
 }
 
@@ -46,25 +47,25 @@ fn types_that_say_too_much_are_none() {
     let mut types = vec![1, INT, 4, 32];
     (2..=100_u32).for_each(|number| types.extend([1, STRUCT | 1, 4, 1, number - 1, 0]));
     let deep = btf(b"\0a\0", &types);
-    let from_below: Vec<bool> = (1..=100).map(|ty| CType::of(&deep, ty).is_some()).collect();
+    let from_below: Vec<bool> = (1..=100).map(|ty| deep.c_type(ty).is_some()).collect();
     let deep = btf(b"\0a\0", &types);
-    let mut from_above: Vec<bool> = (1..=100).rev().map(|ty| CType::of(&deep, ty).is_some()).collect();
+    let mut from_above: Vec<bool> = (1..=100).rev().map(|ty| deep.c_type(ty).is_some()).collect();
     from_above.reverse();
     assert_eq!(from_below, from_above);
     assert!(from_below[20] && !from_below[60]);
     // What is in it is the same in memory.
-    let part = CType::of(&deep, 10).and_then(|ty| match &ty.kind {
+    let part = deep.c_type(10).and_then(|ty| match &ty.kind {
         CKind::Members(members) => Some(members[0].ty.clone()),
         _ => None,
     });
-    assert!(Arc::ptr_eq(&part.expect("a member"), &CType::of(&deep, 9).expect("a type")));
+    assert!(Arc::ptr_eq(&part.expect("a member"), &deep.c_type(9).expect("a type")));
     // 2: an array of 1,000 structures of a member with a name of 5,000 letters, 3: of 100.
     let strings = format!("\0{}\0", "n".repeat(5000));
     let types = [1, INT, 4, 32, 1, STRUCT | 1, 4, 1, 1, 0, 0, ARRAY, 0, 2, 1, 1000, 0, ARRAY, 0, 2, 1, 100];
     let long = btf(strings.as_bytes(), &types);
-    assert_eq!([2, 3, 4].map(|ty| CType::of(&long, ty).is_some()), [true, false, true]);
+    assert_eq!([2, 3, 4].map(|ty| long.c_type(ty).is_some()), [true, false, true]);
     // Variables over each other: as many as may be have names for their parts.
-    let hundred = CType::of(&long, 4).expect("a type");
+    let hundred = long.c_type(4).expect("a type");
     let section = CType::section("data", 400, (0..100).map(|_| ("v".to_owned(), 0, hundred.clone())));
     let letters: usize = scalar_fields(&section, "").iter().map(|leaf| leaf.name.len()).sum();
     assert!((1 << 21..1 << 23).contains(&letters), "{letters}");
@@ -74,7 +75,7 @@ fn types_that_say_too_much_are_none() {
 fn arrays_are_named_from_the_outermost_dimension() {
     // 1: `int`; 2: `int[3]`; 3: two of those.
     let types = btf(b"\0int\0", &[1, INT, 4, 1 << 24 | 32, 0, ARRAY, 0, 1, 1, 3, 0, ARRAY, 0, 2, 1, 2]);
-    let ty = CType::of(&types, 3).expect("a type");
+    let ty = types.c_type(3).expect("a type");
     assert_eq!((ty.name.as_str(), ty.size), ("int[2][3]", 24));
     let bytes: Vec<u8> = (1..=6_i32).flat_map(|number| (-number).to_le_bytes()).collect();
     assert_eq!(json(&ty, &bytes), "[[-1,-2,-3],[-4,-5,-6]]");
@@ -123,7 +124,7 @@ fn mixed() -> Arc<CType> {
         &members,
     ]
     .concat();
-    CType::of(&btf(strings, &types), 4).expect("a type")
+    btf(strings, &types).c_type(4).expect("a type")
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use portcullis_core::lang::opencl_c::{self, files::NoIncludes};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c::{self as opencl_c, files::NoIncludes};
+use portcullis_wgsl as wgsl;
 
 fn compile(name: &str, text: &str) -> Program {
     let source = Source::new(name, text);
@@ -16,7 +17,7 @@ fn compile(name: &str, text: &str) -> Program {
 /// the packets, whichever of the two it is.
 #[test]
 fn the_stock_filters_have_the_facts_of_their_twins() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders");
     let mut count = 0;
     for entry in fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();

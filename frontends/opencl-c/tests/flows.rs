@@ -2,14 +2,21 @@
 
 use std::sync::Arc;
 
-use super::program;
-use crate::device::{Device, LoadOptions};
-use crate::interp::InterpDevice;
-use crate::lang::Source;
-use crate::lang::opencl_c::compile;
-use crate::lang::opencl_c::files::NoIncludes;
-use crate::packet::{Batch, Verdict};
-use crate::program::{FLOW_BITS, Program, ProgramOptions};
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{Batch, Verdict};
+use portcullis_core::program::{FLOW_BITS, Program, ProgramOptions};
+
+use portcullis_opencl_c::compile;
+use portcullis_opencl_c::files::NoIncludes;
+
+/// Compiles a WGSL filter, or fails with its diagnostics.
+fn program(text: &str, fuel: u32) -> Program {
+    let options = ProgramOptions { fuel, ..ProgramOptions::default() };
+    portcullis_wgsl::compile(&Source::new("test.wgsl", text), &options)
+        .unwrap_or_else(|errors| panic!("{}\n{text}", errors.render()))
+}
 
 const WGSL: &str = "
     fn xdp_flow(pkt: u32) -> u32 { return ends(pkt, 0u) ^ ends(pkt, 4u); }
