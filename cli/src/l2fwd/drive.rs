@@ -205,7 +205,7 @@ impl Common<'_> {
             lanes.into_iter().zip(sessions).map(|(lane, session)| LiveLane::new(lane, session)).collect();
         let live = LiveOptions {
             processors: self.args.pin.iter().map(|cpu| (*cpu).into()).collect(),
-            backlog: backlog(&self.args.overload, burst, packets as usize),
+            overload: backlog(&self.args.overload, burst, packets as usize),
             ..LiveOptions::new(BatchPolicy::fixed(burst, self.args.flush), dispatch)
         };
         let (lanes, numbers, given_up) = self.drive(lanes, live, || run.stop());
@@ -348,7 +348,7 @@ impl Common<'_> {
             warm_up: self.warm_up,
             is_warm,
             taken: window.received_packets(),
-            through: elapsed.map(|elapsed| Through::of(&sum.carried, elapsed)),
+            through: elapsed.map(|elapsed| Through::of(&sum.executed, elapsed)),
             summary: Summary::new(&sum, elapsed.unwrap_or_default()),
             ..Numbers::default()
         }

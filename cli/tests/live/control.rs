@@ -361,7 +361,7 @@ fn a_socket_is_one_runs() {
     assert!(running.end().status.success());
     assert!(desk.refused(1, &["stats"]).contains("there is no socket"));
     std::fs::write(&socket, "mine").unwrap();
-    refused("there is something else already");
+    refused("exists and is not a socket");
     assert_eq!(std::fs::read(&socket).unwrap(), b"mine");
     assert!(desk.refused(1, &["stats"]).contains("this is no socket"));
     std::fs::remove_file(&socket).unwrap();

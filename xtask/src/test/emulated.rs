@@ -31,7 +31,7 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
     let is_required = |name: &str| require.iter().any(|required| required == name);
     let folder = match build(&suite.root.join("target"), &[]) {
         Ok(folder) => folder,
-        Err(Unavailable::Here(reason)) if !is_required(NAME) => {
+        Err(Unavailable::NotSupported(reason)) if !is_required(NAME) => {
             println!("\nNo emulated CUDA device: {reason}");
             suite.tally.skipped += 1;
             return;
