@@ -5,11 +5,11 @@
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use portcullis_conformance::{self, corpora::Depth, filters};
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::host::{self, Host, Unavailable};
 use portcullis_compat_tests::{c_programs, cl_programs, devices, floating_point, harness, operators};
+use portcullis_conformance::{self, corpora::Depth, filters};
 use portcullis_core::device::Device;
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};

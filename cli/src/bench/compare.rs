@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use portcullis::io::create_error_reason;
 use portcullis_bench::compare::{Change, Comparison, read};
 use portcullis_bench::number::digits;
 use portcullis_bench::results::Results;
-use portcullis::io::create_error_reason;
 
 use crate::failure::{Failure, WRONG};
 use crate::out;

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::builder::NonEmptyStringValueParser;
-use portcullis_bench::run::Filter;
 use portcullis::device::LoadOptions;
 use portcullis::devices;
 use portcullis::diagnostics::Source;
 use portcullis::frontend::wgsl;
 use portcullis::program::{InitialMapWords, Program, ProgramOptions};
+use portcullis_bench::run::Filter;
 use portcullis_conformance::filters::{STATEFUL, STOCK};
 
 use crate::failure::Failure;

@@ -14,15 +14,15 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use portcullis::auto::calibration::CalibrationStore;
 use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
+use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
+use portcullis::devices::{self, Selector};
+use portcullis::io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
 use portcullis_bench::run::{self, BATCHES, Chosen, Ends, Extent, Order, QUICK_BATCHES, Start};
 use portcullis_bench::seeds::Table;
 use portcullis_bench::traffic::Packets;
 use portcullis_bench::{bars, report};
-use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
-use portcullis::devices::{self, Selector};
-use portcullis::io::{create_error_reason, same_destination, same_file};
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::out;

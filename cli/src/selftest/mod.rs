@@ -104,12 +104,13 @@ fn judge_devices(args: &Args) -> Result<(), Failure> {
     let shown = io::stderr().is_terminal();
     let total = cases.len();
     let mut count = 0;
-    let mut report = portcullis_conformance::run(&devices, &*reference, &cases, &corpora::corpora(depth), &mut |name| {
-        count += 1;
-        if shown {
-            let _ = write!(io::stderr(), "\r\x1b[K{count}/{total} {name}");
-        }
-    });
+    let mut report =
+        portcullis_conformance::run(&devices, &*reference, &cases, &corpora::corpora(depth), &mut |name| {
+            count += 1;
+            if shown {
+                let _ = write!(io::stderr(), "\r\x1b[K{count}/{total} {name}");
+            }
+        });
     if shown {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }

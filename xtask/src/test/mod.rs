@@ -125,8 +125,11 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     let dpdk_alone = features.has(live::DPDK).then_some(DPDK_ALONE);
     for features in FEATURE_SETS.into_iter().chain(dpdk_alone) {
-        let arguments: Vec<&str> =
-            ["check", "--package", "portcullis", "--package", "portcullis-cli", "--all-targets"].iter().chain(features).copied().collect();
+        let arguments: Vec<&str> = ["check", "--package", "portcullis", "--package", "portcullis-cli", "--all-targets"]
+            .iter()
+            .chain(features)
+            .copied()
+            .collect();
         suite.step(&format!("check {}", features.join(" ")), &arguments, &[]);
     }
     let documentation = [&["doc", "--no-deps", "--keep-going"], &workspace[..]].concat();
