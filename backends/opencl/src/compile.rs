@@ -151,13 +151,13 @@ pub(crate) fn build(
     let text = CString::new(source.source.as_str());
     let text = text.map_err(|_| gpu.gave_up("the filter's source has a zero byte in it".into()))?;
     let program = ocl_core::create_program_with_source(&gpu.context, &[text])
-        .map_err(|error| gpu.failed("does not take the filter's source", &error))?;
+        .map_err(|error| gpu.failed("creating the filter's program failed", &error))?;
     translate(gpu, &program).map_err(|(code, log)| {
         let log = if log.is_empty() { "its compiler says no more".into() } else { log };
         gpu.gave_up(format!("its compiler refuses the filter ({}):\n{log}", name_of(code)))
     })?;
     let kernel = ocl_core::create_kernel(&program, &source.entry)
-        .map_err(|error| gpu.failed("does not find the kernel that it has compiled", &error))?;
+        .map_err(|error| gpu.failed("creating the kernel failed", &error))?;
     if let Some((cache, binary)) = cache.zip(binary(&program)) {
         cache.put(key.as_bytes(), &binary);
     }

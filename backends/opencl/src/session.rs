@@ -167,7 +167,7 @@ impl OpenCl {
                 Argument::Count => ArgVal::scalar(&count),
             };
             ocl_core::set_kernel_arg(&self.loaded.kernel, index as u32, value)
-                .map_err(|error| self.gpu.failed(format_args!("does not take argument {index}"), &error))?;
+                .map_err(|error| self.gpu.failed(format_args!("setting argument {index} failed"), &error))?;
         }
         Ok(())
     }
@@ -187,7 +187,7 @@ impl OpenCl {
             let (queue, group) = (&self.gpu.kernels, Some([group, 1, 1]));
             ocl_core::enqueue_kernel(queue, kernel, 1, None, &size, group, after, Some(&mut event))
         };
-        queued.map_err(|error| self.gpu.failed("does not launch the filter", &error))?;
+        queued.map_err(|error| self.gpu.failed("launching the filter failed", &error))?;
         Ok(event)
     }
 
@@ -467,7 +467,7 @@ impl Launcher for OpenCl {
             let (queue, memory) = (&self.gpu.kernels, &self.maps[map]);
             ocl_core::enqueue_read_buffer(queue, memory, true, at, &mut copy, None::<&Event>, None::<&mut Event>)
         };
-        read.map_err(|error| self.gpu.failed("does not give a map's words", &error))?;
+        read.map_err(|error| self.gpu.failed("reading a map failed", &error))?;
         Ok(copy)
     }
 
@@ -477,7 +477,7 @@ impl Launcher for OpenCl {
             let (queue, memory) = (&self.gpu.kernels, &self.maps[map]);
             ocl_core::enqueue_write_buffer(queue, memory, true, at, words, None::<&Event>, None::<&mut Event>)
         };
-        written.map_err(|error| self.gpu.failed("does not take a map's words", &error))
+        written.map_err(|error| self.gpu.failed("writing a map failed", &error))
     }
 
     fn release(&mut self, buffers: &mut Buffers) {

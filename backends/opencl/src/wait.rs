@@ -40,7 +40,7 @@ impl Ticket {
         set.map_err(|error| {
             // SAFETY: the driver has refused the callback, so the reference is still ours.
             drop(unsafe { Arc::from_raw(lent) });
-            gpu.failed("does not tell when it is done", &error)
+            gpu.failed("setting an event callback failed", &error)
         })?;
         Ok(Ticket { _event: event, ended })
     }

@@ -73,7 +73,7 @@ impl OpenClRecords {
         let queues = (0..QUEUES)
             .map(|_| ocl_core::create_command_queue(&gpu.context, gpu.device, None))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| gpu.failed("has no queue to give", &error))?;
+            .map_err(|error| gpu.failed("creating a queue failed", &error))?;
         let copied = host != HostMemory::Imported;
         let slot = (chunk.min(count) * record).max(1) as u64;
         let slots = (0..if copied { QUEUES.min(count.div_ceil(chunk.max(1)).max(1)) } else { 0 })
@@ -112,11 +112,11 @@ impl OpenClRecords {
         };
         // SAFETY: as many bytes on either side, which stay until `run` has waited for all queues.
         unsafe { ocl_core::enqueue_write_buffer::<u8, _, (), ()>(queue, slot, false, 0, host, None, None) }
-            .map_err(|error| self.gpu.failed("does not take a copy", &error))?;
+            .map_err(|error| self.gpu.failed("queuing a copy failed", &error))?;
         launch(&self.gpu, &self.kernel, queue, slot, count, self.per_item)?;
         // SAFETY: as above.
         unsafe { ocl_core::enqueue_read_buffer::<u8, _, (), ()>(queue, slot, blocking, 0, host, None, None) }
-            .map_err(|error| self.gpu.failed("does not give a copy", &error))
+            .map_err(|error| self.gpu.failed("queuing a read failed", &error))
     }
 }
 
@@ -129,7 +129,7 @@ fn launch(
     count: usize,
     per_item: usize,
 ) -> Result<(), DeviceError> {
-    let failed = |error: ocl_core::Error| gpu.failed("does not run a kernel over records", &error);
+    let failed = |error: ocl_core::Error| gpu.failed("queuing a kernel over records failed", &error);
     ocl_core::set_kernel_arg(kernel, 0, ArgVal::mem(records)).map_err(failed)?;
     ocl_core::set_kernel_arg(kernel, 1, ArgVal::scalar(&(count as u32))).map_err(failed)?;
     let items = [count.div_ceil(per_item).next_multiple_of(GROUP), 1, 1];
@@ -141,7 +141,7 @@ fn launch(
 
 /// Maps bytes of host memory and unmaps them again: who looks at it next, host or device, finds what the other has written.
 fn touch(gpu: &Gpu, queue: &CommandQueue, memory: &Mem, flags: MapFlags, bytes: usize) -> Result<(), DeviceError> {
-    let failed = |error: ocl_core::Error| gpu.failed("does not map host memory", &error);
+    let failed = |error: ocl_core::Error| gpu.failed("mapping host memory failed", &error);
     // SAFETY: nobody looks through the map: it is the memory that the buffer was made over (the OpenCL specification,
     // 5.2.4).
     let map =

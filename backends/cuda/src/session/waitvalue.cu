@@ -1,10 +1,10 @@
 
-// The stream has waited for the entry, so it is there when the kernel begins. One block on a
-// multiprocessor is enough: with registers for more of them (ptxas 12.9, sm_100) some would be spilled.
+// The stream has waited for the request, so it is complete when the kernel begins. Bounded to one
+// block on a multiprocessor: with registers for more, ptxas 12.9 spills on sm_100.
 extern "C" __global__ void __launch_bounds__(256, 1) pc_waitvalue(const pc_entry *posted, pc_maps maps)
 {
     __shared__ pc_entry entry;
-    // Nothing, once, when it is loaded.
+    // The launch at load time has no arguments and does nothing.
     if (!posted) return;
     pc_take(&entry, posted);
     for (uint done = blockIdx.x * blockDim.x; done < entry.count; done += gridDim.x * blockDim.x) {

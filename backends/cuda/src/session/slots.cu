@@ -1,15 +1,21 @@
-// What kernels that answer slots have in common. Above this stands the filter, as `pc_filter_packet`, and what it
-// does: PC_SEES, PC_WRITES, PC_MOVES, PC_METADATA, PC_REDIRECTS and PC_MAPS are 0 or 1, and filters have PC_MOST_MAPS maps at most.
+// Shared by the kernels that read slots. The text above this is the filter, as `pc_filter_packet`,
+// and what it does: PC_SEES, PC_WRITES, PC_MOVES, PC_METADATA, PC_REDIRECTS and PC_MAPS are 0 or 1.
+// A filter has at most PC_MOST_MAPS maps.
 //
-// A slot is two regions of memory (slots.rs has the same), each part of them at a multiple of 16 bytes. What is given:
-//     { ulonglong place; uint packets, first, count, unused[3] }; descriptors; metadata; the packets' bytes
-// and what is returned:
-//     verdicts; targets; descriptors; the packets' bytes
-// Where `place` is not 0 the packets are in memory of the device's that begins there, and stay: neither region has any
-// bytes of theirs, and descriptors count from there.
+// A slot consists of a request (`given`) and a response (`returned`), whose layout slots.rs
+// mirrors. Each section starts at a multiple of 16 bytes. The request is
+//
+//     { ulonglong place; uint packets, first, count, unused[3] }; descriptors; metadata; packets
+//
+// and the response is
+//
+//     verdicts; targets; descriptors; packets
+//
+// If `place` is not 0, it is the address of an arena in device memory where the packets are
+// filtered in place: request and response have no packets, and descriptors count from there.
 #define PC_HEAD 32u
 
-// The words of the filter's maps, by their numbers.
+// The maps' words, by map number.
 typedef struct { uint *at[PC_MOST_MAPS]; } pc_maps;
 #if PC_MAPS
 #define PC_WITH(maps) , (maps).at

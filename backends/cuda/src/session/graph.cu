@@ -1,9 +1,9 @@
 
-// A slot in the device's memory: the graph's copies bring it there and take back what is returned. The head says what
-// is to be filtered, so that the graph need not know.
+// Filters a slot in device memory, which the graph's copies upload and whose response they
+// download. The header has the number of packets, so that the graph does not depend on it.
 extern "C" __global__ void __launch_bounds__(256) pc_graph(uchar *inside, uchar *returned, pc_maps maps)
 {
-    // Nothing, once, when it is loaded.
+    // The launch at load time has no arguments and does nothing.
     if (!inside) return;
     const uint *head = (const uint *)inside;
     uchar *place = *(uchar *const *)inside;
@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256) pc_graph(uchar *inside, uchar 
     pc_given at = pc_given_of(packets);
     uchar *arena = place ? place : inside + at.packets;
     pc_returned back = pc_returned_of(packets);
-    // Written so that it cannot wrap: as many are left as there are threads, or more.
+    // Avoids overflow of `lane`: stops if fewer than `threads` lanes are left.
     uint threads = gridDim.x * blockDim.x;
     for (uint lane = blockIdx.x * blockDim.x + threadIdx.x; lane < count;
          lane = count - lane > threads ? lane + threads : count) {

@@ -1,8 +1,8 @@
-//! NVRTC, CUDA's compiler as a library.
+//! NVRTC, CUDA's run-time compiler, loaded at run time.
 //!
-//! It is not part of the driver, and every major version of it has a name of its own, of which cudarc
-//! knows those up to 12 and wants one in the linker's path. So it is looked for here; types and error
-//! numbers are cudarc's.
+//! NVRTC is not part of the driver, and its file name differs with CUDA's major version. cudarc
+//! knows the names up to 12, and only finds a library in the linker's path, so the search here is
+//! our own. Function types and error codes are cudarc's.
 
 #![expect(non_snake_case, reason = "the library's own names")]
 
@@ -13,18 +13,19 @@ use std::sync::OnceLock;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-/// Names the library, in place of the places where it is looked for.
-pub(crate) const LIBRARY: &str = "PORTCULLIS_NVRTC";
+/// Environment variable that names the library to load instead of searching for one.
+pub(crate) const LIBRARY_ENV: &str = "PORTCULLIS_NVRTC";
 
-/// Names under which systems have it, by CUDA's major version. The link without a number belongs to
-/// development packages, and may be any.
+/// File names of the library, by CUDA's major version. The name without a version belongs to
+/// development packages and may be of any version.
 #[cfg(not(windows))]
-const NAMES: &[(i32, &str)] =
+const LIBRARY_NAMES: &[(i32, &str)] =
     &[(13, "libnvrtc.so.13"), (12, "libnvrtc.so.12"), (11, "libnvrtc.so.11.2"), (0, "libnvrtc.so")];
 #[cfg(windows)]
-const NAMES: &[(i32, &str)] = &[(13, "nvrtc64_130_0.dll"), (12, "nvrtc64_120_0.dll"), (11, "nvrtc64_112_0.dll")];
+const LIBRARY_NAMES: &[(i32, &str)] =
+    &[(13, "nvrtc64_130_0.dll"), (12, "nvrtc64_120_0.dll"), (11, "nvrtc64_112_0.dll")];
 
-/// Folders outside the linker's path that toolkits are installed in.
+/// Folders outside the linker's path that CUDA toolkits are installed in.
 #[cfg(not(windows))]
 const FOLDERS: &[&str] = &["/usr/local/cuda/lib64", "/opt/cuda/lib64"];
 #[cfg(windows)]
@@ -40,8 +41,8 @@ macro_rules! functions {
             fn load(library: &'static libloading::Library) -> Result<Functions, &'static str> {
                 Ok(Functions {
                     $(
-                        // SAFETY: the type is that of cudarc's function of this name, made from NVRTC's own
-                        // header, but for the result: an enum there, whose numbers are those of a C `int`.
+                        // SAFETY: cudarc generates the type from NVRTC's header. Only the result
+                        // differs: an enum there, which has the representation of a C `int`.
                         $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
                             .map_err(|_| stringify!($name))?,
                     )*
@@ -68,30 +69,30 @@ functions! {
     nvrtcGetPTX(nvrtcProgram, *mut c_char);
 }
 
-/// The compiler, loaded.
+/// NVRTC, loaded.
 pub(crate) struct Nvrtc {
     functions: Functions,
-    /// Major and minor.
+    /// Major and minor version.
     pub version: (i32, i32),
-    /// Compute capabilities that it makes code for, 90 for 9.0, ascending.
+    /// Compute capabilities that NVRTC can target, 90 for 9.0, in ascending order.
     pub archs: Vec<i32>,
 }
 
-/// What a program is translated to.
+/// Kind of image to compile to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Output {
-    /// Machine code.
+pub(crate) enum ImageKind {
+    /// Machine code (ELF) for one architecture.
     Cubin,
-    /// What the driver translates further.
+    /// Portable assembly, which the driver compiles.
     Ptx,
 }
 
 impl Nvrtc {
-    /// The compiler, loaded at the first call. It stays. Where there are several it is the one that
-    /// suits a driver of this major version.
+    /// Returns NVRTC, loading it at the first call; it is never unloaded. If several versions are
+    /// installed, the first call picks the one that suits a driver of major version `major`.
     ///
     /// # Errors
-    /// What is missing and what to do.
+    /// What is missing, and what to do.
     pub fn get(major: i32) -> Result<&'static Nvrtc, String> {
         static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
         NVRTC.get_or_init(|| Nvrtc::load(major)).as_ref().map_err(String::clone)
@@ -99,40 +100,40 @@ impl Nvrtc {
 
     fn load(major: i32) -> Result<Nvrtc, String> {
         let (library, path) = open(major)?;
-        // Never unloaded: what is compiled on a thread that was left behind may still be in it.
+        // Never unloaded: the compiling thread of an abandoned session may still be in it.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         let functions = Functions::load(library)
             .map_err(|missing| format!("{} lacks {missing}: install NVRTC of CUDA 11.2 or newer", path.display()))?;
         let failed = |what: &str| format!("{} {what}: install it again", path.display());
         let (mut major, mut minor, mut count) = (0, 0, 0);
-        // SAFETY: room for the numbers.
-        let told = unsafe {
+        // SAFETY: the pointers are to numbers that outlive the calls.
+        let known = unsafe {
             (functions.nvrtcVersion)(&mut major, &mut minor) == 0
                 && (functions.nvrtcGetNumSupportedArchs)(&mut count) == 0
         };
-        if !told {
-            return Err(failed("does not tell what it is"));
+        if !known {
+            return Err(failed("does not report its version"));
         }
         let mut archs = vec![0; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: room for as many numbers as it has said.
+        // SAFETY: the buffer has room for as many numbers as NVRTC has reported.
         if unsafe { (functions.nvrtcGetSupportedArchs)(archs.as_mut_ptr()) } != 0 {
-            return Err(failed("does not tell which GPUs it knows"));
+            return Err(failed("does not report its architectures"));
         }
         archs.sort_unstable();
         Ok(Nvrtc { functions, version: (major, minor), archs })
     }
 
-    /// Translates a program.
+    /// Compiles a program to an image.
     ///
     /// # Errors
-    /// The compiler's own words.
-    pub fn compile(&self, name: &str, source: &str, options: &[String], output: Output) -> Result<Vec<u8>, String> {
+    /// The compiler's messages.
+    pub fn compile(&self, name: &str, source: &str, options: &[String], output: ImageKind) -> Result<Vec<u8>, String> {
         let text = |text: &str| CString::new(text).map_err(|_| "the filter's source has a zero byte in it".to_owned());
         let (name, source) = (text(name)?, text(source)?);
         let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        let mut program = Translation { functions: &self.functions, program: ptr::null_mut() };
-        // SAFETY: texts that end in a zero, no headers, and room for a program.
+        let mut program = NvrtcProgram { functions: &self.functions, program: ptr::null_mut() };
+        // SAFETY: the texts end in a zero, there are no headers, and the pointer outlives the call.
         let code = unsafe {
             (self.functions.nvrtcCreateProgram)(
                 &mut program.program,
@@ -144,28 +145,29 @@ impl Nvrtc {
             )
         };
         if code != 0 {
-            return Err(format!("NVRTC does not take the filter's source ({})", name_of(code)));
+            return Err(format!("NVRTC rejects the filter's source ({})", error_name(code)));
         }
-        // SAFETY: the program was made above; as many options as are said, each of which ends in a zero.
+        // SAFETY: the program was created above; the array has `options.len()` texts that end in a
+        // zero.
         let code =
             unsafe { (self.functions.nvrtcCompileProgram)(program.program, options.len() as c_int, options.as_ptr()) };
         if code != 0 {
-            let log = program.sized(self.functions.nvrtcGetProgramLogSize, self.functions.nvrtcGetProgramLog);
+            let log = program.read_sized(self.functions.nvrtcGetProgramLogSize, self.functions.nvrtcGetProgramLog);
             let log = log.unwrap_or_default();
             let log = CStr::from_bytes_until_nul(&log).map_or_else(|_| "".into(), CStr::to_string_lossy);
-            let log = if log.trim().is_empty() { "it says no more" } else { log.trim() };
-            return Err(format!("NVRTC refuses the filter ({}):\n{log}", name_of(code)));
+            let log = if log.trim().is_empty() { "there are no further messages" } else { log.trim() };
+            return Err(format!("NVRTC rejects the filter ({}):\n{log}", error_name(code)));
         }
         let made = match output {
-            Output::Cubin => program.sized(self.functions.nvrtcGetCUBINSize, self.functions.nvrtcGetCUBIN),
-            Output::Ptx => program.sized(self.functions.nvrtcGetPTXSize, self.functions.nvrtcGetPTX),
+            ImageKind::Cubin => program.read_sized(self.functions.nvrtcGetCUBINSize, self.functions.nvrtcGetCUBIN),
+            ImageKind::Ptx => program.read_sized(self.functions.nvrtcGetPTXSize, self.functions.nvrtcGetPTX),
         };
-        made.map_err(|code| format!("NVRTC does not give what it has made ({})", name_of(code)))
+        made.map_err(|code| format!("NVRTC does not return its output ({})", error_name(code)))
     }
 }
 
-/// A program of NVRTC's, which is released.
-struct Translation<'a> {
+/// An NVRTC program, destroyed on drop.
+struct NvrtcProgram<'a> {
     functions: &'a Functions,
     program: nvrtcProgram,
 }
@@ -173,17 +175,17 @@ struct Translation<'a> {
 type Size = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> c_int;
 type Content = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> c_int;
 
-impl Translation<'_> {
-    /// An answer of a size that is asked for first.
-    fn sized(&self, size: Size, content: Content) -> Result<Vec<u8>, c_int> {
+impl NvrtcProgram<'_> {
+    /// Reads a result whose size one function reports and whose bytes another one copies.
+    fn read_sized(&self, size: Size, content: Content) -> Result<Vec<u8>, c_int> {
         let mut bytes = 0;
-        // SAFETY: a program, and room for a number.
+        // SAFETY: the program is valid, and the pointer outlives the call.
         match unsafe { size(self.program, &mut bytes) } {
             0 if bytes > 0 => {}
             code => return Err(code),
         }
         let mut answer = vec![0_u8; bytes];
-        // SAFETY: as above, and room for as many bytes as it has said.
+        // SAFETY: as above; the buffer has the size that was reported.
         match unsafe { content(self.program, answer.as_mut_ptr().cast()) } {
             0 => Ok(answer),
             code => Err(code),
@@ -191,25 +193,25 @@ impl Translation<'_> {
     }
 }
 
-impl Drop for Translation<'_> {
+impl Drop for NvrtcProgram<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
-            // SAFETY: it was made by NVRTC, and nobody uses it any more.
+            // SAFETY: NVRTC has created the program, and nothing else uses it.
             unsafe { (self.functions.nvrtcDestroyProgram)(&mut self.program) };
         }
     }
 }
 
-/// The order in which the names are tried: drivers take what compilers of their own major version and
-/// of older ones make.
-fn names(major: i32) -> Vec<&'static str> {
-    let mut names = NAMES.to_vec();
+/// Library names in the order to try them: a driver accepts the output of compilers of its own
+/// major version and of older ones.
+fn library_names(major: i32) -> Vec<&'static str> {
+    let mut names = LIBRARY_NAMES.to_vec();
     names.sort_by_key(|&(version, _)| (version > major, (major - version).abs()));
     names.into_iter().map(|(_, name)| name).collect()
 }
 
 fn open(major: i32) -> Result<(libloading::Library, PathBuf), String> {
-    let named = std::env::var_os(LIBRARY);
+    let named = std::env::var_os(LIBRARY_ENV);
     let paths: Vec<PathBuf> = match &named {
         Some(path) => vec![PathBuf::from(path)],
         None => {
@@ -217,26 +219,26 @@ fn open(major: i32) -> Result<(libloading::Library, PathBuf), String> {
                 std::iter::once(PathBuf::from(name))
                     .chain(FOLDERS.iter().map(move |folder| Path::new(folder).join(name)))
             };
-            names(major).into_iter().flat_map(in_folder).collect()
+            library_names(major).into_iter().flat_map(in_folder).collect()
         }
     };
     for path in paths {
-        // SAFETY: loading NVRTC runs its initialisation, which it is made for.
+        // SAFETY: loading NVRTC runs its initialisers, as in any program that uses it.
         if let Ok(library) = unsafe { libloading::Library::new(&path) } {
             return Ok((library, path));
         }
     }
     Err(match named {
-        Some(path) => format!("{LIBRARY} names {}, which cannot be loaded", path.display()),
+        Some(path) => format!("{LIBRARY_ENV} names {}, which cannot be loaded", path.display()),
         None => format!(
-            "there is no NVRTC, CUDA's compiler: install the CUDA toolkit (Debian's package nvidia-cuda-toolkit) or the \
-             Python package nvidia-cuda-nvrtc-cu12, whose libnvrtc.so.12 goes into {LIBRARY} with its path"
+            "no NVRTC (the CUDA compiler library) on this machine: install the CUDA toolkit (Debian's package nvidia-cuda-toolkit) or the \
+             Python package nvidia-cuda-nvrtc-cu12, and set {LIBRARY_ENV} to the path of its libnvrtc.so.12"
         ),
     })
 }
 
-/// The name of an error number (CUDA's nvrtc.h).
-fn name_of(code: c_int) -> String {
+/// The name of an error code (`nvrtc.h`).
+fn error_name(code: c_int) -> String {
     let name = match code {
         1 => "NVRTC_ERROR_OUT_OF_MEMORY",
         2 => "NVRTC_ERROR_PROGRAM_CREATION_FAILURE",
@@ -257,9 +259,9 @@ mod tests {
 
     #[test]
     #[cfg(not(windows))]
-    fn a_compiler_of_the_driver_s_own_version_comes_first() {
-        assert_eq!(names(13), ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]);
-        assert_eq!(names(12), ["libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so", "libnvrtc.so.13"]);
-        assert_eq!(names(14)[0], "libnvrtc.so.13");
+    fn the_driver_s_own_version_of_nvrtc_is_tried_first() {
+        assert_eq!(library_names(13), ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]);
+        assert_eq!(library_names(12), ["libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so", "libnvrtc.so.13"]);
+        assert_eq!(library_names(14)[0], "libnvrtc.so.13");
     }
 }

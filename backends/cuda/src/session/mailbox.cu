@@ -1,17 +1,20 @@
 
-// A launch, as the host posts it: packets `first` to `first + count` of a slot, whose bytes are `words` words from byte
-// `start` of the slot's packets. `given` and `returned` are in the host's memory, `inside` in the device's, where as
-// much is as is given. Where `place` is not 0 the packets are in the device's memory from there on, and there are no words
-// of theirs. `turn` is written last.
+// A launch request as the host posts it (`LaunchRequest` in mailbox.rs): packets `first` to `first
+// + count` of a slot, which are `words` words from byte `start` of the slot's packet section.
+// `given` and `returned` are in host memory, `inside` is the request's copy in device memory. If
+// `place` is not 0, packets are in device memory from there on, and `words` is 0. The host writes
+// `turn`, the lap, last.
 //
-// Packets at `place` were written by a network card, by a copy or by another kernel before the host posted the entry, maybe
-// where a packet lay that this kernel has read before. They are read by plain loads, which a multiprocessor's own cache
-// (L1) may answer. It holds nothing from before: the block's turn was read by `ld.acquire.sys`, or the kernel began after the
-// post, and either lets go of what the cache had; the barrier behind it has that hold for all threads of the block. What a network
-// card has written is in the device's memory, or its L2, when the host posts: it comes in order with what tells the host of
-// it, or the host has had it flushed (`Gpu::flush_remote_writes`). Loads by the path for constants (`ld.global.nc`) are
-// not for such memory: its cache would not be let go of while the kernel stays. Compilers take it for `const ... *__restrict__`
-// parameters of kernels only, which these have none of; nor has the filter's function.
+// Packets at `place` were written by a network card, a copy or another kernel before the host
+// posted the request, maybe over a packet that this kernel has read before. They are read by plain
+// loads, which the multiprocessor's L1 cache may answer. It holds nothing stale: the block has read
+// `turn` by `ld.acquire.sys`, or the kernel began after the post, and both invalidate L1; the
+// barrier that follows extends that to all threads of the block. What a network card has written is
+// in device memory or its L2 when the host posts: it is ordered before what announces it to the
+// host, or the host has flushed it (`Gpu::flush_remote_writes`). Loads through the read-only cache
+// (`ld.global.nc`) must not be used for such memory: that cache is not invalidated while the kernel
+// runs. Compilers emit them only for `const ... *__restrict__` parameters of kernels, of which
+// there are none here; nor has the filter's function any.
 typedef struct {
     uchar *given, *inside, *returned, *place;
     uint first, count, packets, bytes, start, words;
@@ -19,7 +22,7 @@ typedef struct {
 } pc_entry;
 
 #ifdef __CUDACC_RTC__
-// Loads that are made when they are asked for: what the host has written since the kernel began must be seen.
+// Volatile loads: what the host has written since the kernel began must be visible.
 static __device__ __forceinline__ uint pc_load4(const void *at)
 {
     uint value;
@@ -43,15 +46,15 @@ static __device__ __forceinline__ uint4 pc_load16(const void *at)
 }
 #endif
 
-// Brings an entry to where all threads of a block have it, in one read over the bus.
+// Copies a request to shared memory, in one read over the bus.
 static __device__ __forceinline__ void pc_take(pc_entry *to, const pc_entry *posted)
 {
     if (threadIdx.x < sizeof(pc_entry) / 4u) ((uint *)to)[threadIdx.x] = pc_load4((const uint *)posted + threadIdx.x);
     __syncthreads();
 }
 
-// Words of a region, whose first word's number is `start`: as many as may be in parts of 16 bytes, which begin at
-// multiples of that, and those before and behind, fewer than four each.
+// A range of words, from word number `start` on, split into 16-byte parts at multiples of 16 bytes
+// and the fewer than four words before and behind them.
 typedef struct { uint start, before, parts, behind; } pc_extent;
 
 static __device__ __forceinline__ pc_extent pc_extent_of(uint start, uint words)
@@ -65,7 +68,7 @@ static __device__ __forceinline__ pc_extent pc_extent_of(uint start, uint words)
     return extent;
 }
 
-// Whether one of the words before and behind is this thread's, and which.
+// Whether a word before or behind the 16-byte parts belongs to this thread, and which.
 static __device__ __forceinline__ bool pc_is_edge(pc_extent extent, uint *word)
 {
     uint i = threadIdx.x;
@@ -78,16 +81,17 @@ static __device__ __forceinline__ uint pc_part(pc_extent extent, uint index)
     return extent.start + extent.before + 4u * index;
 }
 
-// Where the bytes of packet `index` begin, its room included. Packets lie one behind the other.
+// Byte offset of packet `index`, including its headroom, in the packet section. Packets lie one
+// after the other.
 static __device__ __forceinline__ uint pc_start(const pc_entry *entry, uint index)
 {
     if (index >= entry->packets) return entry->bytes;
     return (pc_load4(entry->given + PC_HEAD + 8u * index) - (PC_MOVES ? 128u : 0u)) & ~3u;
 }
 
-// Brings inside what the filter needs of packets `first` to `first + here`, at most as many as there are threads: words
-// `start` to `start + words` of their bytes. The bus is far, so everything that a small batch has is on its way before
-// the first of it is written.
+// Copies what the filter needs of packets `first` to `first + here` from the request to `inside`:
+// at most as many packets as there are threads; their bytes are words `start` to `start + words`.
+// To hide the latency of the bus, all loads of a small batch are issued before the first store.
 static __device__ __forceinline__ void pc_bring(const pc_entry *entry, uint first, uint here, uint start, uint words)
 {
     pc_given at = pc_given_of(entry->packets);
@@ -130,7 +134,7 @@ static __device__ __forceinline__ void pc_bring(const pc_entry *entry, uint firs
     }
 }
 
-// Takes words back to the host's memory.
+// Copies words to the response in host memory.
 static __device__ __forceinline__ void pc_take_back(uchar *to_bytes, const uchar *from_bytes, uint start, uint words)
 {
     uint *to = (uint *)to_bytes, word;
@@ -143,9 +147,9 @@ static __device__ __forceinline__ void pc_take_back(uchar *to_bytes, const uchar
     }
 }
 
-// Filters packets `first` to `first + here` of an entry, at most as many as the block has threads, all threads together:
-// what the filter needs of them is brought inside, and what it may have changed is taken back. No word is written that
-// belongs to other packets.
+// Filters packets `first` to `first + here` of a request, at most as many as the block has threads,
+// with all threads of the block: copies what the filter needs to `inside`, filters, and copies what
+// it may have changed to the response. Writes no word that belongs to other packets.
 static __device__ __forceinline__ void pc_filter_chunk(const pc_entry *entry, const pc_maps &maps, uint first, uint here)
 {
     pc_given at = pc_given_of(entry->packets);
@@ -153,7 +157,7 @@ static __device__ __forceinline__ void pc_filter_chunk(const pc_entry *entry, co
     uchar *inside = entry->inside, *returned = entry->returned;
     uint start = entry->start / 4u, words = entry->words;
     if (PC_SEES && !entry->place && here < entry->count) {
-        // Where the parts of an entry begin is for the descriptors to say.
+        // The range of a part of a request follows from the descriptors.
         uint from = pc_start(entry, first), to = pc_start(entry, first + here);
         start = from / 4u;
         words = (to - from) / 4u;

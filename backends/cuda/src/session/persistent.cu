@@ -1,16 +1,16 @@
 
-// A kernel that stays: each block answers every entry whose number is its own modulo the number of blocks, in order,
-// so no block ever waits for another. It ends by itself when it has been there for `life` nanoseconds, or for as many
-// cycles as no clock makes in less time, whatever the host does or has ceased to do; the host starts it anew when there is
-// work.
+// The persistent kernel. Each block answers the requests whose number modulo the number of blocks
+// is its own, in order, so no block waits for another. The kernel exits by itself after `life`
+// nanoseconds, or after as many clock cycles as no GPU makes in less time, whatever the host does
+// or has ceased to do; the host launches it again when there is work.
 typedef struct {
-    // In the host's memory. An entry's turn is counted from 1. `stop` is PC_LEAVE for an end between two entries, and
-    // PC_ABANDON for one as soon as may be.
+    // In host memory. Laps count from 1. `stop` is PC_LEAVE to exit between two requests, and
+    // PC_ABANDON to exit as soon as possible.
     const pc_entry *entries;
     uint *answers;
     const uint *stop;
     uint *left;
-    // In the device's memory: how many entries each block has answered, and the start that is ending.
+    // In device memory: requests answered by each block, and the launch whose blocks are leaving.
     ulonglong *served;
     uint *leaving;
     ulonglong life;
@@ -21,7 +21,7 @@ typedef struct {
 #define PC_ABANDON 2u
 
 #ifdef __CUDACC_RTC__
-// Acquire and release across the bus: what the other side wrote before is seen, what was written here before is.
+// Acquire and release at system scope, to synchronise with the host.
 static __device__ __forceinline__ uint pc_acquire(const uint *at)
 {
     uint value;
@@ -47,18 +47,19 @@ static __device__ __forceinline__ ulonglong pc_cycles(void)
 }
 #endif
 
-// No GPU has a clock of more gigahertz.
+// Upper bound on the clock rate of any GPU, in GHz.
 #define PC_FASTEST 4u
 
-// When a kernel began, by a clock that some have stand still, and by one that counts whatever is in the way.
+// When the kernel began, by the global timer, which stands still on some GPUs, and by the cycle
+// counter, which never does.
 typedef struct { ulonglong now, cycles; } pc_began;
 
-// Waits for an entry's turn; whether it has come, or the kernel is to end.
+// Waits for a request's lap; returns false if the kernel is to exit instead.
 static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint *at, uint turn, pc_began began)
 {
     for (uint round = 0u;; round++) {
         if (round % 16u == 0u) {
-            // One that leaves takes the others with it: the kernel ends when its last block does.
+            // If one block leaves, all do: the launch only ends with its last block.
             if (*(const volatile uint *)ring->leaving == ring->start || *(const volatile uint *)ring->stop) return false;
             if (pc_now() - began.now > ring->life || pc_cycles() - began.cycles > PC_FASTEST * ring->life) return false;
             if (round > 4096u) __nanosleep(500u);
@@ -67,13 +68,13 @@ static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint 
     }
 }
 
-// One block on a multiprocessor is enough, as for `pc_waitvalue`: with registers for more of them (ptxas 12.9, sm_90) some
-// would be spilled.
+// Bounded to one block on a multiprocessor, as is `pc_waitvalue`: with registers for more, ptxas
+// 12.9 spills on sm_90.
 extern "C" __global__ void __launch_bounds__(256, 1) pc_persistent(pc_ring ring, pc_maps maps)
 {
     __shared__ uint come, abandoned;
     __shared__ pc_entry entry;
-    // Nothing, once, when it is loaded.
+    // The launch at load time has no arguments and does nothing.
     if (!ring.entries) return;
     pc_began began = {pc_now(), pc_cycles()};
     ulonglong served = ring.served[blockIdx.x];
@@ -86,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) pc_persistent(pc_ring ring,
         pc_take(&entry, ring.entries + index);
         for (uint done = 0u; done < entry.count; done += blockDim.x) {
             if (done) {
-                // Filters that take long are told to stop between two rounds; nobody looks at what they leave. One
-                // thread asks, so that all of them hear the same, and go on to the same barrier.
+                // Slow filters are told to stop between two chunks, and their response is ignored.
+                // One thread reads the flag for all, so that all of them reach the same barrier.
                 if (threadIdx.x == 0u) abandoned = *(const volatile uint *)ring.stop == PC_ABANDON;
                 __syncthreads();
                 if (abandoned) break;
@@ -95,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) pc_persistent(pc_ring ring,
             uint rest = entry.count - done;
             pc_filter_chunk(&entry, maps, entry.first + done, rest < blockDim.x ? rest : blockDim.x);
         }
-        // What all threads have written comes before the barrier, and so before the release.
+        // The barrier orders the stores of all threads before the release.
         __syncthreads();
         if (threadIdx.x == 0u) pc_release(ring.answers + index, turn);
     }
