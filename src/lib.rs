@@ -50,8 +50,6 @@
 //! Without any, the interpreter and the device that does nothing remain.
 
 pub mod auto;
-#[path = "../report/src/lib.rs"]
-pub mod bench;
 pub mod control;
 pub mod devices;
 pub mod expression;
@@ -61,8 +59,6 @@ pub mod maglev;
 pub mod map_file;
 pub mod pipeline;
 pub mod routes;
-#[path = "../conformance/src/lib.rs"]
-pub mod selftest;
 
 pub use portcullis_c_writer as c_writer;
 /// Front ends: from a filter's text or object to a [`program::Program`].

@@ -1,4 +1,4 @@
-//! Each refusal: the text, the place, and the words that name it. Places are counted by hand.
+//! Programs that the verifier rejects: text, place of the error, and part of its message.
 
 use portcullis_core::diagnostics::{Diagnostics, Source};
 use portcullis_core::program::{Program, ProgramOptions};
@@ -7,9 +7,9 @@ fn compile(text: &str) -> Result<Program, Diagnostics> {
     crate::compile(&Source::new("f", text), &ProgramOptions::default())
 }
 
-/// Expects `text` to be refused, with an error at `text_range` (line:column; `-` for none) whose message
-/// holds `words`.
-fn refused(text: &str, text_range: &str, words: &str) {
+/// Asserts that `text` is rejected with an error at `text_range` (line:column; `-` for none) whose
+/// message contains `words`.
+fn assert_rejected(text: &str, text_range: &str, words: &str) {
     let Err(errors) = compile(text) else { panic!("accepted: {text}") };
     let lines = errors.to_string();
     let expected = if text_range == "-" { "f: ".to_owned() } else { format!("f:{text_range}: ") };
@@ -19,40 +19,40 @@ fn refused(text: &str, text_range: &str, words: &str) {
     );
 }
 
-/// A filter with `body` in front of its return, and `declarations` on the lines below it. The body
-/// begins at line 2, column 1.
+/// A filter with `body` before its return, starting at line 2, column 1, and `declarations` after
+/// the filter.
 fn with(body: &str, declarations: &str) -> String {
     format!("fn xdp_filter(pkt: u32) -> u32 {{\n{body}\nreturn XDP_PASS;\n}}\n{declarations}")
 }
 
-/// Expects a filter with these statements to be refused.
-fn body_refused(body: &str, text_range: &str, words: &str) {
-    refused(&with(body, ""), text_range, words);
+/// Asserts that a filter with these statements is rejected.
+fn assert_body_rejected(body: &str, text_range: &str, words: &str) {
+    assert_rejected(&with(body, ""), text_range, words);
 }
 
-fn accepted(text: &str) {
+fn assert_accepted(text: &str) {
     if let Err(errors) = compile(text) {
         panic!("{text}\n{}", errors.render());
     }
 }
 
 #[test]
-fn the_filter_has_its_signature() {
-    refused("", "-", "no function `xdp_filter`");
-    refused("fn f() {}", "-", "no function `xdp_filter`");
-    refused("const xdp_filter = 1;", "1:7", "no function `xdp_filter`");
+fn filter_signature_is_checked() {
+    assert_rejected("", "-", "no function `xdp_filter`");
+    assert_rejected("fn f() {}", "-", "no function `xdp_filter`");
+    assert_rejected("const xdp_filter = 1;", "1:7", "no function `xdp_filter`");
     for signature in
         ["() -> u32", "(a: i32) -> u32", "(a: u32, b: u32) -> u32", "(a: u32) -> i32", "(a: vec2<u32>) -> u32"]
     {
         let value = if signature.ends_with("i32") { "1i" } else { "1u" };
-        refused(&format!("\n  fn xdp_filter{signature} {{ return {value}; }}"), "2:6", "wrong signature");
+        assert_rejected(&format!("\n  fn xdp_filter{signature} {{ return {value}; }}"), "2:6", "wrong signature");
     }
-    refused("fn xdp_filter(a: u32) { }", "1:4", "wrong signature");
-    refused("@compute @workgroup_size(1) fn xdp_filter() { return; }", "1:32", "entry point");
+    assert_rejected("fn xdp_filter(a: u32) { }", "1:4", "wrong signature");
+    assert_rejected("@compute @workgroup_size(1) fn xdp_filter() { return; }", "1:32", "entry point");
 }
 
 #[test]
-fn the_packet_is_opaque() {
+fn packet_handle_is_opaque() {
     for (body, text_range) in [
         ("let a = pkt + 1u;", "2:9"),
         ("if pkt == 0u { return 1u; }", "2:4"),
@@ -71,32 +71,36 @@ fn the_packet_is_opaque() {
         ("let a = ~pkt;", "2:9"),
         ("let a = -i32(pkt);", "2:10"),
     ] {
-        body_refused(body, text_range, "only be handed on");
+        assert_body_rejected(body, text_range, "only be handed on");
     }
-    accepted(&with("let p = pkt; let a = load_u8(p, 0u); _ = pkt;", ""));
+    assert_accepted(&with("let p = pkt; let a = load_u8(p, 0u); _ = pkt;", ""));
 }
 
 #[test]
-fn the_packet_goes_through_helpers_and_nothing_else_does() {
+fn only_the_packet_can_be_passed_as_packet() {
     let helper = "fn help(n: u32, p: u32) -> u32 { return load_u8(p, n); }";
-    accepted(&with("let a = help(1u, pkt);", helper));
-    refused(&with("let a = help(pkt, 1u);", helper), "2:19", "argument 2 of `help` has to be the packet");
-    refused(&with("let a = help(pkt, 1u);", helper), "5:41", "handed on");
-    refused(&with("let a = load_u8(0u, 0u);", ""), "2:17", "argument 1 of `load_u8` has to be the packet");
-    refused(&with("let a = pkt_len(load_u8(pkt, 0u));", ""), "2:17", "has to be the packet");
-    refused(&with("let a = help(1u, pkt);", "fn help(n: u32, p: u32) -> u32 { return p + n; }"), "5:41", "handed on");
-    // Opaque two helpers down, though the one between does nothing else with it.
+    assert_accepted(&with("let a = help(1u, pkt);", helper));
+    assert_rejected(&with("let a = help(pkt, 1u);", helper), "2:19", "argument 2 of `help` has to be the packet");
+    assert_rejected(&with("let a = help(pkt, 1u);", helper), "5:41", "handed on");
+    assert_rejected(&with("let a = load_u8(0u, 0u);", ""), "2:17", "argument 1 of `load_u8` has to be the packet");
+    assert_rejected(&with("let a = pkt_len(load_u8(pkt, 0u));", ""), "2:17", "has to be the packet");
+    assert_rejected(
+        &with("let a = help(1u, pkt);", "fn help(n: u32, p: u32) -> u32 { return p + n; }"),
+        "5:41",
+        "handed on",
+    );
+    // The packet is opaque through two levels of helpers.
     let two = "fn outer(p: u32) -> u32 { return inner(p); }\nfn inner(q: u32) -> u32 { return q ^ 1u; }";
-    refused(&with("let a = outer(pkt);", two), "6:34", "handed on");
-    // A helper that is never called is held to the same rules.
-    refused(&with("", "fn unused(p: u32) -> u32 { return load_u8(p, p); }"), "5:35", "handed on");
-    // The same parameter as a number in one call and the packet in the next.
+    assert_rejected(&with("let a = outer(pkt);", two), "6:34", "handed on");
+    // Helpers that are never called follow the same rules.
+    assert_rejected(&with("", "fn unused(p: u32) -> u32 { return load_u8(p, p); }"), "5:35", "handed on");
+    // The parameter is a number in one call and the packet in the other.
     let either = "fn either(p: u32) -> u32 { return p; }";
-    refused(&with("let a = either(1u); let b = either(pkt);", either), "5:28", "handed on");
+    assert_rejected(&with("let a = either(1u); let b = either(pkt);", either), "5:28", "handed on");
 }
 
 #[test]
-fn what_concerns_other_invocations_is_refused() {
+fn cross_invocation_operations_are_rejected() {
     for (body, text_range, words) in [
         ("workgroupBarrier();", "2:1", "barriers"),
         ("storageBarrier();", "2:1", "barriers"),
@@ -108,12 +112,12 @@ fn what_concerns_other_invocations_is_refused() {
         ("let a = quadSwapX(1u);", "2:9", "subgroup operations"),
         ("discard;", "2:1", "`discard`"),
     ] {
-        body_refused(body, text_range, words);
+        assert_body_rejected(body, text_range, words);
     }
 }
 
 #[test]
-fn resources_are_refused() {
+fn resources_and_entry_points_are_rejected() {
     for (declaration, text_range, words) in [
         ("@group(0) @binding(3) var<storage, read_write> b: array<u32>;", "5:48", "resources"),
         ("@group(2) @binding(0) var<uniform> b: vec4<u32>;", "5:36", "resources"),
@@ -128,37 +132,37 @@ fn resources_are_refused() {
         ("fn f(p: ptr<workgroup, u32>) {}", "5:4", "its own variables"),
         ("fn f(p: ptr<storage, u32>) {}", "5:4", "its own variables"),
     ] {
-        refused(&with("", declaration), text_range, words);
+        assert_rejected(&with("", declaration), text_range, words);
     }
-    body_refused("let n = arrayLength(&b);", "2:22", "no definition in scope");
+    assert_body_rejected("let n = arrayLength(&b);", "2:22", "no definition in scope");
 }
 
 #[test]
-fn types_that_no_device_has_to_know_are_refused() {
-    refused(&format!("enable f16;\n{}", with("", "")), "1:8", "f16");
-    refused(&with("let a = 1.0lf;", ""), "2:9", "no f64");
-    refused(&with("let a = f64(pkt_len(pkt));", ""), "2:9", "no f64");
-    refused(&with("var a: f64;", ""), "2:1", "no f64");
-    accepted(&with("var a: i64 = 1li; var b: u64 = 2lu; b = b * 3lu; var c = 1.5f;", ""));
+fn optional_types_are_rejected() {
+    assert_rejected(&format!("enable f16;\n{}", with("", "")), "1:8", "f16");
+    assert_rejected(&with("let a = 1.0lf;", ""), "2:9", "no f64");
+    assert_rejected(&with("let a = f64(pkt_len(pkt));", ""), "2:9", "no f64");
+    assert_rejected(&with("var a: f64;", ""), "2:1", "no f64");
+    assert_accepted(&with("var a: i64 = 1li; var b: u64 = 2lu; b = b * 3lu; var c = 1.5f;", ""));
 }
 
 #[test]
-fn memory_is_limited() {
-    accepted(&with("var a: array<u32, 4096>; a[1] = 1u;", ""));
-    body_refused("var a: array<u32, 4097>; a[1] = 1u;", "1:4", "16388 bytes");
-    accepted(&with("var a: array<u32, 4095>; a[1] = 1u;", "var<private> b: u32;"));
-    refused(&with("var a: array<u32, 4095>; a[1] = 1u;", "var<private> b: vec2<u32>;"), "1:4", "16388 bytes");
-    // The deepest chain of calls counts, not the sum of all.
+fn private_memory_is_limited() {
+    assert_accepted(&with("var a: array<u32, 4096>; a[1] = 1u;", ""));
+    assert_body_rejected("var a: array<u32, 4097>; a[1] = 1u;", "1:4", "16388 bytes");
+    assert_accepted(&with("var a: array<u32, 4095>; a[1] = 1u;", "var<private> b: u32;"));
+    assert_rejected(&with("var a: array<u32, 4095>; a[1] = 1u;", "var<private> b: vec2<u32>;"), "1:4", "16388 bytes");
+    // Only the deepest call chain counts, not the sum of all functions.
     let two = "fn f() { var a: array<u32, 3000>; a[1] = 1u; }\nfn g() { var a: array<u32, 3000>; a[1] = 1u; }";
-    accepted(&with("f(); g();", two));
+    assert_accepted(&with("f(); g();", two));
     let nested = "fn f() { var a: array<u32, 3000>; a[1] = 1u; g(); }\nfn g() { var a: array<u32, 3000>; a[1] = 1u; }";
-    refused(&with("f();", nested), "1:4", "24000 bytes");
-    body_refused("let a = array<u32, 5000>();", "2:9", "20000 bytes is too large");
-    // Constants that are indexed dynamically take private memory on most devices.
+    assert_rejected(&with("f();", nested), "1:4", "24000 bytes");
+    assert_body_rejected("let a = array<u32, 5000>();", "2:9", "20000 bytes is too large");
+    // Most devices place dynamically indexed constants in private memory.
     let table = |n: u32| format!("const t{n} = array<u32, 3000>();");
     let use_of = |n: u32| format!("let a{n} = t{n}[load_u8(pkt, 0u)];");
-    accepted(&with(&(use_of(1) + "let b = t1[load_u8(pkt, 1u)];"), &table(1)));
-    refused(&with(&(use_of(1) + &use_of(2)), &(table(1) + &table(2))), "1:4", "24000 bytes");
+    assert_accepted(&with(&(use_of(1) + "let b = t1[load_u8(pkt, 1u)];"), &table(1)));
+    assert_rejected(&with(&(use_of(1) + &use_of(2)), &(table(1) + &table(2))), "1:4", "24000 bytes");
 }
 
 #[test]
@@ -168,31 +172,31 @@ fn statements_are_counted_after_inlining() {
         let functions = (1..=n).map(|i| format!("fn f{i}() {{ f{}(); f{}(); }}\n", i - 1, i - 1));
         format!("fn f0() {{}}\n{}", functions.collect::<String>())
     };
-    accepted(&with("f13();", &tower(13)));
-    refused(&with("f15();", &tower(15)), "1:4", "at most 65536");
-    refused(&with("f60();", &tower(60)), "1:4", "at most 65536");
+    assert_accepted(&with("f13();", &tower(13)));
+    assert_rejected(&with("f15();", &tower(15)), "1:4", "at most 65536");
+    assert_rejected(&with("f60();", &tower(60)), "1:4", "at most 65536");
     let expressions = format!("var x = 1u; x = {};", vec!["x"; 250].join("+"));
     let tower = tower(11).replace("fn f0() {}", &format!("fn f0() {{ {expressions} }}"));
-    refused(&with("f11();", &tower), "1:4", "expressions");
+    assert_rejected(&with("f11();", &tower), "1:4", "expressions");
 }
 
 #[test]
-fn types_nest_and_parameters_count_as_wgsl_says() {
+fn nesting_and_parameter_limits_match_wgsl() {
     let nest = |depth: u32| {
         let structs = (1..depth).map(|i| format!("struct S{i} {{ a: S{} }}\n", i - 1));
         format!("struct S0 {{ a: u32 }}\n{}", structs.collect::<String>())
     };
-    // S(n) is n + 2 deep, the u32 included.
-    accepted(&with("", &nest(14)));
-    refused(&with("", &nest(15)), "19:8", "15 deep");
+    // S(n) nests n + 2 levels, the u32 included.
+    assert_accepted(&with("", &nest(14)));
+    assert_rejected(&with("", &nest(15)), "19:8", "15 deep");
     let function =
         |n: u32| format!("fn f({}) {{}}", (0..n).map(|i| format!("a{i}: u32")).collect::<Vec<_>>().join(","));
-    accepted(&with("", &function(255)));
-    refused(&with("", &function(256)), "5:4", "255 parameters");
+    assert_accepted(&with("", &function(255)));
+    assert_rejected(&with("", &function(256)), "5:4", "255 parameters");
 }
 
 #[test]
-fn what_nagas_validator_refuses_is_said_in_wgsl() {
+fn validator_errors_are_phrased_in_wgsl() {
     for (body, text_range, words) in [
         ("return 1i;", "2:8", "returned is `i32`, declared is `u32`"),
         ("let a: u32 = true;", "2:5", "expected to be `u32`, but got `bool`"),
@@ -205,16 +209,20 @@ fn what_nagas_validator_refuses_is_said_in_wgsl() {
         ("switch pkt_len(pkt) { case 1 {} }", "2:1", "missing a `default` case"),
         ("break;", "2:1", "outside of a `loop`"),
     ] {
-        refused(&with(body, "struct S { a: u32 }"), text_range, words);
+        assert_rejected(&with(body, "struct S { a: u32 }"), text_range, words);
     }
-    refused("fn xdp_filter(pkt: u32) -> u32 { if pkt_len(pkt) > 1 { return 1u; } }", "1:4", "without returning");
-    refused(&with("f();", "fn f() { f(); }"), "5:4", "recurs");
+    assert_rejected(
+        "fn xdp_filter(pkt: u32) -> u32 { if pkt_len(pkt) > 1 { return 1u; } }",
+        "1:4",
+        "without returning",
+    );
+    assert_rejected(&with("f();", "fn f() { f(); }"), "5:4", "recurs");
 }
 
 #[test]
-fn several_errors_are_told_at_once() {
+fn several_errors_are_reported_at_once() {
     let errors = compile(&with("let a = pkt + 1u;\nlet b = pkt * 2u;\nworkgroupBarrier();", "")).unwrap_err();
-    // Barriers are found before the packet's uses: another stage.
+    // An earlier stage finds barriers before it looks at the uses of the packet.
     assert_eq!(errors.errors.len(), 1);
     let errors = compile(&with("let a = pkt + 1u;\nlet b = pkt * 2u;", "")).unwrap_err();
     assert_eq!(errors.to_string().lines().count(), 2);
@@ -225,23 +233,23 @@ fn several_errors_are_told_at_once() {
 }
 
 #[test]
-fn sign_is_for_signed_numbers() {
+fn sign_rejects_unsigned_numbers() {
     let declarations = "fn n() -> u32 { return 7u; }";
     for body in ["let a = sign(n());", "let a = sign(vec2<u32>(n(), 1u));"] {
-        refused(&with(body, declarations), "2:9", "`sign` takes no unsigned numbers");
+        assert_rejected(&with(body, declarations), "2:9", "`sign` takes no unsigned numbers");
     }
-    accepted(&with("let a = sign(i32(n())); let b = sign(f32(n()));", declarations));
+    assert_accepted(&with("let a = sign(i32(n())); let b = sign(f32(n()));", declarations));
 }
 
 #[test]
-fn flows_have_their_signature_and_only_look() {
+fn flow_functions_are_pure_and_typed() {
     let with = |flow: &str| {
         format!(
             "//! map m: hash key=1 value=1 entries=9\nfn xdp_filter(pkt: u32) -> u32 {{ return XDP_PASS; }}\n{flow}"
         )
     };
-    accepted(&with("fn xdp_flow(pkt: u32) -> u32 { return load_be32(pkt, 26u) + pkt_port(pkt); }"));
-    accepted(&with("fn xdp_flow(p: u32) -> u32 { return f(p); }\nfn f(p: u32) -> u32 { return pkt_len(p); }"));
+    assert_accepted(&with("fn xdp_flow(pkt: u32) -> u32 { return load_be32(pkt, 26u) + pkt_port(pkt); }"));
+    assert_accepted(&with("fn xdp_flow(p: u32) -> u32 { return f(p); }\nfn f(p: u32) -> u32 { return pkt_len(p); }"));
     for signature in ["() -> u32", "(pkt: u32)", "(pkt: u32) -> i32", "(pkt: u32, n: u32) -> u32"] {
         let value = if signature.ends_with("i32") {
             "return 1i;"
@@ -250,7 +258,11 @@ fn flows_have_their_signature_and_only_look() {
         } else {
             ""
         };
-        refused(&with(&format!("fn xdp_flow{signature} {{ {value} }}")), "3:4", "`xdp_flow` has the wrong signature");
+        assert_rejected(
+            &with(&format!("fn xdp_flow{signature} {{ {value} }}")),
+            "3:4",
+            "`xdp_flow` has the wrong signature",
+        );
     }
     for (body, words) in [
         ("store_u8(pkt, 0u, 1u);", "changes no packet"),
@@ -259,21 +271,25 @@ fn flows_have_their_signature_and_only_look() {
         ("m_find(1u);", "has no maps"),
     ] {
         let body = body.replace("adjust_head", "_ = adjust_head").replace("m_", "_ = m_");
-        refused(&with(&format!("fn xdp_flow(pkt: u32) -> u32 {{\n{body}\nreturn 1u; }}")), &place_of(&body), words);
+        assert_rejected(
+            &with(&format!("fn xdp_flow(pkt: u32) -> u32 {{\n{body}\nreturn 1u; }}")),
+            &call_place(&body),
+            words,
+        );
         let helper = format!(
             "fn xdp_flow(pkt: u32) -> u32 {{ return f(pkt); }} fn f(pkt: u32) -> u32 {{\n{body}\nreturn 1u; }}"
         );
-        refused(&with(&helper), &place_of(&body), words);
-        // The same helper is good for the filter.
-        accepted(&with(&helper.replace("xdp_flow", "other")));
+        assert_rejected(&with(&helper), &call_place(&body), words);
+        // The filter may use the same helper.
+        assert_accepted(&with(&helper.replace("xdp_flow", "other")));
     }
-    refused(&with("fn xdp_flow(pkt: u32) -> u32 {\nreturn pkt; }"), "4:1", "may only be handed on");
+    assert_rejected(&with("fn xdp_flow(pkt: u32) -> u32 {\nreturn pkt; }"), "4:1", "may only be handed on");
     let asks = "fn xdp_flow(pkt: u32) -> u32 { return 1u; }\nfn f(pkt: u32) -> u32 {\nreturn xdp_flow(pkt); }";
-    refused(&with(asks), "5:8", "not for the filter to ask");
+    assert_rejected(&with(asks), "5:8", "not for the filter to ask");
 }
 
-/// Where naga says that a call in the fourth line is: at its name, or at the statement.
-fn place_of(body: &str) -> String {
+/// Place that naga reports for a call in the fourth line: its name, or the statement.
+fn call_place(body: &str) -> String {
     let column = if body.starts_with("_ = ") { 5 } else { 1 };
     format!("4:{column}")
 }
