@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
 use portcullis_core::device::{Completion, Device, DeviceError, Imported, LoadOptions, Session, SubmitError};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::{MapFull, MapHandle, OpenError, Prefix, UpdateError, Words};
 use portcullis_core::packet::{Batch, Span, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 fn program(kind: &str) -> Arc<Program> {
     let text = "

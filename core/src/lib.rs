@@ -10,14 +10,16 @@
 pub mod device;
 pub mod diagnostics;
 pub mod interp;
-mod ir;
-pub mod lang;
+pub mod ir;
 pub mod map;
 pub mod packet;
 pub mod program;
 mod reason;
+pub mod routes;
 pub mod spelling;
-mod stack;
+pub mod stack;
+#[cfg(test)]
+mod testing;
 
 /// The intermediate representation that front ends make and backends take.
 pub use naga;

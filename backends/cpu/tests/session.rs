@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 fn program(text: &str) -> Arc<Program> {
     let options = ProgramOptions::default();
@@ -150,7 +151,7 @@ fn variables_of_helpers_share_their_memory() {
     let done = session.run(Batch::from_packets(&[[7u8, 7], [7, 8]]).unwrap()).unwrap();
     assert_eq!(done.verdicts.get(0), Verdict::Redirect((0..300).sum()));
     assert_eq!(done.verdicts.get(1), Verdict::Redirect(0));
-    let form = portcullis_cpu::clif(&program(&text)).unwrap();
+    let form = portcullis_cpu::render_clif(&program(&text)).unwrap();
     assert!(form.contains("explicit_slot 4000"), "{}", form.lines().take(5).collect::<String>());
 }
 
@@ -167,13 +168,13 @@ fn what_would_keep_the_compiler_busy_for_minutes_is_refused() {
 
 #[test]
 fn the_intermediate_form_can_be_looked_at() {
-    let text = portcullis_cpu::clif(&program(ECHO)).unwrap();
+    let text = portcullis_cpu::render_clif(&program(ECHO)).unwrap();
     assert!(text.starts_with("; branch-free\nfunction u0:0(i64, i64, i64)"), "{text}");
 }
 
 /// Whether the filter's two styles of code are two indeed; the branching one's text.
 fn branching_form(text: &str) -> Option<String> {
-    let form = portcullis_cpu::clif(&program(text)).unwrap();
+    let form = portcullis_cpu::render_clif(&program(text)).unwrap();
     let (_, branching) = form.split_once("; branching\n")?;
     Some(branching.split("\n; ").next().unwrap_or(branching).to_owned())
 }

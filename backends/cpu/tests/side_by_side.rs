@@ -6,11 +6,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
+use portcullis_wgsl as wgsl;
 
 /// Packets in an arena, with metadata, and room around them.
 fn batch(packets: &[Vec<u8>]) -> Batch {
@@ -75,7 +76,7 @@ fn stock_filters_give_what_the_interpreter_gives() {
 #[test]
 fn most_filters_have_such_code() {
     let has = |text: &str| {
-        let form = portcullis_cpu::clif(&program(text)).unwrap();
+        let form = portcullis_cpu::render_clif(&program(text)).unwrap();
         (form.contains("; speculative vector\n"), form.contains("; vector\n"))
     };
     let stock =

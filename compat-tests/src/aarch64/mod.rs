@@ -15,7 +15,7 @@ use portcullis_core::device::{
 };
 use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END, RESIZE_ROOM};
 use portcullis_core::program::Program;
-use portcullis_cpu::cross::{ContextPointers, MachineCode, machine_code};
+use portcullis_cpu::cross::{ContextPointers, MachineCode, compile_machine_code};
 use portcullis_cpu::vector::interp::{Outcome, Packet};
 use portcullis_cpu::{Processor, Style};
 
@@ -58,7 +58,7 @@ impl Device for Aarch64 {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let code = machine_code(program, self.style, Processor::Aarch64)?;
+        let code = compile_machine_code(program, self.style, Processor::Aarch64)?;
         let failed =
             |error: io::Error| DeviceError::Failed { device: ID.into(), reason: format!("{COMMAND}: {error}") };
         let emulated = Emulated::new(code, program).map_err(failed)?;

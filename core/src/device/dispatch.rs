@@ -210,10 +210,11 @@ impl<S: Session> Session for InlineSession<S> {
 mod tests {
     use super::*;
     use crate::device::noop::NoopDevice;
+    use crate::diagnostics::Source;
     use crate::interp::InterpDevice;
-    use crate::lang::{Source, wgsl};
     use crate::map::layout::HEADER_WORDS;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     #[test]
     fn names_parse_to_the_method_that_prints_them() {

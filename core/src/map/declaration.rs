@@ -12,7 +12,8 @@ use super::fields::{self, Field};
 use super::layout::{Layout, MAX_WORDS};
 use super::lpm::TrieLayout;
 use super::typed::TypeInfo;
-use crate::lang::{Diagnostic, FILTER_FUNCTION, prelude};
+use crate::diagnostics::Diagnostic;
+use crate::program::{FILTER_FUNCTION, prelude};
 use crate::spelling::nearest;
 
 /// Maps that a filter may declare: as many as Linux' verifier takes of a program (`MAX_USED_MAPS`).
@@ -107,7 +108,7 @@ pub struct Declaration {
     pub typed: Option<Arc<TypeInfo>>,
     /// What is said of its entries besides, of a map by number.
     pub annotations: Option<Arc<Annotations>>,
-    /// Whether it is a ring of records, which whoever reads events takes out of it ([`crate::lang::xdp::events`]): what is in
+    /// Whether it is a ring of records, which whoever reads events takes out of it ([`portcullis_xdp::events`]): what is in
     /// its entries means nothing to anybody else.
     pub is_ring: bool,
 }
@@ -184,14 +185,14 @@ pub fn declarations(text: &str, comments: CommentSyntax) -> Result<Vec<Declarati
 }
 
 /// A declaration of a map of this kind, for whoever wants to see what it brings.
-pub(crate) fn example_declaration(kind: MapKind, number: u32) -> String {
+pub fn example_declaration(kind: MapKind, number: u32) -> String {
     let size = |name: &str, range: Option<RangeInclusive<u32>>| range.map(|_| format!(" {name}=4")).unwrap_or_default();
     let (key, value) = (size("key", kind.keys()), size("value", kind.values()));
     format!("//! map example{number}: {kind}{key}{value} entries=1\n")
 }
 
 /// The lines that are nothing but a comment which begins with `//! map`, from there to their ends.
-pub(crate) fn map_directives(text: &str, comments: CommentSyntax) -> Vec<Range<usize>> {
+pub fn map_directives(text: &str, comments: CommentSyntax) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let (mut at, mut fresh) = (0, true);
     while let Some(first) = text[at..].chars().next() {
@@ -374,7 +375,7 @@ fn check_name(text: &str, place: Range<usize>) -> Result<(), Diagnostic> {
 }
 
 /// What of the prelude's own begins as the names of this map's functions would.
-pub(crate) fn reserved_name_conflict(name: &str) -> Option<&'static str> {
+pub fn reserved_name_conflict(name: &str) -> Option<&'static str> {
     let begins = |known: &str| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
     let all = prelude::FUNCTIONS.iter().map(|(known, _)| *known).chain([FILTER_FUNCTION, "map", "pc", "XDP"]);
     all.into_iter().find(|known| begins(known))

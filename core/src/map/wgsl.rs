@@ -128,7 +128,7 @@ impl AtomicOp {
     }
 
     /// The function's, behind the entry and the word.
-    pub(crate) fn parameters(self) -> &'static [&'static str] {
+    pub fn parameters(self) -> &'static [&'static str] {
         match self {
             AtomicOp::ReplaceBits => &["mask", "bits"],
             AtomicOp::AddBits => &["shift", "mask", "amount"],
@@ -169,7 +169,7 @@ pub fn atomic_functions(name: &str) -> impl Iterator<Item = (String, String)> + 
 }
 
 /// What the names of these functions begin with.
-pub(crate) const ATOMIC_FUNCTION_PREFIX: &str = "pc_do_";
+pub const ATOMIC_FUNCTION_PREFIX: &str = "pc_do_";
 
 /// The name of the function for a change to values of a map of this name.
 pub fn atomic_function_name(name: &str, change: AtomicOp) -> String {

@@ -9,6 +9,7 @@ pub mod passes;
 pub mod prelude;
 mod verifier;
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -25,7 +26,6 @@ pub use verifier::{
 pub use verifier::{child_blocks, for_each_operand};
 
 use crate::diagnostics::{Diagnostics, Source};
-use crate::lang::xdp;
 use crate::map;
 use prelude::Intrinsic;
 
@@ -40,7 +40,7 @@ pub const FLOW_FUNCTION: &str = "xdp_flow";
 pub const DEFAULT_FUEL: u32 = 32_768;
 
 /// What a filter's module may use beyond WGSL's core.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
+pub const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
 
 /// What the host decides about a filter before it is checked.
 #[derive(Debug, Clone)]
@@ -126,7 +126,7 @@ impl NamedFunctions {
 }
 
 /// A filter, checked and analysed; good for any number of devices.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Program {
     source: Source,
     module: Module,
@@ -140,8 +140,14 @@ pub struct Program {
     fuel: u32,
     maps: Vec<map::Declaration>,
     initial: Vec<InitialMapWords>,
-    object: Option<Arc<xdp::ObjectInfo>>,
+    origin: Option<Arc<dyn Any + Send + Sync>>,
     flow: Option<flow::Flow>,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("source", &self.source).field("facts", &self.facts).finish_non_exhaustive()
+    }
 }
 
 /// What a map's memory holds from the beginning, where that is not zeros.
@@ -157,8 +163,8 @@ pub struct InitialMapWords {
 
 impl Program {
     /// The single gate: checks a module that holds a filter and the prelude, sets its parameters,
-    /// and analyses it. Runs on a large stack (see [`crate::lang::run_on_large_stack`]).
-    pub(crate) fn new(
+    /// and analyses it. Runs on a large stack (see [`crate::stack::run_on_large_stack`]).
+    pub fn new(
         source: &Source,
         module: Module,
         maps: Vec<map::Declaration>,
@@ -220,7 +226,7 @@ impl Program {
             fuel: options.fuel,
             maps,
             initial: Vec::new(),
-            object: None,
+            origin: None,
             flow,
         };
         for number in 0..program.maps.len() {
@@ -266,14 +272,15 @@ impl Program {
         &self.internals
     }
 
-    /// The same with parameters that are in the text no longer.
-    pub(crate) fn with_parameters(self, parameters: Vec<Parameter>) -> Program {
+    /// Replaces the parameters, for languages that substitute them before the module is built.
+    pub fn with_parameters(self, parameters: Vec<Parameter>) -> Program {
         Program { parameters, ..self }
     }
 
-    /// The same as it comes from an object, whose maps hold something from the beginning.
-    pub(crate) fn with_object(self, origin: xdp::ObjectInfo, initial: Vec<InitialMapWords>) -> Program {
-        Program { object: Some(Arc::new(origin)), initial, ..self }
+    /// Attaches what the front end knows of the program's origin, which [`Program::origin`] returns
+    /// by its type, and the maps' initial contents.
+    pub fn with_origin<T: Any + Send + Sync>(self, origin: T, initial: Vec<InitialMapWords>) -> Program {
+        Program { origin: Some(Arc::new(origin)), initial, ..self }
     }
 
     /// The same where maps begin with this, over what they hold from the beginning.
@@ -287,9 +294,9 @@ impl Program {
         &self.initial
     }
 
-    /// Where it comes from, if it is a program of an object.
-    pub fn object(&self) -> Option<&xdp::ObjectInfo> {
-        self.object.as_deref()
+    /// Returns what the front end attached with [`Program::with_origin`], if it has this type.
+    pub fn origin<T: Any>(&self) -> Option<&T> {
+        self.origin.as_deref()?.downcast_ref()
     }
 
     /// The filter's parameters (`override`s, or macros) and the values they have, in the order of the text.

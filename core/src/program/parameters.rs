@@ -14,7 +14,7 @@ use naga::{
 };
 
 use super::CAPABILITIES;
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use crate::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// The value of a parameter, of its type.
 #[derive(Debug, Clone, PartialEq)]

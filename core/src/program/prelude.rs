@@ -128,7 +128,7 @@ pub const FUNCTIONS: &[(&str, Intrinsic)] = &[
 
 /// The prelude as naga has it, with the functions of a filter's maps and what else a front end wants behind them, for those
 /// that build a module and have no text of WGSL. Nothing in it has a place: that would be taken for one in the filter's text.
-pub(crate) fn module(maps: &[Declaration], more: &str) -> Module {
+pub fn module(maps: &[Declaration], more: &str) -> Module {
     let text = format!("{TEXT}{}{more}", map::wgsl_text(maps));
     let options = naga::front::wgsl::Options { parse_doc_comments: false, capabilities: CAPABILITIES };
     let mut module = naga::front::wgsl::Frontend::new_with_options(options).parse(&text).expect("the prelude is right");

@@ -1,10 +1,7 @@
 //! Types of C as an object's BTF has them, in a form that is easy to walk: qualifiers and other names are resolved, and whatever
 //! the BTF says, a type is finite, its members lie in it, and writing a value of it down takes bounded work.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError};
-
-use crate::lang::xdp::object::btf::{Btf, Encoding, Kind};
+use std::sync::Arc;
 
 /// Parts of a type at most, elements of arrays counted one by one (those of bytes by sixteen).
 const MAX_PARTS: u64 = 1 << 18;
@@ -16,10 +13,23 @@ const MAX_LETTERS: u64 = 1 << 22;
 const INDEX: u64 = 8;
 
 /// Bytes of a type at most, so that its bits can be numbered.
-const MAX_SIZE: u32 = 1 << 26;
+pub const MAX_SIZE: u32 = 1 << 26;
 
 /// Types in types, at most.
-const MAX_DEPTH: u32 = 32;
+pub const MAX_DEPTH: u32 = 32;
+
+/// How an integer is meant (`BTF_INT_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// Without a sign.
+    Unsigned,
+    /// With one.
+    Signed,
+    /// A character.
+    Char,
+    /// True or false.
+    Bool,
+}
 
 /// A type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,10 +120,26 @@ pub struct CMember {
 }
 
 impl CType {
-    /// A type by its number; `None` where the BTF says nothing that a value could be of.
-    pub fn of(btf: &Btf, ty: u32) -> Option<Arc<CType>> {
-        let mut known = btf.known.lock().unwrap_or_else(PoisonError::into_inner);
-        Types { btf, known: &mut known, open: HashSet::new() }.ty(ty, 0)
+    /// A type of this name, size in bytes and kind. `None` if it is larger than [`MAX_SIZE`], or if
+    /// writing a value of it down would take too many parts, letters or levels.
+    pub fn new(name: String, size: u32, kind: CKind) -> Option<CType> {
+        let weight = match &kind {
+            // Bytes are one part, and many of them.
+            CKind::Array { of, count, .. } => match of.is_byte() {
+                true => Weight::ONE.with(u64::from(*count).div_ceil(16), Weight::ONE, 0),
+                false => Weight::ONE.with((*count).into(), of.weight, INDEX),
+            },
+            CKind::Members(members) | CKind::Section(members) => members
+                .iter()
+                .fold(Weight::ONE, |weight, member| weight.with(1, member.ty.weight, member.name.len() as u64 + 1)),
+            _ => Weight::ONE,
+        };
+        (!weight.is_too_much() && size <= MAX_SIZE).then_some(CType { name, size, kind, weight })
+    }
+
+    /// Whether it is an integer of one byte other than `_Bool`.
+    fn is_byte(&self) -> bool {
+        self.size == 1 && matches!(&self.kind, CKind::Int(encoding) if *encoding != Encoding::Bool)
     }
 
     /// What bytes are where no BTF says it: a number without a sign, where there is one of this size, else the bytes.
@@ -158,7 +184,7 @@ impl CType {
     /// Whether it is an array of bytes, which a row has as one cell.
     pub fn is_bytes(&self) -> bool {
         match &self.kind {
-            CKind::Array { of, .. } => of.size == 1 && matches!(&of.kind, CKind::Int(it) if *it != Encoding::Bool),
+            CKind::Array { of, .. } => of.is_byte(),
             CKind::Opaque => true,
             _ => false,
         }
@@ -180,143 +206,5 @@ impl CMember {
     /// The first bit behind it.
     pub fn end(&self) -> u32 {
         self.bit + if self.bits > 0 { self.bits } else { 8 * self.ty.size }
-    }
-}
-
-struct Types<'a> {
-    btf: &'a Btf,
-    /// Types that are known.
-    known: &'a mut HashMap<u32, Option<Arc<CType>>>,
-    /// Those that are being found out.
-    open: HashSet<u32>,
-}
-
-impl Types<'_> {
-    fn ty(&mut self, number: u32, depth: u32) -> Option<Arc<CType>> {
-        if let Some(known) = self.known.get(&number) {
-            return known.clone();
-        }
-        // What is in itself is nothing.
-        if depth > MAX_DEPTH || !self.open.insert(number) {
-            return None;
-        }
-        let found = self.found(number, depth).map(Arc::new);
-        self.open.remove(&number);
-        // What is nothing here may be something where there is less around it.
-        if found.is_some() || depth == 0 {
-            self.known.insert(number, found.clone());
-        }
-        found
-    }
-
-    fn found(&mut self, number: u32, depth: u32) -> Option<CType> {
-        let (mut name, mut number) = (String::new(), number);
-        // Each step leads to another type, unless they lie.
-        for _ in 0..64 {
-            let ty = self.btf.get(number)?;
-            let (Kind::Alias(to) | Kind::Variable(to)) = ty.kind else { break };
-            // The first other name counts; qualifiers have none.
-            if name.is_empty() && matches!(ty.kind, Kind::Alias(_)) {
-                name = ty.name.clone();
-            }
-            number = to;
-        }
-        let btf = self.btf;
-        let ty = btf.get(number)?;
-        let called = |kind: &str| if ty.name.is_empty() { kind.to_owned() } else { format!("{kind} {}", ty.name) };
-        let (own, size, kind, weight) = match &ty.kind {
-            Kind::Int { size, encoding } => {
-                let network = matches!((name.as_str(), size), ("__be16", 2) | ("__be32", 4) | ("__be64", 8));
-                let kind = match size {
-                    _ if network => CKind::Network,
-                    1 | 2 | 4 | 8 => CKind::Int(*encoding),
-                    0 => return None,
-                    _ => CKind::Opaque,
-                };
-                (ty.name.clone(), *size, kind, Weight::ONE)
-            }
-            Kind::Enum { size: size @ (1 | 2 | 4 | 8), signed, values } => {
-                (called("enum"), *size, CKind::Enum { signed: *signed, values: values.clone() }, Weight::ONE)
-            }
-            Kind::Pointer(to) => (self.pointer(*to), 8, CKind::Pointer, Weight::ONE),
-            Kind::Float(size @ (1 | 2 | 4 | 8 | 16)) => (ty.name.clone(), *size, CKind::Opaque, Weight::ONE),
-            Kind::Array { of, count } => self.array(*of, *count, depth)?,
-            Kind::Struct { size, members } => {
-                let (members, weight) = self.members(*size, members, depth)?;
-                (called("struct"), *size, CKind::Members(members), weight)
-            }
-            Kind::Union { size, members } => {
-                let (members, weight) = self.members(*size, members, depth)?;
-                (called("union"), *size, CKind::Members(members), weight)
-            }
-            _ => return None,
-        };
-        let name = if name.is_empty() { own } else { name };
-        (!weight.is_too_much() && size <= MAX_SIZE).then_some(CType { name, size, kind, weight })
-    }
-
-    fn array(&mut self, of: u32, count: u32, depth: u32) -> Option<(String, u32, CKind, Weight)> {
-        // Only qualifiers may stand before `char`: by another name it is a number.
-        let mut plain = of;
-        for _ in 0..64 {
-            match self.btf.get(plain)? {
-                ty if ty.name.is_empty() => match ty.kind {
-                    Kind::Alias(to) => plain = to,
-                    _ => break,
-                },
-                _ => break,
-            }
-        }
-        let text = self.btf.get(plain).is_some_and(|ty| match ty.kind {
-            Kind::Int { size: 1, encoding } => encoding == Encoding::Char || ty.name == "char",
-            _ => false,
-        });
-        let of = self.ty(of, depth + 1)?;
-        let size = of.size.checked_mul(count)?;
-        // Dimensions are written from the outermost on.
-        let (base, inner) = of
-            .name
-            .split_once('[')
-            .map_or((of.name.as_str(), String::new()), |(base, rest)| (base, format!("[{rest}")));
-        let name = format!("{base}[{count}]{inner}");
-        // Bytes are one part, and many of them.
-        let is_byte = of.size == 1 && matches!(&of.kind, CKind::Int(it) if *it != Encoding::Bool);
-        let weight = match is_byte {
-            true => Weight::ONE.with(u64::from(count).div_ceil(16), Weight::ONE, 0),
-            false => Weight::ONE.with(count.into(), of.weight, INDEX),
-        };
-        let kind = CKind::Array { of, count, text };
-        Some((name, size, kind, weight))
-    }
-
-    fn members(
-        &mut self,
-        size: u32,
-        members: &[crate::lang::xdp::object::btf::Member],
-        depth: u32,
-    ) -> Option<(Vec<CMember>, Weight)> {
-        let (mut all, mut weight) = (Vec::new(), Weight::ONE);
-        for member in members {
-            let ty = self.ty(member.ty, depth + 1)?;
-            let bits = if member.bits > 0 { u64::from(member.bits) } else { 8 * u64::from(ty.size) };
-            let end = u64::from(member.bit) + bits;
-            let fits = end <= 8 * u64::from(size) && (member.bits > 0 || member.bit % 8 == 0) && member.bits <= 64;
-            if !fits {
-                return None;
-            }
-            weight = weight.with(1, ty.weight, member.name.len() as u64 + 1);
-            all.push(CMember { name: member.name.clone(), ty, bit: member.bit, bits: member.bits });
-        }
-        Some((all, weight))
-    }
-
-    /// The name of what is pointed to, as far as it is short.
-    fn pointer(&self, to: u32) -> String {
-        let name = self.btf.resolve(to).map(|ty| (ty.name.as_str(), &ty.kind));
-        match name {
-            Some((name, Kind::Struct { .. })) if !name.is_empty() => format!("struct {name} *"),
-            Some((name, Kind::Int { .. })) if !name.is_empty() => format!("{name} *"),
-            _ => "void *".into(),
-        }
     }
 }

@@ -4,11 +4,10 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::ctype::{CKind, CMember, CType};
+use super::ctype::{CKind, CMember, CType, Encoding};
 use super::json::{enumerator, text_of};
 use super::path::FieldLocation;
 use super::{bits_of, number_of, set_bits};
-use crate::lang::xdp::object::btf::Encoding;
 use crate::spelling::nearest;
 
 /// A part of a value that is one number or text.
@@ -320,7 +319,7 @@ fn named(values: &[(String, i64)], text: &str) -> Result<i128, String> {
 }
 
 /// A number, decimal or hexadecimal, with or without `-`; far outside of what there is room for it is anything that is.
-pub(crate) fn parse_integer(text: &str) -> Result<i128, String> {
+pub fn parse_integer(text: &str) -> Result<i128, String> {
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
     let (radix, digits) = hexadecimal.map_or((10, digits), |digits| (16, digits));

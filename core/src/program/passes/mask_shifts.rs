@@ -79,8 +79,9 @@ fn mask(function: &mut Function, found: &HashMap<Handle<Expression>, Count>) {
 mod tests {
     use super::super::{Lowering, lower};
     use super::*;
-    use crate::lang::{Source, wgsl};
+    use crate::diagnostics::Source;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     /// The masks in the filter: of each `x << (y & mask)` the mask's value.
     fn masks(text: &str, mask_shifts: bool) -> Vec<u32> {
