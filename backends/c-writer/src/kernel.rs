@@ -102,7 +102,7 @@ impl Writer<'_> {
         }
         for (number, map) in self.program.maps().iter().enumerate() {
             let is_words = |global: &naga::GlobalVariable| {
-                global.binding.is_some_and(|b| b.group_size == BIND_GROUP && b.binding as usize == number)
+                global.binding.is_some_and(|b| b.group == BIND_GROUP && b.binding as usize == number)
             };
             let words = self.module.global_variables.iter().find(|(_, global)| is_words(global));
             let (words, _) = words.ok_or_else(|| WriteError::internal("a map without its words"))?;

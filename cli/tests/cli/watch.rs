@@ -106,7 +106,8 @@ fn wrong_uses_are_told_before_the_run() {
     let ran = run(&[filter, "--watch-map", "hosts=bad.csv"]).failed(1, &[]);
     let row = "a row is a key of 1 word and a value of 2 words";
     assert_eq!(ran.err, format!("error: bad.csv:1: the row ends after 1 of 2 words of its value; {row}\n"));
-    run(&[filter, "--watch-map", "hosts=no.csv"]).failed(1, &["error: no.csv: No such file or directory (os error 2)\n"]);
+    run(&[filter, "--watch-map", "hosts=no.csv"])
+        .failed(1, &["error: no.csv: No such file or directory (os error 2)\n"]);
 }
 
 #[test]

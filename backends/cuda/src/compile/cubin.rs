@@ -82,7 +82,7 @@ pub fn cubins(program: &Program, arch: u32) -> Result<Vec<CubinSource>, DeviceEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::diagnostics::KernelSource as Text;
+    use portcullis_core::diagnostics::Source as Text;
     use portcullis_core::program::ProgramOptions;
     use portcullis_wgsl as wgsl;
 

@@ -43,7 +43,7 @@ pub(super) enum VariableLocation {
     /// In consecutive Cranelift variables, from this number on.
     Variables(u32),
     /// In the filter's stack slot, at this byte offset.
-    StackLayout(u32),
+    Stack(u32),
 }
 
 /// The value of an expression.

@@ -34,13 +34,13 @@ impl<'a> Codegen<'a, '_> {
         let size = leaves.iter().map(|l| l.size()).sum::<u32>().next_multiple_of(8);
         let offset = self.stack.reserve(size);
         self.stack.top += size;
-        Ok(VariableLocation::StackLayout(offset))
+        Ok(VariableLocation::Stack(offset))
     }
 
     fn place_of(&mut self, home: VariableLocation) -> Place {
         match home {
             VariableLocation::Variables(first) => Place::Variables(first),
-            VariableLocation::StackLayout(offset) => Place::Memory { address: self.stack_address(), offset },
+            VariableLocation::Stack(offset) => Place::Memory { address: self.stack_address(), offset },
         }
     }
 
