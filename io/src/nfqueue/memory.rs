@@ -59,6 +59,9 @@ mod tests {
         drop(arena);
         // SAFETY: the span has the memory yet, and nobody writes to it.
         assert_eq!(unsafe { *span.as_ptr().add(4999) }, 7);
-        assert_eq!(super::arena(Arena::MAX_LEN + 1).unwrap_err(), ArenaError::TooLarge { asked: Arena::MAX_LEN + 1 });
+        assert_eq!(
+            super::arena(Arena::MAX_LEN + 1).unwrap_err(),
+            ArenaError::TooLarge { requested: Arena::MAX_LEN + 1 }
+        );
     }
 }
