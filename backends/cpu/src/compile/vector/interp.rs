@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use portcullis_core::packet::{Metadata, RESIZE_ROOM};
 
 use super::ir::{
-    Atomic, Carry, Dag, Effect, EffectId, Field, Kind, Lanes, Live, Load, Node, Op, Place, Range, RegionId, Step,
-    binary, compare, unary,
+    Atomic, Dag, Effect, EffectId, LaneIr, Load, LoopCarried, LoopMask, MetadataField, Node, Op, PacketAddress, Range,
+    RegionId, Step, ValueKind, binary, compare, unary,
 };
 
 /// Something in the IR that must not be: a fault of whoever made it.
@@ -41,7 +41,7 @@ const BESIDE: u8 = 0xa5;
 /// Runs up to `N` packets in lock step; `maps` are the words of the filter's maps, `unspecified`
 /// what comes of what is.
 pub(super) fn run<const N: usize>(
-    lanes: &Lanes,
+    lanes: &LaneIr,
     packets: &[Packet],
     maps: &mut [Vec<u32>],
     unspecified: u32,
@@ -62,13 +62,13 @@ pub(super) fn run<const N: usize>(
         arrays: lanes.arrays.iter().map(|&words| vec![[unspecified; N]; words as usize]).collect(),
         maps,
         values: vec![None; lanes.dag.len()],
-        homes: HashMap::new(),
+        by_scope: HashMap::new(),
         unspecified,
     };
     for node in lanes.dag.nodes() {
-        machine.homes.entry(lanes.dag.home(node)).or_default().push(node);
+        machine.by_scope.entry(lanes.dag.scope(node)).or_default().push(node);
     }
-    // Lanes without a packet are off from the beginning: their length is 0, and no effect is theirs.
+    // LaneIr without a packet are off from the beginning: their length is 0, and no effect is theirs.
     machine.region(RegionId::ROOT)?;
     let verdicts = machine.value(lanes.verdict)?;
     let ends = match lanes.ends {
@@ -95,7 +95,7 @@ pub(super) fn run<const N: usize>(
 type Value<const N: usize> = [u32; N];
 
 struct Machine<'a, const N: usize> {
-    lanes: &'a Lanes,
+    lanes: &'a LaneIr,
     dag: &'a Dag,
     packets: &'a [Packet<'a>],
     /// Their bytes, and some around them.
@@ -104,7 +104,7 @@ struct Machine<'a, const N: usize> {
     maps: &'a mut [Vec<u32>],
     /// What has been computed of each node, in this round of the loops that it is in.
     values: Vec<Option<Value<N>>>,
-    homes: HashMap<RegionId, Vec<Node>>,
+    by_scope: HashMap<RegionId, Vec<Node>>,
     unspecified: u32,
 }
 
@@ -121,7 +121,7 @@ impl<const N: usize> Machine<'_, N> {
             work.extend(self.dag.operands(next).filter(|operand| self.values[operand.index()].is_none()));
             if work.len() == before {
                 let value = self.compute(next)?;
-                if self.dag.kind(next) == Kind::Word {
+                if self.dag.kind(next) == ValueKind::Word {
                     let Range { low, high } = self.dag.range(next);
                     if let Some(outside) = value.iter().find(|&&word| word < low || word > high) {
                         return Err(InvalidLaneIr(format!("{next:?} is {outside}, not in {low}..={high}")));
@@ -149,11 +149,11 @@ impl<const N: usize> Machine<'_, N> {
             Op::Metadata(field) => each(&|lane| {
                 let metadata = metadata(lane);
                 match field {
-                    Field::WireLength => metadata.wire_length,
-                    Field::Port => metadata.port,
-                    Field::TimeLow => metadata.time_low,
-                    Field::TimeHigh => metadata.time_high,
-                    Field::TimeMs => metadata.time_ms,
+                    MetadataField::WireLength => metadata.wire_length,
+                    MetadataField::Port => metadata.port,
+                    MetadataField::TimeLow => metadata.time_low,
+                    MetadataField::TimeHigh => metadata.time_high,
+                    MetadataField::TimeMs => metadata.time_ms,
                 }
             }),
             Op::Load(Load { root, add, size }) => {
@@ -219,15 +219,15 @@ impl<const N: usize> Machine<'_, N> {
     /// A number or a mask in place of what is unspecified in lanes that are off.
     fn specified(&self, node: Node, value: Value<N>, mask: Value<N>) -> Value<N> {
         let off = match self.dag.kind(node) {
-            Kind::Word => self.within(self.dag.range(node)),
-            Kind::Mask => self.unspecified & 1,
+            ValueKind::Word => self.within(self.dag.range(node)),
+            ValueKind::Mask => self.unspecified & 1,
         };
         std::array::from_fn(|lane| if mask[lane] == 1 { value[lane] } else { off })
     }
 
     /// Puts a value where a node of the IR stands for it.
     fn give(&mut self, op: Op, value: Value<N>, mask: Value<N>) -> Result<(), InvalidLaneIr> {
-        if let Some(node) = self.dag.find(op) {
+        if let Some(node) = self.dag.lookup(op) {
             self.values[node.index()] = Some(self.specified(node, value, mask));
         }
         Ok(())
@@ -237,7 +237,7 @@ impl<const N: usize> Machine<'_, N> {
         mask[..self.packets.len()].contains(&1)
     }
 
-    /// Lanes that have a packet, of a mask.
+    /// LaneIr that have a packet, of a mask.
     fn mask(&mut self, node: Node) -> Result<Value<N>, InvalidLaneIr> {
         let mask = self.value(node)?;
         Ok(std::array::from_fn(|lane| if lane < self.packets.len() { mask[lane] } else { 0 }))
@@ -268,9 +268,9 @@ impl<const N: usize> Machine<'_, N> {
         Ok(())
     }
 
-    fn rounds(&mut self, live: &Live, carried: &[Carry], body: RegionId) -> Result<(), InvalidLaneIr> {
-        let mut on = self.mask(live.first)?;
-        let mut values = carried.iter().map(|carry| self.value(carry.first)).collect::<Result<Vec<_>, _>>()?;
+    fn rounds(&mut self, live: &LoopMask, carried: &[LoopCarried], body: RegionId) -> Result<(), InvalidLaneIr> {
+        let mut on = self.mask(live.initial)?;
+        let mut values = carried.iter().map(|carry| self.value(carry.initial)).collect::<Result<Vec<_>, _>>()?;
         while self.any(on) {
             self.forget(body);
             self.give(Op::Live(body), on, [1; N])?;
@@ -281,7 +281,7 @@ impl<const N: usize> Machine<'_, N> {
             let next = self.mask(live.next)?;
             let goes_on: [u32; N] = std::array::from_fn(|lane| on[lane] & next[lane]);
             for (value, carry) in values.iter_mut().zip(carried) {
-                let (next, left) = (self.value(carry.next)?, self.value(carry.left)?);
+                let (next, left) = (self.value(carry.next)?, self.value(carry.on_exit)?);
                 *value = std::array::from_fn(|lane| match (on[lane], goes_on[lane]) {
                     (1, 1) => next[lane],
                     (1, _) => left[lane],
@@ -298,7 +298,7 @@ impl<const N: usize> Machine<'_, N> {
 
     /// A new round: what was computed in the last one does not hold.
     fn forget(&mut self, region: RegionId) {
-        for node in self.homes.get(&region).into_iter().flatten() {
+        for node in self.by_scope.get(&region).into_iter().flatten() {
             self.values[node.index()] = None;
         }
         let lanes = self.lanes;
@@ -329,7 +329,7 @@ impl<const N: usize> Machine<'_, N> {
         for operand in effect.operands() {
             self.value(operand)?;
         }
-        let place = |machine: &Self, at: Place| {
+        let place = |machine: &Self, at: PacketAddress| {
             let start = at.start.map(|start| machine.there(start)).transpose()?.unwrap_or([0; N]);
             Ok((start, machine.there(at.offset)?))
         };

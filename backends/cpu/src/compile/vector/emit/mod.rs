@@ -30,7 +30,7 @@ mod tests;
 
 use cranelift_codegen::isa::TargetIsa;
 
-use super::ir::Lanes;
+use super::ir::LaneIr;
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::lowered::Lowered;
 use plan::Plan;
@@ -59,7 +59,7 @@ pub(crate) fn is_supported(isa: &dyn TargetIsa) -> bool {
 ///
 /// [`Unsupported`] if the processor lacks the vectors, or the filter is too large.
 pub(crate) fn lower(
-    lanes: &Lanes,
+    lanes: &LaneIr,
     offsets: OffsetStrategy,
     redirects: bool,
     isa: &dyn TargetIsa,
@@ -69,10 +69,10 @@ pub(crate) fn lower(
     }
     let mut lanes = lanes.clone();
     let plan = Plan::new(&mut lanes, offsets);
-    if plan.used > MAX_NODES {
+    if plan.node_count > MAX_NODES {
         return Err(Unsupported(format!("more than {MAX_NODES} operations in vector code")));
     }
-    if offsets == OffsetStrategy::Speculate && plan.guesses.is_empty() {
+    if offsets == OffsetStrategy::Speculate && plan.speculations.is_empty() {
         return Ok(None);
     }
     if avx2::is_supported(isa)

@@ -20,7 +20,7 @@ impl Maker {
     fn effect(&mut self, mask: Node, effect: Effect) -> Option<Node> {
         let id = EffectId(self.effects);
         self.effects += 1;
-        let gives = effect.gives();
+        let gives = effect.has_result();
         let range = match effect {
             Effect::LoadPacket { size, .. } => Range::bytes(size),
             _ => Range::ALL,
@@ -30,7 +30,7 @@ impl Maker {
     }
 
     fn within(&mut self) -> RegionId {
-        let body = self.dag.region(self.at);
+        let body = self.dag.new_region(self.at);
         self.regions.push(Region { parent: Some(self.at), steps: Vec::new() });
         self.at = body;
         body
@@ -41,9 +41,9 @@ impl Maker {
         self.regions[self.at.index()].steps.push(step);
     }
 
-    fn lanes(self, verdict: Node, arrays: &[u32], tables: &[Vec<u32>], writes: bool) -> Lanes {
+    fn lanes(self, verdict: Node, arrays: &[u32], tables: &[Vec<u32>], writes: bool) -> LaneIr {
         let Maker { dag, regions, .. } = self;
-        Lanes { dag, regions, arrays: arrays.to_vec(), tables: tables.to_vec(), verdict, ends: None, writes }
+        LaneIr { dag, regions, arrays: arrays.to_vec(), tables: tables.to_vec(), verdict, ends: None, writes }
     }
 }
 
@@ -51,14 +51,14 @@ impl Maker {
 fn some(dag: &mut Dag, at: u32, bit: u32) -> Node {
     let byte = checked(dag, None, at, 1);
     let bit = dag.and(byte, bit);
-    dag.not_zero(bit)
+    dag.nonzero_mask(bit)
 }
 
 /// A mask that is on in some lanes, of a filter that writes to its packets.
 fn some_by_length(dag: &mut Dag, bit: u32) -> Node {
     let length = dag.length();
     let bit = dag.and(length, bit);
-    dag.not_zero(bit)
+    dag.nonzero_mask(bit)
 }
 
 #[test]
@@ -71,9 +71,9 @@ fn packets_are_written_where_the_mask_is_on() {
             let length = maker.dag.length();
             let inside = maker.dag.at_least(length, at + size);
             let bit = some_by_length(&mut maker.dag, bit);
-            let mask = maker.dag.both(inside, bit);
+            let mask = maker.dag.mask_and(inside, bit);
             let offset = maker.dag.constant(at);
-            let place = Place { start: None, offset };
+            let place = PacketAddress { start: None, offset };
             let before = maker.effect(inside, Effect::LoadPacket { at: place, size }).unwrap();
             let factor = maker.dag.constant(0x0103_0507);
             let value = maker.dag.binary(Binary::Multiply, before, factor);
@@ -96,18 +96,18 @@ fn packets_grow_and_shrink() {
     let long = maker.dag.at_least(length, 20);
     let odd = some_by_length(&mut maker.dag, 1);
     // Eight bytes more in front where the length is odd, four less where it is even.
-    let grow = maker.dag.both(long, odd);
-    let even = maker.dag.not(odd);
-    let shrink = maker.dag.both(long, even);
+    let grow = maker.dag.mask_and(long, odd);
+    let even = maker.dag.mask_not(odd);
+    let shrink = maker.dag.mask_and(long, even);
     let (zero, minus, four) = (maker.dag.constant(0), maker.dag.constant(8_u32.wrapping_neg()), maker.dag.constant(4));
     let start = maker.dag.select(shrink, four, zero);
     let start = maker.dag.select(grow, minus, start);
     let eight = maker.dag.constant(8);
-    let place = Place { start: Some(start), offset: zero };
+    let place = PacketAddress { start: Some(start), offset: zero };
     let count = maker.dag.select(grow, eight, zero);
     maker.effect(grow, Effect::ClearPacket { at: place, count });
     let value = maker.dag.constant(0x0a0b_0c0d);
-    let place = Place { start: Some(start), offset: four };
+    let place = PacketAddress { start: Some(start), offset: four };
     maker.effect(long, Effect::StorePacket { at: place, size: 2, value });
     let loaded = maker.effect(long, Effect::LoadPacket { at: place, size: 4 }).unwrap();
     let verdict = maker.dag.select(long, loaded, zero);
@@ -229,12 +229,12 @@ fn what_no_lane_needs_is_left_out() {
     let range = maker.dag.range(index);
     maker.behind(body, Step::When { mask, body, outs: vec![sum, index, bit] });
     let around = maker.at;
-    let sum = maker.dag.out(body, 0, Kind::Word, around, Range::ALL);
-    let index = maker.dag.out(body, 1, Kind::Word, around, range);
-    let bit = maker.dag.out(body, 2, Kind::Mask, around, Range::ALL);
+    let sum = maker.dag.out(body, 0, ValueKind::Word, around, Range::ALL);
+    let index = maker.dag.out(body, 1, ValueKind::Word, around, range);
+    let bit = maker.dag.out(body, 2, ValueKind::Mask, around, Range::ALL);
     let index = maker.dag.add_constant(index, 5_u32.wrapping_neg());
     let from_table = maker.dag.table(0, index, Range::ALL);
-    let bit = maker.dag.word_of(bit);
+    let bit = maker.dag.word_from_mask(bit);
     let all: Vec<_> = [sum, from_table, bit].map(|node| maker.dag.select(mask, node, zero)).into();
     let verdict = mixed(&mut maker.dag, &all);
     agree(&maker.lanes(verdict, &[], &[vec![10, 11, 12, 13]], false), &packets, &[vec![0; 3]], "a body left out");
@@ -252,45 +252,45 @@ fn lanes_leave_loops_when_they_are_done() {
     let most = checked(&mut maker.dag, None, 0, 1);
     let seed = checked(&mut maker.dag, None, 4, 4);
     let (zero, one) = (maker.dag.constant(0), maker.dag.constant(1));
-    let first_live = maker.dag.not_zero(most);
+    let first_live = maker.dag.nonzero_mask(most);
     let body = maker.within();
     let live = maker.dag.live(body);
-    let count = maker.dag.carried(body, 0, Kind::Word);
-    let value = maker.dag.carried(body, 1, Kind::Word);
-    let flag = maker.dag.carried(body, 2, Kind::Mask);
+    let count = maker.dag.carried(body, 0, ValueKind::Word);
+    let value = maker.dag.carried(body, 1, ValueKind::Word);
+    let flag = maker.dag.carried(body, 2, ValueKind::Mask);
     maker.effect(live, Effect::Map { map: 0, word: zero, atomic: Atomic::Add(one) });
     // A loop in a loop, of the lanes in which the flag is on.
-    let inner_live = maker.dag.both(live, flag);
+    let inner_live = maker.dag.mask_and(live, flag);
     let three = maker.dag.constant(3);
     let inner = maker.within();
-    let inner_count = maker.dag.carried(inner, 0, Kind::Word);
+    let inner_count = maker.dag.carried(inner, 0, ValueKind::Word);
     let inner_is_live = maker.dag.live(inner);
     maker.effect(inner_is_live, Effect::Map { map: 0, word: one, atomic: Atomic::Add(seed) });
     let next = maker.dag.add_constant(inner_count, 1);
     let goes_on = maker.dag.compare(Compare::Less, next, three);
-    let inner_lives = Live { first: inner_live, next: goes_on };
-    let carried = vec![Carry { first: count, next, left: next }];
+    let inner_lives = LoopMask { initial: inner_live, next: goes_on };
+    let carried = vec![LoopCarried { initial: count, next, on_exit: next }];
     maker.behind(inner, Step::Loop { live: inner_lives, carried, body: inner });
     let around = maker.at;
-    let inner_out = maker.dag.out(inner, 0, Kind::Word, around, Range::ALL);
+    let inner_out = maker.dag.out(inner, 0, ValueKind::Word, around, Range::ALL);
     let factor = maker.dag.constant(0x0001_0193);
     let next_value = maker.dag.binary(Binary::Multiply, value, factor);
     let next_value = maker.dag.binary(Binary::Xor, next_value, inner_out);
     let next_count = maker.dag.add_constant(count, 1);
     let goes_on = maker.dag.compare(Compare::Less, next_count, most);
     let bit = maker.dag.and(next_value, 1);
-    let next_flag = maker.dag.not_zero(bit);
+    let next_flag = maker.dag.nonzero_mask(bit);
     let carried = vec![
-        Carry { first: zero, next: next_count, left: count },
-        Carry { first: seed, next: next_value, left: next_count },
-        Carry { first: first_live, next: next_flag, left: next_flag },
+        LoopCarried { initial: zero, next: next_count, on_exit: count },
+        LoopCarried { initial: seed, next: next_value, on_exit: next_count },
+        LoopCarried { initial: first_live, next: next_flag, on_exit: next_flag },
     ];
-    let live = Live { first: first_live, next: goes_on };
+    let live = LoopMask { initial: first_live, next: goes_on };
     maker.behind(body, Step::Loop { live, carried, body });
     let around = maker.at;
-    let outs = [0, 1].map(|index| maker.dag.out(body, index, Kind::Word, around, Range::ALL));
-    let flag = maker.dag.out(body, 2, Kind::Mask, around, Range::ALL);
-    let flag = maker.dag.word_of(flag);
+    let outs = [0, 1].map(|index| maker.dag.out(body, index, ValueKind::Word, around, Range::ALL));
+    let flag = maker.dag.out(body, 2, ValueKind::Mask, around, Range::ALL);
+    let flag = maker.dag.word_from_mask(flag);
     let verdict = mixed(&mut maker.dag, &[outs[0], outs[1], flag]);
     agree(&maker.lanes(verdict, &[], &[], false), &Traffic { packets, metadata }, &[vec![0; 2]], "loops");
 }

@@ -18,10 +18,10 @@ pub(super) const PASS: u32 = 2;
 pub(super) const DROP: u32 = 1;
 
 /// A filter with no steps.
-pub(super) fn pure(make: impl FnOnce(&mut Dag) -> Node) -> Lanes {
+pub(super) fn pure(make: impl FnOnce(&mut Dag) -> Node) -> LaneIr {
     let mut dag = Dag::new();
     let verdict = make(&mut dag);
-    Lanes {
+    LaneIr {
         dag,
         regions: vec![Region::default()],
         arrays: Vec::new(),
@@ -50,7 +50,7 @@ pub(super) struct Outcomes {
 /// Bytes before and behind each packet, for those that move its ends.
 const RESIZE_ROOM: usize = 128;
 
-pub(super) fn run(code: &FilterCode, lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32>]) -> Outcomes {
+pub(super) fn run(code: &FilterCode, lanes: &LaneIr, traffic: &Traffic, maps: &[Vec<u32>]) -> Outcomes {
     let mut arena = Vec::new();
     let mut descriptors = Vec::new();
     let room = if lanes.ends.is_some() { RESIZE_ROOM } else { 0 };
@@ -89,11 +89,11 @@ fn processors() -> Vec<Processor> {
     [Processor::Host, Processor::X86_64V2].into_iter().filter(|processor| processor.is_of_host()).collect()
 }
 
-pub(super) fn compiled(lanes: &Lanes, offsets: OffsetStrategy) -> (FilterCode, usize) {
+pub(super) fn compiled(lanes: &LaneIr, offsets: OffsetStrategy) -> (FilterCode, usize) {
     compiled_for(Processor::Host, lanes, offsets)
 }
 
-fn compiled_for(processor: Processor, lanes: &Lanes, offsets: OffsetStrategy) -> (FilterCode, usize) {
+fn compiled_for(processor: Processor, lanes: &LaneIr, offsets: OffsetStrategy) -> (FilterCode, usize) {
     let isa = processor.isa().unwrap();
     let lowered = lower(lanes, offsets, true, &*isa).unwrap().expect("made for both");
     let group = lowered.group_size;
@@ -101,7 +101,7 @@ fn compiled_for(processor: Processor, lanes: &Lanes, offsets: OffsetStrategy) ->
 }
 
 /// Holds code to the interpreter.
-pub(super) fn agree(lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32>], what: &str) {
+pub(super) fn agree(lanes: &LaneIr, traffic: &Traffic, maps: &[Vec<u32>], what: &str) {
     let each = |processor| [OffsetStrategy::Speculate, OffsetStrategy::Gather].map(|offsets| (processor, offsets));
     for (processor, offsets) in processors().into_iter().flat_map(each) {
         if lower(lanes, offsets, true, &*processor.isa().unwrap()).unwrap().is_none() {
@@ -177,7 +177,7 @@ pub(super) fn checked(dag: &mut Dag, root: Option<Node>, add: u32, size: u32) ->
 }
 
 /// `simple_filter`, as it might come out of a filter's text.
-pub(super) fn simple_filter() -> Lanes {
+pub(super) fn simple_filter() -> LaneIr {
     pure(|dag| {
         let length = dag.length();
         let long = dag.at_least(length, 34);
@@ -192,16 +192,16 @@ pub(super) fn simple_filter() -> Lanes {
         let protocol = dag.load(Load { root: None, add: 23, size: 1 });
         let (tcp, udp) = (dag.constant(6), dag.constant(17));
         let (tcp, udp) = (dag.compare(Compare::Equal, protocol, tcp), dag.compare(Compare::Equal, protocol, udp));
-        let known = dag.either(tcp, udp);
+        let known = dag.mask_or(tcp, udp);
         let source = dag.load(Load { root: None, add: 26, size: 4 });
         let source = dag.swap_bytes(source, 4);
         let blocked = dag.constant(0xc0a8_0001);
         let blocked = dag.compare(Compare::Equal, source, blocked);
-        let free = dag.not(blocked);
+        let free = dag.mask_not(blocked);
         let (pass, drop) = (dag.constant(PASS), dag.constant(DROP));
-        let mut all = dag.both(long, ipv4);
+        let mut all = dag.mask_and(long, ipv4);
         for mask in [version, known, free] {
-            all = dag.both(all, mask);
+            all = dag.mask_and(all, mask);
         }
         dag.select(all, pass, drop)
     })
@@ -234,7 +234,13 @@ fn words(dag: &mut Dag) -> Vec<Node> {
     all
 }
 
-const FIELDS: [Field; 5] = [Field::WireLength, Field::Port, Field::TimeLow, Field::TimeHigh, Field::TimeMs];
+const FIELDS: [MetadataField; 5] = [
+    MetadataField::WireLength,
+    MetadataField::Port,
+    MetadataField::TimeLow,
+    MetadataField::TimeHigh,
+    MetadataField::TimeMs,
+];
 
 #[test]
 fn every_operator_is_that_of_the_interpreter() {
@@ -287,7 +293,7 @@ fn every_operator_is_that_of_the_interpreter() {
 }
 
 /// Whether code was made for eight packets at a time.
-fn is_wide(lanes: &Lanes, offsets: OffsetStrategy) -> bool {
+fn is_wide(lanes: &LaneIr, offsets: OffsetStrategy) -> bool {
     let isa = Processor::Host.isa().unwrap();
     let lowered = lower(lanes, offsets, true, &*isa).unwrap().expect("made for both");
     matches!(lowered.body, CompiledBody::Machine { .. })
@@ -311,7 +317,7 @@ fn eight_packets_go_side_by_side_where_that_can_be_done() {
 }
 
 /// A stock filter.
-fn stock(name: &str) -> Lanes {
+fn stock(name: &str) -> LaneIr {
     let path = format!("{}/../../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let program = wgsl::compile(&Source::new(name, text), &ProgramOptions::default());
@@ -384,7 +390,7 @@ fn values_for_which_there_is_no_register_are_kept() {
             all.extend([far, first]);
             all.reverse();
             let odd = dag.and(first, 1);
-            let odd = dag.not_zero(odd);
+            let odd = dag.nonzero_mask(odd);
             let chosen = dag.select(odd, all[0], all[5]);
             all.push(chosen);
             mixed(dag, &all)
@@ -419,7 +425,7 @@ fn every_place_in_a_packet_is_read_as_it_is() {
 }
 
 /// Loads behind a header that says how long it is.
-fn behind_a_header(far: u32, only_where: Option<u32>) -> Lanes {
+fn behind_a_header(far: u32, only_where: Option<u32>) -> LaneIr {
     pure(|dag| {
         let first = checked(dag, None, 1, 1);
         let units = dag.and(first, 0xf);
@@ -453,11 +459,11 @@ fn what_is_guessed_is_right_and_what_is_not_too() {
         }
     }
     let isa = Processor::Host.isa().unwrap();
-    let guesses = |far| Plan::new(&mut behind_a_header(far, Some(4)), OffsetStrategy::Speculate).guesses;
-    let guess = guesses(14).into_values().next().expect("the offset is one that has a usual value");
+    let speculations = |far| Plan::new(&mut behind_a_header(far, Some(4)), OffsetStrategy::Speculate).speculations;
+    let guess = speculations(14).into_values().next().expect("the offset is one that has a usual value");
     assert_eq!((guess.value, guess.loads.len(), guess.lanes.is_some()), (20, 4, true));
     // Behind what may be read of any packet nothing is guessed, and there is one kind of code.
-    assert!(guesses(3000).is_empty());
+    assert!(speculations(3000).is_empty());
     assert!(lower(&behind_a_header(3000, None), OffsetStrategy::Speculate, true, &*isa).unwrap().is_none());
 }
 
@@ -480,7 +486,7 @@ fn offsets_without_bounds_stay_inside() {
             let long = dag.compare(Compare::LessEqual, bytes, length);
             let room = dag.binary(Binary::Subtract, length, bytes);
             let inside = dag.compare(Compare::LessEqual, root, room);
-            let inside = dag.both(long, inside);
+            let inside = dag.mask_and(long, inside);
             let zero = dag.constant(0);
             dag.select(inside, load, zero)
         });

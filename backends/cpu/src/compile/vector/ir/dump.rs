@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 
 use super::graph::Dag;
-use super::node::{Kind, Load, Node, Op, RegionId};
-use super::program::{Atomic, Effect, Lanes, Place, Step, firsts, nexts};
+use super::node::{Load, Node, Op, RegionId, ValueKind};
+use super::program::{Atomic, Effect, LaneIr, PacketAddress, Step, initial_nodes, round_nodes};
 
-impl Lanes {
+impl LaneIr {
     /// The filter, as text.
     pub fn dump(&self) -> String {
         let mut dump = Dump { lanes: self, text: String::new(), written: HashSet::new() };
@@ -22,7 +22,7 @@ impl Lanes {
 }
 
 struct Dump<'a> {
-    lanes: &'a Lanes,
+    lanes: &'a LaneIr,
     text: String,
     written: HashSet<Node>,
 }
@@ -62,8 +62,8 @@ impl Dump<'_> {
             (Op::Live(body), _) => format!("live{}", body.0),
             (Op::Carried { body, index }, _) => format!("carried{}.{index}", body.0),
             (Op::Out { region, index }, _) => format!("out{}.{index}", region.0),
-            (_, Kind::Word) => format!("%{}", node.index()),
-            (_, Kind::Mask) => format!("?{}", node.index()),
+            (_, ValueKind::Word) => format!("%{}", node.index()),
+            (_, ValueKind::Mask) => format!("?{}", node.index()),
         }
     }
 
@@ -85,7 +85,7 @@ impl Dump<'_> {
         }
     }
 
-    fn place(&self, Place { start, offset }: Place) -> String {
+    fn place(&self, PacketAddress { start, offset }: PacketAddress) -> String {
         match start {
             None => format!("[{}]", self.name(offset)),
             Some(start) => format!("[{} + {}]", self.name(start), self.name(offset)),
@@ -100,7 +100,7 @@ impl Dump<'_> {
                     let operands: Vec<Node> = effect.operands().chain([*mask]).collect();
                     self.need(&operands, depth)?;
                     let (mask, text) = (self.name(*mask), self.effect(effect));
-                    let result = if effect.gives() { format!("result{} = ", id.0) } else { String::new() };
+                    let result = if effect.has_result() { format!("result{} = ", id.0) } else { String::new() };
                     self.line(depth, format_args!("{result}{text}, where {mask}"))?;
                 }
                 Step::When { mask, body, outs } => {
@@ -116,14 +116,14 @@ impl Dump<'_> {
                     self.line(depth, format_args!("}}"))?;
                 }
                 Step::Loop { live, carried, body } => {
-                    self.need(&firsts(live, carried).collect::<Vec<_>>(), depth)?;
-                    let first = self.names([live.first].into_iter().chain(carried.iter().map(|carry| carry.first)));
+                    self.need(&initial_nodes(live, carried).collect::<Vec<_>>(), depth)?;
+                    let first = self.names([live.initial].into_iter().chain(carried.iter().map(|carry| carry.initial)));
                     self.line(depth, format_args!("loop{} {first} {{", body.0))?;
                     self.region(*body, depth + 1)?;
-                    self.need(&nexts(live, carried).collect::<Vec<_>>(), depth + 1)?;
+                    self.need(&round_nodes(live, carried).collect::<Vec<_>>(), depth + 1)?;
                     let next = self.names([live.next].into_iter().chain(carried.iter().map(|carry| carry.next)));
                     self.line(depth + 1, format_args!("next {next}"))?;
-                    let left = self.names(carried.iter().map(|carry| carry.left));
+                    let left = self.names(carried.iter().map(|carry| carry.on_exit));
                     self.line(depth + 1, format_args!("left {left}"))?;
                     self.line(depth, format_args!("}}"))?;
                 }
@@ -160,7 +160,7 @@ impl Dump<'_> {
     }
 
     fn end(&mut self) -> fmt::Result {
-        let Lanes { verdict, ends, .. } = self.lanes;
+        let LaneIr { verdict, ends, .. } = self.lanes;
         self.need(&[*verdict], 0)?;
         let verdict = self.name(*verdict);
         self.line(0, format_args!("verdict {verdict}"))?;

@@ -1,7 +1,7 @@
 //! Lane IR: what one lane does with one packet.
 //!
 //! The IR has two parts. Pure operations are nodes of a graph ([`Dag`]) with two kinds of values,
-//! [`Kind::Word`] (32 bits per lane) and [`Kind::Mask`] (one bit per lane). The graph is hash-consed:
+//! [`ValueKind::Word`] (32 bits per lane) and [`ValueKind::Mask`] (one bit per lane). The graph is hash-consed:
 //! equal operations are one node, as in global value numbering, and simplified while it is built. A
 //! node has a value in every lane, whatever the program's control flow, so it may be computed
 //! wherever its operands exist ([`Dag::scope`]), any number of times.
@@ -34,7 +34,9 @@ mod tests;
 mod words;
 
 pub(super) use graph::Dag;
-pub(super) use node::{EffectId, Field, Kind, Load, Node, Op, RegionId};
+pub(super) use node::{EffectId, Load, MetadataField, Node, Op, RegionId, ValueKind};
 pub(super) use ops::{Binary, Compare, Unary, binary, compare, unary};
-pub(super) use program::{Atomic, Carry, Effect, Lanes, Live, Place, Region, Step, firsts, nexts};
+pub(super) use program::{
+    Atomic, Effect, LaneIr, LoopCarried, LoopMask, PacketAddress, Region, Step, initial_nodes, round_nodes,
+};
 pub(super) use range::Range;

@@ -32,7 +32,7 @@ pub(crate) struct EffectId(pub u32);
 
 /// What a node's value is, in each lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     /// 32 bits.
     Word,
     /// Yes or no.
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 
 /// What is known of a packet beside its bytes; the members of `portcullis_core::packet::Metadata`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Field {
+pub(crate) enum MetadataField {
     WireLength,
     Port,
     TimeLow,
@@ -50,7 +50,7 @@ pub(crate) enum Field {
 }
 
 /// Bytes of the packet, as it arrived: lowest address in the lowest byte, zero above. Only in filters
-/// that never write to it ([`Lanes::writes`]).
+/// that never write to it ([`LaneIr::writes`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Load {
     /// The offset is `root + add`, which does not wrap in any lane.
@@ -67,9 +67,9 @@ pub(crate) enum Op {
     Constant(u32),
     /// The packet's length when it arrived.
     Length,
-    Metadata(Field),
+    Metadata(MetadataField),
     Load(Load),
-    /// A word of a constant table ([`Lanes::tables`]); the index lies in it, in every lane.
+    /// A word of a constant table ([`LaneIr::tables`]); the index lies in it, in every lane.
     Table {
         table: u32,
         index: Node,

@@ -6,7 +6,7 @@ use super::node::{EffectId, Node, RegionId};
 /// Where in the packet, in a filter that writes to it: `start + offset` bytes from the packet's
 /// first byte as it arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct PacketAddress {
     /// Where the packet begins now, signed, in filters that change lengths.
     pub start: Option<Node>,
     /// The offset from there, unsigned.
@@ -32,14 +32,14 @@ pub(crate) enum Atomic {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Bytes of the packet, lowest address in the lowest byte; all lie in the packet.
-    LoadPacket { at: Place, size: u32 },
+    LoadPacket { at: PacketAddress, size: u32 },
     /// The value's low bytes, lowest first; all lie in the packet.
-    StorePacket { at: Place, size: u32, value: Node },
+    StorePacket { at: PacketAddress, size: u32, value: Node },
     /// Zeros in so many bytes, which lie in the room that a packet has to grow (or in the packet).
-    ClearPacket { at: Place, count: Node },
+    ClearPacket { at: PacketAddress, count: Node },
     /// A word of a map; it is there.
     Map { map: u32, word: Node, atomic: Atomic },
-    /// A word of a lane's own memory ([`Lanes::arrays`]); the index lies in it, in every lane.
+    /// A word of a lane's own memory ([`LaneIr::arrays`]); the index lies in it, in every lane.
     ArrayLoad { array: u32, index: Node },
     /// See `ArrayLoad`.
     ArrayStore { array: u32, index: Node, value: Node },
@@ -49,7 +49,7 @@ pub(crate) enum Effect {
 
 impl Effect {
     /// Whether it has a result.
-    pub fn gives(&self) -> bool {
+    pub fn has_result(&self) -> bool {
         match self {
             Effect::LoadPacket { .. } | Effect::ArrayLoad { .. } => true,
             Effect::Map { atomic, .. } => !matches!(atomic, Atomic::Store(_)),
@@ -59,7 +59,7 @@ impl Effect {
 
     /// What it depends on.
     pub fn operands(&self) -> impl Iterator<Item = Node> {
-        let place = |at: Place| [at.start, Some(at.offset), None, None];
+        let place = |at: PacketAddress| [at.start, Some(at.offset), None, None];
         let all = match *self {
             Effect::LoadPacket { at, .. } => place(at),
             Effect::StorePacket { at, value, .. } => [at.start, Some(at.offset), Some(value), None],
@@ -81,32 +81,32 @@ impl Effect {
 
 /// Which lanes take part in a loop's rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct LoopMask {
     /// In the first round.
-    pub first: Node,
+    pub initial: Node,
     /// In the next one, of those that are live in this one: it need not be masked with [`Op::Live`].
     pub next: Node,
 }
 
-/// A value that goes from a loop's round to the next. Lanes that are not live in a round keep what they have.
+/// A value that goes from a loop's round to the next. LaneIr that are not live in a round keep what they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Carry {
+pub(crate) struct LoopCarried {
     /// Before the first round.
-    pub first: Node,
+    pub initial: Node,
     /// After a round, in the lanes that go on to the next one. It need not be computed where none does.
     pub next: Node,
     /// After a round, in the lanes that it is the last one of.
-    pub left: Node,
+    pub on_exit: Node,
 }
 
 /// What a loop's rounds are made from.
-pub(crate) fn firsts<'a>(live: &'a Live, carried: &'a [Carry]) -> impl Iterator<Item = Node> + 'a {
-    carried.iter().map(|carry| carry.first).chain([live.first])
+pub(crate) fn initial_nodes<'a>(live: &'a LoopMask, carried: &'a [LoopCarried]) -> impl Iterator<Item = Node> + 'a {
+    carried.iter().map(|carry| carry.initial).chain([live.initial])
 }
 
 /// What a loop's round makes.
-pub(crate) fn nexts<'a>(live: &'a Live, carried: &'a [Carry]) -> impl Iterator<Item = Node> + 'a {
-    let other = |carry: &Carry| (carry.left != carry.next).then_some(carry.left);
+pub(crate) fn round_nodes<'a>(live: &'a LoopMask, carried: &'a [LoopCarried]) -> impl Iterator<Item = Node> + 'a {
+    let other = |carry: &LoopCarried| (carry.on_exit != carry.next).then_some(carry.on_exit);
     carried.iter().flat_map(move |carry| [Some(carry.next), other(carry)]).flatten().chain([live.next])
 }
 
@@ -118,9 +118,9 @@ pub(crate) enum Step {
     /// A region's steps, which may be left out where no lane of the mask is on. The masks of its
     /// steps are all within this one.
     When { mask: Node, body: RegionId, outs: Vec<Node> },
-    /// A region's steps, as long as any lane is live. Lanes that are live in a round and not in the
+    /// A region's steps, as long as any lane is live. LaneIr that are live in a round and not in the
     /// next take part no more.
-    Loop { live: Live, carried: Vec<Carry>, body: RegionId },
+    Loop { live: LoopMask, carried: Vec<LoopCarried>, body: RegionId },
 }
 
 /// Steps in order.
@@ -133,7 +133,7 @@ pub(crate) struct Region {
 
 /// A whole filter.
 #[derive(Debug, Clone)]
-pub(crate) struct Lanes {
+pub(crate) struct LaneIr {
     pub dag: Dag,
     /// By their numbers.
     pub regions: Vec<Region>,

@@ -126,10 +126,10 @@ fn step(dag: &mut Dag, model: &mut Model, numbers: &mut Numbers, packets: usize)
             let (a, b, x, y) = if numbers.next().is_multiple_of(2) { (a, b, &x, &y) } else { (b, a, &y, &x) };
             model.masks.push((dag.compare(op, a, b), mask(&|i| compare(op, x[i], y[i]))));
         }
-        6 => model.masks.push((dag.both(p, q), mask(&|i| u[i] && v[i]))),
-        7 => model.masks.push((dag.either(p, q), mask(&|i| u[i] || v[i]))),
+        6 => model.masks.push((dag.mask_and(p, q), mask(&|i| u[i] && v[i]))),
+        7 => model.masks.push((dag.mask_or(p, q), mask(&|i| u[i] || v[i]))),
         _ => match numbers.next() % 2 {
-            0 => model.masks.push((dag.not(p), mask(&|i| !u[i]))),
+            0 => model.masks.push((dag.mask_not(p), mask(&|i| !u[i]))),
             _ => {
                 let (r, w) = model.masks[numbers.next() as usize % model.masks.len()].clone();
                 model.masks.push((dag.select(r, p, q), mask(&|i| if w[i] { u[i] } else { v[i] })));
@@ -154,7 +154,7 @@ fn what_filters_ask_for_becomes_what_is_cheap() {
     let low = dag.and(byte, 15);
     let four = dag.constant(4);
     let header = dag.binary(Binary::Multiply, low, four);
-    assert_eq!(dag.range(header), Range::to(60));
+    assert_eq!(dag.range(header), Range::up_to(60));
     let behind = dag.add_constant(header, 14);
     assert_eq!(dag.sum(behind), (Some(header), 14));
     // A comparison, and its opposite, by whatever words.
@@ -164,7 +164,7 @@ fn what_filters_ask_for_becomes_what_is_cheap() {
         dag.compare(Compare::Less, length, c)
     };
     let long = dag.at_least(length, 34);
-    assert_eq!(dag.not(short), long);
-    assert_eq!(dag.both(short, long), dag.flag(false));
-    assert_eq!(dag.either(short, long), dag.flag(true));
+    assert_eq!(dag.mask_not(short), long);
+    assert_eq!(dag.mask_and(short, long), dag.flag(false));
+    assert_eq!(dag.mask_or(short, long), dag.flag(true));
 }

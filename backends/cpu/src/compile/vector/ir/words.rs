@@ -1,33 +1,33 @@
 //! Words, made as simple as they can be had.
 
 use super::graph::Dag;
-use super::node::{Field, Kind, Load, Node, Op};
+use super::node::{Load, MetadataField, Node, Op, ValueKind};
 use super::ops::{Binary, Unary, binary, is_commutative, unary};
 use super::range::Range;
 
 impl Dag {
     pub fn constant(&mut self, value: u32) -> Node {
-        self.add(Op::Constant(value), Kind::Word, Range::of(value))
+        self.add(Op::Constant(value), ValueKind::Word, Range::exactly(value))
     }
 
     /// The packet's length when it arrived.
     pub fn length(&mut self) -> Node {
-        self.add(Op::Length, Kind::Word, Range::ALL)
+        self.add(Op::Length, ValueKind::Word, Range::ALL)
     }
 
-    pub fn metadata(&mut self, field: Field) -> Node {
-        self.add(Op::Metadata(field), Kind::Word, Range::ALL)
+    pub fn metadata(&mut self, field: MetadataField) -> Node {
+        self.add(Op::Metadata(field), ValueKind::Word, Range::ALL)
     }
 
     /// Bytes of the packet at `root + add`, which must not wrap in any lane.
     pub fn load(&mut self, load: Load) -> Node {
         debug_assert!(load.root.is_none_or(|root| self.range(root).high.checked_add(load.add).is_some()));
-        self.add(Op::Load(load), Kind::Word, Range::bytes(load.size))
+        self.add(Op::Load(load), ValueKind::Word, Range::bytes(load.size))
     }
 
     /// A word of a table, none of which are outside `range`; the index must lie in it in every lane.
     pub fn table(&mut self, table: u32, index: Node, range: Range) -> Node {
-        self.add(Op::Table { table, index }, Kind::Word, range)
+        self.add(Op::Table { table, index }, ValueKind::Word, range)
     }
 
     pub fn unary(&mut self, op: Unary, a: Node) -> Node {
@@ -60,7 +60,7 @@ impl Dag {
         if is_commutative(op) && (self.as_constant(a).is_some() || (self.as_constant(b).is_none() && b < a)) {
             std::mem::swap(&mut a, &mut b);
         }
-        if let Some(simple) = self.simplified(op, a, b) {
+        if let Some(simple) = self.simplify_binary(op, a, b) {
             return simple;
         }
         let range = Range::binary(op, self.range(a), self.range(b));
@@ -97,11 +97,11 @@ impl Dag {
     fn word(&mut self, op: Op, range: Range) -> Node {
         match range.single() {
             Some(value) => self.constant(value),
-            None => self.add(op, Kind::Word, range),
+            None => self.add(op, ValueKind::Word, range),
         }
     }
 
-    fn simplified(&mut self, op: Binary, a: Node, b: Node) -> Option<Node> {
+    fn simplify_binary(&mut self, op: Binary, a: Node, b: Node) -> Option<Node> {
         use Binary as B;
         if a == b {
             match op {
@@ -154,7 +154,7 @@ impl Dag {
         }
         let (inner, x, y) = match self.op(a) {
             Op::Binary(inner, x, y) => (inner, x, self.as_constant(y)?),
-            Op::Unary(Unary::SwapBytes16 | Unary::SwapBytes32, _) => return self.part_of_swapped(op, a, constant),
+            Op::Unary(Unary::SwapBytes16 | Unary::SwapBytes32, _) => return self.simplify_swapped(op, a, constant),
             _ => return None,
         };
         match (op, inner) {
@@ -193,7 +193,7 @@ impl Dag {
     }
 
     /// A byte of a number whose bytes were turned is one of those that it was made of.
-    fn part_of_swapped(&mut self, op: Binary, swapped: Node, constant: u32) -> Option<Node> {
+    fn simplify_swapped(&mut self, op: Binary, swapped: Node, constant: u32) -> Option<Node> {
         let Op::Unary(turn, x) = self.op(swapped) else { return None };
         let top = if turn == Unary::SwapBytes16 { 8 } else { 24 };
         match op {
@@ -212,7 +212,7 @@ impl Dag {
         if accept == reject {
             return accept;
         }
-        if self.kind(accept) == Kind::Mask {
+        if self.kind(accept) == ValueKind::Mask {
             return self.select_mask(mask, accept, reject);
         }
         if let Op::Not(opposite) = self.op(mask) {
@@ -224,7 +224,7 @@ impl Dag {
             }
             // The same in two of three ways.
             if y == reject {
-                let both = self.both(mask, inner);
+                let both = self.mask_and(mask, inner);
                 return self.select(both, x, reject);
             }
         }
@@ -233,7 +233,7 @@ impl Dag {
                 return self.select(mask, accept, y);
             }
             if x == accept {
-                let either = self.either(mask, inner);
+                let either = self.mask_or(mask, inner);
                 return self.select(either, accept, y);
             }
         }
@@ -242,7 +242,7 @@ impl Dag {
     }
 
     /// 1 or 0.
-    pub fn word_of(&mut self, mask: Node) -> Node {
+    pub fn word_from_mask(&mut self, mask: Node) -> Node {
         let (one, zero) = (self.constant(1), self.constant(0));
         self.select(mask, one, zero)
     }

@@ -7,7 +7,7 @@ use naga::{Function, Handle, Module};
 use portcullis_core::lang::prelude::Intrinsic;
 
 /// What the filter's module is, its 64-bit integers made pairs.
-pub(super) struct Code {
+pub(super) struct LoweredModule {
     pub module: Module,
     pub info: ModuleInfo,
     pub filter: Handle<Function>,

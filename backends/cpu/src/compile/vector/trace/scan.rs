@@ -6,12 +6,12 @@ use naga::{Expression, Function, GlobalVariable, Handle, LocalVariable, Module, 
 use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::program::child_blocks;
 
-use super::module::Code;
+use super::module::LoweredModule;
 use crate::compile::types;
 
 /// What a pointer leads back to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Root {
+pub(super) enum PointerRoot {
     Local(Handle<LocalVariable>),
     Argument(u32),
     Global(Handle<GlobalVariable>),
@@ -19,7 +19,7 @@ pub(super) enum Root {
 
 /// What a function does, and those that it calls.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Effects {
+pub(super) struct FunctionEffects {
     /// Stores to the packet.
     pub stores: bool,
     /// Changes of the packet's ends.
@@ -32,22 +32,25 @@ pub(super) struct Effects {
 
 /// What is known of each function.
 #[derive(Debug)]
-pub(super) struct Scan {
-    effects: Vec<Effects>,
+pub(super) struct ModuleScan {
+    effects: Vec<FunctionEffects>,
     /// Variables that are indexed by numbers known only at run time.
-    indexed: Vec<HashSet<Root>>,
+    indexed: Vec<HashSet<PointerRoot>>,
     indexed_globals: HashSet<Handle<GlobalVariable>>,
 }
 
-impl Scan {
-    pub fn of(code: &Code) -> Scan {
+impl ModuleScan {
+    pub fn of(code: &LoweredModule) -> ModuleScan {
         let module = &code.module;
         let n = module.functions.len();
-        let mut scan =
-            Scan { effects: Vec::with_capacity(n), indexed: Vec::with_capacity(n), indexed_globals: HashSet::new() };
+        let mut scan = ModuleScan {
+            effects: Vec::with_capacity(n),
+            indexed: Vec::with_capacity(n),
+            indexed_globals: HashSet::new(),
+        };
         // A function stands behind those that it calls.
         for (handle, _) in module.functions.iter() {
-            let (mut effects, mut indexed) = (Effects::default(), HashSet::new());
+            let (mut effects, mut indexed) = (FunctionEffects::default(), HashSet::new());
             match code.intrinsics.get(&handle) {
                 Some(Intrinsic::Store { .. }) => effects.stores = true,
                 Some(Intrinsic::AdjustHead | Intrinsic::AdjustTail) => effects.moves = true,
@@ -55,7 +58,7 @@ impl Scan {
                 _ => {
                     scan.function(module, handle, code, &mut effects, &mut indexed);
                     for root in &indexed {
-                        if let Root::Global(global) = root {
+                        if let PointerRoot::Global(global) = root {
                             scan.indexed_globals.insert(*global);
                         }
                     }
@@ -71,9 +74,9 @@ impl Scan {
         &self,
         module: &Module,
         handle: Handle<Function>,
-        code: &Code,
-        effects: &mut Effects,
-        indexed: &mut HashSet<Root>,
+        code: &LoweredModule,
+        effects: &mut FunctionEffects,
+        indexed: &mut HashSet<PointerRoot>,
     ) {
         let function = &module.functions[handle];
         let info = &code.info[handle];
@@ -89,7 +92,7 @@ impl Scan {
             for statement in block {
                 match statement {
                     Statement::Store { pointer, .. } => {
-                        if let Some(Root::Global(global)) = root_of(function, *pointer) {
+                        if let Some(PointerRoot::Global(global)) = root_of(function, *pointer) {
                             effects.globals.insert(global);
                         }
                     }
@@ -102,10 +105,10 @@ impl Scan {
                         effects.globals.extend(&theirs.globals);
                         for (number, &argument) in (0..).zip(arguments) {
                             let Some(root) = pointer_root(module, info, function, argument) else { continue };
-                            if self.indexed[callee.index()].contains(&Root::Argument(number)) {
+                            if self.indexed[callee.index()].contains(&PointerRoot::Argument(number)) {
                                 indexed.insert(root);
                             }
-                            if let Root::Global(global) = root {
+                            if let PointerRoot::Global(global) = root {
                                 effects.globals.insert(global);
                             }
                         }
@@ -117,12 +120,12 @@ impl Scan {
         }
     }
 
-    pub fn effects(&self, function: Handle<Function>) -> &Effects {
+    pub fn effects(&self, function: Handle<Function>) -> &FunctionEffects {
         &self.effects[function.index()]
     }
 
     pub fn is_indexed(&self, function: Handle<Function>, local: Handle<LocalVariable>) -> bool {
-        self.indexed[function.index()].contains(&Root::Local(local))
+        self.indexed[function.index()].contains(&PointerRoot::Local(local))
     }
 
     pub fn is_indexed_global(&self, global: Handle<GlobalVariable>) -> bool {
@@ -131,13 +134,13 @@ impl Scan {
 }
 
 /// The variable that a pointer points into.
-pub(super) fn root_of(function: &Function, mut pointer: Handle<Expression>) -> Option<Root> {
+pub(super) fn root_of(function: &Function, mut pointer: Handle<Expression>) -> Option<PointerRoot> {
     loop {
         match function.expressions[pointer] {
             Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => pointer = base,
-            Expression::LocalVariable(local) => return Some(Root::Local(local)),
-            Expression::FunctionArgument(number) => return Some(Root::Argument(number)),
-            Expression::GlobalVariable(global) => return Some(Root::Global(global)),
+            Expression::LocalVariable(local) => return Some(PointerRoot::Local(local)),
+            Expression::FunctionArgument(number) => return Some(PointerRoot::Argument(number)),
+            Expression::GlobalVariable(global) => return Some(PointerRoot::Global(global)),
             _ => return None,
         }
     }
@@ -149,7 +152,7 @@ pub(super) fn pointer_root(
     info: &naga::valid::FunctionInfo,
     function: &Function,
     expression: Handle<Expression>,
-) -> Option<Root> {
+) -> Option<PointerRoot> {
     let inner = info[expression].ty.inner_with(&module.types);
     matches!(inner, TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. })
         .then(|| root_of(function, expression))

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use naga::{Expression, Function, GlobalVariable, Handle, Module};
 use portcullis_core::program::Program;
 
-use super::facts::Facts;
-use super::module::Code;
-use super::scan::Scan;
+use super::facts::MaskFacts;
+use super::module::LoweredModule;
+use super::scan::ModuleScan;
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::vector::ir::{
-    Compare, Dag, Effect, EffectId, Kind, Lanes, Node, Op, Place as PacketPlace, Range, Region, RegionId, Step,
+    Compare, Dag, Effect, EffectId, LaneIr, Node, Op, PacketAddress, Range, Region, RegionId, Step, ValueKind,
 };
 
 /// Nodes that a filter may come to; more take longer to compile than vectors can save.
@@ -21,14 +21,14 @@ const MAX_STEPS: usize = 4_000;
 
 /// Statements and expressions that may be executed, calls and rounds of loops counted as often as
 /// they are inlined.
-const MAX_WORK: usize = 200_000;
+const MAX_EXECUTED: usize = 200_000;
 
 /// The slots of the state that are there always: the fuel, and where the packet begins and how long
 /// it is, in filters that change that.
 pub(super) const FUEL: usize = 0;
 pub(super) const START: usize = 1;
 pub(super) const LENGTH: usize = 2;
-pub(super) const FIXED: usize = 3;
+pub(super) const FIXED_SLOTS: usize = 3;
 
 /// What a pointer points to. Scalars follow one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) enum Place {
 
 /// Where a variable is.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Home {
+pub(super) enum VariableLocation {
     Slots { first: usize, count: usize },
     Array(u32),
 }
@@ -57,7 +57,7 @@ pub(super) enum Operand {
     Constant(Handle<Expression>),
 }
 
-/// Lanes that go on elsewhere.
+/// LaneIr that go on elsewhere.
 #[derive(Debug, Clone)]
 pub(super) struct Exit {
     pub lanes: Node,
@@ -73,24 +73,24 @@ pub(super) struct Frame<'a> {
     pub code: &'a Function,
     pub info: &'a naga::valid::FunctionInfo,
     pub arguments: Vec<Operand>,
-    pub locals: Vec<Home>,
+    pub locals: Vec<VariableLocation>,
     pub values: Vec<Option<Operand>>,
     /// How long the state was before its variables.
     pub base: usize,
     /// Whether its loops cost fuel.
-    pub own: bool,
+    pub burns_fuel: bool,
 }
 
 /// What `break` and `continue` leave.
-pub(super) enum Target {
+pub(super) enum JumpTarget {
     Loop { breaks: Vec<Exit>, continues: Vec<Exit> },
     Switch { breaks: Vec<Exit> },
 }
 
-pub(super) struct Trace<'a> {
-    pub code: &'a Code,
+pub(super) struct Tracer<'a> {
+    pub code: &'a LoweredModule,
     pub module: &'a Module,
-    pub scan: &'a Scan,
+    pub scan: &'a ModuleScan,
     pub dag: Dag,
     pub regions: Vec<Region>,
     pub arrays: Vec<u32>,
@@ -102,20 +102,20 @@ pub(super) struct Trace<'a> {
     /// Where steps go.
     pub region: RegionId,
     /// Which lanes are here.
-    pub here: Node,
+    pub active: Node,
     /// What every variable is, in those lanes.
     pub state: Vec<Node>,
-    pub globals: HashMap<Handle<GlobalVariable>, Home>,
-    pub targets: Vec<Target>,
+    pub globals: HashMap<Handle<GlobalVariable>, VariableLocation>,
+    pub targets: Vec<JumpTarget>,
     /// Who has returned, of each call under way.
     pub returns: Vec<Vec<Exit>>,
     /// Who has run out of fuel.
     pub aborts: Vec<Exit>,
     /// How often lanes have left for somewhere else than the end of the statement that they are in.
     pub departures: usize,
-    pub facts: Facts,
+    pub facts: MaskFacts,
     /// Bytes of the packet that have been loaded already, in filters that write to it, and by which lanes.
-    pub loaded: HashMap<(PacketPlace, u32), (Node, Node)>,
+    pub loaded: HashMap<(PacketAddress, u32), (Node, Node)>,
     /// How often the packet has been written to.
     pub written: usize,
     /// Packets are written to.
@@ -126,15 +126,15 @@ pub(super) struct Trace<'a> {
     pub exhausts: bool,
 }
 
-impl<'a> Trace<'a> {
-    pub fn new(program: &'a Program, code: &'a Code, scan: &'a Scan) -> Trace<'a> {
+impl<'a> Tracer<'a> {
+    pub fn new(program: &'a Program, code: &'a LoweredModule, scan: &'a ModuleScan) -> Tracer<'a> {
         let facts = program.facts();
         let mut dag = Dag::new();
-        let here = dag.flag(true);
+        let active = dag.flag(true);
         let state = vec![dag.constant(program.fuel()), dag.constant(0), dag.length()];
         // Not by what the facts say of what is ever come to: it is traced all the same.
         let effects = scan.effects(code.filter);
-        Trace {
+        Tracer {
             code,
             module: &code.module,
             scan,
@@ -147,14 +147,14 @@ impl<'a> Trace<'a> {
             steps: 0,
             work: 0,
             region: RegionId::ROOT,
-            here,
+            active,
             state,
             globals: HashMap::new(),
             targets: Vec::new(),
             returns: Vec::new(),
             aborts: Vec::new(),
             departures: 0,
-            facts: Facts::default(),
+            facts: MaskFacts::default(),
             loaded: HashMap::new(),
             written: 0,
             writes: effects.stores || effects.moves,
@@ -163,12 +163,12 @@ impl<'a> Trace<'a> {
         }
     }
 
-    pub fn run(mut self) -> Result<Lanes> {
+    pub fn run(mut self) -> Result<LaneIr> {
         self.init_globals()?;
         let packet = Operand::Value(vec![self.dag.constant(0)]);
-        let value = self.call(self.code.filter, vec![packet])?;
+        let value = self.inline_call(self.code.filter, vec![packet])?;
         let verdict = match value.as_slice() {
-            &[value] => self.verdict(value, &mut HashMap::new()),
+            &[value] => self.normalise_verdict(value, &mut HashMap::new()),
             _ => return Err(Unsupported("a filter that returns no number".into())),
         };
         // Who ran out of fuel has what it had by then, and is aborted.
@@ -177,15 +177,15 @@ impl<'a> Trace<'a> {
         for exit in &mut exits {
             exit.value = vec![aborted];
         }
-        self.state.truncate(FIXED);
-        if self.dag.as_flag(self.here) != Some(false) {
-            exits.push(Exit { lanes: self.here, state: self.state.clone(), value: vec![verdict] });
+        self.state.truncate(FIXED_SLOTS);
+        if self.dag.as_flag(self.active) != Some(false) {
+            exits.push(Exit { lanes: self.active, state: self.state.clone(), value: vec![verdict] });
         }
         let all = self.dag.flag(true);
-        let Some(end) = self.meet(exits, all) else {
+        let Some(end) = self.merge_exits(exits, all) else {
             return Err(Unsupported("a filter that no packet comes out of".into()));
         };
-        Ok(Lanes {
+        Ok(LaneIr {
             verdict: end.value[0],
             ends: self.moves.then_some((end.state[START], end.state[LENGTH])),
             writes: self.writes,
@@ -197,10 +197,10 @@ impl<'a> Trace<'a> {
     }
 
     /// Counts something that is executed.
-    pub fn spend(&mut self, work: usize) -> Result<()> {
+    pub fn count_executed(&mut self, work: usize) -> Result<()> {
         self.work += work;
         let (nodes, steps) = (self.dag.len(), self.steps);
-        if self.work > MAX_WORK || nodes > MAX_NODES || steps > MAX_STEPS {
+        if self.work > MAX_EXECUTED || nodes > MAX_NODES || steps > MAX_STEPS {
             return Err(Unsupported(format!(
                 "more than fits in lanes: {nodes} operations (at most {MAX_NODES}), {steps} effects (at most {MAX_STEPS})"
             )));
@@ -209,7 +209,7 @@ impl<'a> Trace<'a> {
     }
 
     /// A step, in some of the lanes that are here; what it gives, if it gives anything.
-    pub fn effect(&mut self, mask: Node, effect: Effect, range: Range) -> Node {
+    pub fn push_effect(&mut self, mask: Node, effect: Effect, range: Range) -> Node {
         if self.dag.as_flag(mask) == Some(false) {
             return self.dag.constant(range.low);
         }
@@ -217,11 +217,11 @@ impl<'a> Trace<'a> {
         self.effects += 1;
         self.steps += 1;
         self.regions[self.region.index()].steps.push(Step::Effect { id, mask, effect });
-        if effect.gives() { self.dag.result(id, self.region, range) } else { self.dag.constant(0) }
+        if effect.has_result() { self.dag.result(id, self.region, range) } else { self.dag.constant(0) }
     }
 
     /// A number in place of what a filter returned: any that is no verdict is ABORTED.
-    pub fn verdict(&mut self, value: Node, known: &mut HashMap<Node, Node>) -> Node {
+    pub fn normalise_verdict(&mut self, value: Node, known: &mut HashMap<Node, Node>) -> Node {
         if self.dag.range(value).high <= 3 {
             return value;
         }
@@ -230,7 +230,7 @@ impl<'a> Trace<'a> {
         }
         let verdict = match self.dag.op(value) {
             Op::Select { mask, accept, reject } => {
-                let (accept, reject) = (self.verdict(accept, known), self.verdict(reject, known));
+                let (accept, reject) = (self.normalise_verdict(accept, known), self.normalise_verdict(reject, known));
                 self.dag.select(mask, accept, reject)
             }
             _ => {
@@ -238,7 +238,7 @@ impl<'a> Trace<'a> {
                 let redirects = self.dag.compare(Compare::Equal, low, four);
                 let (three, none) = (self.dag.constant(3), self.dag.constant(0));
                 let plain = self.dag.compare(Compare::LessEqual, value, three);
-                let good = self.dag.either(plain, redirects);
+                let good = self.dag.mask_or(plain, redirects);
                 self.dag.select(good, value, none)
             }
         };
@@ -247,10 +247,10 @@ impl<'a> Trace<'a> {
     }
 
     /// A mask, or a word, of a kind.
-    pub fn zero(&mut self, kind: Kind) -> Node {
+    pub fn zero(&mut self, kind: ValueKind) -> Node {
         match kind {
-            Kind::Word => self.dag.constant(0),
-            Kind::Mask => self.dag.flag(false),
+            ValueKind::Word => self.dag.constant(0),
+            ValueKind::Mask => self.dag.flag(false),
         }
     }
 }

@@ -5,27 +5,27 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::super::plan::{Plan, used};
-use crate::compile::vector::ir::{Lanes, Load, Node, Op, Step, firsts, nexts};
+use super::super::plan::{Plan, live_nodes};
+use crate::compile::vector::ir::{LaneIr, Load, Node, Op, Step, initial_nodes, round_nodes};
 
 /// Instructions from which on an arm is worth the test: about as many as are executed while one wrongly foreseen branch is
 /// found out, of eight that are not.
-const WORTH_A_TEST: u32 = 40;
+const MIN_ARM_COST: u32 = 40;
 
 /// Nodes looked at for all arms together: what is nested deeply is looked at again and again.
-const MOST_LOOKS: u32 = 200_000;
+const MAX_VISITS: u32 = 200_000;
 
-pub(super) struct Arms {
+pub(super) struct ArmAnalysis {
     /// How many nodes, and steps, need a node.
-    users: Vec<u32>,
-    looks: u32,
+    use_counts: Vec<u32>,
+    visits: u32,
 }
 
-impl Arms {
-    pub fn new(lanes: &Lanes) -> Arms {
-        let mut users = vec![0; lanes.dag.len()];
-        let mut count = |node: Node| users[node.index()] += 1;
-        for node in used(lanes) {
+impl ArmAnalysis {
+    pub fn new(lanes: &LaneIr) -> ArmAnalysis {
+        let mut use_counts = vec![0; lanes.dag.len()];
+        let mut count = |node: Node| use_counts[node.index()] += 1;
+        for node in live_nodes(lanes) {
             lanes.dag.operands(node).for_each(&mut count);
         }
         count(lanes.verdict);
@@ -34,33 +34,33 @@ impl Arms {
                 Step::Effect { mask, effect, .. } => effect.operands().chain([*mask]).for_each(&mut count),
                 Step::When { mask, outs, .. } => outs.iter().copied().chain([*mask]).for_each(&mut count),
                 Step::Loop { live, carried, .. } => {
-                    firsts(live, carried).chain(nexts(live, carried)).for_each(&mut count);
+                    initial_nodes(live, carried).chain(round_nodes(live, carried)).for_each(&mut count);
                 }
             }
         }
-        Arms { users, looks: 0 }
+        ArmAnalysis { use_counts, visits: 0 }
     }
 
     /// Whether an arm is worth being left out: then what it needs that others need as well, which is to be made before.
-    pub fn apart(
+    pub fn worth_branching(
         &mut self,
-        lanes: &Lanes,
+        lanes: &LaneIr,
         plan: &Plan,
         arm: Node,
         is_there: impl Fn(Node) -> bool,
     ) -> Option<Vec<Node>> {
         let dag = &lanes.dag;
-        if self.users[arm.index()] != 1 {
+        if self.use_counts[arm.index()] != 1 {
             return None;
         }
         // Each node that is needed by nothing but what is in the arm: those that need it have higher numbers.
         let (mut open, mut needs, mut shared, mut cost) = (BTreeSet::from([arm]), HashMap::new(), Vec::new(), 0);
         while let Some(node) = open.pop_last() {
-            self.looks += 1;
-            if self.looks > MOST_LOOKS {
+            self.visits += 1;
+            if self.visits > MAX_VISITS {
                 return None;
             }
-            let mine = node == arm || needs.get(&node) == Some(&self.users[node.index()]);
+            let mine = node == arm || needs.get(&node) == Some(&self.use_counts[node.index()]);
             if !mine || is_there(node) || is_step(dag.op(node)) || guessed_with_others(plan, dag.op(node)) {
                 shared.push(node);
                 continue;
@@ -71,7 +71,7 @@ impl Arms {
                 open.insert(operand);
             }
         }
-        (cost >= WORTH_A_TEST).then_some(shared)
+        (cost >= MIN_ARM_COST).then_some(shared)
     }
 }
 
@@ -83,7 +83,9 @@ fn is_step(op: Op) -> bool {
 /// Loads at one offset that varies are made together, which are not to be made twice.
 fn guessed_with_others(plan: &Plan, op: Op) -> bool {
     match op {
-        Op::Load(Load { root: Some(root), .. }) => plan.guesses.get(&root).is_some_and(|guess| guess.loads.len() > 1),
+        Op::Load(Load { root: Some(root), .. }) => {
+            plan.speculations.get(&root).is_some_and(|guess| guess.loads.len() > 1)
+        }
         _ => false,
     }
 }

@@ -1,4 +1,4 @@
-//! Code for groups of eight packets in 256-bit vectors, for processors with AVX2 and filters without
+//! CodeBuffer for groups of eight packets in 256-bit vectors, for processors with AVX2 and filters without
 //! effects.
 //!
 //! Cranelift has no 256-bit vectors, so this is a code generator of its own, from lane IR to bytes:
@@ -25,14 +25,14 @@ use cranelift_codegen::isa::{CallConv, TargetIsa};
 use super::plan::Plan;
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::lowered::{CompiledBody, Lowered};
-use crate::compile::vector::ir::Lanes;
-use allocate::{Home, Homes, allocate};
-use assemble::{Assemble, BYTES, Frame, KEPT, LANES};
-use encode::{Code, Register};
-use vcode::{Instruction, Listing, Vector};
+use crate::compile::vector::ir::LaneIr;
+use allocate::{Allocation, Location, allocate};
+use assemble::{Assembler, CALLEE_SAVED, Frame, LANES, VECTOR_BYTES};
+use encode::{CodeBuffer, Ymm};
+use vcode::{Instruction, VCode, VReg};
 
 /// Places in the frame: it fits into a page, so that nobody need touch one page after the other.
-const MOST_PLACES: usize = 96;
+const MAX_SLOTS: usize = 96;
 
 /// Whether a processor has what the code needs.
 pub(super) fn is_supported(isa: &dyn TargetIsa) -> bool {
@@ -45,7 +45,7 @@ pub(super) fn is_supported(isa: &dyn TargetIsa) -> bool {
 ///
 /// # Errors
 /// What is not done eight at a time.
-pub(super) fn lower(lanes: &Lanes, plan: &Plan, redirects: bool) -> Result<Lowered> {
+pub(super) fn lower(lanes: &LaneIr, plan: &Plan, redirects: bool) -> Result<Lowered> {
     if lanes.writes || lanes.ends.is_some() || !lanes.arrays.is_empty() {
         return Err(Unsupported("packets and arrays that are written to, eight at a time".into()));
     }
@@ -54,16 +54,16 @@ pub(super) fn lower(lanes: &Lanes, plan: &Plan, redirects: bool) -> Result<Lower
         begins.push(tables.len() as u32);
         tables.extend(table.iter().flat_map(|word| word.to_le_bytes()));
     }
-    let listing = select::select(lanes, plan, &begins)?;
-    let homes = allocate(&listing);
-    if homes.places > MOST_PLACES {
-        return Err(Unsupported(format!("more than {MOST_PLACES} vectors beside those in registers")));
+    let code = select::select(lanes, plan, &begins)?;
+    let allocation = allocate(&code);
+    if allocation.slots > MAX_SLOTS {
+        return Err(Unsupported(format!("more than {MAX_SLOTS} vectors beside those in registers")));
     }
-    let frame = Frame { places: homes.places as i32 };
-    let operations = listing.instructions.iter().map(Instruction::operations).sum();
-    let text = text(&listing, &homes);
-    let code = Assemble { code: Code::default(), homes: &homes, frame }.run(&listing, redirects);
-    let stack_bytes = (frame.size() + BYTES) as usize + 8 * KEPT.len();
+    let frame = Frame { slots: allocation.slots as i32 };
+    let operations = code.instructions.iter().map(Instruction::operations).sum();
+    let text = text(&code, &allocation);
+    let code = Assembler { code: CodeBuffer::default(), allocation: &allocation, frame }.assemble(&code, redirects);
+    let stack_bytes = (frame.size() + VECTOR_BYTES) as usize + 8 * CALLEE_SAVED.len();
     Ok(Lowered {
         body: CompiledBody::Machine { code, stack_bytes, text },
         tables,
@@ -74,20 +74,20 @@ pub(super) fn lower(lanes: &Lanes, plan: &Plan, redirects: bool) -> Result<Lower
 }
 
 /// The code as text, one instruction a line: `check --emit clif`.
-fn text(listing: &Listing, homes: &Homes) -> String {
+fn text(code: &VCode, allocation: &Allocation) -> String {
     let mut text = String::new();
-    let vector = |vector: Vector| match homes.homes[vector.0] {
-        Home::Register(Register(number)) => format!("v{} (ymm{number})", vector.0),
-        Home::Memory(place) => format!("v{} (frame {place})", vector.0),
-        Home::Nowhere => format!("v{}", vector.0),
+    let vreg = |vreg: VReg| match allocation.locations[vreg.0] {
+        Location::Register(Ymm(number)) => format!("v{} (ymm{number})", vreg.0),
+        Location::Slot(place) => format!("v{} (frame {place})", vreg.0),
+        Location::Dead => format!("v{}", vreg.0),
     };
-    for instruction in &listing.instructions {
+    for instruction in &code.instructions {
         let _ = match instruction.writes() {
-            Some(to) => writeln!(text, "    {} = {instruction:?}", vector(to)),
+            Some(to) => writeln!(text, "    {} = {instruction:?}", vreg(to)),
             None => writeln!(text, "    {instruction:?}"),
         };
     }
-    for (number, constant) in listing.constants.iter().enumerate() {
+    for (number, constant) in code.constants.iter().enumerate() {
         let _ = writeln!(text, "    constant {number}: {:02x?}", &constant[..constant.len() / 2]);
     }
     text

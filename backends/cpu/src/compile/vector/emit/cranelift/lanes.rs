@@ -2,14 +2,14 @@
 
 use cranelift_codegen::ir::{self, ConstantData, InstBuilder, MemFlagsData, Value, types as clif};
 
-use super::emitter::{Emit, Key, LANES};
+use super::emitter::{CacheKey, Emitter, LANES};
 use crate::compile::errors::Result;
 use crate::compile::vector::ir::Node;
 
-/// A byte of a [`Emit::pick`] that is zero.
+/// A byte of a [`Emitter::pick`] that is zero.
 pub(super) const ZERO: u8 = 0xff;
 
-impl Emit<'_, '_> {
+impl Emitter<'_, '_> {
     /// The same word in all lanes.
     pub(super) fn splat(&mut self, word: u32) -> Value {
         self.constants([word; LANES])
@@ -28,7 +28,7 @@ impl Emit<'_, '_> {
     }
 
     /// Four of the eight words of two vectors.
-    pub(super) fn words_of(&mut self, first: Value, second: Value, words: [u8; LANES]) -> Value {
+    pub(super) fn shuffle_words(&mut self, first: Value, second: Value, words: [u8; LANES]) -> Value {
         let bytes: Vec<u8> = words.iter().flat_map(|word| (0..4).map(move |byte| 4 * word + byte)).collect();
         let mask = self.b.func.dfg.immediates.push(ConstantData::from(&bytes[..]));
         let (first, second) = (self.cast(clif::I8X16, first), self.cast(clif::I8X16, second));
@@ -37,7 +37,7 @@ impl Emit<'_, '_> {
     }
 
     /// Sixteen bytes out of a vector's, by their places, or [`ZERO`].
-    pub(super) fn pick(&mut self, value: Value, places: [u8; 16]) -> Value {
+    pub(super) fn shuffle_bytes(&mut self, value: Value, places: [u8; 16]) -> Value {
         let constant = self.b.func.dfg.constants.insert(ConstantData::from(&places[..]));
         let places = self.b.ins().vconst(clif::I8X16, constant);
         let bytes = self.cast(clif::I8X16, value);
@@ -51,7 +51,7 @@ impl Emit<'_, '_> {
     }
 
     /// The same bytes of each lane's word: `size` of them from `at` on, turned or not, and zeros.
-    pub(super) fn pick_in_lanes(&mut self, value: Value, at: u32, size: u32, turned: bool) -> Value {
+    pub(super) fn shuffle_in_lanes(&mut self, value: Value, at: u32, size: u32, turned: bool) -> Value {
         let mut places = [ZERO; 16];
         for (lane, word) in places.chunks_exact_mut(4).enumerate() {
             for byte in 0..size {
@@ -59,7 +59,7 @@ impl Emit<'_, '_> {
                 word[byte as usize] = 4 * lane as u8 + from as u8;
             }
         }
-        self.pick(value, places)
+        self.shuffle_bytes(value, places)
     }
 
     pub(super) fn shift_right(&mut self, value: Value, count: u32) -> Value {
@@ -73,13 +73,13 @@ impl Emit<'_, '_> {
     }
 
     /// One value where the mask is on, the other where it is off.
-    pub(super) fn choose(&mut self, mask: Value, on: Value, off: Value) -> Value {
+    pub(super) fn select_lanes(&mut self, mask: Value, on: Value, off: Value) -> Value {
         self.b.ins().bitselect(mask, on, off)
     }
 
     /// A node's word in one lane, zero-extended to 64 bits.
-    pub(super) fn wide(&mut self, node: Node, lane: usize) -> Result<Value> {
-        if let Some(&value) = self.found.get(&Key::Wide(node, lane)) {
+    pub(super) fn lane_as_u64(&mut self, node: Node, lane: usize) -> Result<Value> {
+        if let Some(&value) = self.cache.get(&CacheKey::Lane64(node, lane)) {
             return Ok(value);
         }
         let value = match self.dag().as_constant(node) {
@@ -90,11 +90,11 @@ impl Emit<'_, '_> {
                 self.b.ins().uextend(clif::I64, word)
             }
         };
-        Ok(self.know(Key::Wide(node, lane), value))
+        Ok(self.remember(CacheKey::Lane64(node, lane), value))
     }
 
     /// A node's word in one lane.
-    pub(super) fn word(&mut self, node: Node, lane: usize) -> Result<Value> {
+    pub(super) fn lane_word(&mut self, node: Node, lane: usize) -> Result<Value> {
         Ok(match self.dag().as_constant(node) {
             Some(constant) => self.b.ins().iconst(clif::I32, i64::from(constant)),
             None => {
