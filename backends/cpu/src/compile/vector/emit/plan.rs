@@ -7,7 +7,7 @@ use portcullis_core::packet::READABLE_PAST_END;
 
 use crate::compile::vector::ir::{
     self, Atomic, Binary, Dag, Effect, LaneIr, Load, LoopCarried, LoopMask, Node, Op, RegionId, Step, Unary,
-    initial_nodes, round_nodes,
+    initial_nodes, iteration_nodes,
 };
 
 /// Bytes of a row.
@@ -174,7 +174,7 @@ pub(super) fn loop_invariants(
     live: LoopMask,
     carried: &[LoopCarried],
 ) -> LoopInvariants {
-    let mut open: Vec<Node> = round_nodes(&live, carried).collect();
+    let mut open: Vec<Node> = iteration_nodes(&live, carried).collect();
     let mut regions = vec![body];
     while let Some(region) = regions.pop() {
         for step in &lanes.regions[region.index()].steps {
@@ -185,7 +185,7 @@ pub(super) fn loop_invariants(
                     regions.push(*body);
                 }
                 Step::Loop { live, carried, body } => {
-                    open.extend(initial_nodes(live, carried).chain(round_nodes(live, carried)));
+                    open.extend(initial_nodes(live, carried).chain(iteration_nodes(live, carried)));
                     regions.push(*body);
                 }
             }
@@ -254,7 +254,7 @@ pub(super) fn live_nodes(lanes: &LaneIr) -> Vec<Node> {
             Step::Effect { mask, effect, .. } => open.extend(effect.operands().chain([*mask])),
             Step::When { mask, outs, .. } => open.extend(outs.iter().copied().chain([*mask])),
             Step::Loop { live, carried, .. } => {
-                open.extend(initial_nodes(live, carried).chain(round_nodes(live, carried)));
+                open.extend(initial_nodes(live, carried).chain(iteration_nodes(live, carried)));
             }
         }
     }
@@ -358,7 +358,7 @@ impl DemandAnalysis {
                 }
                 Step::When { mask, outs, .. } => everywhere.extend(outs.iter().chain([mask])),
                 Step::Loop { live, carried, .. } => {
-                    everywhere.extend(initial_nodes(live, carried).chain(round_nodes(live, carried)));
+                    everywhere.extend(initial_nodes(live, carried).chain(iteration_nodes(live, carried)));
                 }
             }
         }

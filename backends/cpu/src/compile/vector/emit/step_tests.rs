@@ -22,7 +22,7 @@ impl Maker {
         self.effects += 1;
         let gives = effect.has_result();
         let range = match effect {
-            Effect::LoadPacket { size, .. } => Range::bytes(size),
+            Effect::LoadPacket { size, .. } => Range::of_bytes(size),
             _ => Range::ALL,
         };
         self.regions[self.at.index()].steps.push(Step::Effect { id, mask, effect });

@@ -13,12 +13,12 @@ struct NodeData {
     range: Range,
 }
 
-/// The graph.
+/// Hash-consed graph: no two nodes have the same operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Dag {
     entries: Vec<NodeData>,
     interned: HashMap<Op, Node>,
-    /// How deep each region lies.
+    /// Nesting depth of each region.
     depths: Vec<u32>,
 }
 
@@ -27,7 +27,7 @@ impl Dag {
         Dag { entries: Vec::new(), interned: HashMap::new(), depths: vec![0] }
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -44,22 +44,22 @@ impl Dag {
         self.entries[node.index()].kind
     }
 
-    /// The innermost region that it depends on: it cannot be computed outside.
+    /// Returns the innermost region that a node depends on; it cannot be computed outside.
     pub fn scope(&self, node: Node) -> RegionId {
         self.entries[node.index()].scope
     }
 
-    /// What a word can be, in every lane, those that are off included.
+    /// Bounds of a word in every lane, inactive ones included.
     pub fn range(&self, node: Node) -> Range {
         self.entries[node.index()].range
     }
 
-    /// The node that is this, where there is one.
+    /// Returns the node of an operation if there is one.
     pub fn lookup(&self, op: Op) -> Option<Node> {
         self.interned.get(&op).copied()
     }
 
-    /// The number that a word is.
+    /// Returns the value of a word that is a constant.
     pub fn as_constant(&self, node: Node) -> Option<u32> {
         match self.op(node) {
             Op::Constant(value) => Some(value),
@@ -67,7 +67,7 @@ impl Dag {
         }
     }
 
-    /// What a mask is in all lanes.
+    /// Returns the value of a mask that is the same constant in all lanes.
     pub fn as_flag(&self, node: Node) -> Option<bool> {
         match self.op(node) {
             Op::Flag(value) => Some(value),
@@ -75,39 +75,39 @@ impl Dag {
         }
     }
 
-    /// The nodes that an operation takes.
+    /// Operands of a node.
     pub fn operands(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
         operands(self.op(node))
     }
 
-    /// Makes a region known, the next one by number.
+    /// Registers a region; regions are numbered consecutively.
     pub fn new_region(&mut self, parent: RegionId) -> RegionId {
         self.depths.push(self.depths[parent.index()] + 1);
         RegionId(self.depths.len() as u32 - 1)
     }
 
-    /// What an effect in a region gives: a word in that range.
+    /// Creates the result of an effect in a region: a word in `range`.
     pub fn result(&mut self, effect: EffectId, region: RegionId, range: Range) -> Node {
         self.insert(Op::Result(effect), ValueKind::Word, region, range)
     }
 
-    /// A carried value of a loop.
+    /// Creates a loop-carried value.
     pub fn carried(&mut self, body: RegionId, index: u32, kind: ValueKind) -> Node {
         self.insert(Op::Carried { body, index }, kind, body, Range::ALL)
     }
 
-    /// The lanes that take part in a loop's round.
+    /// Creates the mask of lanes that are active in a loop's iteration.
     pub fn live(&mut self, body: RegionId) -> Node {
         self.insert(Op::Live(body), ValueKind::Mask, body, Range::ALL)
     }
 
-    /// What comes out of a region, in the one around it.
+    /// Creates an output of a region, in the region around it.
     pub fn out(&mut self, region: RegionId, index: u32, kind: ValueKind, around: RegionId, range: Range) -> Node {
         self.insert(Op::Out { region, index }, kind, around, range)
     }
 
-    /// A node, the one that is there already if there is one. Its scope is the innermost of its
-    /// operands'.
+    /// Returns the node of an operation, adding it if necessary. Its scope is the innermost scope
+    /// of its operands.
     pub(super) fn add(&mut self, op: Op, kind: ValueKind, range: Range) -> Node {
         if let Some(&node) = self.interned.get(&op) {
             return node;

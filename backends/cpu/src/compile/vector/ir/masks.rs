@@ -1,4 +1,4 @@
-//! Masks, made as simple as they can be had.
+//! Construction of masks, with algebraic simplification.
 
 use super::graph::Dag;
 use super::node::{Node, Op, ValueKind};
@@ -6,7 +6,7 @@ use super::ops::{Binary, Compare, Unary, binary, compare, unary};
 use super::range::Range;
 
 impl Dag {
-    /// The same in all lanes.
+    /// Mask with one constant value in all lanes.
     pub fn flag(&mut self, value: bool) -> Node {
         self.add(Op::Flag(value), ValueKind::Mask, Range::ALL)
     }
@@ -19,7 +19,7 @@ impl Dag {
         match self.op(a) {
             Op::Flag(value) => self.flag(!value),
             Op::Not(inner) => inner,
-            // Comparisons have their opposites.
+            // Every ordering has an opposite.
             Op::Compare(Compare::Less, x, y) => self.compare(Compare::LessEqual, y, x),
             Op::Compare(Compare::LessEqual, x, y) => self.compare(Compare::Less, y, x),
             Op::Compare(Compare::LessSigned, x, y) => self.compare(Compare::LessEqualSigned, y, x),
@@ -104,7 +104,8 @@ impl Dag {
         self.mask(Op::Or(a, b))
     }
 
-    /// Whether `whole` is `part` and more: then it is a part of it. Only its outermost levels are looked at.
+    /// Whether `whole` is a conjunction with `part` as one of its terms. Only its outermost levels
+    /// are searched.
     fn implies(&self, whole: Node, part: Node) -> bool {
         self.implies_within(whole, part, 4)
     }
@@ -166,7 +167,8 @@ impl Dag {
             Compare::LessEqual if x.low > y.high => return self.flag(false),
             Compare::LessSigned if (x.high | y.high) >> 31 == 0 => return self.compare(Compare::Less, a, b),
             Compare::LessEqualSigned if (x.high | y.high) >> 31 == 0 => return self.compare(Compare::LessEqual, a, b),
-            // One form of what has two: x < 5 is x <= 4, 4 < x is 5 <= x. The ranges leave room for it.
+            // Canonical form: x < 5 becomes x <= 4, 4 < x becomes 5 <= x. The constants do not
+            // wrap, as the ranges have been compared above.
             Compare::Less if let Some(constant) = self.as_constant(b) => {
                 let b = self.constant(constant - 1);
                 return self.compare(Compare::LessEqual, a, b);
@@ -190,7 +192,7 @@ impl Dag {
             let (accept, reject) = (self.compare(op, constant, accept), self.compare(op, constant, reject));
             return self.select(mask, accept, reject);
         }
-        // Two that were turned are equal where those that they were made of are.
+        // Swaps and inversion are injective: compare their operands.
         if op == Compare::Equal
             && let (Op::Unary(turn, x), Op::Unary(other, y)) = (self.op(a), self.op(b))
             && turn == other
@@ -218,14 +220,15 @@ impl Dag {
         }
         match self.op(a) {
             Op::Unary(turn @ (Unary::SwapBytes16 | Unary::SwapBytes32 | Unary::Invert), x) => {
-                // Beyond 16 bits it was found out above that it cannot be.
+                // A constant beyond 16 bits is outside the range of the swapped value, and was
+                // handled above.
                 let constant = self.constant(unary(turn, constant));
                 Some(self.compare(op, x, constant))
             }
             Op::Binary(inner, x, y) => {
                 let by = self.as_constant(y)?;
                 match inner {
-                    // What is not in the mask cannot be in the number.
+                    // A bit outside the mask cannot be set.
                     Binary::And if constant & !by != 0 => Some(self.flag(false)),
                     Binary::And => {
                         let Op::Unary(turn @ (Unary::SwapBytes16 | Unary::SwapBytes32), raw) = self.op(x) else {
@@ -240,7 +243,7 @@ impl Dag {
                         let constant = self.constant(binary(back, constant, by));
                         Some(self.compare(op, x, constant))
                     }
-                    // The bits above are what is compared.
+                    // Compares the bits that are not shifted out.
                     Binary::ShiftRight => {
                         let count = by % 32;
                         if constant.leading_zeros() < count {

@@ -1,8 +1,8 @@
-//! What numbers a word can be.
+//! Interval arithmetic on 32-bit words.
 
 use super::ops::{Binary, Unary};
 
-/// From the least to the greatest, unsigned.
+/// An interval of unsigned words, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     pub low: u32,
@@ -10,7 +10,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Any number.
+    /// All words.
     pub const ALL: Range = Range { low: 0, high: u32::MAX };
 
     pub fn exactly(value: u32) -> Range {
@@ -21,22 +21,22 @@ impl Range {
         Range { low: 0, high }
     }
 
-    /// Of `size` bytes.
-    pub fn bytes(size: u32) -> Range {
+    /// All words of `size` bytes.
+    pub fn of_bytes(size: u32) -> Range {
         Range::up_to(u32::MAX >> (32 - 8 * size))
     }
 
-    /// What is in either.
+    /// Smallest interval that contains both.
     pub fn union(self, other: Range) -> Range {
         Range { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 
-    /// The number, where there is but one.
+    /// Returns the only element, if there is one.
     pub fn single(self) -> Option<u32> {
         (self.low == self.high).then_some(self.low)
     }
 
-    /// Bits that can be one.
+    /// Mask of the bits that can be set.
     fn bits(self) -> u32 {
         u32::MAX.checked_shr(self.high.leading_zeros()).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Words, made as simple as they can be had.
+//! Construction of words, with algebraic simplification and strength reduction.
 
 use super::graph::Dag;
 use super::node::{Load, MetadataField, Node, Op, ValueKind};
@@ -10,7 +10,7 @@ impl Dag {
         self.add(Op::Constant(value), ValueKind::Word, Range::exactly(value))
     }
 
-    /// The packet's length when it arrived.
+    /// The packet's length on arrival.
     pub fn length(&mut self) -> Node {
         self.add(Op::Length, ValueKind::Word, Range::ALL)
     }
@@ -19,13 +19,14 @@ impl Dag {
         self.add(Op::Metadata(field), ValueKind::Word, Range::ALL)
     }
 
-    /// Bytes of the packet at `root + add`, which must not wrap in any lane.
+    /// Bytes of the packet at `root + add`, a sum that must not wrap in any lane.
     pub fn load(&mut self, load: Load) -> Node {
         debug_assert!(load.root.is_none_or(|root| self.range(root).high.checked_add(load.add).is_some()));
-        self.add(Op::Load(load), ValueKind::Word, Range::bytes(load.size))
+        self.add(Op::Load(load), ValueKind::Word, Range::of_bytes(load.size))
     }
 
-    /// A word of a table, none of which are outside `range`; the index must lie in it in every lane.
+    /// A word of a table, whose words are all in `range`. The index must be in the table in every
+    /// lane.
     pub fn table(&mut self, table: u32, index: Node, range: Range) -> Node {
         self.add(Op::Table { table, index }, ValueKind::Word, range)
     }
@@ -43,7 +44,7 @@ impl Dag {
         self.word(Op::Unary(op, a), range)
     }
 
-    /// A number with its low `size` bytes in the opposite order, of which there are no others.
+    /// Swaps the bytes of a number that has only its low `size` bytes.
     pub fn swap_bytes(&mut self, a: Node, size: u32) -> Node {
         match size {
             1 => a,
@@ -56,7 +57,7 @@ impl Dag {
         if let (Some(x), Some(y)) = (self.as_constant(a), self.as_constant(b)) {
             return self.constant(binary(op, x, y));
         }
-        // Constants last, and else the older one first.
+        // Canonical order: constants last, otherwise the older node first.
         if is_commutative(op) && (self.as_constant(a).is_some() || (self.as_constant(b).is_none() && b < a)) {
             std::mem::swap(&mut a, &mut b);
         }
@@ -82,7 +83,8 @@ impl Dag {
         self.binary(Binary::ShiftRight, a, count)
     }
 
-    /// A word as a sum that does not wrap in any lane: of a node, or of nothing, and a constant.
+    /// Decomposes a word into a sum that does not wrap in any lane, of an optional node and a
+    /// constant.
     pub fn sum(&self, node: Node) -> (Option<Node>, u32) {
         match self.op(node) {
             Op::Constant(value) => (None, value),
@@ -131,7 +133,7 @@ impl Dag {
             (B::Modulo, divisor) if range.high < divisor => return Some(a),
             (B::ShiftRight, count) if range.high >> (count % 32) == 0 => return Some(self.constant(0)),
             (B::Xor, u32::MAX) => return Some(self.unary(Unary::Invert, a)),
-            // One operation of those that processors have in place of those that they are slow at.
+            // Strength reduction.
             (B::Subtract, _) => return Some(self.add_constant(a, constant.wrapping_neg())),
             (B::Multiply, _) if constant.is_power_of_two() => {
                 let count = self.constant(constant.trailing_zeros());
@@ -143,7 +145,7 @@ impl Dag {
             (B::Modulo, _) if constant.is_power_of_two() => return Some(self.and(a, constant - 1)),
             _ => {}
         }
-        // A byte in the middle, in one way whether what it is of was turned or not.
+        // Extract a byte from the unswapped word, so that either byte order gives the same node.
         if let (B::And, 0xff) = (op, constant)
             && let Op::Binary(B::ShiftRight, turned, count) = self.op(a)
             && let (Op::Unary(Unary::SwapBytes32, x), Some(count @ (8 | 16))) =
@@ -179,7 +181,7 @@ impl Dag {
                 let rest = self.as_constant(rest)?;
                 Some(self.constant(rest | (y & constant)))
             }
-            // (x << 2) & 0xfc = (x & 0x3f) << 2: so that a mask of x that is there already counts.
+            // (x << 2) & 0xfc = (x & 0x3f) << 2, which is redundant if x has no other bits.
             (B::And, B::ShiftLeft) => {
                 let kept = constant >> (y % 32);
                 (self.range(x).high <= kept && kept & kept.wrapping_add(1) == 0).then_some(a)
@@ -192,7 +194,7 @@ impl Dag {
         }
     }
 
-    /// A byte of a number whose bytes were turned is one of those that it was made of.
+    /// A byte of a swapped number is a byte of its operand.
     fn simplify_swapped(&mut self, op: Binary, swapped: Node, constant: u32) -> Option<Node> {
         let Op::Unary(turn, x) = self.op(swapped) else { return None };
         let top = if turn == Unary::SwapBytes16 { 8 } else { 24 };
@@ -203,7 +205,7 @@ impl Dag {
         }
     }
 
-    /// One word or the other; of masks as well.
+    /// Selects between two words, or two masks.
     pub fn select(&mut self, mask: Node, accept: Node, reject: Node) -> Node {
         debug_assert_eq!(self.kind(accept), self.kind(reject));
         if let Some(outcome) = self.as_flag(mask) {
@@ -222,7 +224,7 @@ impl Dag {
             if inner == mask {
                 return self.select(mask, x, reject);
             }
-            // The same in two of three ways.
+            // Merge nested selects that share an arm.
             if y == reject {
                 let both = self.mask_and(mask, inner);
                 return self.select(both, x, reject);
@@ -241,7 +243,7 @@ impl Dag {
         self.word(Op::Select { mask, accept, reject }, range)
     }
 
-    /// 1 or 0.
+    /// 1 if the mask is set, 0 otherwise.
     pub fn word_from_mask(&mut self, mask: Node) -> Node {
         let (one, zero) = (self.constant(1), self.constant(0));
         self.select(mask, one, zero)

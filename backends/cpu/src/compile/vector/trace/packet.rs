@@ -68,7 +68,7 @@ impl Tracer<'_> {
                 Some((raw, _)) => raw,
                 None => {
                     let mask = self.dag.mask_and(self.active, inside);
-                    let raw = self.push_effect(mask, Effect::LoadPacket { at, size }, Range::bytes(size));
+                    let raw = self.push_effect(mask, Effect::LoadPacket { at, size }, Range::of_bytes(size));
                     self.loaded.insert((at, size), (raw, self.active));
                     raw
                 }

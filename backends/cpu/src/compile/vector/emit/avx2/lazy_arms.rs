@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::super::plan::{Plan, live_nodes};
-use crate::compile::vector::ir::{LaneIr, Load, Node, Op, Step, initial_nodes, round_nodes};
+use crate::compile::vector::ir::{LaneIr, Load, Node, Op, Step, initial_nodes, iteration_nodes};
 
 /// Instructions from which on an arm is worth the test: about as many as are executed while one wrongly foreseen branch is
 /// found out, of eight that are not.
@@ -34,7 +34,7 @@ impl ArmAnalysis {
                 Step::Effect { mask, effect, .. } => effect.operands().chain([*mask]).for_each(&mut count),
                 Step::When { mask, outs, .. } => outs.iter().copied().chain([*mask]).for_each(&mut count),
                 Step::Loop { live, carried, .. } => {
-                    initial_nodes(live, carried).chain(round_nodes(live, carried)).for_each(&mut count);
+                    initial_nodes(live, carried).chain(iteration_nodes(live, carried)).for_each(&mut count);
                 }
             }
         }
