@@ -1,5 +1,5 @@
-//! From lane IR to native code: a function with a loop over groups of packets, one packet per vector
-//! lane.
+//! From lane IR to native code: a function with a loop over groups of packets, one packet per
+//! vector lane.
 //!
 //! - `plan`: decisions made ahead: which rows of a packet to load, which offsets to speculate on;
 //! - `cranelift`: groups of four packets, for any processor with suitable 128-bit vectors;
@@ -14,9 +14,9 @@
 //!   packet's first byte, which is never past the arena's end;
 //! - loads at variable offsets either have a range that guarantees the same in every lane, or their
 //!   offset is replaced by 0 in lanes in which the access would leave the packet;
-//! - effects access memory only in the lanes of their masks, in which `trace` has made sure that they
-//!   stay in the packet or in the map; other lanes read the packet's first bytes or the map's first
-//!   word, and write to a scratch slot on the stack;
+//! - effects access memory only in the lanes of their masks, in which `trace` has made sure that
+//!   they stay in the packet or in the map; other lanes read the packet's first bytes or the map's
+//!   first word, and write to a scratch slot on the stack;
 //! - indices into tables and arrays are in range in every lane, as their ranges say, which hold for
 //!   unspecified values as well: see `cranelift::regions`.
 

@@ -1,5 +1,5 @@
-//! What is decided about a filter before its code is made: which rows of a packet are loaded, which
-//! offsets that vary are guessed, and in which lanes a guess has to be right.
+//! Decisions made before code is emitted: which rows of a packet to load, which variable offsets to
+//! speculate on, and in which lanes a speculated offset has to be right.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -13,44 +13,44 @@ use crate::compile::vector::ir::{
 /// Bytes of a row.
 pub(super) const ROW: u32 = 16;
 
-/// Bytes from a packet's first one on that may be read of any packet, however short it is.
+/// End of the bytes that may be read of any packet, however short it is, counted from its start.
 pub(super) const ALWAYS_READABLE: u32 = READABLE_PAST_END as u32;
 
-/// What a header takes that has no options: of IPv4 and of TCP alike.
+/// Size in bytes of an IPv4 or TCP header without options.
 const MIN_HEADER_BYTES: u32 = 20;
 
-/// What is done about fields whose place depends on the packet.
+/// How loads at variable offsets are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OffsetStrategy {
-    /// They are taken to be where headers without options have them, and read with all others; where
-    /// that is wrong, packet by packet.
+    /// Speculate that headers have no options and load the fields together with fixed ones; if that
+    /// is wrong in a lane where it matters, gather them.
     Speculate,
-    /// They are read packet by packet.
+    /// Gather them packet by packet.
     Gather,
 }
 
-/// Loads at one offset that varies.
+/// A variable offset with a speculated value, and the loads at it.
 pub(super) struct SpeculativeOffset {
-    /// What it is taken for.
+    /// The speculated value.
     pub value: u32,
-    /// The lanes in which it matters; all of them where there is none.
+    /// Mask of the lanes in which the value matters; `None` for all lanes.
     pub lanes: Option<Node>,
     pub loads: Vec<Node>,
 }
 
 pub(super) struct Plan {
-    /// Where in the packet words of four bytes lie, modulo 4.
+    /// Offset of the packet's 4-byte words, modulo 4.
     phase: u32,
-    /// Where rows begin that are loaded as a whole. Words outside of them are loaded each for itself.
+    /// Starts of the rows to load. A word outside them is loaded by itself.
     rows: Vec<u32>,
-    /// By the offsets' nodes.
+    /// By the node of the offset.
     pub speculations: HashMap<Node, SpeculativeOffset>,
-    /// Nodes that are needed at all.
+    /// Number of live nodes.
     pub node_count: usize,
 }
 
 impl Plan {
-    /// Of a filter, whose graph gets nodes that say where speculations matter.
+    /// Plans a filter. Adds the masks in which speculated offsets matter to its graph.
     pub fn new(lanes: &mut LaneIr, offsets: OffsetStrategy) -> Plan {
         let used = live_nodes(lanes);
         let loads: Vec<(Node, Load)> = used
@@ -99,26 +99,28 @@ impl Plan {
         plan
     }
 
-    /// The words in which bytes `at..at + size` lie, by the offset of each one's first byte.
+    /// Returns the first and the last word that bytes `at..at + size` lie in, by their offsets.
     pub fn word_span(&self, at: u32, size: u32) -> (u32, u32) {
         word_span(self.phase, at, size)
     }
 
-    /// Whether there is a guess for a load at that root.
+    /// Whether a load at a variable offset is done speculatively.
     pub fn is_speculative(&self, load: Node, root: Node) -> bool {
         self.speculations.get(&root).is_some_and(|guess| guess.loads.contains(&load))
     }
 
-    /// The row that a word is in, if any.
+    /// Returns the row that contains a word, if there is one.
     pub fn row_of(&self, word: u32) -> Option<u32> {
         self.rows.iter().copied().find(|&row| row <= word && word + 4 <= row + ROW)
     }
 }
 
-/// Whether packets side by side leave maps as they would one after the other, and find in them what they would then.
+/// Whether filtering packets in lock step has the same effect on maps, and the same results, as
+/// filtering them one after the other.
 ///
-/// Each step is done for all of them before the next one. So that nobody can tell, a map is only read; or only added to, by
-/// who does not ask for the sum; or uses by one step, once, in which lanes come in order.
+/// In lock step each step is executed for all packets before the next one. This cannot be observed
+/// if every map is only read, or only added to without using the result, or accessed by a single
+/// step outside loops, which serves lanes in order.
 pub(crate) fn preserves_map_order(lanes: &LaneIr) -> bool {
     let mut uses: HashMap<u32, MapUse> = HashMap::new();
     for (number, region) in lanes.regions.iter().enumerate() {
@@ -145,7 +147,7 @@ pub(crate) fn preserves_map_order(lanes: &LaneIr) -> bool {
     true
 }
 
-/// How a map is uses.
+/// How a map is accessed.
 #[derive(Clone, Copy)]
 enum MapUse {
     Read,
@@ -154,17 +156,17 @@ enum MapUse {
     Unordered,
 }
 
-/// Whether a region is another or a part of it.
+/// Whether a region is `whole` or nested in it.
 fn is_within(lanes: &LaneIr, region: RegionId, whole: RegionId) -> bool {
     let parent = |region: &RegionId| lanes.regions[region.index()].parent;
     std::iter::successors(Some(region), parent).any(|region| region == whole)
 }
 
-/// What a loop's rounds need.
+/// Loop-invariant inputs of a loop.
 pub(super) struct LoopInvariants {
-    /// Nodes outside of it, which do not change from round to round.
+    /// Nodes that are computed outside the loop.
     pub nodes: Vec<Node>,
-    /// They load bytes of the packet at offsets that vary.
+    /// Whether the loop loads packet bytes at variable offsets.
     pub has_variable_loads: bool,
 }
 
@@ -205,7 +207,7 @@ pub(super) fn loop_invariants(
     invariants
 }
 
-/// Whether bytes can be had out of words that may be read of any packet.
+/// Whether bytes can be extracted from words that may be read of any packet.
 pub(super) fn is_always_readable(at: u32, size: u32) -> bool {
     at.checked_add(size).is_some_and(|end| end <= ALWAYS_READABLE - ROW)
 }
@@ -214,11 +216,11 @@ fn word_span(phase: u32, at: u32, size: u32) -> (u32, u32) {
     let word = |at: u32| at.checked_sub(phase).map_or(0, |at| phase + at / 4 * 4);
     let first = word(at);
     let last = at + size - 1;
-    // The first word of all may overlap the one behind it.
+    // The first word of all may overlap the next one.
     (first, if last < first + 4 { first } else { word(last) })
 }
 
-/// The rows for loads, with words in that phase, and about what all of it costs.
+/// Chooses rows for loads, with words at the given phase; returns them with their approximate cost.
 fn choose_rows(phase: u32, loads: &BTreeSet<(u32, u32)>) -> (Vec<u32>, u32) {
     let mut needed = BTreeSet::new();
     let mut cost = 0;
@@ -244,7 +246,7 @@ fn choose_rows(phase: u32, loads: &BTreeSet<(u32, u32)>) -> (Vec<u32>, u32) {
     (rows, cost)
 }
 
-/// The nodes that a filter invariants, in order.
+/// Returns the nodes that a filter uses, in order.
 pub(super) fn live_nodes(lanes: &LaneIr) -> Vec<Node> {
     let mut marked = vec![false; lanes.dag.len()];
     let mut open: Vec<Node> = vec![lanes.verdict];
@@ -266,8 +268,9 @@ pub(super) fn live_nodes(lanes: &LaneIr) -> Vec<Node> {
     lanes.dag.nodes().filter(|node| marked[node.index()]).collect()
 }
 
-/// What an offset is where headers have no options: it is computed from a byte that says how long a
-/// header is, in units of 4 bytes, in its low half (IPv4's first byte) or in its high one (TCP's thirteenth).
+/// Returns the value of an offset if headers have no options. Such an offset is computed from a
+/// byte that holds a header length in units of 4 bytes, in its low half (IPv4) or its high half
+/// (TCP).
 fn usual_offset(dag: &Dag, root: Node) -> Option<u32> {
     let first = evaluate(dag, root, 0x45, &mut HashMap::new())?;
     if first == MIN_HEADER_BYTES {
@@ -279,8 +282,9 @@ fn usual_offset(dag: &Dag, root: Node) -> Option<u32> {
     }
 }
 
-/// A word, were all single bytes of the packet that it depends on this one. `known` is what was found before: operands are
-/// shared, and there are more ways through a graph than anybody could go.
+/// Evaluates a word on the assumption that every single byte loaded from the packet is `byte`.
+/// `known` memoises results: operands are shared, and the number of paths through a graph can be
+/// exponential.
 fn evaluate(dag: &Dag, node: Node, byte: u32, known: &mut HashMap<Node, Option<u32>>) -> Option<u32> {
     if let Some(&value) = known.get(&node) {
         return value;
@@ -300,7 +304,7 @@ fn evaluate(dag: &Dag, node: Node, byte: u32, known: &mut HashMap<Node, Option<u
             | Binary::ShiftRight => of(a).zip(of(b)).map(|(a, b)| ir::binary(op, a, b)),
             _ => None,
         },
-        // Where the packet is long enough, mostly.
+        // The accepted value is the one of packets that are long enough.
         Op::Select { accept, reject, .. } => of(accept).or_else(|| of(reject)),
         _ => None,
     };
@@ -308,7 +312,7 @@ fn evaluate(dag: &Dag, node: Node, byte: u32, known: &mut HashMap<Node, Option<u
     value
 }
 
-/// In which lanes a node's value matters.
+/// The lanes in which a node's value matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LaneDemand {
     Nowhere,
@@ -316,11 +320,11 @@ enum LaneDemand {
     Everywhere,
 }
 
-/// The demand for each node, spread from what uses it to what it is made of. It may be too much,
-/// never too little.
+/// Backward data-flow analysis of demand, from each node to its operands. The result may be too
+/// much, never too little.
 struct DemandAnalysis {
     demands: Vec<LaneDemand>,
-    /// Masks that can be computed anywhere in the filter without a load whose offset varies.
+    /// Masks that can be computed anywhere in the filter without a load at a variable offset.
     hoistable: Vec<bool>,
 }
 
@@ -339,7 +343,7 @@ impl DemandAnalysis {
         DemandAnalysis { demands: vec![LaneDemand::Nowhere; dag.len()], hoistable }
     }
 
-    /// What a filter gives and does.
+    /// Adds the demand of the filter's results and effects.
     fn seed(&mut self, lanes: &mut LaneIr) {
         let LaneIr { dag, regions, .. } = lanes;
         let ends = lanes.ends.iter().flat_map(|&(start, length)| [start, length]);
@@ -348,7 +352,7 @@ impl DemandAnalysis {
             match step {
                 Step::Effect { mask, effect, .. } => {
                     everywhere.push(*mask);
-                    // These indices have to be right in every lane.
+                    // These indices have to be in range in every lane.
                     let in_all = matches!(effect, Effect::ArrayLoad { .. } | Effect::ArrayStore { .. });
                     let demand = match self.is_hoistable(*mask) && !in_all {
                         true => LaneDemand::In(*mask),
@@ -370,7 +374,7 @@ impl DemandAnalysis {
     }
 
     fn propagate(&mut self, lanes: &mut LaneIr, used: &[Node]) {
-        // What nodes are made of has lower numbers.
+        // Operands have lower numbers than the nodes that use them.
         for &node in used.iter().rev() {
             let demand = self.demands[node.index()];
             if demand == LaneDemand::Nowhere {
@@ -382,8 +386,8 @@ impl DemandAnalysis {
                     self.add(&mut lanes.dag, accept, demand, Some((mask, true)));
                     self.add(&mut lanes.dag, reject, demand, Some((mask, false)));
                 }
-                // Of two conditions the one matters only where the other does not decide. What can be
-                // computed without loads whose offsets vary comes first.
+                // One of two conditions matters only where the other does not decide. The one that
+                // can be computed without loads at variable offsets decides first.
                 Op::And(a, b) | Op::Or(a, b) => {
                     let (first, second) = if self.is_hoistable(b) { (b, a) } else { (a, b) };
                     let decides_not = matches!(lanes.dag.op(node), Op::And(..));
@@ -399,7 +403,8 @@ impl DemandAnalysis {
         }
     }
 
-    /// A node matters where `demand` says, and the mask is what is said, where it is hoistable.
+    /// Adds demand for a node. With `only`, the node matters only where that mask has that value,
+    /// which counts if the mask is hoistable.
     fn add(&mut self, dag: &mut Dag, node: Node, demand: LaneDemand, only: Option<(Node, bool)>) {
         let mut demand = demand;
         if let Some((mask, on)) = only.filter(|&(mask, _)| self.is_hoistable(mask)) {
@@ -414,7 +419,7 @@ impl DemandAnalysis {
         self.demands[node.index()] = join(dag, had, demand);
     }
 
-    /// The lanes in which any of these matters.
+    /// Returns the mask of lanes in which any of the nodes matters, `None` for all lanes.
     fn demand_of_any(&self, dag: &mut Dag, nodes: &[Node]) -> Option<Node> {
         let all = nodes.iter().map(|node| self.demands[node.index()]);
         match all.fold(LaneDemand::Nowhere, |a, b| join(dag, a, b)) {

@@ -1,4 +1,4 @@
-//! Which variables a loop assigns.
+//! Which variables a loop assigns, and so have to be loop-carried values.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::tracer::{FUEL, Frame, LENGTH, Operand, Place, START, Tracer, Variable
 use crate::compile::types;
 
 impl<'a> Tracer<'a> {
-    /// The slots of the state that a loop may assign.
+    /// Returns the state slots that the blocks of a loop may assign.
     pub(super) fn assigned_slots(&self, frame: &Frame<'a>, all: [&'a Block; 2]) -> BTreeSet<usize> {
         let mut slots = BTreeSet::new();
         let mut work = all.to_vec();
@@ -49,7 +49,7 @@ impl<'a> Tracer<'a> {
             Some(PointerRoot::Local(local)) => frame.locals.get(local.index()).copied(),
             Some(PointerRoot::Global(global)) => self.globals.get(&global).copied(),
             Some(PointerRoot::Argument(number)) => match frame.arguments.get(number as usize) {
-                // How much of the variable it points to is for its type to say.
+                // The type says how many slots the variable has.
                 Some(&Operand::Place(Place::Slots(first))) => {
                     let ty = types::inner(self.module, frame.code.arguments[number as usize].ty);
                     let count = types::pointee(self.module, ty).and_then(|ty| types::count(self.module, &ty).ok());

@@ -1,4 +1,4 @@
-//! Statements and calls.
+//! Tracing of statements and calls.
 
 use naga::{AtomicFunction, Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue};
 
@@ -10,12 +10,12 @@ use crate::compile::types;
 use crate::compile::vector::ir::{Atomic, Compare, Effect, Node, Range};
 
 impl<'a> Tracer<'a> {
-    /// Whether no lane is here.
+    /// Whether no lane is active.
     pub(super) fn is_unreachable(&self) -> bool {
         self.dag.as_flag(self.active) == Some(false)
     }
 
-    /// Calls a function: its text is executed in the caller's place.
+    /// Traces the body of a function in place of a call.
     pub(super) fn inline_call(&mut self, handle: Handle<Function>, arguments: Vec<Operand>) -> Result<Vec<Node>> {
         let code = &self.module.functions[handle];
         self.count_executed(1)?;
@@ -38,7 +38,7 @@ impl<'a> Tracer<'a> {
         }
         let exits = self.returns.pop().unwrap_or_default();
         let Some(end) = self.merge_exits(exits, all) else {
-            // Nobody comes back: all are out of fuel.
+            // No lane returns: all are out of fuel.
             self.active = self.dag.flag(false);
             self.state.truncate(frame.base);
             return self.zero_result(code);
@@ -48,14 +48,14 @@ impl<'a> Tracer<'a> {
         Ok(end.value)
     }
 
-    /// Zeros in place of what a function returns.
+    /// Zeros of a function's result type.
     fn zero_result(&mut self, code: &Function) -> Result<Vec<Node>> {
         let Some(result) = &code.result else { return Ok(Vec::new()) };
         let leaves = types::leaves(self.module, &self.module.types[result.ty].inner)?;
         leaves.into_iter().map(|leaf| kind_of(leaf).map(|kind| self.zero(kind))).collect()
     }
 
-    /// Who is here returns.
+    /// Makes the active lanes return.
     fn return_active_lanes(&mut self, frame: &Frame<'a>, value: Vec<Node>) {
         let exit = Exit { lanes: self.active, state: self.state[..frame.base].to_vec(), value };
         if let Some(exits) = self.returns.last_mut() {
@@ -64,7 +64,7 @@ impl<'a> Tracer<'a> {
         self.deactivate_all();
     }
 
-    /// Nobody is here any more.
+    /// Deactivates all lanes, which have left for elsewhere.
     pub(super) fn deactivate_all(&mut self) {
         self.departures += 1;
         self.active = self.dag.flag(false);
@@ -72,7 +72,7 @@ impl<'a> Tracer<'a> {
 
     pub(super) fn trace_block(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<()> {
         for statement in block {
-            // What nobody comes to need not be executed.
+            // Unreachable statements are not traced.
             if self.is_unreachable() {
                 break;
             }
@@ -246,7 +246,7 @@ impl<'a> Tracer<'a> {
             exits.push(Exit { lanes, state: before.clone(), value: Vec::new() });
         }
         self.targets.push(JumpTarget::Switch { breaks: exits });
-        // Who falls through to the next case.
+        // Lanes that fall through to the next case.
         let mut falls = self.dag.flag(false);
         self.state.clone_from(&before);
         for (case, mask) in cases.iter().zip(chosen) {

@@ -1,22 +1,23 @@
-//! How states meet.
+//! Merging of states where lanes that left on different paths continue.
 
 use std::collections::HashSet;
 
 use super::tracer::{Exit, Tracer};
 use crate::compile::vector::ir::{Node, Op};
 
-/// Parts of a mask that are looked at; more would take long and help no filter.
+/// Maximum number of conjuncts of a mask that are examined; more would take long and help no
+/// filter.
 const MAX_CONJUNCTS: usize = 64;
 
 impl Tracer<'_> {
-    /// What holds where exits meet, each lane in at most one of them; `all` is a mask that none of
-    /// the lanes is outside of.
+    /// Merges exits; each lane is in at most one of them. `all` is a mask that contains all of
+    /// their lanes. Returns `None` if there are no lanes.
     pub(super) fn merge_exits(&mut self, exits: Vec<Exit>, all: Node) -> Option<Exit> {
         let mut exits: Vec<Exit> =
             exits.into_iter().filter(|exit| self.dag.as_flag(exit.lanes) != Some(false)).collect();
         let mut met = exits.pop()?;
         let truths: HashSet<Node> = self.conjuncts(all).into_iter().collect();
-        // Who comes to an exit has not left by those before it.
+        // A lane of an exit has not left through the exits before it.
         let mut gone = HashSet::new();
         let mut masks = Vec::new();
         for exit in &exits {
@@ -37,7 +38,7 @@ impl Tracer<'_> {
         Some(met)
     }
 
-    /// What all has to hold for a mask.
+    /// Splits a mask into the terms of a conjunction.
     fn conjuncts(&self, mask: Node) -> Vec<Node> {
         let (mut parts, mut work) = (Vec::new(), vec![mask]);
         while let Some(node) = work.pop() {
@@ -49,7 +50,8 @@ impl Tracer<'_> {
         parts
     }
 
-    /// A mask without what is known anyway: that some hold, and that others do not.
+    /// Drops the conjuncts of a mask that are known to hold, and those whose negation is known not
+    /// to.
     fn drop_implied(&mut self, mask: Node, truths: &HashSet<Node>, gone: &HashSet<Node>) -> Node {
         let parts = self.conjuncts(mask);
         let mut relaxed = self.dag.flag(true);

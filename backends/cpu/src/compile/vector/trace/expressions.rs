@@ -1,4 +1,4 @@
-//! naga's expressions and constants.
+//! Tracing of naga's expressions and constants.
 
 use naga::{
     BinaryOperator as Bo, Expression, Handle, Literal, RelationalFunction, ScalarKind, TypeInner, UnaryOperator,
@@ -11,12 +11,12 @@ use crate::compile::types::{self, Leaf};
 use crate::compile::vector::ir::{Binary, Compare, Node, Unary, ValueKind};
 
 impl<'a> Tracer<'a> {
-    /// The type of an expression.
+    /// Type of an expression.
     pub(super) fn type_of(&self, frame: &Frame<'a>, expression: Handle<Expression>) -> &'a TypeInner {
         frame.info[expression].ty.inner_with(&self.module.types)
     }
 
-    /// Evaluates the expressions of an `Emit`, in order.
+    /// Evaluates the expressions of an `Emit` statement in order.
     pub(super) fn emit(&mut self, frame: &mut Frame<'a>, range: naga::Range<Expression>) -> Result<()> {
         for handle in range {
             let operand = self.evaluate(frame, handle)?;
@@ -26,7 +26,7 @@ impl<'a> Tracer<'a> {
         Ok(())
     }
 
-    /// What an expression came to, or comes to where it needs no `Emit`.
+    /// Returns the value of an expression, evaluating it if it needs no `Emit`.
     pub(super) fn operand(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Operand> {
         match &frame.values[handle.index()] {
             Some(operand) => Ok(operand.clone()),
@@ -34,7 +34,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The scalars that an expression came to.
+    /// Returns the scalars of an expression.
     pub(super) fn value(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Vec<Node>> {
         match self.operand(frame, handle)? {
             Operand::Value(leaves) => Ok(leaves),
@@ -43,7 +43,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The one scalar that an expression came to.
+    /// Returns the only scalar of an expression.
     pub(super) fn scalar(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Node> {
         match self.value(frame, handle)?.as_slice() {
             [value] => Ok(*value),
@@ -58,7 +58,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The scalar type of an expression's scalars, which are all of one type.
+    /// The scalar type of an expression, all of whose scalars are of the same type.
     pub(super) fn leaf(&self, frame: &Frame<'a>, expression: Handle<Expression>) -> Result<Leaf> {
         match self.type_of(frame, expression).scalar() {
             Some(scalar) => Ok(Leaf(scalar)),
@@ -196,7 +196,7 @@ impl<'a> Tracer<'a> {
         leaves.into_iter().map(|leaf| kind_of(leaf).map(|kind| self.zero(kind))).collect()
     }
 
-    /// The scalars of a constant of the module.
+    /// Returns the scalars of a constant of the module.
     pub(super) fn materialise(&mut self, constant: Handle<Expression>) -> Result<Vec<Node>> {
         match self.module.global_expressions[constant] {
             Expression::Literal(literal) => Ok(vec![self.literal(literal)?]),
@@ -231,7 +231,7 @@ impl<'a> Tracer<'a> {
         self.dag.binary(Binary::Subtract, zero, value)
     }
 
-    /// An operator on each component; a scalar is paired with all.
+    /// Applies an operator to each component; a scalar operand is paired with all components.
     pub(super) fn componentwise(&mut self, leaf: Leaf, op: Bo, left: &[Node], right: &[Node]) -> Result<Vec<Node>> {
         let n = left.len().max(right.len());
         let at = |values: &[Node], i: usize| values[if values.len() == 1 { 0 } else { i }];

@@ -1,13 +1,14 @@
-//! What a mask says of the packet's length: this is what lets a load go without its check. A mask
-//! is a node like any other, so all that was asked on the way here can be read off it.
+//! What masks imply about the packet's length, which allows loads to be traced without a bounds
+//! check. A mask is a node of the graph, so the conditions on the path to the current code can be
+//! read off it.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::compile::vector::ir::{Compare, Dag, Node, Op};
 
-/// Something true: `length >= root + add`, which does not wrap, or `length >= add`. Of any word, for
-/// what is a length is not known.
+/// A lower bound of a word: `length >= root + add`, a sum that does not wrap, or `length >= add`.
+/// Facts are recorded for any word, as lengths cannot be told from other words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LengthFact {
     length: Node,
@@ -15,25 +16,25 @@ struct LengthFact {
     add: u32,
 }
 
-/// MaskFacts of a mask at the most; more than that helps no filter.
+/// Maximum number of facts about a mask; more helps no filter.
 const MAX_FACTS: usize = 48;
 
-/// What masks say.
+/// Facts by mask, computed on demand.
 #[derive(Debug, Default)]
 pub(super) struct MaskFacts {
     known: HashMap<(Node, bool), Rc<[LengthFact]>>,
-    /// Masks that hold only where another holds.
+    /// Masks that imply another mask.
     implications: HashMap<Node, Node>,
 }
 
 impl MaskFacts {
-    /// Notes that wherever a mask holds another does.
+    /// Records that a mask implies another one.
     pub fn add_implication(&mut self, mask: Node, other: Node) {
         self.implications.insert(mask, other);
     }
 
-    /// Whether `root + add + size` bytes, at most `high + size`, are known to be there in the lanes
-    /// of a mask.
+    /// Whether the mask implies that `root + add + size` bytes, which are at most `high + size`,
+    /// are in the packet.
     pub fn proves(
         &mut self,
         dag: &Dag,
@@ -53,7 +54,7 @@ impl MaskFacts {
         })
     }
 
-    /// What implications where a mask is `outcome`.
+    /// Returns the facts that hold in lanes where a mask is `outcome`.
     fn facts_of(&mut self, dag: &Dag, mask: Node, outcome: bool) -> Rc<[LengthFact]> {
         if let Some(known) = self.known.get(&(mask, outcome)) {
             return known.clone();
@@ -78,7 +79,7 @@ impl MaskFacts {
     }
 }
 
-/// What a comparison says of its greater side.
+/// Returns the lower bound that a comparison implies for its greater operand.
 fn comparison_facts(dag: &Dag, op: Compare, a: Node, b: Node, outcome: bool) -> Rc<[LengthFact]> {
     let (less, greater, strict) = match (op, outcome) {
         (Compare::LessEqual, true) => (a, b, 0),
@@ -95,7 +96,7 @@ fn comparison_facts(dag: &Dag, op: Compare, a: Node, b: Node, outcome: bool) -> 
     }
 }
 
-/// What implications where both hold.
+/// Facts that hold where both sets hold.
 fn conjunction(a: &Rc<[LengthFact]>, b: &Rc<[LengthFact]>) -> Rc<[LengthFact]> {
     if a.is_empty() || b.is_empty() {
         return if a.is_empty() { b.clone() } else { a.clone() };
@@ -105,7 +106,7 @@ fn conjunction(a: &Rc<[LengthFact]>, b: &Rc<[LengthFact]>) -> Rc<[LengthFact]> {
         let full = all.len() >= MAX_FACTS;
         match all.iter_mut().find(|other| other.length == fact.length && other.root == fact.root) {
             Some(known) => known.add = known.add.max(fact.add),
-            // Knowing less is never wrong.
+            // Dropping a fact is always safe.
             None if full => {}
             None => all.push(*fact),
         }
@@ -113,7 +114,7 @@ fn conjunction(a: &Rc<[LengthFact]>, b: &Rc<[LengthFact]>) -> Rc<[LengthFact]> {
     all.into()
 }
 
-/// What implications from either.
+/// Facts that hold where at least one of the sets holds.
 fn disjunction(a: &[LengthFact], b: &[LengthFact]) -> Rc<[LengthFact]> {
     a.iter()
         .filter_map(|fact| {

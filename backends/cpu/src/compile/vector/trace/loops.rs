@@ -1,4 +1,5 @@
-//! Loops: unrolled where their ends can be seen, else rounds as long as any lane is live.
+//! Tracing of loops: unrolled if the number of iterations is known, otherwise executed as long as
+//! any lane is active.
 
 use naga::{Block, Expression, Handle, Statement};
 use portcullis_core::program::child_blocks;
@@ -7,16 +8,16 @@ use super::tracer::{Exit, FIXED_SLOTS, FUEL, Frame, JumpTarget, Tracer};
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::vector::ir::{Compare, Dag, LoopCarried, LoopMask, Node, Range, Step, ValueKind};
 
-/// Rounds up to which a loop is written out.
+/// Maximum number of iterations of an unrolled loop.
 const MAX_UNROLLED_ITERATIONS: usize = 32;
 
-/// What a loop that is written out may come to: nodes and steps.
+/// Maximum size of an unrolled loop, in nodes and in steps.
 const MAX_UNROLLED_SIZE: (usize, usize) = (1_500, 48);
 
-/// How deep loops are nested that are written out.
+/// Maximum nesting depth of unrolled loops.
 const MAX_UNROLLED_DEPTH: usize = 2;
 
-/// A loop as naga has it.
+/// Parts of naga's loop statement.
 #[derive(Clone, Copy)]
 pub(super) struct LoopStatement<'a> {
     pub body: &'a Block,
@@ -34,8 +35,8 @@ impl<'a> Tracer<'a> {
         self.trace_dynamic_loop(frame, code)
     }
 
-    /// One round, from the lanes and the state that are here to those that begin the next; who has left the loop for what is
-    /// behind it.
+    /// Traces one iteration. Afterwards the active lanes are those that begin the next one; the
+    /// result are the exits of lanes that have left the loop.
     fn trace_iteration(&mut self, frame: &mut Frame<'a>, code: LoopStatement<'a>) -> Result<Vec<Exit>> {
         self.targets.push(JumpTarget::Loop { breaks: Vec::new(), continues: Vec::new() });
         let all = self.active;
@@ -43,7 +44,7 @@ impl<'a> Tracer<'a> {
             self.burn_fuel();
         }
         self.trace_block(frame, code.body)?;
-        // Who went on early is here again.
+        // Lanes that have continued early are active again.
         let continues = match self.targets.last_mut() {
             Some(JumpTarget::Loop { continues, .. }) => std::mem::take(continues),
             _ => return Err(Unsupported("a loop that is left by another".into())),
@@ -75,7 +76,7 @@ impl<'a> Tracer<'a> {
         Ok(breaks)
     }
 
-    /// A unit of fuel; who has none is aborted.
+    /// Burns a unit of fuel; lanes that have none abort.
     fn burn_fuel(&mut self) {
         let (fuel, zero) = (self.state[FUEL], self.dag.constant(0));
         let empty = self.dag.compare(Compare::Equal, fuel, zero);
@@ -90,7 +91,8 @@ impl<'a> Tracer<'a> {
         self.state[FUEL] = self.dag.add_constant(fuel, u32::MAX);
     }
 
-    /// Writes a loop out, where its last round is the same in all lanes. Otherwise all is as it was.
+    /// Unrolls a loop if all lanes leave it in the same iteration. Otherwise returns false and
+    /// restores the state.
     fn try_unroll(&mut self, frame: &mut Frame<'a>, code: LoopStatement<'a>) -> Result<bool> {
         let all = self.active;
         let (before, loaded) = (self.state.clone(), self.loaded.clone());
@@ -112,7 +114,7 @@ impl<'a> Tracer<'a> {
                 }
                 return Ok(true);
             }
-            // An end that depends on the packet comes in any round: that is no loop to write out.
+            // A loop whose exit depends on the packet may exit in any iteration: do not unroll it.
             let open = !breaks.is_empty() || self.aborts.len() > aborts;
             if open || self.dag.len() - nodes > MAX_UNROLLED_SIZE.0 || self.steps - steps > MAX_UNROLLED_SIZE.1 {
                 break;
@@ -131,14 +133,14 @@ impl<'a> Tracer<'a> {
         Ok(false)
     }
 
-    /// Rounds as long as any lane is live.
+    /// Traces a loop with a number of iterations known only at run time.
     fn trace_dynamic_loop(&mut self, frame: &mut Frame<'a>, code: LoopStatement<'a>) -> Result<()> {
         let (all, before, outer) = (self.active, self.state.clone(), self.region);
         let slots: Vec<usize> = self.assigned_slots(frame, [code.body, code.continuing]).into_iter().collect();
         let inner = self.open_region();
         self.loaded.clear();
         let live = self.dag.live(inner);
-        // Who is live in a round came to the loop.
+        // A lane that is active in an iteration has entered the loop.
         self.facts.add_implication(live, all);
         self.active = live;
         for (index, &slot) in (0..).zip(&slots) {
@@ -161,7 +163,7 @@ impl<'a> Tracer<'a> {
             }
         }
 
-        // What a round leaves, in lanes that go on and in lanes that have left by whatever way.
+        // State after an iteration, of lanes that continue and of lanes that leave on any path.
         let next_live = self.active;
         let returned = returns.first().map(|exit| exit.value.clone());
         let away = |exits: &[Exit], dag: &mut Dag| {
@@ -174,7 +176,8 @@ impl<'a> Tracer<'a> {
         let values =
             returned.as_ref().map(|_| self.merge_exits(values_only(&returns), live)).and_then(|met| Some(met?.value));
         let padded = |exit: Exit| {
-            // Of the variables of calls that are over nobody asks: they are what takes nothing.
+            // Variables of calls that are over have no use any more: pad with values that cost
+            // nothing.
             let rest = begun[exit.state.len()..].iter().copied();
             Exit { state: exit.state.into_iter().chain(rest).collect(), value: Vec::new(), ..exit }
         };
@@ -226,7 +229,7 @@ impl<'a> Tracer<'a> {
         Ok(())
     }
 
-    /// All but those stay here.
+    /// Deactivates lanes.
     fn deactivate(&mut self, gone: Node) {
         let stays = self.dag.mask_not(gone);
         self.active = self.dag.mask_and(self.active, stays);
@@ -234,12 +237,12 @@ impl<'a> Tracer<'a> {
     }
 }
 
-/// Exits with their values alone.
+/// Exits without their states.
 fn values_only(exits: &[Exit]) -> Vec<Exit> {
     exits.iter().map(|exit| Exit { state: Vec::new(), ..exit.clone() }).collect()
 }
 
-/// How deep loops are nested in a block.
+/// Nesting depth of the loops in a block.
 fn loop_depth(block: &Block) -> usize {
     let deepest = |statement: &Statement| {
         let inner = child_blocks(statement).into_iter().map(loop_depth).max().unwrap_or(0);

@@ -9,7 +9,7 @@ use crate::compile::types::Leaf;
 use crate::compile::vector::ir::{Binary, Compare, Node, Unary};
 
 impl Tracer<'_> {
-    /// A built-in function; `leaf` is its first argument's scalar type.
+    /// Traces a built-in function; `leaf` is the scalar type of its first argument.
     pub(super) fn math(&mut self, fun: Mf, leaf: Leaf, arguments: &[Vec<Node>]) -> Result<Vec<Node>> {
         kind_of(leaf)?;
         let a = &arguments[0];
@@ -104,7 +104,7 @@ impl Tracer<'_> {
                 self.or_minus_one(x, zeros)
             }
             Mf::FirstLeadingBit => {
-                // Of a negative number: the highest bit that differs from the sign.
+                // For a negative number: the highest bit that differs from the sign bit.
                 let sign = self.binary_constant(Binary::ShiftRightSigned, x, 31);
                 let x = if signed { self.dag.binary(Binary::Xor, x, sign) } else { x };
                 let zeros = self.dag.unary(Unary::LeadingZeros, x);
@@ -114,7 +114,8 @@ impl Tracer<'_> {
             }
             Mf::ExtractBits => {
                 let (offset, count) = self.bit_field(a[1], a[2]);
-                // Shifted up against the top and down again; a count of 0 would shift by the width.
+                // Shift up to the top and down again. A count of 0 would shift by the width, hence
+                // the select.
                 let width = self.dag.constant(32);
                 let rest = self.dag.binary(Binary::Subtract, width, count);
                 let up = self.dag.binary(Binary::Subtract, rest, offset);
@@ -140,19 +141,19 @@ impl Tracer<'_> {
         })
     }
 
-    /// −1 where `x` is zero.
+    /// −1 if `x` is zero, `otherwise` if not.
     fn or_minus_one(&mut self, x: Node, otherwise: Node) -> Node {
         let (some, none) = (self.dag.nonzero_mask(x), self.dag.constant(u32::MAX));
         self.dag.select(some, otherwise, none)
     }
 
-    /// 0 where a count is zero.
+    /// 0 if a bit count is zero, `value` if not.
     fn zero_if_empty(&mut self, count: Node, value: Node) -> Node {
         let (some, zero) = (self.dag.nonzero_mask(count), self.dag.constant(0));
         self.dag.select(some, value, zero)
     }
 
-    /// Offset and count of a bit field, cut to the number's bits as WGSL says.
+    /// Clamps offset and count of a bit field to 32 bits, as WGSL defines.
     fn bit_field(&mut self, offset: Node, count: Node) -> (Node, Node) {
         let width = self.dag.constant(32);
         let offset = self.dag.binary(Binary::Min, offset, width);

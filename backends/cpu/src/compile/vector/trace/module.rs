@@ -6,7 +6,7 @@ use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module};
 use portcullis_core::lang::prelude::Intrinsic;
 
-/// What the filter's module is, its 64-bit integers made pairs.
+/// The module after lowering 64-bit integers to pairs of 32-bit ones.
 pub(super) struct LoweredModule {
     pub module: Module,
     pub info: ModuleInfo,

@@ -1,5 +1,5 @@
-//! The prelude's functions of packets: what each does is said in `prelude.wgsl`. All others are
-//! executed by their text.
+//! The prelude's functions on a packet; `prelude.wgsl` defines what each does. All other prelude
+//! functions are traced like the filter's own.
 
 use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
 use portcullis_core::packet::{MIN_PACKET_LENGTH, RESIZE_ROOM};
@@ -9,7 +9,7 @@ use crate::compile::errors::{Result, Unsupported};
 use crate::compile::vector::ir::{Binary, Compare, Effect, Load, MetadataField, Node, PacketAddress, Range};
 
 impl Tracer<'_> {
-    /// A call; `arguments` are its scalars, the packet left out.
+    /// Traces a call. `arguments` are its scalar arguments without the packet.
     pub(super) fn intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Node]) -> Result<Vec<Node>> {
         Ok(match (intrinsic, arguments) {
             (Intrinsic::PktLen, []) => vec![self.state[LENGTH]],
@@ -30,7 +30,7 @@ impl Tracer<'_> {
         })
     }
 
-    /// Whether the bytes lie in the packet: a mask, right in the lanes that are here.
+    /// Returns a mask of the lanes whose access is in the packet; it is correct in active lanes.
     fn bounds_mask(&mut self, offset: Node, size: u32) -> Node {
         let length = self.state[LENGTH];
         let sum = self.dag.sum(offset);
@@ -53,7 +53,7 @@ impl Tracer<'_> {
         PacketAddress { start: self.moves.then_some(self.state[START]), offset }
     }
 
-    /// A load from the packet, 0 where any byte of it lies outside.
+    /// Loads from the packet; the result is 0 if any byte is outside it.
     fn load_packet(&mut self, offset: Node, size: u32, order: ByteOrder) -> Node {
         let inside = self.bounds_mask(offset, size);
         let zero = self.dag.constant(0);
@@ -62,7 +62,7 @@ impl Tracer<'_> {
         }
         let raw = if self.writes {
             let at = self.packet_address(offset);
-            // LaneIr may be back that were not here then: what was loaded is not theirs.
+            // A value loaded earlier can be reused only if all active lanes were active then.
             let known = self.loaded.get(&(at, size)).copied();
             match known.filter(|&(_, lanes)| self.dag.mask_and(self.active, lanes) == self.active) {
                 Some((raw, _)) => raw,
@@ -81,7 +81,7 @@ impl Tracer<'_> {
         self.dag.select(inside, value, zero)
     }
 
-    /// A store to the packet, nothing where any byte of it lies outside.
+    /// Stores to the packet; does nothing if any byte is outside it.
     fn store_packet(&mut self, offset: Node, size: u32, order: ByteOrder, value: Node) {
         let inside = self.bounds_mask(offset, size);
         let mask = self.dag.mask_and(self.active, inside);
@@ -98,13 +98,13 @@ impl Tracer<'_> {
         self.written += 1;
     }
 
-    /// `adjust_head` and `adjust_tail`, as their text has it.
+    /// Traces `adjust_head` and `adjust_tail`, computing what the prelude's definition does.
     fn adjust_bounds(&mut self, delta: Node, head: bool) -> Node {
         let (start, length) = (self.state[START], self.state[LENGTH]);
         let zero = self.dag.constant(0);
         let negated = self.negate(delta);
         let negative = self.dag.compare(Compare::LessSigned, delta, zero);
-        // Forward at the head and backward at the tail cut.
+        // Forward at the head and backward at the tail cut bytes off.
         let cuts = if head { self.dag.mask_not(negative) } else { negative };
         let (cut, add) = if head { (delta, negated) } else { (negated, delta) };
 
@@ -114,7 +114,7 @@ impl Tracer<'_> {
         let fits = self.dag.compare(Compare::LessEqual, cut, most);
         let may_cut = self.dag.mask_and(enough, fits);
 
-        // What has not been used of the room on this side.
+        // Bytes that the packet can still grow by on this side.
         let room = if head {
             self.dag.add_constant(start, RESIZE_ROOM)
         } else {

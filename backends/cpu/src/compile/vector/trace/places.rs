@@ -1,7 +1,7 @@
-//! Variables and what pointers point to.
+//! Variables, and the places that pointers point to.
 //!
-//! A variable is a row of slots of the state, one a scalar. One that is indexed by a number known
-//! only at run time is an array: memory of each lane's own.
+//! A variable is a row of state slots, one per scalar. A variable that is indexed by a value known
+//! only at run time is an array instead: memory that each lane has to itself.
 
 use naga::{AddressSpace, Expression, GlobalVariable, Handle, Literal, ScalarKind, TypeInner};
 use portcullis_core::map::BIND_GROUP;
@@ -11,12 +11,12 @@ use crate::compile::errors::{Result, Unsupported};
 use crate::compile::types::{self, Leaf};
 use crate::compile::vector::ir::{Atomic, Binary, Compare, Effect, Node, Range, ValueKind};
 
-/// Words of constant tables.
+/// Maximum size of the constant tables, in words.
 const MAX_TABLE_WORDS: usize = 4 << 20;
-/// Scalars that are moved between arrays and the state at once.
+/// Maximum number of scalars that are copied at once between an array and the state.
 const MAX_COPIED_SCALARS: usize = 256;
 
-/// What a scalar is in lanes.
+/// Returns the kind of lane IR value for a scalar type.
 pub(super) fn kind_of(leaf: Leaf) -> Result<ValueKind> {
     match (leaf.0.kind, leaf.0.width) {
         (ScalarKind::Bool, _) => Ok(ValueKind::Mask),
@@ -27,7 +27,7 @@ pub(super) fn kind_of(leaf: Leaf) -> Result<ValueKind> {
 }
 
 impl<'a> Tracer<'a> {
-    /// Makes room for a variable.
+    /// Allocates a variable.
     fn allocate_variable(&mut self, inner: &TypeInner, indexed: bool) -> Result<VariableLocation> {
         let leaves = types::leaves(self.module, inner)?;
         self.count_executed(leaves.len())?;
@@ -43,7 +43,7 @@ impl<'a> Tracer<'a> {
         Ok(VariableLocation::Slots { first, count: leaves.len() })
     }
 
-    /// Gives a new variable its value, zeros where there is none.
+    /// Initialises a variable, with zeros by default.
     fn init_variable(&mut self, home: VariableLocation, value: Option<Vec<Node>>) -> Result<()> {
         match (home, value) {
             (VariableLocation::Slots { first, count }, Some(value)) => {
@@ -64,7 +64,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The private variables of the filter.
+    /// Allocates and initialises the filter's private variables.
     pub(super) fn init_globals(&mut self) -> Result<()> {
         for (handle, global) in self.module.global_variables.iter() {
             let machinery = global.name.as_deref().is_some_and(|n| n.starts_with("pc_"));
@@ -80,7 +80,7 @@ impl<'a> Tracer<'a> {
         Ok(())
     }
 
-    /// The variables of a call.
+    /// Allocates and initialises the local variables of a call.
     pub(super) fn init_locals(&mut self, frame: &mut Frame<'a>) -> Result<()> {
         for (handle, local) in frame.code.local_variables.iter() {
             let indexed = self.scan.is_indexed(frame.handle, handle);
@@ -113,7 +113,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// What is so many scalars further on.
+    /// Returns the place `leaves` scalars further on.
     pub(super) fn subplace(&mut self, place: Place, leaves: u32) -> Place {
         match place {
             Place::Slots(first) => Place::Slots(first + leaves as usize),
@@ -122,7 +122,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// A part that is known only at run time, of `n`.
+    /// Returns the place of an element, of `n`, by an index known only at run time.
     pub(super) fn element_place(&mut self, place: Place, stride: u32, n: u32, at: Node) -> Result<Place> {
         let at = if n == types::UNBOUNDED { at } else { self.clamp_index(at, n) };
         let stride_node = self.dag.constant(stride);
@@ -137,13 +137,13 @@ impl<'a> Tracer<'a> {
         })
     }
 
-    /// min(index, n - 1)
+    /// `min(index, n - 1)`
     pub(super) fn clamp_index(&mut self, index: Node, n: u32) -> Node {
         let last = self.dag.constant(n - 1);
         self.dag.binary(Binary::Min, index, last)
     }
 
-    /// The scalars at a place.
+    /// Loads the scalars at a place.
     pub(super) fn load_place(&mut self, place: Place, inner: &TypeInner) -> Result<Vec<Node>> {
         let leaves = types::leaves(self.module, inner)?;
         self.count_executed(leaves.len())?;
@@ -169,7 +169,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Writes scalars to a place.
+    /// Stores scalars at a place.
     pub(super) fn store(&mut self, place: Place, value: &[Node]) -> Result<()> {
         self.count_executed(value.len())?;
         match place {
@@ -190,7 +190,7 @@ impl<'a> Tracer<'a> {
         Ok(())
     }
 
-    /// Masks are 1 and 0 in memory.
+    /// Converts a mask to 1 or 0, its form in memory.
     pub(super) fn as_word(&mut self, node: Node) -> Node {
         match self.dag.kind(node) {
             ValueKind::Word => node,
@@ -198,7 +198,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// A part of a value, by an index known only at run time.
+    /// Returns the part of a value that an index known only at run time selects.
     pub(super) fn value_element(
         &mut self,
         frame: &mut Frame<'a>,
@@ -255,7 +255,7 @@ impl<'a> Tracer<'a> {
         Ok(values)
     }
 
-    /// A constant's scalars, as numbers.
+    /// Appends the scalars of a constant to a table.
     fn table_words(&self, constant: Handle<Expression>, into: &mut Vec<u32>) -> Result<()> {
         match self.module.global_expressions[constant] {
             Expression::Literal(literal) => into.push(number(literal)?),
@@ -284,7 +284,7 @@ impl<'a> Tracer<'a> {
     }
 }
 
-/// A literal as 32 bits.
+/// Returns the bits of a 32-bit literal.
 pub(super) fn number(literal: Literal) -> Result<u32> {
     Ok(match literal {
         Literal::U32(v) => v,

@@ -1,4 +1,4 @@
-//! Regions: code that only some lanes execute.
+//! Regions: code that only some lanes execute, and that is skipped if none does.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::compile::errors::Result;
 use crate::compile::vector::ir::{Dag, Node, Range, Region, RegionId, Step, ValueKind};
 
 impl Tracer<'_> {
-    /// LoweredModule that lanes come to only in part: its steps are a region of their own.
+    /// Traces code for some of the lanes; its steps become a region of their own.
     pub fn in_region(&mut self, lanes: Node, code: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let outer = self.region;
         let inner = self.open_region();
@@ -19,7 +19,8 @@ impl Tracer<'_> {
         if self.regions[inner.index()].steps.is_empty() {
             return Ok(());
         }
-        // What has been loaded in there is not for others, and what was written may be what was loaded.
+        // Values loaded in the region are not available behind it, and if the region wrote to the
+        // packet, values loaded before are out of date.
         if self.written == written {
             self.loaded = loaded;
         } else {
@@ -29,7 +30,7 @@ impl Tracer<'_> {
         Ok(())
     }
 
-    /// A region for the steps to come.
+    /// Opens a region for the following steps.
     pub fn open_region(&mut self) -> RegionId {
         let region = self.dag.new_region(self.region);
         self.regions.push(Region { parent: Some(self.region), steps: Vec::new() });
@@ -37,7 +38,8 @@ impl Tracer<'_> {
         region
     }
 
-    /// Puts a region's steps where they belong, and has what is of use behind them come out.
+    /// Appends the region as a step of the current one, and turns values that are used behind it
+    /// into outputs.
     pub fn close_region(&mut self, inner: RegionId, lanes: Node) {
         let outer = self.region;
         let mut outs = RegionOutputs { inner, outer, lanes, nodes: Vec::new(), exported: HashMap::new() };
@@ -59,7 +61,7 @@ impl Tracer<'_> {
     }
 }
 
-/// What comes out of a region.
+/// Collects the outputs of a region.
 struct RegionOutputs {
     inner: RegionId,
     outer: RegionId,
@@ -83,7 +85,7 @@ impl RegionOutputs {
             let index = self.nodes.len() as u32;
             self.nodes.push(node);
             let kind = dag.kind(node);
-            // Where nobody comes in, nothing comes out.
+            // In lanes that skip the region the output is zero.
             let range = dag.range(node).union(Range::exactly(0));
             let out = dag.out(self.inner, index, kind, self.outer, range);
             if kind == ValueKind::Mask {
@@ -93,7 +95,7 @@ impl RegionOutputs {
         })
     }
 
-    /// LaneIr: none of those that did not come in.
+    /// Exports a mask, cleared in lanes that did not enter the region.
     fn export_mask(&mut self, dag: &mut Dag, facts: &mut MaskFacts, node: &mut Node) {
         let out = self.export(dag, facts, *node);
         if out != *node {

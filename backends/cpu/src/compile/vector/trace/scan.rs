@@ -1,4 +1,4 @@
-//! What is found out of a module before it is traced.
+//! A pass over the module ahead of tracing.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use portcullis_core::program::child_blocks;
 use super::module::LoweredModule;
 use crate::compile::types;
 
-/// What a pointer leads back to.
+/// The variable that a pointer is derived from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum PointerRoot {
     Local(Handle<LocalVariable>),
@@ -17,24 +17,24 @@ pub(super) enum PointerRoot {
     Global(Handle<GlobalVariable>),
 }
 
-/// What a function does, and those that it calls.
+/// Side effects of a function and of the functions that it calls.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FunctionEffects {
-    /// Stores to the packet.
+    /// Whether the function stores to the packet.
     pub stores: bool,
-    /// Changes of the packet's ends.
+    /// Whether the function changes the packet's start or length.
     pub moves: bool,
-    /// Loops.
+    /// Whether the function has a loop.
     pub loops: bool,
-    /// Private variables that are stored to.
+    /// Private variables that it stores to.
     pub globals: HashSet<Handle<GlobalVariable>>,
 }
 
-/// What is known of each function.
+/// Facts about each function.
 #[derive(Debug)]
 pub(super) struct ModuleScan {
     effects: Vec<FunctionEffects>,
-    /// Variables that are indexed by numbers known only at run time.
+    /// For each function, the variables that it indexes by values known only at run time.
     indexed: Vec<HashSet<PointerRoot>>,
     indexed_globals: HashSet<Handle<GlobalVariable>>,
 }
@@ -48,7 +48,7 @@ impl ModuleScan {
             indexed: Vec::with_capacity(n),
             indexed_globals: HashSet::new(),
         };
-        // A function stands behind those that it calls.
+        // Callees precede their callers in the arena.
         for (handle, _) in module.functions.iter() {
             let (mut effects, mut indexed) = (FunctionEffects::default(), HashSet::new());
             match code.intrinsics.get(&handle) {
@@ -133,7 +133,7 @@ impl ModuleScan {
     }
 }
 
-/// The variable that a pointer points into.
+/// Returns the variable that a pointer is derived from.
 pub(super) fn root_of(function: &Function, mut pointer: Handle<Expression>) -> Option<PointerRoot> {
     loop {
         match function.expressions[pointer] {
@@ -146,7 +146,7 @@ pub(super) fn root_of(function: &Function, mut pointer: Handle<Expression>) -> O
     }
 }
 
-/// The same of what may be no pointer.
+/// Returns the variable that an expression is derived from if it is a pointer, otherwise `None`.
 pub(super) fn pointer_root(
     module: &Module,
     info: &naga::valid::FunctionInfo,

@@ -13,61 +13,61 @@ use crate::compile::vector::ir::{
     Compare, Dag, Effect, EffectId, LaneIr, Node, Op, PacketAddress, Range, Region, RegionId, Step, ValueKind,
 };
 
-/// Nodes that a filter may come to; more take longer to compile than vectors can save.
+/// Maximum number of nodes; more take longer to compile than vector code can save.
 const MAX_NODES: usize = 20_000;
 
-/// Steps that a filter may come to.
+/// Maximum number of steps.
 const MAX_STEPS: usize = 4_000;
 
-/// Statements and expressions that may be executed, calls and rounds of loops counted as often as
-/// they are inlined.
+/// Maximum number of statements and expressions executed while tracing; inlined calls and unrolled
+/// iterations count every time.
 const MAX_EXECUTED: usize = 200_000;
 
-/// The slots of the state that are there always: the fuel, and where the packet begins and how long
-/// it is, in filters that change that.
+/// State slots that always exist: remaining fuel, and the packet's current start and length, which
+/// only some filters change.
 pub(super) const FUEL: usize = 0;
 pub(super) const START: usize = 1;
 pub(super) const LENGTH: usize = 2;
 pub(super) const FIXED_SLOTS: usize = 3;
 
-/// What a pointer points to. Scalars follow one another.
+/// What a pointer points to: consecutive scalars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// From this slot on.
+    /// From this state slot on.
     Slots(usize),
-    /// From this word of an array on.
+    /// From this word of a lane's own array on.
     Array { array: u32, index: Node },
     /// From this word of a map on.
     Map { map: u32, index: Node },
 }
 
-/// Where a variable is.
+/// Where a variable is stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum VariableLocation {
     Slots { first: usize, count: usize },
     Array(u32),
 }
 
-/// What an expression came to.
+/// The value of an expression.
 #[derive(Debug, Clone)]
 pub(super) enum Operand {
     Value(Vec<Node>),
     Place(Place),
-    /// A constant of the module: tables are better read from memory.
+    /// A constant of the module, not yet materialised: tables are better read from memory.
     Constant(Handle<Expression>),
 }
 
-/// LaneIr that go on elsewhere.
+/// Lanes that have left the current path and continue elsewhere.
 #[derive(Debug, Clone)]
 pub(super) struct Exit {
     pub lanes: Node,
-    /// What the variables were, of which those are there that are where they go on.
+    /// State of the variables that exist where the lanes continue.
     pub state: Vec<Node>,
-    /// What was returned.
+    /// The value that the lanes return.
     pub value: Vec<Node>,
 }
 
-/// One call of a function, inlined.
+/// An inlined call of a function.
 pub(super) struct Frame<'a> {
     pub handle: Handle<Function>,
     pub code: &'a Function,
@@ -75,13 +75,13 @@ pub(super) struct Frame<'a> {
     pub arguments: Vec<Operand>,
     pub locals: Vec<VariableLocation>,
     pub values: Vec<Option<Operand>>,
-    /// How long the state was before its variables.
+    /// Length of the state before the call's variables.
     pub base: usize,
-    /// Whether its loops cost fuel.
+    /// Whether the function's loops burn fuel; the prelude's do not.
     pub burns_fuel: bool,
 }
 
-/// What `break` and `continue` leave.
+/// A statement that `break` and `continue` can leave, and the lanes that have done so.
 pub(super) enum JumpTarget {
     Loop { breaks: Vec<Exit>, continues: Vec<Exit> },
     Switch { breaks: Vec<Exit> },
@@ -99,30 +99,31 @@ pub(super) struct Tracer<'a> {
     pub effects: u32,
     pub steps: usize,
     pub work: usize,
-    /// Where steps go.
+    /// Region that steps are appended to.
     pub region: RegionId,
-    /// Which lanes are here.
+    /// Mask of the active lanes.
     pub active: Node,
-    /// What every variable is, in those lanes.
+    /// Current value of every variable, in active lanes.
     pub state: Vec<Node>,
     pub globals: HashMap<Handle<GlobalVariable>, VariableLocation>,
     pub targets: Vec<JumpTarget>,
-    /// Who has returned, of each call under way.
+    /// Lanes that have returned, for each enclosing call.
     pub returns: Vec<Vec<Exit>>,
-    /// Who has run out of fuel.
+    /// Lanes that have run out of fuel.
     pub aborts: Vec<Exit>,
-    /// How often lanes have left for somewhere else than the end of the statement that they are in.
+    /// Number of times that lanes have left for anywhere but the end of the current statement.
     pub departures: usize,
     pub facts: MaskFacts,
-    /// Bytes of the packet that have been loaded already, in filters that write to it, and by which lanes.
+    /// Packet bytes loaded since the last write, in filters that write to packets, with the mask of
+    /// lanes that loaded them.
     pub loaded: HashMap<(PacketAddress, u32), (Node, Node)>,
-    /// How often the packet has been written to.
+    /// Number of writes to the packet so far.
     pub written: usize,
-    /// Packets are written to.
+    /// Whether the filter writes to packets.
     pub writes: bool,
-    /// Lengths change.
+    /// Whether the filter changes the packet's start or length.
     pub moves: bool,
-    /// Packets may run out of fuel.
+    /// Whether packets may run out of fuel.
     pub exhausts: bool,
 }
 
@@ -132,7 +133,8 @@ impl<'a> Tracer<'a> {
         let mut dag = Dag::new();
         let active = dag.flag(true);
         let state = vec![dag.constant(program.fuel()), dag.constant(0), dag.length()];
-        // Not by what the facts say of what is ever come to: it is traced all the same.
+        // Not from the program's facts: those leave out code that is never reached, which is traced
+        // all the same.
         let effects = scan.effects(code.filter);
         Tracer {
             code,
@@ -171,7 +173,7 @@ impl<'a> Tracer<'a> {
             &[value] => self.normalise_verdict(value, &mut HashMap::new()),
             _ => return Err(Unsupported("a filter that returns no number".into())),
         };
-        // Who ran out of fuel has what it had by then, and is aborted.
+        // A packet that ran out of fuel keeps the changes made by then, and is aborted.
         let aborted = self.dag.constant(0);
         let mut exits = std::mem::take(&mut self.aborts);
         for exit in &mut exits {
@@ -196,7 +198,7 @@ impl<'a> Tracer<'a> {
         })
     }
 
-    /// Counts something that is executed.
+    /// Counts statements and expressions that are executed.
     pub fn count_executed(&mut self, work: usize) -> Result<()> {
         self.work += work;
         let (nodes, steps) = (self.dag.len(), self.steps);
@@ -208,7 +210,7 @@ impl<'a> Tracer<'a> {
         Ok(())
     }
 
-    /// A step, in some of the lanes that are here; what it gives, if it gives anything.
+    /// Appends an effect in lanes of the mask; returns its result, or a constant if it has none.
     pub fn push_effect(&mut self, mask: Node, effect: Effect, range: Range) -> Node {
         if self.dag.as_flag(mask) == Some(false) {
             return self.dag.constant(range.low);
@@ -220,7 +222,7 @@ impl<'a> Tracer<'a> {
         if effect.has_result() { self.dag.result(id, self.region, range) } else { self.dag.constant(0) }
     }
 
-    /// A number in place of what a filter returned: any that is no verdict is ABORTED.
+    /// Converts a filter's return value to a verdict: values that are no verdict mean `ABORTED`.
     pub fn normalise_verdict(&mut self, value: Node, known: &mut HashMap<Node, Node>) -> Node {
         if self.dag.range(value).high <= 3 {
             return value;
@@ -246,7 +248,7 @@ impl<'a> Tracer<'a> {
         verdict
     }
 
-    /// A mask, or a word, of a kind.
+    /// Zero, or a mask that is clear.
     pub fn zero(&mut self, kind: ValueKind) -> Node {
         match kind {
             ValueKind::Word => self.dag.constant(0),

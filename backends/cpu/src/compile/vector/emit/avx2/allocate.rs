@@ -2,8 +2,8 @@
 //!
 //! M. Poletto, V. Sarkar: Linear Scan Register Allocation, ACM TOPLAS 21 (5), 1999. A virtual
 //! register has one location for its whole live interval: a register, or a slot in the frame if
-//! there are too few. The interval reaches from the first write to the last read, and is extended to
-//! the end of every loop around that read which it was live into.
+//! there are too few. The interval reaches from the first write to the last read, and is extended
+//! to the end of every loop around that read which it was live into.
 //!
 //! In addition to the published algorithm, conditional code must not take registers from code that
 //! is always executed. So if registers run out in a conditional range, a virtual register that the
@@ -186,8 +186,8 @@ impl LinearScan {
         self.allocation.slots - 1
     }
 
-    /// Frees a register until the end of a conditional range by spilling a virtual register that the
-    /// range does not touch.
+    /// Frees a register until the end of a conditional range by spilling a virtual register that
+    /// the range does not touch.
     fn spill_around_range(&mut self) -> Option<Ymm> {
         for number in 0..self.ranges.len() {
             while let Some(vreg) = self.ranges[number].untouched.pop() {
@@ -226,7 +226,8 @@ impl LinearScan {
             .filter(|&at| !self.is_spilled(self.active[at].vreg))
             .max_by_key(|&at| self.active[at].end)
             .filter(|&at| self.active[at].end > interval.end);
-        // A location holds for the whole interval, so the spilled one is in the frame from its start.
+        // A location holds for the whole interval, so the spilled one is in the frame from its
+        // start.
         let spilled = longest.map_or(interval, |at| std::mem::replace(&mut self.active[at], interval));
         let number = self.take_slot(spilled.start);
         self.used_slots.push(Slot { number, end: spilled.end });

@@ -1,4 +1,5 @@
-//! Assembles the function: the loop around the code for a group, and each instruction's encoding.
+//! Assembles the function: the loop around the code for a group, and the encoding of each
+//! instruction.
 
 use portcullis_core::packet::{Descriptor, Metadata};
 
@@ -7,36 +8,38 @@ use super::encode::{CodeBuffer, Condition, Gpr, Label, Memory, Operand, ShiftOp,
 use super::vcode::{GatherBase, Instruction, LaneCondition, Source, VCode, VReg};
 use crate::compile::abi::context_offset;
 
-/// Packets side by side.
+/// Packets per group.
 pub(super) const LANES: usize = 8;
 
 /// Bytes of a vector.
 pub(super) const VECTOR_BYTES: i32 = 32;
 
-/// Where the parameters are, by System V's ABI for AMD64: the context, the next packet's number, and the last one's at which
-/// a group may begin.
+/// The parameters' registers in System V's ABI for AMD64 (RDI, RSI, RDX): the context; the index of
+/// the group's first packet; and the index past the last packet, which the prologue turns into the
+/// last index at which a group may begin.
 const CONTEXT: Gpr = Gpr(7);
 const INDEX: Gpr = Gpr(6);
 const LAST: Gpr = Gpr(2);
 
 const ARENA: Gpr = Gpr(0);
-/// The packets' offsets in the arena: RCX, R8 to R11, RBX, RBP, R12.
+/// Registers with the packets' offsets in the arena: RCX, R8 to R11, RBX, RBP, R12.
 const OFFSETS: [Gpr; LANES] = [Gpr(1), Gpr(8), Gpr(9), Gpr(10), Gpr(11), Gpr(3), Gpr(5), Gpr(12)];
-/// The group's first descriptor.
+/// Address of the group's first descriptor.
 const DESCRIPTORS: Gpr = Gpr(13);
-/// For the moment.
+/// Scratch registers.
 const SCRATCH_A: Gpr = Gpr(14);
 const SCRATCH_B: Gpr = Gpr(15);
 const STACK: Gpr = Gpr(4);
 
-/// What a caller wants to find again.
+/// Callee-saved registers that the function uses.
 pub(super) const CALLEE_SAVED: [Gpr; 6] = [Gpr(3), Gpr(5), Gpr(12), Gpr(13), Gpr(14), Gpr(15)];
 
-/// For what is under way between memory and memory.
+/// Scratch registers for vectors in the frame.
 const SCRATCH_LOW: Ymm = Ymm(REGISTERS);
 const SCRATCH_HIGH: Ymm = Ymm(REGISTERS + 1);
 
-/// What is on the stack, at multiples of a vector's size: vectors, what is looked for lane by lane, and where the stack was.
+/// The stack frame, in units of a vector: spilled vectors, the lanes of a gather's index, and the
+/// caller's stack pointer.
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
     pub slots: i32,
@@ -67,9 +70,9 @@ pub(super) struct Assembler<'a> {
 }
 
 impl Assembler<'_> {
-    /// The function: whole groups, tested at their end.
+    /// Assembles the function: a loop over whole groups, tested at its end.
     pub fn assemble(mut self, code: &VCode, redirects: bool) -> Vec<u8> {
-        let (turn, done) = (Label(code.labels), Label(code.labels + 1));
+        let (body, exit) = (Label(code.labels), Label(code.labels + 1));
         let group = LANES as i32;
         CALLEE_SAVED.into_iter().for_each(|register| self.code.push(register));
         self.code.mov(SCRATCH_B, STACK);
@@ -78,13 +81,13 @@ impl Assembler<'_> {
         self.code.store64(self.frame.saved_stack_pointer(), SCRATCH_B);
         self.code.add_imm(LAST, -group);
         self.code.cmp(INDEX, LAST);
-        self.code.jcc(Condition::Greater, done);
+        self.code.jcc(Condition::Greater, exit);
         self.code.load64(ARENA, Memory::at(CONTEXT, context_offset::ARENA));
         self.code.load64(DESCRIPTORS, Memory::at(CONTEXT, context_offset::DESCRIPTORS));
         let first = Memory { base: DESCRIPTORS, index: Some((INDEX, size_of::<Descriptor>() as u8)), displacement: 0 };
         self.code.lea(DESCRIPTORS, first);
 
-        self.code.bind_label(turn);
+        self.code.bind_label(body);
         for (lane, register) in OFFSETS.into_iter().enumerate() {
             self.code.load32(register, Memory::at(DESCRIPTORS, (lane * size_of::<Descriptor>()) as i32));
         }
@@ -97,26 +100,27 @@ impl Assembler<'_> {
             }
             self.emit_instruction(instruction);
         }
-        let verdict = code.verdict.expect("every filter has one");
+        let verdict = code.verdict.expect("every filter has a verdict");
         self.store_verdicts(verdict, redirects, code.constants.len());
         self.code.add_imm(DESCRIPTORS, group * size_of::<Descriptor>() as i32);
         self.code.add_imm(INDEX, group);
         self.code.cmp(INDEX, LAST);
-        self.code.jcc(Condition::LessOrEqual, turn);
+        self.code.jcc(Condition::LessOrEqual, body);
 
-        self.code.bind_label(done);
+        self.code.bind_label(exit);
         self.code.load64(STACK, self.frame.saved_stack_pointer());
         self.code.vzeroupper();
         CALLEE_SAVED.into_iter().rev().for_each(|register| self.code.pop(register));
         self.code.ret();
-        // The lowest bytes of each half's words, next to each other.
+        // Shuffle mask for the lowest byte of each word, in each half.
         let mut low = [0xff; VECTOR_BYTES as usize];
         low.chunks_exact_mut(16).for_each(|half| half[..4].copy_from_slice(&[0, 4, 8, 12]));
         let constants: Vec<_> = code.constants.iter().copied().chain([low]).collect();
         self.code.finish(&constants)
     }
 
-    /// Writes the columns. `low`: the constant for a shuffle that brings words' lowest bytes together.
+    /// Stores the group's verdicts and redirect targets. `low` is the number of the constant that
+    /// shuffles the lowest bytes of words together.
     fn store_verdicts(&mut self, verdict: VReg, redirects: bool, low: usize) {
         let verdict = self.read(verdict, SCRATCH_LOW);
         self.code.vector_op(VectorOp::Shuffle, SCRATCH_HIGH, verdict, Operand::Constant(low));
@@ -131,7 +135,7 @@ impl Assembler<'_> {
         }
     }
 
-    /// A vector in a register: its own, or this one.
+    /// Returns the register that holds a vector, loading it to `scratch` if it is in the frame.
     fn read(&mut self, vector: VReg, scratch: Ymm) -> Ymm {
         match self.allocation.locations[vector.0] {
             Location::Register(register) => register,
@@ -139,7 +143,7 @@ impl Assembler<'_> {
                 self.code.load(scratch, Operand::Memory(Frame::slot(place)));
                 scratch
             }
-            Location::Dead => unreachable!("what is read is somewhere"),
+            Location::Dead => unreachable!("a dead vector is never read"),
         }
     }
 
@@ -149,12 +153,13 @@ impl Assembler<'_> {
             Source::Vector(vector) => match self.allocation.locations[vector.0] {
                 Location::Register(register) => Operand::Vector(register),
                 Location::Slot(place) => Operand::Memory(Frame::slot(place)),
-                Location::Dead => unreachable!("what is read is somewhere"),
+                Location::Dead => unreachable!("a dead vector is never read"),
             },
         }
     }
 
-    /// Where to make a vector: [`Assembler::write_back`] has to be told then.
+    /// Returns the register to compute a vector in. [`Assembler::write_back`] must be called
+    /// afterwards.
     fn target(&self, vector: VReg) -> Ymm {
         match self.allocation.locations[vector.0] {
             Location::Register(register) => register,
@@ -256,8 +261,8 @@ impl Assembler<'_> {
         }
     }
 
-    /// A vector of bytes of memory, zero-extended, by where they are in each lane. That takes less than the processor's own
-    /// gathering, which it does piece by piece as well, and on some very slowly.
+    /// Emits a gather of bytes, zero-extended, lane by lane. This takes less time than
+    /// `vpgatherdd`, which also loads lane by lane and is very slow on some processors.
     fn emit_gather(&mut self, to: VReg, size: u32, mut place: impl FnMut(&mut CodeBuffer, Frame, usize) -> Memory) {
         for (half, register) in [SCRATCH_LOW, SCRATCH_HIGH].into_iter().enumerate() {
             self.code.zero(register);

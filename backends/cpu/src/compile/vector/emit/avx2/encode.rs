@@ -1,9 +1,9 @@
-//! Instructions of x86-64 as bytes: those that vectors of 256 bits take, and the few beside them.
+//! Encoder for the x86-64 instructions that AVX2 code needs.
 //!
-//! Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: sections 2.1 (ModRM, SIB), 2.3 (VEX), and each
-//! instruction's own page.
+//! Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: sections 2.1 (ModRM,
+//! SIB), 2.3 (VEX), and the page of each instruction.
 
-/// A general register, by its number: 0 is RAX, 4 RSP.
+/// A general-purpose register, by number: 0 is RAX, 4 is RSP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gpr(pub u8);
 
@@ -11,19 +11,19 @@ pub(super) struct Gpr(pub u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Ymm(pub u8);
 
-/// An instruction that takes two vectors and gives one.
+/// An instruction with two source vectors and a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum VectorOp {
     Add,
     Subtract,
     Multiply,
     And,
-    /// The second and not the first.
+    /// `!first & second`
     AndNot,
     Or,
     Xor,
     Equal,
-    /// Signed.
+    /// Signed comparison.
     Greater,
     Min,
     Max,
@@ -32,17 +32,18 @@ pub(super) enum VectorOp {
     ShiftLeft,
     ShiftRight,
     ShiftRightSigned,
-    /// Bytes of the first in each half, by the second; zero where its highest bit is set.
+    /// Selects bytes of the first vector, within each half, by the indices in the second; zero if
+    /// an index's highest bit is set.
     Shuffle,
-    /// Words of each half's low half, by turns.
+    /// Interleaves the words of each half's low half.
     LowWords,
     HighWords,
-    /// The low half of each half.
+    /// Interleaves the low quadwords of each half.
     LowPairs,
     HighPairs,
 }
 
-/// By a number of bits, the same in all lanes.
+/// A shift by the same number of bits in all lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShiftOp {
     Left,
@@ -50,7 +51,7 @@ pub(super) enum ShiftOp {
     RightSigned,
 }
 
-/// What is in the opcode maps.
+/// Opcode maps.
 #[derive(Debug, Clone, Copy)]
 enum OpcodeMap {
     M0f = 1,
@@ -58,7 +59,7 @@ enum OpcodeMap {
     M0f3a = 3,
 }
 
-/// A prefix that is a part of the opcode.
+/// Mandatory prefixes, which are part of the opcode.
 #[derive(Debug, Clone, Copy)]
 enum VexPrefix {
     None = 0,
@@ -66,7 +67,7 @@ enum VexPrefix {
     Pf3 = 2,
 }
 
-/// VectorLength of a vector that an instruction takes.
+/// Vector length of an instruction.
 #[derive(Debug, Clone, Copy)]
 enum VectorLength {
     B128 = 0,
@@ -102,7 +103,7 @@ impl VectorOp {
     }
 }
 
-/// Memory: `base + index * scale + displacement`.
+/// A memory operand: `base + index * scale + displacement`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Memory {
     pub base: Gpr,
@@ -120,29 +121,30 @@ impl Memory {
     }
 }
 
-/// What an instruction takes beside its registers.
+/// The operand that ModRM encodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operand {
     Vector(Ymm),
     Memory(Memory),
-    /// A constant, by its number.
+    /// A constant behind the code, by number.
     Constant(usize),
 }
 
-/// A place in the code.
+/// A position in the code, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Label(pub usize);
 
 /// Bytes of a constant.
 pub(super) const CONSTANT_BYTES: usize = 32;
 
-/// Four bytes that are to be the distance from behind an instruction to something.
+/// A 32-bit displacement relative to the end of an instruction, to be filled in when the code is
+/// complete.
 #[derive(Debug, Clone, Copy)]
 struct Fixup {
-    /// Where, in which piece.
+    /// Section that the displacement is in.
     cold: bool,
     at: usize,
-    /// Bytes of the instruction behind them.
+    /// Bytes of the instruction behind the displacement.
     behind: usize,
     to: Target,
 }
@@ -153,19 +155,19 @@ enum Target {
     Constant(usize),
 }
 
-/// CodeBuffer in the making: what is usually executed, and what stands behind it, cold.
+/// A function being assembled: hot code, and cold code that is placed behind it.
 #[derive(Debug, Default)]
 pub(super) struct CodeBuffer {
     hot: Vec<u8>,
     cold: Vec<u8>,
-    /// Whether what comes next is put cold.
+    /// Whether instructions go to the cold section.
     is_cold: bool,
     fixups: Vec<Fixup>,
-    /// By their numbers: whether cold, and where.
+    /// Section and offset of each bound label, by number.
     labels: Vec<Option<(bool, usize)>>,
 }
 
-/// A general instruction's condition: `0f 80 + condition` is a jump.
+/// Condition codes; `0f 80 + condition` is the jump.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Condition {
     LoopCarried = 2,
@@ -184,7 +186,7 @@ impl CodeBuffer {
         self.bytes().extend_from_slice(bytes);
     }
 
-    /// From here on code is put cold, or no longer.
+    /// Chooses the section for the following instructions.
     pub fn set_cold(&mut self, cold: bool) {
         self.is_cold = cold;
     }
@@ -203,12 +205,13 @@ impl CodeBuffer {
         self.emit_bytes(&[0; 4]);
     }
 
-    /// All of it, with constants behind, each at a multiple of its size.
+    /// Joins the sections, appends the constants, each aligned to its size, and resolves the
+    /// fixups.
     pub fn finish(mut self, constants: &[[u8; CONSTANT_BYTES]]) -> Vec<u8> {
         let begin = self.hot.len();
         self.hot.append(&mut self.cold);
         let pool = self.hot.len().next_multiple_of(CONSTANT_BYTES);
-        // What never runs is filled with what stops whoever runs it.
+        // Pad with `int3`.
         self.hot.resize(pool, 0xcc);
         constants.iter().for_each(|constant| self.hot.extend_from_slice(constant));
         for Fixup { cold, at, behind, to } in self.fixups {
@@ -225,7 +228,8 @@ impl CodeBuffer {
         self.hot
     }
 
-    /// ModRM, and what belongs to it. `behind`: bytes of the instruction that follow.
+    /// Emits ModRM, SIB and displacement. `behind` is the number of bytes of the instruction that
+    /// follow.
     fn emit_modrm(&mut self, reg: u8, operand: Operand, behind: usize) {
         let reg = (reg & 7) << 3;
         match operand {
@@ -236,14 +240,14 @@ impl CodeBuffer {
             }
             Operand::Memory(Memory { base, index, displacement }) => {
                 let low = base.0 & 7;
-                // RBP and R13 have no form without a displacement.
+                // RBP and R13 have no encoding without a displacement.
                 let (mode, bytes) = match i8::try_from(displacement) {
                     Ok(0) if low != 5 => (0, 0),
                     Ok(_) => (0x40, 1),
                     Err(_) => (0x80, 4),
                 };
                 match index {
-                    // RSP and R12 have none without an index; RSP as an index is none.
+                    // RSP and R12 have no encoding without SIB; index 4 in SIB means none.
                     None if low == 4 => self.emit_bytes(&[mode | reg | 4, 0x20 | low]),
                     None => self.emit_bytes(&[mode | reg | low]),
                     Some((index, scale)) => {
@@ -257,7 +261,8 @@ impl CodeBuffer {
         }
     }
 
-    /// An instruction with a VEX prefix. `first` is the register in VEX.vvvv, 0 where there is none.
+    /// Emits an instruction with a VEX prefix. `first` is the register in VEX.vvvv, 0 if there is
+    /// none.
     #[expect(clippy::too_many_arguments)]
     fn emit_vex_op(
         &mut self,
@@ -276,7 +281,7 @@ impl CodeBuffer {
         };
         let r = reg >> 3;
         let last = (!first & 0xf) << 3 | (bits as u8) << 2 | prefix as u8;
-        // Registers' highest bits are stored inverted.
+        // VEX stores the registers' highest bits inverted.
         match map {
             OpcodeMap::M0f if x == 0 && b == 0 => self.emit_bytes(&[0xc5, (r ^ 1) << 7 | last]),
             _ => self.emit_bytes(&[0xc4, (r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | map as u8, last]),
@@ -290,7 +295,7 @@ impl CodeBuffer {
         self.emit_vex_op(op.encoding(), VexPrefix::P66, VectorLength::B256, to.0, first.0, second, 0);
     }
 
-    /// `to = from` shifted, in each lane.
+    /// `to = from`, shifted in each lane.
     pub fn shift(&mut self, op: ShiftOp, to: Ymm, from: Ymm, count: u8) {
         let digit = match op {
             ShiftOp::Left => 6,
@@ -309,13 +314,13 @@ impl CodeBuffer {
         self.emit_bytes(&[count]);
     }
 
-    /// `to = on` where the mask's bytes have their highest bit set, `off` elsewhere.
+    /// `to = on` for bytes whose mask has its highest bit set, `off` for the others.
     pub fn blend(&mut self, to: Ymm, mask: Ymm, on: Operand, off: Ymm) {
         self.emit_vex_op((OpcodeMap::M0f3a, 0x4c), VexPrefix::P66, VectorLength::B256, to.0, off.0, on, 1);
         self.emit_bytes(&[mask.0 << 4]);
     }
 
-    /// Words 0 and 2, or 1 and 3, of each half of two vectors, the first one's first.
+    /// Words 0 and 2, or 1 and 3, of each half of two vectors; those of `first` come first.
     pub fn every_other(&mut self, to: Ymm, first: Ymm, second: Ymm, odd: bool) {
         self.emit_vex_op(
             (OpcodeMap::M0f, 0xc6),
@@ -329,12 +334,13 @@ impl CodeBuffer {
         self.emit_bytes(&[if odd { 0xdd } else { 0x88 }]);
     }
 
-    /// Sets the zero flag where no bit is set in both, the carry flag where none is set in the second alone.
+    /// Sets the zero flag if `first & second` is zero, and the carry flag if `!first & second` is
+    /// zero.
     pub fn vptest(&mut self, first: Ymm, second: Operand) {
         self.emit_vex_op((OpcodeMap::M0f38, 0x17), VexPrefix::P66, VectorLength::B256, first.0, 0, second, 0);
     }
 
-    /// 256 bits, at any place.
+    /// Loads 256 bits, unaligned.
     pub fn load(&mut self, to: Ymm, from: Operand) {
         self.emit_vex_op((OpcodeMap::M0f, 0x6f), VexPrefix::Pf3, VectorLength::B256, to.0, 0, from, 0);
     }
@@ -343,18 +349,18 @@ impl CodeBuffer {
         self.emit_vex_op((OpcodeMap::M0f, 0x7f), VexPrefix::Pf3, VectorLength::B256, from.0, 0, Operand::Memory(to), 0);
     }
 
-    /// 128 bits, at any place; zeros above.
+    /// Loads 128 bits, unaligned, zero-extended.
     pub fn load_half(&mut self, to: Ymm, from: Memory) {
         self.emit_vex_op((OpcodeMap::M0f, 0x6f), VexPrefix::Pf3, VectorLength::B128, to.0, 0, Operand::Memory(from), 0);
     }
 
-    /// The vector with its upper half out of memory, or out of another's lower half.
+    /// `to = low` with its upper half replaced by memory or by the lower half of `high`.
     pub fn insert_half(&mut self, to: Ymm, low: Ymm, high: Operand) {
         self.emit_vex_op((OpcodeMap::M0f3a, 0x38), VexPrefix::P66, VectorLength::B256, to.0, low.0, high, 1);
         self.emit_bytes(&[1]);
     }
 
-    /// The upper half.
+    /// Moves the upper half to a lower half.
     pub fn extract_upper_half(&mut self, to: Ymm, from: Ymm) {
         self.emit_vex_op(
             (OpcodeMap::M0f3a, 0x39),
@@ -368,12 +374,12 @@ impl CodeBuffer {
         self.emit_bytes(&[1]);
     }
 
-    /// The low half's first word to memory.
+    /// Stores the lowest word.
     pub fn store_low_word(&mut self, to: Memory, from: Ymm) {
         self.emit_vex_op((OpcodeMap::M0f, 0x7e), VexPrefix::P66, VectorLength::B128, from.0, 0, Operand::Memory(to), 0);
     }
 
-    /// Zeros.
+    /// Zeroes a register.
     pub fn zero(&mut self, to: Ymm) {
         self.emit_vex_op(
             (OpcodeMap::M0f, 0xef),
@@ -386,7 +392,7 @@ impl CodeBuffer {
         );
     }
 
-    /// Bytes of memory, 1, 2 or 4, into the place of the low half that is `lane` of its words.
+    /// Inserts 1, 2 or 4 bytes of memory at the position of word `lane` of the lower half.
     pub fn insert_lane(&mut self, to: Ymm, lane: u8, from: Memory, size: u32) {
         let (encoding, place) = match size {
             1 => ((OpcodeMap::M0f3a, 0x20), 4 * lane),
@@ -397,12 +403,13 @@ impl CodeBuffer {
         self.emit_bytes(&[place]);
     }
 
-    /// Whoever uses 128 bits without a VEX prefix after this pays nothing for what is above.
+    /// Clears the upper halves of all registers, so that SSE code that follows pays no transition
+    /// penalty.
     pub fn vzeroupper(&mut self) {
         self.emit_bytes(&[0xc5, 0xf8, 0x77]);
     }
 
-    /// An instruction on general registers with ModRM; `wide`: 64 bits.
+    /// Emits an instruction on general-purpose registers with ModRM; `wide` for 64 bits.
     fn emit_gpr_op(&mut self, opcode: u8, reg: u8, operand: Operand, wide: bool, behind: usize) {
         let (x, b) = match operand {
             Operand::Vector(Ymm(rm)) => (0, rm >> 3),
@@ -417,12 +424,12 @@ impl CodeBuffer {
         self.emit_modrm(reg, operand, behind);
     }
 
-    /// 64 bits of memory.
+    /// Loads 64 bits.
     pub fn load64(&mut self, to: Gpr, from: Memory) {
         self.emit_gpr_op(0x8b, to.0, Operand::Memory(from), true, 0);
     }
 
-    /// 32 bits of memory, and zeros above.
+    /// Loads 32 bits, zero-extended.
     pub fn load32(&mut self, to: Gpr, from: Memory) {
         self.emit_gpr_op(0x8b, to.0, Operand::Memory(from), false, 0);
     }

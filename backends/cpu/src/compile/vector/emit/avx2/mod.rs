@@ -1,5 +1,5 @@
-//! CodeBuffer for groups of eight packets in 256-bit vectors, for processors with AVX2 and filters without
-//! effects.
+//! Code for groups of eight packets in 256-bit vectors, for processors with AVX2 and filters
+//! without effects.
 //!
 //! Cranelift has no 256-bit vectors, so this is a code generator of its own, from lane IR to bytes:
 //!
@@ -31,37 +31,39 @@ use assemble::{Assembler, CALLEE_SAVED, Frame, LANES, VECTOR_BYTES};
 use encode::{CodeBuffer, Ymm};
 use vcode::{Instruction, VCode, VReg};
 
-/// Places in the frame: it fits into a page, so that nobody need touch one page after the other.
+/// Maximum number of slots in the frame. It is smaller than a page, so it needs no stack probes.
 const MAX_SLOTS: usize = 96;
 
-/// Whether a processor has what the code needs.
+/// Whether code can be generated for a processor: it has AVX2 and System V's calling convention.
 pub(super) fn is_supported(isa: &dyn TargetIsa) -> bool {
     isa.triple().architecture.to_string() == "x86_64"
         && isa.default_call_conv() == CallConv::SystemV
         && isa.isa_flags().iter().any(|flag| flag.name == "has_avx2" && flag.as_bool() == Some(true))
 }
 
-/// Builds a function as `super::lower` does.
+/// Emits a function whose groups are eight packets.
 ///
 /// # Errors
-/// What is not done eight at a time.
+///
+/// [`Unsupported`] if the filter has effects, uses an operation that is not implemented for eight
+/// lanes, or needs too many registers.
 pub(super) fn lower(lanes: &LaneIr, plan: &Plan, redirects: bool) -> Result<Lowered> {
     if lanes.writes || lanes.ends.is_some() || !lanes.arrays.is_empty() {
-        return Err(Unsupported("packets and arrays that are written to, eight at a time".into()));
+        return Err(Unsupported("writes to packets or arrays in groups of eight packets".into()));
     }
-    let (mut tables, mut begins) = (Vec::new(), Vec::new());
+    let (mut tables, mut table_offsets) = (Vec::new(), Vec::new());
     for table in &lanes.tables {
-        begins.push(tables.len() as u32);
+        table_offsets.push(tables.len() as u32);
         tables.extend(table.iter().flat_map(|word| word.to_le_bytes()));
     }
-    let code = select::select(lanes, plan, &begins)?;
+    let code = select::select(lanes, plan, &table_offsets)?;
     let allocation = allocate(&code);
     if allocation.slots > MAX_SLOTS {
-        return Err(Unsupported(format!("more than {MAX_SLOTS} vectors beside those in registers")));
+        return Err(Unsupported(format!("more than {MAX_SLOTS} spilled vectors")));
     }
     let frame = Frame { slots: allocation.slots as i32 };
     let operations = code.instructions.iter().map(Instruction::operations).sum();
-    let text = text(&code, &allocation);
+    let text = render(&code, &allocation);
     let code = Assembler { code: CodeBuffer::default(), allocation: &allocation, frame }.assemble(&code, redirects);
     let stack_bytes = (frame.size() + VECTOR_BYTES) as usize + 8 * CALLEE_SAVED.len();
     Ok(Lowered {
@@ -73,8 +75,8 @@ pub(super) fn lower(lanes: &LaneIr, plan: &Plan, redirects: bool) -> Result<Lowe
     })
 }
 
-/// The code as text, one instruction a line: `check --emit clif`.
-fn text(code: &VCode, allocation: &Allocation) -> String {
+/// Renders the code as text, an instruction per line (`check --emit clif`).
+fn render(code: &VCode, allocation: &Allocation) -> String {
     let mut text = String::new();
     let vreg = |vreg: VReg| match allocation.locations[vreg.0] {
         Location::Register(Ymm(number)) => format!("v{} (ymm{number})", vreg.0),

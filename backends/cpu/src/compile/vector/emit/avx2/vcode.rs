@@ -64,8 +64,8 @@ pub(super) enum Instruction {
         lane: u8,
         at: u32,
     },
-    /// Loads the descriptors of packets `2 * pair` and `2 * pair + 1` into the low half, and those of
-    /// the packets four further on into the high half.
+    /// Loads the descriptors of packets `2 * pair` and `2 * pair + 1` into the low half, and those
+    /// of the packets four further on into the high half.
     Descriptors {
         to: VReg,
         pair: u8,
@@ -101,8 +101,8 @@ pub(super) enum Instruction {
     /// Starts cold code, which is placed behind the function's hot code.
     BeginCold,
     EndCold,
-    /// Starts a conditional range, which some groups skip. Control enters and leaves the range at its
-    /// ends only, and no virtual register that is first written inside is read behind it.
+    /// Starts a conditional range, which some groups skip. Control enters and leaves the range at
+    /// its ends only, and no virtual register that is first written inside is read behind it.
     EnterConditional,
     ExitConditional,
     /// Starts the body of a loop.

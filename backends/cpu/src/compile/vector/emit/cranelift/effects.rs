@@ -1,4 +1,4 @@
-//! Effects: what is done lane by lane, in the lanes of a mask.
+//! Effects, emitted lane by lane for the lanes of a mask.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AtomicRmwOp, InstBuilder, MemFlagsData, Value, types as clif};
@@ -9,24 +9,24 @@ use crate::compile::errors::Result;
 use crate::compile::lowered::constant_memory;
 use crate::compile::vector::ir::{Atomic, Effect, Node, PacketAddress};
 
-/// Words of an array up to which each is written by an instruction of its own.
+/// Maximum number of words of an array that is filled without a loop.
 const MAX_UNROLLED_FILL: u32 = 16;
 
-/// Memory that is read and written: packets, maps and arrays. All of it is there.
+/// Flags for memory that is read and written: packets, maps and arrays. It is always mapped.
 fn memory() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
-/// The lanes of a mask, each as a condition.
+/// Active lanes of an effect.
 #[derive(Clone, Copy)]
 enum ActiveLanes {
     All,
-    /// In these bits.
+    /// The lanes whose bit is set in this value.
     Bits(Value),
 }
 
 impl Emitter<'_, '_> {
-    /// Makes an effect; what it gives, if anything.
+    /// Emits an effect; returns its result if it has one.
     pub(super) fn emit_effect(&mut self, mask: Node, effect: &Effect) -> Result<Option<Value>> {
         let on = match self.dag().as_flag(mask) {
             Some(true) => ActiveLanes::All,
@@ -70,7 +70,7 @@ impl Emitter<'_, '_> {
         Ok(None)
     }
 
-    /// Whether a lane is on.
+    /// Emits the condition that a lane is active; `None` if all are.
     fn lane_condition(&mut self, on: ActiveLanes, lane: usize) -> Option<Value> {
         match on {
             ActiveLanes::All => None,
@@ -85,13 +85,13 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Where a store goes that is to be made in lanes that are on alone.
+    /// Emits the address of a store: `there` in active lanes, the scratch slot in others.
     fn or_scratch(&mut self, on: ActiveLanes, lane: usize, there: Value) -> Value {
         let scratch = self.scratch.expect("it is there in filters with effects");
         self.select_if_active(on, lane, there, scratch)
     }
 
-    /// A place in a packet that is written to.
+    /// Emits an address in a packet that the filter may write to.
     fn address(&mut self, at: PacketAddress, lane: usize) -> Result<Value> {
         let mut address = self.group().starts[lane];
         if let Some(start) = at.start {
@@ -103,7 +103,7 @@ impl Emitter<'_, '_> {
         Ok(self.b.ins().iadd(address, offset))
     }
 
-    /// Zeros, byte by byte: they are few, and seldom written.
+    /// Zeroes bytes one by one: they are few, and this is rare.
     fn clear_bytes(&mut self, on: ActiveLanes, at: PacketAddress, count: Node, lane: usize) -> Result<()> {
         let (mut address, count) = (self.address(at, lane)?, self.lane_as_u64(count, lane)?);
         let none = self.b.ins().iconst(clif::I64, 0);
@@ -159,9 +159,9 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Reads and writes a word in one lane.
+    /// Emits an atomic operation in one lane.
     fn emit_atomic(&mut self, atomic: Atomic, at: Value, lane: usize) -> Result<Value> {
-        // Aligned, and there.
+        // Map words are aligned and mapped.
         let flags = MemFlagsData::trusted();
         Ok(match atomic {
             Atomic::Add(value) => {
@@ -180,7 +180,7 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// Executes something in a lane that is on; gives 0 where it is off.
+    /// Emits code that is skipped in inactive lanes, whose result is then 0.
     fn if_active(
         &mut self,
         on: ActiveLanes,
@@ -200,14 +200,14 @@ impl Emitter<'_, '_> {
         Ok(self.b.append_block_param(behind, clif::I32))
     }
 
-    /// The words of a place in an array, a lane after the other, if it is the same in all lanes.
+    /// Emits the address of an array's words for all lanes, if the index is a constant.
     fn uniform_slot(&mut self, array: u32, index: Node) -> Option<Value> {
         let index = self.dag().as_constant(index)?;
         let slot = self.arrays[array as usize];
         Some(self.b.ins().stack_addr(clif::I64, slot, (index * 4 * LANES as u32) as i32))
     }
 
-    /// The word of a lane at a place in an array.
+    /// Emits the address of one lane's word in an array.
     fn lane_slot(&mut self, array: u32, index: Node, lane: usize) -> Result<Value> {
         let slot = self.arrays[array as usize];
         let base = self.b.ins().stack_addr(clif::I64, slot, 4 * lane as i32);
@@ -237,7 +237,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Writes the lanes that are on of four words.
+    /// Stores a vector in memory, in active lanes only.
     fn store_blended(&mut self, mask: Node, on: ActiveLanes, at: Value, value: Value) -> Result<()> {
         let value = match on {
             ActiveLanes::All => value,
@@ -264,7 +264,7 @@ impl Emitter<'_, '_> {
         let begin = self.b.ins().stack_addr(clif::I64, slot, 0);
         let end = self.b.ins().iadd_imm_u(begin, i64::from(words) * 4 * LANES as i64);
         if let ActiveLanes::Bits(_) = on {
-            // It is made here, and not in the loop.
+            // Compute the mask here rather than in the loop.
             self.value(mask)?;
         }
         let (one, behind) = (self.b.create_block(), self.b.create_block());

@@ -13,35 +13,37 @@ use crate::compile::errors::Result;
 use crate::compile::lowered::{constant_memory, output_memory};
 use crate::compile::vector::ir::{Dag, LaneIr, Node, RegionId};
 
-/// Packets side by side.
+/// Packets per group.
 pub(super) const LANES: usize = 4;
 
-/// The packets of the group that code is made for.
+/// The group of packets that code is currently emitted for.
 #[derive(Clone, Copy)]
 pub(super) struct PacketGroup {
-    /// The first one's index in the batch, less `lead` packets: 64 bits.
+    /// Index in the batch of the first packet of the loop's iteration, `lead` packets before this
+    /// group; 64 bits.
     pub index: Value,
     pub lead: usize,
-    /// The first bytes' addresses.
+    /// Addresses of the packets' first bytes.
     pub starts: [Value; LANES],
-    /// The descriptors' members, a packet a lane.
+    /// Fields of the packets' descriptors, as vectors.
     pub offsets: Value,
     pub lengths: Value,
 }
 
-/// What there is once it was made, in the code that follows.
+/// Identifies a value that has been emitted and can be reused in the code that it dominates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum CacheKey {
     Node(Node),
-    /// Words of all packets, by the offset of their first byte.
+    /// A word of all packets, by the offset of its first byte.
     Word(u32),
     /// A row of one packet.
     Row(u32, usize),
-    /// Half of a row of two packets, interleaved: the first or the last two; the low half or the high one.
+    /// Half of the rows of two packets, interleaved: row, first or second pair, and whether it is
+    /// the high half.
     Pair(u32, usize, bool),
     /// A word in one lane, zero-extended to 64 bits.
     Lane64(Node, usize),
-    /// The offsets of a load, chosen so that it may be executed: by the root, what is added, and the size.
+    /// Offsets of a load with out-of-bounds ones replaced, by root, constant part and size.
     SafeOffset(Node, u32, u32),
 }
 
@@ -54,19 +56,19 @@ pub(super) struct Emitter<'a, 'f> {
     pub context: Value,
     pub group: Option<PacketGroup>,
     pub cache: HashMap<CacheKey, Value>,
-    /// The keys of `found`, in order.
+    /// Keys of `cache` in order of insertion.
     pub journal: Vec<CacheKey>,
     pub tables: Vec<u8>,
-    /// Where each begins.
+    /// Byte offset of each table.
     pub table_offsets: Vec<u32>,
     pub arrays: Vec<ir::StackSlot>,
-    /// What stores of lanes that are off go to.
+    /// Address that stores of inactive lanes go to.
     pub scratch: Option<Value>,
     pub operations: u64,
 }
 
 impl Emitter<'_, '_> {
-    /// The function: whole turns of so many groups, tested at their end.
+    /// Emits the function: a loop with `groups` groups per iteration, tested at its end.
     pub fn emit_function(mut self, groups: usize) -> Result<(Vec<u8>, u64)> {
         let packets = (LANES * groups) as i64;
         let (entry, first, turn, done) =
@@ -104,7 +106,7 @@ impl Emitter<'_, '_> {
         Ok((self.tables, self.operations))
     }
 
-    /// Tables, arrays and what else does not change from turn to turn.
+    /// Emits what is the same in all iterations: tables, and stack slots of arrays.
     pub fn lay_out_tables_and_arrays(&mut self) {
         for table in &self.lanes.tables {
             self.table_offsets.push(self.tables.len() as u32);
@@ -122,7 +124,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The code for one group, `lead` packets behind the turn's first one.
+    /// Emits the code for one group, `lead` packets behind the iteration's first one.
     pub fn emit_group(&mut self, index: Value, lead: usize) -> Result<()> {
         self.cache.clear();
         self.journal.clear();
@@ -153,10 +155,10 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Writes the columns.
+    /// Stores the group's verdicts, and its redirect targets.
     pub fn store_verdicts(&mut self, index: Value, lead: usize, verdict: Value) {
         let lead = lead as i32;
-        // The lowest bytes, next to each other.
+        // Shuffle mask for the lowest byte of each word.
         let mut low = [0xff; 16];
         (0..LANES).for_each(|lane| low[lane] = 4 * lane as u8);
         let bytes = self.shuffle_bytes(verdict, low);
@@ -173,7 +175,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Writes where packets are now.
+    /// Stores the descriptors of packets whose start or length has changed.
     pub fn store_descriptors(&mut self, index: Value, lead: usize, start: Value, length: Value) {
         let PacketGroup { offsets, .. } = self.group();
         let offset = self.b.ins().iadd(offsets, start);
@@ -194,7 +196,7 @@ impl Emitter<'_, '_> {
         &self.lanes.dag
     }
 
-    /// A pointer out of the context. The code generator has one for all.
+    /// Loads a pointer from the context. Cranelift merges equal loads.
     pub fn context_field(&mut self, offset: i32) -> Value {
         self.b.ins().load(clif::I64, constant_memory(), self.context, offset)
     }
@@ -206,7 +208,8 @@ impl Emitter<'_, '_> {
         value
     }
 
-    /// What is made from here on is not there any more when the code is left.
+    /// Starts a scope: values that are emitted in it are not available behind it. Returns a mark
+    /// for [`end_scope`](Emitter::end_scope).
     pub fn begin_scope(&mut self) -> usize {
         self.journal.len()
     }

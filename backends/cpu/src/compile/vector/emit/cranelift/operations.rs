@@ -1,4 +1,4 @@
-//! Pure operations, in all lanes at once where the processor can, else in one after the other.
+//! Pure operations: on all lanes at once if the processor can, otherwise lane by lane.
 
 use std::mem::offset_of;
 
@@ -16,9 +16,9 @@ use crate::compile::vector::ir::{Binary, Compare, MetadataField, Node, Op, Unary
 const SIGN: u32 = 1 << 31;
 
 impl Emitter<'_, '_> {
-    /// A node's value: a word a lane, or all ones and all zeros for a mask.
+    /// Returns a node's value: a word per lane; masks are all ones or all zeros.
     pub(super) fn value(&mut self, node: Node) -> Result<Value> {
-        // Constants are best made where they are used.
+        // Constants are emitted where they are used.
         match self.dag().op(node) {
             Op::Constant(value) => return Ok(self.splat(value)),
             Op::Flag(value) => return Ok(self.splat(if value { u32::MAX } else { 0 })),
@@ -60,7 +60,7 @@ impl Emitter<'_, '_> {
                 let a = self.value(a)?;
                 self.b.ins().bnot(a)
             }
-            // They are there where what they come out of has been made.
+            // Values of steps are in the cache once the step has been emitted.
             op @ (Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. }) => {
                 return Err(Unsupported(format!("{op:?} before it is there, which is a fault of Portcullis")));
             }
@@ -155,13 +155,13 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// A quotient or a remainder in one lane, by WGSL's rules.
+    /// Emits a division in one lane, by WGSL's rules.
     fn divide_lane(&mut self, op: Binary, a: Node, b: Node, lane: usize) -> Result<Value> {
         let constant = self.dag().as_constant(b);
         let (a, b) = (self.lane_word(a, lane)?, self.lane_word(b, lane)?);
         let signed = matches!(op, Binary::DivideSigned | Binary::ModuloSigned);
         let one = self.b.ins().iconst(clif::I32, 1);
-        // What no processor divides by.
+        // Replace divisors that trap.
         let mut divisor = b;
         if constant.is_none_or(|constant| constant == 0) {
             let is_zero = self.b.ins().icmp_imm_u(IntCC::Equal, b, 0);
@@ -172,7 +172,7 @@ impl Emitter<'_, '_> {
         if let Some(is_minus) = is_minus {
             divisor = self.b.ins().select(is_minus, one, divisor);
         }
-        // x / 1 = x and x % 1 = 0: right for divisors of zero, and x % -1 = 0.
+        // x / 1 = x and x % 1 = 0, as WGSL defines for a divisor of zero; and x % -1 = 0.
         Ok(match op {
             Binary::Divide => self.b.ins().udiv(a, divisor),
             Binary::Modulo => self.b.ins().urem(a, divisor),
@@ -193,7 +193,7 @@ impl Emitter<'_, '_> {
     fn select(&mut self, mask: Node, accept: Node, reject: Node) -> Result<Value> {
         let constants = (self.dag().as_constant(accept), self.dag().as_constant(reject));
         let m = self.value(mask)?;
-        // A mask is a number, too: -1 where it is on.
+        // As a number a mask is -1 or 0.
         Ok(match constants {
             (Some(on), Some(off)) if on == off.wrapping_add(1) => {
                 let off = self.splat(off);
@@ -233,7 +233,7 @@ impl Emitter<'_, '_> {
         let (constant_a, constant_b) = (self.dag().as_constant(a), self.dag().as_constant(b));
         let small = (x.high | y.high) < SIGN;
         let both = (self.value(a)?, self.value(b)?);
-        // Processors compare signed numbers, strictly; other comparisons take more than one instruction.
+        // Only signed less-than is a single instruction on x86-64.
         let less = |emit: &mut Self, a, b| emit.b.ins().icmp(IntCC::SignedLessThan, a, b);
         Ok(match op {
             Compare::Equal => self.b.ins().icmp(IntCC::Equal, both.0, both.1),

@@ -1,5 +1,5 @@
-//! What is read of packets that the filter does not write to: rows of all packets of a group at once,
-//! turned so that each word of a row is a vector; and, where offsets vary, each packet's bytes.
+//! Loads from packets that the filter does not write to: rows of all packets of a group, transposed
+//! so that each word of a row becomes a vector; and gathers at variable offsets.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
@@ -20,8 +20,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// A load of a number whose first byte is the highest, if it can be had in less than a load and
-    /// a turn.
+    /// Loads a big-endian number, if that takes less than a load and a byte swap.
     pub(super) fn load_swapped(&mut self, load: Load) -> Option<Value> {
         if load.root.is_some() || !is_always_readable(load.add, load.size) {
             return None;
@@ -30,7 +29,8 @@ impl Emitter<'_, '_> {
         (first == last).then(|| self.load_bytes(load.add, load.size, true))
     }
 
-    /// Bytes at a constant offset; `turned`: the first one is the highest, where they lie in one word.
+    /// Loads bytes at a constant offset; with `turned`, which needs them to lie in one word, as a
+    /// big-endian number.
     fn load_bytes(&mut self, at: u32, size: u32, turned: bool) -> Value {
         let (first, last) = self.plan.word_span(at, size);
         let word = self.row_word(first);
@@ -49,9 +49,9 @@ impl Emitter<'_, '_> {
         }
         let behind = self.row_word(last);
         let low = self.shift_right(word, 8 * skip);
-        // Of the word behind, whose first byte is byte `last - at` of the number.
+        // The first byte of the second word is byte `last - at` of the number.
         let high = self.shift_left(behind, 8 * (last - at));
-        // What the first word has beyond its end is also in the one behind it.
+        // If the words overlap, the bits in common are equal.
         let both = self.b.ins().bor(low, high);
         if size == 4 {
             return both;
@@ -60,7 +60,7 @@ impl Emitter<'_, '_> {
         self.b.ins().band(both, mask)
     }
 
-    /// A word of every packet of the group, by the offset of its first byte, which the plan knows.
+    /// Loads a word of every packet of the group, by the offset of its first byte.
     fn row_word(&mut self, word: u32) -> Value {
         if let Some(&value) = self.cache.get(&CacheKey::Word(word)) {
             return value;
@@ -73,7 +73,7 @@ impl Emitter<'_, '_> {
             Some(row) => {
                 let high = word - row >= 8;
                 let (first, second) = (self.interleaved_rows(row, 0, high), self.interleaved_rows(row, 1, high));
-                // Each has, of two packets, a word and the one behind it.
+                // Each vector has a word and the following one, of two packets.
                 let words = if (word - row).is_multiple_of(8) { [0, 1, 4, 5] } else { [2, 3, 6, 7] };
                 self.shuffle_words(first, second, words)
             }
@@ -81,7 +81,7 @@ impl Emitter<'_, '_> {
         self.remember(CacheKey::Word(word), value)
     }
 
-    /// Half of a row of the first or the last two packets, interleaved.
+    /// Interleaves half of the rows of the first or the second pair of packets.
     fn interleaved_rows(&mut self, row: u32, pair: usize, high: bool) -> Value {
         let key = CacheKey::Pair(row, pair, high);
         if let Some(&value) = self.cache.get(&key) {
@@ -92,7 +92,7 @@ impl Emitter<'_, '_> {
         self.remember(key, value)
     }
 
-    /// A row of a packet. It may be executed wherever the address is there: see the module's head.
+    /// Loads a row of a packet. It may be read of any packet: see "Memory safety" in `emit`.
     fn load_row(&mut self, row: u32, lane: usize) -> Value {
         if let Some(&value) = self.cache.get(&CacheKey::Row(row, lane)) {
             return value;
@@ -102,7 +102,7 @@ impl Emitter<'_, '_> {
         self.remember(CacheKey::Row(row, lane), value)
     }
 
-    /// A load at an offset that varies, of each packet for itself.
+    /// Loads at a variable offset, packet by packet.
     fn gather_load(&mut self, load: Load) -> Result<Value> {
         let starts = self.group().starts;
         let most = load.root.map_or(0, |root| self.dag().range(root).high);
@@ -121,7 +121,8 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// Where a load goes, in bytes from the packets' first ones: 0 where it would not lie in the packet.
+    /// Returns offsets of a load from the packets' starts, 0 in lanes in which the load would leave
+    /// the packet.
     fn safe_offset(&mut self, load: Load) -> Result<Value> {
         let key = load.root.map(|root| CacheKey::SafeOffset(root, load.add, load.size));
         if let Some(&value) = key.and_then(|key| self.cache.get(&key)) {
@@ -137,7 +138,7 @@ impl Emitter<'_, '_> {
         };
         let size = self.splat(load.size);
         let lengths = self.group().lengths;
-        // It does not wrap where the packet is as long as the load.
+        // Does not wrap if the packet is at least as long as the load.
         let room = self.b.ins().isub(lengths, size);
         let fits = self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, size, lengths);
         let inside = self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, offset, room);
@@ -149,8 +150,8 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// All loads at an offset for which there is a guess: where it is right in all lanes in which it
-    /// matters they are a part of rows, else they are read packet by packet.
+    /// Loads everything at a speculated offset: as parts of rows if the speculation is right in all
+    /// lanes in which it matters, by gathers otherwise.
     fn speculative_load(&mut self, node: Node, root: Node) -> Result<Value> {
         let guess = &self.plan.speculations[&root];
         let offset = self.value(root)?;
@@ -192,7 +193,7 @@ impl Emitter<'_, '_> {
         Ok(self.cache[&CacheKey::Node(node)])
     }
 
-    /// A member of each packet's metadata.
+    /// Loads a field of each packet's metadata.
     pub(super) fn metadata(&mut self, offset: i32) -> Result<Value> {
         use portcullis_core::packet::Metadata;
         let group = self.group();

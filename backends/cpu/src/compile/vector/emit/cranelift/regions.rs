@@ -1,7 +1,7 @@
-//! Steps in order: what is left out where no lane takes part, and loops.
+//! Steps in order: regions, which are skipped if no lane is active, and loops.
 //!
-//! What comes out of a region that was left out is the least of what it can be by its range, in all
-//! lanes: indices that were proven by that range stay where they belong.
+//! The outputs of a region that is skipped are the least element of their ranges in all lanes, so
+//! indices that are in bounds because of their ranges stay in bounds.
 
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types as clif};
 
@@ -11,7 +11,7 @@ use crate::compile::errors::Result;
 use crate::compile::vector::ir::{LoopCarried, LoopMask, Node, Op, RegionId, Step, ValueKind};
 
 impl Emitter<'_, '_> {
-    /// A region's steps.
+    /// Emits the steps of a region.
     pub(super) fn emit_region(&mut self, region: RegionId) -> Result<()> {
         let lanes = self.lanes;
         for step in &lanes.regions[region.index()].steps {
@@ -28,7 +28,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Takes note of what a step gave, if anybody asks for it.
+    /// Caches the result of a step, if any node uses it.
     fn set_result(&mut self, op: Op, value: Value) {
         if let Some(node) = self.dag().lookup(op) {
             self.remember(CacheKey::Node(node), value);
@@ -38,7 +38,7 @@ impl Emitter<'_, '_> {
     fn emit_when(&mut self, mask: Node, body: RegionId, outs: &[Node]) -> Result<()> {
         let on = self.value(mask)?;
         let any = self.b.ins().vany_true(on);
-        // What both ways need is the same: it is made before.
+        // Values that both paths need are emitted before the branch.
         let none = outs.iter().map(|&out| self.least_value(out)).collect::<Vec<_>>();
         let (within, behind) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(any, within, &[], behind, &arguments(&none));
@@ -58,7 +58,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// The least that a node can be.
+    /// Emits the least element of a node's range.
     fn least_value(&mut self, node: Node) -> Value {
         let least = match self.dag().kind(node) {
             ValueKind::Word => self.dag().range(node).low,
@@ -76,7 +76,7 @@ impl Emitter<'_, '_> {
         let any = self.b.ins().vany_true(first[0]);
         self.b.ins().brif(any, before, &[], behind, &arguments(&first[1..]));
 
-        // What does not change from round to round is made before the first one.
+        // Loop-invariant code motion: emit the loop's inputs before its first iteration.
         self.b.switch_to_block(before);
         let mark = self.begin_scope();
         for node in loop_invariants(self.lanes, body, live, carried).nodes {
@@ -101,7 +101,7 @@ impl Emitter<'_, '_> {
         let any = self.b.ins().vany_true(goes_on);
         self.b.ins().brif(any, more, &[], behind, &arguments(&left));
 
-        // What only those need that go on.
+        // Values that only lanes that continue need.
         self.b.switch_to_block(more);
         let mut next = vec![goes_on];
         for (carry, &left) in carried.iter().zip(&left) {

@@ -13,15 +13,16 @@ fn sum(code: &mut VCode, a: VReg, b: VReg) -> VReg {
     to
 }
 
-/// What is where, as the code is executed: whoever reads a vector must find what was last written to it.
+/// Executes code on locations: every read must find the virtual register that was last written
+/// written.
 struct Simulator<'a> {
     code: &'a VCode,
     allocation: &'a Allocation,
-    there: HashMap<Location, VReg>,
+    written: HashMap<Location, VReg>,
 }
 
 impl Simulator<'_> {
-    /// `skips`: whether a part is left out that begins somewhere. Loops go round twice.
+    /// `skips` decides for each conditional range whether it is skipped. Loops have two iterations.
     fn execute(&mut self, skips: &mut impl FnMut() -> bool) {
         let ends = conditional_exits(self.code);
         let (mut at, mut loops) = (0, Vec::new());
@@ -44,39 +45,39 @@ impl Simulator<'_> {
             at += 1;
         }
         if let Some(verdict) = self.code.verdict {
-            assert_eq!(self.there.get(&self.allocation.locations[verdict.0]), Some(&verdict), "the verdict");
+            assert_eq!(self.written.get(&self.allocation.locations[verdict.0]), Some(&verdict), "the verdict");
         }
     }
 
     fn step(&mut self, at: usize) {
-        let Simulator { code, allocation, there } = self;
+        let Simulator { code, allocation, written } = self;
         let instruction = &code.instructions[at];
         for &(register, place) in allocation.spills.get(&at).into_iter().flatten() {
             let (register, place) = (Location::Register(register), Location::Slot(place));
             let (from, to) =
                 if *instruction == Instruction::EnterConditional { (register, place) } else { (place, register) };
-            match there.get(&from) {
-                Some(&vector) => there.insert(to, vector),
-                None => there.remove(&to),
+            match written.get(&from) {
+                Some(&vector) => written.insert(to, vector),
+                None => written.remove(&to),
             };
         }
         for vector in instruction.reads() {
-            let home = allocation.locations[vector.0];
-            assert_ne!(home, Location::Dead);
-            assert_eq!(there.get(&home), Some(&vector), "{at}: {instruction:?} reads {home:?}");
+            let location = allocation.locations[vector.0];
+            assert_ne!(location, Location::Dead);
+            assert_eq!(written.get(&location), Some(&vector), "{at}: {instruction:?} reads {location:?}");
         }
-        there.extend(instruction.writes().map(|vector| (allocation.locations[vector.0], vector)));
+        written.extend(instruction.writes().map(|vector| (allocation.locations[vector.0], vector)));
     }
 }
 
-/// With every part executed, and with none of those that are not within another.
+/// Executes all conditional ranges, then none.
 fn check(code: &VCode, allocation: &Allocation) {
     for skips in [false, true] {
-        Simulator { code, allocation, there: HashMap::new() }.execute(&mut || skips);
+        Simulator { code, allocation, written: HashMap::new() }.execute(&mut || skips);
     }
 }
 
-/// D. Knuth's linear congruence for MMIX, of which the high bits are used.
+/// D. Knuth's linear congruential generator for MMIX, of which the high bits are used.
 struct Random(u64);
 
 impl Random {
@@ -86,28 +87,29 @@ impl Random {
     }
 }
 
-/// Code of every shape that is made: parts in parts, loops in parts, vectors that are written again in them.
-fn random_code(random: &mut Random, code: &mut VCode, there: &mut Vec<VReg>, depth: usize) {
-    let outside = there.len();
+/// Generates code of every shape that selection produces: nested conditional ranges, loops, and
+/// virtual registers of the outside written again inside.
+fn random_code(random: &mut Random, code: &mut VCode, written: &mut Vec<VReg>, depth: usize) {
+    let outside = written.len();
     for _ in 0..random.below(24) + 4 {
-        let any = |random: &mut Random, there: &[VReg]| there[random.below(there.len())];
+        let any = |random: &mut Random, written: &[VReg]| written[random.below(written.len())];
         match random.below(12) {
-            0..4 => there.push(row(code)),
+            0..4 => written.push(row(code)),
             4..8 => {
-                let (a, b) = (any(random, there), any(random, there));
-                there.push(sum(code, a, b));
+                let (a, b) = (any(random, written), any(random, written));
+                written.push(sum(code, a, b));
             }
             8 if depth > 0 => {
-                let (to, from) = (there[random.below(outside)], Source::Vector(any(random, there)));
+                let (to, from) = (written[random.below(outside)], Source::Vector(any(random, written)));
                 code.instructions.push(Instruction::Move { to, from });
             }
             kind @ 9..12 if depth < 4 => {
                 let is_loop = kind == 11;
                 code.instructions.push(Instruction::EnterConditional);
                 code.instructions.extend(is_loop.then_some(Instruction::BeginLoop));
-                let outer = there.len();
-                random_code(random, code, there, depth + 1);
-                there.truncate(outer);
+                let outer = written.len();
+                random_code(random, code, written, depth + 1);
+                written.truncate(outer);
                 code.instructions.extend(is_loop.then_some(Instruction::EndLoop));
                 code.instructions.push(Instruction::ExitConditional);
             }
@@ -117,28 +119,28 @@ fn random_code(random: &mut Random, code: &mut VCode, there: &mut Vec<VReg>, dep
 }
 
 #[test]
-fn whoever_reads_a_vector_finds_it_in_random_code() {
-    let (mut parked, mut spilled) = (0, 0);
+fn reads_find_what_was_written_in_random_code() {
+    let (mut ranges, mut spilled) = (0, 0);
     for seed in 0..400 {
         let mut random = Random(seed);
         let mut code = VCode::default();
-        let mut there = (0..random.below(24) + 1).map(|_| row(&mut code)).collect();
-        random_code(&mut random, &mut code, &mut there, 0);
-        code.verdict = there.pop();
+        let mut written = (0..random.below(24) + 1).map(|_| row(&mut code)).collect();
+        random_code(&mut random, &mut code, &mut written, 0);
+        code.verdict = written.pop();
         let allocation = allocate(&code);
         check(&code, &allocation);
         for _ in 0..4 {
-            let mut places = Simulator { code: &code, allocation: &allocation, there: HashMap::new() };
+            let mut places = Simulator { code: &code, allocation: &allocation, written: HashMap::new() };
             places.execute(&mut || random.below(2) == 0);
         }
-        parked += allocation.spills.len();
-        spilled += allocation.locations.iter().filter(|home| matches!(home, Location::Slot(_))).count();
+        ranges += allocation.spills.len();
+        spilled += allocation.locations.iter().filter(|location| matches!(location, Location::Slot(_))).count();
     }
-    assert!(parked > 400 && spilled > 400, "{parked} parts, {spilled} in memory");
+    assert!(ranges > 400 && spilled > 400, "{ranges} ranges with spills, {spilled} in the frame");
 }
 
 #[test]
-fn places_are_taken_again() {
+fn frame_slots_are_reused() {
     let mut code = VCode::default();
     let kept: Vec<VReg> = (0..REGISTERS).map(|_| row(&mut code)).collect();
     let mut last = kept[0];
@@ -156,7 +158,7 @@ fn places_are_taken_again() {
 }
 
 #[test]
-fn what_is_needed_longest_goes_to_memory() {
+fn the_longest_interval_is_spilled() {
     let mut code = VCode::default();
     let rows: Vec<VReg> = (0..REGISTERS + 6).map(|_| row(&mut code)).collect();
     let mut last = rows[0];
@@ -171,7 +173,7 @@ fn what_is_needed_longest_goes_to_memory() {
 }
 
 #[test]
-fn registers_are_taken_again() {
+fn registers_are_reused() {
     let mut code = VCode::default();
     let mut last = row(&mut code);
     for _ in 0..100 {
@@ -185,7 +187,7 @@ fn registers_are_taken_again() {
 }
 
 #[test]
-fn what_a_loop_reads_stays_where_it_is_to_its_end() {
+fn a_value_that_is_live_into_a_loop_keeps_its_register_to_the_end() {
     let mut code = VCode::default();
     let outside = row(&mut code);
     code.instructions.push(Instruction::BeginLoop);
@@ -198,12 +200,13 @@ fn what_a_loop_reads_stays_where_it_is_to_its_end() {
     code.instructions.push(Instruction::EndLoop);
     let allocation = allocate(&code);
     check(&code, &allocation);
-    let others = allocation.locations.iter().skip(1).filter(|&&home| home == allocation.locations[outside.0]).count();
-    assert_eq!(others, 0, "the second round would find something else there");
+    let others =
+        allocation.locations.iter().skip(1).filter(|&&location| location == allocation.locations[outside.0]).count();
+    assert_eq!(others, 0, "the second iteration would find something else there");
 }
 
 #[test]
-fn what_is_written_and_never_read_is_in_nobodys_place() {
+fn an_unread_value_does_not_overwrite_another() {
     let mut code = VCode::default();
     let kept = row(&mut code);
     let unread = row(&mut code);
@@ -215,7 +218,7 @@ fn what_is_written_and_never_read_is_in_nobodys_place() {
 }
 
 #[test]
-fn what_a_part_does_not_touch_is_put_aside_for_it() {
+fn untouched_registers_are_spilled_around_a_conditional_range() {
     let mut code = VCode::default();
     let outside: Vec<VReg> = (0..REGISTERS - 2).map(|_| row(&mut code)).collect();
     code.instructions.push(Instruction::EnterConditional);
@@ -239,7 +242,7 @@ fn what_a_part_does_not_touch_is_put_aside_for_it() {
     code.verdict = Some(last);
     let allocation = allocate(&code);
     check(&code, &allocation);
-    let in_memory = allocation.locations.iter().filter(|home| matches!(home, Location::Slot(_))).count();
+    let in_memory = allocation.locations.iter().filter(|location| matches!(location, Location::Slot(_))).count();
     assert_eq!(in_memory, 0, "{:?}", allocation.locations);
     assert_eq!((allocation.spills.len(), allocation.slots), (2, 8), "{:?}", allocation.spills);
 }

@@ -20,9 +20,9 @@ fn vector(number: u8) -> Operand {
     Operand::Vector(y(number))
 }
 
-/// What GNU `as` 2.40 makes of the same, in Intel's syntax.
+/// Expected bytes are the output of GNU `as` 2.40 for the same text in Intel's syntax.
 #[test]
-fn instructions_are_what_an_assembler_makes_of_them() {
+fn instructions_are_encoded_as_by_gnu_as() {
     type Make = fn(&mut CodeBuffer);
     let all: &[(&str, Make, &[u8])] = &[
         ("vpaddd ymm1,ymm2,ymm3", |c| c.vector_op(VectorOp::Add, y(1), y(2), vector(3)), &[0xc5, 0xed, 0xfe, 0xcb]),
@@ -206,7 +206,7 @@ fn instructions_are_what_an_assembler_makes_of_them() {
 }
 
 #[test]
-fn distances_are_from_behind_the_instruction() {
+fn displacements_are_relative_to_the_end_of_the_instruction() {
     let mut code = CodeBuffer::default();
     code.jcc(Condition::Zero, Label(0));
     code.blend(y(0), y(1), Operand::Constant(1), y(2));
@@ -218,7 +218,8 @@ fn distances_are_from_behind_the_instruction() {
     code.ret();
     let bytes = code.finish(&[[1; CONSTANT_BYTES], [2; CONSTANT_BYTES]]);
     let at = |at: usize| i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as i64 + at as i64 + 4;
-    // 6 bytes of `jz`, 10 of `vpblendvb` with a byte behind its distance, 1 of `ret`; then what is cold.
+    // 6 bytes of `jz`, 10 of `vpblendvb` with a byte behind its displacement, 1 of `ret`; then cold
+    // code.
     assert_eq!(bytes[..2], [0x0f, 0x84]);
     assert_eq!(at(2), 17);
     assert_eq!(at(11) + 1, 32 + 32);

@@ -22,10 +22,12 @@ use crate::compile::errors::Result;
 use crate::compile::vector::ir::{LaneIr, RegionId};
 use selector::Selector;
 
-/// The code for a group.
+/// Selects the instructions for a group. `tables` are the byte offsets of the constant tables.
 ///
 /// # Errors
-/// What is not done eight at a time.
+///
+/// [`Unsupported`](crate::compile::errors::Unsupported) if an operation is not implemented for
+/// eight lanes.
 pub(super) fn select(lanes: &LaneIr, plan: &Plan, tables: &[u32]) -> Result<VCode> {
     let mut select = Selector {
         lanes,

@@ -8,7 +8,7 @@ use crate::compile::errors::Result;
 use crate::compile::vector::ir::{Load, Node, Op};
 
 impl Selector<'_> {
-    /// The packets' offsets in the arena, or their lengths.
+    /// Loads the packets' offsets in the arena, or their lengths.
     pub fn descriptors(&mut self, lengths: bool) -> VReg {
         let mut pair = |pair| match self.cache.get(&CacheKey::Descriptors(pair)) {
             Some(&value) => value,
@@ -40,7 +40,7 @@ impl Selector<'_> {
         }
     }
 
-    /// A load of a number whose first byte is the highest, if it can be had in less than a load and a turn.
+    /// Loads a big-endian number, if that takes less than a load and a byte swap.
     pub fn load_swapped(&mut self, load: Load) -> Option<VReg> {
         if load.root.is_some() || !is_always_readable(load.add, load.size) {
             return None;
@@ -49,7 +49,8 @@ impl Selector<'_> {
         (first == last).then(|| self.load_bytes(load.add, load.size, true))
     }
 
-    /// Bytes at a constant offset; `turned`: the first one is the highest, where they lie in one word.
+    /// Loads bytes at a constant offset; with `turned`, which needs them to lie in one word, as a
+    /// big-endian number.
     pub fn load_bytes(&mut self, at: u32, size: u32, turned: bool) -> VReg {
         let (first, last) = self.plan.word_span(at, size);
         let word = self.row_word(first);
@@ -65,9 +66,9 @@ impl Selector<'_> {
         }
         let behind = self.row_word(last);
         let low = self.emit_shift(ShiftOp::Right, word, 8 * skip);
-        // Of the word behind, whose first byte is byte `last - at` of the number.
+        // The first byte of the second word is byte `last - at` of the number.
         let high = self.emit_shift(ShiftOp::Left, behind, 8 * (last - at));
-        // What the first word has beyond its end is also in the one behind it.
+        // If the words overlap, the bits in common are equal.
         let both = self.emit_binary_vectors(VectorOp::Or, low, high);
         match size {
             4 => both,
@@ -75,16 +76,17 @@ impl Selector<'_> {
         }
     }
 
-    /// A word of every packet of the group, by the offset of its first byte, which the plan knows.
+    /// Loads a word of every packet of the group, by the offset of its first byte.
     pub fn row_word(&mut self, word: u32) -> VReg {
         if let Some(&value) = self.cache.get(&CacheKey::Word(word)) {
             return value;
         }
-        // A word alone is the first of a row: eight words each for itself take more.
+        // A word outside the plan's rows starts a row: eight loads of single words would take
+        // longer.
         let row = self.plan.row_of(word).unwrap_or(word);
         let high = word - row >= 8;
         let (first, second) = (self.interleaved_rows(row, 0, high), self.interleaved_rows(row, 1, high));
-        // Each has, of two packets, a word and the one behind it.
+        // Each vector has a word and the following one, of pairs of packets.
         let op = if (word - row).is_multiple_of(8) { VectorOp::LowPairs } else { VectorOp::HighPairs };
         let value = self.emit_binary_vectors(op, first, second);
         self.remember(CacheKey::Word(word), value)
@@ -110,7 +112,7 @@ impl Selector<'_> {
         self.remember(CacheKey::Row(at, lane), to)
     }
 
-    /// A load at an offset that varies, of each packet for itself.
+    /// Loads at a variable offset, packet by packet.
     pub fn gather_load(&mut self, load: Load) -> Result<VReg> {
         let most = load.root.map_or(0, |root| self.dag().range(root).high);
         let harmless = u64::from(most) + u64::from(load.add) + u64::from(load.size) <= u64::from(ALWAYS_READABLE);
@@ -126,7 +128,8 @@ impl Selector<'_> {
         Ok(to)
     }
 
-    /// Where a load goes, in bytes from the arena's first one: the packet's first byte where it would not lie in the packet.
+    /// Returns arena offsets of a load: the packet's start in lanes in which the load would leave
+    /// the packet.
     pub fn safe_offset(&mut self, load: Load) -> Result<VReg> {
         let key = load.root.map(|root| CacheKey::SafeOffset(root, load.add, load.size));
         if let Some(&value) = key.and_then(|key| self.cache.get(&key)) {
@@ -143,7 +146,7 @@ impl Selector<'_> {
             }
         };
         let lengths = self.packet_lengths()?;
-        // It does not wrap where the packet is as long as the load.
+        // Does not wrap if the packet is at least as long as the load.
         let room = self.emit_binary_constant(VectorOp::Subtract, lengths, load.size);
         let greater = self.emit_binary_constant(VectorOp::Max, lengths, load.size);
         let fits = self.emit_binary_vectors(VectorOp::Equal, greater, lengths);
@@ -159,7 +162,7 @@ impl Selector<'_> {
         })
     }
 
-    /// The packets' lengths, whether the filter asks for them or not.
+    /// The packets' lengths, whether or not the filter uses them.
     pub fn packet_lengths(&mut self) -> Result<VReg> {
         match self.dag().lookup(Op::Length) {
             Some(node) => self.value(node),
@@ -167,8 +170,8 @@ impl Selector<'_> {
         }
     }
 
-    /// All loads at an offset for which there is a guess: where it is right in all lanes in which it matters they are a
-    /// part of rows, else they are read packet by packet.
+    /// Loads everything at a speculated offset: as parts of rows if the speculation is right in all
+    /// lanes in which it matters, by gathers otherwise.
     pub fn speculative_load(&mut self, node: Node, root: Node) -> Result<VReg> {
         let plan = self.plan;
         let guess = &plan.speculations[&root];

@@ -8,36 +8,37 @@ use super::super::lazy_arms::ArmAnalysis;
 use super::super::vcode::{Instruction, Source, VCode, VReg};
 use crate::compile::vector::ir::{Dag, LaneIr, Node};
 
-/// A byte of a shuffle that is zero.
+/// Index of a byte in a shuffle that is zero.
 const ZERO: u8 = 0xff;
 
-/// What there is once it was made, in the code that follows.
+/// Identifies a value that has been computed and can be reused in the code that it dominates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum CacheKey {
     Node(Node),
-    /// Words of all packets, by the offset of their first byte.
+    /// A word of all packets, by the offset of its first byte.
     Word(u32),
     /// Rows of a packet and of the one four further on.
     Row(u32, u8),
-    /// Half of two rows, interleaved: the first two or the last; the low half or the high one.
+    /// Half of the rows of two pairs of packets, interleaved: row, pair, and whether it is the high
+    /// half.
     Pair(u32, u8, bool),
-    /// Two descriptors, and the same of the packets four further on.
+    /// Descriptors of two pairs of packets.
     Descriptors(u8),
     /// The packets' offsets in the arena.
     PacketStarts,
-    /// Where a load goes in the arena, such that it may be executed: by the root, what is added, and the size.
+    /// Arena offsets of a load with out-of-bounds ones replaced, by root, constant part and size.
     SafeOffset(Node, u32, u32),
 }
 
 pub(super) struct Selector<'a> {
     pub lanes: &'a LaneIr,
     pub plan: &'a Plan,
-    /// Where each table begins.
+    /// Byte offset of each table.
     pub tables: &'a [u32],
     pub arm_analysis: ArmAnalysis,
     pub code: VCode,
     pub cache: HashMap<CacheKey, VReg>,
-    /// The keys of `found`, in order.
+    /// Keys of `cache` in order of insertion.
     pub journal: Vec<CacheKey>,
 }
 
@@ -57,7 +58,7 @@ impl Selector<'_> {
         value
     }
 
-    /// Code that is not executed for every group: what is made in it is not there any more when it is left.
+    /// Starts conditional code: values that are computed in it are not available behind it.
     pub fn enter_conditional(&mut self) -> usize {
         self.push(Instruction::EnterConditional);
         self.journal.len()
@@ -68,7 +69,7 @@ impl Selector<'_> {
         self.forget_since(mark);
     }
 
-    /// What was made since there were so many keys.
+    /// Drops the values that were cached after the mark was taken.
     pub fn forget_since(&mut self, mark: usize) {
         for key in self.journal.drain(mark..) {
             self.cache.remove(&key);
@@ -115,7 +116,7 @@ impl Selector<'_> {
         to
     }
 
-    /// In a vector of its own, which may be written again.
+    /// Copies a value to a virtual register of its own, which may be written again.
     pub fn copy_to_new(&mut self, from: Source) -> VReg {
         let to = self.code.new_vreg();
         self.push(Instruction::Move { to, from });
@@ -129,7 +130,8 @@ impl Selector<'_> {
         }
     }
 
-    /// The same bytes of each lane's word: `size` of them from `at` on, turned or not, and zeros.
+    /// Selects `size` bytes of each lane's word from `at` on, zero-extended; with `turned`, in
+    /// reverse order.
     pub fn shuffle_in_lanes(&mut self, value: VReg, at: u32, size: u32, turned: bool) -> VReg {
         let mut places = [ZERO; 16];
         for (lane, word) in places.chunks_exact_mut(4).enumerate() {

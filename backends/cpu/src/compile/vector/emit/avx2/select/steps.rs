@@ -20,14 +20,15 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// Takes note of what a step gave, if anybody asks for it.
+    /// Caches the result of a step, if any node uses it.
     pub fn set_result(&mut self, op: Op, value: VReg) {
         if let Some(node) = self.dag().lookup(op) {
             self.remember(CacheKey::Node(node), value);
         }
     }
 
-    /// What comes out of a region that was left out is the least of what it can be by its range, as for four lanes.
+    /// The output of a region that is skipped: the least element of the node's range, as for four
+    /// lanes.
     pub fn least_value(&mut self, node: Node) -> Source {
         let least = match self.dag().kind(node) {
             ValueKind::Word => self.dag().range(node).low,
@@ -59,7 +60,7 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// Moves vectors into others, none of which is one of them.
+    /// Copies virtual registers to others. No destination may be a source.
     pub fn move_all(&mut self, to: &[VReg], from: &[VReg]) {
         for (&to, &from) in to.iter().zip(from).filter(|(to, from)| to != from) {
             self.push(Instruction::Move { to, from: Source::Vector(from) });
@@ -75,7 +76,7 @@ impl Selector<'_> {
         let (round, last, behind) = (self.code.new_label(), self.code.new_label(), self.code.new_label());
         self.push(Instruction::JumpIf { mask: current[0], lanes: LaneCondition::None, to: behind });
         let mark = self.enter_conditional();
-        // What does not change from round to round is made before the first one.
+        // Loop-invariant code motion: compute the loop's inputs before its first iteration.
         let invariants = loop_invariants(self.lanes, body, live, carried);
         for node in invariants.nodes {
             self.source(node)?;
@@ -101,7 +102,7 @@ impl Selector<'_> {
             });
         }
         self.push(Instruction::JumpIf { mask: goes_on, lanes: LaneCondition::None, to: last });
-        // What only those need that go on.
+        // Values that only lanes that continue need.
         let mut next = vec![goes_on];
         for (carry, &left) in carried.iter().zip(&left) {
             next.push(match carry.next == carry.on_exit {

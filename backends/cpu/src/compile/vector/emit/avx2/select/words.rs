@@ -14,13 +14,13 @@ use crate::compile::vector::ir::{Binary, Compare, MetadataField, Node, Op, Unary
 const SIGN: u32 = 1 << 31;
 
 impl Selector<'_> {
-    /// A node's value: a word a lane, or all ones and all zeros for a mask.
+    /// Returns a node's value: a word per lane; masks are all ones or all zeros.
     pub fn value(&mut self, node: Node) -> Result<VReg> {
         let source = self.source(node)?;
         Ok(self.as_vector(source))
     }
 
-    /// The same, where a constant will do.
+    /// Returns a node's value as an operand, which may be a constant.
     pub fn source(&mut self, node: Node) -> Result<Source> {
         match self.dag().op(node) {
             Op::Constant(value) => return Ok(self.splat(value)),
@@ -79,7 +79,7 @@ impl Selector<'_> {
                 let a = self.value(a)?;
                 self.emit_invert(a)
             }
-            // They are there where what they come out of has been made.
+            // Values of steps are in the cache once the step has been selected.
             op @ (Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. }) => {
                 return Err(Unsupported(format!("{op:?} before it is there, which is a fault of Portcullis")));
             }
@@ -174,7 +174,7 @@ impl Selector<'_> {
         self.select_words(m, accept, reject)
     }
 
-    /// A choice one arm of which is left out if the mask is such that only the other one counts.
+    /// Selects with a branch around one arm, taken if the mask shows that no lane needs it.
     pub fn select_lazily(
         &mut self,
         mask: VReg,
@@ -197,10 +197,10 @@ impl Selector<'_> {
         Ok(to)
     }
 
-    /// One where the mask is on, the other where it is off.
+    /// Selects `accept` in lanes of the mask and `reject` in the others.
     pub fn select_words(&mut self, m: VReg, accept: Node, reject: Node) -> Result<VReg> {
         let constants = (self.dag().as_constant(accept), self.dag().as_constant(reject));
-        // A mask is a number, too: -1 where it is on.
+        // As a number a mask is -1 or 0.
         Ok(match constants {
             (Some(on), Some(off)) if off == on.wrapping_add(1) => self.emit_binary_constant(VectorOp::Add, m, off),
             (Some(on), Some(off)) if on == off.wrapping_add(1) => {
@@ -235,7 +235,7 @@ impl Selector<'_> {
         let (x, y) = (self.dag().range(a), self.dag().range(b));
         let (constant_a, constant_b) = (self.dag().as_constant(a), self.dag().as_constant(b));
         let small = (x.high | y.high) < SIGN;
-        // There are two comparisons: whether words are equal, and whether the first, signed, is greater.
+        // AVX2 has two comparisons: equality, and signed greater-than.
         Ok(match op {
             Compare::Equal => self.emit_commutative(VectorOp::Equal, a, b)?,
             Compare::LessSigned => {
@@ -266,7 +266,7 @@ impl Selector<'_> {
         })
     }
 
-    /// `a <= b`: the lesser of them is a, and the greater is b.
+    /// `a <= b`, computed as `min(a, b) == a` or `max(a, b) == b`.
     pub fn emit_at_most(&mut self, min: VectorOp, max: VectorOp, a: Node, b: Node) -> Result<VReg> {
         let (a, b) = (self.source(a)?, self.source(b)?);
         Ok(match (a, b) {
