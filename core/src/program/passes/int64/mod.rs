@@ -134,20 +134,21 @@ fn lower(old: &Module) -> Result<(Module, FunctionMap), Int64Error> {
         }
     }
 
-    let mut settled = HashMap::new();
+    let mut new_handles = HashMap::new();
     for (provisional, function, span) in kept.into_iter().rev().chain(functions) {
-        settled.insert(provisional, module.functions.append(function, span));
+        new_handles.insert(provisional, module.functions.append(function, span));
     }
     for (_, function) in module.functions.iter_mut() {
-        remap_calls(function, &settled);
+        remap_calls(function, &new_handles);
     }
     for entry in &mut module.entry_points {
-        remap_calls(&mut entry.function, &settled);
+        remap_calls(&mut entry.function, &new_handles);
     }
     module.types = target.types.arena;
     module.constants = target.constants;
     module.global_expressions = target.global_expressions;
-    let moved = old.functions.iter().map(|(handle, _)| (handle, settled[&source.functions[handle.index()]])).collect();
+    let moved =
+        old.functions.iter().map(|(handle, _)| (handle, new_handles[&source.functions[handle.index()]])).collect();
     Ok((module, moved))
 }
 
