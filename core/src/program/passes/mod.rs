@@ -111,7 +111,7 @@ pub struct Lowered {
 
 /// A pass failed or produced an invalid module: a bug in Portcullis, not in the filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the filter could not be lowered, which is a fault of Portcullis: {reason}")]
+#[error("cannot lower the filter, which is a bug in Portcullis: {reason}")]
 pub struct LowerError {
     /// The validator's or the pass's message.
     pub reason: String,
