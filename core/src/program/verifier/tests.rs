@@ -1,4 +1,5 @@
-//! Each refusal: the text, the place, and the words that name it. Places are counted by hand.
+//! Tests of every rejection: the source, the location, and the words of the message. Locations are
+//! counted by hand.
 
 use crate::lang::{Diagnostics, Source, wgsl};
 use crate::program::{Program, ProgramOptions};
@@ -7,53 +8,53 @@ fn compile(text: &str) -> Result<Program, Diagnostics> {
     wgsl::compile(&Source::new("f", text), &ProgramOptions::default())
 }
 
-/// Expects `text` to be refused, with an error at `text_range` (line:column; `-` for none) whose message
-/// holds `words`.
-fn refused(text: &str, text_range: &str, words: &str) {
+/// Expects `text` to be rejected with an error at `position` (line:column; `-` for none) whose
+/// message contains `words`.
+fn assert_rejected(text: &str, position: &str, words: &str) {
     let Err(errors) = compile(text) else { panic!("accepted: {text}") };
     let lines = errors.to_string();
-    let expected = if text_range == "-" { "f: ".to_owned() } else { format!("f:{text_range}: ") };
+    let expected = if position == "-" { "f: ".to_owned() } else { format!("f:{position}: ") };
     assert!(
         lines.lines().any(|line| line.strip_prefix(&expected).is_some_and(|message| message.contains(words))),
         "{text}\nwanted {expected}...{words}\ngot {lines}"
     );
 }
 
-/// A filter with `body` in front of its return, and `declarations` on the lines below it. The body
+/// A filter with `body` before its return, and `declarations` on the lines after it. The body
 /// begins at line 2, column 1.
 fn with(body: &str, declarations: &str) -> String {
     format!("fn xdp_filter(pkt: u32) -> u32 {{\n{body}\nreturn XDP_PASS;\n}}\n{declarations}")
 }
 
-/// Expects a filter with these statements to be refused.
-fn body_refused(body: &str, text_range: &str, words: &str) {
-    refused(&with(body, ""), text_range, words);
+/// Expects a filter with these statements to be rejected.
+fn assert_body_rejected(body: &str, position: &str, words: &str) {
+    assert_rejected(&with(body, ""), position, words);
 }
 
-fn accepted(text: &str) {
+fn assert_accepted(text: &str) {
     if let Err(errors) = compile(text) {
         panic!("{text}\n{}", errors.render());
     }
 }
 
 #[test]
-fn the_filter_has_its_signature() {
-    refused("", "-", "no function `xdp_filter`");
-    refused("fn f() {}", "-", "no function `xdp_filter`");
-    refused("const xdp_filter = 1;", "1:7", "no function `xdp_filter`");
+fn the_filter_must_have_the_right_signature() {
+    assert_rejected("", "-", "no function `xdp_filter`");
+    assert_rejected("fn f() {}", "-", "no function `xdp_filter`");
+    assert_rejected("const xdp_filter = 1;", "1:7", "no function `xdp_filter`");
     for signature in
         ["() -> u32", "(a: i32) -> u32", "(a: u32, b: u32) -> u32", "(a: u32) -> i32", "(a: vec2<u32>) -> u32"]
     {
         let value = if signature.ends_with("i32") { "1i" } else { "1u" };
-        refused(&format!("\n  fn xdp_filter{signature} {{ return {value}; }}"), "2:6", "wrong signature");
+        assert_rejected(&format!("\n  fn xdp_filter{signature} {{ return {value}; }}"), "2:6", "wrong signature");
     }
-    refused("fn xdp_filter(a: u32) { }", "1:4", "wrong signature");
-    refused("@compute @workgroup_size(1) fn xdp_filter() { return; }", "1:32", "entry point");
+    assert_rejected("fn xdp_filter(a: u32) { }", "1:4", "wrong signature");
+    assert_rejected("@compute @workgroup_size(1) fn xdp_filter() { return; }", "1:32", "entry point");
 }
 
 #[test]
 fn the_packet_is_opaque() {
-    for (body, text_range) in [
+    for (body, position) in [
         ("let a = pkt + 1u;", "2:9"),
         ("if pkt == 0u { return 1u; }", "2:4"),
         ("var a = pkt;", "2:1"),
@@ -71,33 +72,37 @@ fn the_packet_is_opaque() {
         ("let a = ~pkt;", "2:9"),
         ("let a = -i32(pkt);", "2:10"),
     ] {
-        body_refused(body, text_range, "only be handed on");
+        assert_body_rejected(body, position, "only be passed to functions");
     }
-    accepted(&with("let p = pkt; let a = load_u8(p, 0u); _ = pkt;", ""));
+    assert_accepted(&with("let p = pkt; let a = load_u8(p, 0u); _ = pkt;", ""));
 }
 
 #[test]
-fn the_packet_goes_through_helpers_and_nothing_else_does() {
+fn only_the_packet_may_be_passed_as_a_packet() {
     let helper = "fn help(n: u32, p: u32) -> u32 { return load_u8(p, n); }";
-    accepted(&with("let a = help(1u, pkt);", helper));
-    refused(&with("let a = help(pkt, 1u);", helper), "2:19", "argument 2 of `help` has to be the packet");
-    refused(&with("let a = help(pkt, 1u);", helper), "5:41", "handed on");
-    refused(&with("let a = load_u8(0u, 0u);", ""), "2:17", "argument 1 of `load_u8` has to be the packet");
-    refused(&with("let a = pkt_len(load_u8(pkt, 0u));", ""), "2:17", "has to be the packet");
-    refused(&with("let a = help(1u, pkt);", "fn help(n: u32, p: u32) -> u32 { return p + n; }"), "5:41", "handed on");
-    // Opaque two helpers down, though the one between does nothing else with it.
+    assert_accepted(&with("let a = help(1u, pkt);", helper));
+    assert_rejected(&with("let a = help(pkt, 1u);", helper), "2:19", "argument 2 of `help` has to be the packet");
+    assert_rejected(&with("let a = help(pkt, 1u);", helper), "5:41", "passed to functions");
+    assert_rejected(&with("let a = load_u8(0u, 0u);", ""), "2:17", "argument 1 of `load_u8` has to be the packet");
+    assert_rejected(&with("let a = pkt_len(load_u8(pkt, 0u));", ""), "2:17", "has to be the packet");
+    assert_rejected(
+        &with("let a = help(1u, pkt);", "fn help(n: u32, p: u32) -> u32 { return p + n; }"),
+        "5:41",
+        "passed to functions",
+    );
+    // Opaque two helpers down, although the one in between only passes it on.
     let two = "fn outer(p: u32) -> u32 { return inner(p); }\nfn inner(q: u32) -> u32 { return q ^ 1u; }";
-    refused(&with("let a = outer(pkt);", two), "6:34", "handed on");
-    // A helper that is never called is held to the same rules.
-    refused(&with("", "fn unused(p: u32) -> u32 { return load_u8(p, p); }"), "5:35", "handed on");
-    // The same parameter as a number in one call and the packet in the next.
+    assert_rejected(&with("let a = outer(pkt);", two), "6:34", "passed to functions");
+    // A helper that is never called obeys the same rules.
+    assert_rejected(&with("", "fn unused(p: u32) -> u32 { return load_u8(p, p); }"), "5:35", "passed to functions");
+    // The same parameter gets a number in one call and the packet in the next.
     let either = "fn either(p: u32) -> u32 { return p; }";
-    refused(&with("let a = either(1u); let b = either(pkt);", either), "5:28", "handed on");
+    assert_rejected(&with("let a = either(1u); let b = either(pkt);", either), "5:28", "passed to functions");
 }
 
 #[test]
-fn what_concerns_other_invocations_is_refused() {
-    for (body, text_range, words) in [
+fn operations_on_other_invocations_are_rejected() {
+    for (body, position, words) in [
         ("workgroupBarrier();", "2:1", "barriers"),
         ("storageBarrier();", "2:1", "barriers"),
         ("textureBarrier();", "2:1", "barriers"),
@@ -108,13 +113,13 @@ fn what_concerns_other_invocations_is_refused() {
         ("let a = quadSwapX(1u);", "2:9", "subgroup operations"),
         ("discard;", "2:1", "`discard`"),
     ] {
-        body_refused(body, text_range, words);
+        assert_body_rejected(body, position, words);
     }
 }
 
 #[test]
-fn resources_are_refused() {
-    for (declaration, text_range, words) in [
+fn resources_are_rejected() {
+    for (declaration, position, words) in [
         ("@group(0) @binding(3) var<storage, read_write> b: array<u32>;", "5:48", "resources"),
         ("@group(2) @binding(0) var<uniform> b: vec4<u32>;", "5:36", "resources"),
         ("var<storage> b: u32;", "5:14", "resources"),
@@ -128,37 +133,37 @@ fn resources_are_refused() {
         ("fn f(p: ptr<workgroup, u32>) {}", "5:4", "its own variables"),
         ("fn f(p: ptr<storage, u32>) {}", "5:4", "its own variables"),
     ] {
-        refused(&with("", declaration), text_range, words);
+        assert_rejected(&with("", declaration), position, words);
     }
-    body_refused("let n = arrayLength(&b);", "2:22", "no definition in scope");
+    assert_body_rejected("let n = arrayLength(&b);", "2:22", "no definition in scope");
 }
 
 #[test]
-fn types_that_no_device_has_to_know_are_refused() {
-    refused(&format!("enable f16;\n{}", with("", "")), "1:8", "f16");
-    refused(&with("let a = 1.0lf;", ""), "2:9", "no f64");
-    refused(&with("let a = f64(pkt_len(pkt));", ""), "2:9", "no f64");
-    refused(&with("var a: f64;", ""), "2:1", "no f64");
-    accepted(&with("var a: i64 = 1li; var b: u64 = 2lu; b = b * 3lu; var c = 1.5f;", ""));
+fn unsupported_types_are_rejected() {
+    assert_rejected(&format!("enable f16;\n{}", with("", "")), "1:8", "f16");
+    assert_rejected(&with("let a = 1.0lf;", ""), "2:9", "no f64");
+    assert_rejected(&with("let a = f64(pkt_len(pkt));", ""), "2:9", "no f64");
+    assert_rejected(&with("var a: f64;", ""), "2:1", "no f64");
+    assert_accepted(&with("var a: i64 = 1li; var b: u64 = 2lu; b = b * 3lu; var c = 1.5f;", ""));
 }
 
 #[test]
 fn memory_is_limited() {
-    accepted(&with("var a: array<u32, 4096>; a[1] = 1u;", ""));
-    body_refused("var a: array<u32, 4097>; a[1] = 1u;", "1:4", "16388 bytes");
-    accepted(&with("var a: array<u32, 4095>; a[1] = 1u;", "var<private> b: u32;"));
-    refused(&with("var a: array<u32, 4095>; a[1] = 1u;", "var<private> b: vec2<u32>;"), "1:4", "16388 bytes");
-    // The deepest chain of calls counts, not the sum of all.
+    assert_accepted(&with("var a: array<u32, 4096>; a[1] = 1u;", ""));
+    assert_body_rejected("var a: array<u32, 4097>; a[1] = 1u;", "1:4", "16388 bytes");
+    assert_accepted(&with("var a: array<u32, 4095>; a[1] = 1u;", "var<private> b: u32;"));
+    assert_rejected(&with("var a: array<u32, 4095>; a[1] = 1u;", "var<private> b: vec2<u32>;"), "1:4", "16388 bytes");
+    // The deepest chain of calls counts, not the sum of all calls.
     let two = "fn f() { var a: array<u32, 3000>; a[1] = 1u; }\nfn g() { var a: array<u32, 3000>; a[1] = 1u; }";
-    accepted(&with("f(); g();", two));
+    assert_accepted(&with("f(); g();", two));
     let nested = "fn f() { var a: array<u32, 3000>; a[1] = 1u; g(); }\nfn g() { var a: array<u32, 3000>; a[1] = 1u; }";
-    refused(&with("f();", nested), "1:4", "24000 bytes");
-    body_refused("let a = array<u32, 5000>();", "2:9", "20000 bytes is too large");
-    // Constants that are indexed dynamically take private memory on most devices.
+    assert_rejected(&with("f();", nested), "1:4", "24000 bytes");
+    assert_body_rejected("let a = array<u32, 5000>();", "2:9", "20000 bytes is too large");
+    // Constants with a dynamic index take private memory on most devices.
     let table = |n: u32| format!("const t{n} = array<u32, 3000>();");
     let use_of = |n: u32| format!("let a{n} = t{n}[load_u8(pkt, 0u)];");
-    accepted(&with(&(use_of(1) + "let b = t1[load_u8(pkt, 1u)];"), &table(1)));
-    refused(&with(&(use_of(1) + &use_of(2)), &(table(1) + &table(2))), "1:4", "24000 bytes");
+    assert_accepted(&with(&(use_of(1) + "let b = t1[load_u8(pkt, 1u)];"), &table(1)));
+    assert_rejected(&with(&(use_of(1) + &use_of(2)), &(table(1) + &table(2))), "1:4", "24000 bytes");
 }
 
 #[test]
@@ -168,36 +173,36 @@ fn statements_are_counted_after_inlining() {
         let functions = (1..=n).map(|i| format!("fn f{i}() {{ f{}(); f{}(); }}\n", i - 1, i - 1));
         format!("fn f0() {{}}\n{}", functions.collect::<String>())
     };
-    accepted(&with("f13();", &tower(13)));
-    refused(&with("f15();", &tower(15)), "1:4", "at most 65536");
-    refused(&with("f60();", &tower(60)), "1:4", "at most 65536");
+    assert_accepted(&with("f13();", &tower(13)));
+    assert_rejected(&with("f15();", &tower(15)), "1:4", "at most 65536");
+    assert_rejected(&with("f60();", &tower(60)), "1:4", "at most 65536");
     let expressions = format!("var x = 1u; x = {};", vec!["x"; 250].join("+"));
     let tower = tower(11).replace("fn f0() {}", &format!("fn f0() {{ {expressions} }}"));
-    refused(&with("f11();", &tower), "1:4", "expressions");
+    assert_rejected(&with("f11();", &tower), "1:4", "expressions");
 }
 
 #[test]
-fn types_nest_and_parameters_count_as_wgsl_says() {
+fn type_nesting_and_parameter_counts_have_the_limits_of_wgsl() {
     let nest = |depth: u32| {
         let structs = (1..depth).map(|i| format!("struct S{i} {{ a: S{} }}\n", i - 1));
         format!("struct S0 {{ a: u32 }}\n{}", structs.collect::<String>())
     };
     // S(n) is n + 2 deep, the u32 included.
-    accepted(&with("", &nest(14)));
-    refused(&with("", &nest(15)), "19:8", "15 deep");
+    assert_accepted(&with("", &nest(14)));
+    assert_rejected(&with("", &nest(15)), "19:8", "15 deep");
     let function =
         |n: u32| format!("fn f({}) {{}}", (0..n).map(|i| format!("a{i}: u32")).collect::<Vec<_>>().join(","));
-    accepted(&with("", &function(255)));
-    refused(&with("", &function(256)), "5:4", "255 parameters");
+    assert_accepted(&with("", &function(255)));
+    assert_rejected(&with("", &function(256)), "5:4", "255 parameters");
 }
 
 #[test]
-fn what_nagas_validator_refuses_is_said_in_wgsl() {
-    for (body, text_range, words) in [
-        ("return 1i;", "2:8", "returned is `i32`, declared is `u32`"),
+fn validation_errors_are_explained_in_terms_of_wgsl() {
+    for (body, position, words) in [
+        ("return 1i;", "2:8", "the return value is `i32`, the declared type is `u32`"),
         ("let a: u32 = true;", "2:5", "expected to be `u32`, but got `bool`"),
         ("let a = load_u8(pkt);", "2:9", "`load_u8` takes 2 arguments, given are 1"),
-        ("let a = load_u8(pkt, 1i);", "2:22", "argument 2 of `load_u8` is of type `u32`, given is `i32`"),
+        ("let a = load_u8(pkt, 1i);", "2:22", "argument 2 of `load_u8` has type `u32`, but `i32` is passed"),
         ("let a = pkt_len(pkt) + 2i;", "2:9", "`+` does not go between `u32` and `i32`"),
         ("let a = -pkt_len(pkt);", "2:9", "`-` does not go before `u32`"),
         ("if pkt_len(pkt) {}", "2:4", "condition of `if` is `u32`"),
@@ -205,18 +210,22 @@ fn what_nagas_validator_refuses_is_said_in_wgsl() {
         ("switch pkt_len(pkt) { case 1 {} }", "2:1", "missing a `default` case"),
         ("break;", "2:1", "outside of a `loop`"),
     ] {
-        refused(&with(body, "struct S { a: u32 }"), text_range, words);
+        assert_rejected(&with(body, "struct S { a: u32 }"), position, words);
     }
-    refused("fn xdp_filter(pkt: u32) -> u32 { if pkt_len(pkt) > 1 { return 1u; } }", "1:4", "without returning");
-    refused(&with("f();", "fn f() { f(); }"), "5:4", "recurs");
+    assert_rejected(
+        "fn xdp_filter(pkt: u32) -> u32 { if pkt_len(pkt) > 1 { return 1u; } }",
+        "1:4",
+        "without returning",
+    );
+    assert_rejected(&with("f();", "fn f() { f(); }"), "5:4", "recurs");
     assert_eq!(super::explain::plain_message("The [12] is a[b] of [3]"), "the is a[b] of");
     assert_eq!(super::explain::plain_message("RHS [x [1"), "RHS [x [1");
 }
 
 #[test]
-fn several_errors_are_told_at_once() {
+fn several_errors_are_reported_at_once() {
     let errors = compile(&with("let a = pkt + 1u;\nlet b = pkt * 2u;\nworkgroupBarrier();", "")).unwrap_err();
-    // Barriers are found before the packet's uses: another stage.
+    // Barriers are found in an earlier stage than the packet's uses.
     assert_eq!(errors.errors.len(), 1);
     let errors = compile(&with("let a = pkt + 1u;\nlet b = pkt * 2u;", "")).unwrap_err();
     assert_eq!(errors.to_string().lines().count(), 2);
@@ -227,23 +236,23 @@ fn several_errors_are_told_at_once() {
 }
 
 #[test]
-fn sign_is_for_signed_numbers() {
+fn sign_rejects_unsigned_numbers() {
     let declarations = "fn n() -> u32 { return 7u; }";
     for body in ["let a = sign(n());", "let a = sign(vec2<u32>(n(), 1u));"] {
-        refused(&with(body, declarations), "2:9", "`sign` takes no unsigned numbers");
+        assert_rejected(&with(body, declarations), "2:9", "`sign` does not take unsigned numbers");
     }
-    accepted(&with("let a = sign(i32(n())); let b = sign(f32(n()));", declarations));
+    assert_accepted(&with("let a = sign(i32(n())); let b = sign(f32(n()));", declarations));
 }
 
 #[test]
-fn flows_have_their_signature_and_only_look() {
+fn flow_functions_have_their_signature_and_no_side_effects() {
     let with = |flow: &str| {
         format!(
             "//! map m: hash key=1 value=1 entries=9\nfn xdp_filter(pkt: u32) -> u32 {{ return XDP_PASS; }}\n{flow}"
         )
     };
-    accepted(&with("fn xdp_flow(pkt: u32) -> u32 { return load_be32(pkt, 26u) + pkt_port(pkt); }"));
-    accepted(&with("fn xdp_flow(p: u32) -> u32 { return f(p); }\nfn f(p: u32) -> u32 { return pkt_len(p); }"));
+    assert_accepted(&with("fn xdp_flow(pkt: u32) -> u32 { return load_be32(pkt, 26u) + pkt_port(pkt); }"));
+    assert_accepted(&with("fn xdp_flow(p: u32) -> u32 { return f(p); }\nfn f(p: u32) -> u32 { return pkt_len(p); }"));
     for signature in ["() -> u32", "(pkt: u32)", "(pkt: u32) -> i32", "(pkt: u32, n: u32) -> u32"] {
         let value = if signature.ends_with("i32") {
             "return 1i;"
@@ -252,29 +261,37 @@ fn flows_have_their_signature_and_only_look() {
         } else {
             ""
         };
-        refused(&with(&format!("fn xdp_flow{signature} {{ {value} }}")), "3:4", "`xdp_flow` has the wrong signature");
+        assert_rejected(
+            &with(&format!("fn xdp_flow{signature} {{ {value} }}")),
+            "3:4",
+            "`xdp_flow` has the wrong signature",
+        );
     }
     for (body, words) in [
-        ("store_u8(pkt, 0u, 1u);", "changes no packet"),
-        ("adjust_head(pkt, 4i);", "changes no packet"),
-        ("m_insert(1u);", "has no maps"),
-        ("m_find(1u);", "has no maps"),
+        ("store_u8(pkt, 0u, 1u);", "may not change the packet"),
+        ("adjust_head(pkt, 4i);", "may not change the packet"),
+        ("m_insert(1u);", "may not use maps"),
+        ("m_find(1u);", "may not use maps"),
     ] {
         let body = body.replace("adjust_head", "_ = adjust_head").replace("m_", "_ = m_");
-        refused(&with(&format!("fn xdp_flow(pkt: u32) -> u32 {{\n{body}\nreturn 1u; }}")), &place_of(&body), words);
+        assert_rejected(
+            &with(&format!("fn xdp_flow(pkt: u32) -> u32 {{\n{body}\nreturn 1u; }}")),
+            &place_of(&body),
+            words,
+        );
         let helper = format!(
             "fn xdp_flow(pkt: u32) -> u32 {{ return f(pkt); }} fn f(pkt: u32) -> u32 {{\n{body}\nreturn 1u; }}"
         );
-        refused(&with(&helper), &place_of(&body), words);
-        // The same helper is good for the filter.
-        accepted(&with(&helper.replace("xdp_flow", "other")));
+        assert_rejected(&with(&helper), &place_of(&body), words);
+        // The filter may call the same helper.
+        assert_accepted(&with(&helper.replace("xdp_flow", "other")));
     }
-    refused(&with("fn xdp_flow(pkt: u32) -> u32 {\nreturn pkt; }"), "4:1", "may only be handed on");
+    assert_rejected(&with("fn xdp_flow(pkt: u32) -> u32 {\nreturn pkt; }"), "4:1", "may only be passed to functions");
     let asks = "fn xdp_flow(pkt: u32) -> u32 { return 1u; }\nfn f(pkt: u32) -> u32 {\nreturn xdp_flow(pkt); }";
-    refused(&with(asks), "5:8", "not for the filter to ask");
+    assert_rejected(&with(asks), "5:8", "may not call `xdp_flow`");
 }
 
-/// Where naga says that a call in the fourth line is: at its name, or at the statement.
+/// Where naga locates a call on the fourth line: at the name, or at the statement.
 fn place_of(body: &str) -> String {
     let column = if body.starts_with("_ = ") { 5 } else { 1 };
     format!("4:{column}")

@@ -402,7 +402,11 @@ fn flows_are_refused_with_their_reason() {
         ("uint xdp_flow(__global uchar *pkt) { return 1; }", "", "`xdp_flow` has the wrong type"),
         ("void xdp_flow(__global uchar *pkt, uint len) { }", "", "`xdp_flow` has the wrong type"),
         ("uint xdp_flow(__global uchar *pkt, uint len);", "", "`xdp_flow` is declared and never defined"),
-        ("uint xdp_flow(__global uchar *pkt, uint len) { *pkt = 1; return 1; }", "", "`xdp_flow` changes no packet"),
+        (
+            "uint xdp_flow(__global uchar *pkt, uint len) { *pkt = 1; return 1; }",
+            "",
+            "`xdp_flow` may not change the packet",
+        ),
         (
             "uint xdp_flow(__global uchar *pkt, uint len) { return 1; }",
             "xdp_flow(pkt, len);",
