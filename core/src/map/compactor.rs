@@ -84,7 +84,7 @@ struct CompactionState {
     /// Places that may be taken by now.
     taken: u64,
     /// As many when an `lru_hash` has a new generation.
-    next: u64,
+    next_generation_at: u64,
 }
 
 impl MapCompactor {
@@ -98,7 +98,14 @@ impl MapCompactor {
             .map(|(number, map)| {
                 let insert = Intrinsic::Map { map: number as u32, call: MapFunction::Insert };
                 let inserts = program.max_calls(|intrinsic| intrinsic == insert);
-                CompactionState { number, map: map.clone(), layout: Layout::of(map), inserts, taken: 0, next: 0 }
+                CompactionState {
+                    number,
+                    map: map.clone(),
+                    layout: Layout::of(map),
+                    inserts,
+                    taken: 0,
+                    next_generation_at: 0,
+                }
             })
             .filter(|state| state.inserts > 0)
             .collect();
@@ -109,9 +116,10 @@ impl MapCompactor {
     pub fn needs_compaction(&mut self, packets: usize) -> bool {
         let mut due = false;
         for state in &mut self.maps {
-            let most = state.taken.saturating_add(state.most(packets));
-            due |= most > u64::from(state.layout.max_claimed) || (state.layout.stamp.is_some() && most > state.next);
-            state.taken = most;
+            let max = state.taken.saturating_add(state.max(packets));
+            due |= max > u64::from(state.layout.max_claimed)
+                || (state.layout.stamp.is_some() && max > state.next_generation_at);
+            state.taken = max;
         }
         due
     }
@@ -135,23 +143,23 @@ impl MapCompactor {
 
 impl CompactionState {
     /// Keys that a batch may bring.
-    fn most(&self, packets: usize) -> u64 {
+    fn max(&self, packets: usize) -> u64 {
         self.inserts.saturating_mul(packets as u64)
     }
 
     fn compact_if_needed<M: MapMemory>(&mut self, packets: usize, memory: &mut M) -> Result<(), M::Error> {
         let header = memory.read_header(self.number)?;
         let (mut taken, removed) = (header[HEADER_CLAIMED as usize], header[HEADER_REMOVED as usize]);
-        let there = taken.saturating_sub(removed);
-        let fills = u64::from(taken) + self.most(packets) > u64::from(self.layout.max_claimed);
-        let evicts = self.layout.stamp.is_some() && there > self.map.entries;
+        let present_slots = taken.saturating_sub(removed);
+        let fills = u64::from(taken) + self.max(packets) > u64::from(self.layout.max_claimed);
+        let evicts = self.layout.stamp.is_some() && present_slots > self.map.entries;
         // An `lru_hash` has to have room for as many keys as it has entries.
         let worth = if self.layout.stamp.is_some() { 0 } else { taken / MIN_REMOVED_DIVISOR };
         if fills && (evicts || removed > worth) {
-            let most = if evicts { self.map.entries } else { u32::MAX };
+            let max = if evicts { self.map.entries } else { u32::MAX };
             let mut left = taken;
             memory.rewrite(self.number, &mut |words| {
-                let words = with_most(&self.map, words, most)?;
+                let words = compact_to(&self.map, words, max)?;
                 left = words[HEADER_CLAIMED as usize];
                 Some(words)
             })?;
@@ -164,30 +172,30 @@ impl CompactionState {
                 header[HEADER_GENERATION as usize].wrapping_add(1),
             )?;
         }
-        self.taken = u64::from(taken) + self.most(packets);
-        self.next = self.taken + u64::from(self.map.entries / LRU_GENERATIONS);
+        self.taken = u64::from(taken) + self.max(packets);
+        self.next_generation_at = self.taken + u64::from(self.map.entries / LRU_GENERATIONS);
         Ok(())
     }
 }
 
 /// A map's words with the removed keys forgotten, and of its entries at most so many: those that were used last. `None`
 /// where that cannot be, and the words are to stay as they are.
-fn with_most(map: &Declaration, words: &[u32], most: u32) -> Option<Vec<u32>> {
+fn compact_to(map: &Declaration, words: &[u32], max: u32) -> Option<Vec<u32>> {
     let layout = Layout::of(map);
-    let (Some(stamp), true) = (layout.stamp, most < layout.slots) else { return rehashed(map, words, |_| true) };
+    let (Some(stamp), true) = (layout.stamp, max < layout.slots) else { return rehash(map, words, |_| true) };
     let now = words[HEADER_GENERATION as usize];
     // Stamps go round: what matters is how long ago they were.
-    let age = |place: &[u32]| now.wrapping_sub(place[stamp as usize]);
-    let mut ages: Vec<u32> = there(&layout, words).map(age).collect();
-    let most = most as usize;
-    if most == 0 || ages.len() <= most {
-        return rehashed(map, words, |_| most > 0);
+    let age = |slot: &[u32]| now.wrapping_sub(slot[stamp as usize]);
+    let mut ages: Vec<u32> = present_slots(&layout, words).map(age).collect();
+    let max = max as usize;
+    if max == 0 || ages.len() <= max {
+        return rehash(map, words, |_| max > 0);
     }
-    let (_, oldest, _) = ages.select_nth_unstable(most - 1);
+    let (_, oldest, _) = ages.select_nth_unstable(max - 1);
     let oldest = *oldest;
     // Of the oldest that stay, as many as there is room for.
-    let mut room = most - ages.iter().filter(|age| **age < oldest).count();
-    rehashed(map, words, |place| match age(place).cmp(&oldest) {
+    let mut room = max - ages.iter().filter(|age| **age < oldest).count();
+    rehash(map, words, |slot| match age(slot).cmp(&oldest) {
         std::cmp::Ordering::Less => true,
         std::cmp::Ordering::Equal => {
             let stays = room > 0;
@@ -199,21 +207,21 @@ fn with_most(map: &Declaration, words: &[u32], most: u32) -> Option<Vec<u32>> {
 }
 
 /// The places whose entries are there.
-fn there<'a>(layout: &Layout, words: &'a [u32]) -> impl Iterator<Item = &'a [u32]> {
+fn present_slots<'a>(layout: &Layout, words: &'a [u32]) -> impl Iterator<Item = &'a [u32]> {
     let (start, stride, state) = (layout.slot_offset(0), layout.stride as usize, layout.state as usize);
-    words[start..].chunks_exact(stride).filter(move |place| place[state] == STATE_PRESENT)
+    words[start..].chunks_exact(stride).filter(move |slot| slot[state] == STATE_PRESENT)
 }
 
 /// A map's words with those of its entries alone that are kept, each where a search finds it soonest. `None` where one
 /// finds no place, as may happen in another order, if never was seen to.
-pub(super) fn rehashed(map: &Declaration, words: &[u32], mut keep: impl FnMut(&[u32]) -> bool) -> Option<Vec<u32>> {
+pub(super) fn rehash(map: &Declaration, words: &[u32], mut keep: impl FnMut(&[u32]) -> bool) -> Option<Vec<u32>> {
     let layout = Layout::of(map);
     let mut all = vec![0; layout.words()];
     all[..HEADER_WORDS as usize].copy_from_slice(&words[..HEADER_WORDS as usize]);
     let (mut taken, mask) = (0, layout.slots - 1);
     let mut words_of_key = [0; MAX_KEY_WORDS as usize];
-    for place in there(&layout, words).filter(|place| keep(place)) {
-        key(&place[..layout.state as usize], map.key).zip(&mut words_of_key).for_each(|(word, to)| *to = word);
+    for slot in present_slots(&layout, words).filter(|slot| keep(slot)) {
+        key(&slot[..layout.state as usize], map.key).zip(&mut words_of_key).for_each(|(word, to)| *to = word);
         let mut number = hash(&words_of_key[..map.key as usize]) & mask;
         let mut step = 1;
         while all[layout.slot_offset(number)] != 0 {
@@ -223,7 +231,7 @@ pub(super) fn rehashed(map: &Declaration, words: &[u32], mut keep: impl FnMut(&[
             number = number.wrapping_add(step) & mask;
             step += 1;
         }
-        all[layout.slot_offset(number)..layout.slot_offset(number + 1)].copy_from_slice(place);
+        all[layout.slot_offset(number)..layout.slot_offset(number + 1)].copy_from_slice(slot);
         taken += 1;
     }
     all[HEADER_CLAIMED as usize] = taken;

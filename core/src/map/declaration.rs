@@ -102,7 +102,7 @@ pub struct Declaration {
     /// `lpm`, prefixes of equal values share an entry then.
     pub read_only: bool,
     /// The declaration's bytes in the text.
-    pub place: Range<usize>,
+    pub source_range: Range<usize>,
     /// What an object says of it, in place of `fields`; nothing of a filter in text.
     pub typed: Option<Arc<TypeInfo>>,
     /// What is said of its entries besides, of a map by number.
@@ -123,7 +123,7 @@ impl Declaration {
             entries,
             fields: Vec::new(),
             read_only: false,
-            place: 0..0,
+            source_range: 0..0,
             typed: None,
             annotations: None,
             is_ring: false,
@@ -164,17 +164,18 @@ pub enum CommentSyntax {
 /// Everything that is wrong with its declarations.
 pub fn declarations(text: &str, comments: CommentSyntax) -> Result<Vec<Declaration>, Vec<Diagnostic>> {
     let (mut found, mut errors): (Vec<Declaration>, Vec<Diagnostic>) = (Vec::new(), Vec::new());
-    for place in map_directives(text, comments) {
-        match Line::new(text, place).declaration() {
+    for source_range in map_directives(text, comments) {
+        match Line::new(text, source_range).declaration() {
             Err(error) => errors.push(error),
             Ok(map) => match found.iter().find(|other| other.name == map.name) {
                 Some(other) => errors.push(
                     Diagnostic::new(format!("there are two maps with the name `{}`", map.name))
-                        .at(map.place, "the second")
-                        .at(other.place.clone(), "the first"),
+                        .at(map.source_range, "the second")
+                        .at(other.source_range.clone(), "the first"),
                 ),
                 None if found.len() == MAX_MAPS => errors.push(
-                    Diagnostic::new(format!("a filter has no more than {MAX_MAPS} maps")).at(map.place, "one too many"),
+                    Diagnostic::new(format!("a filter has no more than {MAX_MAPS} maps"))
+                        .at(map.source_range, "one too many"),
                 ),
                 None => found.push(map),
             },
@@ -266,14 +267,14 @@ const SHAPE: &str =
 /// A declaration being read.
 struct Line<'a> {
     text: &'a str,
-    place: Range<usize>,
+    source_range: Range<usize>,
     /// Where the next word may begin.
     at: usize,
 }
 
 impl<'a> Line<'a> {
-    fn new(text: &'a str, place: Range<usize>) -> Line<'a> {
-        Line { text, at: place.start, place }
+    fn new(text: &'a str, source_range: Range<usize>) -> Line<'a> {
+        Line { text, at: source_range.start, source_range }
     }
 
     /// The next word, or nothing; a colon is one.
@@ -287,9 +288,9 @@ impl<'a> Line<'a> {
     }
 
     fn word_up_to(&mut self, is_end: fn(char) -> bool) -> Option<Range<usize>> {
-        let rest = &self.text[self.at..self.place.end];
+        let rest = &self.text[self.at..self.source_range.end];
         let start = self.at + rest.find(|c: char| !c.is_whitespace())?;
-        let rest = &self.text[start..self.place.end];
+        let rest = &self.text[start..self.source_range.end];
         let length = match rest.find(is_end) {
             Some(0) => 1,
             Some(length) => length,
@@ -301,8 +302,8 @@ impl<'a> Line<'a> {
 
     /// An error at the next word, or at all of the line where there is none.
     fn expected(&self, word: Option<Range<usize>>, what: &str) -> Diagnostic {
-        let place = word.unwrap_or_else(|| self.place.clone());
-        Diagnostic::new(format!("a map's {what} is missing")).at(place, format!("{what} expected")).note(SHAPE)
+        let source_range = word.unwrap_or_else(|| self.source_range.clone());
+        Diagnostic::new(format!("a map's {what} is missing")).at(source_range, format!("{what} expected")).note(SHAPE)
     }
 
     fn declaration(mut self) -> Result<Declaration, Diagnostic> {
@@ -332,7 +333,7 @@ impl<'a> Line<'a> {
         }
         let missing = |size: &str| {
             Diagnostic::new(format!("the map `{}` does not say its `{size}=`", &text[name.clone()]))
-                .at(self.place.clone(), "")
+                .at(self.source_range.clone(), "")
                 .note(SHAPE)
         };
         let key = sizes.key.or(kind.keys().is_none().then_some(1)).ok_or_else(|| missing("key"))?;
@@ -343,21 +344,25 @@ impl<'a> Line<'a> {
             fields::check(&fields, kind, key, value).map_err(|error| error.at(at, ""))?;
         }
         let name = text[name].to_owned();
-        let map = Declaration { fields, place: self.place, ..Declaration::new(name, kind, key, value, entries) };
+        let map = Declaration {
+            fields,
+            source_range: self.source_range,
+            ..Declaration::new(name, kind, key, value, entries)
+        };
         let words = if kind == MapKind::Lpm { TrieLayout::of(&map).end } else { Layout::of(&map).words() as u64 };
         if words <= MAX_WORDS {
             return Ok(map);
         }
         let message = format!("the map `{}` would take {words} words of memory at worst", map.name);
         let note = format!("{MAX_WORDS} are the most: declare fewer entries, or shorter keys and values");
-        Err(Diagnostic::new(message).at(map.place, "").note(note))
+        Err(Diagnostic::new(message).at(map.source_range, "").note(note))
     }
 }
 
 /// Refuses what cannot begin the names of functions.
-fn check_name(text: &str, place: Range<usize>) -> Result<(), Diagnostic> {
-    let name = &text[place.clone()];
-    let wrong = |message: String, note: String| Err(Diagnostic::new(message).at(place.clone(), "").note(note));
+fn check_name(text: &str, source_range: Range<usize>) -> Result<(), Diagnostic> {
+    let name = &text[source_range.clone()];
+    let wrong = |message: String, note: String| Err(Diagnostic::new(message).at(source_range.clone(), "").note(note));
     let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if !letters || name.starts_with(|c: char| c.is_ascii_digit() || c == '_') {
         let note = "a map's name is letters, digits and `_`, a letter first".into();
@@ -485,7 +490,7 @@ mod tests {
     fn every_kind_can_be_declared() {
         let text = "fn f() {}\n  //! map flows: hash key=4 value=6 entries=1048576 \r\n";
         let flows = one(text);
-        assert_eq!(&text[flows.place.clone()], "//! map flows: hash key=4 value=6 entries=1048576");
+        assert_eq!(&text[flows.source_range.clone()], "//! map flows: hash key=4 value=6 entries=1048576");
         let Declaration { name, kind, key, value, entries, .. } = flows;
         assert_eq!((name.as_str(), kind, key, value, entries), ("flows", MapKind::Hash, 4, 6, 1 << 20));
         for (text, kind, key, value) in [
@@ -540,7 +545,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
-        for (text, message, place) in [
+        for (text, message, source_range) in [
             ("//! map", "a map's name is missing", "//! map"),
             ("//! map : hash", "a map's name is missing", "//! map : hash"),
             ("//! map a hash key=1", "a map's `:` behind the name is missing", "hash"),
@@ -628,7 +633,7 @@ mod tests {
         ] {
             let (said, at) = error(text);
             assert!(said.contains(message), "{text}: {said}");
-            assert_eq!(at, place, "{text}");
+            assert_eq!(at, source_range, "{text}");
         }
         let two = "//! map a: counter entries=1\n//! map a: counter entries=2";
         assert_eq!(error(two), ("there are two maps with the name `a` ()".into(), "//! map a: counter entries=2"));

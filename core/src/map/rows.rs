@@ -21,28 +21,28 @@ pub fn rows(map: &Declaration, words: &[u32]) -> Vec<Row> {
 /// The same one by one, so that a large map is not there twice.
 pub fn sorted_rows<'a>(map: &Declaration, words: &'a [u32]) -> impl Iterator<Item = Row> + 'a {
     let (layout, map) = (Layout::of(map), map.clone());
-    let at = move |place: u32| &words[layout.slot_offset(place)..layout.slot_offset(place + 1)];
+    let at = move |slot: u32| &words[layout.slot_offset(slot)..layout.slot_offset(slot + 1)];
     let whole = (words.len().saturating_sub(layout.slot_offset(0)) / (layout.stride as usize).max(1)) as u32;
-    let mut places: Vec<u32> = (0..layout.slots.min(whole)).collect();
+    let mut slots: Vec<u32> = (0..layout.slots.min(whole)).collect();
     match map.kind {
         MapKind::Array | MapKind::Counter => {}
         MapKind::Hash | MapKind::LruHash => {
-            let key = |place| key(&at(place)[..layout.state as usize], map.key);
-            places.retain(|place| at(*place)[layout.state as usize] == STATE_PRESENT);
-            places.sort_unstable_by(|a, b| key(*a).cmp(key(*b)));
+            let key = |slot| key(&at(slot)[..layout.state as usize], map.key);
+            slots.retain(|slot| at(*slot)[layout.state as usize] == STATE_PRESENT);
+            slots.sort_unstable_by(|a, b| key(*a).cmp(key(*b)));
         }
         MapKind::Lpm => {
-            places.retain(|place| Prefix::at(&map, words, *place).is_some());
-            places.sort_by_cached_key(|place| Prefix::at(&map, words, *place));
+            slots.retain(|slot| Prefix::at(&map, words, *slot).is_some());
+            slots.sort_by_cached_key(|slot| Prefix::at(&map, words, *slot));
         }
     }
-    places.into_iter().map(move |place| {
+    slots.into_iter().map(move |slot| {
         let key = match map.kind {
-            MapKind::Array | MapKind::Counter => vec![place],
-            MapKind::Hash | MapKind::LruHash => key(&at(place)[..layout.state as usize], map.key).collect(),
-            MapKind::Lpm => Prefix::at(&map, words, place).map(|prefix| prefix.key(&map)).unwrap_or_default(),
+            MapKind::Array | MapKind::Counter => vec![slot],
+            MapKind::Hash | MapKind::LruHash => key(&at(slot)[..layout.state as usize], map.key).collect(),
+            MapKind::Lpm => Prefix::at(&map, words, slot).map(|prefix| prefix.key(&map)).unwrap_or_default(),
         };
-        Row { key, value: at(place)[layout.value as usize..].to_vec() }
+        Row { key, value: at(slot)[layout.value as usize..].to_vec() }
     })
 }
 
@@ -83,10 +83,10 @@ mod tests {
         let mut words = vec![0; layout.words()];
         // The highest bits matter, the first word before the second; an entry that was removed is none.
         let keys = [[1, 0x8000_0000], [u32::MAX, 0], [0x8000_0000, 2], [1, 7], [0, 0], [5, 5]];
-        for (place, (key, value)) in (1..).zip(keys.iter().zip(10..)) {
-            let place = &mut words[layout.slot_offset(place)..layout.slot_offset(place + 1)];
-            (0..3).for_each(|i| place[i] = stored_word(key, i));
-            (place[3], place[4]) = (u32::from(*key != [5, 5]), value);
+        for (slot, (key, value)) in (1..).zip(keys.iter().zip(10..)) {
+            let slot = &mut words[layout.slot_offset(slot)..layout.slot_offset(slot + 1)];
+            (0..3).for_each(|i| slot[i] = stored_word(key, i));
+            (slot[3], slot[4]) = (u32::from(*key != [5, 5]), value);
         }
         let row = |key: [u32; 2], value| Row { key: key.into(), value: vec![value] };
         let wanted = [row(keys[4], 14), row(keys[3], 13), row(keys[0], 10), row(keys[2], 12), row(keys[1], 11)];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::compactor::rehashed;
+use super::compactor::rehash;
 use super::declaration::{Declaration, MapKind};
 use super::layout::{HEADER_CLAIMED, HEADER_REMOVED, HEADER_WORDS, Layout};
 use super::lpm::PrefixTable;
@@ -28,7 +28,7 @@ pub struct Table {
 /// What a search came to.
 enum ProbeResult {
     /// The key's place.
-    Place(u32),
+    Slot(u32),
     /// Where it would go.
     Free(u32),
     /// No place among those that are looked at.
@@ -60,8 +60,8 @@ impl Table {
     /// The value of a key, which has as many words as the map's; of a map by number, that number; of a map of prefixes,
     /// an address's words, the first bits first, and behind them the length.
     pub fn get(&self, key: &[u32]) -> Option<&[u32]> {
-        let place = self.place(key)?;
-        Some(&self.words[self.value(place)])
+        let slot = self.find_slot(key)?;
+        Some(&self.words[self.value_range(slot)])
     }
 
     /// Gives a key a value, of which words that are missing are zeros; makes the entry where there is none.
@@ -83,19 +83,19 @@ impl Table {
     }
 
     fn set_within(&mut self, key: &[u32], value: &[u32], limit: u32) -> Result<(), MapFull> {
-        let place = match self.place(key) {
-            Some(place) => place,
-            None => self.make(key, limit)?,
+        let slot = match self.find_slot(key) {
+            Some(slot) => slot,
+            None => self.insert(key, limit)?,
         };
-        let (to, mut differs) = (self.value(place), false);
+        let (to, mut differs) = (self.value_range(slot), false);
         for (number, at) in to.clone().enumerate() {
             let word = value.get(number).copied().unwrap_or(0);
             differs |= self.words[at] != word;
             self.words[at] = word;
         }
-        self.note(to);
+        self.mark_changed(to);
         if differs {
-            self.prefixes.changed(&self.map);
+            self.prefixes.mark_value_changed(&self.map);
         }
         Ok(())
     }
@@ -105,18 +105,18 @@ impl Table {
         if self.map.kind == MapKind::Lpm {
             return self.prefixes.remove(&self.map, &mut self.words, key);
         }
-        let Some(number) = self.place(key) else { return false };
+        let Some(number) = self.find_slot(key) else { return false };
         if !self.is_hashed() {
-            let value = self.value(number);
+            let value = self.value_range(number);
             self.words[value.clone()].fill(0);
-            self.note(value);
+            self.mark_changed(value);
             return true;
         }
         let (layout, at) = (self.layout, self.layout.slot_offset(number)..self.layout.slot_offset(number + 1));
-        let (header, place) = self.header_and_place(number);
-        slot::remove(&layout, header, place);
-        self.note(at.start + layout.state as usize..at.end);
-        self.note(HEADER_REMOVED as usize..HEADER_REMOVED as usize + 1);
+        let (header, slot) = self.header_and_place(number);
+        slot::remove(&layout, header, slot);
+        self.mark_changed(at.start + layout.state as usize..at.end);
+        self.mark_changed(HEADER_REMOVED as usize..HEADER_REMOVED as usize + 1);
         true
     }
 
@@ -126,7 +126,7 @@ impl Table {
         if !self.is_hashed() || self.words[HEADER_REMOVED as usize] == 0 {
             return;
         }
-        if let Some(words) = rehashed(&self.map, &self.words, |_| true) {
+        if let Some(words) = rehash(&self.map, &self.words, |_| true) {
             self.words = words;
             self.changed = 0..self.words.len();
         }
@@ -141,7 +141,7 @@ impl Table {
         matches!(self.map.kind, MapKind::Hash | MapKind::LruHash)
     }
 
-    fn note(&mut self, words: Range<usize>) {
+    fn mark_changed(&mut self, words: Range<usize>) {
         self.changed = match self.changed.is_empty() {
             true => words,
             false => self.changed.start.min(words.start)..self.changed.end.max(words.end),
@@ -150,40 +150,38 @@ impl Table {
 
     fn header_and_place(&mut self, number: u32) -> (&mut [u32], &mut [u32]) {
         let (at, end) = (self.layout.slot_offset(number), self.layout.slot_offset(number + 1));
-        let (header, places) = self.words.split_at_mut(HEADER_WORDS as usize);
-        (header, &mut places[at - HEADER_WORDS as usize..end - HEADER_WORDS as usize])
+        let (header, slots) = self.words.split_at_mut(HEADER_WORDS as usize);
+        (header, &mut slots[at - HEADER_WORDS as usize..end - HEADER_WORDS as usize])
     }
 
-    fn value(&self, place: u32) -> Range<usize> {
-        let start = self.layout.slot_offset(place) + self.layout.value as usize;
+    fn value_range(&self, slot: u32) -> Range<usize> {
+        let start = self.layout.slot_offset(slot) + self.layout.value as usize;
         start..start + self.map.value as usize
     }
 
     /// The place of a key that is there.
-    fn place(&self, key: &[u32]) -> Option<u32> {
+    fn find_slot(&self, key: &[u32]) -> Option<u32> {
         match self.map.kind {
             MapKind::Array | MapKind::Counter => {
                 return key.first().copied().filter(|number| *number < self.layout.slots);
             }
-            MapKind::Lpm => return self.prefixes.place(&self.map, &self.words, key),
+            MapKind::Lpm => return self.prefixes.find_entry(&self.map, &self.words, key),
             MapKind::Hash | MapKind::LruHash if key.len() != self.map.key as usize => return None,
             MapKind::Hash | MapKind::LruHash => {}
         }
-        match self.search(key) {
-            ProbeResult::Place(place)
-                if slot::is_present(&self.layout, &self.words[self.layout.slot_offset(place)..]) =>
-            {
-                Some(place)
+        match self.probe(key) {
+            ProbeResult::Slot(slot) if slot::is_present(&self.layout, &self.words[self.layout.slot_offset(slot)..]) => {
+                Some(slot)
             }
             _ => None,
         }
     }
 
-    fn search(&self, key: &[u32]) -> ProbeResult {
-        for place in slot::of(&self.layout, key) {
-            match slot::meets(&self.layout, &self.words[self.layout.slot_offset(place)..], key) {
-                SlotOwner::Key => return ProbeResult::Place(place),
-                SlotOwner::Unclaimed => return ProbeResult::Free(place),
+    fn probe(&self, key: &[u32]) -> ProbeResult {
+        for slot in slot::probe_sequence(&self.layout, key) {
+            match slot::owner_of(&self.layout, &self.words[self.layout.slot_offset(slot)..], key) {
+                SlotOwner::Key => return ProbeResult::Slot(slot),
+                SlotOwner::Unclaimed => return ProbeResult::Free(slot),
                 SlotOwner::OtherKey => {}
             }
         }
@@ -191,26 +189,26 @@ impl Table {
     }
 
     /// Makes an entry for a key that is not there.
-    fn make(&mut self, key: &[u32], limit: u32) -> Result<u32, MapFull> {
+    fn insert(&mut self, key: &[u32], limit: u32) -> Result<u32, MapFull> {
         if self.map.kind == MapKind::Lpm {
-            return self.prefixes.make(&self.map, &mut self.words, key).ok_or(MapFull);
+            return self.prefixes.insert(&self.map, &mut self.words, key).ok_or(MapFull);
         }
         if !self.is_hashed() || key.len() != self.map.key as usize {
             return Err(MapFull);
         }
-        let (number, is_new) = match self.search(key) {
-            ProbeResult::Place(place) => (place, false),
-            ProbeResult::Free(place) if self.taken() < limit => (place, true),
+        let (number, is_new) = match self.probe(key) {
+            ProbeResult::Slot(slot) => (slot, false),
+            ProbeResult::Free(slot) if self.taken() < limit => (slot, true),
             ProbeResult::Free(_) | ProbeResult::Absent => return Err(MapFull),
         };
         if slot::entry_count(&self.words) >= self.map.max_keys() {
             return Err(MapFull);
         }
         let (layout, at) = (self.layout, self.layout.slot_offset(number));
-        let (header, place) = self.header_and_place(number);
-        slot::make(&layout, header, place, key);
-        self.note(at + if is_new { 0 } else { layout.state as usize }..at + layout.value as usize);
-        self.note(if is_new {
+        let (header, slot) = self.header_and_place(number);
+        slot::insert(&layout, header, slot, key);
+        self.mark_changed(at + if is_new { 0 } else { layout.state as usize }..at + layout.value as usize);
+        self.mark_changed(if is_new {
             HEADER_CLAIMED as usize..HEADER_CLAIMED as usize + 1
         } else {
             HEADER_REMOVED as usize..HEADER_REMOVED as usize + 1

@@ -14,11 +14,11 @@ use std::fmt::Write as _;
 use super::declaration::{Declaration, MapKind};
 use super::layout::{
     HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, KEY_WORD_WRITTEN, Layout, MAX_PROBES,
-    STATE_PRESENT, STATE_REMOVED, multiplier, stored_key_words, turn,
+    STATE_PRESENT, STATE_REMOVED, multiplier, rotation, stored_key_words,
 };
 
 /// What all maps have in common.
-const COMMON: &str = "
+const COMMON_TEXT: &str = "
 // No such entry, and no room for one.
 const MAP_NONE: u32 = 0xffffffffu;
 const MAP_FULL: u32 = 0xfffffffeu;
@@ -35,10 +35,10 @@ pub fn wgsl_text(maps: &[Declaration]) -> String {
     if maps.is_empty() {
         return text;
     }
-    text += COMMON;
+    text += COMMON_TEXT;
     for (binding, map) in maps.iter().enumerate() {
         let layout = Layout::of(map);
-        let mut add = |part: &str| text += &Text { map, layout }.fill(part);
+        let mut add = |part: &str| text += &MapTemplate { map, layout }.fill(part);
         let memory = format!(
             "\n// NAME: {kind}, {places} places of {stride} words behind a header of {HEADER_WORDS}\n\
              @group(1) @binding({binding}) var<storage, read_write> pc_map_NAME: array<atomic<u32>>;\n",
@@ -48,21 +48,21 @@ pub fn wgsl_text(maps: &[Declaration]) -> String {
         );
         add(&memory);
         match map.kind {
-            MapKind::Counter => add(COUNTER),
+            MapKind::Counter => add(COUNTER_TEXT),
             MapKind::Array => {
-                add(BY_NUMBER);
-                add(VALUES);
+                add(WORD_BY_INDEX);
+                add(VALUES_TEXT);
             }
             MapKind::Lpm => {
                 add(&lpm::find(map));
-                add(BY_NUMBER);
-                add(VALUES);
+                add(WORD_BY_INDEX);
+                add(VALUES_TEXT);
             }
             MapKind::Hash | MapKind::LruHash => {
-                add(BY_KEY);
+                add(HASHED_TEXT);
                 if map.value > 0 {
-                    add(BY_ENTRY);
-                    add(VALUES);
+                    add(WORD_BY_ENTRY);
+                    add(VALUES_TEXT);
                 }
             }
         }
@@ -137,7 +137,7 @@ impl AtomicOp {
     }
 
     /// What becomes of what `was` there.
-    fn changed(self) -> &'static str {
+    fn new_value(self) -> &'static str {
         match self {
             AtomicOp::ReplaceBits => "(was & ~mask) | bits",
             AtomicOp::AddBits => "(was & ~mask) | ((was + (amount << shift)) & mask)",
@@ -149,7 +149,7 @@ impl AtomicOp {
     }
 
     /// What the function gives of what `was` there.
-    fn given(self) -> &'static str {
+    fn result(self) -> &'static str {
         match self {
             AtomicOp::AddBits => "(was & mask) >> shift",
             _ => "was",
@@ -162,8 +162,10 @@ impl AtomicOp {
 pub fn atomic_functions(name: &str) -> impl Iterator<Item = (String, String)> + use<'_> {
     AtomicOp::ALL.into_iter().map(move |change| {
         let parameters: String = change.parameters().iter().map(|name| format!(", {name}: u32")).collect();
-        let text = CHANGE.replace("FUNCTION", &atomic_function_name("NAME", change)).replace("PARAMETERS", &parameters);
-        let text = text.replace("CHANGED", change.changed()).replace("GIVEN", change.given());
+        let text = ATOMIC_OP_TEXT
+            .replace("FUNCTION", &atomic_function_name("NAME", change))
+            .replace("PARAMETERS", &parameters);
+        let text = text.replace("CHANGED", change.new_value()).replace("GIVEN", change.result());
         (atomic_function_name(name, change), text.replace("NAME", name))
     })
 }
@@ -210,7 +212,7 @@ pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, MapFunction
 }
 
 /// Sums of 64 bits. The carry is added apart: between the two the sum is not right, and in the end it is.
-const COUNTER: &str = "
+const COUNTER_TEXT: &str = "
 fn NAME_add(index: u32, amount: u32) {
     if index >= PLACESu { return; }
     let at = HEADERu + index * STRIDEu;
@@ -219,7 +221,7 @@ fn NAME_add(index: u32, amount: u32) {
 }
 ";
 
-const BY_NUMBER: &str = "
+const WORD_BY_INDEX: &str = "
 // Where a word of a value is; 0 where there is none.
 fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
     if entry >= PLACESu || word >= WORDSu { return 0u; }
@@ -227,7 +229,7 @@ fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
 }
 ";
 
-const BY_ENTRY: &str = "
+const WORD_BY_ENTRY: &str = "
 fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
     let place = entry & 0x3fffffffu;
     if entry >= 0x80000000u || place >= PLACESu || word >= WORDSu { return 0u; }
@@ -236,7 +238,7 @@ fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
 ";
 
 /// Values, by the function above.
-const VALUES: &str = "
+const VALUES_TEXT: &str = "
 fn NAME_read(entry: u32, word: u32) -> u32 {
     let at = pc_in_NAME_word(entry, word);
     if at == 0u { return 0u; }
@@ -267,7 +269,7 @@ fn NAME_compare_exchange(entry: u32, word: u32, expected: u32, value: u32) -> u3
 ";
 
 /// A change to a word: it is tried until nobody came in between. Whoever did has got on, so all come to an end.
-const CHANGE: &str = "
+const ATOMIC_OP_TEXT: &str = "
 fn FUNCTION(entry: u32, word: u32PARAMETERS) -> u32 {
     let at = pc_in_NAME_word(entry, word);
     if at == 0u { return 0u; }
@@ -282,7 +284,7 @@ fn FUNCTION(entry: u32, word: u32PARAMETERS) -> u32 {
 ";
 
 /// Entries by key. Searches go in steps of one, two, three: in a table of a power of two that meets every place.
-const BY_KEY: &str = "
+const HASHED_TEXT: &str = "
 fn pc_in_NAME_hash(key: KEY) -> u32 {
     var h = HASH;
     h = (h ^ (h >> 15u)) * 0x2c1b3c6du;
@@ -359,7 +361,7 @@ CLEARED
 ";
 
 /// What makes an entry's value zeros before it is removed.
-const CLEARED: &str = "    // Before it is gone: who puts it back finds zeros.
+const CLEAR_VALUE: &str = "    // Before it is gone: who puts it back finds zeros.
     for (var word = 0u; word < WORDSu; word = word + 1u) {
         atomicStore(&pc_map_NAME[at + VALUEu + word], 0u);
     }
@@ -367,16 +369,16 @@ const CLEARED: &str = "    // Before it is gone: who puts it back finds zeros.
 
 /// The same in a map of an object, whose pointers to values are good behind a deletion, as in the kernel. Whoever puts the entry
 /// back writes all of the value.
-const KEPT: &str = "    // Who has found it before still reads its value.
+const KEEP_VALUE: &str = "    // Who has found it before still reads its value.
 ";
 
 /// A map's own text, out of what stands for its parts.
-struct Text<'a> {
+struct MapTemplate<'a> {
     map: &'a Declaration,
     layout: Layout,
 }
 
-impl Text<'_> {
+impl MapTemplate<'_> {
     fn fill(&self, part: &str) -> String {
         let Layout { slots: places, stride, state, value, max_claimed: limit, .. } = self.layout;
         let numbers = [
@@ -393,16 +395,17 @@ impl Text<'_> {
             ("THERE", STATE_PRESENT),
             ("GONE", STATE_REMOVED),
         ];
-        let cleared = if self.map.typed.is_some() { KEPT } else { CLEARED };
-        let part = &part.replace("USED\n", &self.used()).replace("CLEARED\n", cleared);
+        let cleared = if self.map.typed.is_some() { KEEP_VALUE } else { CLEAR_VALUE };
+        let part = &part.replace("USED\n", &self.stamp_update()).replace("CLEARED\n", cleared);
         let text = numbers.iter().fold(part.to_owned(), |text, (name, number)| {
-            // As numbers only: `VALUES` is another word.
+            // As numbers only: `VALUES_TEXT` is another word.
             text.replace(&format!("{name}u"), &format!("{number}u"))
         });
         let text = text
             .replace("STORED", &self.stored_key_words())
-            .replace("SAME", &self.all("atomicLoad(&pc_map_NAME[AT]) == WORD"));
-        let text = text.replace("CLAIMED", &self.all("pc_in_NAME_claim(AT, WORD)")).replace("HASH", &self.hash());
+            .replace("SAME", &self.for_other_words("atomicLoad(&pc_map_NAME[AT]) == WORD"));
+        let text =
+            text.replace("CLAIMED", &self.for_other_words("pc_in_NAME_claim(AT, WORD)")).replace("HASH", &self.hash());
         text.replace("KEY", &self.key()).replace("NAME", &self.map.name)
     }
 
@@ -424,7 +427,7 @@ impl Text<'_> {
 
     fn hash(&self) -> String {
         let part = |index| {
-            let (word, by, turn) = (self.word(index), multiplier(index), turn(index));
+            let (word, by, turn) = (self.word(index), multiplier(index), rotation(index));
             let product = format!("({word} * {by:#010x}u)");
             if turn == 0 { product } else { format!("(({product} << {turn}u) | ({product} >> {}u))", 32 - turn) }
         };
@@ -448,7 +451,7 @@ impl Text<'_> {
     }
 
     /// What notes that the entry at `at` is used, which is written only where it is news.
-    fn used(&self) -> String {
+    fn stamp_update(&self) -> String {
         let stamp = |stamp: u32| {
             format!(
                 "            let now = atomicLoad(&pc_map_NAME[{HEADER_GENERATION}u]);
@@ -460,7 +463,7 @@ impl Text<'_> {
     }
 
     /// That something holds of every word but the first.
-    fn all(&self, what: &str) -> String {
+    fn for_other_words(&self, what: &str) -> String {
         let each = (1..stored_key_words(self.map.key)).map(|index| {
             let what = what.replace("AT", &format!("at + {index}u")).replace("WORD", &format!("s{index}"));
             format!("&& {what}")

@@ -284,7 +284,7 @@ fn declarations_are_comments_whatever_the_preprocessor_does() {
     let text = filter("#define hash array\n#if 0\n//! map m: hash key=1 value=1 entries=10\n#endif", "m_find(1);");
     let program = compiled(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
     let [map] = program.maps() else { panic!("one map") };
-    assert_eq!(&program.source().text[map.place.clone()], "//! map m: hash key=1 value=1 entries=10");
+    assert_eq!(&program.source().text[map.source_range.clone()], "//! map m: hash key=1 value=1 entries=10");
     // What is wrong with them is told beside what is wrong with directives.
     let (messages, shown) = errors(&filter("//! map m: hsah key=1 value=1 entries=10\n#nonsense", ""));
     assert_eq!(messages.len(), 2, "{shown}");
