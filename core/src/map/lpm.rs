@@ -108,10 +108,10 @@ pub fn address_bits(map: &Declaration) -> u32 {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
     /// The key is not an address and a length.
-    #[error("a prefix of this map is {0} words of an address and one for the length")]
+    #[error("a prefix of this map is {0} words of address and one word of length")]
     Words(u32),
     /// The length exceeds an address's.
-    #[error("a prefix is no longer than an address, which has {bits} bits, and this has {length}")]
+    #[error("the prefix length {length} exceeds the {bits} bits of an address")]
     Length {
         /// Number of bits of an address.
         bits: u32,
@@ -119,7 +119,7 @@ pub enum PrefixError {
         length: u32,
     },
     /// Bits beyond the length are set.
-    #[error("beyond the length of `{prefix}` all bits are zero: `{meant}`")]
+    #[error("`{prefix}` has bits set beyond its length: did you mean `{meant}`?")]
     Bits {
         /// The prefix as given.
         prefix: String,

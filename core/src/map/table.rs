@@ -1,4 +1,4 @@
-//! A map as the host has it: its memory, in which entries are found, made and removed as filters do.
+//! A map in the host's memory, with the same operations on entries as in filters.
 
 use std::ops::Range;
 
@@ -9,47 +9,47 @@ use super::lpm::PrefixTable;
 use super::rows::{Row, rows};
 use super::slot::{self, SlotOwner};
 
-/// There is no room for an entry, or no entry of this number.
+/// The map has no room for the entry, or no such index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is no room in the map")]
 pub struct MapFull;
 
-/// A map's memory, and what of it was changed.
+/// A map's memory, with the range of words that have changed.
 #[derive(Debug, Clone)]
 pub struct Table {
     map: Declaration,
     layout: Layout,
     words: Vec<u32>,
     changed: Range<usize>,
-    /// What there is beside it where the keys are prefixes.
+    /// The index of the prefixes of an `lpm`.
     prefixes: PrefixTable,
 }
 
-/// What a search came to.
+/// Result of probing for a key.
 enum ProbeResult {
-    /// The key's place.
+    /// The slot that the key has claimed.
     Slot(u32),
-    /// Where it would go.
+    /// The unclaimed slot that the key would get.
     Free(u32),
-    /// No place among those that are looked at.
+    /// The key has no slot, and no slot within the probe limit is unclaimed.
     Absent,
 }
 
 impl Table {
-    /// The table in a map's memory, as a session gives it. What is missing of that is zeros.
+    /// A table over a map's memory, as read from a session; missing words are zeros.
     pub fn new(map: &Declaration, mut words: Vec<u32>) -> Table {
         let layout = Layout::of(map);
         words.resize(layout.words(), 0);
         Table { map: map.clone(), layout, words, changed: 0..0, prefixes: PrefixTable::default() }
     }
 
-    /// The entries in order of their keys.
+    /// The entries, in order of their keys.
     pub fn rows(&self) -> Vec<Row> {
         rows(&self.map, &self.words)
     }
 
-    /// Where the first changed word is, and all words from there to the last: what to give back to the session. Where
-    /// prefixes were made or removed, what finds them is made here.
+    /// Index of the first changed word, and all words from there to the last changed one, to be
+    /// written back to the session. If prefixes were inserted or removed, this builds the new trie.
     pub fn changes(&self) -> (usize, &[u32]) {
         if let Some(image) = self.prefixes.image(&self.map, &self.words) {
             return (0, image);
@@ -57,27 +57,29 @@ impl Table {
         (self.changed.start, &self.words[self.changed.clone()])
     }
 
-    /// The value of a key, which has as many words as the map's; of a map by number, that number; of a map of prefixes,
-    /// an address's words, the first bits first, and behind them the length.
+    /// The value of a key. A key has as many words as the map's keys; for a map by index, it is the
+    /// index; for a prefix map, the address's words, most significant first, and the length.
     pub fn get(&self, key: &[u32]) -> Option<&[u32]> {
         let slot = self.find_slot(key)?;
         Some(&self.words[self.value_range(slot)])
     }
 
-    /// Gives a key a value, of which words that are missing are zeros; makes the entry where there is none.
+    /// Sets the value of a key, inserting the entry if it is absent; missing words of the value are
+    /// zeros.
     ///
     /// # Errors
-    /// [`MapFull`], also where the key is none that the map has: its words are too few or too many, or no prefix, of which
-    /// [`super::lpm::check`] says what is wrong.
+    /// [`MapFull`], also if the key is not valid for the map: a wrong number of words, or not a
+    /// prefix, for which [`super::lpm::check`] returns the reason.
     pub fn set(&mut self, key: &[u32], value: &[u32]) -> Result<(), MapFull> {
         self.set_within(key, value, self.layout.max_claimed)
     }
 
-    /// The same, with room where filters find none any more: for what was in a map before. Lanes that claim places at the
-    /// same time go a little beyond the limit, but for that of [`Declaration::max_keys`].
+    /// Sets the value of a key, beyond the limit at which filters find the map full. Use it to
+    /// restore entries of a map: lanes that claim slots concurrently may exceed that limit
+    /// slightly. The limit of [`Declaration::max_keys`] still applies.
     ///
     /// # Errors
-    /// As [`Table::set`]'s.
+    /// As for [`Table::set`].
     pub fn restore(&mut self, key: &[u32], value: &[u32]) -> Result<(), MapFull> {
         self.set_within(key, value, self.layout.slots)
     }
@@ -100,7 +102,8 @@ impl Table {
         Ok(())
     }
 
-    /// Removes a key; whether it was there. Entries by number always are, and are set to zeros.
+    /// Removes a key; returns whether it was present. An entry by index is always present; it is
+    /// set to zeros.
     pub fn remove(&mut self, key: &[u32]) -> bool {
         if self.map.kind == MapKind::Lpm {
             return self.prefixes.remove(&self.map, &mut self.words, key);
@@ -120,8 +123,8 @@ impl Table {
         true
     }
 
-    /// Forgets the keys that were removed, so that their places are free again. What was changed is all of it then. Of
-    /// arrays, counters and prefixes there is nothing to forget.
+    /// Frees the slots of removed keys, after which all words count as changed. Does nothing for
+    /// arrays, counters and prefix maps.
     pub fn tidy(&mut self) {
         if !self.is_hashed() || self.words[HEADER_REMOVED as usize] == 0 {
             return;
@@ -132,8 +135,8 @@ impl Table {
         }
     }
 
-    /// Places that keys have taken, those of keys that were removed included.
-    pub fn taken(&self) -> u32 {
+    /// Number of slots claimed by keys, removed ones included.
+    pub fn claimed_slots(&self) -> u32 {
         self.words[HEADER_CLAIMED as usize]
     }
 
@@ -159,7 +162,7 @@ impl Table {
         start..start + self.map.value as usize
     }
 
-    /// The place of a key that is there.
+    /// The slot of a key whose entry is present, or the index of an entry.
     fn find_slot(&self, key: &[u32]) -> Option<u32> {
         match self.map.kind {
             MapKind::Array | MapKind::Counter => {
@@ -188,7 +191,7 @@ impl Table {
         ProbeResult::Absent
     }
 
-    /// Makes an entry for a key that is not there.
+    /// Inserts an entry for a key that is absent.
     fn insert(&mut self, key: &[u32], limit: u32) -> Result<u32, MapFull> {
         if self.map.kind == MapKind::Lpm {
             return self.prefixes.insert(&self.map, &mut self.words, key).ok_or(MapFull);
@@ -198,7 +201,7 @@ impl Table {
         }
         let (number, is_new) = match self.probe(key) {
             ProbeResult::Slot(slot) => (slot, false),
-            ProbeResult::Free(slot) if self.taken() < limit => (slot, true),
+            ProbeResult::Free(slot) if self.claimed_slots() < limit => (slot, true),
             ProbeResult::Free(_) | ProbeResult::Absent => return Err(MapFull),
         };
         if slot::entry_count(&self.words) >= self.map.max_keys() {
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_a_map_of_rust() {
+    fn a_table_behaves_like_a_btree_map() {
         let mut state = 1_u32;
         let mut next = |below: u32| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -239,7 +242,7 @@ mod tests {
         for length in [1, 2, 5] {
             let map = map(MapKind::Hash, length, 2, 400);
             let (mut table, mut model) = (Table::new(&map, Vec::new()), BTreeMap::new());
-            // What others see of it: all changes carried over.
+            // A copy to which all changes are written.
             let mut copy = vec![0; Layout::of(&map).words()];
             for round in 0..4000 {
                 let mut key = vec![0; length as usize];
@@ -255,7 +258,7 @@ mod tests {
                 }
                 if round % 40 == 0 {
                     table.tidy();
-                    assert_eq!(table.taken() as usize, model.len());
+                    assert_eq!(table.claimed_slots() as usize, model.len());
                 }
                 let (at, words) = table.changes();
                 copy[at..at + words.len()].copy_from_slice(words);
@@ -266,9 +269,10 @@ mod tests {
         }
     }
 
-    /// An object's `hash` takes `max_entries` keys, whatever it has places for (`htab_map_update_elem`: E2BIG).
+    /// A `hash` of an object takes `max_entries` keys, whatever its number of slots
+    /// (`htab_map_update_elem`: E2BIG).
     #[test]
-    fn a_table_of_an_object_takes_as_many_keys_as_it_has_entries() {
+    fn a_hash_of_an_object_takes_max_entries_keys() {
         let typed = TypeInfo {
             name: "m".into(),
             map_type: "hash".into(),
@@ -279,11 +283,11 @@ mod tests {
         };
         let map = Declaration { typed: Some(Arc::new(typed)), ..map(MapKind::Hash, 1, 1, 6) };
         let mut table = Table::new(&map, Vec::new());
-        assert_eq!(table.layout.max_claimed, 11, "places for more");
+        assert_eq!(table.layout.max_claimed, 11, "there are more slots than entries");
         (0..6).for_each(|key| table.set(&[key], &[key]).unwrap());
         assert_eq!((table.set(&[6], &[6]), table.restore(&[6], &[6])), (Err(MapFull), Err(MapFull)));
-        assert_eq!(table.set(&[5], &[7]), Ok(()), "it is there already");
-        // Another in place of one that is removed, and the same one again.
+        assert_eq!(table.set(&[5], &[7]), Ok(()), "the key is present");
+        // A new key may replace a removed one, and the removed key may come back.
         assert!(table.remove(&[0]));
         assert_eq!((table.set(&[6], &[6]), table.set(&[0], &[0])), (Ok(()), Err(MapFull)));
         assert!(table.remove(&[6]));
@@ -292,13 +296,17 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_no_more_and_numbers_are_bounded() {
+    fn full_tables_and_out_of_range_indices_are_rejected() {
         let mut table = Table::new(&map(MapKind::Hash, 1, 0, 5), Vec::new());
         let taken = (0..100).filter(|key| table.set(&[*key], &[]).is_ok()).count();
-        assert_eq!(taken, 5, "seven tenths of eight places");
-        assert_eq!(table.set(&[0], &[]), Ok(()), "it is there already");
-        assert_eq!((table.set(&[200], &[]), table.restore(&[200], &[])), (Err(MapFull), Ok(())), "as it was before");
-        assert_eq!(table.set(&[0, 1], &[]), Err(MapFull), "no key of this map");
+        assert_eq!(taken, 5, "seven tenths of eight slots");
+        assert_eq!(table.set(&[0], &[]), Ok(()), "the key is present");
+        assert_eq!(
+            (table.set(&[200], &[]), table.restore(&[200], &[])),
+            (Err(MapFull), Ok(())),
+            "restoring ignores the limit"
+        );
+        assert_eq!(table.set(&[0, 1], &[]), Err(MapFull), "wrong number of words");
         let mut table = Table::new(&map(MapKind::Array, 1, 3, 4), Vec::new());
         assert_eq!((table.set(&[3], &[7]), table.set(&[4], &[7])), (Ok(()), Err(MapFull)));
         assert_eq!((table.get(&[3]), table.get(&[4])), (Some(&[7, 0, 0][..]), None));

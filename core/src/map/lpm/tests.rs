@@ -49,7 +49,7 @@ fn a_table_behaves_like_a_btree_map() {
                 assert_eq!(table.changes(), (0, &[][..]), "nothing has changed since");
             }
             if round % 10 == 0 {
-                assert_eq!(table.taken() as usize, model.len());
+                assert_eq!(table.claimed_slots() as usize, model.len());
                 let rows: Vec<_> = model.iter().map(|(k, v)| Row { key: k.clone(), value: v.clone() }).collect();
                 assert_eq!(table.rows(), rows);
             }
@@ -85,12 +85,15 @@ fn a_new_value_changes_only_its_words() {
 fn invalid_prefixes_are_rejected_with_a_reason() {
     let v4 = map(1, 1, 10);
     let said = |map, key: &[u32]| check(map, key).unwrap_err().to_string();
-    assert_eq!(said(&v4, &[1]), "a prefix of this map is 1 words of an address and one for the length");
-    assert_eq!(said(&v4, &[0, 33]), "a prefix is no longer than an address, which has 32 bits, and this has 33");
-    assert_eq!(said(&v4, &[0x0a01_0000, 15]), "beyond the length of `10.1.0.0/15` all bits are zero: `10.0.0.0/15`");
+    assert_eq!(said(&v4, &[1]), "a prefix of this map is 1 words of address and one word of length");
+    assert_eq!(said(&v4, &[0, 33]), "the prefix length 33 exceeds the 32 bits of an address");
+    assert_eq!(
+        said(&v4, &[0x0a01_0000, 15]),
+        "`10.1.0.0/15` has bits set beyond its length: did you mean `10.0.0.0/15`?"
+    );
     let v6 = map(4, 1, 10);
     let key = [0x2001_0db8, 0, 0, 1, 64];
-    assert_eq!(said(&v6, &key), "beyond the length of `2001:db8::1/64` all bits are zero: `2001:db8::/64`");
+    assert_eq!(said(&v6, &key), "`2001:db8::1/64` has bits set beyond its length: did you mean `2001:db8::/64`?");
     let mut table = Table::new(&v6, Vec::new());
     assert_eq!((table.set(&key, &[1]), table.get(&key)), (Err(MapFull), None));
     assert!(!table.remove(&key));
