@@ -1,4 +1,4 @@
-//! OpenCL C through the whole front end, in the interpreter.
+//! Facts about filters in OpenCL C, compiled by the whole front end.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ fn compile(name: &str, text: &str) -> Program {
     opencl_c::compile(&source, &ProgramOptions::default(), &mut NoIncludes).unwrap_or_else(|e| panic!("{}", e.render()))
 }
 
-/// Each stock filter is known to do what its twin in WGSL does, and no more: devices send as little of
-/// the packets, whichever of the two it is.
+/// Each stock filter in OpenCL C has the same facts as its WGSL version, so that devices upload as
+/// little of the packets for either.
 #[test]
-fn the_stock_filters_have_the_facts_of_their_twins() {
+fn stock_filters_have_the_same_facts_in_both_languages() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
     let mut count = 0;
     for entry in fs::read_dir(&folder).unwrap() {
@@ -30,8 +30,8 @@ fn the_stock_filters_have_the_facts_of_their_twins() {
         let twin = wgsl::compile(&twin, &ProgramOptions::default()).unwrap();
         let (mut facts, mut wanted) = (program.facts().clone(), twin.facts().clone());
         if !program.maps().is_empty() {
-            // Times have 64 bits in C alone, and keys are gone through by each language's own loops: known to end in one
-            // where they are in the other.
+            // Only in C, times have 64 bits; and keys are copied by loops of the language's own, so
+            // the bounds differ, but both have one or neither has.
             for facts in [&mut facts, &mut wanted] {
                 facts.max_iterations = facts.max_iterations.map(|_| 0);
                 facts.uses_int64 = false;
@@ -42,5 +42,5 @@ fn the_stock_filters_have_the_facts_of_their_twins() {
     let twins = fs::read_dir(folder)
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "wgsl"));
-    assert_eq!(count, twins.count(), "every filter is there in both languages");
+    assert_eq!(count, twins.count(), "every filter exists in both languages");
 }

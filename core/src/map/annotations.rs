@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::typed::quoted;
+use super::typed::write_quoted;
 
 /// Annotations of entries by index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Annotation {
         match self {
             Annotation::Unknown => String::new(),
             Annotation::Number(number) => number.to_string(),
-            Annotation::Text(text) => super::typed::cell(text).into_owned(),
+            Annotation::Text(text) => super::typed::csv_cell(text).into_owned(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Annotation {
         match self {
             Annotation::Unknown => out.push_str("null"),
             Annotation::Number(number) => _ = write!(out, "{number}"),
-            Annotation::Text(text) => quoted(text, &mut out),
+            Annotation::Text(text) => write_quoted(text, &mut out),
         }
         out
     }
