@@ -7,9 +7,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use portcullis_core::device::noop::Noop;
+use portcullis_core::device::noop::NoopDevice;
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, RUNS_NO_FILTER};
-use portcullis_core::interp::Interp;
+use portcullis_core::interp::InterpDevice;
 
 /// A family of devices behind one piece of code.
 #[derive(Debug)]
@@ -92,11 +92,11 @@ fn opencl() -> BackendDevices {
 }
 
 fn interp() -> BackendDevices {
-    Ok(vec![Arc::new(Interp::new())])
+    Ok(vec![Arc::new(InterpDevice::new())])
 }
 
 fn noop() -> BackendDevices {
-    Ok(vec![Arc::new(Noop::new())])
+    Ok(vec![Arc::new(NoopDevice::new())])
 }
 
 #[cfg(not(all(feature = "cpu", feature = "cuda", feature = "wgpu", feature = "opencl")))]

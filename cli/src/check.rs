@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
-use portcullis::lang::expression::disassemble;
-use portcullis::lang::xdp::ObjectReport;
-use portcullis::lang::{Diagnostic, Diagnostics};
+use portcullis::diagnostics::{Diagnostic, Diagnostics};
+use portcullis::frontend::bpf::disassemble;
+use portcullis::frontend::xdp::ObjectReport;
 use portcullis::map::fields::{Columns, Field};
 use portcullis::map::{self, MapKind};
 use portcullis::packet::Action;
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             }
             out::print(spirv(&program)?)
         }
-        Some(Emit::Clif) => out::print(clif(&program)?),
+        Some(Emit::Clif) => out::print(render_clif(&program)?),
         Some(Emit::Lanes) => out::print(lanes(&program)?),
         Some(Emit::Opencl) => out::print(c(&program, Language::OpenCl)?),
         Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
@@ -154,7 +154,7 @@ fn errors_json(diagnostics: &Diagnostics) -> Vec<serde_json::Value> {
         let start = error.labels.first().map(|label| label.range.start);
         let place = start.map(|start| source.location(start));
         json!({
-            "file": start.map(|start| source.part(start).name),
+            "file": start.map(|start| source.file_at(start).name),
             "line": place.map(|p| p.0), "column": place.map(|p| p.1),
             "message": error.message, "notes": error.notes,
         })
@@ -180,12 +180,12 @@ fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
 }
 
 #[cfg(feature = "cpu")]
-fn clif(program: &Program) -> Result<String, Failure> {
-    Ok(portcullis::cpu::clif(program)?)
+fn render_clif(program: &Program) -> Result<String, Failure> {
+    Ok(portcullis::cpu::render_clif(program)?)
 }
 
 #[cfg(not(feature = "cpu"))]
-fn clif(_: &Program) -> Result<String, Failure> {
+fn render_clif(_: &Program) -> Result<String, Failure> {
     Err(Failure::Wrong("this build has no cpu backend, which makes Cranelift code".into()))
 }
 
@@ -311,7 +311,7 @@ fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
             ),
         ]
         .into_iter()
-        .chain(program.object().map(object::rows).unwrap_or_default())
+        .chain(portcullis::frontend::xdp::ObjectInfo::of(&program).map(object::rows).unwrap_or_default())
         .chain(maps)
         .chain(report.map(|report| object::besides(report, program)).unwrap_or_default())
         .map(|(name, value)| vec![format!("  {name}"), value])
@@ -362,7 +362,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
         }
         told
     };
-    let of_object = program.object().map(|origin| {
+    let of_object = portcullis::frontend::xdp::ObjectInfo::of(&program).map(|origin| {
         json!({
             "file": origin.object, "program": origin.program, "helpers": origin.helpers,
             "variables": object::variables(&origin.globals), "traps": object::sites_json(&origin.traps),

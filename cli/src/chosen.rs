@@ -43,7 +43,7 @@ impl Chosen {
     }
 
     /// What takes batches most of whose packets are of one flow, from a GPU that nobody asked for by name.
-    pub fn one_sided(&self) -> Option<Arc<dyn Device>> {
+    pub fn elephant_flow_device(&self) -> Option<Arc<dyn Device>> {
         self.auto.as_ref().and_then(|_| devices::open("cpu").ok())
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    DeviceError, Done, HostMaps, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
+    Completion, DeviceError, HostMaps, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
 use portcullis_core::map::compactor::MapCompactor;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
@@ -29,7 +29,7 @@ pub struct InTurn<E> {
     executor: E,
     maps: HostMaps,
     compactor: Option<MapCompactor>,
-    done: VecDeque<Done>,
+    done: VecDeque<Completion>,
     depth: usize,
 }
 
@@ -47,7 +47,7 @@ impl<E: Execute> InTurn<E> {
         }
     }
 
-    fn run_batch(&mut self, mut batch: Batch) -> Result<Done, SubmitError> {
+    fn run_batch(&mut self, mut batch: Batch) -> Result<Completion, SubmitError> {
         if let Some(compactor) = &mut self.compactor {
             let Ok(()) = compactor.compact_if_needed(batch.len(), &mut self.maps.words);
         }
@@ -66,7 +66,7 @@ impl<E: Execute> InTurn<E> {
         };
         let descriptors = batch.descriptors().iter().zip(&outcomes).map(moved).collect();
         if let Err(error) = batch.resize(descriptors) {
-            let error = DeviceError::Broken { device: self.device.into(), error };
+            let error = DeviceError::InvalidResult { device: self.device.into(), error };
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         for (index, outcome) in outcomes.iter().enumerate() {
@@ -77,7 +77,7 @@ impl<E: Execute> InTurn<E> {
         }
         let values: Vec<u32> = outcomes.iter().map(|outcome| outcome.verdict).collect();
         let verdicts = Verdicts::from_returns(&values, self.program.facts().redirects);
-        Ok(Done { batch, verdicts, times: StageTimes::default() })
+        Ok(Completion { batch, verdicts, times: StageTimes::default() })
     }
 }
 
@@ -95,7 +95,7 @@ impl<E: Execute> Session for InTurn<E> {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(self.done.pop_front())
     }
 

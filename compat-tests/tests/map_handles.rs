@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
-use portcullis_core::device::{Device, DeviceError, Done, Imported, LoadOptions, Session, SubmitError};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::device::{Completion, Device, DeviceError, Imported, LoadOptions, Session, SubmitError};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::{MapFull, MapHandle, OpenError, Prefix, UpdateError, Words};
 use portcullis_core::packet::{Batch, Span, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 fn program(kind: &str) -> Arc<Program> {
     let text = "
@@ -219,7 +220,7 @@ impl Session for Counting {
         self.session.submit(batch)
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         self.session.complete()
     }
 

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use portcullis::device::{CancelToken, Dispatch, Done, StageTimes};
-use portcullis::packet::{Action, Room, Verdicts};
+use portcullis::device::{CancelToken, Completion, Dispatch, StageTimes};
+use portcullis::packet::{Action, ResizeRoom, Verdicts};
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_dpdk_sys as sys;
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, open};
@@ -101,7 +101,7 @@ fn port() -> Dpdk {
         redirect: vec![],
         pass_to: None,
         eal: vec![],
-        room: Room::None,
+        room: ResizeRoom::None,
         metadata: false,
         rewrites: false,
         packets: Options::PACKETS,
@@ -129,7 +129,7 @@ fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     let rate = std::thread::scope(|scope| {
         let (stop, stats) = (&stop, &stats);
         let ran = scope.spawn(move || support::drive(lane, session, &live, stats, stop, || ()));
-        let rate = rate(&mut || stats.snapshot().carried.all());
+        let rate = rate(&mut || stats.snapshot().executed.all());
         stop.cancel();
         ran.join().unwrap();
         rate
@@ -188,7 +188,7 @@ fn dropped(lane: &mut Lane, _: u16) -> u64 {
     let Some(batch) = lane.receiver.take_batch() else { return 0 };
     let count = batch.len();
     let verdicts = Verdicts::from_columns(drop_all(count), Vec::new());
-    let done = Done { batch: black_box(batch), verdicts, times: StageTimes::default() };
+    let done = Completion { batch: black_box(batch), verdicts, times: StageTimes::default() };
     lane.executor.execute(done).expect("the port is there");
     count as u64
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use portcullis::device::{CancelToken, Dispatch, Done};
+use portcullis::device::{CancelToken, Completion, Dispatch};
 use portcullis::io::live::{ExecutedCounts, Executor, Lane, LiveError};
 use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
@@ -252,7 +252,7 @@ impl Counting {
 }
 
 impl Executor for Counting {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         let packets = done.batch.len() as u64;
         self.inner.execute(done)?;
         self.count += packets;

@@ -28,7 +28,7 @@ impl Key {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = options.threads.map_or(0, |threads| threads.get());
         let method = options.dispatch.map_or("any", |method| method.name());
-        let work = options.work.unwrap_or_default().as_nanos();
+        let work = options.synthetic_work.unwrap_or_default().as_nanos();
         // Writing to a string cannot fail.
         let (depth, transfer) = (options.depth, options.transfer);
         let _ = writeln!(text, "processors {processors} threads {threads} depth {depth} {method} {transfer} {work}");
@@ -124,10 +124,11 @@ impl CalibrationStore {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::device::noop::Noop;
+    use portcullis_core::device::noop::NoopDevice;
     use portcullis_core::device::{Device, Dispatch};
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     use super::super::curve::Curve;
     use super::*;
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn keys_tell_apart_what_costs_differently() {
         let text = "override limit: u32 = 3u;\nfn xdp_filter(pkt: u32) -> u32 { return select(1u, 2u, pkt_len(pkt) > limit); }";
-        let noop = Noop::new();
+        let noop = NoopDevice::new();
         let info = noop.info().clone();
         let options = LoadOptions::default();
         let key = |program: &Program, info: &[&DeviceInfo], options: &LoadOptions| Key::new(program, info, options);

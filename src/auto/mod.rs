@@ -219,7 +219,7 @@ impl AutoDevice {
         let kind = self.candidates[device].info().kind;
         LoadOptions {
             dispatch: options.dispatch.or(self.settings.cpu_dispatch.filter(|_| kind == DeviceKind::Cpu)),
-            one_sided: options.one_sided.clone().filter(|_| kind != DeviceKind::Cpu),
+            elephant_flow_device: options.elephant_flow_device.clone().filter(|_| kind != DeviceKind::Cpu),
             ..options.clone()
         }
     }
@@ -290,7 +290,7 @@ impl AutoDevice {
         left_out: &mut Vec<(usize, String)>,
     ) -> Result<Costs, DeviceError> {
         // Reading devices' clocks costs time that other runs do not take.
-        let options = &LoadOptions { clocks: false, ..options.clone() };
+        let options = &LoadOptions { record_stages: false, ..options.clone() };
         let clock = &self.settings.clock;
         let mut traffic: [Traffic; LENGTHS.len()] =
             std::array::from_fn(|class| Traffic::new(program, class, self.settings.max_packets));

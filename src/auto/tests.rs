@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_cache::Cache;
-use portcullis_core::device::{Done, Imported, StageTimes, SubmitError, check_submission};
-use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::device::{Completion, Imported, StageTimes, SubmitError, check_submission};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Action, Batch, Span, Verdicts};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 use super::chooser::Choice;
 use super::*;
@@ -66,7 +67,8 @@ struct Fake {
 
 impl Fake {
     fn new(id: &str, kind: DeviceKind, clock: &Arc<Simulated>, fixed: u64, packet: u64) -> Fake {
-        let info = DeviceInfo { id: id.into(), name: format!("{id} of a test"), kind, ..Interp::new().info().clone() };
+        let info =
+            DeviceInfo { id: id.into(), name: format!("{id} of a test"), kind, ..InterpDevice::new().info().clone() };
         Fake {
             info,
             clock: clock.clone(),
@@ -114,11 +116,11 @@ impl Device for Fake {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.into() });
         }
         self.loads.fetch_add(1, Ordering::Relaxed);
-        let dispatch = Dispatch::of(&self.info, options)?;
-        Ok(dispatch.session(FakeSession {
+        let dispatch = Dispatch::select(&self.info, options)?;
+        Ok(dispatch.wrap(FakeSession {
             id: self.info.id.clone(),
             program: program.clone(),
-            reference: Interp::new().load(program, &LoadOptions::default())?,
+            reference: InterpDevice::new().load(program, &LoadOptions::default())?,
             filters: self.filters,
             clock: self.clock.clone(),
             fixed: self.fixed.clone(),
@@ -161,7 +163,7 @@ impl Session for FakeSession {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some((batch, at)) = self.queue.pop_front() else { return Ok(None) };
         self.clock.wait_until(at);
         self.left = self.left.wrapping_sub(1);
@@ -172,7 +174,7 @@ impl Session for FakeSession {
             Filters::Rightly => self.reference.run(batch).map(Some),
             Filters::Not => {
                 let verdicts = Verdicts::new(vec![Action::Pass as u8; batch.len()], Vec::new());
-                Ok(Some(Done { batch, verdicts, times: StageTimes::default() }))
+                Ok(Some(Completion { batch, verdicts, times: StageTimes::default() }))
             }
         }
     }
@@ -245,13 +247,13 @@ fn auto(fakes: Vec<Fake>, settings: Settings) -> (AutoDevice, Vec<Arc<Fake>>) {
 }
 
 /// What was seen of a batch that came back.
-fn seen(done: &Done) -> (Vec<u32>, Vec<Vec<u8>>) {
+fn seen(done: &Completion) -> (Vec<u32>, Vec<Vec<u8>>) {
     let verdicts = done.verdicts.iter().map(|verdict| verdict.to_return()).collect();
     (verdicts, done.batch.packets().map(<[u8]>::to_vec).collect())
 }
 
 fn reference(program: &Arc<Program>, packets: &[Vec<u8>]) -> (Vec<u32>, Vec<Vec<u8>>) {
-    let mut session = Interp::new().load(program, &LoadOptions::default()).unwrap();
+    let mut session = InterpDevice::new().load(program, &LoadOptions::default()).unwrap();
     seen(&session.run(Batch::from_packets(packets).unwrap()).unwrap())
 }
 

@@ -34,7 +34,7 @@ pub enum StateError {
     Differs(String),
     /// A map has become smaller than what was in it.
     #[error("{0}; declare more, or remove the file to begin anew")]
-    Room(String),
+    ResizeRoom(String),
 }
 
 /// Writes state: maps one by one, in the filter's order.
@@ -131,7 +131,7 @@ pub fn read(maps: &[Declaration], bytes: &[u8]) -> Result<Vec<Entries>, StateErr
 /// That there is no room for an entry.
 pub fn no_room_error(map: &Declaration, entries: &Entries, number: usize) -> StateError {
     let (name, room) = (&map.name, map.entries);
-    StateError::Room(match (map.kind, entries.iter().nth(number)) {
+    StateError::ResizeRoom(match (map.kind, entries.iter().nth(number)) {
         (MapKind::Array | MapKind::Counter, Some((key, _))) => {
             format!("entry {} of the map `{name}` is not zero, and the map ends before (entries={room})", key[0])
         }

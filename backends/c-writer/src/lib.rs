@@ -28,9 +28,9 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use naga::{Constant, Function, GlobalVariable, Handle, Module, Type};
-use portcullis_core::device::offload::Effects;
-use portcullis_core::lang::on_large_stack;
+use portcullis_core::device::offload::KernelEffects;
 use portcullis_core::program::{Lowered, Lowering, Program, lower};
+use portcullis_core::stack::run_on_large_stack;
 
 use dialect::Dialect;
 pub use dialect::Language;
@@ -158,12 +158,12 @@ pub enum WriteError {
 
 impl Kernel {
     /// What it does, for the session that launches it.
-    pub fn effects(&self) -> Effects {
+    pub fn effects(&self) -> KernelEffects {
         let has = |is: fn(&Argument) -> bool| self.arguments.iter().any(is);
-        Effects {
-            sees_packets: has(|argument| matches!(argument, Argument::Arena { .. })),
+        KernelEffects {
+            accesses_packets: has(|argument| matches!(argument, Argument::Arena { .. })),
             writes_packets: has(|argument| matches!(argument, Argument::Arena { writes: true })),
-            moves_ends: has(|argument| matches!(argument, Argument::Descriptors { writes: true })),
+            resizes_packets: has(|argument| matches!(argument, Argument::Descriptors { writes: true })),
             metadata: has(|argument| matches!(argument, Argument::Metadata)),
             redirects: has(|argument| matches!(argument, Argument::Targets)),
             size: self.size,
@@ -209,7 +209,7 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
         Writer::new(program, &lowered, options).write()
     };
     // Statements and expressions are nested as deep as the filter's text is.
-    on_large_stack(program.source(), work).map_err(|error| WriteError::Failed(error.to_string()))?
+    run_on_large_stack(program.source(), work).map_err(|error| WriteError::Failed(error.to_string()))?
 }
 
 /// A file as it is written.

@@ -1,7 +1,7 @@
 //! The prelude's functions, in C: what each does is said in `core/src/lang/prelude.wgsl`.
 
-use portcullis_core::lang::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
-use portcullis_core::packet::{MIN_LENGTH, READABLE_PAST_END};
+use portcullis_core::packet::{MIN_PACKET_LENGTH, READABLE_PAST_END};
+use portcullis_core::program::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
 
 use crate::{PacketAccess, Writer};
 
@@ -59,7 +59,7 @@ impl Writer<'_> {
                         "if (delta >= 0) {",
                         "    uint cut = (uint)delta;",
                         &format!(
-                            "    if (pkt->length < {MIN_LENGTH}u || cut > pkt->length - {MIN_LENGTH}u) return false;"
+                            "    if (pkt->length < {MIN_PACKET_LENGTH}u || cut > pkt->length - {MIN_PACKET_LENGTH}u) return false;"
                         ),
                         "    pkt->bytes += cut;",
                         "    pkt->offset += cut;",
@@ -68,7 +68,7 @@ impl Writer<'_> {
                         "}",
                         "uint add = 0u - (uint)delta;",
                         &format!(
-                            "if (add > pkt->offset - pkt->first || pkt->length + add < {MIN_LENGTH}u) return false;"
+                            "if (add > pkt->offset - pkt->first || pkt->length + add < {MIN_PACKET_LENGTH}u) return false;"
                         ),
                         "pkt->bytes -= add;",
                         "pkt->offset -= add;",
@@ -86,14 +86,16 @@ impl Writer<'_> {
                         "if (delta < 0) {",
                         "    uint cut = 0u - (uint)delta;",
                         &format!(
-                            "    if (pkt->length < {MIN_LENGTH}u || cut > pkt->length - {MIN_LENGTH}u) return false;"
+                            "    if (pkt->length < {MIN_PACKET_LENGTH}u || cut > pkt->length - {MIN_PACKET_LENGTH}u) return false;"
                         ),
                         "    pkt->length -= cut;",
                         "    return true;",
                         "}",
                         "uint add = (uint)delta;",
                         "uint end = pkt->offset + pkt->length;",
-                        &format!("if (add > pkt->last - end || pkt->length + add < {MIN_LENGTH}u) return false;"),
+                        &format!(
+                            "if (add > pkt->last - end || pkt->length + add < {MIN_PACKET_LENGTH}u) return false;"
+                        ),
                         "pc_clear(pkt->bytes + pkt->length, add);",
                         "pkt->length += add;",
                         "return true;",

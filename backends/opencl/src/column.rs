@@ -65,7 +65,7 @@ impl<T: Copy> Answers<T> {
             ffi::clEnqueueReadBuffer(queue, lent, 0, 0, bytes, to, 1, after.as_ptr_ptr(), &mut event)
         };
         if status != 0 {
-            return Err(gpu.gave_up(format!("does not give verdicts: {}", name_of(status))));
+            return Err(gpu.gave_up(format!("reading verdicts failed: {}", name_of(status))));
         }
         // SAFETY: it was made just now, and is nobody else's.
         Ok(unsafe { Event::from_raw_create_ptr(event) })

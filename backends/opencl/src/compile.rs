@@ -8,7 +8,7 @@ use ocl_core::ffi::{self, cl_uint};
 use ocl_core::{Kernel, ProgramBuildInfo, ProgramInfo, Status};
 use portcullis_c_writer::{Argument, Kernel as Source, Language, Options, PacketAccess, WriteError};
 use portcullis_cache::Cache;
-use portcullis_core::device::offload::{self, Effects};
+use portcullis_core::device::offload::{self, KernelEffects};
 use portcullis_core::device::{DeviceError, DeviceKind, LoadOptions};
 use portcullis_core::program::Program;
 
@@ -35,7 +35,7 @@ pub(crate) struct Loaded {
     pub kernel: Kernel,
     pub arguments: Vec<Argument>,
     /// What the session has to bring.
-    pub effects: Effects,
+    pub effects: KernelEffects,
     /// Work items in a group.
     pub group: usize,
 }
@@ -47,8 +47,8 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let id = &portcullis_core::device::Device::info(device).id;
-    let (device, program, clocks) = (device.clone(), program.clone(), options.clocks);
-    offload::compile(id, &options.cancel, move || compile(&device, &program, clocks))
+    let (device, program, clocks) = (device.clone(), program.clone(), options.record_stages);
+    offload::compile_on_thread(id, &options.cancel, move || compile(&device, &program, clocks))
 }
 
 /// A kernel by hand in place of the program's own; see [`crate::measure`].
@@ -151,13 +151,13 @@ pub(crate) fn build(
     let text = CString::new(source.source.as_str());
     let text = text.map_err(|_| gpu.gave_up("the filter's source has a zero byte in it".into()))?;
     let program = ocl_core::create_program_with_source(&gpu.context, &[text])
-        .map_err(|error| gpu.failed("does not take the filter's source", &error))?;
+        .map_err(|error| gpu.failed("creating the filter's program failed", &error))?;
     translate(gpu, &program).map_err(|(code, log)| {
         let log = if log.is_empty() { "its compiler says no more".into() } else { log };
         gpu.gave_up(format!("its compiler refuses the filter ({}):\n{log}", name_of(code)))
     })?;
     let kernel = ocl_core::create_kernel(&program, &source.entry)
-        .map_err(|error| gpu.failed("does not find the kernel that it has compiled", &error))?;
+        .map_err(|error| gpu.failed("creating the kernel failed", &error))?;
     if let Some((cache, binary)) = cache.zip(binary(&program)) {
         cache.put(key.as_bytes(), &binary);
     }

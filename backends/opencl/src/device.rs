@@ -53,7 +53,7 @@ impl Gpu {
         let queue = || {
             let properties = clocks.then_some(CommandQueueProperties::PROFILING_ENABLE);
             ocl_core::create_command_queue(&context, device_id, properties)
-                .map_err(|error| failed("has no queue to give", error))
+                .map_err(|error| failed("creating a queue failed", error))
         };
         let shares_memory = device.shares_memory();
         let kernels = queue()?;
@@ -117,7 +117,7 @@ impl Gpu {
 
     /// Hands the queue's commands to the device.
     pub fn flush(&self, queue: &CommandQueue) -> Result<(), DeviceError> {
-        ocl_core::flush(queue).map_err(|error| self.failed("does not take commands", &error))
+        ocl_core::flush(queue).map_err(|error| self.failed("queuing commands failed", &error))
     }
 
     /// Waits until the device is done with everything, or its driver says that it never will be.
@@ -136,7 +136,7 @@ impl Gpu {
         // SAFETY: the map blocks, so it is complete; the rest is the caller's promise.
         let map =
             unsafe { ocl_core::enqueue_map_buffer::<u8, _, (), ()>(queue, memory, true, flags, 0, bytes, None, None) };
-        map.map_err(|error| self.failed("does not map a buffer", &error))
+        map.map_err(|error| self.failed("mapping a buffer failed", &error))
     }
 }
 

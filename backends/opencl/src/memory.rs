@@ -145,7 +145,7 @@ impl Upload {
                 Some(&mut event),
             )
         };
-        queued.map_err(|error| gpu.failed("does not take a copy", &error))?;
+        queued.map_err(|error| gpu.failed("queuing a copy failed", &error))?;
         Ok(Some(event))
     }
 
@@ -200,7 +200,7 @@ impl Download {
             let map = unsafe {
                 ocl_core::enqueue_map_buffer(&gpu.kernels, from, false, flags, 0, bytes, Some(after), Some(&mut event))
             };
-            self.map = Some(map.map_err(|error| gpu.failed("does not map a buffer", &error))?);
+            self.map = Some(map.map_err(|error| gpu.failed("mapping a buffer failed", &error))?);
             return Ok(event);
         }
         let pinned = reserve(&mut self.pinned, bytes, |pinned| pinned.size, |bytes| Pinned::new(gpu, bytes))?;
@@ -210,7 +210,7 @@ impl Download {
             let (queue, event) = (&gpu.downloads, Some(&mut event));
             ocl_core::enqueue_read_buffer::<u8, _, _, _>(queue, from, false, 0, to, Some(after), event)
         };
-        queued.map_err(|error| gpu.failed("does not give a copy", &error))?;
+        queued.map_err(|error| gpu.failed("queuing a read failed", &error))?;
         Ok(event)
     }
 
@@ -237,7 +237,7 @@ fn unmap(
     event: Option<&mut Event>,
 ) -> Result<(), DeviceError> {
     let queued = ocl_core::enqueue_unmap_mem_object::<u8, _, _, ()>(queue, memory, map, None, event);
-    queued.map_err(|error| gpu.failed("does not unmap a buffer", &error))
+    queued.map_err(|error| gpu.failed("unmapping a buffer failed", &error))
 }
 
 /// A buffer over a span's own memory.
@@ -290,7 +290,7 @@ impl Import {
         // OpenCL specification, 5.2.4), and the bytes are those of a batch that the session holds.
         let map =
             unsafe { ocl_core::enqueue_map_buffer::<u8, _, (), ()>(queue, memory, false, flags, at, size, None, None) };
-        let map = map.map_err(|error| gpu.failed("does not map host memory", &error))?;
+        let map = map.map_err(|error| gpu.failed("mapping host memory failed", &error))?;
         unmap(gpu, queue, memory, &map, event)
     }
 }

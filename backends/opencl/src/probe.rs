@@ -7,8 +7,8 @@ use num_traits::FromPrimitive;
 use ocl_core::ffi::{self, cl_device_id, cl_platform_id, cl_uint};
 use ocl_core::{DeviceId, DeviceInfo as Asked, DeviceType, PlatformId, PlatformInfo, Status};
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, READS_IN_PLACE, RUNS_NO_FILTER, Session,
-    begin,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, FlowSession, LoadOptions, READS_IN_PLACE, RUNS_NO_FILTER,
+    Session, load_initial_maps,
 };
 use portcullis_core::program::Program;
 
@@ -268,12 +268,12 @@ impl Device for OpenClDevice {
         if let Some(reason) = &self.unfit {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.clone() });
         }
-        let dispatch = Dispatch::of(&self.info, options)?;
-        options.refuse_work(&self.info.id)?;
+        let dispatch = Dispatch::select(&self.info, options)?;
+        options.refuse_synthetic_work(&self.info.id)?;
         let session = session::open(self, program, options)?;
         if program.has_flows() {
-            return begin(program, dispatch.session(Flows::new(self, session, program, options)?));
+            return load_initial_maps(program, dispatch.wrap(FlowSession::new(self, session, program, options)?));
         }
-        begin(program, dispatch.session(session))
+        load_initial_maps(program, dispatch.wrap(session))
     }
 }

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use ocl_core::{ArgVal, Event, Mem, MemFlags};
 use portcullis_c_writer::Argument;
 use portcullis_cache::costs;
-use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, GRACE, Launcher, Offload, Traffic};
-use portcullis_core::device::pace::Pace;
-use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::{Reach, Site, TransferCosts};
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::launch_budget::LaunchBudget;
+use portcullis_core::device::offload::{
+    self, DRAIN_TIMEOUT, DeviceTimes, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns,
+};
+use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions};
 use portcullis_core::map::{self, Declaration};
-use portcullis_core::packet::gather::Store;
+use portcullis_core::packet::gather::StorePolicy;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
 
@@ -32,7 +34,7 @@ mod tests;
 const PACED_GROUP: usize = 8;
 
 /// A program loaded on an OpenCL device.
-pub(crate) type OpenClSession = Offload<OpenCl>;
+pub(crate) type OpenClSession = OffloadSession<OpenCl>;
 
 /// Loads a program.
 pub(crate) fn open(
@@ -62,12 +64,12 @@ fn of(
     options: &LoadOptions,
 ) -> Result<OpenClSession, DeviceError> {
     let (kind, effects) = (gpu.kind, loaded.effects);
-    let is_paced = kind == DeviceKind::Cpu && !Pace::new(kind, program, effects.size, 0).is_free();
+    let is_paced = kind == DeviceKind::Cpu && !LaunchBudget::new(kind, program, effects.size, 0).is_unlimited();
     let chosen = if is_paced { loaded.group.min(PACED_GROUP) } else { loaded.group };
     loaded.group = gpu.group.unwrap_or(chosen);
     let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<_, _>>()?;
     let launcher = OpenCl { loaded, imports: Imports::default(), maps, signals: None, watched: 8, gpu };
-    Offload::new(launcher, kind, effects, program, options)
+    OffloadSession::new(launcher, kind, effects, program, options)
 }
 
 /// A map's memory, with nothing in it.
@@ -135,16 +137,22 @@ struct Timed {
     downloads: Vec<Event>,
 }
 
-type Part<'a> = offload::Part<'a, Arc<Import>>;
+type ChunkView<'a> = offload::ChunkView<'a, Arc<Import>>;
 
 impl OpenCl {
     /// Whether kernels get the batch's own descriptors.
-    fn lends_descriptors(&self, part: &Part<'_>, effects: Effects) -> bool {
-        !part.is_copied() && !effects.moves_ends && !part.is_ordered()
+    fn lends_descriptors(&self, part: &ChunkView<'_>, effects: KernelEffects) -> bool {
+        !part.is_copied() && !effects.resizes_packets && !part.is_ordered()
     }
 
     /// Tells the kernel where everything is.
-    fn set_arguments(&self, part: &Part<'_>, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
+    fn set_arguments(
+        &self,
+        part: &ChunkView<'_>,
+        buffers: &Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError> {
         let import = part.import().map(|import| import.memory());
         let (base, count) = (part.base(first) as u32, count as u32);
         for (index, argument) in self.loaded.arguments.iter().enumerate() {
@@ -159,7 +167,7 @@ impl OpenCl {
                 Argument::Count => ArgVal::scalar(&count),
             };
             ocl_core::set_kernel_arg(&self.loaded.kernel, index as u32, value)
-                .map_err(|error| self.gpu.failed(format_args!("does not take argument {index}"), &error))?;
+                .map_err(|error| self.gpu.failed(format_args!("setting argument {index} failed"), &error))?;
         }
         Ok(())
     }
@@ -172,22 +180,22 @@ impl OpenCl {
         let kernel = &self.loaded.kernel;
         // SAFETY: the kernel stays within its buffers, whatever the filter: it ends before lane
         // `count`, and the lanes' packets have room among the descriptors, metadata and verdicts; the arena it reaches at
-        // bytes of packets and their rooms, which lie in the buffer, and in the `PAST_END` bytes
-        // behind (`Carver::carve`, `plan::cut`). Indices into the filter's own arrays are clamped. The
+        // bytes of packets and their rooms, which lie in the buffer, and in the `OVERREAD_BYTES` bytes
+        // behind (`BatchCutter::cut_batch`, `chunk::split_batch`). Indices into the filter's own arrays are clamped. The
         // batch, whose words these are, is the session's until the kernel has ended (`Launcher`).
         let queued = unsafe {
             let (queue, group) = (&self.gpu.kernels, Some([group, 1, 1]));
             ocl_core::enqueue_kernel(queue, kernel, 1, None, &size, group, after, Some(&mut event))
         };
-        queued.map_err(|error| self.gpu.failed("does not launch the filter", &error))?;
+        queued.map_err(|error| self.gpu.failed("launching the filter failed", &error))?;
         Ok(event)
     }
 
     /// Queues bringing a part's results back, after the event. The event of the last of it.
     fn bring_back(
         &self,
-        part: &Part<'_>,
-        effects: Effects,
+        part: &ChunkView<'_>,
+        effects: KernelEffects,
         buffers: &mut Buffers,
         after: Event,
     ) -> Result<Event, DeviceError> {
@@ -199,7 +207,7 @@ impl OpenCl {
                 timed.push(event.clone());
             }
         };
-        if effects.moves_ends {
+        if effects.resizes_packets {
             event = buffers.ends.enqueue(gpu, buffers.descriptors.memory(), packets as u64 * 8, &event)?;
             note(&event);
         }
@@ -238,23 +246,25 @@ impl Launcher for OpenCl {
         &self.gpu.id
     }
 
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         let import = self.imports.get(&self.gpu, span, self.loaded.effects.writes_packets);
         Ok(if import.is_some() { Imported::InPlace } else { Imported::Copied })
     }
 
-    fn site(&mut self, batch: &Batch, _: bool) -> Site<Arc<Import>> {
+    fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<Arc<Import>> {
         match self.imports.get(&self.gpu, batch.span(), self.loaded.effects.writes_packets) {
-            Some(import) => Site { reach: Reach::Shared, import: Some(import), ..Site::not_reached() },
-            None => Site::not_reached(),
+            Some(import) => {
+                BatchMemory { reach: MemoryReach::Shared, import: Some(import), ..BatchMemory::unreachable() }
+            }
+            None => BatchMemory::unreachable(),
         }
     }
 
-    fn never_in_place(&self) -> Option<String> {
+    fn no_in_place_reason(&self) -> Option<String> {
         (!self.gpu.shares_memory).then(|| "its memory is not the host's, and OpenCL has no way to reach that".into())
     }
 
-    fn costs(&self) -> TransferCosts {
+    fn transfer_costs(&self) -> TransferCosts {
         if self.gpu.shares_memory {
             return costs::host_costs().without_bus();
         }
@@ -268,19 +278,19 @@ impl Launcher for OpenCl {
         })
     }
 
-    fn traffic(&self, part: &Part<'_>, effects: Effects) -> Traffic {
-        let all = Traffic::of(part, effects);
+    fn traffic(&self, part: &ChunkView<'_>, effects: KernelEffects) -> TransferBytes {
+        let all = TransferBytes::of(part, effects);
         if !self.gpu.shares_memory {
             return all;
         }
         // What the batch has is read there, and columns are written where the caller gets them.
         let metadata = if part.metadata().is_some() { part.packets() * size_of::<Metadata>() } else { 0 };
         let descriptors = if self.lends_descriptors(part, effects) { 8 * part.descriptor_count() } else { 0 };
-        let lent = descriptors * usize::from(effects.sees_packets) + metadata * usize::from(effects.metadata);
-        Traffic { to_device: all.to_device.saturating_sub(lent as u64), to_host: 0 }
+        let lent = descriptors * usize::from(effects.accesses_packets) + metadata * usize::from(effects.metadata);
+        TransferBytes { to_device: all.to_device.saturating_sub(lent as u64), to_host: 0 }
     }
 
-    fn bounds(&self, layout: Layout) -> Bounds {
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
         // A packet's descriptor and that of its run are no more than its metadata.
         const { assert!(2 * size_of::<Descriptor>() <= size_of::<Metadata>()) };
         // Far below what a grid can have, and enough to keep any device busy.
@@ -288,16 +298,21 @@ impl Launcher for OpenCl {
         match layout {
             // The kernel gets the span from its start, so one part has them all, and the batch's
             // descriptors are those of the kernel.
-            Layout::InPlace => Bounds { binding: u64::MAX, alignment: 1 << 32, packets },
-            _ => Bounds { binding: self.gpu.largest.min(u32::MAX.into()) & !3, alignment: 4, packets },
+            PacketLayout::InPlace => ChunkLimits { binding: u64::MAX, alignment: 1 << 32, packets },
+            _ => ChunkLimits { binding: self.gpu.largest.min(u32::MAX.into()) & !3, alignment: 4, packets },
         }
     }
 
-    fn buffers(&self) -> Buffers {
+    fn new_buffers(&self) -> Buffers {
         Buffers::default()
     }
 
-    fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        part: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         let (gpu, packets) = (&*self.gpu, part.packets() as u64);
         buffers.timed = Timed::default();
         let mut uploads = Vec::new();
@@ -322,7 +337,7 @@ impl Launcher for OpenCl {
         }
         if part.is_copied() {
             // Elsewhere the device copies them out of the host's memory.
-            let store = if gpu.shares_memory { Store::Cached } else { Store::Streamed };
+            let store = if gpu.shares_memory { StorePolicy::Cached } else { StorePolicy::Streamed };
             let written = buffers.packets.write(gpu, part.copy_size(), |to| part.copy_into(to, store))?;
             uploads.extend(written.clone());
             ready = written.or(ready);
@@ -338,11 +353,16 @@ impl Launcher for OpenCl {
         gpu.flush(&gpu.uploads)
     }
 
-    fn keeps(&self) -> bool {
+    fn can_reuse_uploads(&self) -> bool {
         true
     }
 
-    fn again(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn reuse_upload(
+        &mut self,
+        part: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         // What was brought is there since the launch before.
         buffers.ready = None;
         buffers.timed = Timed::default();
@@ -357,8 +377,8 @@ impl Launcher for OpenCl {
 
     fn launch(
         &mut self,
-        part: &Part<'_>,
-        effects: Effects,
+        part: &ChunkView<'_>,
+        effects: KernelEffects,
         buffers: &mut Buffers,
         first: usize,
         count: usize,
@@ -396,24 +416,29 @@ impl Launcher for OpenCl {
         ended
     }
 
-    fn keep_time(&mut self) -> bool {
+    fn enable_device_clock(&mut self) -> bool {
         self.gpu.clocks
     }
 
-    fn times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
         let Timed { uploads, kernels, downloads } = std::mem::take(&mut buffers.timed);
         let sum = |events: &[Event]| events.iter().map(|event| self.gpu.time_of(event)).sum::<Option<Duration>>();
         Some(DeviceTimes { upload: sum(&uploads)?, kernel: sum(&kernels)?, download: sum(&downloads)? })
     }
 
-    fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(
+        &mut self,
+        packets: usize,
+        buffers: &mut Buffers,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
         let copy = |bytes: &[u8]| columns.append(bytes.iter().copied());
         // SAFETY: all launches of the part have ended, and the last brought a byte for each packet.
         if let Some(actions) = unsafe { buffers.actions.take(&self.gpu, packets, copy)? } {
             columns.adopt(actions);
         }
         if self.loaded.effects.redirects {
-            let copy = |bytes: &[u8]| columns.append_targets(offload::words(bytes));
+            let copy = |bytes: &[u8]| columns.append_targets(offload::le_words(bytes));
             // SAFETY: as for the actions, a word for each packet.
             if let Some(targets) = unsafe { buffers.targets.take(&self.gpu, packets, copy)? } {
                 columns.adopt_targets(targets);
@@ -422,11 +447,16 @@ impl Launcher for OpenCl {
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         buffers.ends.read(&self.gpu, buffers.descriptors.memory(), read)
     }
 
-    fn changed(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_packets(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         buffers.changed.read(&self.gpu, buffers.packets.memory(), read)
     }
 
@@ -437,7 +467,7 @@ impl Launcher for OpenCl {
             let (queue, memory) = (&self.gpu.kernels, &self.maps[map]);
             ocl_core::enqueue_read_buffer(queue, memory, true, at, &mut copy, None::<&Event>, None::<&mut Event>)
         };
-        read.map_err(|error| self.gpu.failed("does not give a map's words", &error))?;
+        read.map_err(|error| self.gpu.failed("reading a map failed", &error))?;
         Ok(copy)
     }
 
@@ -447,7 +477,7 @@ impl Launcher for OpenCl {
             let (queue, memory) = (&self.gpu.kernels, &self.maps[map]);
             ocl_core::enqueue_write_buffer(queue, memory, true, at, words, None::<&Event>, None::<&mut Event>)
         };
-        written.map_err(|error| self.gpu.failed("does not take a map's words", &error))
+        written.map_err(|error| self.gpu.failed("writing a map failed", &error))
     }
 
     fn release(&mut self, buffers: &mut Buffers) {
@@ -459,19 +489,19 @@ impl Launcher for OpenCl {
         buffers.timed = Timed::default();
     }
 
-    fn settle(&mut self) {
+    fn wait_idle(&mut self) {
         self.gpu.settle();
     }
 
-    fn settles(&mut self, tickets: &[&Ticket], torn: bool) -> bool {
-        let deadline = Instant::now() + GRACE;
+    fn try_drain(&mut self, tickets: &[&Ticket], torn: bool) -> bool {
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
         let left = || deadline.saturating_duration_since(Instant::now());
         tickets.iter().all(|ticket| ticket.ends_within(left())) && !torn
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         let gpu = self.gpu.clone();
-        offload::keep_until((kept, self.gpu.clone()), move || gpu.settle());
+        offload::drop_after((kept, self.gpu.clone()), move || gpu.settle());
     }
 }
 

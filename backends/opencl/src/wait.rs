@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ocl_core::ffi::{cl_event, cl_int};
 use ocl_core::{CommandExecutionStatus, Event};
-use portcullis_core::device::offload::{SILENCE, SLICE};
+use portcullis_core::device::offload::{CANCEL_POLL_INTERVAL, LAUNCH_TIMEOUT};
 use portcullis_core::device::{CancelToken, DeviceError};
 
 use crate::device::{Gpu, name_of};
@@ -40,7 +40,7 @@ impl Ticket {
         set.map_err(|error| {
             // SAFETY: the driver has refused the callback, so the reference is still ours.
             drop(unsafe { Arc::from_raw(lent) });
-            gpu.failed("does not tell when it is done", &error)
+            gpu.failed("setting an event callback failed", &error)
         })?;
         Ok(Ticket { _event: event, ended })
     }
@@ -64,15 +64,15 @@ impl Ticket {
     pub fn wait(&self, gpu: &Gpu, cancel: &CancelToken) -> Result<(), DeviceError> {
         let began = Instant::now();
         loop {
-            match self.status_within(SLICE) {
+            match self.status_within(CANCEL_POLL_INTERVAL) {
                 Some(0) => return Ok(()),
                 Some(code) => return Err(gpu.gave_up(format!("a command failed: {}", name_of(code)))),
                 None if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
-                None if began.elapsed() >= SILENCE => {
+                None if began.elapsed() >= LAUNCH_TIMEOUT => {
                     return Err(gpu.gave_up(format!(
                         "no answer for {} s; its driver may still be compiling the filter, which some do at the first \
                          launch: make the filter shorter, or take --device cpu",
-                        SILENCE.as_secs()
+                        LAUNCH_TIMEOUT.as_secs()
                     )));
                 }
                 None => {}

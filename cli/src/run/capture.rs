@@ -17,9 +17,9 @@ use super::interrupt::Interrupt;
 use super::maps::{Maps, Told};
 use super::progress::Progress;
 use super::{Args, BatchSize, places, report};
-use crate::cli::chosen::Chosen;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::{explain, out};
+use crate::chosen::Chosen;
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::{explain, out};
 
 /// Runs over a capture.
 pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
@@ -32,11 +32,11 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     args.maps.check(&program, device.info())?;
     let options = LoadOptions {
         // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
-        one_sided: chosen.one_sided(),
+        elephant_flow_device: chosen.elephant_flow_device(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
         transfer: args.transfer,
-        clocks: args.explain,
+        record_stages: args.explain,
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };

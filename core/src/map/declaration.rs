@@ -12,7 +12,8 @@ use super::fields::{self, Field};
 use super::layout::{Layout, MAX_WORDS};
 use super::lpm::TrieLayout;
 use super::typed::TypeInfo;
-use crate::lang::{Diagnostic, FILTER_FUNCTION, prelude};
+use crate::diagnostics::Diagnostic;
+use crate::program::{FILTER_FUNCTION, prelude};
 use crate::spelling::nearest;
 
 /// Maximum number of maps in a filter: as many as Linux' verifier accepts in a program
@@ -109,7 +110,7 @@ pub struct Declaration {
     pub typed: Option<Arc<TypeInfo>>,
     /// Annotations of the entries of a map by index.
     pub annotations: Option<Arc<Annotations>>,
-    /// Whether the map is a ring of event records ([`crate::lang::xdp::events`]). Only readers of
+    /// Whether the map is a ring of event records ([`portcullis_xdp::events`]). Only readers of
     /// events can interpret its entries.
     pub is_ring: bool,
 }
@@ -188,14 +189,14 @@ pub fn declarations(text: &str, comments: CommentSyntax) -> Result<Vec<Declarati
 }
 
 /// A declaration of a map of this kind, for tools that list what a map adds to the prelude.
-pub(crate) fn example_declaration(kind: MapKind, number: u32) -> String {
+pub fn example_declaration(kind: MapKind, number: u32) -> String {
     let size = |name: &str, range: Option<RangeInclusive<u32>>| range.map(|_| format!(" {name}=4")).unwrap_or_default();
     let (key, value) = (size("key", kind.keys()), size("value", kind.values()));
     format!("//! map example{number}: {kind}{key}{value} entries=1\n")
 }
 
 /// The line comments that begin with `//! map` and are alone on their line, without trailing space.
-pub(crate) fn map_directives(text: &str, comments: CommentSyntax) -> Vec<Range<usize>> {
+pub fn map_directives(text: &str, comments: CommentSyntax) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let (mut at, mut at_line_start) = (0, true);
     while let Some(first) = text[at..].chars().next() {
@@ -387,7 +388,7 @@ fn check_name(text: &str, source_range: Range<usize>) -> Result<(), Diagnostic> 
 }
 
 /// A name of the prelude that begins like the names of this map's functions would.
-pub(crate) fn reserved_name_conflict(name: &str) -> Option<&'static str> {
+pub fn reserved_name_conflict(name: &str) -> Option<&'static str> {
     let begins = |known: &str| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
     let all = prelude::FUNCTIONS.iter().map(|(known, _)| *known).chain([FILTER_FUNCTION, "map", "pc", "XDP"]);
     all.into_iter().find(|known| begins(known))

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::lang::Diagnostic;
+use crate::diagnostics::Diagnostic;
 use crate::spelling::nearest;
 
 use super::declaration::{Declaration, MAX_NAME_BYTES, MapKind};

@@ -132,7 +132,7 @@ impl AtomicOp {
     }
 
     /// Names of the function's parameters after the entry and the word.
-    pub(crate) fn parameters(self) -> &'static [&'static str] {
+    pub fn parameters(self) -> &'static [&'static str] {
         match self {
             AtomicOp::ReplaceBits => &["mask", "bits"],
             AtomicOp::AddBits => &["shift", "mask", "amount"],
@@ -174,7 +174,7 @@ pub fn atomic_functions(name: &str) -> impl Iterator<Item = (String, String)> + 
 }
 
 /// Prefix of these functions' names.
-pub(crate) const ATOMIC_FUNCTION_PREFIX: &str = "pc_do_";
+pub const ATOMIC_FUNCTION_PREFIX: &str = "pc_do_";
 
 /// Name of the function for an operation on a map's values.
 pub fn atomic_function_name(name: &str, op: AtomicOp) -> String {

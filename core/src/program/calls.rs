@@ -54,10 +54,11 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use crate::lang::{Source, wgsl};
+    use crate::diagnostics::Source;
     use crate::map::MapFunction;
     use crate::program::ProgramOptions;
     use crate::program::prelude::Intrinsic;
+    use crate::testing as wgsl;
 
     #[test]
     fn maps_are_read_only_unless_the_filter_writes_to_them() {

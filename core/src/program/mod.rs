@@ -8,6 +8,7 @@ pub mod passes;
 pub mod prelude;
 mod verifier;
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -24,7 +25,6 @@ pub use verifier::{
 pub use verifier::{child_blocks, for_each_operand};
 
 use crate::diagnostics::{Diagnostics, Source};
-use crate::lang::xdp;
 use crate::map;
 use prelude::Intrinsic;
 
@@ -39,7 +39,7 @@ pub const FLOW_FUNCTION: &str = "xdp_flow";
 pub const DEFAULT_FUEL: u32 = 32_768;
 
 /// Capabilities that a filter's module may use beyond core WGSL.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
+pub const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
 
 /// Options for verifying a filter.
 #[derive(Debug, Clone)]
@@ -126,7 +126,7 @@ impl NamedFunctions {
 }
 
 /// A verified and analysed filter, which any number of devices can load.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Program {
     source: Source,
     module: Module,
@@ -140,8 +140,14 @@ pub struct Program {
     fuel: u32,
     maps: Vec<map::Declaration>,
     initial: Vec<InitialMapWords>,
-    object: Option<Arc<xdp::ObjectInfo>>,
+    origin: Option<Arc<dyn Any + Send + Sync>>,
     flow: Option<flow::Flow>,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("source", &self.source).field("facts", &self.facts).finish_non_exhaustive()
+    }
 }
 
 /// Initial words of a map's memory that are not zero.
@@ -158,8 +164,8 @@ pub struct InitialMapWords {
 impl Program {
     /// Verifies a module that contains a filter and the prelude, resolves its parameters, and
     /// analyses it. Every front end goes through here. Needs a large stack (see
-    /// [`crate::lang::on_large_stack`]).
-    pub(crate) fn new(
+    /// [`crate::stack::run_on_large_stack`]).
+    pub fn new(
         source: &Source,
         module: Module,
         maps: Vec<map::Declaration>,
@@ -221,7 +227,7 @@ impl Program {
             fuel: options.fuel,
             maps,
             initial: Vec::new(),
-            object: None,
+            origin: None,
             flow,
         };
         for number in 0..program.maps.len() {
@@ -267,14 +273,15 @@ impl Program {
         &self.internals
     }
 
-    /// Replaces the list of parameters, for a front end that has resolved them itself.
-    pub(crate) fn with_parameters(self, parameters: Vec<Parameter>) -> Program {
+    /// Replaces the parameters, for languages that substitute them before the module is built.
+    pub fn with_parameters(self, parameters: Vec<Parameter>) -> Program {
         Program { parameters, ..self }
     }
 
-    /// Attaches the object that the filter came from, and its maps' initial words.
-    pub(crate) fn with_object(self, origin: xdp::ObjectInfo, initial: Vec<InitialMapWords>) -> Program {
-        Program { object: Some(Arc::new(origin)), initial, ..self }
+    /// Attaches what the front end knows of the program's origin, which [`Program::origin`] returns
+    /// by its type, and the maps' initial contents.
+    pub fn with_origin<T: Any + Send + Sync>(self, origin: T, initial: Vec<InitialMapWords>) -> Program {
+        Program { origin: Some(Arc::new(origin)), initial, ..self }
     }
 
     /// Adds initial words of maps, which override those added before.
@@ -283,14 +290,14 @@ impl Program {
         self
     }
 
-    /// Initial words of the maps, which [`crate::device::begin`] writes to a new session.
+    /// Initial words of the maps, which [`crate::device::load_initial_maps`] writes to a new session.
     pub fn initial_map_words(&self) -> &[InitialMapWords] {
         &self.initial
     }
 
-    /// The object that the filter came from, if it did.
-    pub fn object(&self) -> Option<&xdp::ObjectInfo> {
-        self.object.as_deref()
+    /// Returns what the front end attached with [`Program::with_origin`], if it has this type.
+    pub fn origin<T: Any>(&self) -> Option<&T> {
+        self.origin.as_deref()?.downcast_ref()
     }
 
     /// The filter's parameters (`override`s or macros) and their values, in the order of the

@@ -14,7 +14,7 @@ use naga::{
 };
 
 use super::CAPABILITIES;
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use crate::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// A parameter's value, in the parameter's type.
 #[derive(Debug, Clone, PartialEq)]

@@ -130,7 +130,7 @@ pub const FUNCTIONS: &[(&str, Intrinsic)] = &[
 /// The prelude, the functions of a filter's maps and `more` source as a naga module, for front ends
 /// that build a module without WGSL source. All spans are undefined: they would be taken for
 /// positions in the filter's source.
-pub(crate) fn module(maps: &[Declaration], more: &str) -> Module {
+pub fn module(maps: &[Declaration], more: &str) -> Module {
     let text = format!("{TEXT}{}{more}", map::wgsl_text(maps));
     let options = naga::front::wgsl::Options { parse_doc_comments: false, capabilities: CAPABILITIES };
     let mut module =

@@ -20,11 +20,12 @@ mod lower;
 mod merge_branches;
 mod parser;
 
-use super::{Diagnostic, Diagnostics, MAX_SOURCE, Source, on_large_stack};
-use crate::diagnostics::too_long;
-use crate::program::{Program, ProgramOptions};
 use cfg::Cfg;
 use parser::ParsedListing;
+use portcullis_core::diagnostics::too_long;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::run_on_large_stack;
 
 pub use instruction::{Instruction, SCRATCH_WORDS, disassemble};
 
@@ -51,13 +52,13 @@ fn parse_listing(source: &Source) -> Result<ParsedListing, Diagnostics> {
 }
 
 /// Parses and compiles a program listing, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the listing, with their places.
 pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let listing = parse_listing(source)?;
-    on_large_stack(source, || compile_here(source, &listing, options))?
+    run_on_large_stack(source, || compile_here(source, &listing, options))?
 }
 
 /// Compiles a program that was not parsed from `source`, for example libpcap's output for the
@@ -71,7 +72,7 @@ pub fn compile_program(
     options: &ProgramOptions,
 ) -> Result<Program, Diagnostics> {
     let listing = ParsedListing { program: program.to_vec(), spans: Vec::new() };
-    on_large_stack(source, || compile_here(source, &listing, options))?
+    run_on_large_stack(source, || compile_here(source, &listing, options))?
 }
 
 /// Compiles on the current thread's stack.

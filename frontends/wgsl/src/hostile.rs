@@ -1,7 +1,7 @@
 //! Texts made to exhaust the compiler's stack, memory or time.
 
 use super::*;
-use crate::lang::LARGE_STACK;
+use portcullis_core::stack::COMPILE_STACK_BYTES;
 
 /// `unit` repeated up to the maximum size of a text.
 fn fill(before: &str, unit: &str, after: &str) -> String {
@@ -77,7 +77,7 @@ fn deep_texts_fit_the_stack() {
     ];
     for text in texts {
         let source = Source::new("f", text.as_str());
-        let thread = std::thread::Builder::new().stack_size(LARGE_STACK / 4);
+        let thread = std::thread::Builder::new().stack_size(COMPILE_STACK_BYTES / 4);
         let compiled = thread.spawn(move || compile_here(&source, &ProgramOptions::default()).map(drop)).unwrap();
         if let Err(errors) = compiled.join().unwrap() {
             let message = &errors.errors[0].message;

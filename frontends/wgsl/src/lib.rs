@@ -7,16 +7,18 @@ mod scan;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
-use super::{Diagnostic, Diagnostics, FILTER_FUNCTION, MAX_SOURCE, Source, on_large_stack, prelude};
-use crate::diagnostics::too_long;
-use crate::map::{self, declaration::CommentSyntax};
-use crate::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::diagnostics::too_long;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::map::{self, declaration::CommentSyntax};
+use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::program::{FILTER_FUNCTION, prelude};
+use portcullis_core::stack::run_on_large_stack;
 
 pub use expanded_size::{MAX_CONSTANT_EXPRESSIONS, MAX_TYPE_SCALARS};
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
 
 /// Parses, validates and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the text that were found, with their places.
@@ -24,7 +26,7 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
     if source.text.len() > MAX_SOURCE {
         return Err(Diagnostics::one(source, too_long()));
     }
-    on_large_stack(source, || compile_here(source, options))?
+    run_on_large_stack(source, || compile_here(source, options))?
 }
 
 /// [`compile`] on the current thread's stack.
@@ -82,3 +84,5 @@ fn explain(source: &Source, error: &ParseError) -> Diagnostic {
 mod hostile;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod verifier_tests;

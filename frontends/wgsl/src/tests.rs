@@ -1,5 +1,5 @@
 use super::*;
-use crate::program::ParameterValue;
+use portcullis_core::program::ParameterValue;
 
 const FILTER_TEXT: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
 

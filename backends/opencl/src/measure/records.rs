@@ -6,7 +6,7 @@
 use ocl_core::{ArgVal, CommandQueue, Kernel, MapFlags, Mem, MemFlags, MemMap};
 use portcullis_c_writer::Kernel as Source;
 use portcullis_core::device::DeviceError;
-use portcullis_core::device::records::{self, HostMemory, Records};
+use portcullis_core::device::record_kernel::{self, HostMemory, RecordKernel};
 use portcullis_core::packet::Arena;
 
 use crate::compile::build;
@@ -73,7 +73,7 @@ impl OpenClRecords {
         let queues = (0..QUEUES)
             .map(|_| ocl_core::create_command_queue(&gpu.context, gpu.device, None))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| gpu.failed("has no queue to give", &error))?;
+            .map_err(|error| gpu.failed("creating a queue failed", &error))?;
         let copied = host != HostMemory::Imported;
         let slot = (chunk.min(count) * record).max(1) as u64;
         let slots = (0..if copied { QUEUES.min(count.div_ceil(chunk.max(1)).max(1)) } else { 0 })
@@ -112,11 +112,11 @@ impl OpenClRecords {
         };
         // SAFETY: as many bytes on either side, which stay until `run` has waited for all queues.
         unsafe { ocl_core::enqueue_write_buffer::<u8, _, (), ()>(queue, slot, false, 0, host, None, None) }
-            .map_err(|error| self.gpu.failed("does not take a copy", &error))?;
+            .map_err(|error| self.gpu.failed("queuing a copy failed", &error))?;
         launch(&self.gpu, &self.kernel, queue, slot, count, self.per_item)?;
         // SAFETY: as above.
         unsafe { ocl_core::enqueue_read_buffer::<u8, _, (), ()>(queue, slot, blocking, 0, host, None, None) }
-            .map_err(|error| self.gpu.failed("does not give a copy", &error))
+            .map_err(|error| self.gpu.failed("queuing a read failed", &error))
     }
 }
 
@@ -129,7 +129,7 @@ fn launch(
     count: usize,
     per_item: usize,
 ) -> Result<(), DeviceError> {
-    let failed = |error: ocl_core::Error| gpu.failed("does not run a kernel over records", &error);
+    let failed = |error: ocl_core::Error| gpu.failed("queuing a kernel over records failed", &error);
     ocl_core::set_kernel_arg(kernel, 0, ArgVal::mem(records)).map_err(failed)?;
     ocl_core::set_kernel_arg(kernel, 1, ArgVal::scalar(&(count as u32))).map_err(failed)?;
     let items = [count.div_ceil(per_item).next_multiple_of(GROUP), 1, 1];
@@ -141,7 +141,7 @@ fn launch(
 
 /// Maps bytes of host memory and unmaps them again: who looks at it next, host or device, finds what the other has written.
 fn touch(gpu: &Gpu, queue: &CommandQueue, memory: &Mem, flags: MapFlags, bytes: usize) -> Result<(), DeviceError> {
-    let failed = |error: ocl_core::Error| gpu.failed("does not map host memory", &error);
+    let failed = |error: ocl_core::Error| gpu.failed("mapping host memory failed", &error);
     // SAFETY: nobody looks through the map: it is the memory that the buffer was made over (the OpenCL specification,
     // 5.2.4).
     let map =
@@ -150,7 +150,7 @@ fn touch(gpu: &Gpu, queue: &CommandQueue, memory: &Mem, flags: MapFlags, bytes: 
     ocl_core::enqueue_unmap_mem_object::<u8, _, (), ()>(queue, memory, &map, None, None).map_err(failed)
 }
 
-impl Records for OpenClRecords {
+impl RecordKernel for OpenClRecords {
     fn host(&mut self) -> &mut [u8] {
         match &mut self.host {
             Host::Pageable(memory) => memory,
@@ -161,7 +161,7 @@ impl Records for OpenClRecords {
     }
 
     fn run(&mut self, count: usize, chunk: usize) -> Result<(), DeviceError> {
-        records::check(&self.gpu.id, self.room, (count, chunk))?;
+        record_kernel::check_capacity(&self.gpu.id, self.room, (count, chunk))?;
         if count == 0 {
             return Ok(());
         }

@@ -4,9 +4,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use portcullis_core::device::Session;
 use portcullis_core::device::{CancelToken, Device};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Carver, Descriptor, Room};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 use super::*;
 use crate::{OpenClDevice, probe};
@@ -64,11 +65,11 @@ fn leave_busy(device: &OpenClDevice, program: &Arc<Program>) {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
     // A batch in one launch keeps the device busy for minutes, as a driver that compiles does.
-    let mut session = open(device, program, &options).unwrap().unpaced();
+    let mut session = open(device, program, &options).unwrap().with_unlimited_launches();
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();
     let arena = Arena::new(PACKETS as usize * 8).unwrap();
     let span = Arc::downgrade(arena.span());
-    session.submit(Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()).unwrap();
+    session.submit(BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()).unwrap();
     cancel.cancel();
     let began = Instant::now();
     assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
@@ -117,11 +118,11 @@ fn packets_of_a_ring_are_filtered_where_they_are() {
     for device in devices.iter().flat_map(|device| [device.clone(), device.clone().as_discrete()]) {
         let mut session = open(&device, &program, &LoadOptions::default()).unwrap();
         let batch = Batch::in_frames(&vec![vec![7; 60]; 100]).unwrap();
-        let look = |_: &mut OpenCl, parts: &mut [(Part<'_>, &mut Buffers)]| {
+        let look = |_: &mut OpenCl, parts: &mut [(ChunkView<'_>, &mut Buffers)]| {
             Ok(parts.iter().map(|(part, _)| (part.layout(), part.import().is_some())).collect::<Vec<_>>())
         };
         let (parts, _) = session.with_uploaded(batch, look).unwrap();
-        let wanted = if device.shares_memory() { (Layout::InPlace, true) } else { (Layout::Packed, false) };
+        let wanted = if device.shares_memory() { (PacketLayout::InPlace, true) } else { (PacketLayout::Packed, false) };
         assert_eq!(parts, [wanted], "{}", device.info().id);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use portcullis::auto::Settings;
 use portcullis::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Relieved, Session,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session, WithFallback,
 };
 use portcullis::devices::{self, Selector};
 use portcullis::io::live::Lane;
@@ -30,14 +30,14 @@ use super::privileges::{self, Admin};
 use super::report::{Balance, Besides};
 use super::stats::{Form, Source, Stats};
 use super::{log, report};
-use crate::cli::chosen::Chosen;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::run::interrupt::Interrupt;
-use crate::cli::run::maps::{Maps, Told};
-use crate::cli::run::places;
-use crate::cli::run::traps::{Board, Place, Scribe, Trapped};
-use crate::cli::run::{Args, BatchSize};
-use crate::cli::{explain, out};
+use crate::chosen::Chosen;
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::run::interrupt::Interrupt;
+use crate::run::maps::{Maps, Told};
+use crate::run::places;
+use crate::run::traps::{Board, Place, Scribe, Trapped};
+use crate::run::{Args, BatchSize};
+use crate::{explain, out};
 
 /// Packets of a batch, about, where nobody says how many: live packets are in a hurry.
 const EXPECTED_LIVE: usize = 1024;
@@ -137,7 +137,7 @@ impl Prepared {
         // What is about to be opened is also to be closed in order.
         interrupt.listen_always();
         interrupt.begin();
-        let dispatch = Dispatch::of(device.info(), &load)?;
+        let dispatch = Dispatch::select(device.info(), &load)?;
         let span = tracing::error_span!(target: "portcullis", "run", device = %device.info().id, %dispatch);
         Ok(Prepared {
             program,
@@ -184,10 +184,10 @@ fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Devic
     if device.info().kind == DeviceKind::Cpu {
         return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
     }
-    if Dispatch::of(device.info(), load)? == Dispatch::Inline {
+    if Dispatch::select(device.info(), load)? == Dispatch::Inline {
         return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
     }
-    Ok(Arc::new(Relieved::new(device, devices::open("cpu")?)))
+    Ok(Arc::new(WithFallback::new(device, devices::open("cpu")?)))
 }
 
 /// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside` begins goes on until then, by

@@ -24,7 +24,7 @@ mod stats;
 pub use args::{LiveArgs, SOURCES, duration, frames, processor, redirect};
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::packet::Room;
+use portcullis::packet::ResizeRoom;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::pipeline::Broadcasts;
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
@@ -33,9 +33,9 @@ use portcullis::pipeline::live::link_monitor::LinkMonitor;
 use portcullis::program::{Program, facts::Window};
 
 use super::Args;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
-use crate::cli::out;
+use crate::out;
 
 /// Runs on what the arguments name.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// How packets are to come.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub struct Needs {
-    pub room: Room,
+    pub room: ResizeRoom,
     pub metadata: bool,
     /// What of a packet may be written to.
     writes: Window,
@@ -61,7 +61,7 @@ impl Needs {
     pub fn of(program: &Program, any: bool) -> Needs {
         let facts = program.facts();
         Needs {
-            room: if any || facts.changes_length { Room::Both } else { Room::None },
+            room: if any || facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
             metadata: any || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
             writes: if any { Window::WholePacket } else { facts.writes },
         }
@@ -70,7 +70,7 @@ impl Needs {
     /// Whether packets may change.
     #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
     pub fn rewrites(&self) -> bool {
-        self.room == Room::Both || self.writes.max_bytes() > 0
+        self.room == ResizeRoom::Both || self.writes.max_bytes() > 0
     }
 }
 

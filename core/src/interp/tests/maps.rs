@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use super::{Random, program};
 use crate::device::{Device, LoadOptions, Session};
-use crate::interp::Interp;
+use crate::interp::InterpDevice;
 use crate::packet::Batch;
 
 fn session(text: &str) -> Box<dyn Session> {
-    Interp::new().load(&program(text, 32_768), &LoadOptions::default()).unwrap()
+    InterpDevice::new().load(&program(text, 32_768), &LoadOptions::default()).unwrap()
 }
 
 /// Runs packets of words, and gives what the filter has left in them.

@@ -2,10 +2,7 @@
 //! resolved. Whatever the BTF says, a type is finite, its members are within it, and writing a
 //! value of it takes bounded work.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError};
-
-use crate::lang::xdp::object::btf::{Btf, Encoding, Kind};
+use std::sync::Arc;
 
 /// Maximum number of parts of a type, elements of arrays counted individually (those of bytes in
 /// units of sixteen).
@@ -18,10 +15,23 @@ const MAX_PATH_LENGTH: u64 = 1 << 22;
 const INDEX_LENGTH: u64 = 8;
 
 /// Maximum size of a type in bytes: bit offsets must fit in 32 bits.
-const MAX_SIZE: u32 = 1 << 26;
+pub const MAX_SIZE: u32 = 1 << 26;
 
 /// Maximum nesting of types.
-const MAX_DEPTH: u32 = 32;
+pub const MAX_DEPTH: u32 = 32;
+
+/// Interpretation of an integer (`BTF_INT_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// Unsigned integer.
+    Unsigned,
+    /// Signed integer.
+    Signed,
+    /// Character.
+    Char,
+    /// Boolean.
+    Bool,
+}
 
 /// A C type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,10 +122,26 @@ pub struct CMember {
 }
 
 impl CType {
-    /// The type with this BTF id; `None` if it is not one that a value can have.
-    pub fn of(btf: &Btf, ty: u32) -> Option<Arc<CType>> {
-        let mut known = btf.known.lock().unwrap_or_else(PoisonError::into_inner);
-        TypeResolver { btf, known: &mut known, in_progress: HashSet::new() }.ty(ty, 0)
+    /// A type of this name, size in bytes and kind. `None` if it is larger than [`MAX_SIZE`], or if
+    /// writing a value of it would take too many parts, too long paths or too much nesting.
+    pub fn new(name: String, size: u32, kind: CKind) -> Option<CType> {
+        let cost = match &kind {
+            // An array of bytes is a single part, but a long one.
+            CKind::Array { of, count, .. } => match of.is_byte() {
+                true => TypeCost::ONE.with(u64::from(*count).div_ceil(16), TypeCost::ONE, 0),
+                false => TypeCost::ONE.with((*count).into(), of.cost, INDEX_LENGTH),
+            },
+            CKind::Members(members) | CKind::Section(members) => members
+                .iter()
+                .fold(TypeCost::ONE, |cost, member| cost.with(1, member.ty.cost, member.name.len() as u64 + 1)),
+            _ => TypeCost::ONE,
+        };
+        (!cost.exceeds_limits() && size <= MAX_SIZE).then_some(CType { name, size, kind, cost })
+    }
+
+    /// Whether the type is an integer of one byte other than `_Bool`.
+    fn is_byte(&self) -> bool {
+        self.size == 1 && matches!(&self.kind, CKind::Int(encoding) if *encoding != Encoding::Bool)
     }
 
     /// A type for bytes without BTF: an unsigned integer if there is one of this size, otherwise an
@@ -161,7 +187,7 @@ impl CType {
     /// Whether the type is an array of bytes, which is one cell of a row.
     pub fn is_bytes(&self) -> bool {
         match &self.kind {
-            CKind::Array { of, .. } => of.size == 1 && matches!(&of.kind, CKind::Int(it) if *it != Encoding::Bool),
+            CKind::Array { of, .. } => of.is_byte(),
             CKind::Opaque => true,
             _ => false,
         }
@@ -184,143 +210,5 @@ impl CMember {
     /// Offset of the first bit behind the member.
     pub fn end(&self) -> u32 {
         self.bit + if self.bits > 0 { self.bits } else { 8 * self.ty.size }
-    }
-}
-
-struct TypeResolver<'a> {
-    btf: &'a Btf,
-    /// Types resolved before, by BTF id.
-    known: &'a mut HashMap<u32, Option<Arc<CType>>>,
-    /// Types that are being resolved.
-    in_progress: HashSet<u32>,
-}
-
-impl TypeResolver<'_> {
-    fn ty(&mut self, number: u32, depth: u32) -> Option<Arc<CType>> {
-        if let Some(known) = self.known.get(&number) {
-            return known.clone();
-        }
-        // A type that contains itself does not exist.
-        if depth > MAX_DEPTH || !self.in_progress.insert(number) {
-            return None;
-        }
-        let resolved = self.resolve(number, depth).map(Arc::new);
-        self.in_progress.remove(&number);
-        // A failure here may be due to nesting; at the top level the type may resolve.
-        if resolved.is_some() || depth == 0 {
-            self.known.insert(number, resolved.clone());
-        }
-        resolved
-    }
-
-    fn resolve(&mut self, number: u32, depth: u32) -> Option<CType> {
-        let (mut name, mut number) = (String::new(), number);
-        // Bounded, because a damaged BTF may contain cycles.
-        for _ in 0..64 {
-            let ty = self.btf.get(number)?;
-            let (Kind::Alias(to) | Kind::Variable(to)) = ty.kind else { break };
-            // The outermost typedef's name counts; qualifiers have no name.
-            if name.is_empty() && matches!(ty.kind, Kind::Alias(_)) {
-                name = ty.name.clone();
-            }
-            number = to;
-        }
-        let btf = self.btf;
-        let ty = btf.get(number)?;
-        let called = |kind: &str| if ty.name.is_empty() { kind.to_owned() } else { format!("{kind} {}", ty.name) };
-        let (own, size, kind, cost) = match &ty.kind {
-            Kind::Int { size, encoding } => {
-                let network = matches!((name.as_str(), size), ("__be16", 2) | ("__be32", 4) | ("__be64", 8));
-                let kind = match size {
-                    _ if network => CKind::Network,
-                    1 | 2 | 4 | 8 => CKind::Int(*encoding),
-                    0 => return None,
-                    _ => CKind::Opaque,
-                };
-                (ty.name.clone(), *size, kind, TypeCost::ONE)
-            }
-            Kind::Enum { size: size @ (1 | 2 | 4 | 8), signed, values } => {
-                (called("enum"), *size, CKind::Enum { signed: *signed, values: values.clone() }, TypeCost::ONE)
-            }
-            Kind::Pointer(to) => (self.pointer(*to), 8, CKind::Pointer, TypeCost::ONE),
-            Kind::Float(size @ (1 | 2 | 4 | 8 | 16)) => (ty.name.clone(), *size, CKind::Opaque, TypeCost::ONE),
-            Kind::Array { of, count } => self.array(*of, *count, depth)?,
-            Kind::Struct { size, members } => {
-                let (members, cost) = self.members(*size, members, depth)?;
-                (called("struct"), *size, CKind::Members(members), cost)
-            }
-            Kind::Union { size, members } => {
-                let (members, cost) = self.members(*size, members, depth)?;
-                (called("union"), *size, CKind::Members(members), cost)
-            }
-            _ => return None,
-        };
-        let name = if name.is_empty() { own } else { name };
-        (!cost.exceeds_limits() && size <= MAX_SIZE).then_some(CType { name, size, kind, cost })
-    }
-
-    fn array(&mut self, of: u32, count: u32, depth: u32) -> Option<(String, u32, CKind, TypeCost)> {
-        // Skip qualifiers only: a typedef of `char` is a number.
-        let mut plain = of;
-        for _ in 0..64 {
-            match self.btf.get(plain)? {
-                ty if ty.name.is_empty() => match ty.kind {
-                    Kind::Alias(to) => plain = to,
-                    _ => break,
-                },
-                _ => break,
-            }
-        }
-        let text = self.btf.get(plain).is_some_and(|ty| match ty.kind {
-            Kind::Int { size: 1, encoding } => encoding == Encoding::Char || ty.name == "char",
-            _ => false,
-        });
-        let of = self.ty(of, depth + 1)?;
-        let size = of.size.checked_mul(count)?;
-        // C writes the outermost dimension first.
-        let (base, inner) = of
-            .name
-            .split_once('[')
-            .map_or((of.name.as_str(), String::new()), |(base, rest)| (base, format!("[{rest}")));
-        let name = format!("{base}[{count}]{inner}");
-        // An array of bytes is a single part, but a long one.
-        let is_byte = of.size == 1 && matches!(&of.kind, CKind::Int(it) if *it != Encoding::Bool);
-        let cost = match is_byte {
-            true => TypeCost::ONE.with(u64::from(count).div_ceil(16), TypeCost::ONE, 0),
-            false => TypeCost::ONE.with(count.into(), of.cost, INDEX_LENGTH),
-        };
-        let kind = CKind::Array { of, count, text };
-        Some((name, size, kind, cost))
-    }
-
-    fn members(
-        &mut self,
-        size: u32,
-        members: &[crate::lang::xdp::object::btf::Member],
-        depth: u32,
-    ) -> Option<(Vec<CMember>, TypeCost)> {
-        let (mut all, mut cost) = (Vec::new(), TypeCost::ONE);
-        for member in members {
-            let ty = self.ty(member.ty, depth + 1)?;
-            let bits = if member.bits > 0 { u64::from(member.bits) } else { 8 * u64::from(ty.size) };
-            let end = u64::from(member.bit) + bits;
-            let fits = end <= 8 * u64::from(size) && (member.bits > 0 || member.bit % 8 == 0) && member.bits <= 64;
-            if !fits {
-                return None;
-            }
-            cost = cost.with(1, ty.cost, member.name.len() as u64 + 1);
-            all.push(CMember { name: member.name.clone(), ty, bit: member.bit, bits: member.bits });
-        }
-        Some((all, cost))
-    }
-
-    /// C name of a pointer to this type; abbreviated to `void *` for unusual pointees.
-    fn pointer(&self, to: u32) -> String {
-        let name = self.btf.resolve(to).map(|ty| (ty.name.as_str(), &ty.kind));
-        match name {
-            Some((name, Kind::Struct { .. })) if !name.is_empty() => format!("struct {name} *"),
-            Some((name, Kind::Int { .. })) if !name.is_empty() => format!("{name} *"),
-            _ => "void *".into(),
-        }
     }
 }

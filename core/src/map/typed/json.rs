@@ -4,9 +4,8 @@
 
 use std::fmt::Write;
 
-use super::ctype::{CKind, CMember, CType};
+use super::ctype::{CKind, CMember, CType, Encoding};
 use super::{bits_of, number_of};
-use crate::lang::xdp::object::btf::Encoding;
 
 /// A value as JSON; `bytes` has the type's size.
 pub fn json(ty: &CType, bytes: &[u8]) -> String {

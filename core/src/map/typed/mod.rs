@@ -15,16 +15,15 @@ mod scalars;
 
 use std::sync::Arc;
 
-pub use ctype::{CKind, CMember, CType};
+pub use ctype::{CKind, CMember, CType, Encoding, MAX_DEPTH};
 pub(super) use dump::csv_cell;
 pub use json::json;
 pub(super) use json::write_quoted;
 pub use path::{FieldLocation, find_member, resolve_path};
-pub(crate) use scalars::parse_integer;
+pub use scalars::parse_integer;
 pub use scalars::{NumberStyle, ScalarField, parse_byte, parse_into, scalar_fields};
 
 use super::declaration::{Declaration, MapKind};
-use crate::lang::xdp::object::btf::Encoding;
 
 /// Name and types of a map in its object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,6 +185,3 @@ pub fn sum_per_cpu(scalar_fields: &[ScalarField], size: u32, all: &[Vec<u8>]) ->
     }
     sum
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,11 +4,10 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::ctype::{CKind, CMember, CType};
+use super::ctype::{CKind, CMember, CType, Encoding};
 use super::json::{enumerator, text_of};
 use super::path::FieldLocation;
 use super::{bits_of, number_of, set_bits};
-use crate::lang::xdp::object::btf::Encoding;
 use crate::spelling::nearest;
 
 /// A part of a value that is one number or string.
@@ -324,7 +323,7 @@ fn parse_enumerator(values: &[(String, i64)], text: &str) -> Result<i128, String
 
 /// Parses a decimal or hexadecimal number with an optional minus sign; saturates far outside the
 /// range of any type.
-pub(crate) fn parse_integer(text: &str) -> Result<i128, String> {
+pub fn parse_integer(text: &str) -> Result<i128, String> {
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
     let (radix, digits) = hexadecimal.map_or((10, digits), |digits| (16, digits));

@@ -81,8 +81,9 @@ fn mask_counts(function: &mut Function, found: &HashMap<Handle<Expression>, Coun
 mod tests {
     use super::super::{Lowering, lower};
     use super::*;
-    use crate::lang::{Source, wgsl};
+    use crate::diagnostics::Source;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     /// The masks of all shifts by `y & mask` in the filter.
     fn masks(text: &str, mask_shifts: bool) -> Vec<u32> {

@@ -87,8 +87,9 @@ fn shape(statement: &Statement, functions: &[u64]) -> Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lang::{Source, wgsl};
+    use crate::diagnostics::Source;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     /// Depth of a filter with this body and these helpers.
     fn levels(helpers: &str, body: &str) -> u64 {

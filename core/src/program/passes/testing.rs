@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::{Lowering, lower};
+use crate::diagnostics::Source;
 use crate::interp::{Interpreter, Outcome};
-use crate::lang::{Source, wgsl};
 use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
+use crate::testing as wgsl;
 
 pub(super) fn program(text: &str) -> Program {
     wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default())

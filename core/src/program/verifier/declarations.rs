@@ -6,7 +6,8 @@ use std::ops::Range;
 use naga::{AddressSpace, ArraySize, EntryPoint, Handle, Literal, Module, Scalar, ScalarKind, Type, TypeInner};
 
 use super::{Errors, VerifierInput, name_range, text_range};
-use crate::lang::{FILTER_FUNCTION, FLOW_FUNCTION, Source};
+use crate::diagnostics::Source;
+use crate::program::{FILTER_FUNCTION, FLOW_FUNCTION};
 
 pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
     let module = parts.module;

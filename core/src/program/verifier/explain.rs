@@ -8,7 +8,7 @@ use naga::valid::{CallError, ExpressionError, FunctionError, ValidationError};
 use naga::{BinaryOperator, Expression, Function, Handle, Module, Type, TypeInner, UnaryOperator, WithSpan};
 
 use super::{name_range, text_range};
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use crate::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// The diagnostic for a validation error. The innermost cause becomes the message, because it says
 /// what is wrong. `module` is the validated module, if it still exists.
@@ -183,5 +183,16 @@ pub(crate) fn plain_message(message: &str) -> String {
             text
         }
         _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain_message;
+
+    #[test]
+    fn handles_are_left_out_of_messages() {
+        assert_eq!(plain_message("The [12] is a[b] of [3]"), "the is a[b] of");
+        assert_eq!(plain_message("RHS [x [1"), "RHS [x [1");
     }
 }

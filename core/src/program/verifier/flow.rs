@@ -8,7 +8,7 @@ use naga::{Function, Handle, Statement};
 
 use super::statements::visit_statements;
 use super::{Errors, VerifierInput, text_range};
-use crate::lang::FLOW_FUNCTION;
+use crate::program::FLOW_FUNCTION;
 use crate::program::prelude::Intrinsic;
 
 pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {

@@ -24,7 +24,8 @@ use std::ops::Range;
 use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module, Span};
 
-use crate::lang::{Diagnostic, Diagnostics, FILTER_FUNCTION, Source};
+use crate::diagnostics::{Diagnostic, Diagnostics, Source};
+use crate::program::FILTER_FUNCTION;
 use crate::program::prelude::Intrinsic;
 
 pub(super) use explain::{explain, plain_message};
@@ -160,6 +161,3 @@ pub(super) fn name_range(source: &Source, span: Span, name: &str) -> Option<Rang
     });
     Some(found.map_or(range.clone(), |at| range.start + at..range.start + at + name.len()))
 }
-
-#[cfg(test)]
-mod tests;

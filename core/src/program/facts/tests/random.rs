@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use super::super::Window;
+use crate::diagnostics::Source;
 use crate::interp::Interpreter;
-use crate::lang::{Source, wgsl};
 use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
+use crate::testing as wgsl;
 
 /// Number of filters in a run; `FACTS_FILTERS=N` sets another number, `FACTS_SEED=N` the first
 /// seed.
