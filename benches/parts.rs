@@ -13,14 +13,15 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use portcullis::pipeline::Outputs;
-use portcullis::selftest::filters::STOCK;
+use portcullis_conformance::filters::STOCK;
 use portcullis_core::device::{Completion, Device, LoadOptions, StageTimes};
-use portcullis_core::lang::{Source as Text, wgsl};
+use portcullis_core::diagnostics::Source as Text;
 use portcullis_core::map::MapHandle;
 use portcullis_core::packet::{Batch, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 use portcullis_io::{Sink, Source, SourceOptions, Written, capture};
+use portcullis_wgsl as wgsl;
 
 use support::allocations::{Counting, asked};
 use support::{Traffic, only_testing};

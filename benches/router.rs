@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table as MapTable;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 use hand_written::dir24::Dir24;
 use hand_written::router::{self, DROP, NextHop, PASS, redirect};

@@ -15,12 +15,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput};
-use portcullis::selftest::filters::STOCK;
+use portcullis_conformance::filters::STOCK;
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 use support::{Table, Times, Traffic, in_turn, note_bar, only_testing, time};
 

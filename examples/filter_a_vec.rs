@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use portcullis::device::LoadOptions;
-use portcullis::lang::{Source, wgsl};
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use portcullis::packet::Batch;
 use portcullis::program::ProgramOptions;
 

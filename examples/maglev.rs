@@ -7,7 +7,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use portcullis::device::{LoadOptions, Session};
-use portcullis::lang::{Source, wgsl};
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use portcullis::maglev::{self, Backend};
 use portcullis::map::Table;
 use portcullis::packet::{Batch, Verdict};

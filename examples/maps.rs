@@ -4,8 +4,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use portcullis::device::LoadOptions;
+use portcullis::diagnostics;
+use portcullis::frontend::wgsl;
 use portcullis::io::{self, Source, SourceOptions};
-use portcullis::lang;
 use portcullis::map::{MapHandle, UpdateError};
 use portcullis::pipeline;
 use portcullis::program::ProgramOptions;
@@ -26,7 +27,7 @@ const FILTER: &str = "
     }";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let program = Arc::new(lang::wgsl::compile(&lang::Source::new("maps.wgsl", FILTER), &ProgramOptions::default())?);
+    let program = Arc::new(wgsl::compile(&diagnostics::Source::new("maps.wgsl", FILTER), &ProgramOptions::default())?);
     let device = portcullis::devices::open_auto()?;
     let mut session = device.load(&program, &LoadOptions::default())?;
 

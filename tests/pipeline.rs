@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use portcullis::device::{CancelToken, DeviceError, LoadOptions, Session};
 use portcullis::devices;
+use portcullis::diagnostics;
+use portcullis::frontend::wgsl;
 use portcullis::io::synth::{Spec, SynthSource};
 use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
-use portcullis::lang::{self, wgsl};
 use portcullis::map::layout::HEADER_WORDS;
 use portcullis::packet::Batch;
 use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
@@ -19,7 +20,7 @@ use portcullis::program::ProgramOptions;
 /// A session of the device that passes everything.
 fn session() -> Box<dyn Session> {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
-    let program = wgsl::compile(&lang::Source::new("f", text), &ProgramOptions::default()).unwrap();
+    let program = wgsl::compile(&diagnostics::Source::new("f", text), &ProgramOptions::default()).unwrap();
     devices::open("noop").unwrap().load(&Arc::new(program), &LoadOptions::default()).unwrap()
 }
 
@@ -224,7 +225,7 @@ impl Observer for Numbering {
 fn what_is_done_at_a_boundary_is_there_for_the_batches_behind_it_alone() {
     let text = "//! map number: array value=1 entries=1
         fn xdp_filter(pkt: u32) -> u32 { store_be32(pkt, 0u, number_read(0u, 0u)); return XDP_PASS; }";
-    let program = Arc::new(wgsl::compile(&lang::Source::new("f", text), &ProgramOptions::default()).unwrap());
+    let program = Arc::new(wgsl::compile(&diagnostics::Source::new("f", text), &ProgramOptions::default()).unwrap());
     for device in ["cpu", "interp"] {
         let Ok(device) = devices::open(device) else { continue };
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();

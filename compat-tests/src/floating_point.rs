@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Metadata, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use crate::layouts;
 

@@ -172,9 +172,10 @@ pub fn compare(
 mod tests {
     use super::*;
     use portcullis_core::device::noop::NoopDevice;
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::interp::InterpDevice;
-    use portcullis_core::lang::{Source, wgsl};
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     fn program(text: &str) -> Arc<Program> {
         Arc::new(wgsl::compile(&Source::new("x.wgsl", text), &ProgramOptions::default()).unwrap())

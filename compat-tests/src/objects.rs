@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis_core::lang::xdp::MapDefinition;
 use portcullis_core::map::{Declaration, MapKind, Table};
 use portcullis_core::packet::Verdict;
+use portcullis_xdp::MapDefinition;
 
 use crate::clang;
 use crate::kernel::Entries;

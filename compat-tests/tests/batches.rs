@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::devices::on_each;
 use portcullis_core::device::{CancelToken, Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 fn program(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());

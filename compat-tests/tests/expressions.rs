@@ -4,16 +4,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis::selftest::corpora::Packet;
-use portcullis::selftest::layout::Watched;
+use portcullis_bpf::compile_program;
+use portcullis_bpf::disassemble;
 use portcullis_compat_tests::expressions::arbitrary::{self, Random};
 use portcullis_compat_tests::expressions::reference::{self, Input};
 use portcullis_compat_tests::expressions::{Said, Tcpdump, expressions, instructions, packets};
 use portcullis_compat_tests::{devices, layouts};
+use portcullis_conformance::corpora::Packet;
+use portcullis_conformance::layout::Watched;
 use portcullis_core::device::{Device, DeviceKind, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::Source;
-use portcullis_core::lang::expression::{compile_program, disassemble};
 use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
@@ -24,7 +25,7 @@ const BATCH: usize = 3001;
 /// Expressions that tcpdump is to take, at least: those of libpcap 1.10.
 const LEAST: usize = 150;
 
-fn program(name: &str, code: &[portcullis_core::lang::expression::Instruction], fuel: u32) -> Arc<Program> {
+fn program(name: &str, code: &[portcullis_bpf::Instruction], fuel: u32) -> Arc<Program> {
     let options = ProgramOptions { fuel, ..ProgramOptions::default() };
     let program = compile_program(&Source::new(name, name), code, &options);
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), disassemble(code))))

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use portcullis_compat_tests::interleavings::check::{Call, Check, What, filter, packet};
 use portcullis_compat_tests::interleavings::memory::Order;
 use portcullis_compat_tests::interleavings::{Case, Fault, explore};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::layout::{HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, Layout, hash};
 use portcullis_core::map::{MapKind, Table};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use What::{Count, Find, Insert, Remove};
 

@@ -7,10 +7,12 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
+use portcullis_wgsl as wgsl;
 
 /// Packets a batch: no power of two, so that groups of packets end anywhere.
 const BATCH: usize = 3001;

@@ -10,9 +10,10 @@ use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{
     Clock, Device, DeviceError, DeviceKind, LoadOptions, READS_IN_PLACE, Session, Transfer, TransferCounts,
 };
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 /// Packets a batch: no power of two, so that tiles of rows end anywhere.
 const BATCH: usize = 1003;

@@ -10,12 +10,13 @@ use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::lang::xdp::events::{Event, EventPayload, EventReader, RecordKind};
-use portcullis_core::lang::xdp::object::MapType;
-use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Metadata, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_xdp::events::{Event, EventPayload, EventReader, RecordKind};
+use portcullis_xdp::object::MapType;
+use portcullis_xdp::{self as xdp};
+use portcullis_xdp::{self, Object};
 
 /// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
 const NOT_YET: &[(&str, &str)] = &[];
@@ -115,7 +116,7 @@ fn case(
     presets: Vec<(String, Vec<u8>, Vec<u8>)>,
     packets: &[Vec<u8>],
 ) -> Case {
-    let origin = here.object().expect("it is of an object");
+    let origin = portcullis_xdp::ObjectInfo::of(&here).expect("it is of an object");
     let set = |(map, key, value): (String, Vec<u8>, Vec<u8>)| {
         let number = object.maps.iter().position(|it| it.name == map);
         let number = number.unwrap_or_else(|| panic!("{name}: the object has no map `{map}`, which is to be set"));
@@ -241,7 +242,7 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
         return Some(difference);
     }
     let maps = if packets.len() == case.ran.len() { &case.maps } else { &case.few };
-    let origin = case.program.object()?;
+    let origin = portcullis_xdp::ObjectInfo::of(&case.program)?;
     for (number, (map, definition)) in case.program.maps().iter().zip(&origin.maps).enumerate() {
         let (Some(definition), Some(want)) = (definition, &maps[number]) else { continue };
         let table = match session.map_words(number) {
@@ -285,7 +286,7 @@ fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, r
         return is_no_sample(told.values().flatten(), ran.len(), *rate);
     }
     let is_random = TELLS_RANDOM.iter().any(|source| case.name.starts_with(source));
-    for ring in case.program.object().map_or(&[][..], |origin| &origin.rings) {
+    for ring in portcullis_xdp::ObjectInfo::of(&case.program).map_or(&[][..], |origin| &origin.rings) {
         if ring.records == RecordKind::Prints && !case.reads_prints {
             continue;
         }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use portcullis_core::diagnostics::{Diagnostics, Source};
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::{Diagnostics, Source};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Lowering, Program, ProgramOptions, lower};

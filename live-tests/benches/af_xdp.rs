@@ -109,9 +109,9 @@ impl Bench {
         let woken: Vec<_> = ways.iter().map(|_| Mutex::new(Vec::new())).collect();
         let sides = ways.iter().zip(&woken).map(|((name, dispatch, closing), woken)| {
             let measure = |stats: &LaneStats| {
-                let (packets, waits) = (stats.snapshot().carried.all(), waits());
+                let (packets, waits) = (stats.snapshot().executed.all(), waits());
                 let rate = measure_carried(stats);
-                let (packets, waits) = (stats.snapshot().carried.all() - packets, self::waits() - waits);
+                let (packets, waits) = (stats.snapshot().executed.all() - packets, self::waits() - waits);
                 woken.lock().unwrap().push(packets as f64 / waits.max(1) as f64);
                 rate
             };
@@ -270,7 +270,7 @@ fn waits() -> i64 {
 
 /// Packets that have had their verdict.
 fn measure_carried(stats: &LaneStats) -> f64 {
-    rate(&mut || stats.snapshot().carried.all())
+    rate(&mut || stats.snapshot().executed.all())
 }
 
 /// Packets that have come in at an end of a link, whatever XDP makes of them.

@@ -129,7 +129,7 @@ fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     let rate = std::thread::scope(|scope| {
         let (stop, stats) = (&stop, &stats);
         let ran = scope.spawn(move || support::drive(lane, session, &live, stats, stop, || ()));
-        let rate = rate(&mut || stats.snapshot().carried.all());
+        let rate = rate(&mut || stats.snapshot().executed.all());
         stop.cancel();
         ran.join().unwrap();
         rate

@@ -126,8 +126,9 @@ impl CalibrationStore {
 mod tests {
     use portcullis_core::device::noop::NoopDevice;
     use portcullis_core::device::{Device, Dispatch};
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     use super::super::curve::Curve;
     use super::*;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use portcullis_cache::Cache;
 use portcullis_core::device::{Completion, Imported, StageTimes, SubmitError, check_submission};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch, Span, Verdicts};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 use super::chooser::Choice;
 use super::*;

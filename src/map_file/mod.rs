@@ -15,8 +15,8 @@ pub mod watch;
 
 use std::collections::{HashMap, HashSet};
 
-use portcullis_core::lang::nearest::nearest;
 use portcullis_core::map::{Declaration, MapFull, MapKind, Table};
+use portcullis_core::spelling::nearest;
 
 pub use entries::Entries;
 

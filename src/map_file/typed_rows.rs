@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use portcullis_core::lang::xdp::object::btf::Encoding;
+use portcullis_core::map::typed::Encoding;
 use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle, ScalarField, TypeInfo};
 use portcullis_core::map::{Declaration, MapKind};
 use serde::Deserialize;

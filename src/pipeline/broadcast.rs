@@ -1,15 +1,16 @@
-//! Packets that go to all devices of a map: what the map has when their batch comes back.
+//! Redirect targets that stand for every device of a map (`BPF_F_BROADCAST`), resolved to ports for
+//! each completed batch.
 
 use std::sync::Arc;
 
 use portcullis_core::device::{Completion, DeviceError, Session};
-use portcullis_core::lang::xdp::Broadcast;
 use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
+use portcullis_xdp::Broadcast;
 
-/// The targets of a filter that stand for all ports in a map.
+/// The broadcast targets of a filter: redirect targets that stand for all ports in a map.
 #[derive(Debug, Clone)]
 pub struct Broadcasts {
     targets: Vec<Broadcast>,
@@ -18,22 +19,28 @@ pub struct Broadcasts {
 }
 
 impl Broadcasts {
-    /// A filter's; `None` where it has none.
+    /// Returns the broadcast targets of `program`, or `None` if it has none.
     pub fn from_program(program: &Program) -> Option<Broadcasts> {
-        let targets = program.object().map(|origin| origin.broadcasts.clone()).filter(|targets| !targets.is_empty())?;
+        let targets = portcullis_xdp::ObjectInfo::of(&program)
+            .map(|origin| origin.broadcasts.clone())
+            .filter(|targets| !targets.is_empty())?;
         Some(Broadcasts { targets, maps: program.maps().to_vec(), resolved: Arc::default() })
     }
 
-    /// Whether it has to be known by which ports packets came in.
+    /// Whether a broadcast of `program` excludes the ingress port, so that packets need their port
+    /// as metadata.
     pub fn needs_ingress_port(program: &Program) -> bool {
-        program.object().is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
+        portcullis_xdp::ObjectInfo::of(&program)
+            .is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 
-    /// What they stand for, where a batch that has come back has such targets. It is read from the maps then, which costs a
-    /// wait for what is in flight.
+    /// Looks up the ports behind the broadcast targets if a packet of the completed batch has one.
+    ///
+    /// Reading the maps waits for the batches in flight. Returns `None` if no packet of the batch
+    /// is broadcast.
     ///
     /// # Errors
-    /// The session's.
+    /// If the session cannot read a map.
     pub fn resolve(
         &mut self,
         session: &mut dyn Session,

@@ -1,25 +1,29 @@
-//! When a device may be done, for who has something else to do.
+//! Estimates when a device completes its oldest batch, so that the driver can use the time before
+//! for something else.
 
 use std::time::{Duration, Instant};
 
-/// Of so many batches that come home, [`SAMPLED_BATCHES`] are waited for in a row, and nothing else is done meanwhile.
+/// Length of a sampling period, in completed batches. The driver waits for the first
+/// [`SAMPLED_BATCHES`] of each period and does nothing else meanwhile, so that their time can be
+/// measured.
 const SAMPLE_PERIOD: u32 = 16;
 
-/// The first shows when the device begins with the second, and that one how long it takes.
+/// Batches measured per period: the first marks when the device starts the second, whose time
+/// counts.
 const SAMPLED_BATCHES: u32 = 2;
 
-/// Knows when a device may be through with its oldest batch.
+/// Estimates when a device completes its oldest batch.
 ///
-/// A session does not tell whether one would have to wait for it, and so whoever has something else to do asks at the time at
-/// which a batch is likely to be done. How long that takes is seen now and then, by waiting for it: what is seen after
-/// something else was done may just be that.
+/// `Session` has no way to ask whether `complete` would block. So the driver does other work until
+/// the batch is probably done, judging by the time that recent batches took. Only batches that the
+/// driver has waited for are measured: after other work, the measured time may be that of the work.
 #[derive(Debug)]
 pub(super) struct CompletionEstimator {
-    /// What a batch takes, as it was seen last.
+    /// Moving average of the time that one batch takes.
     batch_time: Duration,
     has_sample: bool,
     count: u32,
-    /// When the last one came home.
+    /// When the previous batch was completed.
     last_completion: Instant,
 }
 
@@ -28,12 +32,12 @@ impl CompletionEstimator {
         CompletionEstimator { batch_time: Duration::ZERO, has_sample: false, count: 0, last_completion: now }
     }
 
-    /// Whether the oldest batch, which was submitted then, is to be waited for now.
+    /// Whether to wait for the oldest batch, submitted at `submitted`, now.
     pub fn is_due(&self, submitted: Instant, now: Instant) -> bool {
         self.is_sampling() || now >= submitted.max(self.last_completion) + self.batch_time
     }
 
-    /// A batch that was submitted then has come home.
+    /// Records that a batch submitted at `submitted` was completed at `now`.
     pub fn record_completion(&mut self, submitted: Instant, now: Instant) {
         if self.count % SAMPLE_PERIOD == SAMPLED_BATCHES - 1 {
             let took = now - submitted.max(self.last_completion);
@@ -53,39 +57,40 @@ impl CompletionEstimator {
 mod tests {
     use super::*;
 
-    /// A device that takes so long, whoever does what meanwhile, and batches aside that take a tenth of that. Gives how many
-    /// of the latter there are to one of the former, and what a batch is thought to take in the end.
-    fn work(batch_time: Duration, while_asked: bool) -> (f64, Duration) {
+    /// Simulates a device that takes `batch_time` for a batch, and other work in steps of a tenth
+    /// of that. Returns the number of steps per batch and the final estimate. If
+    /// `works_only_when_polled`, the device makes no progress while other work is done.
+    fn simulate(batch_time: Duration, works_only_when_polled: bool) -> (f64, Duration) {
         let mut now = Instant::now();
         let mut estimator = CompletionEstimator::new(now);
-        let (mut aside, mut before) = (0, now);
-        let home = 1000;
-        for _ in 0..home {
+        let (mut other_work, mut before) = (0, now);
+        let batches = 1000;
+        for _ in 0..batches {
             let submitted = before;
             while !estimator.is_due(submitted, now) {
                 now += batch_time / 10;
-                aside += 1;
+                other_work += 1;
             }
-            // One that works only while it is asked has done nothing up to now.
-            now = if while_asked { now + batch_time } else { now.max(before + batch_time) };
+            // A device that works only when polled has done nothing until now.
+            now = if works_only_when_polled { now + batch_time } else { now.max(before + batch_time) };
             before = now;
             estimator.record_completion(submitted, now);
         }
-        (f64::from(aside) / f64::from(home), estimator.batch_time)
+        (f64::from(other_work) / f64::from(batches), estimator.batch_time)
     }
 
     #[test]
-    fn what_a_device_takes_is_seen_and_the_time_is_used() {
+    fn the_batch_time_is_estimated_and_the_wait_is_used_for_other_work() {
         let batch_time = Duration::from_millis(1);
-        for while_asked in [false, true] {
-            let (aside, has_sample) = work(batch_time, while_asked);
-            assert_eq!(has_sample, batch_time);
-            assert!((8.0..=10.0).contains(&aside), "{aside} are done aside, {while_asked}");
+        for works_only_when_polled in [false, true] {
+            let (other_work, estimate) = simulate(batch_time, works_only_when_polled);
+            assert_eq!(estimate, batch_time);
+            assert!((8.0..=10.0).contains(&other_work), "{other_work} steps of other work, {works_only_when_polled}");
         }
     }
 
     #[test]
-    fn a_device_that_becomes_slower_or_faster_is_followed() {
+    fn the_estimate_follows_a_device_that_becomes_slower_or_faster() {
         let mut now = Instant::now();
         let mut estimator = CompletionEstimator::new(now);
         for batch_time in [10, 1000, 10].map(Duration::from_micros) {

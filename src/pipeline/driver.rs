@@ -1,12 +1,16 @@
-//! What captures and live packets have in common: batches go into a session, and come out of it with their verdicts.
+//! The batch loop that captures and live lanes share: submits batches to a session and delivers
+//! them, with their verdicts, once they are complete.
 //!
 //! ```text
-//! Ends::next ──► Ends::boundary, submit … complete ──► Ends::done
-//!                  as many in flight as the session takes
+//! next_batch ──► on_batch_boundary, submit … complete ──► inspect_completed, deliver
+//!                up to Session::depth batches in flight
 //! ```
 //!
-//! Submitting and completing are one thread's, for a session is a queue that only one has. Where batches come from, and
-//! where they go, may have threads of their own behind [`Endpoints`].
+//! A session is used by one thread, so one thread both submits and completes. [`Endpoints`] supply
+//! and take the batches and may run threads of their own.
+//!
+//! A session with a fallback (`--overload`) gets batches filtered by that while it is full and its
+//! oldest batch is not due.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,19 +20,19 @@ use portcullis_core::packet::Batch;
 
 use super::completion_estimator::CompletionEstimator;
 
-/// What came of asking for a batch.
+/// Result of asking the endpoints for a batch.
 pub(super) enum NextBatch<T> {
-    /// A batch, and what is to be known of it when it comes back.
+    /// A batch, and the tag to deliver it with.
     Ready(Batch, T),
-    /// There is none yet.
+    /// No batch is available yet.
     Pending,
-    /// There will be none any more.
+    /// There will be no more batches.
     End,
 }
 
-/// Where a session is.
+/// A place that holds a session. Commands between batches may replace the session in it.
 pub(super) trait SessionSlot {
-    /// It.
+    /// Returns the session that is in the slot now.
     fn session(&mut self) -> &mut dyn Session;
 }
 
@@ -44,66 +48,71 @@ impl SessionSlot for &mut Box<dyn Session> {
     }
 }
 
-/// Where batches come from and where they go, with a device in between.
+/// Source and destination of the batches that go through a session.
 pub(super) trait Endpoints<S> {
-    /// What is to be known of a batch while it is in flight.
+    /// Data kept with each batch while it is in flight.
     type Tag;
-    /// What may go wrong.
+    /// Error that ends the run.
     type Error: From<DeviceError>;
 
-    /// The next batch. Where nothing is in flight (`idle`) it is waited for, though not for ever: what else there is to be
-    /// done, is done in between.
+    /// Returns the next batch. If nothing is in flight (`is_idle`), waits for one, but only for a
+    /// short time so that the driver can poll.
     fn next_batch(&mut self, is_idle: bool) -> Result<NextBatch<Self::Tag>, Self::Error>;
 
-    /// A batch of so many packets is about to be submitted; or none has come for a while, and none is in flight.
-    fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError>;
+    /// Called before a batch of `packets` is submitted, and with 0 if none came for a while and
+    /// none is in flight.
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError>;
 
-    /// A batch has come back from the session, and will be [`done`](Ends::done) next: for what is to be read of maps for it.
+    /// Called with each completed batch before [`deliver`](Endpoints::deliver), while the session's
+    /// maps can be read for it.
     fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         let _ = (session, done);
         Ok(())
     }
 
-    /// A batch has come back; where it is `by_fallback`, from the session's relief, and maybe before others that went in before it.
+    /// Takes a completed batch. With `by_fallback` the session's fallback filtered it, possibly
+    /// ahead of batches submitted before.
     fn deliver(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
 
-    /// Does what others want done with the session between two batches. Gives false where that has to wait until nothing is
-    /// in flight (`idle`): then nothing is submitted before.
-    fn run_commands(&mut self, slot: &mut S, idle: bool) -> Result<bool, DeviceError> {
-        let _ = (slot, idle);
+    /// Runs what other threads want done with the session between two batches. Returns false if a
+    /// command has to wait until no batch is in flight (`is_idle`); then nothing is submitted
+    /// before it has run.
+    fn run_commands(&mut self, slot: &mut S, is_idle: bool) -> Result<bool, DeviceError> {
+        let _ = (slot, is_idle);
         Ok(true)
     }
 
-    /// Nothing came, and nothing is in flight.
+    /// Called if no batch came and none is in flight.
     fn poll(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }
 }
 
-/// Drives a session.
+/// The loop that keeps a session supplied with batches.
 pub(super) struct Driver<S, E: Endpoints<S>> {
     slot: S,
     pub endpoints: E,
-    /// When each batch in flight was submitted, where the session has a relief, and what is to be known of it.
+    /// Each batch in flight, oldest first: when it was submitted, if the session has a fallback,
+    /// and its tag.
     in_flight: VecDeque<(Option<Instant>, E::Tag)>,
     estimator: CompletionEstimator,
 }
 
 impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
-    /// Of a session in which nothing is in flight.
+    /// Creates a driver for a session with no batch in flight.
     pub fn new(slot: S, endpoints: E) -> Driver<S, E> {
         Driver { slot, endpoints, in_flight: VecDeque::new(), estimator: CompletionEstimator::new(Instant::now()) }
     }
 
-    /// Submits what comes and hands on what is done, until nothing more comes and nothing is in flight.
+    /// Submits batches and delivers completed ones until the source ends and nothing is in flight.
     pub fn drive(&mut self) -> Result<(), E::Error> {
         let mut is_ended = false;
         loop {
             self.run_commands()?;
             let mut may_submit = !is_ended;
             while may_submit && self.has_capacity() {
-                let idle = self.slot.session().in_flight() == 0;
-                match self.endpoints.next_batch(idle)? {
+                let is_idle = self.slot.session().in_flight() == 0;
+                match self.endpoints.next_batch(is_idle)? {
                     NextBatch::Ready(batch, tag) => self.submit(batch, tag)?,
                     NextBatch::Pending => may_submit = false,
                     NextBatch::End => (is_ended, may_submit) = (true, false),
@@ -123,7 +132,8 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
                 true => {}
                 false if is_ended => return Ok(()),
                 false => {
-                    // Maps follow their files while nothing comes, too: somebody may look.
+                    // Maps follow their files without traffic, too: someone may read them
+                    // meanwhile.
                     self.endpoints.on_batch_boundary(self.slot.session(), 0)?;
                     self.endpoints.poll()?;
                 }
@@ -131,7 +141,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         }
     }
 
-    /// Hands on all that is in flight.
+    /// Completes and delivers all batches in flight.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn drain(&mut self) -> Result<(), E::Error> {
         while self.complete()? {}
@@ -143,11 +153,11 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         session.in_flight() < session.depth()
     }
 
-    /// Does what others want done with the session.
+    /// Runs pending commands, completing batches first if a command needs an idle session.
     fn run_commands(&mut self) -> Result<(), E::Error> {
         loop {
-            let idle = self.slot.session().in_flight() == 0;
-            if self.endpoints.run_commands(&mut self.slot, idle)? {
+            let is_idle = self.slot.session().in_flight() == 0;
+            if self.endpoints.run_commands(&mut self.slot, is_idle)? {
                 return Ok(());
             }
             self.complete()?;
@@ -155,7 +165,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     }
 
     fn submit(&mut self, batch: Batch, tag: E::Tag) -> Result<(), E::Error> {
-        // What was wanted before the batch came is done before it is filtered.
+        // Commands queued before this batch arrived must take effect on it.
         self.run_commands()?;
         self.endpoints.on_batch_boundary(self.slot.session(), batch.len())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
@@ -164,11 +174,11 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         Ok(())
     }
 
-    /// Waits for the oldest batch in flight, and hands it on; false where there is none.
+    /// Waits for the oldest batch in flight and delivers it. Returns false if none is in flight.
     fn complete(&mut self) -> Result<bool, E::Error> {
         let Some(done) = self.slot.session().complete()? else { return Ok(false) };
         self.endpoints.inspect_completed(self.slot.session(), &done)?;
-        // A session gives back what it was given, and in that order.
+        // Sessions complete batches in the order of submission.
         if let Some((submitted, tag)) = self.in_flight.pop_front() {
             if let Some(submitted) = submitted {
                 self.estimator.record_completion(submitted, Instant::now());
@@ -178,17 +188,20 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         Ok(true)
     }
 
-    /// Whether the session has all that it takes and a relief, which has time for a batch before the oldest one is done.
+    /// Whether the session has a fallback that can filter a batch before the oldest batch in flight
+    /// is due.
     fn can_use_fallback(&mut self) -> bool {
         let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
         self.slot.session().fallback().is_some()
             && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
     }
 
+    /// Filters a batch by the session's fallback.
     fn run_on_fallback(&mut self, batch: Batch, tag: E::Tag) -> Result<(), E::Error> {
         self.run_commands()?;
         if !batch.span().is_on_host() {
-            // What relieves is another device, which does not reach it: it waits for its turn.
+            // The fallback device cannot reach this device's memory, so the batch waits for its own
+            // device.
             self.complete()?;
             return self.submit(batch, tag);
         }
@@ -206,14 +219,16 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_core::device::{Device, Imported, LoadOptions, StageTimes, SubmitError};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::interp::InterpDevice;
-    use portcullis_core::lang::{Source, wgsl};
     use portcullis_core::packet::{Descriptor, DeviceView, ResizeRoom, Span, Verdicts};
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     use super::*;
 
-    /// A session with room for one batch, wherever its packets are, and a relief that reaches the host's memory alone.
+    /// A session of depth 1 that takes batches in any memory, with a fallback that reaches host
+    /// memory only.
     struct SingleBatchSession {
         batch: Option<Batch>,
         fallback: Box<dyn Session>,
@@ -225,7 +240,7 @@ mod tests {
         }
 
         fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-            assert!(self.batch.replace(batch).is_none(), "there is room for one");
+            assert!(self.batch.replace(batch).is_none(), "the depth is 1");
             Ok(())
         }
 
@@ -249,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Notes which batches came back, and whether from the relief.
+    /// Records the tag of each delivered batch, and whether the fallback filtered it.
     #[derive(Default)]
     struct RecordingEndpoints(Vec<(u32, bool)>);
 
@@ -271,11 +286,11 @@ mod tests {
         }
     }
 
-    /// A packet in the memory of a device that is not there.
-    #[expect(unsafe_code, reason = "memory of a device's is named by its address")]
+    /// A batch of one packet in the memory of a device that does not exist.
+    #[expect(unsafe_code, reason = "device memory is given by its address")]
     fn device_resident_batch() -> Batch {
         let view = DeviceView { device: "cuda:0".into(), address: 1 << 40 };
-        // SAFETY: nobody looks at the memory, nor at the packet.
+        // SAFETY: nothing accesses the memory or the packet.
         unsafe {
             let span = Span::from_views(None, Some(view), 4096, 8192, Box::new(())).unwrap();
             let packet = Descriptor { offset: 128, length: 60 };
@@ -284,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_in_a_devices_memory_wait_for_it_where_others_are_relieved() {
+    fn packets_in_device_memory_wait_for_their_device_and_others_use_the_fallback() {
         let program = wgsl::compile(
             &Source::new("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"),
             &ProgramOptions::default(),

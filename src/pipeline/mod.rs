@@ -1,14 +1,14 @@
-//! From a source through a device to sinks, with several batches under way at once.
+//! Runs packets from a source through a device to sinks, with several batches in flight.
 //!
 //! ```text
 //! reader thread ──2 batches──► driver: submit … complete ──2 batches──► writer thread
 //!    Source                       Session (its depth in flight)            Outputs
 //! ```
 //!
-//! The driver is that of live packets, too (`live`): it takes batches from where they come, has as many in flight as
-//! the session takes, and hands them on. Every stage keeps the packets' order. Both queues are bounded and a source hands out arenas of
-//! a fixed size, so memory does not grow with the capture. Counting is done by the driver, so that
-//! it can tell how far it is; the writer thread is there only when something is to be written.
+//! The driver is shared with live lanes (`live`). Every stage keeps the packets' order. Both queues
+//! are bounded and a source hands out arenas of a fixed size, so memory does not grow with the
+//! capture. The driver counts, so that it can report progress; the writer thread exists only if
+//! packets are written.
 
 mod broadcast;
 mod completion_estimator;
@@ -34,39 +34,40 @@ use driver::{Driver, Endpoints, NextBatch};
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};
 
-/// Batches that wait between two stages.
+/// Capacity of the queues between stages, in batches.
 const QUEUE_DEPTH: usize = 2;
 
-/// How long the driver sleeps before it looks again whether it is to stop.
+/// How often a driver that waits for the reader checks whether it is to stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the caller is told while packets flow.
+/// What an [`Observer`] is told while packets flow.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The source met something odd.
+    /// A problem in the source that does not end the run.
     Warning(Warning),
-    /// A batch is done.
+    /// A batch has been completed.
     Batch {
-        /// What has come through so far.
+        /// Totals of the run up to and including this batch.
         totals: &'a Totals,
-        /// How far the source had come when it made this batch.
+        /// Position of the source when it made this batch.
         progress: Progress,
     },
 }
 
-/// Who is told what happens, and may look after the filter's maps between batches. A closure that takes an [`Event`] is one.
+/// Follows a run, and may access the filter's maps between batches. A closure that takes an
+/// [`Event`] is an observer.
 pub trait Observer {
-    /// Something happens.
+    /// Called for each event.
     fn on_event(&mut self, event: Event<'_>);
 
-    /// A batch of so many packets is about to be submitted: what is done to the session's maps now is there for this batch and
-    /// all behind it, and for none before it. This is also called now and then while no batch comes and none is in flight,
-    /// with 0.
+    /// Called before a batch of `packets` is submitted. Changes made to the session's maps here
+    /// take effect for this batch and later ones, and for none before. Also called with 0 from time
+    /// to time while no batch comes and none is in flight.
     ///
     /// # Errors
-    /// Those of the session: they end the run.
-    fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        let _ = (session, coming);
+    /// An error of the session ends the run.
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
+        let _ = (session, packets);
         Ok(())
     }
 }
@@ -81,7 +82,7 @@ impl<F: FnMut(Event<'_>)> Observer for F {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// The source failed. What came before went through to the sinks.
+    /// The source failed. Packets before the failure went through to the sinks.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The device failed; the batches in flight are lost.
@@ -90,53 +91,53 @@ pub enum PipelineError {
     /// A sink failed.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// A thread of the pipeline could not be started, or died: a fault of the system or of ours.
-    #[error("the {thread} thread {what}")]
+    /// A thread of the pipeline could not be started, or panicked.
+    #[error("the {thread} thread {problem}")]
     Thread {
-        /// Which.
+        /// Name of the thread.
         thread: &'static str,
-        /// What happened to it.
-        what: String,
+        /// What happened to it, as the rest of a sentence.
+        problem: String,
     },
 }
 
 impl PipelineError {
-    /// Whether the reader of an output pipe went away, which is no fault worth a message.
+    /// Whether the reader of an output pipe closed it (SIGPIPE), which deserves no message.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, PipelineError::Sink(error) if error.is_broken_pipe())
     }
 }
 
-/// How a source shall make batches for `program` on a device of this kind; `written` says whether
-/// its packets go to sinks.
+/// Options for a source that feeds `program` on a device of this kind. `written` says whether
+/// packets go to sinks.
 pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> SourceOptions {
     let facts = program.facts();
-    // Launching a kernel costs as much as reading a good many packets, so GPUs get longer batches;
-    // a processor wants its batch in the cache.
+    // A kernel launch costs as much as reading many packets, so GPUs get larger batches; a CPU
+    // wants a batch that fits its cache.
     let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
-    // What packets tell the host is read between batches: several of them are to find room.
-    let rings = program.object().map_or(&[][..], |object| &object.rings);
-    let room = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
+    // Event rings are drained between batches, so a ring must hold the events of several batches.
+    let rings = portcullis_xdp::ObjectInfo::of(program).map_or(&[][..], |object| &object.rings);
+    let ring_packets = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
     SourceOptions {
-        max_packets: room.unwrap_or(usize::MAX),
+        max_packets: ring_packets.unwrap_or(usize::MAX),
         room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
         metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug)]
 pub struct RunOutcome {
-    /// What came through, up to the end or the error.
+    /// Totals up to the end or the error.
     pub totals: Totals,
-    /// Whether it was told to stop before the source was empty.
+    /// Whether the run was told to stop before the source ended.
     pub stopped: bool,
-    /// What went wrong, if something did. The sinks were finished all the same where they could be.
+    /// The error that ended the run. Sinks were still finished as far as possible.
     pub error: Option<PipelineError>,
 }
 
-/// What the reader thread sends.
+/// Messages from the reader thread.
 enum ReaderMessage {
     Batch {
         batch: Batch,
@@ -144,39 +145,42 @@ enum ReaderMessage {
         read_time: Duration,
     },
     Warning(Warning),
-    /// No more will come.
+    /// The source has ended, possibly with an error. Nothing follows.
     End(Option<SourceError>),
 }
 
-/// Runs all packets of `source` through `session` and gives them to `outputs` by their verdicts. Unless the device or a
-/// sink failed, no batch is in flight when it ends, so that the session's maps can be looked at.
+/// Runs all packets of `source` through `session` and writes them to `outputs` by their verdicts.
 ///
-/// When `stop` is cancelled the source is asked for no more, what is in flight comes home, and the
-/// sinks are finished. A session that should give up its work in flight has a token of its own
+/// Unless the device or a sink failed, no batch is in flight on return, so the session's maps can
+/// be read.
+///
+/// When `stop` is cancelled, no more batches are read, those in flight are completed, and the sinks
+/// are finished. To give up work in flight as well, cancel the session's own token
 /// ([`LoadOptions`](portcullis_core::device::LoadOptions)).
 pub fn run(
     source: Box<dyn Source>,
     session: &mut dyn Session,
     outputs: Outputs,
     stop: &CancelToken,
-    observe: &mut dyn Observer,
+    observer: &mut dyn Observer,
 ) -> RunOutcome {
     let started = Instant::now();
-    let (totals, ended) = run_stages(source, session, outputs, stop, observe);
-    let (stopped, error) = match ended {
+    let (totals, result) = run_stages(source, session, outputs, stop, observer);
+    let (stopped, error) = match result {
         Ok(stopped) => (stopped, None),
         Err(error) => (stop.is_cancelled(), Some(error)),
     };
     RunOutcome { totals: Totals { elapsed: started.elapsed(), ..totals }, stopped, error }
 }
 
-/// Starts the threads, drives, and ends them. True when it was stopped.
+/// Starts the threads, drives the session, and joins the threads. Returns whether the run was
+/// stopped.
 fn run_stages(
     source: Box<dyn Source>,
     session: &mut dyn Session,
     mut outputs: Outputs,
     stop: &CancelToken,
-    observe: &mut dyn Observer,
+    observer: &mut dyn Observer,
 ) -> (Totals, Result<bool, PipelineError>) {
     let broadcasts = outputs.broadcasts.take();
     let (batches, from_reader) = sync_channel(QUEUE_DEPTH);
@@ -196,7 +200,7 @@ fn run_stages(
         reader: from_reader,
         writer,
         stop,
-        observe,
+        observer,
         totals: Totals::default(),
         source_error: None,
         broadcasts,
@@ -206,37 +210,37 @@ fn run_stages(
     let drive_result = driver.drive();
     let CaptureEndpoints { reader: from_reader, writer, mut totals, source_error, .. } = driver.endpoints;
     let drive_result = drive_result.and(source_error.map_or(Ok(stop.is_cancelled()), |error| Err(error.into())));
-    // The reader stops at its next batch. One that still waits for input after a stop or an error is left behind: it may
-    // wait for ever.
+    // Dropping the queue ends the reader at its next batch. After a stop or an error it is not
+    // joined while it waits for input, which may never come.
     drop(from_reader);
     if ((drive_result.is_ok() && !stop.is_cancelled()) || reader.is_finished()) && reader.join().is_err() {
-        return (totals, Err(thread_died("reader")));
+        return (totals, Err(thread_panicked("reader")));
     }
-    // Even after an error, what has come so far belongs in the files.
+    // Batches completed before an error are still written.
     let written = writer.map(Writer::finish);
-    let ended = drive_result.and_then(|stopped| {
+    let result = drive_result.and_then(|stopped| {
         totals.times.write = written.transpose()?.unwrap_or_default();
         Ok(stopped)
     });
-    (totals, ended)
+    (totals, result)
 }
 
-/// A reader and a writer of captures.
+/// Endpoints of a capture: the reader and writer threads.
 struct CaptureEndpoints<'a> {
     reader: Receiver<ReaderMessage>,
     writer: Option<Writer>,
     stop: &'a CancelToken,
-    observe: &'a mut dyn Observer,
+    observer: &'a mut dyn Observer,
     totals: Totals,
-    /// The error by which the source ended.
+    /// The error that ended the source.
     source_error: Option<SourceError>,
     broadcasts: Option<Broadcasts>,
-    /// What targets stand for in the batch that has just come back, where some stand for several.
+    /// Redirect groups of the batch that was just completed, if it has broadcasts.
     redirect_groups: Option<Arc<RedirectGroups>>,
 }
 
 impl<S> Endpoints<S> for CaptureEndpoints<'_> {
-    /// How far the source had come.
+    /// Position of the source after it read the batch.
     type Tag = Progress;
     type Error = PipelineError;
 
@@ -247,21 +251,21 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
                     self.totals.times.read += read_time;
                     return Ok(NextBatch::Ready(batch, progress));
                 }
-                QueuePoll::Received(ReaderMessage::Warning(warning)) => self.observe.on_event(Event::Warning(warning)),
+                QueuePoll::Received(ReaderMessage::Warning(warning)) => self.observer.on_event(Event::Warning(warning)),
                 QueuePoll::Received(ReaderMessage::End(error)) => {
                     self.source_error = error;
                     return Ok(NextBatch::End);
                 }
                 QueuePoll::Empty => return Ok(NextBatch::Pending),
                 QueuePoll::Stopped => return Ok(NextBatch::End),
-                QueuePoll::ReaderDied => return Err(thread_died("reader")),
+                QueuePoll::ReaderPanicked => return Err(thread_panicked("reader")),
                 QueuePoll::WriterEnded => return Err(writer_error(&mut self.writer)),
             }
         }
     }
 
-    fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        self.observe.on_batch_boundary(session, coming)
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
+        self.observer.on_batch_boundary(session, packets)
     }
 
     fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
@@ -274,7 +278,7 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
     fn deliver(&mut self, done: Completion, progress: Progress, _: bool) -> Result<(), PipelineError> {
         let redirect_groups = self.redirect_groups.take();
         self.totals.add_with_broadcasts(&done, redirect_groups.as_deref());
-        self.observe.on_event(Event::Batch { totals: &self.totals, progress });
+        self.observer.on_event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
             Some(thread) if thread.queue.send((done, redirect_groups)).is_err() => Err(writer_error(&mut self.writer)),
             _ => Ok(()),
@@ -282,33 +286,39 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
     }
 }
 
-/// What the reader's queue gives.
+/// Result of polling the reader's queue.
 enum QueuePoll {
     Received(ReaderMessage),
     Empty,
     Stopped,
-    ReaderDied,
-    /// The writer has ended before its time.
+    ReaderPanicked,
+    /// The writer thread has ended although its queue is open.
     WriterEnded,
 }
 
-/// The next message; waits for it only when there is nothing else to do.
-fn poll_reader(reader: &Receiver<ReaderMessage>, idle: bool, writer: &Option<Writer>, stop: &CancelToken) -> QueuePoll {
-    if !idle {
+/// Polls the reader's queue, and waits for a message if nothing is in flight (`is_idle`).
+fn poll_reader(
+    reader: &Receiver<ReaderMessage>,
+    is_idle: bool,
+    writer: &Option<Writer>,
+    stop: &CancelToken,
+) -> QueuePoll {
+    if !is_idle {
         return match reader.try_recv() {
             Ok(message) => QueuePoll::Received(message),
             Err(TryRecvError::Empty) => QueuePoll::Empty,
-            Err(TryRecvError::Disconnected) => QueuePoll::ReaderDied,
+            Err(TryRecvError::Disconnected) => QueuePoll::ReaderPanicked,
         };
     }
     let mut stopped_before = false;
     loop {
         match reader.recv_timeout(STOP_POLL_INTERVAL) {
             Ok(message) => return QueuePoll::Received(message),
-            Err(RecvTimeoutError::Disconnected) => return QueuePoll::ReaderDied,
-            // A reader that waits for input never sees the token; it had its chance.
+            Err(RecvTimeoutError::Disconnected) => return QueuePoll::ReaderPanicked,
+            // A reader that blocks on input does not notice the token. It has had one interval to
+            // do so.
             Err(RecvTimeoutError::Timeout) if stopped_before => return QueuePoll::Stopped,
-            // Nothing will be sent to it that would show it.
+            // With nothing to send to the writer, only this check notices that it failed.
             Err(RecvTimeoutError::Timeout) if writer.as_ref().is_some_and(|w| w.thread.is_finished()) => {
                 return QueuePoll::WriterEnded;
             }
@@ -317,7 +327,7 @@ fn poll_reader(reader: &Receiver<ReaderMessage>, idle: bool, writer: &Option<Wri
     }
 }
 
-/// The reader thread. A driver that hung up wants no more.
+/// Body of the reader thread. It returns once the driver drops the queue.
 fn run_reader(mut source: Box<dyn Source>, to: &SyncSender<ReaderMessage>, stop: &CancelToken) {
     loop {
         if stop.is_cancelled() {
@@ -337,14 +347,14 @@ fn run_reader(mut source: Box<dyn Source>, to: &SyncSender<ReaderMessage>, stop:
             Ok(None) => ReaderMessage::End(None),
             Err(error) => ReaderMessage::End(Some(error)),
         };
-        let last = matches!(message, ReaderMessage::End(_));
-        if to.send(message).is_err() || last {
+        let is_last = matches!(message, ReaderMessage::End(_));
+        if to.send(message).is_err() || is_last {
             return;
         }
     }
 }
 
-/// The thread that writes.
+/// The writer thread and its queue.
 struct Writer {
     queue: SyncSender<(Completion, Option<Arc<RedirectGroups>>)>,
     thread: JoinHandle<Result<Duration, SinkError>>,
@@ -358,11 +368,12 @@ impl Writer {
             for (done, redirect_groups) in waiting {
                 let started = Instant::now();
                 if let Err(error) = outputs.write_with_broadcasts(&done, redirect_groups.as_deref()) {
-                    // What the others have is whole all the same; this error came first.
+                    // Finish the other outputs so that they are complete, but report this error: it
+                    // came first.
                     let _ = outputs.finish();
                     return Err(error);
                 }
-                // Freed here, so that this too is counted as the writer's time.
+                // Drop inside the timed section: freeing the batch is part of the writer's time.
                 drop(done);
                 busy += started.elapsed();
             }
@@ -373,10 +384,10 @@ impl Writer {
         Ok(Writer { queue, thread })
     }
 
-    /// Waits until everything is written; the time that took in all.
+    /// Waits until everything is written. Returns the time that the thread was busy.
     fn finish(self) -> Result<Duration, PipelineError> {
         drop(self.queue);
-        Ok(self.thread.join().map_err(|_| thread_died("writer"))??)
+        Ok(self.thread.join().map_err(|_| thread_panicked("writer"))??)
     }
 }
 
@@ -384,20 +395,20 @@ fn spawn<T: Send + 'static>(
     name: &'static str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, PipelineError> {
-    thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map_err(|error| PipelineError::Thread { thread: name, what: format!("cannot be started: {}", reason(&error)) })
+    thread::Builder::new().name(name.into()).spawn(body).map_err(|error| PipelineError::Thread {
+        thread: name,
+        problem: format!("cannot be started: {}", reason(&error)),
+    })
 }
 
-/// The error that made the writer hang up.
+/// Joins a writer whose queue is closed and returns its error.
 fn writer_error(writer: &mut Option<Writer>) -> PipelineError {
     match writer.take().map(Writer::finish) {
         Some(Err(error)) => error,
-        _ => thread_died("writer"),
+        _ => thread_panicked("writer"),
     }
 }
 
-fn thread_died(thread: &'static str) -> PipelineError {
-    PipelineError::Thread { thread, what: "died (a fault of this program; please report it)".into() }
+fn thread_panicked(thread: &'static str) -> PipelineError {
+    PipelineError::Thread { thread, problem: "panicked; this is a bug in portcullis, please report it".into() }
 }

@@ -1,9 +1,9 @@
 //! The file as a whole: what is needed of types, helpers and functions, and the kernel around them.
 
+use portcullis_core::program::prelude::Intrinsic;
 use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
@@ -57,7 +57,7 @@ impl Writer<'_> {
     pub(crate) fn write(mut self) -> Result<Kernel> {
         let survey = self.survey();
         let mut names = Names::file(self.dialect);
-        for (_, intrinsic) in portcullis_core::lang::prelude::FUNCTIONS {
+        for (_, intrinsic) in portcullis_core::program::prelude::FUNCTIONS {
             names.reserve(name(*intrinsic));
             if let Intrinsic::Load { .. } = intrinsic {
                 names.reserve(&format!("{}{FAR}", name(*intrinsic)));

@@ -29,8 +29,8 @@ use std::rc::Rc;
 
 use naga::{Constant, Function, GlobalVariable, Handle, Module, Type};
 use portcullis_core::device::offload::KernelEffects;
-use portcullis_core::lang::run_on_large_stack;
 use portcullis_core::program::{Lowered, Lowering, Program, lower};
+use portcullis_core::stack::run_on_large_stack;
 
 use dialect::Dialect;
 pub use dialect::Language;

@@ -1,7 +1,7 @@
 //! The prelude's functions, in C: what each does is said in `core/src/lang/prelude.wgsl`.
 
-use portcullis_core::lang::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
 use portcullis_core::packet::{MIN_PACKET_LENGTH, READABLE_PAST_END};
+use portcullis_core::program::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
 
 use crate::{PacketAccess, Writer};
 

@@ -9,7 +9,7 @@ use naga::{
 };
 use portcullis_core::program::for_each_operand;
 
-use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 
 use crate::expressions::{Place, by_component};
 use crate::names::Names;

@@ -110,8 +110,9 @@ impl Device for Cpu {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     use super::*;
 

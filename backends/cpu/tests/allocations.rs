@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 /// The system allocator with a counter of allocations.
 struct Counting;

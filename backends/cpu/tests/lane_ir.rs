@@ -2,11 +2,12 @@
 //! interpreter, bounds checks exist exactly if they are needed, and filters that are too large are
 //! refused.
 
+use portcullis_wgsl as wgsl;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 fn program(text: &str) -> Arc<Program> {
     let options = ProgramOptions::default();

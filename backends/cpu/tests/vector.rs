@@ -6,11 +6,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
+use portcullis_wgsl as wgsl;
 
 /// Packets in an arena, with metadata and room around them.
 fn batch(packets: &[Vec<u8>]) -> Batch {

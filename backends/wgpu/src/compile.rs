@@ -368,8 +368,9 @@ fn constant(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     fn kernel_of(body: &str) -> Kernel {
         let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}");

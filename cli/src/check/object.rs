@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use portcullis::lang::Diagnostics;
-use portcullis::lang::xdp::events::{EventRing, RecordKind};
-use portcullis::lang::xdp::object::MapType;
-use portcullis::lang::xdp::{
+use portcullis::diagnostics::Diagnostics;
+use portcullis::frontend::xdp::events::{EventRing, RecordKind};
+use portcullis::frontend::xdp::object::MapType;
+use portcullis::frontend::xdp::{
     GlobalVariable, MapDefinition, MapReport, ObjectInfo, ObjectReport, PrivatizedValue, ProgramReport, ProgramSite,
 };
 use portcullis::map::typed::{CKind, CType, ScalarField};
@@ -13,8 +13,8 @@ use portcullis::map::{self, TypeInfo};
 use portcullis::program::Program;
 use serde_json::{Value, json};
 
-use crate::cli::out;
-use crate::cli::run::traps::Place;
+use crate::out;
+use crate::run::traps::Place;
 
 /// Letters of a value that are shown.
 const SHOWN: usize = 60;
@@ -119,7 +119,7 @@ fn state(ProgramReport { name, section, result, .. }: &ProgramReport) -> String 
 }
 
 fn origin_of(program: &ProgramReport) -> Option<&ObjectInfo> {
-    program.result.as_ref().ok().and_then(Program::object)
+    program.result.as_ref().ok().and_then(ObjectInfo::of)
 }
 
 fn traps_of(program: &ProgramReport) -> &[ProgramSite] {
@@ -289,7 +289,7 @@ pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
 
 /// The maps of an object that its only program does not use.
 fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item = &'s MapReport> {
-    let used = program.object().into_iter().flat_map(|it| &it.maps).flatten();
+    let used = portcullis::frontend::xdp::ObjectInfo::of(&program).into_iter().flat_map(|it| &it.maps).flatten();
     let used: Vec<String> = used.map(|it| it.name.clone()).collect();
     report.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
@@ -398,7 +398,7 @@ pub fn map_text(map: &map::Declaration, typed: &TypeInfo, bytes: u64) -> String 
 
 /// The ring that a map is, and what the object says of it where it is one of its maps.
 pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p EventRing, Option<&'p MapDefinition>)> {
-    let origin = program.object().filter(|_| map.is_ring)?;
+    let origin = portcullis::frontend::xdp::ObjectInfo::of(&program).filter(|_| map.is_ring)?;
     let ring = origin.rings.iter().find(|ring| ring.name == map.name)?;
     Some((ring, origin.maps.get(ring.map)?.as_ref()))
 }

@@ -1,5 +1,7 @@
 //! One mode after the other.
 
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,7 +14,6 @@ use portcullis::device::{
 };
 use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
-use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,
@@ -25,12 +26,12 @@ use super::Args;
 use super::plan::{self, Mode, Workload};
 use super::report::{Ended, Numbers, Report, Row, Through};
 use super::untouched::Untouched;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::filter::FilterArgs;
-use crate::cli::out;
-use crate::cli::run::interrupt::Interrupt;
-use crate::cli::run::live::dpdk as ports;
-use crate::cli::run::live::{Needs, drive, mempool};
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::filter::FilterArgs;
+use crate::out;
+use crate::run::interrupt::Interrupt;
+use crate::run::live::dpdk as ports;
+use crate::run::live::{Needs, drive, mempool};
 
 /// The filter where none is given: what l2fwd-nv does.
 const MAC_SWAP: (&str, &str) = ("mac_swap", include_str!("../../../shaders/mac_swap.wgsl"));
@@ -204,7 +205,7 @@ impl Common<'_> {
             lanes.into_iter().zip(sessions).map(|(lane, session)| LiveLane::new(lane, session)).collect();
         let live = LiveOptions {
             processors: self.args.pin.iter().map(|cpu| (*cpu).into()).collect(),
-            backlog: backlog(&self.args.overload, burst, packets as usize),
+            overload: backlog(&self.args.overload, burst, packets as usize),
             ..LiveOptions::new(BatchPolicy::fixed(burst, self.args.flush), dispatch)
         };
         let (lanes, numbers, given_up) = self.drive(lanes, live, || run.stop());
@@ -347,7 +348,7 @@ impl Common<'_> {
             warm_up: self.warm_up,
             is_warm,
             taken: window.received_packets(),
-            through: elapsed.map(|elapsed| Through::of(&sum.carried, elapsed)),
+            through: elapsed.map(|elapsed| Through::of(&sum.executed, elapsed)),
             summary: Summary::new(&sum, elapsed.unwrap_or_default()),
             ..Numbers::default()
         }

@@ -3,12 +3,12 @@
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
 use portcullis::io::routes::RouteWatch;
-use portcullis::lang::xdp::fib::RoutingTables;
 use portcullis::program::Program;
+use portcullis::routes::RoutingTables;
 use portcullis::routes::{RouteMaps, RouteMapsError};
 
 use super::maps::{MapArgs, Told};
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The maps, and the kernel's routes.
 pub struct KernelRoutes {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
 use portcullis::device::{CancelToken, DeviceError, DeviceInfo, Session};
+use portcullis::frontend::xdp::events::EventCounts;
 use portcullis::io::SinkError;
-use portcullis::lang::xdp::events::EventCounts;
 use portcullis::map::{Declaration, Format};
 use portcullis::map_file::find_map;
 use portcullis::map_file::text::ParsedRows;
@@ -23,7 +23,7 @@ use super::state::State;
 use super::stdout_by_any_name;
 use super::traps::Traps;
 use super::watch::Follower;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The arguments about maps.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -184,7 +184,7 @@ impl MapArgs {
         }
         if let Some(file) = &self.events {
             let wrong = |what: &str| Err(Failure::Usage(format!("--events {file}: {what}")));
-            if program.object().is_none_or(|object| object.rings.is_empty()) {
+            if portcullis::frontend::xdp::ObjectInfo::of(&program).is_none_or(|object| object.rings.is_empty()) {
                 return wrong(
                     "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints",
                 );

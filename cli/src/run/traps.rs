@@ -8,13 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{DeviceError, Session};
-use portcullis::lang::xdp::ProgramSite;
+use portcullis::frontend::xdp::ProgramSite;
 use portcullis::map::{self, MapKind};
 use portcullis::packet::Action;
 use portcullis::program::Program;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::out;
+use crate::out;
 
 /// Places that people are shown in the end; JSON has all.
 pub const SHOWN: usize = 20;
@@ -148,7 +148,10 @@ impl Traps {
     /// The session's.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
-        let Some(object) = self.program.object().filter(|_| self.map.is_some()) else { return Ok(all) };
+        let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())
+        else {
+            return Ok(all);
+        };
         let counts = self.counts(session)?;
         let base = self.base.iter().copied().chain(std::iter::repeat(0));
         // Somebody may have set it lower meanwhile.

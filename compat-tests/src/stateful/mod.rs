@@ -20,14 +20,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::selftest::layout::Watched;
+use portcullis_conformance::layout::Watched;
 use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{MapKind, Row, Table, rows};
 use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
+use portcullis_wgsl as wgsl;
 
 use crate::models::Outcome;
 use crate::stock;

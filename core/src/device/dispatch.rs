@@ -208,10 +208,11 @@ impl<S: Session> Session for InlineSession<S> {
 mod tests {
     use super::*;
     use crate::device::noop::NoopDevice;
+    use crate::diagnostics::Source;
     use crate::interp::InterpDevice;
-    use crate::lang::{Source, wgsl};
     use crate::map::layout::HEADER_WORDS;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     #[test]
     fn names_read_as_they_are_written() {

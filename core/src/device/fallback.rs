@@ -122,9 +122,10 @@ impl Session for FallbackSession {
 mod tests {
     use super::*;
     use crate::device::noop::NoopDevice;
+    use crate::diagnostics::Source;
     use crate::interp::InterpDevice;
-    use crate::lang::{Source, wgsl};
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     fn load(text: &str) -> Result<Box<dyn Session>, DeviceError> {
         load_by(Dispatch::Pipelined, text)

@@ -48,9 +48,10 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::device::noop::NoopDevice;
+    use crate::diagnostics::Source;
     use crate::interp::InterpDevice;
-    use crate::lang::{Source, wgsl};
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     #[test]
     fn work_has_a_bound_and_is_refused_where_there_is_none() {

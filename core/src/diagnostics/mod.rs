@@ -9,7 +9,7 @@ use codespan_reporting::term;
 
 mod printable;
 
-pub(crate) use printable::short;
+pub use printable::short;
 use printable::{Shown, printable};
 
 /// The largest source text taken, in bytes.
@@ -118,7 +118,7 @@ impl Source {
 }
 
 /// Refuses a text of more than [`MAX_SOURCE`] bytes.
-pub(super) fn too_long() -> Diagnostic {
+pub fn too_long() -> Diagnostic {
     Diagnostic::new(format!("the text is longer than {MAX_SOURCE} bytes, the most that a filter may have"))
 }
 

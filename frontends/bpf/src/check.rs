@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::instruction::{Comparison, DecodeError, Decoded, Instruction, Op, Operand, SCRATCH_WORDS};
 use super::parser::{MAX_ERRORS, ParsedListing};
 use super::{MAX_INSTRUCTIONS, too_many_instructions};
-use crate::lang::Diagnostic;
+use portcullis_core::diagnostics::Diagnostic;
 
 /// A valid instruction; jump targets are absolute instruction numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,11 +20,12 @@ mod lower;
 mod merge_branches;
 mod parser;
 
-use super::{Diagnostic, Diagnostics, MAX_SOURCE, Source, run_on_large_stack};
-use crate::diagnostics::too_long;
-use crate::program::{Program, ProgramOptions};
 use cfg::Cfg;
 use parser::ParsedListing;
+use portcullis_core::diagnostics::too_long;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::run_on_large_stack;
 
 pub use instruction::{Instruction, SCRATCH_WORDS, disassemble};
 
@@ -51,7 +52,7 @@ fn parse_listing(source: &Source) -> Result<ParsedListing, Diagnostics> {
 }
 
 /// Parses and compiles a program listing, on a thread with a stack of
-/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the listing, with their places.

@@ -13,11 +13,11 @@ use super::cfg::{Block, Cfg, Predicate, Step, Target, Terminator};
 use super::dataflow::{self, RegisterSet};
 use super::instruction::{Alu, Comparison, Op, Operand, Register};
 use super::parser::ParsedListing;
-use crate::ir::builder::{Builder, Value};
-use crate::ir::structure::emit::{Blocks, Types, emit};
-use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::{FILTER_FUNCTION, prelude};
-use crate::packet::Verdict;
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::structure::{Graph, TooDeep, structure};
+use portcullis_core::packet::Verdict;
+use portcullis_core::program::{FILTER_FUNCTION, prelude};
 
 /// Builds the filter's module: the prelude and the filter function.
 ///

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::instruction::Instruction;
 use super::{MAX_INSTRUCTIONS, too_many_instructions};
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// Maximum number of errors reported for one listing.
 pub(super) const MAX_ERRORS: usize = 20;

@@ -1,7 +1,7 @@
 //! Evaluates constant integer expressions on tokens, without types, as far as that is unambiguous.
 
 use super::lexer::{Token, TokenKind};
-use crate::lang::Diagnostic;
+use portcullis_core::diagnostics::Diagnostic;
 
 /// A value in the common range of `i32`, `u32` and abstract integers, 0 to `i32::MAX`. An
 /// expression with any intermediate result outside of it has no value, because the types differ

@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use super::const_integers::{self, Integer};
 use super::lexer::{Token, TokenKind};
 use super::scan::{DECLARATION_KEYWORDS, Declaration};
-use crate::lang::Diagnostic;
+use portcullis_core::diagnostics::Diagnostic;
 
 /// Maximum number of scalars of a type: the number of bytes of private memory.
-pub const MAX_TYPE_SCALARS: u64 = crate::program::MAX_PRIVATE_BYTES;
+pub const MAX_TYPE_SCALARS: u64 = portcullis_core::program::MAX_PRIVATE_BYTES;
 
 /// Maximum number of expressions that all uses of constants together expand to.
 pub const MAX_CONSTANT_EXPRESSIONS: u64 = 1 << 20;

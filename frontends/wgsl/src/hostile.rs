@@ -1,7 +1,7 @@
 //! Texts made to exhaust the compiler's stack, memory or time.
 
 use super::*;
-use crate::lang::COMPILE_STACK_BYTES;
+use portcullis_core::stack::COMPILE_STACK_BYTES;
 
 /// `unit` repeated up to the maximum size of a text.
 fn fill(before: &str, unit: &str, after: &str) -> String {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::lang::Diagnostic;
+use portcullis_core::diagnostics::Diagnostic;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenKind {

@@ -7,16 +7,18 @@ mod scan;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
-use super::{Diagnostic, Diagnostics, FILTER_FUNCTION, MAX_SOURCE, Source, prelude, run_on_large_stack};
-use crate::diagnostics::too_long;
-use crate::map::{self, declaration::CommentSyntax};
-use crate::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::diagnostics::too_long;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::map::{self, declaration::CommentSyntax};
+use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::program::{FILTER_FUNCTION, prelude};
+use portcullis_core::stack::run_on_large_stack;
 
 pub use expanded_size::{MAX_CONSTANT_EXPRESSIONS, MAX_TYPE_SCALARS};
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
 
 /// Parses, validates and analyses a filter, on a thread with a stack of
-/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the text that were found, with their places.
@@ -82,3 +84,5 @@ fn explain(source: &Source, error: &ParseError) -> Diagnostic {
 mod hostile;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod verifier_tests;

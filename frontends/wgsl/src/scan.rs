@@ -11,9 +11,10 @@ use std::sync::LazyLock;
 
 use super::expanded_size::check_expanded_sizes;
 use super::lexer::{Token, TokenKind, tokenize};
-use crate::lang::{Diagnostic, prelude};
-use crate::map;
-use crate::map::declaration::CommentSyntax;
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::map;
+use portcullis_core::map::declaration::CommentSyntax;
+use portcullis_core::program::prelude;
 
 /// Maximum depth of an expression, and of nested blocks, where every `else if` counts as one level.
 pub const MAX_DEPTH: usize = 256;

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{CALL, call};
-use crate::lang::xdp::decode::maps::{self, Use};
-use crate::lang::xdp::object::{Object, Reference};
-use crate::lang::xdp::parameters::{self, GlobalVariable, globals};
-use crate::lang::xdp::{MapDefinition, compile_here, whole};
-use crate::lang::{Diagnostics, Source, run_on_large_stack};
-use crate::map::TypeInfo;
-use crate::program::{Program, ProgramOptions};
+use crate::decode::helper;
+use crate::decode::instruction::{CALL, call};
+use crate::decode::maps::{self, Use};
+use crate::object::{Object, Reference};
+use crate::parameters::{self, GlobalVariable, globals};
+use crate::{MapDefinition, compile_here, whole};
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::map::TypeInfo;
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::run_on_large_stack;
 
 /// A program of an object.
 #[derive(Debug)]

@@ -33,12 +33,14 @@ pub use object::{Btf, MapDefinition, Object};
 pub use parameters::{GlobalVariable, globals};
 use rejection::Listing;
 
-use super::nearest::nearest;
-use super::{Diagnostic, Diagnostics, Source, prelude, run_on_large_stack};
-use crate::map::declaration::MAX_MAPS;
-use crate::map::layout::Layout;
-use crate::map::{Annotation, Annotations, Declaration, MapKind, Table};
-use crate::program::{InitialMapWords, Program, ProgramOptions};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::declaration::MAX_MAPS;
+use portcullis_core::map::layout::Layout;
+use portcullis_core::map::{Annotation, Annotations, Declaration, MapKind, Table};
+use portcullis_core::program::prelude;
+use portcullis_core::program::{InitialMapWords, Program, ProgramOptions};
+use portcullis_core::spelling::nearest;
+use portcullis_core::stack::run_on_large_stack;
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
 #[derive(Debug)]
@@ -73,6 +75,13 @@ pub struct ObjectInfo {
     pub rings: Vec<events::EventRing>,
     /// What the program prints, by the number in a record.
     pub prints: Vec<events::Print>,
+}
+
+impl ObjectInfo {
+    /// Returns where a program comes from, if it was compiled from an object.
+    pub fn of(program: &Program) -> Option<&ObjectInfo> {
+        program.origin()
+    }
 }
 
 /// Words of a map's only value that the program takes for its own while it has a packet: each packet has a copy of them.
@@ -122,7 +131,7 @@ const BPF_F_INNER_MAP: u32 = 1 << 12;
 const OLD_SECTION: &str = "prog";
 
 /// An object with what its maps are here.
-pub(super) struct Linked<'o> {
+pub(crate) struct Linked<'o> {
     object: &'o Object,
     maps: Vec<MapInfo>,
     /// The programs, by number: name, section, first instruction.
@@ -382,7 +391,7 @@ fn compile_here(
     let program = Program::new(&listing.source, module, declared, options)?;
     let (mut origin, initial) = linked.origin(&flow, (section, first), rings, (fib, besides));
     origin.globals = globals(object, given);
-    Ok(program.with_object(origin, initial))
+    Ok(program.with_origin(origin, initial))
 }
 
 /// Those functions of a text that are called, by their names, and those that they call.

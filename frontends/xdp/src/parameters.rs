@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::lang::xdp::decode::maps::most_entries;
-use crate::lang::xdp::object::{MapDefinition, Object, Variable};
-use crate::lang::{Diagnostic, Diagnostics, Source};
-use crate::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle};
-use crate::program::ProgramOptions;
-use crate::spelling::nearest;
+use crate::decode::maps::most_entries;
+use crate::object::{MapDefinition, Object, Variable};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle};
+use portcullis_core::program::ProgramOptions;
+use portcullis_core::spelling::nearest;
 
 /// Names that are listed where one is not found.
 const LISTED: usize = 24;
@@ -40,7 +40,7 @@ pub struct GlobalVariable {
 
 /// The type of a variable: the BTF's, or a number of the symbol's size.
 fn type_of(object: &Object, variable: &Variable) -> Arc<CType> {
-    let known = variable.ty.and_then(|ty| CType::of(&object.btf, ty)).filter(|ty| ty.size == variable.size);
+    let known = variable.ty.and_then(|ty| object.btf.c_type(ty)).filter(|ty| ty.size == variable.size);
     known.unwrap_or_else(|| CType::unknown(variable.size))
 }
 

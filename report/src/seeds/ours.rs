@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use super::records::{Fields, traffic};
 use super::workloads::Workload;

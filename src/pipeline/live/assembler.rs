@@ -1,4 +1,4 @@
-//! Closing batches.
+//! Assembles received packets into batches and decides when a batch is closed.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,18 @@ use portcullis_io::live::{LiveError, Receiver};
 use super::sizing::{ArrivalRate, MIN_DELAY, SharedSizing};
 use super::{BatchPolicy, MeasurementWindow};
 
-/// How long nothing may happen before somebody looks whether it is to stop.
+/// Longest wait before a thread checks again whether it is to stop.
 pub(super) const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Packets that a batch which finds its size may have in any case, where they are there: so many cost little more than one.
+/// Packets that an adaptive batch may always have if they are already queued: that many cost little
+/// more than one.
 const MIN_OPPORTUNISTIC_PACKETS: usize = 256;
 
-/// The time in which no more than one packet comes by a queue, in the mean: ten million a second.
+/// Minimum mean time between packets of a queue: ten million packets per second.
 const MIN_PACKET_SPACING: Duration = Duration::from_nanos(100);
 
-/// Gathers packets until a batch is full, or there is no memory for more, or its first packet has waited for long enough.
+/// Collects packets until the batch is full, the receiver has no memory for more, or the first
+/// packet has waited long enough.
 pub(super) struct BatchAssembler<'a> {
     batching: BatchPolicy,
     shared: &'a SharedSizing,
@@ -25,37 +27,37 @@ pub(super) struct BatchAssembler<'a> {
     received_packets: usize,
     first: Option<Instant>,
     window: Option<&'a MeasurementWindow>,
-    /// Whether packets come for warming up.
+    /// Whether packets belong to the warm-up.
     is_warm_up: bool,
-    /// When it was last looked whether there is anything.
+    /// When the receiver was last polled.
     last_poll: Instant,
 }
 
 /// When a batch is closed.
 struct CloseCondition {
-    /// As soon as it has so many packets.
+    /// Number of packets at which it is closed at once.
     target: usize,
-    /// It never has more.
+    /// Maximum number of packets.
     max_packets: usize,
     delay: Duration,
 }
 
-/// What came of a look.
+/// Result of polling the receiver.
 pub(super) enum PollOutcome {
-    /// A batch, and when its first packet was received.
+    /// A closed batch and the arrival of its first packet.
     Batch(Batch, FirstPacket),
-    /// A batch is not full yet: it is closed at this time.
+    /// A batch is open and will be closed at this time.
     Until(Instant),
-    /// Nothing has come.
+    /// No packet is waiting.
     Nothing,
 }
 
-/// A batch's first packet.
+/// Arrival of a batch's first packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FirstPacket {
     /// When it was received.
     pub at: Instant,
-    /// Whether it came for warming up, and all others with it.
+    /// Whether the batch belongs to the warm-up.
     pub is_warm_up: bool,
 }
 
@@ -79,17 +81,17 @@ impl<'a> BatchAssembler<'a> {
         }
     }
 
-    /// When it was last looked whether there is anything.
+    /// Returns when the receiver was last polled.
     pub fn last_poll(&self) -> Instant {
         self.last_poll
     }
 
-    /// Whether batches find their size.
+    /// Whether batch sizes adapt to the load.
     pub fn is_adaptive(&self) -> bool {
         self.batching.adaptive
     }
 
-    /// Whether packets that come from now on are measured, and those before were not: once.
+    /// Returns true once, when the warm-up is over and packets are measured from now on.
     pub fn starts_measuring(&mut self) -> bool {
         let starts =
             self.is_warm_up && self.received_packets == 0 && self.window.is_some_and(MeasurementWindow::is_warmed_up);
@@ -97,7 +99,7 @@ impl<'a> BatchAssembler<'a> {
         starts
     }
 
-    /// Of so many packets those that may come into this batch.
+    /// Limits `packets` to what the measurement window lets into this batch.
     fn allowance(&self, packets: usize) -> usize {
         self.window.map_or(packets, |window| window.allowance(packets, self.is_warm_up))
     }
@@ -111,8 +113,8 @@ impl<'a> BatchAssembler<'a> {
         CloseCondition { target, max_packets: target.max(MIN_OPPORTUNISTIC_PACKETS).min(max_packets), delay }
     }
 
-    /// Receives what is there. With `last` what there is makes a batch, however little.
-    pub fn poll(&mut self, receiver: &mut dyn Receiver, last: bool) -> Result<PollOutcome, LiveError> {
+    /// Receives the packets that are queued. With `is_last`, closes the batch however few it has.
+    pub fn poll(&mut self, receiver: &mut dyn Receiver, is_last: bool) -> Result<PollOutcome, LiveError> {
         let CloseCondition { target, max_packets, delay } = self.close_condition();
         let received = match self.allowance(max_packets.saturating_sub(self.received_packets)) {
             0 => 0,
@@ -129,11 +131,12 @@ impl<'a> BatchAssembler<'a> {
         }
         let Some(first) = self.first else { return Ok(PollOutcome::Nothing) };
         let until = first + delay;
-        let waits = self.received_packets < target && now < until && !receiver.is_full() && self.allowance(1) > 0;
-        if !last && waits {
+        let keeps_waiting =
+            self.received_packets < target && now < until && !receiver.is_full() && self.allowance(1) > 0;
+        if !is_last && keeps_waiting {
             return Ok(PollOutcome::Until(until));
         }
-        // Nobody asks for it where nothing waits.
+        // The rate is used only if batches wait for packets.
         if self.batching.adaptive || !delay.is_zero() {
             self.shared.set_rate(self.rate.record(self.received_packets, now));
         }
@@ -143,17 +146,19 @@ impl<'a> BatchAssembler<'a> {
         Ok(receiver.take_batch().map_or(PollOutcome::Nothing, |batch| PollOutcome::Batch(batch, first)))
     }
 
-    /// Waits for more packets, until a batch is to be closed at the latest, but no longer than [`STOP_POLL_INTERVAL`]: an end may be
-    /// wanted meanwhile, or something be done with the session.
+    /// Waits for more packets until the batch is to be closed, but for at most
+    /// [`STOP_POLL_INTERVAL`] so that a stop or a command is noticed.
     ///
-    /// Whoever waits for packets is woken by each, which costs more than the packet does. So this sleeps, and is not woken,
-    /// where what may come meanwhile finds room. Where so much comes that the batch will be full before its time, nobody
-    /// sleeps for long in any case, and a sleep that lasts too long would cost packets.
+    /// Being woken by each packet would cost more than the packet itself. So this sleeps without
+    /// being woken if the RX ring can hold what may arrive meanwhile. At rates that fill the batch
+    /// before its time the wait is short anyway, and oversleeping would lose packets, so it waits
+    /// for packets then.
     pub fn wait(&self, receiver: &mut dyn Receiver, until: Instant) -> Result<(), LiveError> {
         let left = until.saturating_duration_since(Instant::now());
         let missing = self.close_condition().target.saturating_sub(self.received_packets);
-        let room = MIN_PACKET_SPACING.saturating_mul(receiver.backlog_capacity().try_into().unwrap_or(u32::MAX));
-        let sleep = left.min(room);
+        let time_to_fill_ring =
+            MIN_PACKET_SPACING.saturating_mul(receiver.backlog_capacity().try_into().unwrap_or(u32::MAX));
+        let sleep = left.min(time_to_fill_ring);
         if sleep < MIN_DELAY || self.shared.rate() * left.as_secs_f64() >= missing as f64 {
             return receiver.wait(left.min(STOP_POLL_INTERVAL));
         }

@@ -1,4 +1,4 @@
-//! What others want done with a lane's session while packets flow.
+//! Commands that other threads queue for a lane's session while packets flow.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,100 +6,102 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::device::{DeviceError, Session};
 
-/// Orders for a lane, which it carries out between two batches, or soon where no packets come. Looking whether there are
-/// any is one load.
+/// Queue of commands for a lane, which runs them between two batches, or soon if no packets come.
+/// Checking for commands costs one atomic load.
 #[derive(Default)]
 pub struct LaneCommands {
-    waiting: AtomicBool,
-    orders: Mutex<Orders>,
+    pending: AtomicBool,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Default)]
-struct Orders {
-    waiting: Vec<LaneCommand>,
-    /// The lane has ended.
+struct QueueState {
+    pending: Vec<LaneCommand>,
+    /// Set once the lane has ended.
     closed: bool,
 }
 
-/// Something to be done with a lane's session, on the lane's thread: packets wait meanwhile.
+/// A function to run on a lane's session, on the lane's thread. Packets wait while it runs.
 pub struct LaneCommand {
-    /// Whether the batches in flight come home first, and their verdicts are carried out.
-    idle: bool,
-    work: Work,
+    /// Whether to complete the batches in flight and execute their verdicts first.
+    requires_idle: bool,
+    function: CommandFn,
 }
 
-type Work = Box<dyn FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send>;
+type CommandFn = Box<dyn FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send>;
 
 impl LaneCommand {
-    /// Looks at the session's maps or changes them: what is done is there for the batches behind this, and for none before.
-    /// An error ends the lane.
-    pub fn access_maps(work: impl FnOnce(&mut dyn Session) -> Result<(), DeviceError> + Send + 'static) -> LaneCommand {
-        LaneCommand { idle: false, work: Box::new(move |session| work(&mut **session)) }
+    /// A command that reads or writes the session's maps. Changes take effect for later batches and
+    /// for none before. An error ends the lane.
+    pub fn access_maps(
+        function: impl FnOnce(&mut dyn Session) -> Result<(), DeviceError> + Send + 'static,
+    ) -> LaneCommand {
+        LaneCommand { requires_idle: false, function: Box::new(move |session| function(&mut **session)) }
     }
 
-    /// May put another session in the place of the lane's. No batch is in flight: those before have the old session's
-    /// verdicts, and those behind the new one's. An error ends the lane.
+    /// A command that may replace the lane's session. No batch is in flight then: batches before
+    /// have the old session's verdicts, batches after it the new one's. An error ends the lane.
     pub fn replace_session(
-        work: impl FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send + 'static,
+        function: impl FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send + 'static,
     ) -> LaneCommand {
-        LaneCommand { idle: true, work: Box::new(work) }
+        LaneCommand { requires_idle: true, function: Box::new(function) }
     }
 
     pub(super) fn requires_idle(&self) -> bool {
-        self.idle
+        self.requires_idle
     }
 
     pub(super) fn execute(self, session: &mut Box<dyn Session>) -> Result<(), DeviceError> {
-        (self.work)(session)
+        (self.function)(session)
     }
 }
 
 impl fmt::Debug for LaneCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Order").field("idle", &self.idle).finish_non_exhaustive()
+        f.debug_struct("LaneCommand").field("requires_idle", &self.requires_idle).finish_non_exhaustive()
     }
 }
 
 impl LaneCommands {
-    /// Leaves an order. One that is not carried out, since the lane has ended or ends before, is dropped.
-    pub fn push(&self, order: LaneCommand) {
-        let mut orders = self.lock();
-        if !orders.closed {
-            orders.waiting.push(order);
-            self.waiting.store(true, Ordering::Release);
+    /// Queues a command. It is dropped without running if the lane has ended or ends before.
+    pub fn push(&self, command: LaneCommand) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.pending.push(command);
+            self.pending.store(true, Ordering::Release);
         }
     }
 
-    /// Whether there may be orders.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed)
+    /// Whether commands may be queued.
+    pub(super) fn has_pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
     }
 
-    /// All orders, the oldest first.
+    /// Takes all queued commands, oldest first.
     pub(super) fn take(&self) -> Vec<LaneCommand> {
-        let mut orders = self.lock();
-        self.waiting.store(false, Ordering::Relaxed);
-        std::mem::take(&mut orders.waiting)
+        let mut state = self.lock();
+        self.pending.store(false, Ordering::Relaxed);
+        std::mem::take(&mut state.pending)
     }
 
-    /// Drops all orders, those of later, too.
+    /// Drops all commands, and those pushed later.
     pub(super) fn close(&self) {
-        let mut orders = self.lock();
-        orders.closed = true;
-        // Not while it is locked: whoever waits for one may ask for another.
-        let dropped = std::mem::take(&mut orders.waiting);
-        drop(orders);
+        let mut state = self.lock();
+        state.closed = true;
+        // Drop after unlocking: dropping a command may wake a thread that pushes another.
+        let dropped = std::mem::take(&mut state.pending);
+        drop(state);
         drop(dropped);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Orders> {
-        // They are whole whoever died meanwhile.
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        // The queue is valid after every operation, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for LaneCommands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mailbox").field("waiting", &self.is_waiting()).finish_non_exhaustive()
+        f.debug_struct("LaneCommands").field("pending", &self.has_pending()).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! Driving a lane.
+//! Runs one lane: receives packets into batches, drives them through the session, and executes the
+//! verdicts.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,27 +20,27 @@ use super::{LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, Over
 use crate::pipeline::driver::{self, Endpoints, NextBatch};
 use crate::pipeline::{Broadcasts, Observer};
 
-/// Batches between the RX thread and the driver, where packets wait.
+/// Capacity of the queue from the RX thread to the driver, in batches, if the RX thread may block.
 const RX_QUEUE_BATCHES: usize = 2;
 
-/// How soon what is on its way out is looked after, while nothing else happens.
+/// How often pending transmissions are polled while nothing else happens.
 const TX_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// How long frames may take to leave in the end.
+/// How long frames may take to be transmitted at the end of a run.
 const TX_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long after an end was wanted the last packets may come: by then nobody sends them here any more.
+/// How long the receiver must have been quiet after a stop before the lane ends.
 const STOP_QUIET_TIME: Duration = Duration::from_millis(50);
 
-/// For how long packets are taken that came before an end was wanted.
+/// How long after a stop packets are still received.
 const STOP_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often what came in and what the kernel dropped is asked for, a system call a queue: often enough for rates over a second to
-/// be right.
+/// How often the receiver's counters are read, which costs a system call per queue. Often enough
+/// for rates over one second.
 const COUNTERS_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Ends the run where the thread that has it dies: the other lanes are not to go on as if nothing had happened, nor is the
-/// lane's other thread to be waited for that would.
+/// Cancels the run if the thread that holds it panics, so that neither the other lanes nor the
+/// lane's other thread run on.
 struct CancelOnPanic<'a>(&'a CancelToken);
 
 impl Drop for CancelOnPanic<'_> {
@@ -50,26 +51,27 @@ impl Drop for CancelOnPanic<'_> {
     }
 }
 
-/// One lane, until it ends.
+/// Runs one lane until it ends.
 pub(super) struct LaneRunner<'a> {
     lane: &'a mut LiveLane,
     stats: &'a LaneStats,
     options: &'a LiveOptions,
     stop: &'a CancelToken,
-    /// Where the RX thread is to be kept.
+    /// CPU to pin the RX thread to.
     processor: Option<usize>,
     shared: &'a SharedSizing,
-    observe: Option<&'a mut dyn Observer>,
+    observer: Option<&'a mut dyn Observer>,
 }
 
-/// When a batch began.
+/// Start times of a batch.
 struct BatchTiming {
-    first: FirstPacket,
-    /// When it began to keep the lane's thread, or the device, from anything else.
-    taken: Instant,
+    first_packet: FirstPacket,
+    /// When the batch began to occupy the lane's thread or the device, from which its cost is
+    /// measured.
+    started: Instant,
 }
 
-/// A batch from the RX thread.
+/// A batch on its way from the RX thread to the driver.
 type TimedBatch = (Batch, BatchTiming);
 
 impl<'a> LaneRunner<'a> {
@@ -79,13 +81,13 @@ impl<'a> LaneRunner<'a> {
         options: &'a LiveOptions,
         (stop, processor): (&'a CancelToken, Option<usize>),
         shared: &'a SharedSizing,
-        observe: Option<&'a mut dyn Observer>,
+        observer: Option<&'a mut dyn Observer>,
     ) -> LaneRunner<'a> {
-        LaneRunner { lane, stats, options, stop, processor, shared, observe }
+        LaneRunner { lane, stats, options, stop, processor, shared, observer }
     }
 
     pub fn run(self) -> Result<(), LaneError> {
-        let LaneRunner { lane, stats, options, stop, processor, shared, observe } = self;
+        let LaneRunner { lane, stats, options, stop, processor, shared, observer } = self;
         let LiveLane { lane, session, commands, broadcasts } = lane;
         let (name, receiver) = (&lane.name, &mut *lane.receiver);
         let is_inline = options.dispatch == Dispatch::Inline;
@@ -99,7 +101,7 @@ impl<'a> LaneRunner<'a> {
             stats,
             window: options.window.as_deref(),
             is_measured: false,
-            observe: observe.map(|observe| observe as _),
+            observer: observer.map(|observer| observer as _),
             sizing: options.batching.adaptive.then(sizer),
             shared,
             _cancel_on_panic: CancelOnPanic(stop),
@@ -109,7 +111,7 @@ impl<'a> LaneRunner<'a> {
             assembler: BatchAssembler::new(options.batching, shared, options.window.as_deref()),
             stats,
             stop,
-            asked: Instant::now(),
+            last_counters_read: Instant::now(),
             end: StopClock::default(),
         };
         let ended = match is_inline {
@@ -117,30 +119,31 @@ impl<'a> LaneRunner<'a> {
             true => endpoints(LaneSource::Inline(rx_batcher)).drive(session),
             false => {
                 let waiting = AtomicUsize::new(0);
-                let backlog = (options.backlog, &waiting);
-                run_with_rx_thread(name, rx_batcher, processor, backlog, |queue| {
+                let overload = (options.overload, &waiting);
+                run_with_rx_thread(name, rx_batcher, processor, overload, |queue| {
                     endpoints(LaneSource::Queue(queue, &waiting)).drive(session)
                 })
             }
         };
         stats.set_received(receiver.received());
         if ended.is_err() {
-            // Of the batch with which it failed a part may be through.
+            // The batch that failed may have been executed in part.
             stats.set_executed(lane.executor.executed());
         }
         ended
     }
 }
 
-/// A thread receives, and this one does the rest. `waiting` are the packets between the two.
+/// Receives on a new thread and drives the session on this one. `waiting` counts the packets queued
+/// between the two.
 fn run_with_rx_thread(
     name: &str,
     rx_batcher: RxBatcher<'_>,
     processor: Option<usize>,
-    (backlog, waiting): (OverloadPolicy, &AtomicUsize),
+    (overload, waiting): (OverloadPolicy, &AtomicUsize),
     drive: impl FnOnce(Queue<TimedBatch>) -> Result<(), LaneError>,
 ) -> Result<(), LaneError> {
-    let (queue, room) = match backlog {
+    let (queue, room) = match overload {
         OverloadPolicy::Block => (RX_QUEUE_BATCHES, None),
         OverloadPolicy::Drop { max_batches, max_packets } => (max_batches.max(1), Some(max_packets)),
     };
@@ -159,9 +162,9 @@ fn run_with_rx_thread(
                         let packets = batch.len();
                         let before = waiting.fetch_add(packets, Ordering::Relaxed);
                         let sent = match room {
-                            // Waits where the driver has enough: then packets wait where they came in.
+                            // Block while the driver has enough: packets then wait in the RX rings.
                             None => to.send((batch, timing)).map_err(|gone| TrySendError::Disconnected(gone.0)),
-                            // One that would never fit has the room alone.
+                            // A batch above the limit by itself is queued only if no other waits.
                             Some(room) if before > 0 && before + packets > room => {
                                 Err(TrySendError::Full((batch, timing)))
                             }
@@ -182,31 +185,34 @@ fn run_with_rx_thread(
             }
         };
         let thread = thread::Builder::new().name(format!("{name} RX")).spawn_scoped(scope, rx);
-        let died = |what: String| LaneError::Thread { lane: name.to_string(), thread: "RX", what };
-        let thread = thread.map_err(|e| died(format!("cannot be started: {}", portcullis_core::reason(&e))))?;
-        // With its end of the queue gone, the RX thread ends at its next batch at the latest.
+        let rx_error = |problem: String| LaneError::Thread { lane: name.to_string(), thread: "RX", problem };
+        let thread = thread.map_err(|e| rx_error(format!("cannot be started: {}", portcullis_core::reason(&e))))?;
+        // Once the driver's end of the queue is dropped, the RX thread ends at its next batch at
+        // the latest.
         let driven = drive(from);
         if driven.is_err() {
             stop.cancel();
         }
-        let received = thread.join().map_err(|_| died("died (a fault of this program; please report it)".into()));
+        let received =
+            thread.join().map_err(|_| rx_error("panicked; this is a bug in portcullis, please report it".into()));
         driven.and(received?.map_err(|error: LiveError| error.into()))
     })
 }
 
-/// Makes batches of what a receiver takes.
+/// Assembles batches from a receiver and notices when the run is to end.
 struct RxBatcher<'a> {
     receiver: &'a mut dyn Receiver,
     assembler: BatchAssembler<'a>,
     stats: &'a LaneStats,
     stop: &'a CancelToken,
-    /// When the receiver was last asked for what it has counted.
-    asked: Instant,
+    /// When the receiver's counters were last read.
+    last_counters_read: Instant,
     end: StopClock,
 }
 
 impl RxBatcher<'_> {
-    /// The next batch. Waits for a while where nobody has anything else to do, which is a short one where somebody is `busy`.
+    /// Returns the next batch. If nothing is in flight (`is_idle`), waits for packets, but only
+    /// briefly while transmissions are pending (`busy`).
     fn next_batch(&mut self, is_idle: bool, busy: impl FnOnce() -> bool) -> Result<NextBatch<BatchTiming>, LiveError> {
         let stopped = self.stop.is_cancelled();
         if self.assembler.starts_measuring() {
@@ -215,18 +221,20 @@ impl RxBatcher<'_> {
         if self.end.is_expired(stopped) {
             return Ok(NextBatch::End);
         }
-        // Receiving is a part of what one thread does that does everything. Who finds no sizes by it need not know it that well.
-        let taken = if self.assembler.is_adaptive() { Instant::now() } else { self.assembler.last_poll() };
-        if taken - self.asked >= COUNTERS_INTERVAL {
-            self.asked = taken;
+        // Adaptive sizing counts receiving towards the cost of a batch and needs the exact time.
+        // Otherwise the time of the last poll saves a clock read.
+        let started = if self.assembler.is_adaptive() { Instant::now() } else { self.assembler.last_poll() };
+        if started - self.last_counters_read >= COUNTERS_INTERVAL {
+            self.last_counters_read = started;
             self.stats.set_received(self.receiver.received());
         }
         match self.assembler.poll(self.receiver, stopped)? {
-            PollOutcome::Batch(batch, first) => {
+            PollOutcome::Batch(batch, first_packet) => {
                 self.stats.record_received_batch(batch.len());
-                return Ok(NextBatch::Ready(batch, BatchTiming { first, taken }));
+                return Ok(NextBatch::Ready(batch, BatchTiming { first_packet, started }));
             }
-            // Where it has no memory now, what came before waits for what is on its way.
+            // If the receiver has no free memory, earlier packets are waiting for frames in
+            // transit.
             PollOutcome::Nothing if self.end.has_settled(stopped) && !self.receiver.is_full() => {
                 return Ok(NextBatch::End);
             }
@@ -240,64 +248,64 @@ impl RxBatcher<'_> {
     }
 }
 
-/// When a lane has seen that an end is wanted.
+/// When the lane first noticed that the run is to stop.
 #[derive(Default)]
 struct StopClock(Option<Instant>);
 
 impl StopClock {
-    /// Whether packets that came before have been taken for long enough.
+    /// Whether the time for receiving the remaining packets is over.
     fn is_expired(&mut self, stopped: bool) -> bool {
         stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= STOP_DRAIN_TIMEOUT
     }
 
-    /// Whether no more can come, if nothing is there now.
+    /// Whether the lane may end if no packets are waiting now.
     fn has_settled(&mut self, stopped: bool) -> bool {
         stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= STOP_QUIET_TIME
     }
 }
 
-/// Where a driver's batches come from.
+/// Where the driver gets its batches from.
 enum LaneSource<'a> {
-    /// From a receiver.
+    /// A receiver on the driver's own thread.
     Inline(RxBatcher<'a>),
-    /// From the RX thread, which is told of the packets that wait.
+    /// The RX thread, with the number of packets queued.
     Queue(Queue<TimedBatch>, &'a AtomicUsize),
 }
 
-/// All of a lane but what receives.
+/// Endpoints of a lane's driver.
 struct LaneEndpoints<'a> {
     source: LaneSource<'a>,
     executor: &'a mut dyn Executor,
     broadcasts: Option<&'a mut Broadcasts>,
     commands: &'a LaneCommands,
-    /// Orders that were taken, and are still to be carried out.
+    /// Commands started from the queue that still have to run.
     pending_commands: VecDeque<LaneCommand>,
     stats: &'a LaneStats,
     window: Option<&'a MeasurementWindow>,
-    /// Whether a batch has come that the meter measures.
+    /// Whether a batch of the measurement window has arrived.
     is_measured: bool,
-    observe: Option<&'a mut dyn Observer>,
-    /// Where batches find their size: what finds it, and when the last batch had left.
+    observer: Option<&'a mut dyn Observer>,
+    /// With adaptive batches, the sizer and the time when the previous batch was done.
     sizing: Option<(BatchSizer, Instant)>,
     shared: &'a SharedSizing,
     _cancel_on_panic: CancelOnPanic<'a>,
 }
 
 impl Drop for LaneEndpoints<'_> {
-    /// However it ended: whoever waits for an order to be carried out is not to wait for ever.
+    /// Closes the command queue however the lane ended, so that no one waits for a command forever.
     fn drop(&mut self) {
         self.commands.close();
     }
 }
 
 impl LaneEndpoints<'_> {
-    /// Filters what comes, until nothing more comes, and waits for what is on its way out. What came before an error is
-    /// carried out, too.
+    /// Drives the session until the source ends, then flushes transmissions. Batches completed
+    /// before an error are still executed.
     fn drive(self, session: &mut Box<dyn Session>) -> Result<(), LaneError> {
         let mut driver = driver::Driver::new(session, self);
         let driven = driver.drive();
-        let left = driver.drain().and_then(|()| driver.endpoints.flush_tx());
-        driven.and(left)
+        let flushed = driver.drain().and_then(|()| driver.endpoints.flush_tx());
+        driven.and(flushed)
     }
 
     fn flush_tx(&mut self) -> Result<(), LaneError> {
@@ -332,26 +340,26 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
         Ok(match next {
             Ok((batch, timing)) => {
                 waiting.fetch_sub(batch.len(), Ordering::Relaxed);
-                NextBatch::Ready(batch, BatchTiming { taken: Instant::now(), ..timing })
+                NextBatch::Ready(batch, BatchTiming { started: Instant::now(), ..timing })
             }
             Err(RecvTimeoutError::Timeout) => NextBatch::Pending,
             Err(RecvTimeoutError::Disconnected) => NextBatch::End,
         })
     }
 
-    fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        match &mut self.observe {
-            Some(observe) => observe.on_batch_boundary(session, coming),
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
+        match &mut self.observer {
+            Some(observer) => observer.on_batch_boundary(session, packets),
             None => Ok(()),
         }
     }
 
-    fn run_commands(&mut self, session: &mut &mut Box<dyn Session>, idle: bool) -> Result<bool, DeviceError> {
-        if self.commands.is_waiting() {
+    fn run_commands(&mut self, session: &mut &mut Box<dyn Session>, is_idle: bool) -> Result<bool, DeviceError> {
+        if self.commands.has_pending() {
             self.pending_commands.extend(self.commands.take());
         }
         while let Some(command) = self.pending_commands.pop_front() {
-            if command.requires_idle() && !idle {
+            if command.requires_idle() && !is_idle {
                 self.pending_commands.push_front(command);
                 return Ok(false);
             }
@@ -369,27 +377,27 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
         Ok(())
     }
 
-    /// Carries out the verdicts on a batch.
+    /// Executes the verdicts of a batch.
     fn deliver(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
-        let is_warm_up = timing.first.is_warm_up;
+        let is_warm_up = timing.first_packet.is_warm_up;
         if self.window.is_some() && !is_warm_up && !self.is_measured {
             self.is_measured = true;
             self.stats.start_measuring_driver();
         }
         let filtered = CompletedBatch::new(&done, by_fallback);
         let packets = filtered.packets;
-        let carried = self.executor.execute(done);
+        let executed = self.executor.execute(done);
         let now = Instant::now();
-        // How long it took while it warmed up is of no interest.
-        let latency = (!is_warm_up && carried.is_ok()).then(|| now - timing.first.at);
+        // Latencies of the warm-up are not recorded.
+        let latency = (!is_warm_up && executed.is_ok()).then(|| now - timing.first_packet.at);
         self.stats.record_completed(&filtered, self.executor.executed(), latency);
-        carried?;
+        executed?;
         if let (Some(window), false) = (self.window, is_warm_up) {
             window.record_completed(now);
         }
-        if let (Some((sizer, before)), false) = (&mut self.sizing, by_fallback) {
-            let sizing = sizer.record_batch(packets, now - timing.taken.max(*before), self.shared.rate());
-            *before = now;
+        if let (Some((sizer, previous)), false) = (&mut self.sizing, by_fallback) {
+            let sizing = sizer.record_batch(packets, now - timing.started.max(*previous), self.shared.rate());
+            *previous = now;
             self.shared.set_target(&sizing);
             self.stats.set_sizing(sizing);
         }
@@ -397,8 +405,8 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
     }
 
     fn poll(&mut self) -> Result<(), LaneError> {
-        let tended = self.executor.poll();
+        let polled = self.executor.poll();
         self.stats.set_executed(self.executor.executed());
-        Ok(tended?)
+        Ok(polled?)
     }
 }

@@ -1,4 +1,4 @@
-//! Tells when links of interfaces go down and come up, as events.
+//! Reports link changes of interfaces as log events.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::thread::{self, JoinHandle};
@@ -6,30 +6,30 @@ use std::thread::{self, JoinHandle};
 use portcullis_io::live::link::{LinkError, LinkState, LinkWatch};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Watches interfaces until it is dropped.
+/// Watches interfaces on a thread of its own until dropped.
 #[derive(Debug)]
 pub struct LinkMonitor {
-    /// Closed to end the thread.
+    /// Closing the pipe ends the thread.
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Why nobody watches.
+/// Why interfaces cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkMonitorError {
     /// An interface cannot be watched.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// There is no thread for it, or nothing to wake it by.
-    #[error("watching links: {}", portcullis_core::reason(.0))]
+    /// The thread or its wake-up pipe could not be created.
+    #[error("cannot watch links: {}", portcullis_core::reason(.0))]
     System(#[from] io::Error),
 }
 
 impl LinkMonitor {
-    /// Watches interfaces of this thread's network namespace.
+    /// Watches interfaces of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`LinkMonitorError`]: among others, there is no such interface.
+    /// [`LinkMonitorError`], for example if an interface does not exist.
     pub fn watch<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Result<LinkMonitor, LinkMonitorError> {
         let watches = interfaces.into_iter().map(|name| Ok((name.to_owned(), LinkWatch::new(name)?)));
         let watches = watches.collect::<Result<Vec<_>, LinkError>>()?;
@@ -50,7 +50,7 @@ impl Drop for LinkMonitor {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // If it died, its last words have been printed.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
@@ -80,7 +80,7 @@ fn watch_links(mut watches: Vec<(String, LinkWatch)>, wake_reader: &PipeReader) 
                     return false;
                 }
                 Err(error) => {
-                    tracing::warn!(%interface, %error, "the link is watched no longer");
+                    tracing::warn!(%interface, %error, "stopped watching the link");
                     return false;
                 }
             }

@@ -1,4 +1,4 @@
-//! Unix sockets that only this user may connect to.
+//! Unix sockets that only the current user may connect to.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -10,42 +10,43 @@ use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Connections that wait to be accepted.
+/// Backlog of `listen`, in connections.
 const ACCEPT_BACKLOG: i32 = 64;
 
-/// A Unix socket with mode 0600, which listens; to accept does not wait. Its file goes with it.
+/// A listening, non-blocking Unix socket with mode 0600. Dropping it removes its file.
 #[derive(Debug)]
 pub struct LocalSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// The file's device and number: another's in its place is not ours to remove.
+    /// Device and inode of the socket's file, so that a file someone else put in its place is not
+    /// removed.
     file: (u64, u64),
-    /// Given up after the file is gone.
+    /// Released after the socket's file is removed.
     _lock: Lock,
 }
 
-/// Why there is no such socket.
+/// Why a socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
-    /// Somebody else listens there.
-    #[error("{}: another run listens here; choose another path, or end that run", .0.display())]
+    /// Another process listens at the path.
+    #[error("{}: another run listens here; choose another path or stop that run", .0.display())]
     InUse(PathBuf),
-    /// There is something else.
-    #[error("{}: there is something else already, and no socket; choose another path", .0.display())]
+    /// The path exists and is not a socket.
+    #[error("{}: exists and is not a socket; choose another path", .0.display())]
     NotASocket(PathBuf),
-    /// The system refused it.
+    /// A system call failed.
     #[error("{}: {}", .path.display(), portcullis_core::reason(.error))]
     System {
-        /// Where.
+        /// The socket or its lock file.
         path: PathBuf,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl LocalSocket {
-    /// Listens at this path. What a program that was killed has left there is taken away.
+    /// Listens at `path`, replacing a stale socket that a killed process has left there.
     ///
     /// # Errors
     /// [`LocalError`]
@@ -60,7 +61,7 @@ impl LocalSocket {
                 }
                 match UnixStream::connect(path) {
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-                    // One that has no room for another connection is one that is there.
+                    // A full backlog also means that someone is listening.
                     Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(refused(error)),
                     _ => return Err(LocalError::InUse(path.to_owned())),
                 }
@@ -74,12 +75,12 @@ impl LocalSocket {
         Ok(LocalSocket { listener, path: path.to_owned(), file: (file.dev(), file.ino()), _lock: lock })
     }
 
-    /// What accepts.
+    /// Returns the listener to accept connections from.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Where it is.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -88,14 +89,15 @@ impl LocalSocket {
 impl Drop for LocalSocket {
     fn drop(&mut self) {
         if self.path.symlink_metadata().is_ok_and(|there| (there.dev(), there.ino()) == self.file) {
-            // One that cannot be removed is taken away by the next that listens there.
+            // If this fails, the next process that listens here replaces the stale socket.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// A locked file beside a socket, `PATH.lock`, for as long as somebody has the socket or is about to. Of several that find one
-/// that a killed program has left, only who has the lock takes it away: another might take away the one that came in its place.
+/// A locked file beside the socket, `PATH.lock`, held while a process has the socket or is about to
+/// bind it. Only the holder may remove a stale socket: without the lock, one of several starting
+/// processes could remove the new socket of another.
 #[derive(Debug)]
 struct Lock {
     file: File,
@@ -108,13 +110,13 @@ impl Lock {
         path.push(".lock");
         let path = PathBuf::from(path);
         let refused = |error: io::Error| match error.kind() {
-            // It is about the folder.
+            // The directory is missing, so name the socket that the user gave.
             ErrorKind::NotFound => LocalError::System { path: socket.to_owned(), error },
             _ => LocalError::System { path: path.clone(), error },
         };
         let mut options = File::options();
         options.write(true).create(true).truncate(false).mode(0o600);
-        // Whatever lies there is not followed, nor waited for.
+        // Neither follow a symbolic link nor block on a FIFO at this path.
         options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
         loop {
             let file = options.open(&path).map_err(refused)?;
@@ -125,23 +127,24 @@ impl Lock {
                 Err(error) => return Err(refused(error.into())),
             }
             let lock = Lock { file, path: path.clone() };
-            // Who had it before may have removed it after it was opened here: then it is a lock no more.
+            // The previous holder may have removed the file after it was opened here; then the lock
+            // protects nothing.
             if lock.owns_path() {
                 return Ok(lock);
             }
         }
     }
 
-    /// Whether its file is the one at its path.
+    /// Whether the locked file is still the one at its path.
     fn owns_path(&self) -> bool {
-        let (Ok(mine), Ok(there)) = (self.file.metadata(), self.path.symlink_metadata()) else { return false };
-        (mine.dev(), mine.ino()) == (there.dev(), there.ino())
+        let (Ok(locked), Ok(there)) = (self.file.metadata(), self.path.symlink_metadata()) else { return false };
+        (locked.dev(), locked.ino()) == (there.dev(), there.ino())
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // A file that has something in it is somebody's who happened to give it this name.
+        // A file with content is not a lock of ours, but someone's file of this name.
         let is_ours = self.file.metadata().is_ok_and(|it| it.is_file() && it.len() == 0);
         if is_ours && self.owns_path() {
             let _ = std::fs::remove_file(&self.path);
@@ -149,7 +152,8 @@ impl Drop for Lock {
     }
 }
 
-/// A file has the mode of the socket that is bound to it (less the umask), so that there is no moment in which others may connect.
+/// Binds and listens. The mode is set before binding because the file inherits it (less the umask),
+/// so at no time can other users connect.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let address = SocketAddrUnix::new(path)?;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -167,27 +171,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_user_may_connect_and_nothing_is_left() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("socket");
+    fn the_socket_has_mode_0600_and_drop_removes_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
         let socket = LocalSocket::listen(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(socket.listener().accept().unwrap_err().kind(), ErrorKind::WouldBlock);
         UnixStream::connect(&path).unwrap();
         socket.listener().accept().unwrap();
         drop(socket);
-        assert_eq!(place.path().read_dir().unwrap().count(), 0, "neither the socket nor its lock");
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0, "neither the socket nor its lock is left");
     }
 
     #[test]
-    fn of_many_that_begin_at_once_one_has_the_socket() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("socket");
+    fn one_of_several_concurrent_listeners_gets_the_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
         for round in 0..200 {
-            // Each finds what a killed program has left, and its lock half of the time.
+            // Each process finds a stale socket, and in every other round a stale lock.
             drop(UnixListener::bind(&path).unwrap());
             if round % 2 == 0 {
-                std::fs::write(place.path().join("socket.lock"), "").unwrap();
+                std::fs::write(dir.path().join("socket.lock"), "").unwrap();
             }
             let begin = Barrier::new(4);
             let listen = || {
@@ -202,60 +206,60 @@ mod tests {
             assert_eq!(have.len(), 1, "{round}: {others:?}");
             assert!(others.iter().all(|it| matches!(it, Err(LocalError::InUse(_)))), "{round}: {others:?}");
             UnixStream::connect(&path).unwrap();
-            have[0].as_ref().unwrap().listener().accept().expect("who connects is connected to it");
+            have[0].as_ref().unwrap().listener().accept().expect("the connection reaches the listener");
         }
     }
 
     #[test]
-    fn who_is_about_to_have_it_is_not_overtaken() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("socket");
+    fn the_holder_of_the_lock_alone_may_replace_a_stale_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());
         let left = path.metadata().unwrap().ino();
         let other = Lock::take(&path).unwrap();
         assert!(matches!(LocalSocket::listen(&path), Err(LocalError::InUse(_))));
-        assert_eq!(path.metadata().unwrap().ino(), left, "it is the other's to take away");
-        // A lock whose file is gone keeps nobody away, and is not given for the next one's.
+        assert_eq!(path.metadata().unwrap().ino(), left, "only the lock holder may remove it");
+        // A lock whose file was removed neither blocks others nor removes their lock file.
         let late = Lock { file: File::open(&other.path).unwrap(), path: other.path.clone() };
         drop(other);
         let socket = LocalSocket::listen(&path).unwrap();
         assert!(!late.owns_path());
         drop(late);
-        assert!(matches!(Lock::take(&path), Err(LocalError::InUse(_))), "the next one's is still there");
+        assert!(matches!(Lock::take(&path), Err(LocalError::InUse(_))), "the lock of the new socket is still held");
         drop(socket);
     }
 
     #[test]
-    fn a_file_that_happens_to_be_where_the_lock_is_stays() {
-        let place = tempfile::tempdir().unwrap();
-        let lock = place.path().join("socket.lock");
+    fn a_foreign_file_in_place_of_the_lock_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = dir.path().join("socket.lock");
         std::fs::write(&lock, "precious").unwrap();
-        drop(LocalSocket::listen(&place.path().join("socket")).unwrap());
+        drop(LocalSocket::listen(&dir.path().join("socket")).unwrap());
         assert_eq!(std::fs::read(&lock).unwrap(), b"precious");
         std::fs::remove_file(&lock).unwrap();
         std::os::unix::fs::symlink("/dev/null", &lock).unwrap();
-        let error = LocalSocket::listen(&place.path().join("socket")).unwrap_err();
+        let error = LocalSocket::listen(&dir.path().join("socket")).unwrap_err();
         assert!(error.to_string().contains("socket.lock: "), "{error}");
     }
 
     #[test]
-    fn what_a_killed_program_left_is_taken_away_and_nothing_else() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("socket");
-        // Closed, and its file is still there.
+    fn a_stale_socket_is_replaced_and_other_files_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        // Closed, but its file is still there.
         drop(UnixListener::bind(&path).unwrap());
         let socket = LocalSocket::listen(&path).unwrap();
-        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::InUse(_))), "one has it");
+        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::InUse(_))), "another listens");
         assert!(path.exists());
-        // Somebody has put something else there: it stays.
-        std::fs::rename(&path, place.path().join("old")).unwrap();
+        // A file that replaced the socket must stay.
+        std::fs::rename(&path, dir.path().join("old")).unwrap();
         std::fs::write(&path, "precious").unwrap();
         drop(socket);
         assert!(matches!(LocalSocket::listen(&path), Err(LocalError::NotASocket(_))));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-        let nowhere = LocalSocket::listen(&place.path().join("no/socket")).unwrap_err();
+        let nowhere = LocalSocket::listen(&dir.path().join("no/socket")).unwrap_err();
         assert!(nowhere.to_string().contains("no/socket: "), "{nowhere}");
-        let long = LocalSocket::listen(&place.path().join("x".repeat(200))).unwrap_err();
+        let long = LocalSocket::listen(&dir.path().join("x".repeat(200))).unwrap_err();
         assert!(matches!(long, LocalError::System { .. }), "{long}");
     }
 }

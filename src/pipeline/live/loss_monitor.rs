@@ -1,5 +1,5 @@
-//! Tells of packets that are lost while lanes run, or that a device has no time for, as events: the first time each as a warning,
-//! and from then on once a second at most, with how many.
+//! Logs packets that lanes lose or filter on the fallback device: the first of each kind as a
+//! warning, later ones at most once per second with their number.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use tracing::Span;
 
 use super::LaneStats;
 
-/// How often somebody looks, which costs a lock a lane.
+/// How often lanes are checked, which costs a lock per lane.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often it is told.
+/// Minimum time between reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Watches the numbers of lanes.
+/// Watches the counters of all lanes.
 pub(super) struct LossMonitor<'a> {
     lanes: Vec<WatchedLane<'a>>,
     next: Instant,
 }
 
-/// A lane, and what was told of it.
+/// A lane, and the counters that were reported last.
 struct WatchedLane<'a> {
     lane: String,
     span: Span,
@@ -29,28 +29,28 @@ struct WatchedLane<'a> {
     reported: Counters,
 }
 
-/// Packets that the CPU filtered in the device's place, and those that were lost: in the kernel, on their way in, and for each
-/// reason after the filter.
+/// Packets filtered by the fallback, dropped by the kernel, refused by the receiver, and lost after
+/// the filter for each reason.
 type Counters = [u64; KINDS];
 
 const KINDS: usize = 3 + Loss::ALL.len();
 
 impl<'a> LossMonitor<'a> {
-    /// Of lanes with these names and spans.
+    /// Creates a monitor for lanes with these names and spans.
     pub fn new(lanes: impl Iterator<Item = (String, Span)>, stats: &'a [Arc<LaneStats>]) -> LossMonitor<'a> {
         let lanes =
             lanes.zip(stats).map(|((lane, span), stats)| WatchedLane { lane, span, stats, reported: [0; KINDS] });
         LossMonitor { lanes: lanes.collect(), next: Instant::now() }
     }
 
-    /// Tells what is new, if it is time again.
+    /// Reports new losses unless some were reported within the last second.
     pub fn report_if_due(&mut self) {
         if Instant::now() >= self.next {
             self.report();
         }
     }
 
-    /// Tells what is new.
+    /// Reports losses since the last report.
     pub fn report(&mut self) {
         for WatchedLane { lane, span, stats, reported } in &mut self.lanes {
             let _lane = span.enter();
@@ -74,22 +74,22 @@ impl<'a> LossMonitor<'a> {
     }
 }
 
-const RELIEVED: &str = "the CPU filters packets that the device has no time for";
+const FALLBACK_ACTIVE: &str = "the CPU filters packets that exceed the capacity of the device";
 
 fn read_counters(stats: &LaneStats) -> Counters {
-    let (received, carried, fallback_packets) = stats.counters();
-    let mut read_counters = [0; KINDS];
-    read_counters[..3].copy_from_slice(&[fallback_packets, received.dropped_by_kernel, received.refused]);
-    read_counters[3..].copy_from_slice(&Loss::ALL.map(|loss| carried.losses.of(loss)));
-    read_counters
+    let (received, executed, fallback_packets) = stats.counters();
+    let mut counters = [0; KINDS];
+    counters[..3].copy_from_slice(&[fallback_packets, received.dropped_by_kernel, received.refused]);
+    counters[3..].copy_from_slice(&Loss::ALL.map(|loss| executed.losses.of(loss)));
+    counters
 }
 
-/// A loss's reason, as a label and in words.
+/// The reason as a label, and its description.
 fn describe_kind(kind: usize) -> (&'static str, &'static str) {
     match kind {
-        0 => ("overload", RELIEVED),
-        1 => ("kernel", "dropped by the kernel, because nobody took them in time"),
-        2 => ("not_received", "too long to be received, or made no sense"),
+        0 => ("overload", FALLBACK_ACTIVE),
+        1 => ("kernel", "dropped by the kernel because they were not received in time"),
+        2 => ("not_received", "too long to receive, or malformed"),
         loss => (Loss::ALL[loss - 3].name(), Loss::ALL[loss - 3].text()),
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::super::stats::CompletedBatch;
     use super::*;
 
-    /// The events, a line each.
+    /// Runs a function and returns the events that it logs.
     fn events(run: impl FnOnce()) -> Vec<serde_json::Value> {
         struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
         impl io::Write for SharedBuffer {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_told_once_and_then_how_many_more() {
+    fn a_loss_is_a_warning_first_and_then_an_event_with_its_number() {
         let stats = [Arc::new(LaneStats::default()), Arc::new(LaneStats::default())];
         let events = events(|| {
             let mut monitor = LossMonitor::new(lanes(&["eth0:0", "eth0:1"]), &stats);
@@ -140,9 +140,9 @@ mod tests {
             monitor.report();
             monitor.report();
             stats[1].set_received(ReceivedCounts { dropped_by_kernel: 10, ..ReceivedCounts::default() });
-            let mut carried = ExecutedCounts::default();
-            carried.losses.add(Loss::Overload, 2);
-            stats[0].set_executed(&carried);
+            let mut executed = ExecutedCounts::default();
+            executed.losses.add(Loss::Overload, 2);
+            stats[0].set_executed(&executed);
             monitor.report();
         });
         let is: Vec<_> = events
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_has_no_time_for_is_told() {
+    fn packets_filtered_by_the_fallback_are_reported() {
         let stats = [Arc::new(LaneStats::default())];
         let events = events(|| {
             let mut monitor = LossMonitor::new(lanes(&["q"]), &stats);
@@ -175,18 +175,18 @@ mod tests {
             stats[0].record_completed(&completed, &ExecutedCounts::default(), None);
             monitor.report();
         });
-        assert_eq!((&events[0]["message"], &events[0]["packets"]), (&RELIEVED.into(), &30.into()));
+        assert_eq!((&events[0]["message"], &events[0]["packets"]), (&FALLBACK_ACTIVE.into(), &30.into()));
     }
 
     #[test]
-    fn nothing_is_told_twice_in_a_second() {
+    fn reports_are_at_least_a_second_apart() {
         let stats = [Arc::new(LaneStats::default())];
         let events = events(|| {
             let mut monitor = LossMonitor::new(lanes(&["q"]), &stats);
             for refused in 1..100 {
                 stats[0].set_received(ReceivedCounts { refused, ..ReceivedCounts::default() });
                 monitor.report_if_due();
-                // As it is in an hour.
+                // Pretend that the interval has passed.
                 if refused == 50 {
                     monitor.next = Instant::now();
                 }

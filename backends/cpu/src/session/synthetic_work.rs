@@ -47,9 +47,10 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use portcullis_core::device::{LoadOptions, Session};
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::packet::Batch;
     use portcullis_core::program::{Program, ProgramOptions};
+    use portcullis_wgsl as wgsl;
 
     use super::super::CpuSession;
     use super::super::shared::{MAX_CHUNK, max_chunk};

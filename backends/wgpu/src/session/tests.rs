@@ -3,9 +3,10 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use portcullis_core::device::{CancelToken, Device, DeviceKind, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, BatchCutter, ResizeRoom};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 use super::*;
 use crate::probe;

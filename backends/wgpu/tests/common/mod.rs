@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgpu::WgpuDevice;
+use portcullis_wgsl as wgsl;
 
 /// All devices, or none with the reason printed; a run that demands them fails without.
 pub fn devices() -> Vec<WgpuDevice> {

@@ -9,9 +9,9 @@ use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
-use crate::cli::failure::Failure;
-use crate::cli::out;
-use crate::cli::run::Args;
+use crate::failure::Failure;
+use crate::out;
+use crate::run::Args;
 
 /// Packets that one call to poll may bring in.
 const BUDGET: u32 = 64;
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let prepared = Prepared::new(args)?;
     // Programs of XDP are written for the kernel's numbers.
-    options.by_interface = prepared.program.object().is_some();
+    options.by_interface = portcullis::frontend::xdp::ObjectInfo::of(&prepared.program).is_some();
     if options.by_interface {
         known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
     }

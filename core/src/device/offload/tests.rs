@@ -8,11 +8,12 @@ use crate::device::chunk::{ChunkLimits, OVERREAD_BYTES};
 use crate::device::noop::NoopDevice;
 use crate::device::transfer_planner::{BatchMemory, MemoryReach};
 use crate::device::{Device, Dispatch, FlowSession, Imported, Session, WithFallback};
+use crate::diagnostics::Source;
 use crate::interp::InterpDevice;
-use crate::lang::{Source, wgsl};
 use crate::packet::Span;
 use crate::packet::gather::StorePolicy;
 use crate::program::ProgramOptions;
+use crate::testing as wgsl;
 
 /// What was asked of the launcher, in order, and when it is to fail.
 #[derive(Default)]

@@ -13,7 +13,7 @@
 //! there more than [`RETURNS`] returns before the end. Both are for devices without jumps (`passes/nesting.rs`).
 
 mod dominators;
-pub(crate) mod emit;
+pub mod emit;
 mod reducible_graph;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,11 +27,11 @@ const DEEPEST: usize = 16;
 const RETURNS: usize = 16;
 
 /// Loops in each other, at most.
-pub(crate) const MAX_LOOPS: usize = 64;
+pub const MAX_LOOPS: usize = 64;
 
 /// A control-flow graph, entered at block 0.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Graph {
+pub struct Graph {
     /// Where a block goes on, in the order of its branch's arms; nowhere if it returns.
     pub successors: Vec<Vec<usize>>,
     /// Whether a block that returns is so small that it is better copied than led to.
@@ -40,7 +40,7 @@ pub(crate) struct Graph {
 
 /// A statement. Blocks are those of the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Node {
+pub enum Node {
     /// What a block does before it goes on.
     Block(usize),
     /// Where a block goes on: one arm for each of its successors.
@@ -67,7 +67,7 @@ pub(crate) enum Node {
 
 /// A function's statements.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Structured {
+pub struct Structured {
     /// In their order.
     pub body: Vec<Node>,
     /// How many flags there are.
@@ -80,7 +80,7 @@ pub(crate) struct Structured {
 
 /// More than [`MAX_LOOPS`] loops in each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooDeep;
+pub struct TooDeep;
 
 /// An edge; one to a dispatch says which of its arms is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ struct Edge {
 }
 
 /// Structures a graph. Blocks that are not reached are left out.
-pub(crate) fn structure(graph: &Graph) -> Result<Structured, TooDeep> {
+pub fn structure(graph: &Graph) -> Result<Structured, TooDeep> {
     within(graph, DEEPEST, RETURNS)
 }
 

@@ -4,9 +4,9 @@ use naga::Statement;
 
 use super::tcpdump_programs::{PROTOCHAIN, TCP_PORT_80};
 use super::*;
-use crate::lang::expression::parse;
-use crate::program::child_blocks;
-use crate::program::facts::Window;
+use crate::parse;
+use portcullis_core::program::child_blocks;
+use portcullis_core::program::facts::Window;
 
 fn compile_text(text: &str) -> Program {
     compile_ok(&parse(&Source::new("x.bpf", text)).unwrap())

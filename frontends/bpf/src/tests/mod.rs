@@ -12,11 +12,11 @@ mod tcpdump_programs;
 use std::sync::Arc;
 
 use super::{Instruction, compile, compile_program};
-use crate::interp::Interpreter;
-use crate::lang::{Diagnostics, Source};
-use crate::packet::{Metadata, Verdict};
-use crate::program::{Program, ProgramOptions};
 use arbitrary::Random;
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::interp::Interpreter;
+use portcullis_core::packet::{Metadata, Verdict};
+use portcullis_core::program::{Program, ProgramOptions};
 use reference::Input;
 
 /// An instruction as (code, jt, jf, k).

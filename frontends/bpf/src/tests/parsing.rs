@@ -1,7 +1,7 @@
 //! Parsing of program listings.
 
 use super::*;
-use crate::lang::expression::{MAX_INSTRUCTIONS, parse};
+use crate::{MAX_INSTRUCTIONS, parse};
 
 #[track_caller]
 fn parse_ok(text: &str) -> Vec<Instruction> {

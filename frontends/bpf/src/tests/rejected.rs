@@ -1,7 +1,7 @@
 //! Invalid programs and their errors.
 
 use super::*;
-use crate::lang::expression::MAX_INSTRUCTIONS;
+use crate::MAX_INSTRUCTIONS;
 
 fn text(code: &[Code]) -> String {
     let lines: String = code.iter().map(|(code, jt, jf, k)| format!("{code} {jt} {jf} {k}\n")).collect();

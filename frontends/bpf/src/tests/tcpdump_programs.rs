@@ -1,7 +1,7 @@
 //! Programs as tcpdump generates them, on packets made to match or just miss.
 
 use super::*;
-use crate::lang::expression::parse;
+use crate::parse;
 
 /// An Ethernet frame with an IPv4 packet, cut to `length` bytes.
 fn ipv4(protocol: u8, ihl: u8, fragment: u16, ports: [u16; 2], length: usize) -> Vec<u8> {

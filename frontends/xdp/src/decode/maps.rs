@@ -3,15 +3,15 @@
 
 use std::collections::HashSet;
 
-use crate::lang::xdp::events::PRINTS;
-use crate::lang::xdp::lower::emit::TRAPS;
-use crate::lang::xdp::object::{MapDefinition, MapType, Object};
-use crate::lang::xdp::parameters::section_type;
-use crate::map::declaration::{MAX_ENTRIES, MAX_KEY_WORDS};
-use crate::map::layout::{HEADER_WORDS, Layout, MAX_WORDS, STATE_PRESENT};
-use crate::map::lpm::TrieLayout;
-use crate::map::typed::{CType, TypeInfo};
-use crate::map::{Declaration, MapKind, atomic_functions};
+use crate::events::PRINTS;
+use crate::lower::emit::TRAPS;
+use crate::object::{MapDefinition, MapType, Object};
+use crate::parameters::section_type;
+use portcullis_core::map::declaration::{MAX_ENTRIES, MAX_KEY_WORDS};
+use portcullis_core::map::layout::{HEADER_WORDS, Layout, MAX_WORDS, STATE_PRESENT};
+use portcullis_core::map::lpm::TrieLayout;
+use portcullis_core::map::typed::{CType, TypeInfo};
+use portcullis_core::map::{Declaration, MapKind, atomic_functions};
 
 /// What a map is used as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) enum Use {
     Lpm,
     /// By prefix, of any lengths (`prefixes`).
     Prefixes,
-    /// To tell the host of events: [`crate::lang::xdp::events`] says what it becomes.
+    /// To tell the host of events: [`crate::events`] says what it becomes.
     EventRing,
     /// It cannot be, for this reason.
     Refused(String),
@@ -67,7 +67,7 @@ impl MapInfo {
     pub fn typed(&self, object: &Object) -> TypeInfo {
         let MapDefinition { ty, key_size, value_size, key, value, .. } = self.definition;
         let of = |number: Option<u32>, size: u32| {
-            let known = number.and_then(|number| CType::of(&object.btf, number)).filter(|ty| ty.size == size);
+            let known = number.and_then(|number| object.btf.c_type(number)).filter(|ty| ty.size == size);
             known.unwrap_or_else(|| CType::unknown(size))
         };
         let value = if self.is_data() { section_type(object, &self.definition) } else { of(value, value_size) };
@@ -135,7 +135,7 @@ impl MapInfo {
         }
         if self.used_as == Use::Prefixes {
             let MapDefinition { key_size, .. } = self.definition;
-            text += &crate::lang::xdp::lower::prefix_trie::text(&key, self.declaration().key, 8 * (key_size - 4));
+            text += &crate::lower::prefix_trie::text(&key, self.declaration().key, 8 * (key_size - 4));
         }
         let insert = if self.is_limited() { "x_NAME_insert" } else { "NAME_insert" };
         let text = text.replace("ADDED", insert).replace("ENTRIES", &self.definition.max_entries.to_string());
@@ -155,13 +155,13 @@ pub(crate) fn maps(object: &Object) -> Vec<MapInfo> {
             .trim_start_matches(['.', '_'])
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-            .take(crate::map::declaration::MAX_NAME_BYTES - 4)
+            .take(portcullis_core::map::declaration::MAX_NAME_BYTES - 4)
             .collect();
         // What functions' names begin with must be nobody else's.
         if name.is_empty()
             || name.starts_with(|c: char| c.is_ascii_digit())
             || name == "x"
-            || crate::map::declaration::reserved_name_conflict(&name).is_some()
+            || portcullis_core::map::declaration::reserved_name_conflict(&name).is_some()
         {
             name = format!("m_{name}");
         }

@@ -1,9 +1,9 @@
 //! Reading rings, between batches.
 
 use super::{Event, EventRing, HEAD, Print, TAIL};
-use crate::device::{DeviceError, Session};
-use crate::map::layout;
-use crate::program::Program;
+use portcullis_core::device::{DeviceError, Session};
+use portcullis_core::map::layout;
+use portcullis_core::program::Program;
 
 /// Words that are read at once, at most.
 const AT_ONCE: u32 = 1 << 20;
@@ -38,7 +38,9 @@ impl EventReader {
     /// # Errors
     /// The session's.
     pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Option<EventReader>, DeviceError> {
-        let Some(origin) = program.object().filter(|origin| !origin.rings.is_empty()) else { return Ok(None) };
+        let Some(origin) = crate::ObjectInfo::of(program).filter(|origin| !origin.rings.is_empty()) else {
+            return Ok(None);
+        };
         let mut rings = Vec::new();
         for ring in &origin.rings {
             let head = head(ring, session)?;

@@ -16,7 +16,7 @@ use std::fmt;
 pub use drain::{EventCounts, EventReader};
 pub use print::{Argument, Print};
 
-use crate::map::{Declaration, MapKind};
+use portcullis_core::map::{Declaration, MapKind};
 
 /// In the ring's first entry: how many records there were to be.
 pub const HEAD: usize = 0;

@@ -7,17 +7,17 @@ use naga::{
     ScalarKind, Span, Statement, Type, TypeInner, UnaryOperator,
 };
 
-use crate::ir::builder::{Builder, Value};
-use crate::ir::structure::emit::{Blocks, Types, emit};
-use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::FILTER_FUNCTION;
-use crate::lang::xdp::analysis::domain::state::{ASLEEP, STACK_WORDS, STACKS, Ty};
-use crate::lang::xdp::analysis::fixpoint::{End, Flow};
-use crate::lang::xdp::decode::maps::MapInfo;
-use crate::lang::xdp::lower::if_convert::{Joined, Link, join};
-use crate::lang::xdp::lower::ir::{Argument, Binary, Code, Id, Op, Var, Wide};
-use crate::lang::xdp::lower::liveness::{Needed, REDIRECTED, RESULT};
-use crate::lang::xdp::lower::privatize::{FIRST_FRAME, frame_of};
+use crate::analysis::domain::state::{ASLEEP, STACK_WORDS, STACKS, Ty};
+use crate::analysis::fixpoint::{End, Flow};
+use crate::decode::maps::MapInfo;
+use crate::lower::if_convert::{Joined, Link, join};
+use crate::lower::ir::{Argument, Binary, Code, Id, Op, Var, Wide};
+use crate::lower::liveness::{Needed, REDIRECTED, RESULT};
+use crate::lower::privatize::{FIRST_FRAME, frame_of};
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::structure::{Graph, TooDeep, structure};
+use portcullis_core::program::FILTER_FUNCTION;
 
 /// Computations that a block which returns may have, to be copied to where it is led to.
 const COPIED: usize = 6;

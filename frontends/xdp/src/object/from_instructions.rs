@@ -1,7 +1,7 @@
 //! Objects that come from no file: instructions that somebody has made.
 
 use super::{Btf, Function, MapDefinition, MapType, Object, Reference, Section};
-use crate::lang::xdp::decode::instruction::{Instruction, LDDW};
+use crate::decode::instruction::{Instruction, LDDW};
 
 /// What `src` says of a constant of 64 bits: that it is a map, or a function (linux/bpf.h).
 const PSEUDO_MAP_FD: u8 = 1;

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use super::super::records::{Traffic, traffic};
 use super::*;

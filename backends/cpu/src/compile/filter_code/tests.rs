@@ -1,12 +1,13 @@
 //! Tests of the addresses that prefetch code computes. Verdicts do not depend on them, so nothing
 //! but the time that is taken would show a wrong one.
 
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table;
 use portcullis_core::map::layout::{Layout, hash};
 use portcullis_core::map::lpm::TrieLayout;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use super::*;
 use crate::compile::lowered::Style;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cranelift_codegen::ir::Value;
 use cranelift_frontend::Variable;
 use naga::{Block, Handle, Statement, SwitchCase, SwitchValue};
-use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::codegen::{Codegen, Frame, Operand, ReturnTarget};
 use crate::compile::errors::{Result, Unsupported};

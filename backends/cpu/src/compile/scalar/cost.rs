@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use naga::{BinaryOperator, Block, Expression, Function, Handle, MathFunction, Statement, TypeInner};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::MapFunction;
 use portcullis_core::program::Program;
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::placement;
 

@@ -80,8 +80,9 @@ mod tests {
     use cranelift_codegen::control::ControlPlane;
     use cranelift_codegen::cursor::{Cursor, FuncCursor};
     use cranelift_codegen::ir::InstBuilder;
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::{Program, ProgramOptions};
+    use portcullis_wgsl as wgsl;
 
     use super::super::lower;
     use super::*;

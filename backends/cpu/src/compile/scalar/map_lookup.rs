@@ -9,11 +9,11 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{self, InstBuilder, MemFlagsData, Type, Value, types as clif};
 use naga::{Function, Handle};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::layout::{
     HEADER_GENERATION, HEADER_WORDS, KEY_WORD_WRITTEN, Layout, STATE_PRESENT, stored_key_words,
 };
 use portcullis_core::map::{Declaration, MapFunction, MapKind};
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::branch_free::Outcome;
 use super::codegen::{Codegen, Operand, ReturnTarget};

@@ -3,7 +3,7 @@
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
 use naga::{BinaryOperator as Op, Expression, Handle, ScalarKind, TypeInner, UnaryOperator};
-use portcullis_core::lang::prelude::ByteOrder;
+use portcullis_core::program::prelude::ByteOrder;
 
 use super::codegen::{Codegen, Frame};
 use super::value_facts::{ByteSwapped, ConstantSelect, LengthFact, ValueFacts};

@@ -2,8 +2,8 @@
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
-use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
 use portcullis_core::packet::{MIN_PACKET_LENGTH, Metadata, READABLE_PAST_END, RESIZE_ROOM};
+use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
 use super::codegen::Codegen;
 use super::value_facts::{ByteSwapped, LoadOrigin, Sum};

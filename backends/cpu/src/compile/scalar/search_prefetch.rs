@@ -13,11 +13,11 @@
 
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
 use naga::{Expression, Function, Handle};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::layout::{HEADER_WORDS, Layout};
 use portcullis_core::map::lpm::{ROOT_NODE_STRIDE, TrieLayout};
 use portcullis_core::map::{Declaration, MapFunction, MapKind};
 use portcullis_core::program::Program;
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::codegen::{Codegen, Frame, LoweringOutput, Operand};
 use super::control_flow::BlockEnd;

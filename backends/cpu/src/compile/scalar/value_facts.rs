@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use cranelift_codegen::ir::{MemFlagsData, Value};
-use portcullis_core::lang::prelude::ByteOrder;
+use portcullis_core::program::prelude::ByteOrder;
 
 /// A lower bound of a packet's length: `length >= root + add`, a sum that does not wrap, or `length
 /// >= add`. It names the length, because a filter may change it.

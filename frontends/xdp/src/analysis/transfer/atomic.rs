@@ -1,12 +1,12 @@
 //! Atomic operations (RFC 9669, section 5.3).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
-use crate::lang::xdp::decode::instruction::Instruction;
-use crate::lang::xdp::lower::ir::{Binary, Effect, Id};
-use crate::lang::xdp::lower::privatize::How;
-use crate::map::AtomicOp;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{Offsets, Ty, Value};
+use crate::decode::instruction::Instruction;
+use crate::lower::ir::{Binary, Effect, Id};
+use crate::lower::privatize::How;
+use portcullis_core::map::AtomicOp;
 
 const FETCH: i32 = 1;
 const ADD: i32 = 0;

@@ -10,11 +10,11 @@
 
 use super::Walk;
 use super::private_copy::Span;
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FieldPlace, Holding, META, Ty, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
-use crate::map::{ATOMIC_FUNCTION_PREFIX, AtomicOp};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{FieldPlace, Holding, META, Ty, Value};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
+use portcullis_core::map::{ATOMIC_FUNCTION_PREFIX, AtomicOp};
 
 /// Sums of sums that are looked through.
 const DEPTH: u32 = 6;

@@ -2,16 +2,16 @@
 
 use super::private_copy::Span;
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::maps::{MapInfo, Use};
-use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument, Effect, Field, Id};
-use crate::lang::xdp::lower::privatize::How;
-use crate::map::layout::{HEADER_WORDS, Layout};
-use crate::map::{AtomicOp, atomic_function_name};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{Offsets, Ty, Value};
+use crate::decode::helper;
+use crate::decode::maps::{MapInfo, Use};
+use crate::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Argument, Effect, Field, Id};
+use crate::lower::privatize::How;
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
+use portcullis_core::map::{AtomicOp, atomic_function_name};
 
 /// Linux' flag of updates under the value's `bpf_spin_lock`, which no map here has.
 const BPF_F_LOCK: u64 = 4;

@@ -1,12 +1,12 @@
 //! `bpf_redirect` and `bpf_redirect_map`: where a packet goes if its verdict is to redirect it.
 
 use super::{Result, TARGET, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::broadcast;
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::Id;
-use crate::lang::xdp::object::MapType;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::Value;
+use crate::broadcast;
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::Id;
+use crate::object::MapType;
 
 /// `enum xdp_action`
 const XDP_ABORTED: u32 = 0;

@@ -1,8 +1,9 @@
 //! Generated code against the interpreter of lane IR, for pure operations.
 
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 use super::super::interp;
 use super::super::ir::*;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module};
-use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 
 /// The module after lowering 64-bit integers to pairs of 32-bit ones.
 pub(super) struct LoweredModule {

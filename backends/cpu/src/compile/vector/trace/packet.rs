@@ -1,8 +1,8 @@
 //! The prelude's functions on a packet; `prelude.wgsl` defines what each does. All other prelude
 //! functions are traced like the filter's own.
 
-use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
 use portcullis_core::packet::{MIN_PACKET_LENGTH, RESIZE_ROOM};
+use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
 use super::tracer::{LENGTH, START, Tracer};
 use crate::compile::errors::{Result, Unsupported};

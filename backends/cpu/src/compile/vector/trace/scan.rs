@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use naga::{Expression, Function, GlobalVariable, Handle, LocalVariable, Module, Statement, TypeInner};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::program::child_blocks;
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::module::LoweredModule;
 use crate::compile::types;
