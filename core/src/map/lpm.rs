@@ -79,12 +79,12 @@ pub struct TrieLayout {
 impl TrieLayout {
     /// The layout of a declared map.
     pub fn of(map: &Declaration) -> TrieLayout {
-        let (entries, address_bits) = (u64::from(map.entries), address_bits(map));
+        let (entries, bits) = (u64::from(map.entries), address_bits(map));
         // IPv4 routes are spread over more of the first bits than IPv6 routes.
-        let nodes = if address_bits == 32 { 8 * entries } else { 2 * entries };
+        let nodes = if bits == 32 { 8 * entries } else { 2 * entries };
         let root_bits = [19, 13].into_iter().find(|root_bits| 1 << root_bits <= nodes).unwrap_or(7);
         let told_apart = root_bits + NODE_BITS;
-        let levels = (address_bits - told_apart).div_ceil(GROUP_BITS);
+        let levels = (bits - told_apart).div_ceil(GROUP_BITS);
         let prefixes = u64::from(HEADER_WORDS) + entries * u64::from(map.value);
         let root = (prefixes + entries * u64::from(map.key + 1)).next_multiple_of(ROOT_NODE_STRIDE.into());
         let heap = root + (u64::from(ROOT_NODE_STRIDE) << root_bits);
@@ -111,10 +111,10 @@ pub enum PrefixError {
     #[error("a prefix of this map is {0} words of address and one word of length")]
     Words(u32),
     /// The length exceeds an address's.
-    #[error("the prefix length {length} exceeds the {address_bits} bits of an address")]
+    #[error("the prefix length {length} exceeds the {bits} bits of an address")]
     Length {
         /// Number of bits of an address.
-        address_bits: u32,
+        bits: u32,
         /// The prefix's length.
         length: u32,
     },
@@ -138,12 +138,12 @@ pub fn check(map: &Declaration, prefix: &[u32]) -> Result<(), PrefixError> {
         return Err(PrefixError::Words(map.key));
     };
     if length > address_bits(map) {
-        return Err(PrefixError::Length { address_bits: address_bits(map), length });
+        return Err(PrefixError::Length { bits: address_bits(map), length });
     }
     let whole = left_aligned(address);
     let meant = whole & prefix_mask(length);
     if whole != meant {
-        let display_prefix = |address: u128| PrefixDisplay { address, length, address_bits: address_bits(map) }.to_string();
+        let display_prefix = |address: u128| PrefixDisplay { address, length, bits: address_bits(map) }.to_string();
         return Err(PrefixError::Bits { prefix: display_prefix(whole), meant: display_prefix(meant) });
     }
     Ok(())
@@ -152,18 +152,18 @@ pub fn check(map: &Declaration, prefix: &[u32]) -> Result<(), PrefixError> {
 /// A valid prefix in CIDR notation.
 pub fn display_prefix(prefix: &[u32]) -> impl fmt::Display {
     let (length, address) = prefix.split_last().map_or((0, prefix), |(length, address)| (*length, address));
-    PrefixDisplay { address: left_aligned(address), length, address_bits: 32 * address.len() as u32 }
+    PrefixDisplay { address: left_aligned(address), length, bits: 32 * address.len() as u32 }
 }
 
 struct PrefixDisplay {
     address: u128,
     length: u32,
-    address_bits: u32,
+    bits: u32,
 }
 
 impl fmt::Display for PrefixDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address_bits {
+        match self.bits {
             32 => write!(f, "{}/{}", Ipv4Addr::from((self.address >> 96) as u32), self.length),
             _ => write!(f, "{}/{}", Ipv6Addr::from(self.address), self.length),
         }

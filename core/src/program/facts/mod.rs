@@ -89,7 +89,7 @@ impl VerdictSet {
     pub const ALL: VerdictSet = VerdictSet(0b1_1111);
 
     /// The set of a single action.
-    pub const fn within(action: Action) -> VerdictSet {
+    pub const fn of(action: Action) -> VerdictSet {
         VerdictSet(1 << action as u8)
     }
 
@@ -107,7 +107,7 @@ impl VerdictSet {
 
     /// Whether the set contains `action`.
     pub const fn contains(self, action: Action) -> bool {
-        self.0 & VerdictSet::within(action).0 != 0
+        self.0 & VerdictSet::of(action).0 != 0
     }
 
     /// The actions in the set, in numerical order.
@@ -125,17 +125,17 @@ impl VerdictSet {
         let mut set = VerdictSet::NONE;
         for (n, action) in [(0, Action::Aborted), (1, Action::Drop), (2, Action::Pass), (3, Action::Tx)] {
             if has(n) {
-                set = set.union(VerdictSet::within(action));
+                set = set.union(VerdictSet::of(action));
             }
         }
         let redirect = range.lo + (4 - range.lo).rem_euclid(256);
         if has(redirect) {
-            set = set.union(VerdictSet::within(Action::Redirect));
+            set = set.union(VerdictSet::of(Action::Redirect));
         }
         // The smallest number from 5 on that is not a redirect.
         let other = range.lo.max(5);
         if has(if other & 0xff == 4 { other + 1 } else { other }) {
-            set = set.union(VerdictSet::within(Action::Aborted));
+            set = set.union(VerdictSet::of(Action::Aborted));
         }
         set
     }
@@ -144,10 +144,10 @@ impl VerdictSet {
     fn of_redirect(port: Interval) -> VerdictSet {
         let mut set = VerdictSet::NONE;
         if port.lo < 1 << 24 {
-            set = set.union(VerdictSet::within(Action::Redirect));
+            set = set.union(VerdictSet::of(Action::Redirect));
         }
         if port.hi >= 1 << 24 {
-            set = set.union(VerdictSet::within(Action::Aborted));
+            set = set.union(VerdictSet::of(Action::Aborted));
         }
         set
     }
@@ -237,7 +237,7 @@ impl Facts {
         let max_iterations = u32::try_from(found.iterations).ok();
         let mut verdicts = found.verdicts;
         if max_iterations.is_none_or(|most| most > fuel) {
-            verdicts = verdicts.union(VerdictSet::within(Action::Aborted));
+            verdicts = verdicts.union(VerdictSet::of(Action::Aborted));
         }
         let (uses_int64, uses_float) = scalars(input);
         Facts {

@@ -72,7 +72,7 @@ impl State {
     /// Pops the cells from `base` on. The changes since `mark` must not mention them.
     pub(super) fn shrink(&mut self, base: u32, mark: usize) {
         self.cells.truncate(base as usize);
-        debug_assert!(self.trail[mark..].iter().conjunction(|change| change.cell < base));
+        debug_assert!(self.trail[mark..].iter().all(|change| change.cell < base));
     }
 
     pub(super) fn cell(&self, cell: u32) -> &Cell {

@@ -81,7 +81,7 @@ impl Bool {
         Bool { can_be_true: true, can_be_false: true, ..Bool::default() }
     }
 
-    pub(super) fn as_point(value: bool) -> Bool {
+    pub(super) fn exact(value: bool) -> Bool {
         Bool { can_be_true: value, can_be_false: !value, ..Bool::default() }
     }
 
@@ -266,7 +266,7 @@ impl Value {
         match literal {
             Literal::U32(x) => Value::range(Interval::point(x.into())),
             Literal::I32(x) => Value::range(Interval::point(x.into())),
-            Literal::Bool(x) => Value::Bool(Bool::as_point(x)),
+            Literal::Bool(x) => Value::Bool(Bool::exact(x)),
             _ => Value::Any,
         }
     }
@@ -304,7 +304,7 @@ impl<'a> Shapes<'a> {
     /// Value of a variable without an initialiser.
     pub(super) fn zero(&self, ty: Handle<Type>) -> Value {
         let scalar = |scalar: Scalar| match scalar {
-            Scalar { kind: ScalarKind::Bool, .. } => Value::Bool(Bool::as_point(false)),
+            Scalar { kind: ScalarKind::Bool, .. } => Value::Bool(Bool::exact(false)),
             _ if int_kind(scalar).is_some() => Value::range(Interval::point(0)),
             _ => Value::Any,
         };
