@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::instruction::{CALL, call};
-use crate::lang::xdp::decode::maps::{self, Use};
+use crate::lang::xdp::decode::maps::{self, MapUse};
 use crate::lang::xdp::object::{Object, Reference};
 use crate::lang::xdp::parameters::{self, GlobalVariable, globals};
 use crate::lang::xdp::{MapDefinition, compile_here, whole};
@@ -80,7 +80,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     let maps = maps.map(|info| MapReport {
         typed: info.typed(&object),
         refused: match info.used_as {
-            Use::Refused(why) => Some(why),
+            MapUse::Unsupported(why) => Some(why),
             _ => None,
         },
         definition: info.definition,

@@ -24,14 +24,14 @@ use std::sync::Arc;
 
 pub use broadcast::Broadcast;
 pub use decode::instruction;
-use decode::maps::{MapInfo, Use};
+use decode::maps::{MapInfo, MapUse};
 pub use inspect::{MapReport, ObjectReport, ProgramReport, inspect};
 use lower::ir::Op;
 use lower::privatize::Copy;
 use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
 pub use parameters::{GlobalVariable, globals};
-use rejection::Listing;
+use rejection::Disassembly;
 
 use super::nearest::nearest;
 use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
@@ -122,7 +122,7 @@ const BPF_F_INNER_MAP: u32 = 1 << 12;
 const OLD_SECTION: &str = "prog";
 
 /// An object with what its maps are here.
-pub(super) struct Linked<'o> {
+pub(super) struct LinkedObject<'o> {
     object: &'o Object,
     maps: Vec<MapInfo>,
     /// The programs, by number: name, section, first instruction.
@@ -131,41 +131,41 @@ pub(super) struct Linked<'o> {
     random_seed: u32,
 }
 
-impl<'o> Linked<'o> {
-    fn of(object: &'o Object, random_seed: u32) -> Linked<'o> {
+impl<'o> LinkedObject<'o> {
+    fn of(object: &'o Object, random_seed: u32) -> LinkedObject<'o> {
         let programs = object.programs().map(|it| (it.name.clone(), it.section as u32, it.first as u32)).collect();
-        Linked { object, maps: decode::maps::maps(object), programs, random_seed }
+        LinkedObject { object, maps: decode::maps::maps(object), programs, random_seed }
     }
 
     /// What the host wants to know, and what maps hold from the beginning.
     fn origin(
         &self,
-        flow: &analysis::fixpoint::Flow,
+        flow: &analysis::fixpoint::AnalyzedProgram,
         (section, first): (usize, usize),
         rings: Vec<events::EventRing>,
         (fib, besides): (fib::Maps, usize),
     ) -> (ObjectInfo, Vec<Initial>) {
         let object = self.object;
         let name = |section, at| object.function_at(section, at).map(|it| object.functions[it].name.clone());
-        let used: Vec<&MapInfo> = flow.shared.used.iter().map(|&map| &self.maps[usize::from(map)]).collect();
+        let used: Vec<&MapInfo> = flow.facts.used_maps.iter().map(|&map| &self.maps[usize::from(map)]).collect();
         let initial = used.iter().enumerate().flat_map(|(map, info)| {
             self.initial(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
         });
         let maps =
             used.iter().map(|info| Some(info.definition.clone())).chain(std::iter::repeat_n(None, besides)).collect();
         // What was found on the way there may not be what is left.
-        let broadcasts = (0..).zip(flow.shared.broadcasts.all()).filter_map(|(number, &(map, exclude_ingress))| {
-            let map = flow.shared.used.iter().position(|used| *used == map)?;
+        let broadcasts = (0..).zip(flow.facts.broadcasts.values()).filter_map(|(number, &(map, exclude_ingress))| {
+            let map = flow.facts.used_maps.iter().position(|used| *used == map)?;
             Some(Broadcast { target: broadcast::FIRST + number, map, exclude_ingress })
         });
-        let copies = flow.shared.used.iter().filter_map(|&map| {
-            let Copy { variables, memory } = flow.shared.copies.of(map)?;
+        let copies = flow.facts.used_maps.iter().filter_map(|&map| {
+            let Copy { variables, memory } = flow.facts.privatization.of(map)?;
             let name = self.maps[usize::from(map)].definition.name.clone();
             let copy = PrivatizedValue { map: name, words: variables.len() + memory.len(), filled: memory.len() };
             (copy.words > 0).then_some(copy)
         });
         // In the order of the program: they were found in that of its blocks.
-        let lost_updates: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();
+        let lost_updates: BTreeSet<_> = flow.facts.lost_update_sites.values().iter().copied().collect();
         let lost_updates: Vec<_> = lost_updates.into_iter().collect();
         let origin = ObjectInfo {
             object: object.name.clone(),
@@ -174,15 +174,15 @@ impl<'o> Linked<'o> {
             broadcasts: broadcasts.collect(),
             fib,
             btf: object.btf.clone(),
-            traps: self.sites(flow.shared.sites.all()),
+            traps: self.sites(flow.facts.trap_sites.values()),
             lost_updates: self.sites(&lost_updates),
             copies: copies.collect(),
-            helpers: flow.shared.helpers.iter().map(|&helper| decode::helper::name(helper)).collect(),
+            helpers: flow.facts.helpers.iter().map(|&helper| decode::helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             inner_maps: object.maps.iter().map(|map| map.name.clone()).collect(),
             globals: Vec::new(),
             rings,
-            prints: flow.shared.events.prints.clone(),
+            prints: flow.facts.events.prints.clone(),
         };
         (origin, initial.collect())
     }
@@ -195,7 +195,7 @@ impl<'o> Linked<'o> {
             let line = object.sections[section].line(at).map(|line| (line.file.to_string(), line.line));
             let function = object.function_at(section, at).map(|it| object.functions[it].name.clone());
             let function = function.unwrap_or_else(|| object.sections[section].name.clone());
-            ProgramSite { function, instruction: rejection::instruction(object, section, at), line, reason }
+            ProgramSite { function, instruction: rejection::describe_instruction(object, section, at), line, reason }
         });
         sites.collect()
     }
@@ -215,7 +215,7 @@ impl<'o> Linked<'o> {
             true => self.object.maps.iter().position(|map| map.name == symbol),
             false => self.programs.iter().position(|(name, ..)| name == symbol),
         };
-        if info.used_as == Use::Hash {
+        if info.used_as == MapUse::Hash {
             let mut table = Table::new(&info.declaration(), Vec::new());
             for slot in slots {
                 let mut key = vec![0; info.declaration().key as usize];
@@ -308,10 +308,10 @@ fn compile_here(
     given: &[(String, String)],
 ) -> Result<Program, Diagnostics> {
     let (section, first) = chosen(object, program)?;
-    let mut linked = Linked::of(object, options.random_seed);
-    let refused = |refused| Listing::of(object).diagnostics(object, &refused);
-    let (flow, needed) = analysis::fixpoint::find(&linked, section, first).map_err(refused)?;
-    for &trie in &flow.shared.tries {
+    let mut linked = LinkedObject::of(object, options.random_seed);
+    let refused = |refused| Disassembly::new(object).diagnostics(object, &refused);
+    let (flow, needed) = analysis::fixpoint::analyze(&linked, section, first).map_err(refused)?;
+    for &trie in &flow.facts.prefix_search_maps {
         decode::maps::by_length(&mut linked.maps[usize::from(trie)]).map_err(|why| whole(&object.name, why))?;
     }
     // What is called, for what it takes.
@@ -331,10 +331,10 @@ fn compile_here(
     let mut declared: Vec<Declaration> = Vec::new();
     let mut text = include_str!("lower/runtime.wgsl").to_owned();
     let mut rings = Vec::new();
-    let uses = &flow.shared.events.rings;
-    for &map in &flow.shared.used {
+    let uses = &flow.facts.events.rings;
+    for &map in &flow.facts.used_maps {
         let info = &linked.maps[usize::from(map)];
-        if info.used_as == Use::EventRing {
+        if info.used_as == MapUse::EventRing {
             let sizes = uses.get(&Some(map)).copied().unwrap_or_default();
             let (records, wanted) = match info.definition.ty {
                 MapType::RINGBUF => (events::RecordKind::RingBuffer, info.definition.max_entries),
@@ -348,7 +348,7 @@ fn compile_here(
         }
     }
     let own = declared.len();
-    let (tables, functions_of_tables, fib) = fib::needed(&called, flow.shared.families, &declared);
+    let (tables, functions_of_tables, fib) = fib::needed(&called, flow.facts.families, &declared);
     declared.extend(tables);
     if let Some(&sizes) = uses.get(&None) {
         rings.push(events::EventRing::new(events::PRINTS, declared.len(), events::RecordKind::Prints, sizes, 0));
@@ -356,11 +356,11 @@ fn compile_here(
     }
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
-        let traps = linked.sites(flow.shared.sites.all());
+        let traps = linked.sites(flow.facts.trap_sites.values());
         let counter = Declaration::new(lower::emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
         declared.push(Declaration { notes: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
     }
-    let listing = Listing::of(object);
+    let listing = Disassembly::new(object);
     let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));
     if declared.len() > MAX_MAPS {
         let count = declared.len();

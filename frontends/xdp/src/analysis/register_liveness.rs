@@ -1,4 +1,4 @@
-//! Which registers are asked for from an instruction on: what others hold does not matter there.
+//! RegKind registers are asked for from an instruction on: what others hold does not matter there.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::instruction::{Alu, CALL, EXIT, Instruction, JA, JA32, LDDW, call, class};
 
 /// Registers 0 to 9, a bit each.
-pub(crate) type Registers = u16;
+pub(crate) type RegisterSet = u16;
 
 /// The most that a call is given: r1 to r5.
-const ARGUMENTS: Registers = 0b11_1110;
+const ARGUMENT_REGISTERS: RegisterSet = 0b11_1110;
 
 /// What an instruction asks for, and what it sets.
-fn effect(it: Instruction) -> (Registers, Registers) {
+fn uses_and_defs(it: Instruction) -> (RegisterSet, RegisterSet) {
     let bit = |register: u8| if register < 10 { 1 << register } else { 0 };
     let (dst, src) = (bit(it.dst), bit(it.src));
     let second = if it.by_register() { src } else { 0 };
@@ -30,9 +30,9 @@ fn effect(it: Instruction) -> (Registers, Registers) {
         _ if it.code == EXIT => (1, 0),
         _ if it.code == CALL && it.src == call::HELPER => {
             let given = (2 << helper::arguments(it.imm as u32)) - 1;
-            (ARGUMENTS & given, ARGUMENTS | 1)
+            (ARGUMENT_REGISTERS & given, ARGUMENT_REGISTERS | 1)
         }
-        _ if it.code == CALL => (ARGUMENTS, ARGUMENTS | 1),
+        _ if it.code == CALL => (ARGUMENT_REGISTERS, ARGUMENT_REGISTERS | 1),
         _ if matches!(it.code, JA | JA32) => (0, 0),
         class::JMP | class::JMP32 => (dst | second, 0),
         _ => (0x3ff, 0),
@@ -40,21 +40,21 @@ fn effect(it: Instruction) -> (Registers, Registers) {
 }
 
 /// The registers that are asked for at each instruction of a function, from its first on; `next` says where one goes on.
-pub(crate) fn registers(
+pub(crate) fn live_registers(
     instructions: &[Instruction],
     reached: &[u32],
     next: impl Fn(u32, Instruction) -> Vec<u32>,
-) -> HashMap<u32, Registers> {
+) -> HashMap<u32, RegisterSet> {
     let ways: HashMap<u32, Vec<u32>> = reached.iter().map(|&at| (at, next(at, instructions[at as usize]))).collect();
     let mut before: HashMap<u32, Vec<u32>> = HashMap::new();
     for &at in reached {
         ways[&at].iter().for_each(|&to| before.entry(to).or_default().push(at));
     }
-    let mut asked: HashMap<u32, Registers> = HashMap::new();
+    let mut asked: HashMap<u32, RegisterSet> = HashMap::new();
     // The last first, since most control goes forwards; again, once what is behind asks for more: as often as there are registers.
     let mut open = reached.to_vec();
     while let Some(at) = open.pop() {
-        let (asks, sets) = effect(instructions[at as usize]);
+        let (asks, sets) = uses_and_defs(instructions[at as usize]);
         let behind = ways[&at].iter().fold(0, |all, to| all | asked.get(to).copied().unwrap_or(0));
         let now = asks | (behind & !sets);
         if asked.insert(at, now).unwrap_or(0) != now {
@@ -84,7 +84,7 @@ mod tests {
             0xa5 => vec![2, 4],
             _ => vec![at + 1],
         };
-        let asked = registers(&instructions, &[0, 1, 2, 3, 4], next);
+        let asked = live_registers(&instructions, &[0, 1, 2, 3, 4], next);
         assert_eq!([0, 1, 2, 3, 4].map(|at| asked[&at]), [0b011, 0b101, 0b101, 0b101, 0b001]);
     }
 
@@ -102,7 +102,7 @@ mod tests {
             at => vec![at - 1],
         };
         let reached: Vec<u32> = (0..COUNT).collect();
-        let asked = registers(&instructions, &reached, next);
+        let asked = live_registers(&instructions, &reached, next);
         assert_eq!((asked[&1], asked[&0], asked[&(COUNT - 1)]), (0b001, 0b010, 0b010));
     }
 }

@@ -15,7 +15,7 @@ use crate::map::{Declaration, Kind, changes};
 
 /// What a map is used as.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum MapUse {
     /// By number.
     Array,
     /// By key.
@@ -27,7 +27,7 @@ pub(crate) enum Use {
     /// To tell the host of events: [`crate::lang::xdp::events`] says what it becomes.
     EventRing,
     /// It cannot be, for this reason.
-    Refused(String),
+    Unsupported(String),
 }
 
 /// A map of an object's.
@@ -36,7 +36,7 @@ pub(crate) struct MapInfo {
     /// The name of the map that it becomes.
     pub name: String,
     pub definition: MapDefinition,
-    pub used_as: Use,
+    pub used_as: MapUse,
 }
 
 impl MapInfo {
@@ -55,9 +55,9 @@ impl MapInfo {
         let MapDefinition { ty, key_size, value_size, max_entries, .. } = self.definition;
         let words = |bytes: u32| bytes.div_ceil(4);
         let (kind, key) = match &self.used_as {
-            Use::Hash if ty.is_lru() => (Kind::LruHash, words(key_size)),
-            Use::Hash | Use::Prefixes => (Kind::Hash, words(key_size)),
-            Use::Lpm => (Kind::Lpm, words(key_size) - 1),
+            MapUse::Hash if ty.is_lru() => (Kind::LruHash, words(key_size)),
+            MapUse::Hash | MapUse::Prefixes => (Kind::Hash, words(key_size)),
+            MapUse::Lpm => (Kind::Lpm, words(key_size) - 1),
             _ => (Kind::Array, 1),
         };
         Declaration::new(self.name.clone(), kind, key, words(value_size), max_entries)
@@ -102,7 +102,7 @@ impl MapInfo {
 
     /// Functions that programs need besides a map's own.
     pub fn text(&self) -> String {
-        if self.used_as == Use::Lpm && self.definition.value_size == 0 {
+        if self.used_as == MapUse::Lpm && self.definition.value_size == 0 {
             return String::new();
         }
         let key = match self.declaration().key {
@@ -114,7 +114,7 @@ impl MapInfo {
         if self.is_limited() {
             text += INSERT;
         }
-        if self.used_as != Use::Lpm {
+        if self.used_as != MapUse::Lpm {
             let layout = Layout::of(&self.declaration());
             let Layout { places, stride, state, .. } = layout;
             let mut by_place = GET.to_owned();
@@ -133,7 +133,7 @@ impl MapInfo {
                 |text: String, (name, number): &(&str, u32)| text.replace(&format!("{name}u"), &format!("{number}u"));
             text += &numbers.iter().fold(by_place, add);
         }
-        if self.used_as == Use::Prefixes {
+        if self.used_as == MapUse::Prefixes {
             let MapDefinition { key_size, .. } = self.definition;
             text += &crate::lang::xdp::lower::prefix_trie::text(&key, self.declaration().key, 8 * (key_size - 4));
         }
@@ -183,22 +183,22 @@ pub(crate) fn most_entries(ty: MapType) -> u32 {
     if ty.is_array() { 4 * MAX_ENTRIES } else { MAX_ENTRIES }
 }
 
-fn used_as(map: &MapDefinition) -> Use {
+fn used_as(map: &MapDefinition) -> MapUse {
     let MapDefinition { ty, key_size, value_size, max_entries, .. } = *map;
-    let refused = |why: String| Use::Refused(format!("the map `{}` {why}", map.name));
+    let refused = |why: String| MapUse::Unsupported(format!("the map `{}` {why}", map.name));
     let used = match ty {
-        MapType::PERF_EVENT_ARRAY => return Use::EventRing,
+        MapType::PERF_EVENT_ARRAY => return MapUse::EventRing,
         MapType::RINGBUF if max_entries == 0 => {
             return refused(format!("has no room: set its bytes with `--set {}.max_entries=N`", map.name));
         }
-        MapType::RINGBUF => return Use::EventRing,
-        MapType::HASH_OF_MAPS | MapType::DEVMAP_HASH => Use::Hash,
-        _ if ty.is_hash() || ty.is_lru() => Use::Hash,
-        MapType::PROG_ARRAY | MapType::ARRAY_OF_MAPS => Use::Array,
-        _ if ty.is_array() || ty.holds_redirect_targets() => Use::Array,
-        MapType::LPM_TRIE if key_size == 8 || key_size == 20 => Use::Lpm,
-        MapType::LPM_TRIE => Use::Prefixes,
-        other => return refused(format!("is of {}, which there is none of here", other.words())),
+        MapType::RINGBUF => return MapUse::EventRing,
+        MapType::HASH_OF_MAPS | MapType::DEVMAP_HASH => MapUse::Hash,
+        _ if ty.is_hash() || ty.is_lru() => MapUse::Hash,
+        MapType::PROG_ARRAY | MapType::ARRAY_OF_MAPS => MapUse::Array,
+        _ if ty.is_array() || ty.holds_redirect_targets() => MapUse::Array,
+        MapType::LPM_TRIE if key_size == 8 || key_size == 20 => MapUse::Lpm,
+        MapType::LPM_TRIE => MapUse::Prefixes,
+        other => return refused(format!("is of {}, which there is none of here", other.describe())),
     };
     if max_entries == 0 {
         return refused(format!("has no entries: set how many with `--set {}.max_entries=N`", map.name));
@@ -213,7 +213,7 @@ fn used_as(map: &MapDefinition) -> Use {
     if map.data.is_none() && value_size > MAX_VALUE {
         return refused(format!("has values of {value_size} bytes, and {MAX_VALUE} are the most"));
     }
-    if value_size == 0 && used != Use::Hash {
+    if value_size == 0 && used != MapUse::Hash {
         return refused("has values of no size".into());
     }
     // As the kernel has them: what is behind a target's number, a program for example, is nothing here.
@@ -229,11 +229,11 @@ fn used_as(map: &MapDefinition) -> Use {
         ));
     }
     match used {
-        Use::Array if key_size != 4 => refused(format!("has keys of {key_size} bytes, and numbers have 4")),
-        Use::Hash if key_size == 0 || key_size > 4 * MAX_KEY => {
+        MapUse::Array if key_size != 4 => refused(format!("has keys of {key_size} bytes, and numbers have 4")),
+        MapUse::Hash if key_size == 0 || key_size > 4 * MAX_KEY => {
             refused(format!("has keys of {key_size} bytes, and {} are the most", 4 * MAX_KEY))
         }
-        Use::Prefixes if !(5..=4 * MAX_KEY).contains(&key_size) => {
+        MapUse::Prefixes if !(5..=4 * MAX_KEY).contains(&key_size) => {
             let most = 4 * MAX_KEY;
             refused(format!("has keys of {key_size} bytes: a prefix's length and what it is of have 5 to {most} here"))
         }
@@ -249,7 +249,7 @@ fn used_as(map: &MapDefinition) -> Use {
 
 /// Has a trie of addresses searched for prefixes of any length.
 pub(crate) fn by_length(map: &mut MapInfo) -> Result<(), String> {
-    map.used_as = Use::Prefixes;
+    map.used_as = MapUse::Prefixes;
     map.fits().map_err(|why| format!("the map `{}` {why}", map.definition.name))
 }
 

@@ -88,11 +88,11 @@ impl Code {
         if !call.arguments.contains(&Argument::Packet) || call.function.starts_with("pkt_") {
             return;
         }
-        let apart = match (loaded(&call.function), call.arguments.get(1)) {
+        let sensitivity = match (loaded(&call.function), call.arguments.get(1)) {
             (Some((size, _)), Some(&Argument::One(at))) => !self.pending.meets(self.place(at), size),
             _ => false,
         };
-        if !apart {
+        if !sensitivity {
             self.flush();
         }
     }
@@ -347,8 +347,8 @@ mod tests {
         let third = code.by(Shl, third, 16);
         let three = code.binary(Or, low, third);
         assert_eq!(accesses(code, &[three]), ["load_le16 12", "load_u8 14"]);
-        let (apart, twice) = (pair(code, 20, 22), pair(code, 30, 30));
-        assert_eq!(accesses(code, &[apart]), ["load_u8 20", "load_u8 22"]);
+        let (sensitivity, twice) = (pair(code, 20, 22), pair(code, 30, 30));
+        assert_eq!(accesses(code, &[sensitivity]), ["load_u8 20", "load_u8 22"]);
         assert_eq!(accesses(code, &[twice]), ["load_u8 30"]);
     }
 

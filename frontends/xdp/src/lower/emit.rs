@@ -11,8 +11,8 @@ use crate::ir::builder::{Builder, Value};
 use crate::ir::structure::emit::{Blocks, Types, emit};
 use crate::ir::structure::{Graph, TooDeep, structure};
 use crate::lang::FILTER;
-use crate::lang::xdp::analysis::domain::state::{ASLEEP, STACK_WORDS, STACKS, Ty};
-use crate::lang::xdp::analysis::fixpoint::{End, Flow};
+use crate::lang::xdp::analysis::domain::state::{NOT_LOADED, STACK_WORDS, STACK_COUNT, RegType};
+use crate::lang::xdp::analysis::fixpoint::{Terminator, AnalyzedProgram};
 use crate::lang::xdp::decode::maps::MapInfo;
 use crate::lang::xdp::lower::if_convert::{Joined, Link, join};
 use crate::lang::xdp::lower::ir::{Argument, Binary, Code, Id, Op, Var, Wide};
@@ -33,7 +33,7 @@ const TRAPPED: u32 = 0xff;
 pub(crate) const TRAPS: &str = "traps";
 
 /// Adds the filter to a module that has all that it calls.
-pub(crate) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &mut Module) -> Result<(), TooDeep> {
+pub(crate) fn filter(flow: &AnalyzedProgram, needed: &[Needed], maps: &[MapInfo], module: &mut Module) -> Result<(), TooDeep> {
     let Joined { links, successors } = join(&flow.blocks, needed);
     let count = |needed: &Needed| needed.ops.iter().filter(|needed| **needed).count();
     let copied = needed.iter().map(|needed| count(needed) <= COPIED).collect();
@@ -45,9 +45,9 @@ pub(crate) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &
     let (mut builder, packet) = of_packet(if counts.is_some() { PROGRAM } else { FILTER }, types);
     let b = &mut builder;
     let frame = memory(module, types, STACK_WORDS as u32);
-    let records = flow.shared.events.records().iter();
+    let records = flow.facts.events.records().iter();
     let records: Vec<_> = records.map(|record| memory(module, types, record.bytes.div_ceil(4).max(1))).collect();
-    let copies = flow.shared.copies.in_memory();
+    let copies = flow.facts.privatization.in_memory();
     let copies = copies.map(|(map, words)| (map, memory(module, types, 1 + u32::from(*words.last().unwrap_or(&0)))));
     let copies: HashMap<u16, Memory> = copies.collect();
     let mut writing = Writing {
@@ -115,7 +115,7 @@ fn memory(module: &mut Module, types: Types, words: u32) -> Memory {
 }
 
 struct Writing<'a> {
-    flow: &'a Flow,
+    flow: &'a AnalyzedProgram,
     needed: &'a [Needed],
     /// What is done with each block.
     links: Vec<Vec<Link>>,
@@ -162,23 +162,23 @@ impl Blocks for Writing<'_> {
         let flow = self.flow;
         let it = &flow.blocks[block];
         let code = &it.code;
-        let scratch = it.state.scratch;
+        let scratch = it.exit_state.scratch;
         let mut of = |b: &mut Builder, id: Id, var: Var| match id {
-            ASLEEP => {
+            NOT_LOADED => {
                 let pointer = self.pointer(b, var);
                 b.load(pointer)
             }
             id => self.value(b, code, id),
         };
-        let Ty::Number(range) = scratch[0].ty else { return b.u32(0) };
+        let RegType::Scalar(range) = scratch[0].ty else { return b.u32(0) };
         let value = of(b, scratch[0].low, RESULT);
-        let may = |verdict: u64| !range.is_word() || range.low <= verdict && verdict <= range.high;
+        let may = |verdict: u64| !range.fits_u32() || range.low <= verdict && verdict <= range.high;
         // XDP_REDIRECT by itself says nowhere to go.
-        let redirects = may(4) && !matches!(scratch[6].ty, Ty::Number(range) if range.exact() == Some(0));
+        let redirects = may(4) && !matches!(scratch[6].ty, RegType::Scalar(range) if range.as_constant() == Some(0));
         let (zero, three) = (b.u32(0), b.u32(3));
-        let plain = if range.is_word() && range.high <= 3 {
+        let plain = if range.fits_u32() && range.high <= 3 {
             value
-        } else if range.low > 3 && range.is_word() {
+        } else if range.low > 3 && range.fits_u32() {
             zero
         } else {
             let is_plain = b.binary(Bo::LessEqual, value, three);
@@ -192,7 +192,7 @@ impl Blocks for Writing<'_> {
         let target = b.binary(Bo::Subtract, target, one);
         let redirect = self.named["redirect"];
         let there = b.call(redirect, vec![target], true).expect("it gives a value");
-        if range.exact() == Some(4) {
+        if range.as_constant() == Some(4) {
             return there;
         }
         let four = b.u32(4);
@@ -214,7 +214,7 @@ impl Writing<'_> {
             }
         }
         // All that is asked for, before what it is made of is set.
-        if let End::Branch(condition, ..) = it.end {
+        if let Terminator::Branch(condition, ..) = it.terminator {
             self.value(b, &it.code, condition);
         }
         let values: Vec<(Var, Value)> = sets.iter().map(|&(var, id)| (var, self.value(b, &it.code, id))).collect();
@@ -227,7 +227,7 @@ impl Writing<'_> {
     /// The condition of the block that was written last.
     fn own_condition(&mut self, b: &mut Builder, block: usize) -> Value {
         let it = &self.flow.blocks[block];
-        let End::Branch(condition, ..) = it.end else { unreachable!("a block with two ways to go on") };
+        let Terminator::Branch(condition, ..) = it.terminator else { unreachable!("a block with two ways to go on") };
         self.value(b, &it.code, condition)
     }
 
@@ -244,8 +244,8 @@ impl Writing<'_> {
             let pointer = self.pointer(b, Var::Own { map, word });
             b.store(pointer, value);
         }
-        let used = |(map, _): &(u16, _)| flow.shared.used.contains(map);
-        for (map, words) in flow.shared.copies.in_memory().filter(used) {
+        let used = |(map, _): &(u16, _)| flow.facts.used_maps.contains(map);
+        for (map, words) in flow.facts.privatization.in_memory().filter(used) {
             for &word in words {
                 let value = word_of(self, b, map, word);
                 let index = b.u32(word.into());
@@ -280,7 +280,7 @@ impl Writing<'_> {
         let (of_frame, records, copies) = &self.memory;
         match frame.checked_sub(FIRST_FRAME) {
             Some(map) => copies[&map],
-            None => usize::from(frame).checked_sub(STACKS).map_or(*of_frame, |record| records[record]),
+            None => usize::from(frame).checked_sub(STACK_COUNT).map_or(*of_frame, |record| records[record]),
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Joined {
 /// Joins conditions.
 pub(crate) fn join(blocks: &[Block], needed: &[Needed]) -> Joined {
     let of_block = |block: &Block| {
-        let mut successors: Vec<usize> = successors(&block.end).collect();
+        let mut successors: Vec<usize> = successors(&block.terminator).collect();
         // Both arms may lead to the same place.
         successors.dedup();
         successors

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::lang::xdp::analysis::fixpoint::{Block, End};
+use crate::lang::xdp::analysis::fixpoint::{Block, Terminator};
 use crate::lang::xdp::analysis::transfer::TARGET;
 use crate::lang::xdp::lower::ir::{Code, Held, Id, Op, Var};
 
@@ -55,12 +55,12 @@ pub(crate) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
     let mut live_in: Vec<Set> = vec![vec![0; length]; blocks.len()];
     let mut before: Vec<Vec<usize>> = vec![Vec::new(); blocks.len()];
     for (number, block) in blocks.iter().enumerate() {
-        successors(&block.end).for_each(|to| before[to].push(number));
+        successors(&block.terminator).for_each(|to| before[to].push(number));
     }
     let live_out = |block: &Block, live_in: &[Set]| {
         let mut live = vec![0; length];
-        successors(&block.end).for_each(|to| live.iter_mut().zip(&live_in[to]).for_each(|(all, it)| *all |= it));
-        if matches!(block.end, End::Exit) {
+        successors(&block.terminator).for_each(|to| live.iter_mut().zip(&live_in[to]).for_each(|(all, it)| *all |= it));
+        if matches!(block.terminator, Terminator::Exit) {
             result.iter().for_each(|&var| insert(&mut live, var));
         }
         live
@@ -97,15 +97,15 @@ pub(crate) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
         let ops = ops_of(at, &live);
         let is_set =
             |(var, id): &&(Var, Id)| contains(&live, numbers[var]) && block.code.ops[*id as usize] != Op::Var(*var);
-        let sets: Vec<(Var, Id)> = if matches!(block.end, End::Exit) {
+        let sets: Vec<(Var, Id)> = if matches!(block.terminator, Terminator::Exit) {
             Vec::new()
         } else {
             computed[at].iter().filter(is_set).copied().collect()
         };
         let asks = |to: usize| sets.iter().any(|(var, _)| contains(&live_in[to], numbers[var]));
-        let asked = match block.end {
-            End::Branch(_, taken, fallen) => [taken, fallen].map(asks),
-            End::Goto(_) | End::Exit => [false; 2],
+        let asked = match block.terminator {
+            Terminator::Branch(_, taken, fallen) => [taken, fallen].map(asks),
+            Terminator::Goto(_) | Terminator::Exit => [false; 2],
         };
         all.push(Needed { ops, sets, asked });
     }
@@ -120,11 +120,11 @@ pub(crate) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
     (all, first)
 }
 
-pub(crate) fn successors(end: &End) -> impl Iterator<Item = usize> {
+pub(crate) fn successors(end: &Terminator) -> impl Iterator<Item = usize> {
     match *end {
-        End::Exit => [None, None],
-        End::Goto(to) => [Some(to), None],
-        End::Branch(_, taken, fallen) => [Some(taken), Some(fallen)],
+        Terminator::Exit => [None, None],
+        Terminator::Goto(to) => [Some(to), None],
+        Terminator::Branch(_, taken, fallen) => [Some(taken), Some(fallen)],
     }
     .into_iter()
     .flatten()
@@ -144,7 +144,7 @@ fn contains(set: &Set, number: usize) -> bool {
 
 /// What was computed for variables; words of frames that are memory are none.
 pub(crate) fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
-    let mut all = block.state.computed();
+    let mut all = block.exit_state.loaded_variables();
     all.retain(|(var, _)| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]));
     all.extend(&block.code.amounts);
     all.extend(block.code.carried.iter().map(|(&var, &id)| (var, id)));
@@ -158,7 +158,7 @@ pub(crate) fn ops(block: &Block, asked: impl Iterator<Item = Id>) -> Vec<bool> {
     let mut needed = vec![false; code.ops.len()];
     let mut work: Vec<Id> = Vec::new();
     work.extend((0..).zip(&code.ops).filter(|(_, op)| Code::stays(op)).map(|(id, _)| id as Id));
-    if let End::Branch(condition, ..) = block.end {
+    if let Terminator::Branch(condition, ..) = block.terminator {
         work.push(condition);
     }
     work.extend(asked);

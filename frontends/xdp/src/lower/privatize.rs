@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lang::xdp::decode::maps::{MapInfo, Use};
+use crate::lang::xdp::decode::maps::{MapInfo, MapUse};
 
 /// Bytes of a value at most.
 const MOST_BYTES: u32 = 4096;
@@ -22,7 +22,7 @@ const MOST_IN_MEMORY: usize = 256;
 /// Whether a packet may have a copy of a map's values: there is one, which no host says is constant.
 pub(crate) fn may_be(map: &MapInfo) -> bool {
     let of = &map.definition;
-    map.is_one_value() && map.used_as == Use::Array && !of.read_only && of.value_size <= MOST_BYTES
+    map.is_one_value() && map.used_as == MapUse::Array && !of.read_only && of.value_size <= MOST_BYTES
 }
 
 /// Bytes, a bit each.

@@ -24,7 +24,7 @@ pub(crate) fn run(blocks: &mut [Block], memory: &[bool], added: &BTreeSet<u32>) 
         *first = Before::Several;
     }
     for (from, block) in blocks.iter().enumerate() {
-        for to in successors(&block.end) {
+        for to in successors(&block.terminator) {
             before[to] = match before[to] {
                 Before::None => Before::One(from),
                 Before::One(one) if one == from => Before::One(from),

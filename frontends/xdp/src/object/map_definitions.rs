@@ -156,7 +156,7 @@ impl MapType {
     }
 
     /// Its name in a sentence: `type sockmap`, and of one that is not known `type 77`.
-    pub fn words(self) -> String {
+    pub fn describe(self) -> String {
         Self::NAMES.get(self.0 as usize).map_or_else(|| self.name(), |name| format!("type {name}"))
     }
 

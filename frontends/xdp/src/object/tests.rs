@@ -1,7 +1,7 @@
 //! Files that are made to cost much: small ones that say much, and large ones that would be gone through again and again.
 
 use super::{MAX_LOOKED_AT, MAX_MAPS, MAX_OBJECT, Object};
-use crate::lang::xdp::rejection::Listing;
+use crate::lang::xdp::rejection::Disassembly;
 
 const PROGBITS: u32 = 1;
 const SYMTAB: u32 = 2;
@@ -284,6 +284,6 @@ fn lines_with_high_numbers() {
     elf.program(all.len());
     elf.section(".BTF", PROGBITS, 0, btf(&[], &strings));
     elf.section(".BTF.ext", PROGBITS, 0, lines(&all));
-    let text = Listing::of(&elf.read().unwrap()).source.text.len();
+    let text = Disassembly::new(&elf.read().unwrap()).source.text.len();
     assert!(text < 4 << 20, "{text}");
 }

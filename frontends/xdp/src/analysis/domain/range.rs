@@ -2,7 +2,7 @@
 
 /// All numbers from `low` to `high`, both included, that are a multiple of `step` from `low`. One number has no step: 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct Interval {
     pub low: u64,
     pub high: u64,
     pub step: u64,
@@ -10,58 +10,58 @@ pub(crate) struct Range {
 
 const SIGN: u64 = 1 << 63;
 
-impl Range {
+impl Interval {
     /// Any number.
-    pub const ANY: Range = Range::new(0, u64::MAX);
+    pub const ANY: Interval = Interval::new(0, u64::MAX);
     /// Any number of 32 bits.
-    pub const WORD: Range = Range::new(0, u32::MAX as u64);
+    pub const U32: Interval = Interval::new(0, u32::MAX as u64);
 
-    pub const fn new(low: u64, high: u64) -> Range {
-        Range { low, high, step: (low != high) as u64 }
+    pub const fn new(low: u64, high: u64) -> Interval {
+        Interval { low, high, step: (low != high) as u64 }
     }
 
-    pub const fn one(value: u64) -> Range {
-        Range::new(value, value)
+    pub const fn constant(value: u64) -> Interval {
+        Interval::new(value, value)
     }
 
     /// From one number up to another, which need not be among them. No step: the first alone.
-    fn by(step: u64, low: u64, high: u64) -> Range {
+    fn with_step(step: u64, low: u64, high: u64) -> Interval {
         let rest = (high - low).checked_rem(step).unwrap_or(high - low);
         let high = high - rest;
-        Range { low, high, step: if low == high { 0 } else { step } }
+        Interval { low, high, step: if low == high { 0 } else { step } }
     }
 
     /// What so many bytes can hold.
-    pub fn of_bytes(size: u32) -> Range {
-        if size >= 8 { Range::ANY } else { Range::new(0, (1 << (8 * size)) - 1) }
+    pub fn of_width(size: u32) -> Interval {
+        if size >= 8 { Interval::ANY } else { Interval::new(0, (1 << (8 * size)) - 1) }
     }
 
     /// The only number.
-    pub fn exact(self) -> Option<u64> {
+    pub fn as_constant(self) -> Option<u64> {
         (self.low == self.high).then_some(self.low)
     }
 
     /// Whether it has no more than 32 bits.
-    pub fn is_word(self) -> bool {
+    pub fn fits_u32(self) -> bool {
         self.high <= u64::from(u32::MAX)
     }
 
-    fn is_positive(self) -> bool {
+    fn is_non_negative(self) -> bool {
         self.high < SIGN
     }
 
     /// How many of the lowest bits are zero in all of them: 64 where zero is the only number.
-    fn zeros(self) -> u32 {
+    fn trailing_zeros(self) -> u32 {
         (self.low | self.step).trailing_zeros()
     }
 
-    pub fn union(self, other: Range) -> Range {
+    pub fn join(self, other: Interval) -> Interval {
         let step = gcd(gcd(self.step, other.step), self.low.abs_diff(other.low));
-        Range::by(step, self.low.min(other.low), self.high.max(other.high))
+        Interval::with_step(step, self.low.min(other.low), self.high.max(other.high))
     }
 
     /// Those that are between two numbers, both included; `None` where that is none.
-    pub fn meet(self, low: u64, high: u64) -> Option<Range> {
+    pub fn meet(self, low: u64, high: u64) -> Option<Interval> {
         let below = low.saturating_sub(self.low);
         let low = match below.checked_rem(self.step) {
             Some(0) => self.low + below,
@@ -69,133 +69,133 @@ impl Range {
             None => self.low.max(low),
         };
         let high = self.high.min(high);
-        (low <= high).then(|| Range::by(self.step, low, high))
+        (low <= high).then(|| Interval::with_step(self.step, low, high))
     }
 
     /// The lower 32 bits of any of these.
-    pub fn low_word(self) -> Range {
+    pub fn truncate_u32(self) -> Interval {
         if self.low >> 32 == self.high >> 32 {
-            Range { low: self.low & 0xffff_ffff, high: self.high & 0xffff_ffff, ..self }
+            Interval { low: self.low & 0xffff_ffff, high: self.high & 0xffff_ffff, ..self }
         } else {
-            Range::WORD
+            Interval::U32
         }
     }
 
-    pub fn add(self, other: Range) -> Range {
+    pub fn add(self, other: Interval) -> Interval {
         let step = gcd(self.step, other.step);
         match (self.low.checked_add(other.low), self.high.checked_add(other.high)) {
-            (Some(low), Some(high)) => Range::by(step, low, high),
+            (Some(low), Some(high)) => Interval::with_step(step, low, high),
             // All of them wrap.
-            (None, None) => Range::by(step, self.low.wrapping_add(other.low), self.high.wrapping_add(other.high)),
-            _ => Range::ANY,
+            (None, None) => Interval::with_step(step, self.low.wrapping_add(other.low), self.high.wrapping_add(other.high)),
+            _ => Interval::ANY,
         }
     }
 
-    pub fn sub(self, other: Range) -> Range {
+    pub fn sub(self, other: Interval) -> Interval {
         let step = gcd(self.step, other.step);
         match (self.low.checked_sub(other.high), self.high.checked_sub(other.low)) {
-            (Some(low), Some(high)) => Range::by(step, low, high),
-            (None, None) => Range::by(step, self.low.wrapping_sub(other.high), self.high.wrapping_sub(other.low)),
-            _ => Range::ANY,
+            (Some(low), Some(high)) => Interval::with_step(step, low, high),
+            (None, None) => Interval::with_step(step, self.low.wrapping_sub(other.high), self.high.wrapping_sub(other.low)),
+            _ => Interval::ANY,
         }
     }
 
-    pub fn mul(self, other: Range) -> Range {
+    pub fn mul(self, other: Interval) -> Interval {
         match self.high.checked_mul(other.high) {
             Some(high) => {
                 let step = gcd(gcd(self.low * other.step, self.step * other.low), self.step * other.step);
-                Range::by(step, self.low * other.low, high)
+                Interval::with_step(step, self.low * other.low, high)
             }
-            None => Range::ANY,
+            None => Interval::ANY,
         }
     }
 
     /// Division, where that by zero is zero.
-    pub fn div(self, other: Range) -> Range {
+    pub fn div(self, other: Interval) -> Interval {
         let high = self.high / other.low.max(1);
         let low = if other.low == 0 { 0 } else { self.low / other.high };
-        match other.exact() {
-            Some(by) if by > 0 && self.step.is_multiple_of(by) => Range::by(self.step / by, low, high),
-            _ => Range::new(low, high),
+        match other.as_constant() {
+            Some(by) if by > 0 && self.step.is_multiple_of(by) => Interval::with_step(self.step / by, low, high),
+            _ => Interval::new(low, high),
         }
     }
 
     /// The remainder, where that by zero is the number itself.
-    pub fn rem(self, other: Range) -> Range {
+    pub fn rem(self, other: Interval) -> Interval {
         if other.low == 0 {
-            return Range::new(0, self.high);
+            return Interval::new(0, self.high);
         }
-        if self.high < other.low { self } else { Range::new(0, self.high.min(other.high - 1)) }
+        if self.high < other.low { self } else { Interval::new(0, self.high.min(other.high - 1)) }
     }
 
-    pub fn and(self, other: Range) -> Range {
-        Range::multiples(self.zeros().max(other.zeros()), 0, self.high.min(other.high))
+    pub fn and(self, other: Interval) -> Interval {
+        Interval::multiples_of_power_of_two(self.trailing_zeros().max(other.trailing_zeros()), 0, self.high.min(other.high))
     }
 
-    pub fn or(self, other: Range) -> Range {
-        let zeros = self.zeros().min(other.zeros());
-        Range::multiples(zeros, self.low.max(other.low), bits(self.high | other.high))
+    pub fn or(self, other: Interval) -> Interval {
+        let zeros = self.trailing_zeros().min(other.trailing_zeros());
+        Interval::multiples_of_power_of_two(zeros, self.low.max(other.low), low_bits_mask(self.high | other.high))
     }
 
-    pub fn xor(self, other: Range) -> Range {
-        Range::multiples(self.zeros().min(other.zeros()), 0, bits(self.high | other.high))
+    pub fn xor(self, other: Interval) -> Interval {
+        Interval::multiples_of_power_of_two(self.trailing_zeros().min(other.trailing_zeros()), 0, low_bits_mask(self.high | other.high))
     }
 
-    pub fn shl(self, by: Range) -> Range {
+    pub fn shl(self, by: Interval) -> Interval {
         if by.high >= 64 || self.high.leading_zeros() < by.high as u32 {
-            return Range::ANY;
+            return Interval::ANY;
         }
         let (low, high) = (self.low << by.low, self.high << by.high);
-        match by.exact() {
-            Some(by) => Range::by(self.step << by, low, high),
-            None => Range::multiples(self.zeros().saturating_add(by.low as u32), low, high),
+        match by.as_constant() {
+            Some(by) => Interval::with_step(self.step << by, low, high),
+            None => Interval::multiples_of_power_of_two(self.trailing_zeros().saturating_add(by.low as u32), low, high),
         }
     }
 
     /// Multiples of a power of two, of which the first is one.
-    fn multiples(zeros: u32, low: u64, high: u64) -> Range {
-        Range::by(1_u64.checked_shl(zeros).unwrap_or(0), low, high)
+    fn multiples_of_power_of_two(zeros: u32, low: u64, high: u64) -> Interval {
+        Interval::with_step(1_u64.checked_shl(zeros).unwrap_or(0), low, high)
     }
 
-    pub fn shr(self, by: Range) -> Range {
-        match by.exact() {
-            Some(by) if by < 64 => self.div(Range::one(1 << by)),
-            _ if by.high < 64 => Range::new(self.low >> by.high, self.high >> by.low),
-            _ => Range::new(0, self.high),
+    pub fn shr(self, by: Interval) -> Interval {
+        match by.as_constant() {
+            Some(by) if by < 64 => self.div(Interval::constant(1 << by)),
+            _ if by.high < 64 => Interval::new(self.low >> by.high, self.high >> by.low),
+            _ => Interval::new(0, self.high),
         }
     }
 
-    pub fn sar(self, by: Range) -> Range {
-        if self.is_positive() { self.shr(by) } else { Range::ANY }
+    pub fn sar(self, by: Interval) -> Interval {
+        if self.is_non_negative() { self.shr(by) } else { Interval::ANY }
     }
 
     /// What a number below or up to a bound with a sign can be; `None` where that is none. Only what a range without a
     /// sign can say.
-    pub fn signed_at_least(self, bound: i64) -> Option<Range> {
+    pub fn signed_at_least(self, bound: i64) -> Option<Interval> {
         if bound >= 0 { self.meet(bound as u64, SIGN - 1) } else { Some(self) }
     }
 
     /// See [`signed_at_least`](Range::signed_at_least).
-    pub fn signed_at_most(self, bound: i64) -> Option<Range> {
-        if self.is_positive() {
+    pub fn signed_at_most(self, bound: i64) -> Option<Interval> {
+        if self.is_non_negative() {
             return if bound < 0 { None } else { self.meet(0, bound as u64) };
         }
         if bound < 0 { self.meet(SIGN, bound as u64) } else { Some(self) }
     }
 
     /// Whether all of these are below all of those.
-    pub fn is_below(self, other: Range) -> bool {
+    pub fn is_below(self, other: Interval) -> bool {
         self.high < other.low
     }
 
     /// With a sign: the least and the greatest.
-    pub fn signed(self) -> (i64, i64) {
-        if self.is_positive() || self.low >= SIGN { (self.low as i64, self.high as i64) } else { (i64::MIN, i64::MAX) }
+    pub fn signed_bounds(self) -> (i64, i64) {
+        if self.is_non_negative() || self.low >= SIGN { (self.low as i64, self.high as i64) } else { (i64::MIN, i64::MAX) }
     }
 
     /// What it may become if it goes on to change as it did from `before`, of which it has all: up or down to the next of the
     /// bounds, which are in order, or to what bytes hold.
-    pub fn widened(self, before: Range, bounds: &[u64]) -> Range {
+    pub fn widen(self, before: Interval, bounds: &[u64]) -> Interval {
         let next = || {
             let bytes = [u64::from(u8::MAX), u64::from(u16::MAX), u64::from(u32::MAX)];
             let bounds = bounds.get(bounds.partition_point(|&bound| bound < self.high));
@@ -207,7 +207,7 @@ impl Range {
             low + (self.low - low).checked_rem(self.step).unwrap_or(0)
         };
         let low = if self.low < before.low { last() } else { self.low };
-        Range::by(self.step, low, if self.high > before.high { next() } else { self.high })
+        Interval::with_step(self.step, low, if self.high > before.high { next() } else { self.high })
     }
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn gcd(a: u64, b: u64) -> u64 {
 }
 
 /// All bits up to the highest.
-fn bits(of: u64) -> u64 {
+fn low_bits_mask(of: u64) -> u64 {
     u64::MAX.checked_shr(of.leading_zeros()).unwrap_or(0)
 }
 
@@ -243,12 +243,12 @@ mod tests {
                 let (a, b) = (number(&mut next), number(&mut next));
                 let (low, high) = if next().is_multiple_of(3) { (a, a) } else { (a.min(b), a.max(b)) };
                 let step = if next().is_multiple_of(2) { 1 } else { number(&mut next).max(1) };
-                let range = Range::by(step, low, high);
+                let range = Interval::with_step(step, low, high);
                 let count = ((range.high - low) / step).wrapping_add(1);
                 (range, low + step * if count == 0 { next() } else { next() % count })
             };
             let ((a, x), (b, y)) = (range(), range());
-            let holds = |range: Range, value: u64, what: &str| {
+            let holds = |range: Interval, value: u64, what: &str| {
                 assert!(
                     range.low <= value
                         && value <= range.high
@@ -256,7 +256,7 @@ mod tests {
                     "{what} of {a:?} {b:?} ({x} {y}): {range:?} {value}"
                 );
                 // As two that are the same are written, so that they are.
-                assert_eq!(Range::by(range.step, range.low, range.high), range, "{what} of {a:?} {b:?}");
+                assert_eq!(Interval::with_step(range.step, range.low, range.high), range, "{what} of {a:?} {b:?}");
             };
             holds(a.add(b), x.wrapping_add(y), "+");
             holds(a.sub(b), x.wrapping_sub(y), "-");
@@ -266,13 +266,13 @@ mod tests {
             holds(a.and(b), x & y, "&");
             holds(a.or(b), x | y, "|");
             holds(a.xor(b), x ^ y, "^");
-            holds(a.low_word(), x & 0xffff_ffff, "low");
-            holds(a.union(b), x, "union");
-            let by = Range::one(y % 64);
+            holds(a.truncate_u32(), x & 0xffff_ffff, "low");
+            holds(a.join(b), x, "union");
+            let by = Interval::constant(y % 64);
             holds(a.shl(by), x << (y % 64), "<<");
             holds(a.shr(by), x >> (y % 64), ">>");
             holds(a.sar(by), ((x as i64) >> (y % 64)) as u64, "s>>");
-            let by = Range::new(y % 64, y % 64 + (63 - y % 64).min(b.high % 5));
+            let by = Interval::new(y % 64, y % 64 + (63 - y % 64).min(b.high % 5));
             for shift in by.low..=by.high {
                 holds(a.shl(by), x << shift, "<< of several");
                 holds(a.shr(by), x >> shift, ">> of several");
@@ -280,7 +280,7 @@ mod tests {
             }
             let mut bounds = [y, y.wrapping_add(1), number(&mut next)];
             bounds.sort_unstable();
-            holds(a.union(b).widened(b, &bounds), x, "widened");
+            holds(a.join(b).widen(b, &bounds), x, "widened");
             if let Some(met) = a.meet(b.low, b.high) {
                 assert!(b.low <= met.low && met.high <= b.high, "{a:?} {b:?}: {met:?}");
             }
@@ -292,7 +292,7 @@ mod tests {
             } else {
                 holds(a.signed_at_most(y as i64).unwrap(), x, "s<");
             }
-            let (least, most) = a.signed();
+            let (least, most) = a.signed_bounds();
             assert!(least <= x as i64 && x as i64 <= most);
         }
     }

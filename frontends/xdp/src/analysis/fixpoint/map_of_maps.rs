@@ -1,12 +1,12 @@
 //! Lookups in maps of maps.
 
-use super::{Eq, Finding, Gone, Key, MAX_VARIANTS, Place, Result, State, Ty, Value, Walk, branches, goes_to};
+use super::{Eq, FixpointSolver, BlockResult, BlockKey, MAX_VARIANTS, BlockStart, Result, State, RegType, Value, Walk, finish_with_branch, finish_with_goto};
 
-impl Finding<'_, '_> {
+impl FixpointSolver<'_, '_> {
     /// At a lookup in a map of maps: on each way that leads on from here `r0` is one of the maps that it may hold, or NULL.
-    pub(super) fn inner(&mut self, key: Key, at: u32, number: u32, state: State) -> Result<Gone> {
+    pub(super) fn interpret_inner_map(&mut self, key: BlockKey, at: u32, number: u32, state: State) -> Result<BlockResult> {
         let context = self.context(key);
-        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
+        let mut walk = Walk::new(self.linked, &mut self.facts, state, key.context, context.section as usize);
         walk.at = at as usize;
         if number == 0 {
             // From here on `r0` is what the slot holds: a map's number and one.
@@ -18,20 +18,20 @@ impl Finding<'_, '_> {
             let what = format!("a map of maps holds {} maps, and {} are the most", maps.len(), MAX_VARIANTS - 1);
             return walk.lack(what, "maps of maps that hold any number of maps");
         }
-        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
+        let behind = BlockKey { context: key.context, start: BlockStart::Instruction(at + 1), variant: 0 };
         let Some(&map) = maps.get(number as usize) else {
             let null = walk.constant(0);
             walk.set(0, null)?;
             walk.after_call();
-            return Ok(goes_to(walk, behind));
+            return Ok(finish_with_goto(walk, behind));
         };
         let slot = walk.get(0)?;
         let is_it = walk.code.by(Eq, slot.low, u32::from(map) + 1);
-        let next = Key { context: key.context, place: Place::Inner(at, number + 1), variant: 0 };
+        let next = BlockKey { context: key.context, start: BlockStart::InnerMap(at, number + 1), variant: 0 };
         let mut found = walk.state.clone();
-        (1..6).for_each(|register| found.scratch[register] = Value::of(Ty::Nothing));
-        found.scratch[0] = Value::of(Ty::Map(map));
+        (1..6).for_each(|register| found.scratch[register] = Value::of(RegType::Uninit));
+        found.scratch[0] = Value::of(RegType::Map(map));
         let state = walk.state.clone();
-        Ok(branches(walk, is_it, (behind, found), (next, state)))
+        Ok(finish_with_branch(walk, is_it, (behind, found), (next, state)))
     }
 }

@@ -1,8 +1,8 @@
 //! Arithmetic (RFC 9669, section 4.1 and 4.2).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FAR, FIXED, META, NOBODY, Offsets, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{OFFSET_LIMIT, PACKET_START, METADATA_FRAME, ANONYMOUS, Offsets, RegType, Value};
 use crate::lang::xdp::decode::instruction::{Alu, Instruction, class};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, Wide};
@@ -62,7 +62,7 @@ impl Walk<'_, '_> {
         if wide {
             return Ok(value);
         }
-        let range = value.ty.range().map_or(Range::WORD, Range::low_word);
+        let range = value.ty.as_scalar().map_or(Interval::U32, Interval::truncate_u32);
         Ok(self.word(range, value.low))
     }
 
@@ -81,27 +81,27 @@ impl Walk<'_, '_> {
             (64, true) => (self.code.swap32(value.high), self.code.swap32(value.low)),
             _ => return self.refuse(format!("bytes of {} bits cannot be exchanged", it.imm)),
         };
-        Ok(self.number(Range::of_bytes(it.imm as u32 / 8), low, high))
+        Ok(self.number(Interval::of_width(it.imm as u32 / 8), low, high))
     }
 
     /// Arithmetic on 32 bits, which leaves the high half zero. A pointer's lower half is a number like any other.
     fn narrow(&mut self, alu: Alu, left: Value, right: Value, off: i16) -> Result<Value> {
-        let range = |value: Value| value.ty.range().map_or(Range::WORD, Range::low_word);
+        let range = |value: Value| value.ty.as_scalar().map_or(Interval::U32, Interval::truncate_u32);
         let (a, b) = (range(left), range(right));
         let (x, y) = (left.low, right.low);
         let signed = off == 1 && matches!(alu, Alu::Div | Alu::Mod);
         // Of a range of counts that goes beyond the width any may be left, modulo the width.
-        let shift = |of: Range| match of.exact() {
-            Some(by) => Range::one(by & 31),
+        let shift = |of: Interval| match of.as_constant() {
+            Some(by) => Interval::constant(by & 31),
             None if of.high < 32 => of,
-            None => Range::new(0, 31),
+            None => Interval::new(0, 31),
         };
         let (low, range) = match alu {
             Alu::Add => (self.code.binary(Add, x, y), a.add(b)),
             Alu::Sub => (self.code.binary(Sub, x, y), a.sub(b)),
             Alu::Mul => (self.code.binary(Mul, x, y), a.mul(b)),
-            Alu::Div if signed => (self.code.call_with("x_sdiv32", &[x, y], Effect::None), Range::WORD),
-            Alu::Mod if signed => (self.code.call_with("x_srem32", &[x, y], Effect::None), Range::WORD),
+            Alu::Div if signed => (self.code.call_with("x_sdiv32", &[x, y], Effect::None), Interval::U32),
+            Alu::Mod if signed => (self.code.call_with("x_srem32", &[x, y], Effect::None), Interval::U32),
             Alu::Div => (self.divided(x, y, b), a.div(b)),
             Alu::Mod => (self.remainder(x, y, b), a.rem(b)),
             Alu::Or => (self.code.binary(Or, x, y), a.or(b)),
@@ -118,25 +118,25 @@ impl Walk<'_, '_> {
                     Alu::Lsh => a.shl(shift(b)),
                     Alu::Rsh => a.shr(shift(b)),
                     _ if a.high < 1 << 31 => a.shr(shift(b)),
-                    _ => Range::WORD,
+                    _ => Interval::U32,
                 };
                 (self.code.binary(op, x, by), range)
             }
             Alu::Neg => {
                 let zero = self.code.known(0);
-                (self.code.binary(Sub, zero, x), Range::WORD)
+                (self.code.binary(Sub, zero, x), Interval::U32)
             }
             Alu::Mov | Alu::End => unreachable!("done by the caller"),
         };
-        Ok(self.word(if range.is_word() { range } else { range.low_word() }, low))
+        Ok(self.word(if range.fits_u32() { range } else { range.truncate_u32() }, low))
     }
 
     /// x / y, which is 0 where y is (RFC 9669, section 4.1).
-    fn divided(&mut self, x: Id, y: Id, by: Range) -> Id {
+    fn divided(&mut self, x: Id, y: Id, by: Interval) -> Id {
         if by.low > 0 {
             return self.code.binary(Div, x, y);
         }
-        if by.exact().is_some() {
+        if by.as_constant().is_some() {
             return self.code.known(0);
         }
         let (zero, quotient) = (self.code.known(0), self.code.binary(Div, x, y));
@@ -145,11 +145,11 @@ impl Walk<'_, '_> {
     }
 
     /// x % y, which is x where y is 0.
-    fn remainder(&mut self, x: Id, y: Id, by: Range) -> Id {
+    fn remainder(&mut self, x: Id, y: Id, by: Interval) -> Id {
         if by.low > 0 {
             return self.code.binary(Rem, x, y);
         }
-        if by.exact().is_some() {
+        if by.as_constant().is_some() {
             return x;
         }
         let (zero, rest) = (self.code.known(0), self.code.binary(Rem, x, y));
@@ -162,7 +162,7 @@ impl Walk<'_, '_> {
         let a = self.expect_number(left, "what is calculated with")?;
         let b = self.expect_number(right, "what is calculated with")?;
         let signed = off == 1 && matches!(alu, Alu::Div | Alu::Mod);
-        let small = a.is_word() && b.is_word();
+        let small = a.fits_u32() && b.fits_u32();
         let zero = self.code.known(0);
         let each = |walk: &mut Self, op| {
             (walk.code.binary(op, left.low, right.low), walk.code.binary(op, left.high, right.high))
@@ -175,37 +175,37 @@ impl Walk<'_, '_> {
             Alu::Xor => (each(self, Xor), a.xor(b)),
             Alu::Neg => {
                 let nothing = self.constant(0);
-                (self.difference(nothing, left), Range::one(0).sub(a))
+                (self.difference(nothing, left), Interval::constant(0).sub(a))
             }
-            Alu::Mul if small && a.mul(b).is_word() => ((self.code.binary(Mul, left.low, right.low), zero), a.mul(b)),
+            Alu::Mul if small && a.mul(b).fits_u32() => ((self.code.binary(Mul, left.low, right.low), zero), a.mul(b)),
             Alu::Div if small && !signed => ((self.divided(left.low, right.low, b), zero), a.div(b)),
             Alu::Mod if small && !signed => ((self.remainder(left.low, right.low, b), zero), a.rem(b)),
             Alu::Mul => {
                 let halves = |value: Value| (value.low, value.high);
                 (self.code.wide(Wide::Mul, halves(left), halves(right)), a.mul(b))
             }
-            Alu::Div if signed => (self.call64("x_sdiv64", left, right), Range::ANY),
-            Alu::Mod if signed => (self.call64("x_srem64", left, right), Range::ANY),
+            Alu::Div if signed => (self.call64("x_sdiv64", left, right), Interval::ANY),
+            Alu::Mod if signed => (self.call64("x_srem64", left, right), Interval::ANY),
             Alu::Div => (self.call64("x_div64", left, right), a.div(b)),
             Alu::Mod => (self.call64("x_rem64", left, right), a.rem(b)),
             Alu::Lsh | Alu::Rsh | Alu::Arsh => {
-                let by = match b.exact() {
-                    Some(by) => Range::one(by & 63),
+                let by = match b.as_constant() {
+                    Some(by) => Interval::constant(by & 63),
                     None if b.high < 64 => b,
-                    None => Range::new(0, 63),
+                    None => Interval::new(0, 63),
                 };
                 let range = match alu {
                     Alu::Lsh => a.shl(by),
                     Alu::Rsh => a.shr(by),
                     _ => a.sar(by),
                 };
-                let halves = match by.exact() {
+                let halves = match by.as_constant() {
                     Some(by) => self.shifted(alu, left, by as u32),
                     // What stays in the low half.
-                    None if alu == Alu::Lsh && a.is_word() && by.high < 32 && range.is_word() => {
+                    None if alu == Alu::Lsh && a.fits_u32() && by.high < 32 && range.fits_u32() => {
                         (self.code.binary(Shl, left.low, right.low), zero)
                     }
-                    None if alu != Alu::Lsh && a.is_word() && by.high < 32 => {
+                    None if alu != Alu::Lsh && a.fits_u32() && by.high < 32 => {
                         (self.code.binary(Shr, left.low, right.low), zero)
                     }
                     None => {
@@ -237,8 +237,8 @@ impl Walk<'_, '_> {
     /// The halves of a sum; it is remembered what of.
     pub(super) fn sum(&mut self, left: Value, right: Value) -> (Id, Id) {
         let low = self.code.binary(Add, left.low, right.low);
-        let ranges = (left.ty.range().unwrap_or(Range::ANY), right.ty.range().unwrap_or(Range::ANY));
-        let high = if ranges.0.add(ranges.1).is_word() && ranges.0.is_word() && ranges.1.is_word() {
+        let ranges = (left.ty.as_scalar().unwrap_or(Interval::ANY), right.ty.as_scalar().unwrap_or(Interval::ANY));
+        let high = if ranges.0.add(ranges.1).fits_u32() && ranges.0.fits_u32() && ranges.1.fits_u32() {
             self.code.known(0)
         } else {
             // What is smaller than one of two is their sum less 2^32. A known one may be the other's complement.
@@ -259,8 +259,8 @@ impl Walk<'_, '_> {
 
     pub(super) fn difference(&mut self, left: Value, right: Value) -> (Id, Id) {
         let low = self.code.binary(Sub, left.low, right.low);
-        let ranges = (left.ty.range().unwrap_or(Range::ANY), right.ty.range().unwrap_or(Range::ANY));
-        if ranges.0.is_word() && ranges.0.low >= ranges.1.high {
+        let ranges = (left.ty.as_scalar().unwrap_or(Interval::ANY), right.ty.as_scalar().unwrap_or(Interval::ANY));
+        if ranges.0.fits_u32() && ranges.0.low >= ranges.1.high {
             return (low, self.code.known(0));
         }
         let borrow = self.code.binary(Lt, left.low, right.low);
@@ -298,64 +298,64 @@ impl Walk<'_, '_> {
     /// Moving pointers, and the distance between two.
     fn pointer(&mut self, alu: Alu, left: Value, right: Value) -> Result<Value> {
         match (alu, left.ty, right.ty) {
-            (Alu::Add, _, Ty::Number(by)) => self.advanced(left, right, by, false),
-            (Alu::Add, Ty::Number(by), _) => self.advanced(right, left, by, false),
-            (Alu::Sub, _, Ty::Number(by)) => self.advanced(left, right, by, true),
+            (Alu::Add, _, RegType::Scalar(by)) => self.advanced(left, right, by, false),
+            (Alu::Add, RegType::Scalar(by), _) => self.advanced(right, left, by, false),
+            (Alu::Sub, _, RegType::Scalar(by)) => self.advanced(left, right, by, true),
             (Alu::Sub, a, b) if is_distance(a, b) => {
                 let low = self.code.binary(Sub, left.low, right.low);
                 let high = self.code.by(Sar, low, 31);
                 let range = match (a, b) {
                     // An offset that the packet is known to reach.
-                    (Ty::End, Ty::Packet { name: FIXED, off, .. })
-                        if off >= 0 && off <= i64::from(self.state.length) =>
+                    (RegType::PacketEnd, RegType::Packet { name: PACKET_START, off, .. })
+                        if off >= 0 && off <= i64::from(self.state.proven_length) =>
                     {
-                        Range::new(u64::from(self.state.length - off as u32), 0xffff_ffff >> 1)
+                        Interval::new(u64::from(self.state.proven_length - off as u32), 0xffff_ffff >> 1)
                     }
-                    (Ty::Packet { name: FIXED, off, .. }, Ty::Stack { off: from, .. }) if from.high <= off => {
-                        Range::new((off - from.high) as u64, (off - from.low) as u64)
+                    (RegType::Packet { name: PACKET_START, off, .. }, RegType::Stack { off: from, .. }) if from.high <= off => {
+                        Interval::new((off - from.high) as u64, (off - from.low) as u64)
                     }
-                    (Ty::Packet { name: a, off, .. }, Ty::Packet { name: b, off: from, .. })
-                        if a == b && a != NOBODY =>
+                    (RegType::Packet { name: a, off, .. }, RegType::Packet { name: b, off: from, .. })
+                        if a == b && a != ANONYMOUS =>
                     {
-                        Range::one((off - from) as u64)
+                        Interval::constant((off - from) as u64)
                     }
-                    _ => Range::ANY,
+                    _ => Interval::ANY,
                 };
                 Ok(self.number(range, low, high))
             }
             (Alu::And | Alu::Or | Alu::Xor | Alu::Lsh | Alu::Rsh | Alu::Mul | _, a, b) => {
-                let (what, with) = (a.words(), b.words());
+                let (what, with) = (a.describe(), b.describe());
                 self.refuse(format!("pointers can be moved by numbers alone: here {what} is calculated with {with}"))
             }
         }
     }
 
-    fn advanced(&mut self, pointer: Value, number: Value, by: Range, back: bool) -> Result<Value> {
+    fn advanced(&mut self, pointer: Value, number: Value, by: Interval, back: bool) -> Result<Value> {
         if pointer.ty.is_nullable() {
             // NULL that is moved is a number, of which nothing would be known: where that is meant, ways are kept apart.
-            let what = pointer.ty.words();
+            let what = pointer.ty.describe();
             return self.refuse(format!("{what} is moved: compare it with NULL first"));
         }
         let low = self.code.binary(if back { Sub } else { Add }, pointer.low, number.low);
         let low = self.within(low, number, by, back);
-        let distance = by.exact().map(|by| if back { (by as i64).wrapping_neg() } else { by as i64 });
+        let distance = by.as_constant().map(|by| if back { (by as i64).wrapping_neg() } else { by as i64 });
         let moved = |off: Offsets| if back { off.sub(by) } else { off.add(by) };
         let ty = match pointer.ty {
-            Ty::Packet { name, off, floor, .. } => match distance {
+            RegType::Packet { name, off, floor, .. } => match distance {
                 Some(by) if off.checked_add(by).is_some_and(|off| off.abs() < MAX_OFFSET) => {
-                    Ty::Packet { name, off: off + by, floor: (floor + by).max(-FAR), nullable: false }
+                    RegType::Packet { name, off: off + by, floor: (floor + by).max(-OFFSET_LIMIT), nullable: false }
                 }
-                _ => Ty::Packet { name: self.name(), off: 0, floor: moved(Offsets::one(floor)).low, nullable: false },
+                _ => RegType::Packet { name: self.name(), off: 0, floor: moved(Offsets::constant(floor)).low, nullable: false },
             },
-            Ty::Stack { frame, off } => Ty::Stack { frame, off: moved(off) },
-            Ty::Value { map, off, name, .. } => Ty::Value { map, off: moved(off), name, nullable: false },
-            Ty::Record { record, off, name, .. } => Ty::Record { record, off: moved(off), name, nullable: false },
-            Ty::Context(off) => match distance {
-                Some(by) => Ty::Context(off.saturating_add(by)),
+            RegType::Stack { frame, off } => RegType::Stack { frame, off: moved(off) },
+            RegType::MapValue { map, off, name, .. } => RegType::MapValue { map, off: moved(off), name, nullable: false },
+            RegType::RingRecord { record, off, name, .. } => RegType::RingRecord { record, off: moved(off), name, nullable: false },
+            RegType::Context(off) => match distance {
+                Some(by) => RegType::Context(off.saturating_add(by)),
                 None => return self.refuse("the context is read at an offset that is not known"),
             },
             other => {
-                let what = other.words();
+                let what = other.describe();
                 return self.refuse(format!("{what} cannot be moved"));
             }
         };
@@ -366,8 +366,8 @@ impl Walk<'_, '_> {
 impl Walk<'_, '_> {
     /// A moved pointer's offset, where the distance has 64 bits: beyond what offsets are told apart to, one that lies outside of
     /// all memory, on the side that it is on.
-    fn within(&mut self, moved: Id, number: Value, by: Range, back: bool) -> Id {
-        let (least, most) = by.signed();
+    fn within(&mut self, moved: Id, number: Value, by: Interval, back: bool) -> Id {
+        let (least, most) = by.signed_bounds();
         if least >= -NEAR && most <= NEAR {
             return moved;
         }
@@ -381,7 +381,7 @@ impl Walk<'_, '_> {
             return self.code.select(is_before, before, moved);
         }
         let limit = self.constant(MAX_OFFSET as u64);
-        let number = Value { ty: Ty::Number(by), ..number };
+        let number = Value { ty: RegType::Scalar(by), ..number };
         let (low, high) = self.sum(number, limit);
         let far = self.code.by(Ne, high, 0);
         let last = self.code.known(2 * MAX_OFFSET as u32);
@@ -395,14 +395,14 @@ impl Walk<'_, '_> {
     }
 }
 
-fn is_distance(a: Ty, b: Ty) -> bool {
+fn is_distance(a: RegType, b: RegType) -> bool {
     match (a, b) {
-        (Ty::Packet { .. } | Ty::End, Ty::Packet { .. } | Ty::End) => true,
-        (Ty::Stack { frame: META, .. }, Ty::Packet { .. } | Ty::End)
-        | (Ty::Packet { .. } | Ty::End, Ty::Stack { frame: META, .. }) => true,
-        (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) => a == b,
-        (Ty::Value { map: a, name: x, .. }, Ty::Value { map: b, name: y, .. }) => a == b && x == y,
-        (Ty::Record { record: a, .. }, Ty::Record { record: b, .. }) => a == b,
+        (RegType::Packet { .. } | RegType::PacketEnd, RegType::Packet { .. } | RegType::PacketEnd) => true,
+        (RegType::Stack { frame: METADATA_FRAME, .. }, RegType::Packet { .. } | RegType::PacketEnd)
+        | (RegType::Packet { .. } | RegType::PacketEnd, RegType::Stack { frame: METADATA_FRAME, .. }) => true,
+        (RegType::Stack { frame: a, .. }, RegType::Stack { frame: b, .. }) => a == b,
+        (RegType::MapValue { map: a, name: x, .. }, RegType::MapValue { map: b, name: y, .. }) => a == b && x == y,
+        (RegType::RingRecord { record: a, .. }, RegType::RingRecord { record: b, .. }) => a == b,
         _ => false,
     }
 }

@@ -1,8 +1,8 @@
 //! Atomic operations (RFC 9669, section 5.3).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
 use crate::lang::xdp::decode::instruction::Instruction;
 use crate::lang::xdp::lower::ir::{Binary, Effect, Id};
 use crate::lang::xdp::lower::privatize::How;
@@ -26,10 +26,10 @@ impl Walk<'_, '_> {
         self.expect_number(value, "what an atomic operation is done with")?;
         let expected = if it.imm == CMPXCHG { Some(self.get(0)?) } else { None };
         let old = match to.ty {
-            Ty::Stack { frame, off } => self.on_stack(it, frame, off, to, value, expected)?,
-            Ty::Value { .. } => self.on_map(it, to, value, expected)?,
+            RegType::Stack { frame, off } => self.on_stack(it, frame, off, to, value, expected)?,
+            RegType::MapValue { .. } => self.on_map(it, to, value, expected)?,
             other => {
-                let what = other.words();
+                let what = other.describe();
                 return self.refuse(format!("an atomic operation is done on {what}"));
             }
         };
@@ -43,7 +43,7 @@ impl Walk<'_, '_> {
     }
 
     fn old(&mut self, size: u32, low: u32, high: u32) -> Value {
-        if size == 8 { self.number(Range::ANY, low, high) } else { self.word(Range::WORD, low) }
+        if size == 8 { self.number(Interval::ANY, low, high) } else { self.word(Interval::U32, low) }
     }
 
     fn on_map(&mut self, it: Instruction, to: Value, value: Value, expected: Option<Value>) -> Result<Value> {
@@ -139,7 +139,7 @@ impl Walk<'_, '_> {
         let old = self.load_stack(frame, off, to.low, i64::from(it.off), size)?;
         self.expect_number(old, "what an atomic operation is done on")?;
         let (low, high) = self.becomes(it, old, value, expected)?;
-        let new = self.number(Range::ANY, low, high);
+        let new = self.number(Interval::ANY, low, high);
         self.store_stack(frame, off, to.low, i64::from(it.off), size, new)?;
         Ok(old)
     }

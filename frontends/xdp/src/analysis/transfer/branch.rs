@@ -1,15 +1,15 @@
 //! Branches: what they compare, and what is known on either side (RFC 9669, section 4.3).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FIXED, META, NOBODY, Name, State, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{PACKET_START, METADATA_FRAME, ANONYMOUS, SymbolicName, State, RegType, Value};
 use crate::lang::xdp::decode::instruction::{Comparison, Instruction, class};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::Id;
 
 /// What a pointer may be as a number: the kernel's addresses have the highest bit, and the last 4,095 numbers are those of errors
 /// (`MAX_ERRNO`, linux/err.h).
-const ADDRESSES: Range = Range::new(1 << 63, u64::MAX - 4095);
+const ADDRESSES: Interval = Interval::new(1 << 63, u64::MAX - 4095);
 
 /// What is missing where pointers are compared in other ways than with the packet's end, NULL and their like.
 const OTHER_POINTERS: &str = "other comparisons of pointers";
@@ -43,7 +43,7 @@ impl Walk<'_, '_> {
             }
             let mut state = walk.state.clone();
             let possible = match (left.ty, right.ty) {
-                (Ty::Number(_), Ty::Number(_)) => numbers(&mut state, comparison, left, right, holds, wide),
+                (RegType::Scalar(_), RegType::Scalar(_)) => numbers(&mut state, comparison, left, right, holds, wide),
                 _ => {
                     pointers(&mut state, comparison, left, right, holds);
                     true
@@ -80,16 +80,16 @@ impl Walk<'_, '_> {
     fn compared(&mut self, comparison: Comparison, left: Value, right: Value) -> Result<Id> {
         use Comparison as C;
         match (left.ty, right.ty) {
-            (Ty::Number(a), Ty::Number(b)) => {
+            (RegType::Scalar(a), RegType::Scalar(b)) => {
                 if let Some(known) = decided(comparison, a, b) {
                     return Ok(self.code.truth(known));
                 }
                 let signs_agree = a.high < 1 << 31 && b.high < 1 << 31;
                 let is_signed = matches!(comparison, C::Slt | C::Sle | C::Sgt | C::Sge);
-                if a.is_word() && b.is_word() && (!is_signed || signs_agree) {
+                if a.fits_u32() && b.fits_u32() && (!is_signed || signs_agree) {
                     return Ok(self.compared32(comparison, left, right));
                 }
-                if is_signed && a.is_word() && b.is_word() {
+                if is_signed && a.fits_u32() && b.fits_u32() {
                     // With the sign of 64 bits these have none.
                     let unsigned = match comparison {
                         C::Slt => C::Lt,
@@ -101,35 +101,35 @@ impl Walk<'_, '_> {
                 }
                 Ok(self.compared64(comparison, left, right))
             }
-            (pointer, Ty::Number(range)) if pointer.is_pointer() => {
+            (pointer, RegType::Scalar(range)) if pointer.is_pointer() => {
                 self.against_number(comparison, pointer, left, (range, right))
             }
-            (Ty::Number(range), pointer) if pointer.is_pointer() => {
+            (RegType::Scalar(range), pointer) if pointer.is_pointer() => {
                 self.against_number(comparison.turned(), pointer, right, (range, left))
             }
-            (pointer, Ty::End) | (Ty::End, pointer) if pointer.is_nullable() => {
+            (pointer, RegType::PacketEnd) | (RegType::PacketEnd, pointer) if pointer.is_nullable() => {
                 // NULL says nothing of the packet: where it is meant to be compared, ways are kept apart.
-                let what = pointer.words();
+                let what = pointer.describe();
                 self.refuse(format!("{what} is compared with the packet's end: compare it with NULL first"))
             }
-            (a @ (Ty::Packet { .. } | Ty::End), b @ (Ty::Packet { .. } | Ty::End)) => {
+            (a @ (RegType::Packet { .. } | RegType::PacketEnd), b @ (RegType::Packet { .. } | RegType::PacketEnd)) => {
                 // In front of the packet offsets are below zero.
-                let may_be_before = |ty| matches!(ty, Ty::Packet { floor, .. } if floor < 0);
+                let may_be_before = |ty| matches!(ty, RegType::Packet { floor, .. } if floor < 0);
                 let comparison = if may_be_before(a) || may_be_before(b) { signed(comparison) } else { comparison };
                 Ok(self.compared32(comparison, left, right))
             }
-            (Ty::Stack { frame: META, .. }, Ty::Packet { .. } | Ty::End)
-            | (Ty::Packet { .. } | Ty::End, Ty::Stack { frame: META, .. }) => {
+            (RegType::Stack { frame: METADATA_FRAME, .. }, RegType::Packet { .. } | RegType::PacketEnd)
+            | (RegType::Packet { .. } | RegType::PacketEnd, RegType::Stack { frame: METADATA_FRAME, .. }) => {
                 Ok(self.against_packet(comparison, left, right))
             }
-            (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) if a == b => {
+            (RegType::Stack { frame: a, .. }, RegType::Stack { frame: b, .. }) if a == b => {
                 Ok(self.compared32(signed(comparison), left, right))
             }
-            (Ty::Value { map: a, .. }, Ty::Value { map: b, .. }) if a == b && matches!(comparison, C::Eq | C::Ne) => {
+            (RegType::MapValue { map: a, .. }, RegType::MapValue { map: b, .. }) if a == b && matches!(comparison, C::Eq | C::Ne) => {
                 Ok(self.compared64(comparison, left, right))
             }
             (a, b) => {
-                let (a, b) = (a.words(), b.words());
+                let (a, b) = (a.describe(), b.describe());
                 let what = format!("{a} is compared with {b}, of which nothing here can be told");
                 self.lack(what, OTHER_POINTERS)
             }
@@ -140,12 +140,12 @@ impl Walk<'_, '_> {
     fn against_number(
         &mut self,
         comparison: Comparison,
-        pointer: Ty,
+        pointer: RegType,
         value: Value,
-        (range, number): (Range, Value),
+        (range, number): (Interval, Value),
     ) -> Result<Id> {
         let Some(holds) = decided(comparison, ADDRESSES, range) else {
-            let what = pointer.words();
+            let what = pointer.describe();
             let what = format!("{what} is compared with a number, of which nothing here can be told");
             return self.lack(what, OTHER_POINTERS);
         };
@@ -206,12 +206,12 @@ pub(super) fn signed(comparison: Comparison) -> Comparison {
 }
 
 /// What a comparison gives, where the ranges say so.
-fn decided(comparison: Comparison, a: Range, b: Range) -> Option<bool> {
+fn decided(comparison: Comparison, a: Interval, b: Interval) -> Option<bool> {
     use Comparison as C;
-    let ((al, ah), (bl, bh)) = (a.signed(), b.signed());
+    let ((al, ah), (bl, bh)) = (a.signed_bounds(), b.signed_bounds());
     let (yes, no) = match comparison {
-        C::Eq => (a.exact().is_some() && a == b, a.is_below(b) || b.is_below(a)),
-        C::Ne => (a.is_below(b) || b.is_below(a), a.exact().is_some() && a == b),
+        C::Eq => (a.as_constant().is_some() && a == b, a.is_below(b) || b.is_below(a)),
+        C::Ne => (a.is_below(b) || b.is_below(a), a.as_constant().is_some() && a == b),
         C::Lt => (a.high < b.low, a.low >= b.high),
         C::Le => (a.high <= b.low, a.low > b.high),
         C::Gt => (a.low > b.high, a.high <= b.low),
@@ -220,9 +220,9 @@ fn decided(comparison: Comparison, a: Range, b: Range) -> Option<bool> {
         C::Sle => (ah <= bl, al > bh),
         C::Sgt => (al > bh, ah <= bl),
         C::Sge => (al >= bh, ah < bl),
-        C::Set => match (a.exact(), b.exact()) {
+        C::Set => match (a.as_constant(), b.as_constant()) {
             (Some(a), Some(b)) => (a & b != 0, a & b == 0),
-            _ => (false, b.exact() == Some(0) || a.exact() == Some(0)),
+            _ => (false, b.as_constant() == Some(0) || a.as_constant() == Some(0)),
         },
     };
     if yes {
@@ -255,26 +255,26 @@ fn opposite(comparison: Comparison) -> Option<Comparison> {
 /// What numbers can be where a comparison holds or does not; whether that can be.
 fn numbers(state: &mut State, comparison: Comparison, left: Value, right: Value, holds: bool, wide: bool) -> bool {
     let comparison = if holds { Some(comparison) } else { opposite(comparison) };
-    let (Some(comparison), Some(a), Some(b)) = (comparison, left.ty.range(), right.ty.range()) else { return true };
+    let (Some(comparison), Some(a), Some(b)) = (comparison, left.ty.as_scalar(), right.ty.as_scalar()) else { return true };
     // Of 32 bits a comparison says something of all only where the rest is zero; and its sign is another.
     let is_signed = matches!(comparison, Comparison::Slt | Comparison::Sle | Comparison::Sgt | Comparison::Sge);
-    if !wide && (!a.is_word() || !b.is_word() || is_signed) {
+    if !wide && (!a.fits_u32() || !b.fits_u32() || is_signed) {
         return true;
     }
     let (Some(left_now), Some(right_now)) = (narrowed(a, comparison, b), narrowed(b, comparison.turned(), a)) else {
         return false;
     };
-    state.refine(left, NOBODY, |_| Ty::Number(left_now));
-    state.refine(right, NOBODY, |_| Ty::Number(right_now));
+    state.refine(left, ANONYMOUS, |_| RegType::Scalar(left_now));
+    state.refine(right, ANONYMOUS, |_| RegType::Scalar(right_now));
     true
 }
 
 /// Those numbers of which a comparison can hold with some of the others.
-fn narrowed(a: Range, comparison: Comparison, b: Range) -> Option<Range> {
+fn narrowed(a: Interval, comparison: Comparison, b: Interval) -> Option<Interval> {
     use Comparison as C;
     match comparison {
         C::Eq => a.meet(b.low, b.high),
-        C::Ne => match b.exact() {
+        C::Ne => match b.as_constant() {
             Some(value) if value == a.low => a.low.checked_add(1).and_then(|low| a.meet(low, u64::MAX)),
             Some(value) if value == a.high => a.high.checked_sub(1).and_then(|high| a.meet(0, high)),
             _ => Some(a),
@@ -283,10 +283,10 @@ fn narrowed(a: Range, comparison: Comparison, b: Range) -> Option<Range> {
         C::Le => a.meet(0, b.high),
         C::Gt => a.meet(b.low.checked_add(1)?, u64::MAX),
         C::Ge => a.meet(b.low, u64::MAX),
-        C::Slt => a.signed_at_most(b.signed().1.checked_sub(1)?),
-        C::Sle => a.signed_at_most(b.signed().1),
-        C::Sgt => a.signed_at_least(b.signed().0.checked_add(1)?),
-        C::Sge => a.signed_at_least(b.signed().0),
+        C::Slt => a.signed_at_most(b.signed_bounds().1.checked_sub(1)?),
+        C::Sle => a.signed_at_most(b.signed_bounds().1),
+        C::Sgt => a.signed_at_least(b.signed_bounds().0.checked_add(1)?),
+        C::Sge => a.signed_at_least(b.signed_bounds().0),
         C::Set => Some(a),
     }
 }
@@ -295,10 +295,10 @@ fn narrowed(a: Range, comparison: Comparison, b: Range) -> Option<Range> {
 fn pointers(state: &mut State, comparison: Comparison, left: Value, right: Value, holds: bool) {
     let Some(comparison) = (if holds { Some(comparison) } else { opposite(comparison) }) else { return };
     match (left.ty, right.ty) {
-        (Ty::Packet { name, off, .. }, Ty::End) => reaches(state, comparison, name, off),
-        (Ty::End, Ty::Packet { name, off, .. }) => reaches(state, comparison.turned(), name, off),
-        (_, Ty::Number(number)) if number.exact() == Some(0) => against_null(state, comparison, left),
-        (Ty::Number(number), _) if number.exact() == Some(0) => against_null(state, comparison.turned(), right),
+        (RegType::Packet { name, off, .. }, RegType::PacketEnd) => reaches(state, comparison, name, off),
+        (RegType::PacketEnd, RegType::Packet { name, off, .. }) => reaches(state, comparison.turned(), name, off),
+        (_, RegType::Scalar(number)) if number.as_constant() == Some(0) => against_null(state, comparison, left),
+        (RegType::Scalar(number), _) if number.as_constant() == Some(0) => against_null(state, comparison.turned(), right),
         _ => {}
     }
 }
@@ -312,7 +312,7 @@ fn against_null(state: &mut State, comparison: Comparison, pointer: Value) {
 }
 
 /// A place in the packet against its end.
-fn reaches(state: &mut State, comparison: Comparison, name: Name, off: i64) {
+fn reaches(state: &mut State, comparison: Comparison, name: SymbolicName, off: i64) {
     let bytes = match comparison {
         Comparison::Le | Comparison::Eq => off,
         Comparison::Lt => off.saturating_add(1),
@@ -320,8 +320,8 @@ fn reaches(state: &mut State, comparison: Comparison, name: Name, off: i64) {
     };
     let Ok(bytes) = u32::try_from(bytes) else { return };
     match name {
-        FIXED => state.length = state.length.max(bytes),
-        NOBODY => {}
+        PACKET_START => state.proven_length = state.proven_length.max(bytes),
+        ANONYMOUS => {}
         _ => {
             let extent = state.extents.entry(name).or_insert(0);
             *extent = (*extent).max(bytes);
@@ -331,18 +331,18 @@ fn reaches(state: &mut State, comparison: Comparison, name: Name, off: i64) {
 
 /// It is known of a pointer that it is not NULL.
 pub(super) fn there(state: &mut State, value: Value) {
-    let name = if matches!(value.ty, Ty::Packet { .. }) { NOBODY } else { value.ty.name() };
+    let name = if matches!(value.ty, RegType::Packet { .. }) { ANONYMOUS } else { value.ty.name() };
     state.refine(value, name, |ty| match ty {
-        Ty::Packet { name, off, floor, .. } => Ty::Packet { name, off, floor, nullable: false },
-        Ty::Value { map, off, name, .. } => Ty::Value { map, off, name, nullable: false },
-        Ty::Record { record, off, name, .. } => Ty::Record { record, off, name, nullable: false },
+        RegType::Packet { name, off, floor, .. } => RegType::Packet { name, off, floor, nullable: false },
+        RegType::MapValue { map, off, name, .. } => RegType::MapValue { map, off, name, nullable: false },
+        RegType::RingRecord { record, off, name, .. } => RegType::RingRecord { record, off, name, nullable: false },
         other => other,
     });
 }
 
 fn null(state: &mut State, value: Value) {
     if value.ty.is_nullable() {
-        let name = if matches!(value.ty, Ty::Packet { .. }) { NOBODY } else { value.ty.name() };
-        state.refine(value, name, |_| Ty::Number(Range::one(0)));
+        let name = if matches!(value.ty, RegType::Packet { .. }) { ANONYMOUS } else { value.ty.name() };
+        state.refine(value, name, |_| RegType::Scalar(Interval::constant(0)));
     }
 }

@@ -2,8 +2,8 @@
 //! (`ARG_CONST_SIZE` of the kernel's verifier, which is no constant).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{RegType, Value};
 use crate::lang::xdp::errno::{EFAULT, EINVAL};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Argument, Effect, Id};
@@ -23,7 +23,7 @@ impl Walk<'_, '_> {
     fn count(&mut self, number: Value, feature: &'static str) -> Result<Count> {
         let range = self.expect_number(number, "how many bytes there are")?;
         if range.high > MOST_BYTES {
-            let what = if range.exact().is_some() { "is" } else { "may be" };
+            let what = if range.as_constant().is_some() { "is" } else { "may be" };
             let name = self.helper_name();
             let what = format!("{name} is called for a number of bytes that {what} above {MOST_BYTES}");
             return self.lack(what, feature);
@@ -31,7 +31,7 @@ impl Walk<'_, '_> {
         Ok(Count { number: number.low, least: range.low as u32, most: range.high as u32 })
     }
 
-    /// Which bits count of the word that begins with a byte; of which nothing counts behind [`Count::most`], so that it is all of
+    /// RegKind bits count of the word that begins with a byte; of which nothing counts behind [`Count::most`], so that it is all of
     /// them where that is known to be there.
     fn counting(&mut self, count: Count, at: u32) -> Id {
         if count.least >= count.most.min(at + 4) {
@@ -79,7 +79,7 @@ impl Walk<'_, '_> {
             }
         };
         let sum = self.code.call_with("csum_fold", &[sum], Effect::None);
-        Ok(self.word(Range::new(0, 0xffff), sum))
+        Ok(self.word(Interval::new(0, 0xffff), sum))
     }
 
     fn is_none(&mut self, count: Count) -> Id {
@@ -120,8 +120,8 @@ impl Walk<'_, '_> {
         let (off, inside, count) = self.copied()?;
         let buffer = self.get(3)?;
         let stack = match buffer.ty {
-            Ty::Record { .. } | Ty::Value { .. } => None,
-            Ty::Stack { frame, off } => match off.exact() {
+            RegType::RingRecord { .. } | RegType::MapValue { .. } => None,
+            RegType::Stack { frame, off } => match off.as_constant() {
                 Some(off) => Some((frame, off)),
                 None => {
                     let what = "bytes of the packet are copied to the stack at an offset that is not known";
@@ -129,7 +129,7 @@ impl Walk<'_, '_> {
                 }
             },
             other => {
-                let what = other.words();
+                let what = other.describe();
                 return self.refuse(format!(
                     "bytes of the packet are copied to {what}, and go to the stack, to a map's value or to a record"
                 ));
@@ -148,12 +148,12 @@ impl Walk<'_, '_> {
             for &(from, size) in pieces(size) {
                 let place = (i64::from(at + from), size);
                 let (new, mask) = (self.code.by(Shr, new, 8 * from), self.code.by(Shr, mask, 8 * from));
-                if let Ty::Value { .. } = buffer.ty {
+                if let RegType::MapValue { .. } = buffer.ty {
                     self.store_some_of_value(buffer, place, new, (inside, mask))?;
                 } else {
                     let old = self.load_record(buffer, place.0, size)?.low;
                     let part = self.copied_over(old, new, (inside, mask));
-                    let part = self.word(Range::WORD, part);
+                    let part = self.word(Interval::U32, part);
                     self.store_record(buffer, place.0, size, part)?;
                 }
             }
@@ -209,7 +209,7 @@ impl Walk<'_, '_> {
             for &(from, size) in pieces(size) {
                 let to = self.code.by(Add, to, at + from);
                 let part = self.code.by(Shr, word, 8 * from);
-                let part = self.word(Range::WORD, part);
+                let part = self.word(Interval::U32, part);
                 self.store_packet(to, size, part);
             }
         }

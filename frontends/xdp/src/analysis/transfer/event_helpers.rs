@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::ring_record::frame_of;
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
+use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
 use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::lang::xdp::events::{Argument, MAX_PACKET_BYTES, Print, Sizes};
 use crate::lang::xdp::lower::ir::Binary::*;
@@ -96,7 +96,7 @@ impl Walk<'_, '_> {
         if self.code.as_truth(wanted) == Some(false) {
             return;
         }
-        let sizes = self.shared.events.ring(ring);
+        let sizes = self.facts.events.ring(ring);
         sizes.bytes = sizes.bytes.max(bytes);
         sizes.packet = sizes.packet.max(packet.map_or(0, |(most, _)| most));
         sizes.places += 1;
@@ -111,8 +111,8 @@ impl Walk<'_, '_> {
         if let Some((most, count)) = packet {
             asked = count;
             let known_most = self.code.known(most);
-            let is_more = self.code.binary(Lt, known_most, count);
-            let count = self.code.select(is_more, known_most, count);
+            let has_amount = self.code.binary(Lt, known_most, count);
+            let count = self.code.select(has_amount, known_most, count);
             let arguments = vec![Given::Packet, Given::One(entry), Given::One(count)];
             self.code.call(&self.of_ring(ring, "packet", false), arguments, Effect::Writes);
         }
@@ -130,7 +130,7 @@ impl Walk<'_, '_> {
             let name = self.helper_name();
             return self.refuse(format!("{name} is given a map of type {given}, and takes one of type {needed}"));
         }
-        self.shared.events.ring(Some(map));
+        self.facts.events.ring(Some(map));
         Ok(map)
     }
 
@@ -176,7 +176,7 @@ impl Walk<'_, '_> {
         let map = self.ring(map, MapType::RINGBUF)?;
         let range = self.expect_number(size, "how many bytes are reserved")?;
         self.expect_number(flags, "what the flags are")?;
-        let Some(bytes) = range.exact() else {
+        let Some(bytes) = range.as_constant() else {
             return self.refuse("how many bytes are reserved is known only when the packet is there");
         };
         if !self.fits(map, bytes) {
@@ -187,7 +187,7 @@ impl Walk<'_, '_> {
             return self.lack(what, "records of any length");
         }
         let reserved = (Reserved { map, bytes: bytes as u32 }, (self.section as u32, self.at as u32));
-        let events = &mut self.shared.events;
+        let events = &mut self.facts.events;
         let number = events.reserved.iter().position(|known| *known == reserved).unwrap_or_else(|| {
             events.reserved.push(reserved);
             events.records.push(reserved.0);
@@ -198,7 +198,7 @@ impl Walk<'_, '_> {
             return self.lack(what, "records that are reserved at any number of places");
         }
         let record = number as u16;
-        if self.state.holds_record(record) {
+        if self.state.has_record_pointer(record) {
             let what = "a record is reserved while the one that was reserved here before is not handed over yet";
             return self.lack(what, "several records at once by one call");
         }
@@ -210,24 +210,24 @@ impl Walk<'_, '_> {
             return Ok(self.constant(0));
         }
         let name = self.name();
-        Ok(Value { ty: Ty::Record { record, off: Offsets::one(0), name, nullable }, low, high })
+        Ok(Value { ty: RegType::RingRecord { record, off: Offsets::constant(0), name, nullable }, low, high })
     }
 
     /// `bpf_ringbuf_submit(data, flags)`, `bpf_ringbuf_discard(data, flags)`
     pub(super) fn ringbuf_hand_over(&mut self, is_shown: bool) -> Result<Value> {
         let (data, flags) = (self.get(1)?, self.get(2)?);
         self.expect_number(flags, "what the flags are")?;
-        let Ty::Record { record, off, .. } = data.ty else {
-            let what = data.ty.words();
+        let RegType::RingRecord { record, off, .. } = data.ty else {
+            let what = data.ty.describe();
             return self.refuse(format!("{what} is handed over, and a record that was reserved can be"));
         };
-        if off.exact() != Some(0) {
+        if off.as_constant() != Some(0) {
             return self.refuse("a record is handed over by a pointer that was moved");
         }
         self.trap_null(data, "the pointer to a reserved record is NULL");
-        let Reserved { map, bytes } = self.shared.events.records[usize::from(record)];
-        self.shared.used.insert(map);
-        self.shared.events.ring(Some(map));
+        let Reserved { map, bytes } = self.facts.events.records[usize::from(record)];
+        self.facts.used_maps.insert(map);
+        self.facts.events.ring(Some(map));
         if is_shown {
             let mut words = Vec::new();
             for word in 0..bytes.div_ceil(4) {
@@ -237,9 +237,9 @@ impl Walk<'_, '_> {
             let (wanted, length) = (self.code.truth(true), self.code.known(bytes));
             self.record(Record { ring: Some(map), wanted, words, bytes, length, packet: None });
         }
-        self.state.forget_record(record);
+        self.state.invalidate_record(record);
         // It gives nothing.
-        Ok(Value::of(Ty::Nothing))
+        Ok(Value::of(RegType::Uninit))
     }
 
     /// `bpf_ringbuf_query(map, what)`
@@ -247,7 +247,7 @@ impl Walk<'_, '_> {
         let (map, what) = (self.get(1)?, self.get(2)?);
         let map = self.ring(map, MapType::RINGBUF)?;
         let range = self.expect_number(what, "what is asked of a ring buffer")?;
-        match range.exact() {
+        match range.as_constant() {
             // BPF_RB_AVAIL_DATA: the host has always read all that there is.
             Some(0) => Ok(self.constant(0)),
             // BPF_RB_RING_SIZE
@@ -262,7 +262,7 @@ impl Walk<'_, '_> {
     pub(super) fn perf_event_output(&mut self) -> Result<Value> {
         let (context, map, flags) = (self.get(1)?, self.get(2)?, self.get(3)?);
         let (data, size) = (self.get(4)?, self.get(5)?);
-        if context.ty != Ty::Context(0) {
+        if context.ty != RegType::Context(0) {
             return self.refuse("bpf_perf_event_output is not given the context");
         }
         let map = self.ring(map, MapType::PERF_EVENT_ARRAY)?;
@@ -313,7 +313,7 @@ impl Walk<'_, '_> {
         let print = self.print()?;
         let (data, length) = (self.get(3)?, self.get(4)?);
         let range = self.expect_number(length, "how many bytes the arguments of a print have")?;
-        let Some(length) = range.exact() else {
+        let Some(length) = range.as_constant() else {
             let what = "how many arguments a print has is known only when the packet is there";
             return self.lack(what, "prints of any number of arguments");
         };
@@ -332,7 +332,7 @@ impl Walk<'_, '_> {
     fn print(&mut self) -> Result<Option<Print>> {
         let (format, size) = (self.get(1)?, self.get(2)?);
         let range = self.expect_number(size, "how long the format of a print is")?;
-        let Some(size) = range.exact().filter(|&size| size > 0 && size <= MOST_BYTES) else {
+        let Some(size) = range.as_constant().filter(|&size| size > 0 && size <= MOST_BYTES) else {
             let what = format!("the format of a print has no length that is known, or more than {MOST_BYTES} bytes");
             return self.lack(what, UNKNOWN_FORMATS);
         };
@@ -362,7 +362,7 @@ impl Walk<'_, '_> {
             }
         }
         let bytes = 4 * words.len() as u32;
-        let events = &mut self.shared.events;
+        let events = &mut self.facts.events;
         let number = events.prints.iter().position(|known| *known == print).unwrap_or_else(|| {
             events.prints.push(print);
             events.prints.len() - 1
@@ -375,10 +375,10 @@ impl Walk<'_, '_> {
     /// Text that is a constant of the program.
     fn constant_text(&mut self, pointer: Value) -> Result<String> {
         let bytes = match pointer.ty {
-            Ty::Value { map, off, .. } => {
+            RegType::MapValue { map, off, .. } => {
                 let definition = &self.linked.maps[usize::from(map)].definition;
                 let data = definition.data.as_ref().filter(|_| definition.read_only);
-                data.zip(off.exact()).and_then(|(data, at)| data.get(usize::try_from(at).ok()?..))
+                data.zip(off.as_constant()).and_then(|(data, at)| data.get(usize::try_from(at).ok()?..))
             }
             _ => None,
         };

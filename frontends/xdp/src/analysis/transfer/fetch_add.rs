@@ -10,8 +10,8 @@
 
 use super::Walk;
 use super::private_copy::Span;
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FieldPlace, Holding, META, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{FieldLocation, CarriedAlias, METADATA_FRAME, RegType, Value};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
 use crate::map::{CHANGES, Change};
@@ -22,7 +22,7 @@ const DEPTH: u32 = 6;
 impl Walk<'_, '_> {
     /// Remembers that a number was loaded from a field.
     pub(super) fn loaded(&mut self, field: Field, value: Value) {
-        let load = self.shared.loads.of((self.context, self.section as u32, self.at as u32));
+        let load = self.facts.map_loads.intern((self.context, self.section as u32, self.at as u32));
         let number = key(field.size, (value.low, value.high));
         let zero = self.code.known(0);
         let since = self.code.ops.len();
@@ -42,7 +42,7 @@ impl Walk<'_, '_> {
             }
             return false;
         };
-        let is_observed = self.shared.observed.contains(&held.load);
+        let is_observed = self.facts.observed_loads.contains(&held.load);
         let lost = if !fits {
             Some("its offset is not known to be a multiple of its size")
         } else if !self.is_current(&held) {
@@ -95,7 +95,7 @@ impl Walk<'_, '_> {
             let stored = key(field.size, halves);
             let is_own = held.is_own && stored == held.number;
             self.code.held.insert(stored, Held { is_own, since, amount: (zero, zero), ..held });
-            self.shared.added.insert(held.load);
+            self.facts.add_only_loads.insert(held.load);
         }
         true
     }
@@ -109,7 +109,7 @@ impl Walk<'_, '_> {
             8 => {
                 let Some(own_next) = self.own_word(map, next) else { return };
                 let (low, high) = before.map_or((own, own_next), |before| self.pair(before));
-                let (old, amount) = (self.number(Range::ANY, low, high), self.number(Range::ANY, amount.0, amount.1));
+                let (old, amount) = (self.number(Interval::ANY, low, high), self.number(Interval::ANY, amount.0, amount.1));
                 let (low, high) = self.sum(old, amount);
                 self.set_own_word(map, entry, word, low);
                 self.set_own_word(map, entry, next, high);
@@ -135,7 +135,7 @@ impl Walk<'_, '_> {
     }
 
     fn lost(&mut self, reason: &'static str) {
-        self.shared.losses.of((self.section as u32, self.at as u32, reason));
+        self.facts.lost_update_sites.intern((self.section as u32, self.at as u32, reason));
     }
 
     /// Whether what is stored in a field is the lowest part of a sum, of something that this field was the lowest part of.
@@ -209,7 +209,7 @@ impl Walk<'_, '_> {
     /// What a number was cut from, where no bit was that a field of this size has.
     fn cut(&self, low: Id, size: u32) -> Option<Id> {
         let Op::Binary(And, inner, mask) = self.code.ops[low as usize] else { return None };
-        let all = Range::of_bytes(size.min(4)).high as u32;
+        let all = Interval::of_width(size.min(4)).high as u32;
         (size < 4 && self.code.value(mask)? & all == all).then_some(inner)
     }
 
@@ -233,7 +233,7 @@ impl Walk<'_, '_> {
         if !is_less && [amount.0, amount.1].iter().all(|&half| self.code.value(half) == Some(0)) {
             return by;
         }
-        let number = |walk: &mut Self, (low, high): (Id, Id)| walk.number(Range::ANY, low, high);
+        let number = |walk: &mut Self, (low, high): (Id, Id)| walk.number(Interval::ANY, low, high);
         let (amount, by) = (number(self, amount), number(self, by));
         if is_less { self.difference(amount, by) } else { self.sum(amount, by) }
     }
@@ -249,20 +249,20 @@ impl Walk<'_, '_> {
             return;
         }
         let places = self.places();
-        let mut holdings = Vec::new();
+        let mut field_aliases = Vec::new();
         for &(number, value) in places.iter().filter(|(_, value)| is_unknown(value.ty)) {
             let Some((held, found)) = self.held_somewhere((value.low, value.high), &places) else { continue };
             let Held { field: Field { map, size, .. }, load, amount: halves, .. } = held;
-            let is_more = [halves.0, halves.1].iter().any(|&half| self.code.value(half) != Some(0));
-            holdings.extend(found.into_iter().map(|place| Holding { number, map, place, size, load, is_more }));
+            let has_amount = [halves.0, halves.1].iter().any(|&half| self.code.value(half) != Some(0));
+            field_aliases.extend(found.into_iter().map(|place| CarriedAlias { number, map, place, size, load, has_amount }));
             self.code.amounts.extend([(amount(number, 0), halves.0), (amount(number, 1), halves.1)]);
         }
-        holdings.sort_unstable();
-        self.state.holdings = holdings;
+        field_aliases.sort_unstable();
+        self.state.field_aliases = field_aliases;
     }
 
     /// What is held of a number still, by the widest field that it is of, and where that is.
-    fn held_somewhere(&mut self, halves: (Id, Id), places: &[(Var, Value)]) -> Option<(Held, Vec<FieldPlace>)> {
+    fn held_somewhere(&mut self, halves: (Id, Id), places: &[(Var, Value)]) -> Option<(Held, Vec<FieldLocation>)> {
         for size in [8, 4, 2, 1] {
             let Some(held) = self.held(size, halves, None, DEPTH).filter(|held| self.is_current(held)) else {
                 continue;
@@ -276,13 +276,13 @@ impl Walk<'_, '_> {
     }
 
     /// Where a field is, said by what is still known in the next block.
-    fn field_places(&self, field: Field, places: &[(Var, Value)]) -> Vec<FieldPlace> {
+    fn field_places(&self, field: Field, places: &[(Var, Value)]) -> Vec<FieldLocation> {
         if let (Some(entry), Some(at)) = (self.code.value(field.entry), self.code.value(field.at)) {
-            return vec![FieldPlace::Known { entry, at }];
+            return vec![FieldLocation::Constant { entry, at }];
         }
         let behind = |&(pointer, it): &(Var, Value)| match it.ty {
-            Ty::Value { map, .. } if map == field.map && it.high == field.entry => {
-                Some(FieldPlace::Behind { pointer, off: self.code.distance(it.low, field.at)? })
+            RegType::MapValue { map, .. } if map == field.map && it.high == field.entry => {
+                Some(FieldLocation::Relative { pointer, off: self.code.distance(it.low, field.at)? })
             }
             _ => None,
         };
@@ -291,13 +291,13 @@ impl Walk<'_, '_> {
 
     /// Takes in what is held when the block begins.
     pub(super) fn take_holdings(&mut self) {
-        for holding in std::mem::take(&mut self.state.holdings) {
-            let Holding { number: place, map, size, load, is_more, .. } = holding;
+        for holding in std::mem::take(&mut self.state.field_aliases) {
+            let CarriedAlias { number: place, map, size, load, has_amount, .. } = holding;
             let Some(value) = self.at_place(place) else { continue };
             let (entry, at) = match holding.place {
-                FieldPlace::Known { entry, at } => (self.code.known(entry), self.code.known(at)),
-                FieldPlace::Behind { pointer, off } => match self.at_place(pointer) {
-                    Some(it) if matches!(it.ty, Ty::Value { map: of, .. } if of == map) => {
+                FieldLocation::Constant { entry, at } => (self.code.known(entry), self.code.known(at)),
+                FieldLocation::Relative { pointer, off } => match self.at_place(pointer) {
+                    Some(it) if matches!(it.ty, RegType::MapValue { map: of, .. } if of == map) => {
                         (it.high, self.code.by(Add, it.low, off))
                     }
                     _ => continue,
@@ -306,7 +306,7 @@ impl Walk<'_, '_> {
             if !is_unknown(value.ty) {
                 continue;
             }
-            let amount = match is_more {
+            let amount = match has_amount {
                 true => (self.code.var(amount(place, 0)), self.code.var(amount(place, 1))),
                 false => (self.code.known(0), self.code.known(0)),
             };
@@ -319,9 +319,9 @@ impl Walk<'_, '_> {
 
     /// Registers and words of the stack that hold something whole, with what they hold.
     fn places(&self) -> Vec<(Var, Value)> {
-        let memory = self.shared.memory;
+        let memory = self.facts.indexed_frames;
         let is_variable = |var: &Var| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]);
-        let mut all = self.state.whole_values();
+        let mut all = self.state.loaded_values();
         all.retain(|(var, _)| is_variable(var));
         all
     }
@@ -333,18 +333,18 @@ impl Walk<'_, '_> {
             Var::Register { frame, register, half: 0 } if usize::from(frame) < frames => {
                 let other = Var::Register { frame, register, half: 1 };
                 let mut value = *self.state.register(frame, register);
-                self.wake(&mut value, (place, other));
+                self.materialize(&mut value, (place, other));
                 *self.state.register(frame, register) = value;
                 Some(value)
             }
-            Var::Stack { frame, word } if frame != META && usize::from(frame) < frames => {
-                if self.shared.memory[usize::from(frame)] {
+            Var::Stack { frame, word } if frame != METADATA_FRAME && usize::from(frame) < frames => {
+                if self.facts.indexed_frames[usize::from(frame)] {
                     return None;
                 }
                 let low = self.word_at(frame, usize::from(word));
                 let words = self.state.words(frame);
                 let ty = words[usize::from(word)].ty;
-                let is_whole = words.get(usize::from(word) + 1).is_some_and(|rest| rest.is_rest);
+                let is_whole = words.get(usize::from(word) + 1).is_some_and(|rest| rest.is_high_half);
                 let high = is_whole.then(|| self.word_at(frame, usize::from(word) + 1))?;
                 Some(Value { ty, low, high })
             }
@@ -354,8 +354,8 @@ impl Walk<'_, '_> {
 }
 
 /// Whether it is a number of which nobody knows which.
-fn is_unknown(ty: Ty) -> bool {
-    matches!(ty, Ty::Number(range) if range.exact().is_none())
+fn is_unknown(ty: RegType) -> bool {
+    matches!(ty, RegType::Scalar(range) if range.as_constant().is_none())
 }
 
 /// What a number goes by: of fewer than 64 bits the lower half is all of it.

@@ -1,8 +1,8 @@
 //! `bpf_fib_lookup` and `bpf_check_mtu`: what they are given, and what is where they write.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{RegType, Value};
 use crate::lang::xdp::errno::EINVAL;
 use crate::lang::xdp::fib;
 use crate::lang::xdp::lower::ir::Binary::*;
@@ -35,15 +35,15 @@ impl Walk<'_, '_> {
             return self.lack(what, "lengths of structures that are known only when the packet is there");
         }
         // The kernel takes 32 bits of them.
-        if known.exact().is_some_and(|flags| flags & 0xffff_ffff & !FLAGS != 0) {
+        if known.as_constant().is_some_and(|flags| flags & 0xffff_ffff & !FLAGS != 0) {
             return Ok(self.error(EINVAL));
         }
         let (frame, base) = self.exactly_on_stack(params, "the structure of a bpf_fib_lookup")?;
         let mut words = vec![self.code.known(0)];
         words.extend(self.words(params, PARAMETERS, "the structure of a bpf_fib_lookup")?);
         let family = low_byte(&self.code, words[1], 64);
-        self.shared.families.v4 |= family.is_none_or(|family| family == INET);
-        self.shared.families.v6 |= family.is_none_or(|family| family == INET6);
+        self.facts.families.v4 |= family.is_none_or(|family| family == INET);
+        self.facts.families.v6 |= family.is_none_or(|family| family == INET6);
         let arguments = vec![Argument::Words(words), Argument::One(flags.low)];
         let all = self.code.call(fib::LOOKUP, arguments, Effect::Reads);
         let words: Vec<Id> = (1..=PARAMETERS / 4).map(|word| self.code.add(Op::Part(all, word))).collect();
@@ -73,15 +73,15 @@ impl Walk<'_, '_> {
 
     fn expect_context(&self, value: Value, helper: &str) -> Result<()> {
         match value.ty {
-            Ty::Context(0) => Ok(()),
-            other => self.refuse(format!("{helper} is given {} in place of the context", other.words())),
+            RegType::Context(0) => Ok(()),
+            other => self.refuse(format!("{helper} is given {} in place of the context", other.describe())),
         }
     }
 
     /// Where on the stack what a helper reads and writes is.
     fn exactly_on_stack(&self, pointer: Value, what: &str) -> Result<(u8, i64)> {
         match pointer.ty {
-            Ty::Stack { frame, off } => match off.exact() {
+            RegType::Stack { frame, off } => match off.as_constant() {
                 Some(base) => Ok((frame, base)),
                 None => self.lack(
                     format!("{what} is on the stack at an offset that is not known"),
@@ -89,7 +89,7 @@ impl Walk<'_, '_> {
                 ),
             },
             other => self.lack(
-                format!("{what} is at {}; on the stack it can be", other.words()),
+                format!("{what} is at {}; on the stack it can be", other.describe()),
                 "structures for helpers in other memory than the stack",
             ),
         }
@@ -98,7 +98,7 @@ impl Walk<'_, '_> {
     /// An `int` that a helper returns.
     fn with_sign(&mut self, low: Id) -> Value {
         let high = self.code.by(Sar, low, 31);
-        self.number(Range::ANY, low, high)
+        self.number(Interval::ANY, low, high)
     }
 }
 

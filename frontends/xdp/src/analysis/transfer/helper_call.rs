@@ -2,8 +2,8 @@
 //! `flow`.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{RegType, Value};
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::instruction::{Instruction, call};
 use crate::lang::xdp::errno::EINVAL;
@@ -19,7 +19,7 @@ impl Walk<'_, '_> {
             return self.refuse(format!("unknown kind of call: {}", it.src));
         }
         let number = it.imm as u32;
-        self.shared.helpers.insert(number);
+        self.facts.helpers.insert(number);
         let result = match number {
             helper::MAP_LOOKUP_ELEM => {
                 let (map, key) = (self.get(1)?, self.get(2)?);
@@ -47,7 +47,7 @@ impl Walk<'_, '_> {
             | helper::KTIME_GET_TAI_NS => {
                 let pair = self.code.call("pkt_time", vec![Argument::Packet], Effect::Reads);
                 let (low, high) = self.pair(pair);
-                self.number(Range::ANY, low, high)
+                self.number(Interval::ANY, low, high)
             }
             helper::TRACE_PRINTK => self.trace_printk()?,
             helper::GET_PRANDOM_U32 => self.random()?,
@@ -73,7 +73,7 @@ impl Walk<'_, '_> {
             helper::TRACE_VPRINTK => self.trace_vprintk()?,
             helper::XDP_GET_BUFF_LEN => {
                 let length = self.length();
-                self.word(Range::new(u64::from(self.state.length), u64::from(u32::MAX)), length)
+                self.word(Interval::new(u64::from(self.state.proven_length), u64::from(u32::MAX)), length)
             }
             helper::XDP_LOAD_BYTES => self.load_bytes()?,
             helper::XDP_STORE_BYTES => self.store_bytes()?,
@@ -93,8 +93,8 @@ impl Walk<'_, '_> {
 
     fn adjust(&mut self, which: &str) -> Result<Value> {
         let context = self.get(1)?;
-        if context.ty != Ty::Context(0) {
-            let what = context.ty.words();
+        if context.ty != RegType::Context(0) {
+            let what = context.ty.describe();
             return self.refuse(format!("the packet's ends are moved by {what}, and not by the context"));
         }
         let delta = self.get(2)?;
@@ -102,15 +102,15 @@ impl Walk<'_, '_> {
         let done =
             self.code.call(&format!("x_{which}"), vec![Argument::Packet, Argument::One(delta.low)], Effect::Writes);
         let result = self.outcome(done, EINVAL);
-        self.state.forget_packet();
+        self.state.invalidate_packet_pointers();
         Ok(result)
     }
 
     /// `bpf_tail_call(ctx, map, index)`: the programs that may be meant, each with whether it is.
     pub(crate) fn tail_call(&mut self) -> Result<(u16, Id)> {
-        self.shared.helpers.insert(helper::TAIL_CALL);
+        self.facts.helpers.insert(helper::TAIL_CALL);
         let (context, map, index) = (self.get(1)?, self.get(2)?, self.get(3)?);
-        if context.ty != Ty::Context(0) {
+        if context.ty != RegType::Context(0) {
             return self.refuse("bpf_tail_call is not given the context");
         }
         self.expect_number(index, "which program is meant")?;

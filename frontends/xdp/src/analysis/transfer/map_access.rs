@@ -2,10 +2,10 @@
 
 use super::private_copy::Span;
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
 use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::maps::{MapInfo, Use};
+use crate::lang::xdp::decode::maps::{MapInfo, MapUse};
 use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Argument, Effect, Field, Id};
@@ -35,11 +35,11 @@ impl Walk<'_, '_> {
     /// A map that a helper is given.
     pub fn map(&mut self, value: Value) -> Result<u16> {
         match value.ty {
-            Ty::Map(map) => {
-                self.shared.used.insert(map);
+            RegType::Map(map) => {
+                self.facts.used_maps.insert(map);
                 let MapInfo { definition, used_as, .. } = &self.linked.maps[usize::from(map)];
                 match used_as {
-                    Use::Refused(why) => match definition.ty.is_supported() {
+                    MapUse::Unsupported(why) => match definition.ty.is_supported() {
                         true => self.refuse(why.clone()),
                         false => self.lack(why.clone(), definition.ty.feature()),
                     },
@@ -47,7 +47,7 @@ impl Walk<'_, '_> {
                 }
             }
             other => {
-                let (name, what) = (self.helper_name(), other.words());
+                let (name, what) = (self.helper_name(), other.describe());
                 self.refuse(format!("{name} is given {what} for a map"))
             }
         }
@@ -78,7 +78,7 @@ impl Walk<'_, '_> {
         let is_of_targets = info.definition.ty.holds_redirect_targets();
         let words = self.words(key, key_size, "the key")?;
         match self.used_as(map, words[0]) {
-            Use::Array => {
+            MapUse::Array => {
                 let entries = self.code.known(entries);
                 let mut is_one = self.code.binary(Lt, words[0], entries);
                 if is_of_targets {
@@ -90,22 +90,22 @@ impl Walk<'_, '_> {
                 let (entry, null) = (self.code.by(Add, words[0], 1), self.code.known(0));
                 Ok(self.code.select(is_one, entry, null))
             }
-            Use::Hash => {
+            MapUse::Hash => {
                 let entry = self.by_key(map, "find", words, Effect::Reads);
                 Ok(self.code.by(Add, entry, 1))
             }
-            Use::Lpm => {
+            MapUse::Lpm => {
                 let address = words[1..].iter().map(|&word| self.code.swap32(word)).collect();
                 let entry = self.by_key(map, "find", address, Effect::Reads);
                 Ok(self.code.by(Add, entry, 1))
             }
-            Use::Prefixes => {
+            MapUse::Prefixes => {
                 let function = self.helper_of(map, "prefix_find");
                 let entry = self.code.call(&function, vec![key_of(words)], Effect::Reads);
                 Ok(self.code.by(Add, entry, 1))
             }
-            Use::EventRing => self.refuse("the entries of a map of events can only be written by helpers for events"),
-            Use::Refused(why) => self.refuse(why),
+            MapUse::EventRing => self.refuse("the entries of a map of events can only be written by helpers for events"),
+            MapUse::Unsupported(why) => self.refuse(why),
         }
     }
 
@@ -115,30 +115,30 @@ impl Walk<'_, '_> {
 
     /// What a map is used as, where it is asked for a key of which this is the first word. A trie of addresses that is once
     /// searched for less than a whole one is made otherwise.
-    fn used_as(&mut self, map: u16, first: Id) -> Use {
+    fn used_as(&mut self, map: u16, first: Id) -> MapUse {
         let info = &self.linked.maps[usize::from(map)];
-        if info.used_as != Use::Lpm {
+        if info.used_as != MapUse::Lpm {
             return info.used_as.clone();
         }
         if self.code.value(first) != Some(8 * (info.definition.key_size - 4)) {
-            self.shared.tries.insert(map);
+            self.facts.prefix_search_maps.insert(map);
         }
-        if self.shared.tries.contains(&map) { Use::Prefixes } else { Use::Lpm }
+        if self.facts.prefix_search_maps.contains(&map) { MapUse::Prefixes } else { MapUse::Lpm }
     }
 
     /// The same where the program changes it.
-    fn changed_as(&mut self, map: u16) -> Use {
+    fn changed_as(&mut self, map: u16) -> MapUse {
         let used_as = self.linked.maps[usize::from(map)].used_as.clone();
-        if used_as != Use::Lpm {
+        if used_as != MapUse::Lpm {
             return used_as;
         }
-        self.shared.tries.insert(map);
-        Use::Prefixes
+        self.facts.prefix_search_maps.insert(map);
+        MapUse::Prefixes
     }
 
     /// Whether the first argument is a map of maps.
     pub fn is_map_of_maps(&self) -> bool {
-        matches!(self.state.scratch[1].ty, Ty::Map(map) if self.linked.maps[usize::from(map)].definition.ty.is_map_of_maps())
+        matches!(self.state.scratch[1].ty, RegType::Map(map) if self.linked.maps[usize::from(map)].definition.ty.is_map_of_maps())
     }
 
     /// The map of maps that a lookup is given.
@@ -149,12 +149,12 @@ impl Walk<'_, '_> {
 
     /// What it holds for the key: a map's number and one, or zero.
     pub fn slot_of_maps(&mut self) -> Result<Value> {
-        self.shared.helpers.insert(helper::MAP_LOOKUP_ELEM);
+        self.facts.helpers.insert(helper::MAP_LOOKUP_ELEM);
         let (map, key) = (self.outer()?, self.get(2)?);
         let found = self.found(map, key)?;
         let (entry, word, read) = (self.entry(found), self.code.known(0), self.named(map, "read"));
         let slot = self.code.call_with(&read, &[entry, word], Effect::Reads);
-        Ok(self.word(Range::WORD, slot))
+        Ok(self.word(Interval::U32, slot))
     }
 
     /// That a program may change a map's entries.
@@ -175,7 +175,7 @@ impl Walk<'_, '_> {
         let (low, name) = (self.code.known(0), self.name());
         // An array's entry of a known number is there.
         let nullable = self.code.value(high).is_none_or(|high| high == 0);
-        Ok(Value { ty: Ty::Value { map, off: Offsets::one(0), name, nullable }, low, high })
+        Ok(Value { ty: RegType::MapValue { map, off: Offsets::constant(0), name, nullable }, low, high })
     }
 
     /// The first entry of a map by key from a place on, and a word of its key.
@@ -202,7 +202,7 @@ impl Walk<'_, '_> {
         let mut found = self.lookup(map, key)?;
         let (is_first, null) = (self.code.by(Eq, processor.low, 0), self.code.known(0));
         found.high = self.code.select(is_first, found.high, null);
-        if let Ty::Value { nullable, .. } = &mut found.ty {
+        if let RegType::MapValue { nullable, .. } = &mut found.ty {
             *nullable = true;
         }
         Ok(found)
@@ -216,8 +216,8 @@ impl Walk<'_, '_> {
         let (key_size, size) = (info.definition.key_size, info.definition.value_size);
         let used_as = self.changed_as(map);
         let words = self.words(value, size, "the value")?;
-        let flags = match range.exact() {
-            Some(flags) if used_as != Use::Prefixes => flags,
+        let flags = match range.as_constant() {
+            Some(flags) if used_as != MapUse::Prefixes => flags,
             _ => return self.update_by(map, key, &words, flags),
         };
         // Of an array the kernel looks at the key before it finds that values have no lock (`array_map_update_elem`).
@@ -227,23 +227,23 @@ impl Walk<'_, '_> {
             return Ok(self.error(EINVAL));
         }
         let (entry, result) = match used_as {
-            Use::Array => {
+            MapUse::Array => {
                 let high = self.found(map, key)?;
                 let there = self.code.by(Ne, high, 0);
                 if mode == 1 || is_locked {
                     let refused = if mode == 1 { EEXIST } else { EINVAL };
                     let (low, none) = (self.code.known(refused as u32), self.code.known(E2BIG as u32));
                     let (low, high) = (self.code.select(there, low, none), self.code.known(u32::MAX));
-                    return Ok(self.number(Range::ANY, low, high));
+                    return Ok(self.number(Interval::ANY, low, high));
                 }
                 (self.entry(high), self.outcome(there, E2BIG))
             }
-            Use::Hash if flags == 2 => {
+            MapUse::Hash if flags == 2 => {
                 let high = self.found(map, key)?;
                 let there = self.code.by(Ne, high, 0);
                 (self.entry(high), self.outcome(there, ENOENT))
             }
-            Use::Hash => {
+            MapUse::Hash => {
                 let words = self.words(key, key_size, "the key")?;
                 let function = match self.linked.maps[usize::from(map)].is_limited() {
                     true => self.helper_of(map, "insert"),
@@ -263,14 +263,14 @@ impl Walk<'_, '_> {
                     let settled = self.code.binary(Either, is_new, full);
                     let low = self.code.select(settled, has_room.low, low);
                     let high = self.code.select(settled, has_room.high, high);
-                    (entry, self.number(Range::ANY, low, high))
+                    (entry, self.number(Interval::ANY, low, high))
                 }
             }
-            Use::Lpm | Use::Prefixes => unreachable!("they are changed by what flags say"),
-            Use::EventRing => {
+            MapUse::Lpm | MapUse::Prefixes => unreachable!("they are changed by what flags say"),
+            MapUse::EventRing => {
                 return self.refuse("the entries of a map of events can only be written by helpers for events");
             }
-            Use::Refused(why) => return self.refuse(why),
+            MapUse::Unsupported(why) => return self.refuse(why),
         };
         self.write_all(map, entry, &words);
         Ok(result)
@@ -299,12 +299,12 @@ impl Walk<'_, '_> {
         // An entry, or one of these.
         let (missing, full, exists, wrong) = (NONE, NONE - 1, NONE - 2, NONE - 3);
         let entry = match used_as {
-            Use::Hash | Use::Prefixes | Use::Lpm => {
+            MapUse::Hash | MapUse::Prefixes | MapUse::Lpm => {
                 let key = key_of(self.words(key, key_size, "the key")?);
-                let update = if used_as == Use::Hash { "update" } else { "prefix_update" };
+                let update = if used_as == MapUse::Hash { "update" } else { "prefix_update" };
                 self.code.call(&self.helper_of(map, update), vec![key, Argument::One(flags)], Effect::Writes)
             }
-            Use::Array => {
+            MapUse::Array => {
                 let high = self.found(map, key)?;
                 let [full, exists, wrong] = [full, exists, wrong].map(|it| self.code.known(it));
                 let (mut entry, there) = (self.entry(high), self.code.by(Ne, high, 0));
@@ -322,21 +322,21 @@ impl Walk<'_, '_> {
                 let many = self.code.binary(Lt, two, mode);
                 self.code.select(many, wrong, entry)
             }
-            Use::EventRing => {
+            MapUse::EventRing => {
                 return self.refuse("the entries of a map of events can only be written by helpers for events");
             }
-            Use::Refused(why) => return self.refuse(why),
+            MapUse::Unsupported(why) => return self.refuse(why),
         };
         self.write_all(map, entry, words);
         let (mut low, mut high) = (self.code.known(0), self.code.known(0));
         let all = self.code.known(u32::MAX);
-        let no_room = if used_as == Use::Prefixes { ENOSPC } else { E2BIG };
+        let no_room = if used_as == MapUse::Prefixes { ENOSPC } else { E2BIG };
         for (what, error) in [(missing, ENOENT), (full, no_room), (exists, EEXIST), (wrong, EINVAL)] {
             let is_it = self.code.by(Eq, entry, what);
             let error = self.code.known(error as u32);
             (low, high) = (self.code.select(is_it, error, low), self.code.select(is_it, all, high));
         }
-        Ok(self.number(Range::ANY, low, high))
+        Ok(self.number(Interval::ANY, low, high))
     }
 
     /// `bpf_map_delete_elem`
@@ -345,13 +345,13 @@ impl Walk<'_, '_> {
         let info = &self.linked.maps[usize::from(map)];
         let key_size = info.definition.key_size;
         match self.changed_as(map) {
-            Use::Array => Ok(self.error(EINVAL)),
-            Use::Hash => {
+            MapUse::Array => Ok(self.error(EINVAL)),
+            MapUse::Hash => {
                 let words = self.words(key, key_size, "the key")?;
                 let there = self.by_key(map, "remove", words, Effect::Writes);
                 Ok(self.outcome(there, ENOENT))
             }
-            Use::Lpm | Use::Prefixes => {
+            MapUse::Lpm | MapUse::Prefixes => {
                 let key = key_of(self.words(key, key_size, "the key")?);
                 let gone = self.code.call(&self.helper_of(map, "prefix_remove"), vec![key], Effect::Writes);
                 let (zero, all) = (self.code.known(0), self.code.known(u32::MAX));
@@ -359,20 +359,20 @@ impl Walk<'_, '_> {
                 let (was_there, was_none) = (self.code.by(Eq, gone, 0), self.code.by(Eq, gone, 1));
                 let low = self.code.select(was_none, none, wrong);
                 let (low, high) = (self.code.select(was_there, zero, low), self.code.select(was_there, zero, all));
-                Ok(self.number(Range::ANY, low, high))
+                Ok(self.number(Interval::ANY, low, high))
             }
-            Use::EventRing => self.refuse("the entries of a map of events can only be written by helpers for events"),
-            Use::Refused(why) => self.refuse(why),
+            MapUse::EventRing => self.refuse("the entries of a map of events can only be written by helpers for events"),
+            MapUse::Unsupported(why) => self.refuse(why),
         }
     }
 
     /// Where an access of a value is; it lies in the value, or the packet has been aborted.
     fn in_value(&mut self, pointer: Value, off: i64, size: u32) -> Result<Place> {
-        let Ty::Value { map, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
+        let RegType::MapValue { map, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
         let length = i64::from(self.linked.maps[usize::from(map)].definition.value_size);
         self.trap_null(pointer, "the pointer to a map's value is NULL");
         let (low, high) = (base.low.saturating_add(off), base.high.saturating_add(off) + i64::from(size));
-        if high <= 0 || low >= length || (base.exact().is_some() && (low < 0 || high > length)) {
+        if high <= 0 || low >= length || (base.as_constant().is_some() && (low < 0 || high > length)) {
             return self.refuse(format!("a map's value has {length} bytes, and is accessed at offset {low}"));
         }
         let at = self.code.by(Add, pointer.low, off as u32);
@@ -382,8 +382,8 @@ impl Walk<'_, '_> {
             self.trap(beyond, "the map's value is not so long");
         }
         let bytes = (low.clamp(0, length) as u32, high.clamp(0, length) as u32);
-        let span = Span { map, bytes, is_exact: base.exact().is_some() };
-        Ok(Place { map, high: pointer.high, at, span, fits: base.are_multiples(size.min(4), off) })
+        let span = Span { map, bytes, is_exact: base.as_constant().is_some() };
+        Ok(Place { map, high: pointer.high, at, span, fits: base.are_multiples_of(size.min(4), off) })
     }
 
     /// What global variables are that no program writes, as far as it is known where.
@@ -401,16 +401,16 @@ impl Walk<'_, '_> {
         if let Some(value) = self.constant_data(map, at, size) {
             return Ok(value);
         }
-        self.shared.used.insert(map);
+        self.facts.used_maps.insert(map);
         let is_own = self.loads(span);
         let value = if size == 8 {
             let low = self.read(map, high, at, 4, fits);
             let behind = self.code.by(Add, at, 4);
             let high = self.read(map, high, behind, 4, fits);
-            self.number(Range::ANY, low, high)
+            self.number(Interval::ANY, low, high)
         } else {
             let low = self.read(map, high, at, size, fits);
-            self.word(Range::of_bytes(size), low)
+            self.word(Interval::of_width(size), low)
         };
         if !is_own {
             self.loaded(Field { map, entry: high, at, size }, value);
@@ -446,7 +446,7 @@ impl Walk<'_, '_> {
             return own;
         }
         let info = &self.linked.maps[usize::from(map)];
-        if info.used_as == Use::Lpm {
+        if info.used_as == MapUse::Lpm {
             // Where it will lie is not known: it may be found to be searched by length.
             let (entry, read) = (self.entry(high), self.named(map, "read"));
             return self.code.call_with(&read, &[entry, word], Effect::Reads);
@@ -463,7 +463,7 @@ impl Walk<'_, '_> {
     pub(super) fn store_value(&mut self, pointer: Value, off: i64, size: u32, value: Value) -> Result<()> {
         let Place { map, high, at, span, fits } = self.in_value(pointer, off, size)?;
         self.expect_writable(map)?;
-        self.shared.used.insert(map);
+        self.facts.used_maps.insert(map);
         let field = Field { map, entry: high, at, size };
         // What is made of what was there may be made of what others have left there.
         let is_made = self.may_be_own(span) && self.is_made_of(field, value);
@@ -495,7 +495,7 @@ impl Walk<'_, '_> {
     ) -> Result<()> {
         let Place { map, high, at, span, fits } = self.in_value(pointer, off, size)?;
         self.expect_writable(map)?;
-        self.shared.used.insert(map);
+        self.facts.used_maps.insert(map);
         let (entry, nobody) = (self.entry(high), self.code.known(NONE));
         let entry = self.code.select(condition, entry, nobody);
         self.stores(span, How::Perhaps);
@@ -571,10 +571,10 @@ impl Walk<'_, '_> {
     /// A value that atomics are about: its map, entry, word, and what of it they are about.
     pub(super) fn whole(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, Id, Span)> {
         let Place { map, high, at, span, fits } = self.in_value(pointer, off, size)?;
-        self.shared.used.insert(map);
+        self.facts.used_maps.insert(map);
         if !fits {
-            let Ty::Value { off: base, .. } = pointer.ty else { unreachable!("looked at above") };
-            if (1..4).any(|by| base.are_multiples(4, off + by)) {
+            let RegType::MapValue { off: base, .. } = pointer.ty else { unreachable!("looked at above") };
+            if (1..4).any(|by| base.are_multiples_of(4, off + by)) {
                 return self.refuse(format!("an atomic operation on {size} bytes is done at an odd offset"));
             }
             let rest = self.code.by(And, at, 3);
@@ -594,7 +594,7 @@ impl Walk<'_, '_> {
     /// The word of a map by number, zero where there is none: of maps of devices, sockets, processors, programs and maps.
     pub(super) fn slot_of(&mut self, map: u16, index: Id) -> Id {
         let (word, read) = (self.code.known(0), self.named(map, "read"));
-        let entry = if self.linked.maps[usize::from(map)].used_as == Use::Hash {
+        let entry = if self.linked.maps[usize::from(map)].used_as == MapUse::Hash {
             self.by_key(map, "find", vec![index], Effect::Reads)
         } else {
             index

@@ -2,53 +2,53 @@
 
 use super::buffer_helpers::pieces;
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FIXED, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{PACKET_START, RegType, Value};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::Id;
 
 impl Walk<'_, '_> {
     pub(super) fn load(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {
         match from.ty {
-            Ty::Context(base) => self.context(base.saturating_add(off), size),
-            Ty::Packet { .. } => {
+            RegType::Context(base) => self.context(base.saturating_add(off), size),
+            RegType::Packet { .. } => {
                 let at = self.in_packet(from, off, size)?;
                 Ok(self.load_packet(at, size))
             }
-            Ty::Stack { frame, off: base } => self.load_stack(frame, base, from.low, off, size),
-            Ty::Value { .. } => self.load_value(from, off, size),
-            Ty::Record { .. } => self.load_record(from, off, size),
+            RegType::Stack { frame, off: base } => self.load_stack(frame, base, from.low, off, size),
+            RegType::MapValue { .. } => self.load_value(from, off, size),
+            RegType::RingRecord { .. } => self.load_record(from, off, size),
             other => {
-                let what = other.words();
+                let what = other.describe();
                 self.refuse(format!("memory is read through r{}, which is {what}", self.instruction().src))
             }
         }
     }
 
     pub(super) fn store(&mut self, to: Value, off: i64, size: u32, value: Value) -> Result<()> {
-        if size < 8 && value.ty.is_pointer() && !matches!(to.ty, Ty::Stack { .. }) {
+        if size < 8 && value.ty.is_pointer() && !matches!(to.ty, RegType::Stack { .. }) {
             // A part of an address says nothing here, and the kernel refuses it too.
             return self.refuse("a part of a pointer is stored");
         }
         match to.ty {
-            Ty::Packet { .. } => {
+            RegType::Packet { .. } => {
                 self.expect_number(value, "what is stored in the packet")?;
                 let at = self.in_packet(to, off, size)?;
                 self.store_packet(at, size, value);
                 Ok(())
             }
-            Ty::Stack { frame, off: base } => self.store_stack(frame, base, to.low, off, size, value),
-            Ty::Value { .. } => {
+            RegType::Stack { frame, off: base } => self.store_stack(frame, base, to.low, off, size, value),
+            RegType::MapValue { .. } => {
                 self.expect_number(value, "what is stored in a map")?;
                 self.store_value(to, off, size, value)
             }
-            Ty::Record { .. } => {
+            RegType::RingRecord { .. } => {
                 self.expect_number(value, "what is stored in a record")?;
                 self.store_record(to, off, size, value)
             }
-            Ty::Context(_) => self.refuse("the context is written to"),
+            RegType::Context(_) => self.refuse("the context is written to"),
             other => {
-                let what = other.words();
+                let what = other.describe();
                 self.refuse(format!("memory is written through r{}, which is {what}", self.instruction().dst))
             }
         }
@@ -59,17 +59,17 @@ impl Walk<'_, '_> {
         if size != 4 {
             return self.refuse(format!("{size} bytes of the context are read at once, and its members have 4"));
         }
-        let packet = Ty::Packet { name: FIXED, off: 0, floor: 0, nullable: false };
+        let packet = RegType::Packet { name: PACKET_START, off: 0, floor: 0, nullable: false };
         let mut value = match at {
             // data, data_end, data_meta
             0 => Value::of(packet),
-            4 => Value::of(Ty::End),
+            4 => Value::of(RegType::PacketEnd),
             8 => return self.metadata(),
             // ingress_ifindex
             12 => {
                 use crate::lang::xdp::lower::ir::{Argument, Effect};
                 let port = self.code.call("pkt_port", vec![Argument::Packet], Effect::Reads);
-                return Ok(self.word(Range::WORD, port));
+                return Ok(self.word(Interval::U32, port));
             }
             // rx_queue_index
             16 => return Ok(self.constant(0)),
@@ -79,7 +79,7 @@ impl Walk<'_, '_> {
             }
             _ => return self.refuse(format!("the context is read at offset {at}, where it has no member")),
         };
-        self.wake(&mut value, super::NO_VARS);
+        self.materialize(&mut value, super::NO_VARS);
         Ok(value)
     }
 
@@ -105,8 +105,8 @@ impl Walk<'_, '_> {
 
     /// Up to four bytes as a word.
     fn bytes(&mut self, from: Value, off: i64, count: u32, what: &str) -> Result<Id> {
-        if let Ty::Stack { frame, off: base } = from.ty {
-            let all = match base.exact() {
+        if let RegType::Stack { frame, off: base } = from.ty {
+            let all = match base.as_constant() {
                 Some(base) => self.stack_word(frame, base + off, count)?,
                 None => self.stack_word_somewhere(frame, base, from.low, off, count)?,
             };
@@ -115,11 +115,11 @@ impl Walk<'_, '_> {
         let mut word = self.code.known(0);
         for &(at, size) in pieces(count) {
             let piece = match from.ty {
-                Ty::Packet { .. } | Ty::Value { .. } | Ty::Record { .. } => {
+                RegType::Packet { .. } | RegType::MapValue { .. } | RegType::RingRecord { .. } => {
                     self.load(from, off + i64::from(at), size)?.low
                 }
                 other => {
-                    let given = other.words();
+                    let given = other.describe();
                     return self.refuse(format!("{what} is at {given}, and a pointer to memory is needed"));
                 }
             };

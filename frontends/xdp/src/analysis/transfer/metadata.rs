@@ -3,8 +3,8 @@
 //! with it; and so a pointer to them is below one into the packet exactly where its offset is.
 
 use super::{METADATA, Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FIXED, META, Offsets, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{PACKET_START, METADATA_FRAME, Offsets, RegType, Value};
 use crate::lang::xdp::decode::instruction::Comparison;
 use crate::lang::xdp::errno::{EACCES, EINVAL};
 use crate::lang::xdp::lower::ir::Binary::*;
@@ -19,17 +19,17 @@ impl Walk<'_, '_> {
     pub(super) fn metadata(&mut self) -> Result<Value> {
         let length = self.get(METADATA)?;
         let range = self.expect_number(length, "how long the metadata is")?;
-        let off = Offsets::one(0).sub(range);
+        let off = Offsets::constant(0).sub(range);
         let (zero, one) = (self.code.known(0), self.code.known(1));
         let low = self.code.binary(Sub, zero, length.low);
-        Ok(Value { ty: Ty::Stack { frame: META, off }, low, high: one })
+        Ok(Value { ty: RegType::Stack { frame: METADATA_FRAME, off }, low, high: one })
     }
 
     /// `bpf_xdp_adjust_meta(ctx, delta)`: the metadata begins so many bytes further behind.
     pub(super) fn adjust_meta(&mut self) -> Result<Value> {
         let (context, delta) = (self.get(1)?, self.get(2)?);
-        if context.ty != Ty::Context(0) {
-            let what = context.ty.words();
+        if context.ty != RegType::Context(0) {
+            let what = context.ty.describe();
             return self.refuse(format!("the packet's metadata is moved by {what}, and not by the context"));
         }
         self.expect_number(delta, "how far the metadata's beginning is moved")?;
@@ -42,7 +42,7 @@ impl Walk<'_, '_> {
         let is_even = self.code.by(Eq, odd, 0);
         let done = self.code.binary(Both, fits, is_even);
         let now = self.code.select(done, length, before.low);
-        let now = self.word(Range::new(0, u64::from(MOST)), now);
+        let now = self.word(Interval::new(0, u64::from(MOST)), now);
         self.set(METADATA, now)?;
         // As `xdp_metalen_invalid` (net/xdp.h) has them.
         let wrong = [EACCES as u32, EINVAL as u32].map(|error| self.code.known(error));
@@ -50,7 +50,7 @@ impl Walk<'_, '_> {
         let wrong = self.code.select(fits, wrong[0], wrong[1]);
         let (low, high) = (self.code.select(done, zero, wrong), self.code.select(done, zero, all));
         // Pointers into the packet are as good as before: it is where it was.
-        Ok(self.number(Range::ANY, low, high))
+        Ok(self.number(Interval::ANY, low, high))
     }
 
     /// That an access at a known offset lies in the metadata, or the packet has been aborted.
@@ -90,9 +90,9 @@ impl Walk<'_, '_> {
 
     /// A pointer to the metadata against one into the packet: as offsets with a sign.
     pub(super) fn against_packet(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
-        let place = |ty: Ty| match ty {
-            Ty::Stack { off, .. } => Some(off),
-            Ty::Packet { name: FIXED, off, .. } => Some(Offsets::one(off)),
+        let place = |ty: RegType| match ty {
+            RegType::Stack { off, .. } => Some(off),
+            RegType::Packet { name: PACKET_START, off, .. } => Some(Offsets::constant(off)),
             _ => None,
         };
         if let (Some(a), Some(b)) = (place(left.ty), place(right.ty)) {

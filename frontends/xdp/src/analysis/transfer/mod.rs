@@ -23,16 +23,16 @@ pub(crate) use event_helpers::Events;
 
 use std::fmt::Display;
 
-use crate::lang::xdp::Linked;
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{ASLEEP, Frame, Name, Offsets, State, Ty, Value};
-use crate::lang::xdp::analysis::fixpoint::Shared;
+use crate::lang::xdp::LinkedObject;
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{NOT_LOADED, Frame, SymbolicName, Offsets, State, RegType, Value};
+use crate::lang::xdp::analysis::fixpoint::ProgramFacts;
 use crate::lang::xdp::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
 use crate::lang::xdp::lower::ir::{Argument, Binary, Code, Effect, Id, Var};
 use crate::lang::xdp::object::Reference;
-use crate::lang::xdp::rejection::Refused;
+use crate::lang::xdp::rejection::Rejection;
 
-pub(crate) type Result<T> = std::result::Result<T, Refused>;
+pub(crate) type Result<T> = std::result::Result<T, Rejection>;
 
 /// Registers that no program sees, behind all that an instruction can name (0 to 15): of a `bpf_loop` the round, how many there
 /// are, the argument, and the function.
@@ -55,8 +55,8 @@ pub(crate) const NO_VARS: (Var, Var) = {
 
 /// A block under way.
 pub(crate) struct Walk<'a, 'o> {
-    pub linked: &'a Linked<'o>,
-    pub shared: &'a mut Shared,
+    pub linked: &'a LinkedObject<'o>,
+    pub facts: &'a mut ProgramFacts,
     pub state: State,
     pub code: Code,
     /// Whose call of a function this is.
@@ -70,14 +70,14 @@ pub(crate) struct Walk<'a, 'o> {
 
 impl<'a, 'o> Walk<'a, 'o> {
     pub fn new(
-        linked: &'a Linked<'o>,
-        shared: &'a mut Shared,
+        linked: &'a LinkedObject<'o>,
+        facts: &'a mut ProgramFacts,
         mut state: State,
         context: u32,
         section: usize,
     ) -> Walk<'a, 'o> {
-        state.asleep();
-        let mut walk = Walk { linked, shared, state, code: Code::default(), context, section, at: 0, named: 0 };
+        state.unload();
+        let mut walk = Walk { linked, facts, state, code: Code::default(), context, section, at: 0, named: 0 };
         walk.take_holdings();
         walk
     }
@@ -87,12 +87,12 @@ impl<'a, 'o> Walk<'a, 'o> {
     }
 
     pub fn refuse<T>(&self, message: impl Into<String>) -> Result<T> {
-        Err(Refused::new(self.section, self.at, message))
+        Err(Rejection::new(self.section, self.at, message))
     }
 
     /// Refuses what the kernel might take: this is what is missing for it here.
     pub fn lack<T>(&self, message: impl Into<String>, feature: impl Display) -> Result<T> {
-        Err(Refused::new(self.section, self.at, message).missing(feature))
+        Err(Rejection::new(self.section, self.at, message).missing_feature(feature))
     }
 
     /// Refuses an instruction that programs cannot have.
@@ -110,10 +110,10 @@ impl<'a, 'o> Walk<'a, 'o> {
     }
 
     /// A name for what this instruction makes. What went by it in an earlier round is known by no name then.
-    pub fn name(&mut self) -> Name {
+    pub fn name(&mut self) -> SymbolicName {
         self.named += 1;
-        let name = self.shared.names.of((self.context, self.section as u32, self.at as u32, self.named));
-        self.state.forget(|it| it == name);
+        let name = self.facts.names.intern((self.context, self.section as u32, self.at as u32, self.named));
+        self.state.forget_names(|it| it == name);
         name
     }
 
@@ -131,7 +131,7 @@ impl<'a, 'o> Walk<'a, 'o> {
     /// A register that is read.
     pub fn get(&mut self, register: u8) -> Result<Value> {
         if register == 10 {
-            let ty = Ty::Stack { frame: self.frame() as u8, off: Offsets::one(0) };
+            let ty = RegType::Stack { frame: self.frame() as u8, off: Offsets::constant(0) };
             let (low, high) = (self.code.known(0), self.code.known(1));
             return Ok(Value { ty, low, high });
         }
@@ -139,61 +139,61 @@ impl<'a, 'o> Walk<'a, 'o> {
             return self.refuse(format!("there is no register {register}"));
         }
         let mut value = *self.slot(register);
-        if value.ty == Ty::Nothing {
+        if value.ty == RegType::Uninit {
             return self
                 .refuse(format!("register r{register} is read, and was not set on every way that leads here"))
-                .map_err(|it: Refused| {
+                .map_err(|it: Rejection| {
                     it.note(
                         "a call leaves r1 to r5 unset, and so does what moves the packet's ends to pointers into it",
                     )
                 });
         }
         let vars = (self.var(register, 0), self.var(register, 1));
-        self.wake(&mut value, vars);
+        self.materialize(&mut value, vars);
         *self.slot(register) = value;
         Ok(value)
     }
 
     /// Has a value's halves computed.
-    pub fn wake(&mut self, value: &mut Value, (low, high): (Var, Var)) {
-        if value.low != ASLEEP && value.high != ASLEEP {
+    pub fn materialize(&mut self, value: &mut Value, (low, high): (Var, Var)) {
+        if value.low != NOT_LOADED && value.high != NOT_LOADED {
             return;
         }
-        let said = self.said(value.ty);
-        if value.low == ASLEEP {
+        let said = self.known_halves(value.ty);
+        if value.low == NOT_LOADED {
             value.low = said.0.unwrap_or_else(|| self.code.var(low));
         }
-        if value.high == ASLEEP {
+        if value.high == NOT_LOADED {
             value.high = said.1.unwrap_or_else(|| self.code.var(high));
         }
     }
 
     /// The halves of a value, as far as its type says them.
-    pub fn said(&mut self, ty: Ty) -> (Option<Id>, Option<Id>) {
+    pub fn known_halves(&mut self, ty: RegType) -> (Option<Id>, Option<Id>) {
         let low = match ty {
-            Ty::Number(range) if range.exact().is_some() => Some(self.code.known(range.low as u32)),
-            Ty::Context(off) => Some(self.code.known(off as u32)),
-            Ty::Packet { name: crate::lang::xdp::analysis::domain::state::FIXED, off, .. } => {
+            RegType::Scalar(range) if range.as_constant().is_some() => Some(self.code.known(range.low as u32)),
+            RegType::Context(off) => Some(self.code.known(off as u32)),
+            RegType::Packet { name: crate::lang::xdp::analysis::domain::state::PACKET_START, off, .. } => {
                 Some(self.code.known(off as u32))
             }
-            Ty::End => Some(self.length()),
-            Ty::Stack { off, .. } | Ty::Value { off, .. } | Ty::Record { off, .. } if off.exact().is_some() => {
+            RegType::PacketEnd => Some(self.length()),
+            RegType::Stack { off, .. } | RegType::MapValue { off, .. } | RegType::RingRecord { off, .. } if off.as_constant().is_some() => {
                 Some(self.code.known(off.low as u32))
             }
-            Ty::Map(map) => Some(self.code.known(u32::from(map))),
-            Ty::Function { first, .. } => Some(self.code.known(first)),
+            RegType::Map(map) => Some(self.code.known(u32::from(map))),
+            RegType::Function { first, .. } => Some(self.code.known(first)),
             _ => None,
         };
         let high = match ty {
-            Ty::Number(range) if range.low >> 32 == range.high >> 32 => Some(self.code.known((range.low >> 32) as u32)),
-            Ty::Packet { nullable: false, .. }
-            | Ty::Record { nullable: false, .. }
-            | Ty::Context(_)
-            | Ty::End
-            | Ty::Stack { .. }
-            | Ty::Map(_)
-            | Ty::Function { .. } => Some(self.code.known(1)),
-            Ty::Value { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_one_value() => {
+            RegType::Scalar(range) if range.low >> 32 == range.high >> 32 => Some(self.code.known((range.low >> 32) as u32)),
+            RegType::Packet { nullable: false, .. }
+            | RegType::RingRecord { nullable: false, .. }
+            | RegType::Context(_)
+            | RegType::PacketEnd
+            | RegType::Stack { .. }
+            | RegType::Map(_)
+            | RegType::Function { .. } => Some(self.code.known(1)),
+            RegType::MapValue { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_one_value() => {
                 Some(self.code.known(1))
             }
             _ => None,
@@ -213,26 +213,26 @@ impl<'a, 'o> Walk<'a, 'o> {
         Ok(())
     }
 
-    pub fn number(&mut self, range: Range, low: Id, high: Id) -> Value {
+    pub fn number(&mut self, range: Interval, low: Id, high: Id) -> Value {
         // What is known for certain.
         let (known_low, known_high) = (self.code.value(low), self.code.value(high));
         let range = match (known_low, known_high) {
-            (Some(low), Some(high)) => Range::one(u64::from(high) << 32 | u64::from(low)),
-            (None, Some(0)) => range.meet(0, u64::from(u32::MAX)).unwrap_or(Range::WORD),
+            (Some(low), Some(high)) => Interval::constant(u64::from(high) << 32 | u64::from(low)),
+            (None, Some(0)) => range.meet(0, u64::from(u32::MAX)).unwrap_or(Interval::U32),
             _ => range,
         };
-        let low = range.exact().map_or(low, |value| self.code.known(value as u32));
+        let low = range.as_constant().map_or(low, |value| self.code.known(value as u32));
         let high = if range.low >> 32 == range.high >> 32 { self.code.known((range.low >> 32) as u32) } else { high };
-        Value { ty: Ty::Number(range), low, high }
+        Value { ty: RegType::Scalar(range), low, high }
     }
 
     pub fn constant(&mut self, value: u64) -> Value {
         let (low, high) = (self.code.known(value as u32), self.code.known((value >> 32) as u32));
-        Value { ty: Ty::Number(Range::one(value)), low, high }
+        Value { ty: RegType::Scalar(Interval::constant(value)), low, high }
     }
 
     /// A number of 32 bits.
-    pub fn word(&mut self, range: Range, low: Id) -> Value {
+    pub fn word(&mut self, range: Interval, low: Id) -> Value {
         let high = self.code.known(0);
         self.number(range, low, high)
     }
@@ -246,7 +246,7 @@ impl<'a, 'o> Walk<'a, 'o> {
     pub fn outcome(&mut self, is_good: Id, error: i32) -> Value {
         let (zero, low, high) = (self.code.known(0), self.code.known(error as u32), self.code.known(u32::MAX));
         let (low, high) = (self.code.select(is_good, zero, low), self.code.select(is_good, zero, high));
-        self.number(Range::ANY, low, high)
+        self.number(Interval::ANY, low, high)
     }
 
     /// 0 where all of these hold, else the error of the first that does not.
@@ -257,7 +257,7 @@ impl<'a, 'o> Walk<'a, 'o> {
             let error = self.code.known(error as u32);
             (low, high) = (self.code.select(holds, low, error), self.code.select(holds, high, all));
         }
-        self.number(Range::ANY, low, high)
+        self.number(Interval::ANY, low, high)
     }
 
     /// How long the packet is now.
@@ -279,7 +279,7 @@ impl<'a, 'o> Walk<'a, 'o> {
         if self.code.as_truth(when) == Some(false) {
             return;
         }
-        let site = self.shared.sites.of((self.section as u32, self.at as u32, reason));
+        let site = self.facts.trap_sites.intern((self.section as u32, self.at as u32, reason));
         self.code.add(crate::lang::xdp::lower::ir::Op::Trap { when, site });
     }
 
@@ -339,13 +339,13 @@ impl<'a, 'o> Walk<'a, 'o> {
                 return self
                     .refuse(format!("a constant refers to something of kind {}, and nothing says what", it.src));
             }
-            Some(&Reference::Map(map)) => Value::of(Ty::Map(map as u16)),
+            Some(&Reference::Map(map)) => Value::of(RegType::Map(map as u16)),
             Some(&Reference::Data { map, offset }) => {
-                let off = Offsets::one((offset as i64).saturating_add(i64::from(it.imm)));
-                Value::of(Ty::Value {
+                let off = Offsets::constant((offset as i64).saturating_add(i64::from(it.imm)));
+                Value::of(RegType::MapValue {
                     map: map as u16,
                     off,
-                    name: crate::lang::xdp::analysis::domain::state::NOBODY,
+                    name: crate::lang::xdp::analysis::domain::state::ANONYMOUS,
                     nullable: false,
                 })
             }
@@ -362,12 +362,12 @@ impl<'a, 'o> Walk<'a, 'o> {
         };
         let mut value = value;
         // All of these say it by their types.
-        self.wake(&mut value, NO_VARS);
+        self.materialize(&mut value, NO_VARS);
         self.set(it.dst, value)
     }
 
     fn function(&mut self, section: usize, first: u32) -> Value {
-        Value::of(Ty::Function { section: section as u16, first })
+        Value::of(RegType::Function { section: section as u16, first })
     }
 
     /// A number whose lowest bits are taken with a sign.
@@ -380,18 +380,18 @@ impl<'a, 'o> Walk<'a, 'o> {
             of.low
         };
         let high = self.code.by(Sar, low, 31);
-        let range = match of.ty.range() {
+        let range = match of.ty.as_scalar() {
             Some(range) if range.high < 1 << (bits - 1) => range,
-            _ => Range::ANY,
+            _ => Interval::ANY,
         };
         self.number(range, low, high)
     }
 
     /// What a register must hold for an operation on numbers.
-    pub fn expect_number(&mut self, value: Value, what: &str) -> Result<Range> {
+    pub fn expect_number(&mut self, value: Value, what: &str) -> Result<Interval> {
         match value.ty {
-            Ty::Number(range) => Ok(range),
-            ty => self.refuse(format!("{what} is {}, and a number is needed", ty.words())),
+            RegType::Scalar(range) => Ok(range),
+            ty => self.refuse(format!("{what} is {}, and a number is needed", ty.describe())),
         }
     }
 
@@ -403,7 +403,7 @@ impl<'a, 'o> Walk<'a, 'o> {
             return Ok(true);
         }
         let calls = self.get(TAIL_CALLS)?;
-        if calls.ty.range().and_then(Range::exact) == Some(0) {
+        if calls.ty.as_scalar().and_then(Interval::as_constant) == Some(0) {
             return self.refuse(format!(
                 "functions call each other {} deep, which is deeper than the kernel allows",
                 crate::lang::xdp::analysis::domain::state::MAX_FRAMES
@@ -417,13 +417,13 @@ impl<'a, 'o> Walk<'a, 'o> {
     /// The function that is called for each round: its section and first instruction.
     pub fn callback(&mut self) -> Result<(u32, u32)> {
         match self.get(FUNCTION)?.ty {
-            Ty::Function { section, first } => Ok((section.into(), first)),
-            other => self.refuse(format!("what is called for each round is {}", other.words())),
+            RegType::Function { section, first } => Ok((section.into(), first)),
+            other => self.refuse(format!("what is called for each round is {}", other.describe())),
         }
     }
 
     /// Registers that a call leaves unset.
     pub fn after_call(&mut self) {
-        (1..6).for_each(|register| self.state.scratch[register] = Value::of(Ty::Nothing));
+        (1..6).for_each(|register| self.state.scratch[register] = Value::of(RegType::Uninit));
     }
 }

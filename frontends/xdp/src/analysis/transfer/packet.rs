@@ -1,8 +1,8 @@
 //! Accesses of the packet. What the program has not compared with the packet's end is checked as it runs.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FIXED, NOBODY, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{PACKET_START, ANONYMOUS, RegType, Value};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::Id;
 
@@ -10,14 +10,14 @@ impl Walk<'_, '_> {
     /// Where an access of the packet begins, as an offset from its first byte; it lies in the packet, or the packet has been
     /// aborted.
     pub(super) fn in_packet(&mut self, pointer: Value, off: i64, size: u32) -> Result<Id> {
-        let Ty::Packet { name, off: base, floor, .. } = pointer.ty else {
+        let RegType::Packet { name, off: base, floor, .. } = pointer.ty else {
             unreachable!("the caller has looked");
         };
         self.trap_null(pointer, "the pointer is NULL");
         let end = base + off + i64::from(size);
         let known = match name {
-            FIXED => i64::from(self.state.length),
-            NOBODY => 0,
+            PACKET_START => i64::from(self.state.proven_length),
+            ANONYMOUS => 0,
             _ => self.state.extents.get(&name).copied().map_or(0, i64::from),
         };
         let at = self.code.by(Add, pointer.low, off as u32);
@@ -50,11 +50,11 @@ impl Walk<'_, '_> {
                 let low = self.code.load_packet(at, 4);
                 let behind = self.code.by(Add, at, 4);
                 let high = self.code.load_packet(behind, 4);
-                self.number(Range::ANY, low, high)
+                self.number(Interval::ANY, low, high)
             }
             _ => {
                 let low = self.code.load_packet(at, size);
-                self.word(Range::of_bytes(size), low)
+                self.word(Interval::of_width(size), low)
             }
         }
     }

@@ -15,7 +15,7 @@ pub(super) struct Span {
 
 impl Walk<'_, '_> {
     pub(super) fn may_be_own(&self, span: Span) -> bool {
-        may_be(&self.linked.maps[usize::from(span.map)]) && self.shared.copies.may_have(span.map, span.bytes)
+        may_be(&self.linked.maps[usize::from(span.map)]) && self.facts.privatization.may_have(span.map, span.bytes)
     }
 
     /// Takes down that these bytes are loaded. Whether this packet has stored all of them itself.
@@ -25,10 +25,10 @@ impl Walk<'_, '_> {
             return false;
         }
         if self.state.stored.may_have_changed(map, bytes) {
-            self.shared.copies.ask(map, bytes);
+            self.facts.privatization.ask(map, bytes);
         }
         if !is_exact {
-            self.shared.copies.anywhere(map, bytes);
+            self.facts.privatization.anywhere(map, bytes);
         }
         self.state.stored.has_all(map, bytes)
     }
@@ -45,14 +45,14 @@ impl Walk<'_, '_> {
             return;
         }
         if !is_exact {
-            self.shared.copies.anywhere(map, bytes);
+            self.facts.privatization.anywhere(map, bytes);
         }
         self.state.stored.insert(map, bytes, if is_exact { how } else { how.min(How::Perhaps) });
     }
 
     /// A word of the packet's copy, where it has one.
     pub(super) fn own_word(&mut self, map: u16, word: Id) -> Option<Id> {
-        let copy = self.shared.copies.of(map)?;
+        let copy = self.facts.privatization.of(map)?;
         match self.code.value(word).map(|word| word as u16) {
             Some(word) if copy.variables.contains(&word) => {
                 let held = self.code.own.get(&(map, word)).copied();
@@ -76,7 +76,7 @@ impl Walk<'_, '_> {
         let is_it = self.code.by(Eq, entry, 0);
         let value = self.copied_over(old, bits, (is_it, mask));
         let known = self.code.value(word).map(|word| word as u16);
-        let is_variable = |word: &u16| self.shared.copies.of(map).is_some_and(|copy| copy.variables.contains(word));
+        let is_variable = |word: &u16| self.facts.privatization.of(map).is_some_and(|copy| copy.variables.contains(word));
         match known.filter(is_variable) {
             Some(word) => drop(self.code.own.insert((map, word), value)),
             None => drop(self.code.add(Op::Keep { frame: frame_of(map), word, value })),

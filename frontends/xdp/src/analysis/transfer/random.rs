@@ -1,7 +1,7 @@
 //! Random numbers: of nobody's state, so that a packet has the same on every device, whichever others there are.
 
 use super::{DRAWS, Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
+use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::lower::ir::{Argument, Effect};
 
@@ -13,8 +13,8 @@ impl Walk<'_, '_> {
         let packet = self.code.call("x_hash_packet", vec![Argument::Packet, Argument::One(seed)], Effect::Reads);
         let number = self.code.call_with("x_random", &[packet, draws.low], Effect::None);
         let more = self.code.by(crate::lang::xdp::lower::ir::Binary::Add, draws.low, 1);
-        let more = self.word(Range::WORD, more);
+        let more = self.word(Interval::U32, more);
         self.set(DRAWS, more)?;
-        Ok(self.word(Range::WORD, number))
+        Ok(self.word(Interval::U32, number))
     }
 }

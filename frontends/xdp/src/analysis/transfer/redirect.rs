@@ -1,7 +1,7 @@
 //! `bpf_redirect` and `bpf_redirect_map`: where a packet goes if its verdict is to redirect it.
 
 use super::{Result, TARGET, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
+use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::broadcast;
 use crate::lang::xdp::lower::ir::Binary::*;
@@ -31,16 +31,16 @@ impl Walk<'_, '_> {
         let target = self.one_target(target);
         let target = self.code.by(Add, target, 1);
         let target = self.code.select(is_plain, target, before);
-        let target = self.word(Range::WORD, target);
+        let target = self.word(Interval::U32, target);
         self.set(TARGET, target)?;
         let (redirect, aborted) = (self.code.known(XDP_REDIRECT), self.code.known(XDP_ABORTED));
         let verdict = self.code.select(is_plain, redirect, aborted);
-        Ok(self.word(Range::new(0, u64::from(XDP_REDIRECT)), verdict))
+        Ok(self.word(Interval::new(0, u64::from(XDP_REDIRECT)), verdict))
     }
 
     /// A target that stands for one port: where the program has others, which stand for several, it is none of those.
     fn one_target(&mut self, target: Id) -> Id {
-        if self.shared.broadcasts.all().is_empty() {
+        if self.facts.broadcasts.values().is_empty() {
             return target;
         }
         let is_one = self.code.by(Lt, target, broadcast::FIRST);
@@ -64,7 +64,7 @@ impl Walk<'_, '_> {
             MapType::DEVMAP | MapType::DEVMAP_HASH => ACTION_MASK | BROADCAST | EXCLUDE_INGRESS,
             _ => ACTION_MASK,
         };
-        if range.exact().is_some_and(|flags| flags & !u64::from(known) != 0) {
+        if range.as_constant().is_some_and(|flags| flags & !u64::from(known) != 0) {
             return Ok(self.constant(XDP_ABORTED.into()));
         }
         let slot = self.slot_of(map, index.low);
@@ -98,9 +98,9 @@ impl Walk<'_, '_> {
             target = self.code.select(is_wrong, before, target);
             verdict = self.code.select(is_wrong, aborted, verdict);
         }
-        let target = self.word(Range::WORD, target);
+        let target = self.word(Interval::U32, target);
         self.set(TARGET, target)?;
-        Ok(self.word(Range::new(0, 4), verdict))
+        Ok(self.word(Interval::new(0, 4), verdict))
     }
 
     /// The target, and one, that stands for all of a map's entries, or where `others` is true for those but the port that the
@@ -113,7 +113,7 @@ impl Walk<'_, '_> {
                 *target = self.code.known(0);
                 continue;
             }
-            let number = self.shared.broadcasts.of((map, exclude));
+            let number = self.facts.broadcasts.intern((map, exclude));
             if number >= broadcast::MOST {
                 let most = broadcast::MOST / 2;
                 let what = format!("packets are redirected to all devices of more than {most} maps");

@@ -2,25 +2,25 @@
 //! does with one depends on nobody else.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{STACKS, Ty, Value};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{STACK_COUNT, RegType, Value};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Id, Op};
 
 /// The number that a record goes by among frames that are memory.
 pub(crate) fn frame_of(record: u16) -> u16 {
-    STACKS as u16 + record
+    STACK_COUNT as u16 + record
 }
 
 impl Walk<'_, '_> {
     /// Where an access of a record begins, and whether that is in one word for certain, or in each half of its own; it lies in
     /// the record, or the packet has been aborted.
     fn in_record(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, bool)> {
-        let Ty::Record { record, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
-        let length = i64::from(self.shared.events.records()[usize::from(record)].bytes);
+        let RegType::RingRecord { record, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
+        let length = i64::from(self.facts.events.records()[usize::from(record)].bytes);
         self.trap_null(pointer, "the pointer to a reserved record is NULL");
         let (low, high) = (base.low.saturating_add(off), base.high.saturating_add(off) + i64::from(size));
-        if high <= 0 || low >= length || (base.exact().is_some() && (low < 0 || high > length)) {
+        if high <= 0 || low >= length || (base.as_constant().is_some() && (low < 0 || high > length)) {
             return self.refuse(format!("the record has {length} bytes, and is accessed at offset {low}"));
         }
         let at = self.code.by(Add, pointer.low, off as u32);
@@ -29,7 +29,7 @@ impl Walk<'_, '_> {
             let beyond = if length < i64::from(size) { self.code.truth(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the record is not so long");
         }
-        Ok((frame_of(record), at, base.are_multiples(size.min(4), off)))
+        Ok((frame_of(record), at, base.are_multiples_of(size.min(4), off)))
     }
 
     pub(super) fn load_record(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {
@@ -38,10 +38,10 @@ impl Walk<'_, '_> {
             let low = self.recalled(frame, at, 4, fits);
             let behind = self.code.by(Add, at, 4);
             let high = self.recalled(frame, behind, 4, fits);
-            return Ok(self.number(Range::ANY, low, high));
+            return Ok(self.number(Interval::ANY, low, high));
         }
         let low = self.recalled(frame, at, size, fits);
-        Ok(self.word(Range::of_bytes(size), low))
+        Ok(self.word(Interval::of_width(size), low))
     }
 
     /// Up to four bytes.

@@ -1,8 +1,8 @@
 //! The stack: words that are variables each, or where a program indexes it by what is not known, memory.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{ASLEEP, META, Offsets, STACK_WORDS, Ty, Value, Word};
+use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::state::{NOT_LOADED, METADATA_FRAME, Offsets, STACK_WORDS, RegType, Value, Word};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Id, Op, Var};
 
@@ -33,26 +33,26 @@ impl Walk<'_, '_> {
 
     /// What a word holds.
     pub(super) fn word_at(&mut self, frame: u8, word: usize) -> Id {
-        if self.shared.memory[usize::from(frame)] {
+        if self.facts.indexed_frames[usize::from(frame)] {
             let word = self.code.known(word as u32);
             return self.code.add(Op::Recall { frame: frame.into(), word });
         }
-        let Word { ty, is_rest, id } = self.words_of(frame)[word];
-        if id != ASLEEP {
+        let Word { ty, is_high_half, id } = self.words_of(frame)[word];
+        if id != NOT_LOADED {
             return id;
         }
-        let has_rest = self.words_of(frame).get(word + 1).is_some_and(|rest| rest.is_rest);
+        let has_high_half = self.words_of(frame).get(word + 1).is_some_and(|rest| rest.is_high_half);
         let low = Var::Stack { frame, word: word as u8 };
         let id = match ty {
-            _ if is_rest => {
+            _ if is_high_half => {
                 let before = self.words_of(frame)[word - 1];
-                let mut value = Value { ty: before.ty, low: 0, high: ASLEEP };
-                self.wake(&mut value, (low, low));
+                let mut value = Value { ty: before.ty, low: 0, high: NOT_LOADED };
+                self.materialize(&mut value, (low, low));
                 value.high
             }
-            ty if has_rest || ty.range().is_some_and(|range| range.exact().is_some()) => {
-                let mut value = Value { ty, low: ASLEEP, high: 0 };
-                self.wake(&mut value, (low, low));
+            ty if has_high_half || ty.as_scalar().is_some_and(|range| range.as_constant().is_some()) => {
+                let mut value = Value { ty, low: NOT_LOADED, high: 0 };
+                self.materialize(&mut value, (low, low));
                 value.low
             }
             _ => self.code.var(low),
@@ -62,7 +62,7 @@ impl Walk<'_, '_> {
     }
 
     fn set_word(&mut self, frame: u8, word: usize, id: Id) {
-        if self.shared.memory[usize::from(frame)] {
+        if self.facts.indexed_frames[usize::from(frame)] {
             let word = self.code.known(word as u32);
             self.code.add(Op::Keep { frame: frame.into(), word, value: id });
             return;
@@ -73,35 +73,35 @@ impl Walk<'_, '_> {
     /// Makes numbers of words that half a register would be left of.
     fn break_up(&mut self, frame: u8, first: usize, last: usize) {
         let words = self.words_of(frame);
-        let first = if words[first].is_rest { first - 1 } else { first };
-        let last = if words.get(last + 1).is_some_and(|word| word.is_rest) { last + 1 } else { last };
+        let first = if words[first].is_high_half { first - 1 } else { first };
+        let last = if words.get(last + 1).is_some_and(|word| word.is_high_half) { last + 1 } else { last };
         // Where they are asleep their types say what they are, and the lower word's also what the higher is: that is lost now.
         for word in first..=last {
             self.word_at(frame, word);
         }
         for word in first..=last {
             let it = &mut self.words_of(frame)[word];
-            let low = it.ty.range().filter(|_| !it.is_rest).map_or(Range::WORD, Range::low_word);
-            (it.ty, it.is_rest) = (Ty::Number(low), false);
+            let low = it.ty.as_scalar().filter(|_| !it.is_high_half).map_or(Interval::U32, Interval::truncate_u32);
+            (it.ty, it.is_high_half) = (RegType::Scalar(low), false);
         }
     }
 
     pub(super) fn load_stack(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Value> {
-        let Some(base) = base.exact() else {
+        let Some(base) = base.as_constant() else {
             return self.load_somewhere(frame, base, low, off, size);
         };
-        if frame == META {
+        if frame == METADATA_FRAME {
             self.in_metadata(base + off, size)?;
             // It is aligned as packets are, to anything.
             if size == 8 || (BYTES + base + off) % i64::from(size) != 0 {
                 let low = self.stack_word(frame, base + off, size.min(4))?;
                 if size == 8 {
                     let high = self.stack_word(frame, base + off + 4, 4)?;
-                    return Ok(self.number(Range::ANY, low, high));
+                    return Ok(self.number(Interval::ANY, low, high));
                 }
-                let mask = Range::of_bytes(size).high as u32;
+                let mask = Interval::of_width(size).high as u32;
                 let low = self.code.by(And, low, mask);
-                return Ok(self.word(Range::of_bytes(size), low));
+                return Ok(self.word(Interval::of_width(size), low));
             }
         }
         let at = self.aligned(base, off, size)?;
@@ -110,33 +110,33 @@ impl Walk<'_, '_> {
         let ty = self.words_of(frame)[word].ty;
         if size == 8 {
             let high = self.word_at(frame, word + 1);
-            if self.words_of(frame)[word + 1].is_rest {
+            if self.words_of(frame)[word + 1].is_high_half {
                 // What the type says need not be asked of memory.
-                let (low, rest) = self.said(ty);
+                let (low, rest) = self.known_halves(ty);
                 return Ok(Value { ty, low: low.unwrap_or(id), high: rest.unwrap_or(high) });
             }
-            return Ok(self.number(Range::ANY, id, high));
+            return Ok(self.number(Interval::ANY, id, high));
         }
-        let is_rest = self.words_of(frame)[word].is_rest;
+        let is_high_half = self.words_of(frame)[word].is_high_half;
         if size == 4 {
-            let range = ty.range().filter(|_| !is_rest).map_or(Range::WORD, Range::low_word);
+            let range = ty.as_scalar().filter(|_| !is_high_half).map_or(Interval::U32, Interval::truncate_u32);
             return Ok(self.word(range, id));
         }
         let shift = 8 * (at % 4) as u32;
         let shifted = self.code.by(Shr, id, shift);
         let low = self.code.by(And, shifted, (1 << (8 * size)) - 1);
-        Ok(self.word(Range::of_bytes(size), low))
+        Ok(self.word(Interval::of_width(size), low))
     }
 
     pub fn store_stack(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32, value: Value) -> Result<()> {
-        if usize::from(frame) != self.frame() && matches!(value.ty, Ty::Stack { frame, .. } if frame != META) {
+        if usize::from(frame) != self.frame() && matches!(value.ty, RegType::Stack { frame, .. } if frame != METADATA_FRAME) {
             // It may be of the function's own frame, which is gone when it returns. The kernel asks no further either.
             return self.refuse("a pointer to the stack is stored in the stack of a function's caller");
         }
-        let Some(base) = base.exact() else {
+        let Some(base) = base.as_constant() else {
             return self.store_somewhere(frame, base, low, off, size, value);
         };
-        if frame == META {
+        if frame == METADATA_FRAME {
             self.expect_number(value, "what is stored in the packet's metadata")?;
             self.in_metadata(base + off, size)?;
             if size == 8 || (BYTES + base + off) % i64::from(size) != 0 {
@@ -150,14 +150,14 @@ impl Walk<'_, '_> {
             self.set_word(frame, word, value.low);
             self.set_word(frame, word + 1, value.high);
             let words = self.words_of(frame);
-            (words[word].ty, words[word].is_rest) = (value.ty, false);
-            (words[word + 1].ty, words[word + 1].is_rest) = (Ty::Nothing, true);
+            (words[word].ty, words[word].is_high_half) = (value.ty, false);
+            (words[word + 1].ty, words[word + 1].is_high_half) = (RegType::Uninit, true);
             return Ok(());
         }
         self.break_up(frame, word, word);
         let ty = if size == 4 {
             self.set_word(frame, word, value.low);
-            Ty::Number(value.ty.range().map_or(Range::WORD, Range::low_word))
+            RegType::Scalar(value.ty.as_scalar().map_or(Interval::U32, Interval::truncate_u32))
         } else {
             let (shift, mask) = (8 * (at % 4) as u32, (1_u32 << (8 * size)) - 1);
             let old = self.word_at(frame, word);
@@ -166,10 +166,10 @@ impl Walk<'_, '_> {
             let new = self.code.by(Shl, new, shift);
             let all = self.code.binary(Or, old, new);
             self.set_word(frame, word, all);
-            Ty::Number(Range::WORD)
+            RegType::Scalar(Interval::U32)
         };
         let it = &mut self.words_of(frame)[word];
-        (it.ty, it.is_rest) = (ty, false);
+        (it.ty, it.is_high_half) = (ty, false);
         Ok(())
     }
 
@@ -198,8 +198,8 @@ impl Walk<'_, '_> {
             let whole = (BYTES + to) % 4 == 0 && at % 4 == 0 && bytes - at >= 4;
             let size = if whole { 4 } else { 1 };
             let part = self.code.by(Shr, words[at as usize / 4], 8 * (at % 4));
-            let value = self.word(Range::WORD, part);
-            self.store_stack(frame, Offsets::one(to), 0, 0, size, value)?;
+            let value = self.word(Interval::U32, part);
+            self.store_stack(frame, Offsets::constant(to), 0, 0, size, value)?;
             at += size;
         }
         Ok(())
@@ -207,14 +207,14 @@ impl Walk<'_, '_> {
 
     /// Where an access at an offset that is not known begins; it lies in the stack, or the packet has been aborted.
     fn somewhere(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Id> {
-        self.shared.memory[usize::from(frame)] = true;
+        self.facts.indexed_frames[usize::from(frame)] = true;
         let at = self.code.by(Add, low, (BYTES + off) as u32);
         if BYTES + base.low + off < 0 || base.high + off + i64::from(size) > 0 {
             let last = self.code.known((BYTES - i64::from(size)) as u32);
             let beyond = self.code.binary(Lt, last, at);
             self.trap(beyond, "the stack does not reach so far");
         }
-        if frame == META {
+        if frame == METADATA_FRAME {
             self.in_metadata_somewhere(low, off)?;
         }
         Ok(at)
@@ -223,7 +223,7 @@ impl Walk<'_, '_> {
     /// The same where it is to be a multiple of its size.
     fn aligned_somewhere(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Id> {
         let at = self.somewhere(frame, base, low, off, size)?;
-        if !base.are_multiples(size.min(4), off) {
+        if !base.are_multiples_of(size.min(4), off) {
             let odd = self.code.by(And, at, size.min(4) - 1);
             let odd = self.code.by(Ne, odd, 0);
             self.trap(odd, "the stack is accessed at an odd offset");
@@ -243,7 +243,7 @@ impl Walk<'_, '_> {
         let at = self.somewhere(frame, base, low, off, count)?;
         let word = self.code.by(Shr, at, 2);
         let id = self.code.add(Op::Recall { frame: frame.into(), word });
-        if base.are_multiples(4, off) {
+        if base.are_multiples_of(4, off) {
             return Ok(id);
         }
         // Behind the last word there is none, and nothing is asked of it.
@@ -262,16 +262,16 @@ impl Walk<'_, '_> {
         if size == 8 {
             let next = self.code.by(Add, word, 1);
             let high = self.code.add(Op::Recall { frame: frame.into(), word: next });
-            return Ok(self.number(Range::ANY, id, high));
+            return Ok(self.number(Interval::ANY, id, high));
         }
         if size == 4 {
-            return Ok(self.word(Range::WORD, id));
+            return Ok(self.word(Interval::U32, id));
         }
         let shift = self.code.by(And, at, 3);
         let shift = self.code.by(Shl, shift, 3);
         let shifted = self.code.binary(Shr, id, shift);
         let low = self.code.by(And, shifted, (1 << (8 * size)) - 1);
-        Ok(self.word(Range::of_bytes(size), low))
+        Ok(self.word(Interval::of_width(size), low))
     }
 
     fn store_somewhere(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32, value: Value) -> Result<()> {
@@ -303,7 +303,7 @@ impl Walk<'_, '_> {
         let high = (BYTES + base.high + off + i64::from(size) - 1).clamp(0, BYTES - 1) as usize / 4;
         let mut next = low;
         for (first, last) in self.spilled(frame, low, high) {
-            if self.shared.keeps_spilled {
+            if self.facts.guard_spills {
                 let before = self.code.known((size / 8).wrapping_sub(first as u32));
                 let from = self.code.binary(Add, word, before);
                 let length = self.code.known((last - first) as u32 + size / 8);
@@ -312,7 +312,7 @@ impl Walk<'_, '_> {
                 self.make_numbers(frame, next, first);
                 next = last + 1;
             }
-            self.shared.overwrites_spilled = true;
+            self.facts.may_overwrite_spills = true;
         }
         self.make_numbers(frame, next, high + 1);
         Ok(())
@@ -322,14 +322,14 @@ impl Walk<'_, '_> {
     fn make_numbers(&mut self, frame: u8, first: usize, end: usize) {
         if first < end {
             self.break_up(frame, first, end - 1);
-            self.words_of(frame)[first..end].iter_mut().for_each(|word| word.ty = Ty::Number(Range::WORD));
+            self.words_of(frame)[first..end].iter_mut().for_each(|word| word.ty = RegType::Scalar(Interval::U32));
         }
     }
 
     /// The first and last words of pointers that words from one to another belong to; those side by side are one.
     fn spilled(&mut self, frame: u8, low: usize, high: usize) -> Vec<(usize, usize)> {
         let words = self.words_of(frame);
-        let is_whole = |&at: &usize| words[at].ty.is_pointer() && words.get(at + 1).is_some_and(|rest| rest.is_rest);
+        let is_whole = |&at: &usize| words[at].ty.is_pointer() && words.get(at + 1).is_some_and(|rest| rest.is_high_half);
         let mut all: Vec<(usize, usize)> = Vec::new();
         for at in (low.saturating_sub(1)..=high).filter(is_whole).filter(|at| at + 1 >= low) {
             match all.last_mut() {
