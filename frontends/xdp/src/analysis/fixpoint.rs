@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::lang::xdp::LinkedObject;
-use crate::lang::xdp::analysis::domain::state::{Sensitivity, Frame, SymbolicName, State, RegType, Value};
+use crate::lang::xdp::analysis::domain::state::{Frame, RegType, Sensitivity, State, SymbolicName, Value};
 use crate::lang::xdp::analysis::register_liveness::{self, RegisterSet};
-use crate::lang::xdp::analysis::transfer::{Events, Walk};
+use crate::lang::xdp::analysis::transfer::{BlockInterpreter, EventUses};
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
 use crate::lang::xdp::lower::ir::Binary::{Add, Eq, Lt, Or};
@@ -103,7 +103,7 @@ pub(crate) struct ProgramFacts {
     /// Families that routes are looked for of.
     pub families: crate::lang::xdp::fib::Families,
     /// What is told to the host.
-    pub events: Events,
+    pub events: EventUses,
     /// What packets have copies of.
     pub privatization: Copies,
     /// Frames whose stack is indexed by what is known only when the packet is there.
@@ -277,7 +277,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             helpers: BTreeSet::new(),
             broadcasts: Interner::starting_at(0),
             families: crate::lang::xdp::fib::Families::default(),
-            events: Events::default(),
+            events: EventUses::default(),
             privatization: Copies::default(),
             indexed_frames,
             guard_spills,
@@ -356,7 +356,10 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             let CallContext { section, first, caller } = self.contexts.values()[context as usize];
             let linked = self.linked;
             let instructions = &linked.object.sections[section as usize].instructions;
-            let order = self.reverse_post_orders.entry((section, first)).or_insert_with(|| reverse_post_order(instructions, first));
+            let order = self
+                .reverse_post_orders
+                .entry((section, first))
+                .or_insert_with(|| reverse_post_order(instructions, first));
             turn.extend([part, order.get(&at).copied().unwrap_or(u32::MAX)]);
             match caller {
                 // What is called comes behind all that its caller does at the same instruction.
@@ -380,9 +383,9 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         let before = self.edges.get(&(from, to)).copied();
         let variants = before.into_iter().chain(0..MAX_VARIANTS);
         let agrees = |&variant: &u32| match self.keys.numbers.get(&BlockKey { variant, ..to }) {
-            Some(&number) => {
-                self.entry_states[number as usize].as_ref().is_none_or(|known| known.can_join(&state, asked, self.sensitivity))
-            }
+            Some(&number) => self.entry_states[number as usize]
+                .as_ref()
+                .is_none_or(|known| known.can_join(&state, asked, self.sensitivity)),
             None => true,
         };
         let variant = { variants }.find(agrees).unwrap_or(MAX_VARIANTS - 1);
@@ -407,7 +410,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         let instructions = &self.linked.object.sections[section as usize].instructions;
         let bounds = self.thresholds.entry((section, first)).or_insert_with(|| {
             let all = reachable_instructions(instructions, first).into_iter().map(|at| instructions[at as usize]);
-            let compared = all.filter(|&it| branch_target(it).is_some_and(|(_, falls)| falls) && !it.by_register());
+            let compared =
+                all.filter(|&it| branch_target(it).is_some_and(|(_, falls)| falls) && !it.has_register_operand());
             let constants = compared.map(|it| match it.class() {
                 class::JMP32 => u64::from(it.imm as u32),
                 _ => i64::from(it.imm) as u64,
@@ -426,7 +430,9 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         let instructions = &linked.object.sections[section as usize].instructions;
         let asked = self.live_registers.entry((section, first)).or_insert_with(|| {
             let reached: Vec<u32> = reachable_instructions(instructions, first).into_iter().collect();
-            register_liveness::live_registers(instructions, &reached, |at, it| successors_of(at, it, instructions.len()))
+            register_liveness::live_registers(instructions, &reached, |at, it| {
+                successors_of(at, it, instructions.len())
+            })
         });
         asked.get(&at).copied()
     }
@@ -478,7 +484,11 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
 
     fn over_limit(&self, key: BlockKey, message: impl Into<String>) -> Rejection {
         let at = match key.start {
-            BlockStart::Instruction(at) | BlockStart::LoopRound(at) | BlockStart::ForEachEntry(at) | BlockStart::TailCall(at, _) | BlockStart::InnerMap(at, _) => at,
+            BlockStart::Instruction(at)
+            | BlockStart::LoopRound(at)
+            | BlockStart::ForEachEntry(at)
+            | BlockStart::TailCall(at, _)
+            | BlockStart::InnerMap(at, _) => at,
         };
         Rejection::new(self.context(key).section as usize, at as usize, message).over_limit()
     }
@@ -532,7 +542,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         self.facts.used_maps.clear();
         self.facts.helpers.clear();
         self.facts.families = crate::lang::xdp::fib::Families::default();
-        self.facts.events.begin_again();
+        self.facts.events.reset_uses();
         self.facts.trap_sites = Interner::starting_at(0);
         self.facts.lost_update_sites = Interner::starting_at(0);
         self.facts.add_only_loads.clear();
@@ -545,7 +555,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             at += 1;
             let number = self.keys.intern(key) as usize;
             let state = self.entry_states[number].clone().expect("all that is led to was looked at");
-            let (walk, way, _) = self.interpret_block(key, state)?;
+            let (interp, way, _) = self.interpret_block(key, state)?;
             let edges = &self.edges;
             let mut number_of = |to: BlockKey| {
                 let key = BlockKey { variant: *edges.get(&(number as u32, to))?, ..to };
@@ -558,15 +568,15 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             let end = match way {
                 PendingTerminator::Exit => Some(Terminator::Exit),
                 PendingTerminator::Goto(to) => number_of(to).map(Terminator::Goto),
-                PendingTerminator::Branch(condition, taken, fallen) => {
-                    let both = number_of(taken).zip(number_of(fallen));
-                    both.map(|(taken, fallen)| Terminator::Branch(condition, taken, fallen))
+                PendingTerminator::Branch(condition, taken, not_taken) => {
+                    let both = number_of(taken).zip(number_of(not_taken));
+                    both.map(|(taken, not_taken)| Terminator::Branch(condition, taken, not_taken))
                 }
             };
             let Some(end) = end else {
                 return Err(self.over_limit(key, "what is known of a value here does not settle"));
             };
-            blocks.push(Block { code: walk.0, exit_state: walk.1, terminator: end });
+            blocks.push(Block { code: interp.0, exit_state: interp.1, terminator: end });
         }
         Ok(blocks)
     }
@@ -586,80 +596,88 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             BlockStart::ForEachEntry(at) => return self.interpret_for_each_entry(key, at, state),
         };
         let leaders = block_leaders(&mut self.leaders, linked, section, first);
-        let mut walk = Walk::new(linked, &mut self.facts, state, key.context, section as usize);
+        let mut interp = BlockInterpreter::new(linked, &mut self.facts, state, key.context, section as usize);
         loop {
-            walk.at = at;
+            interp.pc = at;
             let Some(&it) = instructions.get(at) else {
-                walk.at = instructions.len().saturating_sub(1);
-                return walk.refuse("control runs over the section's end");
+                interp.pc = instructions.len().saturating_sub(1);
+                return interp.reject("control runs over the section's end");
             };
             self.interpreted += 1;
             if self.interpreted > MAX_INTERPRETED_INSTRUCTIONS {
-                return walk
-                    .refuse("the program is too much to look at: functions count where they are called, and loops several times")
+                return interp
+                    .reject("the program is too much to look at: functions count where they are called, and loops several times")
                     .map_err(Rejection::over_limit);
             }
             if let Some((to, falls)) = branch_target(it) {
                 let target = at as i64 + 1 + to;
                 if target < 0 || target >= instructions.len() as i64 {
-                    return walk.refuse("a jump leads out of the section");
+                    return interp.reject("a jump leads out of the section");
                 }
                 let taken_to = here(BlockStart::Instruction(target as u32));
                 if !falls {
-                    return Ok(finish_with_goto(walk, taken_to));
+                    return Ok(finish_with_goto(interp, taken_to));
                 }
-                let fallen_to = here(BlockStart::Instruction(at as u32 + 1));
-                walk.leave_holdings();
-                let branch = walk.branch(it)?;
-                if taken_to == fallen_to {
+                let not_taken_to = here(BlockStart::Instruction(at as u32 + 1));
+                interp.save_field_aliases();
+                let branch = interp.branch(it)?;
+                if taken_to == not_taken_to {
                     // RegKind way it is says nothing there, and edges are known by where they lead.
-                    return Ok(finish_with_goto(walk, taken_to));
+                    return Ok(finish_with_goto(interp, taken_to));
                 }
-                let parts = into_parts(walk);
-                return Ok(match (branch.taken, branch.fallen) {
-                    (Some(taken), Some(fallen)) => (
+                let parts = into_parts(interp);
+                return Ok(match (branch.taken, branch.not_taken) {
+                    (Some(taken), Some(not_taken)) => (
                         parts,
-                        PendingTerminator::Branch(branch.condition, taken_to, fallen_to),
-                        vec![(fallen_to, fallen), (taken_to, taken)],
+                        PendingTerminator::Branch(branch.condition, taken_to, not_taken_to),
+                        vec![(not_taken_to, not_taken), (taken_to, taken)],
                     ),
                     (Some(taken), None) => (parts, PendingTerminator::Goto(taken_to), vec![(taken_to, taken)]),
-                    (None, Some(fallen)) => (parts, PendingTerminator::Goto(fallen_to), vec![(fallen_to, fallen)]),
+                    (None, Some(not_taken)) => {
+                        (parts, PendingTerminator::Goto(not_taken_to), vec![(not_taken_to, not_taken)])
+                    }
                     // The types contradict each other: no packet comes here.
                     (None, None) => (parts, PendingTerminator::Exit, Vec::new()),
                 });
             }
             if it.code == EXIT {
-                return interpret_exit(linked, &self.contexts, walk, context);
+                return interpret_exit(linked, &self.contexts, interp, context);
             }
             if it.code == CALL && it.src == call::FUNCTION {
-                let (section, first) = callee(&walk, it)?;
-                if !walk.enter()? {
-                    return Ok((into_parts(walk), PendingTerminator::Exit, Vec::new()));
+                let (section, first) = callee(&interp, it)?;
+                if !interp.push_frame()? {
+                    return Ok((into_parts(interp), PendingTerminator::Exit, Vec::new()));
                 }
-                let inner = self.contexts.intern(CallContext { section, first, caller: Some((key.context, at as u32)) });
-                return Ok(finish_with_goto(walk, BlockKey { context: inner, start: BlockStart::Instruction(first), variant: 0 }));
+                let inner =
+                    self.contexts.intern(CallContext { section, first, caller: Some((key.context, at as u32)) });
+                return Ok(finish_with_goto(
+                    interp,
+                    BlockKey { context: inner, start: BlockStart::Instruction(first), variant: 0 },
+                ));
             }
             // Helpers that lead elsewhere than on. What they are given is looked at there, or before the first round.
             let called = (it.code == CALL && it.src == call::HELPER).then_some(it.imm as u32);
             let start = match called {
                 Some(helper::TAIL_CALL) => Some(BlockStart::TailCall(at as u32, 0)),
-                Some(helper::MAP_LOOKUP_ELEM) if walk.is_map_of_maps() => Some(BlockStart::InnerMap(at as u32, 0)),
+                Some(helper::MAP_LOOKUP_ELEM) if interp.is_inner_map_lookup() => {
+                    Some(BlockStart::InnerMap(at as u32, 0))
+                }
                 Some(helper::FOR_EACH_MAP_ELEM) => {
-                    for_each_map_elem::start(&mut walk)?;
+                    for_each_map_elem::start(&mut interp)?;
                     Some(BlockStart::ForEachEntry(at as u32))
                 }
                 Some(helper::LOOP) => {
-                    bpf_loop::start(&mut walk)?;
+                    bpf_loop::start(&mut interp)?;
                     Some(BlockStart::LoopRound(at as u32))
                 }
                 _ => None,
             };
             if let Some(start) = start {
-                return Ok(finish_with_goto(walk, here(start)));
+                return Ok(finish_with_goto(interp, here(start)));
             }
-            at = walk.step(at)?;
+            at = interp.step(at)?;
             if leaders.contains(&(at as u32)) {
-                return Ok(finish_with_goto(walk, here(BlockStart::Instruction(at as u32))));
+                return Ok(finish_with_goto(interp, here(BlockStart::Instruction(at as u32))));
             }
         }
     }
@@ -698,8 +716,9 @@ fn reachable_instructions(instructions: &[Instruction], first: u32) -> BTreeSet<
 fn reverse_post_order(instructions: &[Instruction], first: u32) -> HashMap<u32, u32> {
     let mut seen = BTreeSet::from([first]);
     let mut done = Vec::new();
-    let ways =
-        |at: u32| instructions.get(at as usize).map(|&it| successors_of(at, it, instructions.len())).unwrap_or_default();
+    let ways = |at: u32| {
+        instructions.get(at as usize).map(|&it| successors_of(at, it, instructions.len())).unwrap_or_default()
+    };
     let mut work = vec![(first, ways(first))];
     while let Some((at, open)) = work.last_mut() {
         // Where a jump leads before what is behind it, which so comes first.
@@ -725,68 +744,83 @@ fn block_leaders<'l>(
 ) -> &'l BTreeSet<u32> {
     known.entry((section, first)).or_insert_with(|| {
         let instructions = &linked.object.sections[section as usize].instructions;
-        let jumps = reachable_instructions(instructions, first).into_iter().filter(|&at| branch_target(instructions[at as usize]).is_some());
+        let jumps = reachable_instructions(instructions, first)
+            .into_iter()
+            .filter(|&at| branch_target(instructions[at as usize]).is_some());
         jumps.flat_map(|at| successors_of(at, instructions[at as usize], instructions.len())).collect()
     })
 }
 
 /// The end of a function or program.
-fn interpret_exit(linked: &LinkedObject, contexts: &Interner<CallContext>, mut walk: Walk, context: CallContext) -> Result<BlockResult> {
+fn interpret_exit(
+    linked: &LinkedObject,
+    contexts: &Interner<CallContext>,
+    mut interp: BlockInterpreter,
+    context: CallContext,
+) -> Result<BlockResult> {
     let Some((caller, at)) = context.caller else {
-        let result = walk.get(0)?;
-        walk.expect_number(result, "what the program returns")?;
-        return Ok((into_parts(walk), PendingTerminator::Exit, Vec::new()));
+        let result = interp.read_register(0)?;
+        interp.expect_scalar(result, "what the program returns")?;
+        return Ok((into_parts(interp), PendingTerminator::Exit, Vec::new()));
     };
     let by = {
         let section = contexts.values()[caller as usize].section;
         linked.object.sections[section as usize].instructions[at as usize]
     };
     match (by.src, by.imm as u32) {
-        (call::HELPER, helper::FOR_EACH_MAP_ELEM) => for_each_map_elem::finish_callback(walk, caller, at),
-        (call::HELPER, _) => bpf_loop::finish_callback(walk, caller, at),
+        (call::HELPER, helper::FOR_EACH_MAP_ELEM) => for_each_map_elem::finish_callback(interp, caller, at),
+        (call::HELPER, _) => bpf_loop::finish_callback(interp, caller, at),
         _ => {
-            let own = walk.frame();
+            let own = interp.current_frame();
             // A function that returns nothing has set nothing.
-            if matches!(walk.state.scratch[0].ty, RegType::Stack { frame, .. } if usize::from(frame) == own) {
-                return walk
-                    .refuse("a function returns a pointer to its own stack, which is gone when it has returned");
+            if matches!(interp.state.scratch[0].ty, RegType::Stack { frame, .. } if usize::from(frame) == own) {
+                return interp
+                    .reject("a function returns a pointer to its own stack, which is gone when it has returned");
             }
-            walk.state.frames.pop();
-            walk.after_call();
-            Ok(finish_with_goto(walk, BlockKey { context: caller, start: BlockStart::Instruction(at + 1), variant: 0 }))
+            interp.state.frames.pop();
+            interp.clear_caller_saved();
+            Ok(finish_with_goto(
+                interp,
+                BlockKey { context: caller, start: BlockStart::Instruction(at + 1), variant: 0 },
+            ))
         }
     }
 }
 
 /// Behind a round of what a helper calls a function for: on with the next, unless the function gave something else than 0.
-fn loop_or_exit(mut walk: Walk, result: Value, again: BlockKey, at: u32) -> BlockResult {
-    let any = walk.code.binary(Or, result.low, result.high);
-    let goes_on = walk.code.by(Eq, any, 0);
+fn loop_or_exit(mut interp: BlockInterpreter, result: Value, again: BlockKey, at: u32) -> BlockResult {
+    let any = interp.code.binary(Or, result.low, result.high);
+    let goes_on = interp.code.by(Eq, any, 0);
     let behind = BlockKey { start: BlockStart::Instruction(at + 1), ..again };
-    walk.leave_holdings();
-    let state = walk.state.clone();
-    finish_with_branch(walk, goes_on, (again, state.clone()), (behind, state.without_loop_registers()))
+    interp.save_field_aliases();
+    let state = interp.state.clone();
+    finish_with_branch(interp, goes_on, (again, state.clone()), (behind, state.without_loop_registers()))
 }
 
 /// A block that goes on in one place.
-fn finish_with_goto(mut walk: Walk, to: BlockKey) -> BlockResult {
-    walk.leave_holdings();
-    let state = walk.state.clone();
-    (into_parts(walk), PendingTerminator::Goto(to), vec![(to, state)])
+fn finish_with_goto(mut interp: BlockInterpreter, to: BlockKey) -> BlockResult {
+    interp.save_field_aliases();
+    let state = interp.state.clone();
+    (into_parts(interp), PendingTerminator::Goto(to), vec![(to, state)])
 }
 
 /// A block that goes on in one of two places, which differ, each with what there is then.
-fn finish_with_branch(walk: Walk, condition: Id, yes: (BlockKey, State), no: (BlockKey, State)) -> BlockResult {
-    match walk.code.as_truth(condition) {
-        Some(true) => (into_parts(walk), PendingTerminator::Goto(yes.0), vec![yes]),
-        Some(false) => (into_parts(walk), PendingTerminator::Goto(no.0), vec![no]),
-        None => (into_parts(walk), PendingTerminator::Branch(condition, yes.0, no.0), vec![yes, no]),
+fn finish_with_branch(
+    interp: BlockInterpreter,
+    condition: Id,
+    yes: (BlockKey, State),
+    no: (BlockKey, State),
+) -> BlockResult {
+    match interp.code.as_truth(condition) {
+        Some(true) => (into_parts(interp), PendingTerminator::Goto(yes.0), vec![yes]),
+        Some(false) => (into_parts(interp), PendingTerminator::Goto(no.0), vec![no]),
+        None => (into_parts(interp), PendingTerminator::Branch(condition, yes.0, no.0), vec![yes, no]),
     }
 }
 
-fn into_parts(mut walk: Walk) -> (Code, State) {
-    walk.code.flush();
-    (walk.code, walk.state)
+fn into_parts(mut interp: BlockInterpreter) -> (Code, State) {
+    interp.code.flush();
+    (interp.code, interp.state)
 }
 
 /// Where a jump leads, from the next instruction on, and whether control may also go on there.
@@ -800,19 +834,22 @@ fn branch_target(it: Instruction) -> Option<(i64, bool)> {
 }
 
 /// The function that an instruction calls.
-fn callee(walk: &Walk, it: Instruction) -> Result<(u32, u32)> {
-    let section = &walk.linked.object.sections[walk.section];
-    let (section, first) = match section.references.get(&walk.at) {
+fn callee(interp: &BlockInterpreter, it: Instruction) -> Result<(u32, u32)> {
+    let section = &interp.linked.object.sections[interp.section];
+    let (section, first) = match section.references.get(&interp.pc) {
         Some(&Reference::Code { section, offset }) => (section, offset as i64 / 8 + i64::from(it.imm) + 1),
         Some(Reference::External(name)) => {
-            return walk.lack(format!("`{name}` is called, a function of the kernel's"), "kernel functions (kfuncs)");
+            return interp.reject_unsupported(
+                format!("`{name}` is called, a function of the kernel's"),
+                "kernel functions (kfuncs)",
+            );
         }
-        Some(_) => return walk.refuse("what is called is no function"),
-        None => (walk.section, walk.at as i64 + 1 + i64::from(it.imm)),
+        Some(_) => return interp.reject("what is called is no function"),
+        None => (interp.section, interp.pc as i64 + 1 + i64::from(it.imm)),
     };
-    let count = walk.linked.object.sections[section].instructions.len() as i64;
+    let count = interp.linked.object.sections[section].instructions.len() as i64;
     if first < 0 || first >= count {
-        return walk.refuse("a call leads out of the section");
+        return interp.reject("a call leads out of the section");
     }
     Ok((section as u32, first as u32))
 }

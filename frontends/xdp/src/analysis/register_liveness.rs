@@ -15,7 +15,7 @@ const ARGUMENT_REGISTERS: RegisterSet = 0b11_1110;
 fn uses_and_defs(it: Instruction) -> (RegisterSet, RegisterSet) {
     let bit = |register: u8| if register < 10 { 1 << register } else { 0 };
     let (dst, src) = (bit(it.dst), bit(it.src));
-    let second = if it.by_register() { src } else { 0 };
+    let second = if it.has_register_operand() { src } else { 0 };
     match it.class() {
         class::ALU | class::ALU64 => match it.alu() {
             Some(Alu::Mov) => (second, dst),
@@ -78,7 +78,7 @@ mod tests {
             [0xa5, 0x00, 0xfe, 0xff, 9, 0, 0, 0],
             [0x95, 0, 0, 0, 0, 0, 0, 0],
         ];
-        let instructions = bytes.map(Instruction::of);
+        let instructions = bytes.map(Instruction::decode);
         let next = |at: u32, it: Instruction| match it.code {
             0x95 => vec![],
             0xa5 => vec![2, 4],
@@ -93,8 +93,9 @@ mod tests {
     fn jumps_that_all_lead_back() {
         const COUNT: u32 = 60_000;
         // r0 = r1; exit; and before that the last, and so on.
-        let mut instructions = vec![Instruction::of([0xbf, 0x10, 0, 0, 0, 0, 0, 0]), Instruction::of([0x95; 8])];
-        instructions.resize(COUNT as usize, Instruction::of([0x05, 0, 0, 0, 0, 0, 0, 0]));
+        let mut instructions =
+            vec![Instruction::decode([0xbf, 0x10, 0, 0, 0, 0, 0, 0]), Instruction::decode([0x95; 8])];
+        instructions.resize(COUNT as usize, Instruction::decode([0x05, 0, 0, 0, 0, 0, 0, 0]));
         let next = |at: u32, _: Instruction| match at {
             0 => vec![1],
             1 => vec![],

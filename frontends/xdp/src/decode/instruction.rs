@@ -91,7 +91,7 @@ pub(crate) enum Comparison {
 
 impl Comparison {
     /// The same with its sides exchanged.
-    pub(crate) fn turned(self) -> Comparison {
+    pub(crate) fn swapped(self) -> Comparison {
         use Comparison::*;
         match self {
             Gt => Lt,
@@ -109,7 +109,7 @@ impl Comparison {
 
 impl Instruction {
     /// That of these bytes.
-    pub(crate) fn of(bytes: [u8; 8]) -> Instruction {
+    pub(crate) fn decode(bytes: [u8; 8]) -> Instruction {
         let [code, registers, ..] = bytes;
         Instruction {
             code,
@@ -126,7 +126,7 @@ impl Instruction {
     }
 
     /// Whether its second operand is a register.
-    pub(crate) fn by_register(self) -> bool {
+    pub(crate) fn has_register_operand(self) -> bool {
         self.code & 8 != 0
     }
 
@@ -174,7 +174,7 @@ impl Instruction {
 
 /// How atomic instructions are named that give what was there (`atomic_fetch_add`), and how those are written that do not
 /// (`lock … += …`), by bits 4 to 7 of their constant.
-fn of_atomic(operation: u8) -> Option<(&'static str, &'static str)> {
+fn atomic_names(operation: u8) -> Option<(&'static str, &'static str)> {
     match operation {
         0 => Some(("add", "+=")),
         4 => Some(("or", "|=")),
@@ -186,11 +186,11 @@ fn of_atomic(operation: u8) -> Option<(&'static str, &'static str)> {
 
 impl Instruction {
     /// An atomic one (RFC 9669, section 5.3).
-    fn show_atomic(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn format_atomic(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Instruction { dst, src, off, imm, .. } = self;
         let (wide, ty) = if self.size() == 8 { ("64", "u64") } else { ("", "u32") };
         let place = format!("({ty} *)(r{dst} {off:+})");
-        match (of_atomic((imm >> 4) as u8 & 15), imm) {
+        match (atomic_names((imm >> 4) as u8 & 15), imm) {
             (Some((_, sign)), 0..0x100) if imm & 15 == 0 => write!(f, "lock *{place} {sign} r{src}"),
             (Some((name, _)), 0..0x100) if imm & 15 == 1 => {
                 write!(f, "r{src} = atomic{wide}_fetch_{name}({place}, r{src})")
@@ -213,14 +213,14 @@ impl fmt::Display for Instruction {
             _ => "u64",
         };
         let w = if matches!(self.class(), class::ALU | class::JMP32) { 'w' } else { 'r' };
-        let second = if self.by_register() { format!("{w}{src}") } else { imm.to_string() };
+        let second = if self.has_register_operand() { format!("{w}{src}") } else { imm.to_string() };
         match self.class() {
             class::LD if code == LDDW => write!(f, "r{dst} = {imm:#x} ll"),
             class::LDX => {
                 let sign = if self.mode() == 4 { "s" } else { "u" };
                 write!(f, "r{dst} = *({sign}{} *)(r{src} {off:+})", self.size() * 8)
             }
-            class::STX if self.mode() == 6 => self.show_atomic(f),
+            class::STX if self.mode() == 6 => self.format_atomic(f),
             class::ST => write!(f, "*({} *)(r{dst} {off:+}) = {imm}", width(self.size())),
             class::STX => write!(f, "*({} *)(r{dst} {off:+}) = r{src}", width(self.size())),
             class::ALU | class::ALU64 => {
@@ -241,7 +241,7 @@ impl fmt::Display for Instruction {
                     Some(Alu::Arsh) => "s>>=",
                     Some(Alu::Neg) => return write!(f, "{w}{dst} = -{w}{dst}"),
                     Some(Alu::End) => {
-                        let order = match (self.class(), self.by_register()) {
+                        let order = match (self.class(), self.has_register_operand()) {
                             (class::ALU64, _) => "bswap",
                             (_, true) => "be",
                             (_, false) => "le",
@@ -284,7 +284,7 @@ impl fmt::Display for Instruction {
                     Some(Sle) => "s<=",
                     None => return write!(f, "unknown instruction {code:#04x}"),
                 };
-                let second = if self.by_register() { second } else { format!("{imm:#x}") };
+                let second = if self.has_register_operand() { second } else { format!("{imm:#x}") };
                 write!(f, "if {w}{dst} {sign} {second} goto pc{off:+}")
             }
             _ => write!(f, "unknown instruction {code:#04x}"),

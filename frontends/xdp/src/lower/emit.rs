@@ -11,8 +11,8 @@ use crate::ir::builder::{Builder, Value};
 use crate::ir::structure::emit::{Blocks, Types, emit};
 use crate::ir::structure::{Graph, TooDeep, structure};
 use crate::lang::FILTER;
-use crate::lang::xdp::analysis::domain::state::{NOT_LOADED, STACK_WORDS, STACK_COUNT, RegType};
-use crate::lang::xdp::analysis::fixpoint::{Terminator, AnalyzedProgram};
+use crate::lang::xdp::analysis::domain::state::{NOT_LOADED, RegType, STACK_COUNT, STACK_WORDS};
+use crate::lang::xdp::analysis::fixpoint::{AnalyzedProgram, Terminator};
 use crate::lang::xdp::decode::maps::MapInfo;
 use crate::lang::xdp::lower::if_convert::{Joined, Link, join};
 use crate::lang::xdp::lower::ir::{Argument, Binary, Code, Id, Op, Var, Wide};
@@ -33,7 +33,12 @@ const TRAPPED: u32 = 0xff;
 pub(crate) const TRAPS: &str = "traps";
 
 /// Adds the filter to a module that has all that it calls.
-pub(crate) fn filter(flow: &AnalyzedProgram, needed: &[Needed], maps: &[MapInfo], module: &mut Module) -> Result<(), TooDeep> {
+pub(crate) fn filter(
+    flow: &AnalyzedProgram,
+    needed: &[Needed],
+    maps: &[MapInfo],
+    module: &mut Module,
+) -> Result<(), TooDeep> {
     let Joined { links, successors } = join(&flow.blocks, needed);
     let count = |needed: &Needed| needed.ops.iter().filter(|needed| **needed).count();
     let copied = needed.iter().map(|needed| count(needed) <= COPIED).collect();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::lang::xdp::analysis::fixpoint::{Block, Terminator};
-use crate::lang::xdp::analysis::transfer::TARGET;
+use crate::lang::xdp::analysis::transfer::REDIRECT_TARGET;
 use crate::lang::xdp::lower::ir::{Code, Held, Id, Op, Var};
 
 /// A block as it is to be written.
@@ -21,7 +21,7 @@ pub(crate) struct Needed {
 type Set = Vec<u64>;
 
 pub(crate) const RESULT: Var = Var::Register { frame: 0, register: 0, half: 0 };
-pub(crate) const REDIRECTED: Var = Var::Register { frame: 0, register: TARGET, half: 0 };
+pub(crate) const REDIRECTED: Var = Var::Register { frame: 0, register: REDIRECT_TARGET, half: 0 };
 
 /// The loads of maps' values whose numbers are needed.
 pub(crate) fn observed(blocks: &[Block], needed: &[Needed]) -> BTreeSet<u32> {

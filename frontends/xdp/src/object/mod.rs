@@ -302,7 +302,7 @@ impl<'a> Reading<'a> {
             if all > MAX_INSTRUCTIONS {
                 return Err(Wrong::new(format!("there are more than {MAX_INSTRUCTIONS} instructions")));
             }
-            let instructions = data.as_chunks().0.iter().map(|bytes| Instruction::of(*bytes)).collect();
+            let instructions = data.as_chunks().0.iter().map(|bytes| Instruction::decode(*bytes)).collect();
             self.code.insert(section.index().0, self.object.sections.len());
             let references = BTreeMap::new();
             self.object.sections.push(Section { name, instructions, references, lines: Vec::new() });

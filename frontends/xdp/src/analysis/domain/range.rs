@@ -86,7 +86,9 @@ impl Interval {
         match (self.low.checked_add(other.low), self.high.checked_add(other.high)) {
             (Some(low), Some(high)) => Interval::with_step(step, low, high),
             // All of them wrap.
-            (None, None) => Interval::with_step(step, self.low.wrapping_add(other.low), self.high.wrapping_add(other.high)),
+            (None, None) => {
+                Interval::with_step(step, self.low.wrapping_add(other.low), self.high.wrapping_add(other.high))
+            }
             _ => Interval::ANY,
         }
     }
@@ -95,7 +97,9 @@ impl Interval {
         let step = gcd(self.step, other.step);
         match (self.low.checked_sub(other.high), self.high.checked_sub(other.low)) {
             (Some(low), Some(high)) => Interval::with_step(step, low, high),
-            (None, None) => Interval::with_step(step, self.low.wrapping_sub(other.high), self.high.wrapping_sub(other.low)),
+            (None, None) => {
+                Interval::with_step(step, self.low.wrapping_sub(other.high), self.high.wrapping_sub(other.low))
+            }
             _ => Interval::ANY,
         }
     }
@@ -129,7 +133,11 @@ impl Interval {
     }
 
     pub fn and(self, other: Interval) -> Interval {
-        Interval::multiples_of_power_of_two(self.trailing_zeros().max(other.trailing_zeros()), 0, self.high.min(other.high))
+        Interval::multiples_of_power_of_two(
+            self.trailing_zeros().max(other.trailing_zeros()),
+            0,
+            self.high.min(other.high),
+        )
     }
 
     pub fn or(self, other: Interval) -> Interval {
@@ -138,7 +146,11 @@ impl Interval {
     }
 
     pub fn xor(self, other: Interval) -> Interval {
-        Interval::multiples_of_power_of_two(self.trailing_zeros().min(other.trailing_zeros()), 0, low_bits_mask(self.high | other.high))
+        Interval::multiples_of_power_of_two(
+            self.trailing_zeros().min(other.trailing_zeros()),
+            0,
+            low_bits_mask(self.high | other.high),
+        )
     }
 
     pub fn shl(self, by: Interval) -> Interval {
@@ -190,7 +202,11 @@ impl Interval {
 
     /// With a sign: the least and the greatest.
     pub fn signed_bounds(self) -> (i64, i64) {
-        if self.is_non_negative() || self.low >= SIGN { (self.low as i64, self.high as i64) } else { (i64::MIN, i64::MAX) }
+        if self.is_non_negative() || self.low >= SIGN {
+            (self.low as i64, self.high as i64)
+        } else {
+            (i64::MIN, i64::MAX)
+        }
     }
 
     /// What it may become if it goes on to change as it did from `before`, of which it has all: up or down to the next of the

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::lang::xdp::analysis::domain::range::{Interval, gcd};
 use crate::lang::xdp::analysis::register_liveness::RegisterSet;
-use crate::lang::xdp::analysis::transfer::{ROUND, TARGET};
+use crate::lang::xdp::analysis::transfer::{LOOP_ROUND, REDIRECT_TARGET};
 use crate::lang::xdp::lower::ir::{Id, Var};
 use crate::lang::xdp::lower::privatize::Stored;
 
@@ -71,7 +71,8 @@ impl Offsets {
     /// what is told apart, as of what was widened; where it is far from there, nothing is told of steps.
     fn with_bounds(self, by: Interval, low: i64, high: i64) -> Offsets {
         let step = gcd(self.step, by.step);
-        let step = if (-2 * OFFSET_LIMIT..=OFFSET_LIMIT).contains(&low) && step <= OFFSET_LIMIT as u64 { step } else { 1 };
+        let step =
+            if (-2 * OFFSET_LIMIT..=OFFSET_LIMIT).contains(&low) && step <= OFFSET_LIMIT as u64 { step } else { 1 };
         let rest = (low.min(-OFFSET_LIMIT) + OFFSET_LIMIT).rem_euclid(step.max(1) as i64);
         let (low, high) = (low.clamp(-OFFSET_LIMIT + rest, OFFSET_LIMIT), high.clamp(-OFFSET_LIMIT, OFFSET_LIMIT));
         Offsets { low, high, step: if low == high { 0 } else { step } }
@@ -200,7 +201,9 @@ impl RegType {
     pub fn is_nullable(self) -> bool {
         matches!(
             self,
-            RegType::Packet { nullable: true, .. } | RegType::MapValue { nullable: true, .. } | RegType::RingRecord { nullable: true, .. }
+            RegType::Packet { nullable: true, .. }
+                | RegType::MapValue { nullable: true, .. }
+                | RegType::RingRecord { nullable: true, .. }
         )
     }
 
@@ -212,7 +215,9 @@ impl RegType {
         match self {
             RegType::Packet { name, off, floor, .. } => Some(RegType::Packet { name, off, floor, nullable: true }),
             RegType::MapValue { map, off, name, .. } => Some(RegType::MapValue { map, off, name, nullable: true }),
-            RegType::RingRecord { record, off, name, .. } => Some(RegType::RingRecord { record, off, name, nullable: true }),
+            RegType::RingRecord { record, off, name, .. } => {
+                Some(RegType::RingRecord { record, off, name, nullable: true })
+            }
             _ => None,
         }
     }
@@ -239,13 +244,19 @@ impl RegType {
         match self {
             RegType::Packet { off, floor, nullable, .. } => RegType::Packet { name: ANONYMOUS, off, floor, nullable },
             RegType::MapValue { map, off, nullable, .. } => RegType::MapValue { map, off, name: ANONYMOUS, nullable },
-            RegType::RingRecord { record, off, nullable, .. } => RegType::RingRecord { record, off, name: ANONYMOUS, nullable },
+            RegType::RingRecord { record, off, nullable, .. } => {
+                RegType::RingRecord { record, off, name: ANONYMOUS, nullable }
+            }
             other => other,
         }
     }
 
     /// What is one of two; `name` gives what was known by two names, and distances from there, one of its own.
-    fn join(self, other: RegType, name: impl FnOnce((SymbolicName, i64), (SymbolicName, i64)) -> (SymbolicName, i64)) -> RegType {
+    fn join(
+        self,
+        other: RegType,
+        name: impl FnOnce((SymbolicName, i64), (SymbolicName, i64)) -> (SymbolicName, i64),
+    ) -> RegType {
         if self == other {
             return self;
         }
@@ -268,9 +279,10 @@ impl RegType {
             (RegType::Stack { frame, off: a }, RegType::Stack { frame: other, off: b }) if frame == other => {
                 RegType::Stack { frame, off: a.join(b) }
             }
-            (RegType::MapValue { map, off: a, name: x, nullable }, RegType::MapValue { map: other, off: b, name: y, nullable: or })
-                if map == other =>
-            {
+            (
+                RegType::MapValue { map, off: a, name: x, nullable },
+                RegType::MapValue { map: other, off: b, name: y, nullable: or },
+            ) if map == other => {
                 let name = if x == y { x } else { ANONYMOUS };
                 RegType::MapValue { map, off: a.join(b), name, nullable: nullable || or }
             }
@@ -298,10 +310,14 @@ impl RegType {
     fn widen(self, before: RegType, bounds: &[u64]) -> RegType {
         match (self, before) {
             (RegType::Scalar(now), RegType::Scalar(before)) => RegType::Scalar(now.widen(before, bounds)),
-            (RegType::Packet { name, off, floor, nullable }, RegType::Packet { floor: before, .. }) if floor < before => {
+            (RegType::Packet { name, off, floor, nullable }, RegType::Packet { floor: before, .. })
+                if floor < before =>
+            {
                 RegType::Packet { name, off, floor: -OFFSET_LIMIT, nullable }
             }
-            (RegType::Stack { frame, off }, RegType::Stack { off: before, .. }) => RegType::Stack { frame, off: off.widen(before) },
+            (RegType::Stack { frame, off }, RegType::Stack { off: before, .. }) => {
+                RegType::Stack { frame, off: off.widen(before) }
+            }
             (RegType::MapValue { map, off, name, nullable }, RegType::MapValue { off: before, .. }) => {
                 RegType::MapValue { map, off: off.widen(before), name, nullable }
             }
@@ -482,10 +498,10 @@ impl State {
     /// All registers, each by its frame and number.
     fn registers(&self) -> impl Iterator<Item = (u8, u8, &Value)> {
         let scratch = (0..).zip(&self.scratch);
-        let scratch = scratch.map(|(at, it)| (0, if at < 6 { at } else { at - 6 + TARGET }, it));
+        let scratch = scratch.map(|(at, it)| (0, if at < 6 { at } else { at - 6 + REDIRECT_TARGET }, it));
         let framed = (0..).zip(&self.frames).flat_map(|(frame, it)| {
             let saved = (0..).zip(&it.saved);
-            saved.map(move |(at, it)| (frame, if at < 4 { at + 6 } else { at - 4 + ROUND }, it))
+            saved.map(move |(at, it)| (frame, if at < 4 { at + 6 } else { at - 4 + LOOP_ROUND }, it))
         });
         scratch.chain(framed)
     }
@@ -494,10 +510,10 @@ impl State {
     pub fn register(&mut self, frame: u8, register: u8) -> &mut Value {
         match register {
             0..6 => &mut self.scratch[usize::from(register)],
-            TARGET.. => &mut self.scratch[usize::from(register - TARGET + 6)],
+            REDIRECT_TARGET.. => &mut self.scratch[usize::from(register - REDIRECT_TARGET + 6)],
             // 10 is the frame itself.
             _ => {
-                let at = if register < 10 { register - 6 } else { register - ROUND + 4 };
+                let at = if register < 10 { register - 6 } else { register - LOOP_ROUND + 4 };
                 &mut self.frames[usize::from(frame)].saved[usize::from(at)]
             }
         }
@@ -537,8 +553,16 @@ impl State {
     pub fn can_join(&self, other: &State, asked: RegisterSet, sensitivity: Sensitivity) -> bool {
         let same = |a: &Value, b: &Value| match (a.ty, b.ty) {
             (a, b) if sensitivity >= Sensitivity::Types && a.conflicts_with(b) => false,
-            (RegType::Stack { off: a, .. }, RegType::Stack { off: b, .. }) if sensitivity >= Sensitivity::Offsets && a != b => false,
-            (RegType::MapValue { off: a, .. }, RegType::MapValue { off: b, .. }) if sensitivity >= Sensitivity::Offsets && a != b => false,
+            (RegType::Stack { off: a, .. }, RegType::Stack { off: b, .. })
+                if sensitivity >= Sensitivity::Offsets && a != b =>
+            {
+                false
+            }
+            (RegType::MapValue { off: a, .. }, RegType::MapValue { off: b, .. })
+                if sensitivity >= Sensitivity::Offsets && a != b =>
+            {
+                false
+            }
             (RegType::Map(a), RegType::Map(b)) => a == b,
             (RegType::MapValue { map: a, .. }, RegType::MapValue { map: b, .. }) => a == b,
             (RegType::Stack { frame: a, .. }, RegType::Stack { frame: b, .. }) => a == b,
@@ -552,7 +576,8 @@ impl State {
         if !scratch.all(|(register, (a, b))| !is_asked(register) || same(a, b)) {
             return false;
         }
-        let [result, theirs] = [self, other].map(|state| state.scratch[0].ty.as_scalar().and_then(Interval::as_constant));
+        let [result, theirs] =
+            [self, other].map(|state| state.scratch[0].ty.as_scalar().and_then(Interval::as_constant));
         if sensitivity >= Sensitivity::Offsets && is_asked(0) && result.zip(theirs).is_some_and(|(a, b)| a != b) {
             return false;
         }
@@ -563,7 +588,9 @@ impl State {
         };
         let differs = |(a, b): (&Word, &Word)| {
             let one = matches!(a.ty, RegType::Map(_)) || matches!(b.ty, RegType::Map(_));
-            let lost = sensitivity >= Sensitivity::Types && (a.ty.is_pointer() || b.ty.is_pointer()) && a.ty.conflicts_with(b.ty);
+            let lost = sensitivity >= Sensitivity::Types
+                && (a.ty.is_pointer() || b.ty.is_pointer())
+                && a.ty.conflicts_with(b.ty);
             lost || one && kept(a).zip(kept(b)).is_some_and(|(a, b)| a != b)
         };
         if self.frames.iter().zip(&other.frames).any(|(a, b)| a.words.iter().zip(&b.words).any(differs)) {
@@ -605,7 +632,9 @@ impl State {
     /// what they said.
     pub fn invalidate_packet_pointers(&mut self) {
         (self.proven_length, self.extents) = (0, BTreeMap::new());
-        self.types().filter(|ty| matches!(ty.kind(), RegKind::Packet | RegKind::PacketEnd)).for_each(|ty| *ty = RegType::UNKNOWN);
+        self.types()
+            .filter(|ty| matches!(ty.kind(), RegKind::Packet | RegKind::PacketEnd))
+            .for_each(|ty| *ty = RegType::UNKNOWN);
     }
 
     /// Whether a record is pointed to.
@@ -616,7 +645,8 @@ impl State {
     /// A record is handed over: pointers to it are numbers now.
     pub fn invalidate_record(&mut self, number: u16) {
         let all = self.types();
-        all.filter(|ty| matches!(ty, RegType::RingRecord { record, .. } if *record == number)).for_each(|ty| *ty = RegType::UNKNOWN);
+        all.filter(|ty| matches!(ty, RegType::RingRecord { record, .. } if *record == number))
+            .for_each(|ty| *ty = RegType::UNKNOWN);
     }
 
     /// Changes what every copy of a value is known as: those with the same halves, and those of the same name.
@@ -633,8 +663,10 @@ impl State {
             for at in 0..STACK_WORDS {
                 let word = frame.words[at];
                 let rest = frame.words.get(at + 1).copied().unwrap_or(Word::UNINIT);
-                let is_same =
-                    rest.is_high_half && word.id != NOT_LOADED && (word.id, rest.id) == (of.low, of.high) && word.ty == before;
+                let is_same = rest.is_high_half
+                    && word.id != NOT_LOADED
+                    && (word.id, rest.id) == (of.low, of.high)
+                    && word.ty == before;
                 if is_named(word.ty) || is_same {
                     frame.words[at].ty = to(word.ty);
                 }
@@ -736,7 +768,9 @@ impl State {
         }
         changed |= before != self.extents;
         let before = std::mem::take(&mut self.field_aliases);
-        let same = |a: &CarriedAlias, b: &CarriedAlias| CarriedAlias { has_amount: false, ..*a } == CarriedAlias { has_amount: false, ..*b };
+        let same = |a: &CarriedAlias, b: &CarriedAlias| {
+            CarriedAlias { has_amount: false, ..*a } == CarriedAlias { has_amount: false, ..*b }
+        };
         self.field_aliases.extend(before.iter().filter_map(|it| {
             let there = other.field_aliases.iter().find(|there| same(it, there))?;
             Some(CarriedAlias { has_amount: it.has_amount || there.has_amount, ..*it })

@@ -1,8 +1,10 @@
 //! Arithmetic (RFC 9669, section 4.1 and 4.2).
 
-use super::{Result, Walk};
+use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{OFFSET_LIMIT, PACKET_START, METADATA_FRAME, ANONYMOUS, Offsets, RegType, Value};
+use crate::lang::xdp::analysis::domain::state::{
+    ANONYMOUS, METADATA_FRAME, OFFSET_LIMIT, Offsets, PACKET_START, RegType, Value,
+};
 use crate::lang::xdp::decode::instruction::{Alu, Instruction, class};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, Wide};
@@ -11,67 +13,67 @@ use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, Wide};
 const MAX_OFFSET: i64 = 1 << 29;
 
 /// Moves so near that no program makes enough of them to come beyond 32 bits: of 16 bits, 32,768 times.
-const NEAR: i64 = 0xffff;
+const MAX_UNCHECKED_MOVE: i64 = 0xffff;
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     pub(super) fn alu(&mut self, it: Instruction) -> Result<()> {
         let wide = it.class() == class::ALU64;
-        let Some(alu) = it.alu() else { return self.unknown(it) };
+        let Some(alu) = it.alu() else { return self.reject_unknown(it) };
         // What other fields say where they say nothing (the kernel's verifier: "uses reserved fields").
         let is_one = match alu {
-            Alu::Neg => it.off == 0 && !it.by_register(),
-            Alu::End => it.off == 0 && !(wide && it.by_register()),
+            Alu::Neg => it.off == 0 && !it.has_register_operand(),
+            Alu::End => it.off == 0 && !(wide && it.has_register_operand()),
             Alu::Div | Alu::Mod => matches!(it.off, 0 | 1),
-            Alu::Mov => it.off == 0 || it.by_register() && (matches!(it.off, 8 | 16) || wide && it.off == 32),
+            Alu::Mov => it.off == 0 || it.has_register_operand() && (matches!(it.off, 8 | 16) || wide && it.off == 32),
             _ => it.off == 0,
         };
         if !is_one {
-            return self.refuse(format!("unknown instruction {:#04x} with an offset of {}", it.code, it.off));
+            return self.reject(format!("unknown instruction {:#04x} with an offset of {}", it.code, it.off));
         }
         let right = match alu {
             Alu::End | Alu::Neg => self.constant(0),
-            _ if it.by_register() => self.get(it.src)?,
+            _ if it.has_register_operand() => self.read_register(it.src)?,
             _ => self.constant(i64::from(it.imm) as u64),
         };
         let value = match alu {
-            Alu::Mov => self.moved(it, right, wide)?,
-            Alu::End => self.swapped(it, wide)?,
+            Alu::Mov => self.mov(it, right, wide)?,
+            Alu::End => self.byte_swap(it, wide)?,
             _ => {
-                let left = self.get(it.dst)?;
+                let left = self.read_register(it.dst)?;
                 let is_pointer = left.ty.is_pointer() || right.ty.is_pointer();
                 if is_pointer && wide {
-                    self.pointer(alu, left, right)?
+                    self.pointer_arithmetic(alu, left, right)?
                 } else if wide {
-                    self.wide(alu, left, right, it.off)?
+                    self.alu64(alu, left, right, it.off)?
                 } else {
-                    self.narrow(alu, left, right, it.off)?
+                    self.alu32(alu, left, right, it.off)?
                 }
             }
         };
-        self.set(it.dst, value)
+        self.write_register(it.dst, value)
     }
 
-    fn moved(&mut self, it: Instruction, right: Value, wide: bool) -> Result<Value> {
+    fn mov(&mut self, it: Instruction, right: Value, wide: bool) -> Result<Value> {
         let value = match it.off {
             0 => right,
             bits => {
-                self.expect_number(right, "what is moved with its sign")?;
-                self.sign_extended(right, bits as u32)
+                self.expect_scalar(right, "what is moved with its sign")?;
+                self.sign_extend(right, bits as u32)
             }
         };
         if wide {
             return Ok(value);
         }
         let range = value.ty.as_scalar().map_or(Interval::U32, Interval::truncate_u32);
-        Ok(self.word(range, value.low))
+        Ok(self.scalar32(range, value.low))
     }
 
-    fn swapped(&mut self, it: Instruction, wide: bool) -> Result<Value> {
-        let value = self.get(it.dst)?;
-        self.expect_number(value, "what the bytes are exchanged of")?;
+    fn byte_swap(&mut self, it: Instruction, wide: bool) -> Result<Value> {
+        let value = self.read_register(it.dst)?;
+        self.expect_scalar(value, "what the bytes are exchanged of")?;
         let zero = self.code.known(0);
         // `le` on a little-endian machine cuts off; `be` and `bswap` exchange.
-        let swaps = wide || it.by_register();
+        let swaps = wide || it.has_register_operand();
         let (low, high) = match (it.imm, swaps) {
             (16, false) => (self.code.by(And, value.low, 0xffff), zero),
             (32, false) => (value.low, zero),
@@ -79,13 +81,13 @@ impl Walk<'_, '_> {
             (16, true) => (self.code.swap16(value.low), zero),
             (32, true) => (self.code.swap32(value.low), zero),
             (64, true) => (self.code.swap32(value.high), self.code.swap32(value.low)),
-            _ => return self.refuse(format!("bytes of {} bits cannot be exchanged", it.imm)),
+            _ => return self.reject(format!("bytes of {} bits cannot be exchanged", it.imm)),
         };
-        Ok(self.number(Interval::of_width(it.imm as u32 / 8), low, high))
+        Ok(self.scalar(Interval::of_width(it.imm as u32 / 8), low, high))
     }
 
     /// Arithmetic on 32 bits, which leaves the high half zero. A pointer's lower half is a number like any other.
-    fn narrow(&mut self, alu: Alu, left: Value, right: Value, off: i16) -> Result<Value> {
+    fn alu32(&mut self, alu: Alu, left: Value, right: Value, off: i16) -> Result<Value> {
         let range = |value: Value| value.ty.as_scalar().map_or(Interval::U32, Interval::truncate_u32);
         let (a, b) = (range(left), range(right));
         let (x, y) = (left.low, right.low);
@@ -102,7 +104,7 @@ impl Walk<'_, '_> {
             Alu::Mul => (self.code.binary(Mul, x, y), a.mul(b)),
             Alu::Div if signed => (self.code.call_with("x_sdiv32", &[x, y], Effect::None), Interval::U32),
             Alu::Mod if signed => (self.code.call_with("x_srem32", &[x, y], Effect::None), Interval::U32),
-            Alu::Div => (self.divided(x, y, b), a.div(b)),
+            Alu::Div => (self.divide(x, y, b), a.div(b)),
             Alu::Mod => (self.remainder(x, y, b), a.rem(b)),
             Alu::Or => (self.code.binary(Or, x, y), a.or(b)),
             Alu::And => (self.code.binary(And, x, y), a.and(b)),
@@ -128,11 +130,11 @@ impl Walk<'_, '_> {
             }
             Alu::Mov | Alu::End => unreachable!("done by the caller"),
         };
-        Ok(self.word(if range.fits_u32() { range } else { range.truncate_u32() }, low))
+        Ok(self.scalar32(if range.fits_u32() { range } else { range.truncate_u32() }, low))
     }
 
     /// x / y, which is 0 where y is (RFC 9669, section 4.1).
-    fn divided(&mut self, x: Id, y: Id, by: Interval) -> Id {
+    fn divide(&mut self, x: Id, y: Id, by: Interval) -> Id {
         if by.low > 0 {
             return self.code.binary(Div, x, y);
         }
@@ -158,27 +160,27 @@ impl Walk<'_, '_> {
     }
 
     /// Arithmetic on 64 bits.
-    fn wide(&mut self, alu: Alu, left: Value, right: Value, off: i16) -> Result<Value> {
-        let a = self.expect_number(left, "what is calculated with")?;
-        let b = self.expect_number(right, "what is calculated with")?;
+    fn alu64(&mut self, alu: Alu, left: Value, right: Value, off: i16) -> Result<Value> {
+        let a = self.expect_scalar(left, "what is calculated with")?;
+        let b = self.expect_scalar(right, "what is calculated with")?;
         let signed = off == 1 && matches!(alu, Alu::Div | Alu::Mod);
         let small = a.fits_u32() && b.fits_u32();
         let zero = self.code.known(0);
-        let each = |walk: &mut Self, op| {
-            (walk.code.binary(op, left.low, right.low), walk.code.binary(op, left.high, right.high))
+        let each = |interp: &mut Self, op| {
+            (interp.code.binary(op, left.low, right.low), interp.code.binary(op, left.high, right.high))
         };
         let ((low, high), range) = match alu {
-            Alu::Add => (self.sum(left, right), a.add(b)),
-            Alu::Sub => (self.difference(left, right), a.sub(b)),
+            Alu::Add => (self.add64(left, right), a.add(b)),
+            Alu::Sub => (self.sub64(left, right), a.sub(b)),
             Alu::Or => (each(self, Or), a.or(b)),
             Alu::And => (each(self, And), a.and(b)),
             Alu::Xor => (each(self, Xor), a.xor(b)),
             Alu::Neg => {
                 let nothing = self.constant(0);
-                (self.difference(nothing, left), Interval::constant(0).sub(a))
+                (self.sub64(nothing, left), Interval::constant(0).sub(a))
             }
             Alu::Mul if small && a.mul(b).fits_u32() => ((self.code.binary(Mul, left.low, right.low), zero), a.mul(b)),
-            Alu::Div if small && !signed => ((self.divided(left.low, right.low, b), zero), a.div(b)),
+            Alu::Div if small && !signed => ((self.divide(left.low, right.low, b), zero), a.div(b)),
             Alu::Mod if small && !signed => ((self.remainder(left.low, right.low, b), zero), a.rem(b)),
             Alu::Mul => {
                 let halves = |value: Value| (value.low, value.high);
@@ -200,7 +202,7 @@ impl Walk<'_, '_> {
                     _ => a.sar(by),
                 };
                 let halves = match by.as_constant() {
-                    Some(by) => self.shifted(alu, left, by as u32),
+                    Some(by) => self.shift_by_constant(alu, left, by as u32),
                     // What stays in the low half.
                     None if alu == Alu::Lsh && a.fits_u32() && by.high < 32 && range.fits_u32() => {
                         (self.code.binary(Shl, left.low, right.low), zero)
@@ -215,27 +217,27 @@ impl Walk<'_, '_> {
                             _ => "x_sar64",
                         };
                         let pair = self.code.call_with(name, &[left.low, left.high, right.low], Effect::None);
-                        self.pair(pair)
+                        self.split_pair(pair)
                     }
                 };
                 (halves, range)
             }
             Alu::Mov | Alu::End => unreachable!("done by the caller"),
         };
-        Ok(self.number(range, low, high))
+        Ok(self.scalar(range, low, high))
     }
 
     fn call64(&mut self, name: &str, left: Value, right: Value) -> (Id, Id) {
         let pair = self.code.call_with(name, &[left.low, left.high, right.low, right.high], Effect::None);
-        self.pair(pair)
+        self.split_pair(pair)
     }
 
-    pub(super) fn pair(&mut self, pair: Id) -> (Id, Id) {
+    pub(super) fn split_pair(&mut self, pair: Id) -> (Id, Id) {
         (self.code.add(Op::Part(pair, 0)), self.code.add(Op::Part(pair, 1)))
     }
 
     /// The halves of a sum; it is remembered what of.
-    pub(super) fn sum(&mut self, left: Value, right: Value) -> (Id, Id) {
+    pub(super) fn add64(&mut self, left: Value, right: Value) -> (Id, Id) {
         let low = self.code.binary(Add, left.low, right.low);
         let ranges = (left.ty.as_scalar().unwrap_or(Interval::ANY), right.ty.as_scalar().unwrap_or(Interval::ANY));
         let high = if ranges.0.add(ranges.1).fits_u32() && ranges.0.fits_u32() && ranges.1.fits_u32() {
@@ -247,17 +249,17 @@ impl Walk<'_, '_> {
             let high = self.code.binary(Add, left.high, right.high);
             self.code.binary(Add, high, carry)
         };
-        self.made_of(low, high, left, right, false);
+        self.record_sum(low, high, left, right, false);
         (low, high)
     }
 
     /// Remembers what a sum or a difference is of.
-    fn made_of(&mut self, low: Id, high: Id, left: Value, right: Value, is_difference: bool) {
+    fn record_sum(&mut self, low: Id, high: Id, left: Value, right: Value, is_difference: bool) {
         let sum = Sum { left: (left.low, left.high), right: (right.low, right.high), is_difference };
         self.code.sums.insert((low, high), sum);
     }
 
-    pub(super) fn difference(&mut self, left: Value, right: Value) -> (Id, Id) {
+    pub(super) fn sub64(&mut self, left: Value, right: Value) -> (Id, Id) {
         let low = self.code.binary(Sub, left.low, right.low);
         let ranges = (left.ty.as_scalar().unwrap_or(Interval::ANY), right.ty.as_scalar().unwrap_or(Interval::ANY));
         if ranges.0.fits_u32() && ranges.0.low >= ranges.1.high {
@@ -267,12 +269,12 @@ impl Walk<'_, '_> {
         let borrow = self.code.number(borrow);
         let high = self.code.binary(Sub, left.high, right.high);
         let high = self.code.binary(Sub, high, borrow);
-        self.made_of(low, high, left, right, true);
+        self.record_sum(low, high, left, right, true);
         (low, high)
     }
 
     /// A shift by a known number below 64.
-    fn shifted(&mut self, alu: Alu, of: Value, by: u32) -> (Id, Id) {
+    fn shift_by_constant(&mut self, alu: Alu, of: Value, by: u32) -> (Id, Id) {
         let (low, high) = (of.low, of.high);
         if by == 0 {
             return (low, high);
@@ -296,12 +298,12 @@ impl Walk<'_, '_> {
     }
 
     /// Moving pointers, and the distance between two.
-    fn pointer(&mut self, alu: Alu, left: Value, right: Value) -> Result<Value> {
+    fn pointer_arithmetic(&mut self, alu: Alu, left: Value, right: Value) -> Result<Value> {
         match (alu, left.ty, right.ty) {
-            (Alu::Add, _, RegType::Scalar(by)) => self.advanced(left, right, by, false),
-            (Alu::Add, RegType::Scalar(by), _) => self.advanced(right, left, by, false),
-            (Alu::Sub, _, RegType::Scalar(by)) => self.advanced(left, right, by, true),
-            (Alu::Sub, a, b) if is_distance(a, b) => {
+            (Alu::Add, _, RegType::Scalar(by)) => self.advance_pointer(left, right, by, false),
+            (Alu::Add, RegType::Scalar(by), _) => self.advance_pointer(right, left, by, false),
+            (Alu::Sub, _, RegType::Scalar(by)) => self.advance_pointer(left, right, by, true),
+            (Alu::Sub, a, b) if have_distance(a, b) => {
                 let low = self.code.binary(Sub, left.low, right.low);
                 let high = self.code.by(Sar, low, 31);
                 let range = match (a, b) {
@@ -311,7 +313,9 @@ impl Walk<'_, '_> {
                     {
                         Interval::new(u64::from(self.state.proven_length - off as u32), 0xffff_ffff >> 1)
                     }
-                    (RegType::Packet { name: PACKET_START, off, .. }, RegType::Stack { off: from, .. }) if from.high <= off => {
+                    (RegType::Packet { name: PACKET_START, off, .. }, RegType::Stack { off: from, .. })
+                        if from.high <= off =>
+                    {
                         Interval::new((off - from.high) as u64, (off - from.low) as u64)
                     }
                     (RegType::Packet { name: a, off, .. }, RegType::Packet { name: b, off: from, .. })
@@ -321,23 +325,23 @@ impl Walk<'_, '_> {
                     }
                     _ => Interval::ANY,
                 };
-                Ok(self.number(range, low, high))
+                Ok(self.scalar(range, low, high))
             }
             (Alu::And | Alu::Or | Alu::Xor | Alu::Lsh | Alu::Rsh | Alu::Mul | _, a, b) => {
                 let (what, with) = (a.describe(), b.describe());
-                self.refuse(format!("pointers can be moved by numbers alone: here {what} is calculated with {with}"))
+                self.reject(format!("pointers can be moved by numbers alone: here {what} is calculated with {with}"))
             }
         }
     }
 
-    fn advanced(&mut self, pointer: Value, number: Value, by: Interval, back: bool) -> Result<Value> {
+    fn advance_pointer(&mut self, pointer: Value, number: Value, by: Interval, back: bool) -> Result<Value> {
         if pointer.ty.is_nullable() {
             // NULL that is moved is a number, of which nothing would be known: where that is meant, ways are kept apart.
             let what = pointer.ty.describe();
-            return self.refuse(format!("{what} is moved: compare it with NULL first"));
+            return self.reject(format!("{what} is moved: compare it with NULL first"));
         }
         let low = self.code.binary(if back { Sub } else { Add }, pointer.low, number.low);
-        let low = self.within(low, number, by, back);
+        let low = self.clamp_offset(low, number, by, back);
         let distance = by.as_constant().map(|by| if back { (by as i64).wrapping_neg() } else { by as i64 });
         let moved = |off: Offsets| if back { off.sub(by) } else { off.add(by) };
         let ty = match pointer.ty {
@@ -345,30 +349,39 @@ impl Walk<'_, '_> {
                 Some(by) if off.checked_add(by).is_some_and(|off| off.abs() < MAX_OFFSET) => {
                     RegType::Packet { name, off: off + by, floor: (floor + by).max(-OFFSET_LIMIT), nullable: false }
                 }
-                _ => RegType::Packet { name: self.name(), off: 0, floor: moved(Offsets::constant(floor)).low, nullable: false },
+                _ => RegType::Packet {
+                    name: self.fresh_name(),
+                    off: 0,
+                    floor: moved(Offsets::constant(floor)).low,
+                    nullable: false,
+                },
             },
             RegType::Stack { frame, off } => RegType::Stack { frame, off: moved(off) },
-            RegType::MapValue { map, off, name, .. } => RegType::MapValue { map, off: moved(off), name, nullable: false },
-            RegType::RingRecord { record, off, name, .. } => RegType::RingRecord { record, off: moved(off), name, nullable: false },
+            RegType::MapValue { map, off, name, .. } => {
+                RegType::MapValue { map, off: moved(off), name, nullable: false }
+            }
+            RegType::RingRecord { record, off, name, .. } => {
+                RegType::RingRecord { record, off: moved(off), name, nullable: false }
+            }
             RegType::Context(off) => match distance {
                 Some(by) => RegType::Context(off.saturating_add(by)),
-                None => return self.refuse("the context is read at an offset that is not known"),
+                None => return self.reject("the context is read at an offset that is not known"),
             },
             other => {
                 let what = other.describe();
-                return self.refuse(format!("{what} cannot be moved"));
+                return self.reject(format!("{what} cannot be moved"));
             }
         };
         Ok(Value { ty, low, high: pointer.high })
     }
 }
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     /// A moved pointer's offset, where the distance has 64 bits: beyond what offsets are told apart to, one that lies outside of
     /// all memory, on the side that it is on.
-    fn within(&mut self, moved: Id, number: Value, by: Interval, back: bool) -> Id {
+    fn clamp_offset(&mut self, moved: Id, number: Value, by: Interval, back: bool) -> Id {
         let (least, most) = by.signed_bounds();
-        if least >= -NEAR && most <= NEAR {
+        if least >= -MAX_UNCHECKED_MOVE && most <= MAX_UNCHECKED_MOVE {
             return moved;
         }
         let (behind, before) = (2 * MAX_OFFSET as u32, (-2 * MAX_OFFSET) as u32);
@@ -382,7 +395,7 @@ impl Walk<'_, '_> {
         }
         let limit = self.constant(MAX_OFFSET as u64);
         let number = Value { ty: RegType::Scalar(by), ..number };
-        let (low, high) = self.sum(number, limit);
+        let (low, high) = self.add64(number, limit);
         let far = self.code.by(Ne, high, 0);
         let last = self.code.known(2 * MAX_OFFSET as u32);
         let farther = self.code.binary(Lt, last, low);
@@ -395,7 +408,7 @@ impl Walk<'_, '_> {
     }
 }
 
-fn is_distance(a: RegType, b: RegType) -> bool {
+fn have_distance(a: RegType, b: RegType) -> bool {
     match (a, b) {
         (RegType::Packet { .. } | RegType::PacketEnd, RegType::Packet { .. } | RegType::PacketEnd) => true,
         (RegType::Stack { frame: METADATA_FRAME, .. }, RegType::Packet { .. } | RegType::PacketEnd)

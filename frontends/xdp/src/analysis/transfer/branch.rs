@@ -1,15 +1,17 @@
 //! Branches: what they compare, and what is known on either side (RFC 9669, section 4.3).
 
-use super::{Result, Walk};
+use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{PACKET_START, METADATA_FRAME, ANONYMOUS, SymbolicName, State, RegType, Value};
+use crate::lang::xdp::analysis::domain::state::{
+    ANONYMOUS, METADATA_FRAME, PACKET_START, RegType, State, SymbolicName, Value,
+};
 use crate::lang::xdp::decode::instruction::{Comparison, Instruction, class};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::Id;
 
 /// What a pointer may be as a number: the kernel's addresses have the highest bit, and the last 4,095 numbers are those of errors
 /// (`MAX_ERRNO`, linux/err.h).
-const ADDRESSES: Interval = Interval::new(1 << 63, u64::MAX - 4095);
+const KERNEL_ADDRESSES: Interval = Interval::new(1 << 63, u64::MAX - 4095);
 
 /// What is missing where pointers are compared in other ways than with the packet's end, NULL and their like.
 const OTHER_POINTERS: &str = "other comparisons of pointers";
@@ -18,44 +20,50 @@ const OTHER_POINTERS: &str = "other comparisons of pointers";
 pub(crate) struct Branch {
     pub condition: Id,
     pub taken: Option<State>,
-    pub fallen: Option<State>,
+    pub not_taken: Option<State>,
 }
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     pub fn branch(&mut self, it: Instruction) -> Result<Branch> {
         let Some(comparison) = it.comparison() else {
-            return self.unknown(it);
+            return self.reject_unknown(it);
         };
         let wide = it.class() == class::JMP;
-        let left = self.get(it.dst)?;
-        let right = if it.by_register() { self.get(it.src)? } else { self.constant(i64::from(it.imm) as u64) };
+        let left = self.read_register(it.dst)?;
+        let right = if it.has_register_operand() {
+            self.read_register(it.src)?
+        } else {
+            self.constant(i64::from(it.imm) as u64)
+        };
         let is_pointer = left.ty.is_pointer() || right.ty.is_pointer();
         // The context has its pointers as numbers of 32 bits, and clang compares them as such.
         let condition = if wide || is_pointer {
-            self.compared(comparison, left, right)?
+            self.compare(comparison, left, right)?
         } else {
-            self.compared32(comparison, left, right)
+            self.compare32(comparison, left, right)
         };
         let known = self.code.as_truth(condition);
-        let side = |walk: &Self, holds: bool| {
+        let side = |interp: &Self, holds: bool| {
             if known == Some(!holds) {
                 return None;
             }
-            let mut state = walk.state.clone();
+            let mut state = interp.state.clone();
             let possible = match (left.ty, right.ty) {
-                (RegType::Scalar(_), RegType::Scalar(_)) => numbers(&mut state, comparison, left, right, holds, wide),
+                (RegType::Scalar(_), RegType::Scalar(_)) => {
+                    refine_scalars(&mut state, comparison, left, right, holds, wide)
+                }
                 _ => {
-                    pointers(&mut state, comparison, left, right, holds);
+                    refine_pointers(&mut state, comparison, left, right, holds);
                     true
                 }
             };
             possible.then_some(state)
         };
-        let (taken, fallen) = (side(self, true), side(self, false));
-        Ok(Branch { condition, taken, fallen })
+        let (taken, not_taken) = (side(self, true), side(self, false));
+        Ok(Branch { condition, taken, not_taken })
     }
 
-    pub(super) fn compared32(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
+    pub(super) fn compare32(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
         use Comparison as C;
         let (a, b) = (left.low, right.low);
         let code = &mut self.code;
@@ -77,17 +85,17 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn compared(&mut self, comparison: Comparison, left: Value, right: Value) -> Result<Id> {
+    fn compare(&mut self, comparison: Comparison, left: Value, right: Value) -> Result<Id> {
         use Comparison as C;
         match (left.ty, right.ty) {
             (RegType::Scalar(a), RegType::Scalar(b)) => {
-                if let Some(known) = decided(comparison, a, b) {
+                if let Some(known) = decide(comparison, a, b) {
                     return Ok(self.code.truth(known));
                 }
                 let signs_agree = a.high < 1 << 31 && b.high < 1 << 31;
                 let is_signed = matches!(comparison, C::Slt | C::Sle | C::Sgt | C::Sge);
                 if a.fits_u32() && b.fits_u32() && (!is_signed || signs_agree) {
-                    return Ok(self.compared32(comparison, left, right));
+                    return Ok(self.compare32(comparison, left, right));
                 }
                 if is_signed && a.fits_u32() && b.fits_u32() {
                     // With the sign of 64 bits these have none.
@@ -97,70 +105,72 @@ impl Walk<'_, '_> {
                         C::Sgt => C::Gt,
                         _ => C::Ge,
                     };
-                    return Ok(self.compared32(unsigned, left, right));
+                    return Ok(self.compare32(unsigned, left, right));
                 }
-                Ok(self.compared64(comparison, left, right))
+                Ok(self.compare64(comparison, left, right))
             }
             (pointer, RegType::Scalar(range)) if pointer.is_pointer() => {
-                self.against_number(comparison, pointer, left, (range, right))
+                self.compare_pointer_with_scalar(comparison, pointer, left, (range, right))
             }
             (RegType::Scalar(range), pointer) if pointer.is_pointer() => {
-                self.against_number(comparison.turned(), pointer, right, (range, left))
+                self.compare_pointer_with_scalar(comparison.swapped(), pointer, right, (range, left))
             }
             (pointer, RegType::PacketEnd) | (RegType::PacketEnd, pointer) if pointer.is_nullable() => {
                 // NULL says nothing of the packet: where it is meant to be compared, ways are kept apart.
                 let what = pointer.describe();
-                self.refuse(format!("{what} is compared with the packet's end: compare it with NULL first"))
+                self.reject(format!("{what} is compared with the packet's end: compare it with NULL first"))
             }
             (a @ (RegType::Packet { .. } | RegType::PacketEnd), b @ (RegType::Packet { .. } | RegType::PacketEnd)) => {
                 // In front of the packet offsets are below zero.
                 let may_be_before = |ty| matches!(ty, RegType::Packet { floor, .. } if floor < 0);
-                let comparison = if may_be_before(a) || may_be_before(b) { signed(comparison) } else { comparison };
-                Ok(self.compared32(comparison, left, right))
+                let comparison = if may_be_before(a) || may_be_before(b) { to_signed(comparison) } else { comparison };
+                Ok(self.compare32(comparison, left, right))
             }
             (RegType::Stack { frame: METADATA_FRAME, .. }, RegType::Packet { .. } | RegType::PacketEnd)
             | (RegType::Packet { .. } | RegType::PacketEnd, RegType::Stack { frame: METADATA_FRAME, .. }) => {
-                Ok(self.against_packet(comparison, left, right))
+                Ok(self.compare_with_packet(comparison, left, right))
             }
             (RegType::Stack { frame: a, .. }, RegType::Stack { frame: b, .. }) if a == b => {
-                Ok(self.compared32(signed(comparison), left, right))
+                Ok(self.compare32(to_signed(comparison), left, right))
             }
-            (RegType::MapValue { map: a, .. }, RegType::MapValue { map: b, .. }) if a == b && matches!(comparison, C::Eq | C::Ne) => {
-                Ok(self.compared64(comparison, left, right))
+            (RegType::MapValue { map: a, .. }, RegType::MapValue { map: b, .. })
+                if a == b && matches!(comparison, C::Eq | C::Ne) =>
+            {
+                Ok(self.compare64(comparison, left, right))
             }
             (a, b) => {
                 let (a, b) = (a.describe(), b.describe());
                 let what = format!("{a} is compared with {b}, of which nothing here can be told");
-                self.lack(what, OTHER_POINTERS)
+                self.reject_unsupported(what, OTHER_POINTERS)
             }
         }
     }
 
     /// A pointer against a number, NULL or that of an error for example: it is above the one and below the other.
-    fn against_number(
+    fn compare_pointer_with_scalar(
         &mut self,
         comparison: Comparison,
         pointer: RegType,
         value: Value,
         (range, number): (Interval, Value),
     ) -> Result<Id> {
-        let Some(holds) = decided(comparison, ADDRESSES, range) else {
+        let Some(holds) = decide(comparison, KERNEL_ADDRESSES, range) else {
             let what = pointer.describe();
             let what = format!("{what} is compared with a number, of which nothing here can be told");
-            return self.lack(what, OTHER_POINTERS);
+            return self.reject_unsupported(what, OTHER_POINTERS);
         };
         let holds = self.code.truth(holds);
         if !pointer.is_nullable() {
             return Ok(holds);
         }
         let (null, is_null) = (self.constant(0), self.code.by(Eq, value.high, 0));
-        let of_null = self.compared(comparison, null, number)?;
+        let of_null = self.compare(comparison, null, number)?;
         let (null, there) = (self.code.binary(Both, is_null, of_null), self.code.not(is_null));
         let there = self.code.binary(Both, there, holds);
         Ok(self.code.binary(Either, null, there))
     }
 
-    fn compared64(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
+    fn compare64(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
         use Comparison as C;
         let ((al, ah), (bl, bh)) = ((left.low, left.high), (right.low, right.high));
         let code = &mut self.code;
@@ -195,7 +205,7 @@ impl Walk<'_, '_> {
 }
 
 /// Of offsets that may be below zero, as those from the top of a stack are.
-pub(super) fn signed(comparison: Comparison) -> Comparison {
+pub(super) fn to_signed(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Lt => Comparison::Slt,
         Comparison::Le => Comparison::Sle,
@@ -206,7 +216,7 @@ pub(super) fn signed(comparison: Comparison) -> Comparison {
 }
 
 /// What a comparison gives, where the ranges say so.
-fn decided(comparison: Comparison, a: Interval, b: Interval) -> Option<bool> {
+fn decide(comparison: Comparison, a: Interval, b: Interval) -> Option<bool> {
     use Comparison as C;
     let ((al, ah), (bl, bh)) = (a.signed_bounds(), b.signed_bounds());
     let (yes, no) = match comparison {
@@ -235,7 +245,7 @@ fn decided(comparison: Comparison, a: Interval, b: Interval) -> Option<bool> {
 }
 
 /// The comparison that holds where this one does not.
-fn opposite(comparison: Comparison) -> Option<Comparison> {
+fn negated(comparison: Comparison) -> Option<Comparison> {
     use Comparison as C;
     Some(match comparison {
         C::Eq => C::Ne,
@@ -253,15 +263,24 @@ fn opposite(comparison: Comparison) -> Option<Comparison> {
 }
 
 /// What numbers can be where a comparison holds or does not; whether that can be.
-fn numbers(state: &mut State, comparison: Comparison, left: Value, right: Value, holds: bool, wide: bool) -> bool {
-    let comparison = if holds { Some(comparison) } else { opposite(comparison) };
-    let (Some(comparison), Some(a), Some(b)) = (comparison, left.ty.as_scalar(), right.ty.as_scalar()) else { return true };
+fn refine_scalars(
+    state: &mut State,
+    comparison: Comparison,
+    left: Value,
+    right: Value,
+    holds: bool,
+    wide: bool,
+) -> bool {
+    let comparison = if holds { Some(comparison) } else { negated(comparison) };
+    let (Some(comparison), Some(a), Some(b)) = (comparison, left.ty.as_scalar(), right.ty.as_scalar()) else {
+        return true;
+    };
     // Of 32 bits a comparison says something of all only where the rest is zero; and its sign is another.
     let is_signed = matches!(comparison, Comparison::Slt | Comparison::Sle | Comparison::Sgt | Comparison::Sge);
     if !wide && (!a.fits_u32() || !b.fits_u32() || is_signed) {
         return true;
     }
-    let (Some(left_now), Some(right_now)) = (narrowed(a, comparison, b), narrowed(b, comparison.turned(), a)) else {
+    let (Some(left_now), Some(right_now)) = (narrow(a, comparison, b), narrow(b, comparison.swapped(), a)) else {
         return false;
     };
     state.refine(left, ANONYMOUS, |_| RegType::Scalar(left_now));
@@ -270,7 +289,7 @@ fn numbers(state: &mut State, comparison: Comparison, left: Value, right: Value,
 }
 
 /// Those numbers of which a comparison can hold with some of the others.
-fn narrowed(a: Interval, comparison: Comparison, b: Interval) -> Option<Interval> {
+fn narrow(a: Interval, comparison: Comparison, b: Interval) -> Option<Interval> {
     use Comparison as C;
     match comparison {
         C::Eq => a.meet(b.low, b.high),
@@ -292,27 +311,31 @@ fn narrowed(a: Interval, comparison: Comparison, b: Interval) -> Option<Interval
 }
 
 /// What pointers are known to be.
-fn pointers(state: &mut State, comparison: Comparison, left: Value, right: Value, holds: bool) {
-    let Some(comparison) = (if holds { Some(comparison) } else { opposite(comparison) }) else { return };
+fn refine_pointers(state: &mut State, comparison: Comparison, left: Value, right: Value, holds: bool) {
+    let Some(comparison) = (if holds { Some(comparison) } else { negated(comparison) }) else { return };
     match (left.ty, right.ty) {
-        (RegType::Packet { name, off, .. }, RegType::PacketEnd) => reaches(state, comparison, name, off),
-        (RegType::PacketEnd, RegType::Packet { name, off, .. }) => reaches(state, comparison.turned(), name, off),
-        (_, RegType::Scalar(number)) if number.as_constant() == Some(0) => against_null(state, comparison, left),
-        (RegType::Scalar(number), _) if number.as_constant() == Some(0) => against_null(state, comparison.turned(), right),
+        (RegType::Packet { name, off, .. }, RegType::PacketEnd) => extend_proven_bytes(state, comparison, name, off),
+        (RegType::PacketEnd, RegType::Packet { name, off, .. }) => {
+            extend_proven_bytes(state, comparison.swapped(), name, off)
+        }
+        (_, RegType::Scalar(number)) if number.as_constant() == Some(0) => refine_against_null(state, comparison, left),
+        (RegType::Scalar(number), _) if number.as_constant() == Some(0) => {
+            refine_against_null(state, comparison.swapped(), right)
+        }
         _ => {}
     }
 }
 
-fn against_null(state: &mut State, comparison: Comparison, pointer: Value) {
+fn refine_against_null(state: &mut State, comparison: Comparison, pointer: Value) {
     match comparison {
-        Comparison::Ne | Comparison::Gt => there(state, pointer),
-        Comparison::Eq | Comparison::Le => null(state, pointer),
+        Comparison::Ne | Comparison::Gt => mark_non_null(state, pointer),
+        Comparison::Eq | Comparison::Le => mark_null(state, pointer),
         _ => {}
     }
 }
 
 /// A place in the packet against its end.
-fn reaches(state: &mut State, comparison: Comparison, name: SymbolicName, off: i64) {
+fn extend_proven_bytes(state: &mut State, comparison: Comparison, name: SymbolicName, off: i64) {
     let bytes = match comparison {
         Comparison::Le | Comparison::Eq => off,
         Comparison::Lt => off.saturating_add(1),
@@ -330,7 +353,7 @@ fn reaches(state: &mut State, comparison: Comparison, name: SymbolicName, off: i
 }
 
 /// It is known of a pointer that it is not NULL.
-pub(super) fn there(state: &mut State, value: Value) {
+pub(super) fn mark_non_null(state: &mut State, value: Value) {
     let name = if matches!(value.ty, RegType::Packet { .. }) { ANONYMOUS } else { value.ty.name() };
     state.refine(value, name, |ty| match ty {
         RegType::Packet { name, off, floor, .. } => RegType::Packet { name, off, floor, nullable: false },
@@ -340,7 +363,7 @@ pub(super) fn there(state: &mut State, value: Value) {
     });
 }
 
-fn null(state: &mut State, value: Value) {
+fn mark_null(state: &mut State, value: Value) {
     if value.ty.is_nullable() {
         let name = if matches!(value.ty, RegType::Packet { .. }) { ANONYMOUS } else { value.ty.name() };
         state.refine(value, name, |_| RegType::Scalar(Interval::constant(0)));

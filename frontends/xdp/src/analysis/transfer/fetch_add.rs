@@ -8,37 +8,38 @@
 //! Where the number is asked for by more than additions, in the load's own block it is what the atomic addition gives. Behind a
 //! branch it may have decided on the way, so that there the store stays as it is, and `check` says so.
 
-use super::Walk;
-use super::private_copy::Span;
+use super::BlockInterpreter;
+use super::private_copy::ByteSpan;
 use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{FieldLocation, CarriedAlias, METADATA_FRAME, RegType, Value};
+use crate::lang::xdp::analysis::domain::state::{CarriedAlias, FieldLocation, METADATA_FRAME, RegType, Value};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
 use crate::map::{CHANGES, Change};
 
 /// Sums of sums that are looked through.
-const DEPTH: u32 = 6;
+const MAX_SUM_DEPTH: u32 = 6;
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     /// Remembers that a number was loaded from a field.
-    pub(super) fn loaded(&mut self, field: Field, value: Value) {
-        let load = self.facts.map_loads.intern((self.context, self.section as u32, self.at as u32));
-        let number = key(field.size, (value.low, value.high));
+    pub(super) fn note_field_load(&mut self, field: Field, value: Value) {
+        let load = self.facts.map_loads.intern((self.context, self.section as u32, self.pc as u32));
+        let number = alias_key(field.size, (value.low, value.high));
         let zero = self.code.known(0);
         let since = self.code.ops.len();
         let word = self.code.by(Shr, field.at, 2);
         let next = self.code.by(Add, word, 1);
-        let is_alone = self.is_fresh(field.map, word) && (field.size < 8 || self.is_fresh(field.map, next));
+        let is_alone =
+            self.is_unmodified_word(field.map, word) && (field.size < 8 || self.is_unmodified_word(field.map, next));
         let held = Held { field, load, number, is_own: true, is_alone, since, amount: (zero, zero) };
         self.code.held.insert(number, held);
     }
 
     /// Where what is stored in a field is what it holds and an amount, adds that at once; whether it does.
-    pub(super) fn added(&mut self, field: Field, value: Value, (span, fits): (Span, bool)) -> bool {
+    pub(super) fn try_fetch_add(&mut self, field: Field, value: Value, (span, fits): (ByteSpan, bool)) -> bool {
         let halves = (value.low, value.high);
-        let Some(held) = self.held(field.size, halves, Some(field), DEPTH) else {
-            if field.size < 4 && self.is_part(field, value.low) {
-                self.lost("it is loaded and stored in parts, as members of packed structures are");
+        let Some(held) = self.find_alias(field.size, halves, Some(field), MAX_SUM_DEPTH) else {
+            if field.size < 4 && self.is_low_part_of_sum(field, value.low) {
+                self.report_lost_update("it is loaded and stored in parts, as members of packed structures are");
             }
             return false;
         };
@@ -53,46 +54,47 @@ impl Walk<'_, '_> {
             None
         };
         if let Some(reason) = lost {
-            self.lost(reason);
+            self.report_lost_update(reason);
             return false;
         }
         let before = self.code.held.get(&held.number).copied();
         let before = before.filter(|it| it.field == field && self.is_current(it));
-        let (entry, amount) = (self.entry(field.entry), held.amount);
+        let (entry, amount) = (self.entry_index(field.entry), held.amount);
         let word = self.code.by(Shr, field.at, 2);
         let (old, parts) = match field.size {
             8 => {
-                let name = self.helper_of(field.map, "add64");
+                let name = self.runtime_function(field.map, "add64");
                 let old = self.code.call_with(&name, &[entry, word, amount.0, amount.1], Effect::Writes);
-                let halves = self.pair(old);
+                let halves = self.split_pair(old);
                 (old, vec![(held.number.0, halves.0), (held.number.1, halves.1)])
             }
             4 => {
-                let old = self.code.call_with(&self.named(field.map, "add"), &[entry, word, amount.0], Effect::Writes);
+                let old =
+                    self.code.call_with(&self.map_function(field.map, "add"), &[entry, word, amount.0], Effect::Writes);
                 (old, vec![(held.number.0, old)])
             }
             size => {
-                let (shift, mask) = self.part(field.at, size);
-                let old = self.change(field.map, Change::AddPart, &[entry, word, shift, mask, amount.0]);
+                let (shift, mask) = self.part_of_word(field.at, size);
+                let old = self.call_change(field.map, Change::AddPart, &[entry, word, shift, mask, amount.0]);
                 (old, vec![(held.number.0, old)])
             }
         };
         // What the packet may have stored itself is its own, and so is what it has added to before, and has seen.
         let is_own = self.may_have_stored(span) || is_observed && !held.is_alone;
-        self.add_to_own(field, (entry, word), if is_own { None } else { Some(old) }, amount);
+        self.update_private_copy(field, (entry, word), if is_own { None } else { Some(old) }, amount);
         if is_observed {
-            if !is_own && !self.is_gone(held, old) {
+            if !is_own && !self.escapes_before(held, old) {
                 self.code.aliases.extend(parts);
             }
         } else {
             // What is stored there is what is there, and what was loaded is less by what was added.
             if let Some(before) = before {
-                let amount = self.more(field.size, before.amount, amount, true);
+                let amount = self.combine_amounts(field.size, before.amount, amount, true);
                 let since = self.code.ops.len();
                 self.code.held.insert(held.number, Held { since, amount, ..before });
             }
             let (zero, since) = (self.code.known(0), self.code.ops.len());
-            let stored = key(field.size, halves);
+            let stored = alias_key(field.size, halves);
             let is_own = held.is_own && stored == held.number;
             self.code.held.insert(stored, Held { is_own, since, amount: (zero, zero), ..held });
             self.facts.add_only_loads.insert(held.load);
@@ -101,47 +103,48 @@ impl Walk<'_, '_> {
     }
 
     /// What an addition makes of the packet's copy: of what the map had before, or of what the copy has.
-    fn add_to_own(&mut self, field: Field, (entry, word): (Id, Id), before: Option<Id>, amount: (Id, Id)) {
+    fn update_private_copy(&mut self, field: Field, (entry, word): (Id, Id), before: Option<Id>, amount: (Id, Id)) {
         let Field { map, at, size, .. } = field;
         let next = self.code.by(Add, word, 1);
-        let Some(own) = self.own_word(map, word) else { return };
+        let Some(own) = self.private_word(map, word) else { return };
         match size {
             8 => {
-                let Some(own_next) = self.own_word(map, next) else { return };
-                let (low, high) = before.map_or((own, own_next), |before| self.pair(before));
-                let (old, amount) = (self.number(Interval::ANY, low, high), self.number(Interval::ANY, amount.0, amount.1));
-                let (low, high) = self.sum(old, amount);
-                self.set_own_word(map, entry, word, low);
-                self.set_own_word(map, entry, next, high);
+                let Some(own_next) = self.private_word(map, next) else { return };
+                let (low, high) = before.map_or((own, own_next), |before| self.split_pair(before));
+                let (old, amount) =
+                    (self.scalar(Interval::ANY, low, high), self.scalar(Interval::ANY, amount.0, amount.1));
+                let (low, high) = self.add64(old, amount);
+                self.write_private_word(map, entry, word, low);
+                self.write_private_word(map, entry, next, high);
             }
             4 => {
                 let sum = self.code.binary(Add, before.unwrap_or(own), amount.0);
-                self.set_own_word(map, entry, word, sum);
+                self.write_private_word(map, entry, word, sum);
             }
             size => {
-                let (shift, mask) = self.part(at, size);
+                let (shift, mask) = self.part_of_word(at, size);
                 let before = before.unwrap_or_else(|| self.code.binary(Shr, own, shift));
                 let sum = self.code.binary(Add, before, amount.0);
                 let bits = self.code.binary(Shl, sum, shift);
-                self.set_own(map, entry, word, mask, bits);
+                self.write_private_bits(map, entry, word, mask, bits);
             }
         }
     }
 
     /// Whether what is stored in a field is what it holds and perhaps an amount.
-    pub(super) fn is_made_of(&mut self, field: Field, value: Value) -> bool {
-        let is_sum = self.held(field.size, (value.low, value.high), Some(field), DEPTH).is_some();
-        is_sum || field.size < 4 && self.is_part(field, value.low)
+    pub(super) fn is_derived_from_field(&mut self, field: Field, value: Value) -> bool {
+        let is_sum = self.find_alias(field.size, (value.low, value.high), Some(field), MAX_SUM_DEPTH).is_some();
+        is_sum || field.size < 4 && self.is_low_part_of_sum(field, value.low)
     }
 
-    fn lost(&mut self, reason: &'static str) {
-        self.facts.lost_update_sites.intern((self.section as u32, self.at as u32, reason));
+    fn report_lost_update(&mut self, reason: &'static str) {
+        self.facts.lost_update_sites.intern((self.section as u32, self.pc as u32, reason));
     }
 
     /// Whether what is stored in a field is the lowest part of a sum, of something that this field was the lowest part of.
-    fn is_part(&self, field: Field, low: Id) -> bool {
+    fn is_low_part_of_sum(&self, field: Field, low: Id) -> bool {
         let mut sum = low;
-        while let Some(inner) = self.cut(sum, field.size) {
+        while let Some(inner) = self.without_mask(sum, field.size) {
             sum = inner;
         }
         let Op::Binary(Add | Sub, a, b) = self.code.ops[sum as usize] else { return false };
@@ -161,7 +164,7 @@ impl Walk<'_, '_> {
     }
 
     /// Whether what was loaded, or is made of it, went elsewhere before the addition, which else would give it.
-    fn is_gone(&self, held: Held, old: Id) -> bool {
+    fn escapes_before(&self, held: Held, old: Id) -> bool {
         let first = held.number.0.min(held.number.1);
         let mut from = vec![false; old as usize];
         from[held.number.0 as usize] = true;
@@ -180,14 +183,14 @@ impl Walk<'_, '_> {
     }
 
     /// What is known to be held of a number: of this field, or of any.
-    fn held(&mut self, size: u32, halves: (Id, Id), of: Option<Field>, depth: u32) -> Option<Held> {
-        let mut number = key(size, halves);
+    fn find_alias(&mut self, size: u32, halves: (Id, Id), of: Option<Field>, depth: u32) -> Option<Held> {
+        let mut number = alias_key(size, halves);
         loop {
             let is_it = |held: &&Held| of.map_or(held.field.size == size, |field| held.field == field);
             if let Some(held) = self.code.held.get(&number).filter(is_it) {
                 return Some(*held);
             }
-            match self.cut(number.0, size) {
+            match self.without_mask(number.0, size) {
                 Some(inner) => number = (inner, inner),
                 None => break,
             }
@@ -195,26 +198,26 @@ impl Walk<'_, '_> {
         if depth == 0 {
             return None;
         }
-        let Sum { left, right, is_difference } = self.sum_of(size, number)?;
-        if let Some(held) = self.held(size, left, of, depth - 1) {
-            return Some(Held { amount: self.more(size, held.amount, right, is_difference), ..held });
+        let Sum { left, right, is_difference } = self.sum_parts(size, number)?;
+        if let Some(held) = self.find_alias(size, left, of, depth - 1) {
+            return Some(Held { amount: self.combine_amounts(size, held.amount, right, is_difference), ..held });
         }
         if is_difference {
             return None;
         }
-        let held = self.held(size, right, of, depth - 1)?;
-        Some(Held { amount: self.more(size, held.amount, left, false), ..held })
+        let held = self.find_alias(size, right, of, depth - 1)?;
+        Some(Held { amount: self.combine_amounts(size, held.amount, left, false), ..held })
     }
 
     /// What a number was cut from, where no bit was that a field of this size has.
-    fn cut(&self, low: Id, size: u32) -> Option<Id> {
+    fn without_mask(&self, low: Id, size: u32) -> Option<Id> {
         let Op::Binary(And, inner, mask) = self.code.ops[low as usize] else { return None };
         let all = Interval::of_width(size.min(4)).high as u32;
         (size < 4 && self.code.value(mask)? & all == all).then_some(inner)
     }
 
     /// The parts of a sum or difference of so many bytes.
-    fn sum_of(&self, size: u32, number: (Id, Id)) -> Option<Sum> {
+    fn sum_parts(&self, size: u32, number: (Id, Id)) -> Option<Sum> {
         if size == 8 {
             return self.code.sums.get(&number).copied();
         }
@@ -225,7 +228,7 @@ impl Walk<'_, '_> {
     }
 
     /// An amount and another, or less that.
-    fn more(&mut self, size: u32, amount: (Id, Id), by: (Id, Id), is_less: bool) -> (Id, Id) {
+    fn combine_amounts(&mut self, size: u32, amount: (Id, Id), by: (Id, Id), is_less: bool) -> (Id, Id) {
         if size < 8 {
             let sum = self.code.binary(if is_less { Sub } else { Add }, amount.0, by.0);
             return (sum, sum);
@@ -233,41 +236,53 @@ impl Walk<'_, '_> {
         if !is_less && [amount.0, amount.1].iter().all(|&half| self.code.value(half) == Some(0)) {
             return by;
         }
-        let number = |walk: &mut Self, (low, high): (Id, Id)| walk.number(Interval::ANY, low, high);
+        let number = |interp: &mut Self, (low, high): (Id, Id)| interp.scalar(Interval::ANY, low, high);
         let (amount, by) = (number(self, amount), number(self, by));
-        if is_less { self.difference(amount, by) } else { self.sum(amount, by) }
+        if is_less { self.sub64(amount, by) } else { self.add64(amount, by) }
     }
 
     /// Whether nothing was written there since.
     fn is_current(&self, held: &Held) -> bool {
-        !self.code.ops[held.since..].iter().any(|op| writes(op, self, held.field))
+        !self.code.ops[held.since..].iter().any(|op| may_write_field(op, self, held.field))
     }
 
     /// What is held when the block ends, by where it is.
-    pub(crate) fn leave_holdings(&mut self) {
+    pub(crate) fn save_field_aliases(&mut self) {
         if self.code.held.is_empty() {
             return;
         }
-        let places = self.places();
+        let places = self.stored_values();
         let mut field_aliases = Vec::new();
-        for &(number, value) in places.iter().filter(|(_, value)| is_unknown(value.ty)) {
-            let Some((held, found)) = self.held_somewhere((value.low, value.high), &places) else { continue };
+        for &(number, value) in places.iter().filter(|(_, value)| is_unknown_scalar(value.ty)) {
+            let Some((held, found)) = self.find_locatable_alias((value.low, value.high), &places) else { continue };
             let Held { field: Field { map, size, .. }, load, amount: halves, .. } = held;
             let has_amount = [halves.0, halves.1].iter().any(|&half| self.code.value(half) != Some(0));
-            field_aliases.extend(found.into_iter().map(|place| CarriedAlias { number, map, place, size, load, has_amount }));
-            self.code.amounts.extend([(amount(number, 0), halves.0), (amount(number, 1), halves.1)]);
+            field_aliases.extend(found.into_iter().map(|place| CarriedAlias {
+                number,
+                map,
+                place,
+                size,
+                load,
+                has_amount,
+            }));
+            self.code.amounts.extend([(amount_variable(number, 0), halves.0), (amount_variable(number, 1), halves.1)]);
         }
         field_aliases.sort_unstable();
         self.state.field_aliases = field_aliases;
     }
 
     /// What is held of a number still, by the widest field that it is of, and where that is.
-    fn held_somewhere(&mut self, halves: (Id, Id), places: &[(Var, Value)]) -> Option<(Held, Vec<FieldLocation>)> {
+    fn find_locatable_alias(
+        &mut self,
+        halves: (Id, Id),
+        places: &[(Var, Value)],
+    ) -> Option<(Held, Vec<FieldLocation>)> {
         for size in [8, 4, 2, 1] {
-            let Some(held) = self.held(size, halves, None, DEPTH).filter(|held| self.is_current(held)) else {
+            let Some(held) = self.find_alias(size, halves, None, MAX_SUM_DEPTH).filter(|held| self.is_current(held))
+            else {
                 continue;
             };
-            let found = self.field_places(held.field, places);
+            let found = self.field_locations(held.field, places);
             if !found.is_empty() {
                 return Some((held, found));
             }
@@ -276,7 +291,7 @@ impl Walk<'_, '_> {
     }
 
     /// Where a field is, said by what is still known in the next block.
-    fn field_places(&self, field: Field, places: &[(Var, Value)]) -> Vec<FieldLocation> {
+    fn field_locations(&self, field: Field, places: &[(Var, Value)]) -> Vec<FieldLocation> {
         if let (Some(entry), Some(at)) = (self.code.value(field.entry), self.code.value(field.at)) {
             return vec![FieldLocation::Constant { entry, at }];
         }
@@ -290,27 +305,27 @@ impl Walk<'_, '_> {
     }
 
     /// Takes in what is held when the block begins.
-    pub(super) fn take_holdings(&mut self) {
+    pub(super) fn restore_field_aliases(&mut self) {
         for holding in std::mem::take(&mut self.state.field_aliases) {
             let CarriedAlias { number: place, map, size, load, has_amount, .. } = holding;
-            let Some(value) = self.at_place(place) else { continue };
+            let Some(value) = self.value_at(place) else { continue };
             let (entry, at) = match holding.place {
                 FieldLocation::Constant { entry, at } => (self.code.known(entry), self.code.known(at)),
-                FieldLocation::Relative { pointer, off } => match self.at_place(pointer) {
+                FieldLocation::Relative { pointer, off } => match self.value_at(pointer) {
                     Some(it) if matches!(it.ty, RegType::MapValue { map: of, .. } if of == map) => {
                         (it.high, self.code.by(Add, it.low, off))
                     }
                     _ => continue,
                 },
             };
-            if !is_unknown(value.ty) {
+            if !is_unknown_scalar(value.ty) {
                 continue;
             }
             let amount = match has_amount {
-                true => (self.code.var(amount(place, 0)), self.code.var(amount(place, 1))),
+                true => (self.code.var(amount_variable(place, 0)), self.code.var(amount_variable(place, 1))),
                 false => (self.code.known(0), self.code.known(0)),
             };
-            let number = key(size, (value.low, value.high));
+            let number = alias_key(size, (value.low, value.high));
             let field = Field { map, entry, at, size };
             let held = Held { field, load, number, is_own: false, is_alone: false, since: 0, amount };
             self.code.held.insert(number, held);
@@ -318,7 +333,7 @@ impl Walk<'_, '_> {
     }
 
     /// Registers and words of the stack that hold something whole, with what they hold.
-    fn places(&self) -> Vec<(Var, Value)> {
+    fn stored_values(&self) -> Vec<(Var, Value)> {
         let memory = self.facts.indexed_frames;
         let is_variable = |var: &Var| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]);
         let mut all = self.state.loaded_values();
@@ -327,7 +342,7 @@ impl Walk<'_, '_> {
     }
 
     /// What is at such a place.
-    fn at_place(&mut self, place: Var) -> Option<Value> {
+    fn value_at(&mut self, place: Var) -> Option<Value> {
         let frames = self.state.frames.len();
         match place {
             Var::Register { frame, register, half: 0 } if usize::from(frame) < frames => {
@@ -341,11 +356,11 @@ impl Walk<'_, '_> {
                 if self.facts.indexed_frames[usize::from(frame)] {
                     return None;
                 }
-                let low = self.word_at(frame, usize::from(word));
+                let low = self.read_stack_word(frame, usize::from(word));
                 let words = self.state.words(frame);
                 let ty = words[usize::from(word)].ty;
                 let is_whole = words.get(usize::from(word) + 1).is_some_and(|rest| rest.is_high_half);
-                let high = is_whole.then(|| self.word_at(frame, usize::from(word) + 1))?;
+                let high = is_whole.then(|| self.read_stack_word(frame, usize::from(word) + 1))?;
                 Some(Value { ty, low, high })
             }
             _ => None,
@@ -354,17 +369,17 @@ impl Walk<'_, '_> {
 }
 
 /// Whether it is a number of which nobody knows which.
-fn is_unknown(ty: RegType) -> bool {
+fn is_unknown_scalar(ty: RegType) -> bool {
     matches!(ty, RegType::Scalar(range) if range.as_constant().is_none())
 }
 
 /// What a number goes by: of fewer than 64 bits the lower half is all of it.
-fn key(size: u32, (low, high): (Id, Id)) -> (Id, Id) {
+fn alias_key(size: u32, (low, high): (Id, Id)) -> (Id, Id) {
     if size == 8 { (low, high) } else { (low, low) }
 }
 
 /// The variable of the amount of what is at a place.
-fn amount(place: Var, half: u8) -> Var {
+fn amount_variable(place: Var, half: u8) -> Var {
     match place {
         Var::Register { frame, register, .. } => Var::Amount { frame, register: Some(register), word: 0, half },
         Var::Stack { frame, word } => Var::Amount { frame, register: None, word, half },
@@ -375,9 +390,9 @@ fn amount(place: Var, half: u8) -> Var {
 }
 
 /// Whether an operation may write to a field.
-fn writes(op: &Op, walk: &Walk, field: Field) -> bool {
+fn may_write_field(op: &Op, interp: &BlockInterpreter, field: Field) -> bool {
     let Op::Call(Call { function, effect: Effect::Writes, arguments }) = op else { return false };
-    let name = &walk.linked.maps[usize::from(field.map)].name;
+    let name = &interp.linked.maps[usize::from(field.map)].name;
     let own = function.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('_'));
     let of_helper = function.strip_prefix("x_").or(function.strip_prefix(CHANGES));
     let of_helper = of_helper.and_then(|rest| rest.strip_prefix(name.as_str()));
@@ -386,10 +401,10 @@ fn writes(op: &Op, walk: &Walk, field: Field) -> bool {
     }
     // The same entry's other words are others.
     let word = match arguments.get(1) {
-        Some(Argument::One(word)) => walk.code.value(*word),
+        Some(Argument::One(word)) => interp.code.value(*word),
         _ => None,
     };
-    let first = walk.code.value(field.at).map(|at| at / 4);
+    let first = interp.code.value(field.at).map(|at| at / 4);
     match (word, first) {
         (Some(word), Some(first)) => {
             // A sum of 64 bits is two words from its first on.

@@ -1,6 +1,6 @@
 //! `bpf_fib_lookup` and `bpf_check_mtu`: what they are given, and what is where they write.
 
-use super::{Result, Walk};
+use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{RegType, Value};
 use crate::lang::xdp::errno::EINVAL;
@@ -18,77 +18,78 @@ const FLAGS: u64 = 0x3f;
 const INET: u32 = 2;
 const INET6: u32 = 10;
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     /// `bpf_fib_lookup(ctx, params, plen, flags)`
     pub(super) fn fib_lookup(&mut self) -> Result<Value> {
-        let (context, params, length, flags) = (self.get(1)?, self.get(2)?, self.get(3)?, self.get(4)?);
+        let (context, params, length, flags) =
+            (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         self.expect_context(context, "bpf_fib_lookup")?;
-        let size = self.expect_number(length, "how long the structure is")?;
-        let known = self.expect_number(flags, "what the flags are")?;
+        let size = self.expect_scalar(length, "how long the structure is")?;
+        let known = self.expect_scalar(flags, "what the flags are")?;
         if size.high < u64::from(PARAMETERS) {
-            return Ok(self.error(EINVAL));
+            return Ok(self.error_code(EINVAL));
         }
         if size.low < u64::from(PARAMETERS) {
             let what = format!(
                 "bpf_fib_lookup is called with a length that may be below {PARAMETERS}, which is known only when the packet is there"
             );
-            return self.lack(what, "lengths of structures that are known only when the packet is there");
+            return self.reject_unsupported(what, "lengths of structures that are known only when the packet is there");
         }
         // The kernel takes 32 bits of them.
         if known.as_constant().is_some_and(|flags| flags & 0xffff_ffff & !FLAGS != 0) {
-            return Ok(self.error(EINVAL));
+            return Ok(self.error_code(EINVAL));
         }
-        let (frame, base) = self.exactly_on_stack(params, "the structure of a bpf_fib_lookup")?;
+        let (frame, base) = self.constant_stack_offset(params, "the structure of a bpf_fib_lookup")?;
         let mut words = vec![self.code.known(0)];
-        words.extend(self.words(params, PARAMETERS, "the structure of a bpf_fib_lookup")?);
+        words.extend(self.load_words(params, PARAMETERS, "the structure of a bpf_fib_lookup")?);
         let family = low_byte(&self.code, words[1], 64);
         self.facts.families.v4 |= family.is_none_or(|family| family == INET);
         self.facts.families.v6 |= family.is_none_or(|family| family == INET6);
         let arguments = vec![Argument::Words(words), Argument::One(flags.low)];
         let all = self.code.call(fib::LOOKUP, arguments, Effect::Reads);
         let words: Vec<Id> = (1..=PARAMETERS / 4).map(|word| self.code.add(Op::Part(all, word))).collect();
-        self.set_bytes(frame, base, PARAMETERS, &words)?;
+        self.store_stack_bytes(frame, base, PARAMETERS, &words)?;
         let result = self.code.add(Op::Part(all, 0));
-        Ok(self.with_sign(result))
+        Ok(self.sign_extended_int(result))
     }
 
     /// `bpf_check_mtu(ctx, ifindex, mtu_len, len_diff, flags)`
     pub(super) fn check_mtu(&mut self) -> Result<Value> {
-        let (context, number, length) = (self.get(1)?, self.get(2)?, self.get(3)?);
-        let (more, flags) = (self.get(4)?, self.get(5)?);
+        let (context, number, length) = (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?);
+        let (more, flags) = (self.read_register(4)?, self.read_register(5)?);
         self.expect_context(context, "bpf_check_mtu")?;
-        self.expect_number(number, "the interface")?;
-        self.expect_number(more, "how much longer the packet becomes")?;
-        self.expect_number(flags, "what the flags are")?;
-        let (frame, base) = self.exactly_on_stack(length, "the length of a bpf_check_mtu")?;
-        let given = self.words(length, 4, "the length of a bpf_check_mtu")?;
+        self.expect_scalar(number, "the interface")?;
+        self.expect_scalar(more, "how much longer the packet becomes")?;
+        self.expect_scalar(flags, "what the flags are")?;
+        let (frame, base) = self.constant_stack_offset(length, "the length of a bpf_check_mtu")?;
+        let given = self.load_words(length, 4, "the length of a bpf_check_mtu")?;
         let flags = self.code.binary(Or, flags.low, flags.high);
         let arguments = [number.low, given[0], more.low, flags].map(Argument::One);
         let arguments = [Argument::Packet].into_iter().chain(arguments).collect();
         let both = self.code.call(fib::MTU, arguments, Effect::Reads);
-        let (result, mtu) = self.pair(both);
-        self.set_bytes(frame, base, 4, &[mtu])?;
-        Ok(self.with_sign(result))
+        let (result, mtu) = self.split_pair(both);
+        self.store_stack_bytes(frame, base, 4, &[mtu])?;
+        Ok(self.sign_extended_int(result))
     }
 
     fn expect_context(&self, value: Value, helper: &str) -> Result<()> {
         match value.ty {
             RegType::Context(0) => Ok(()),
-            other => self.refuse(format!("{helper} is given {} in place of the context", other.describe())),
+            other => self.reject(format!("{helper} is given {} in place of the context", other.describe())),
         }
     }
 
     /// Where on the stack what a helper reads and writes is.
-    fn exactly_on_stack(&self, pointer: Value, what: &str) -> Result<(u8, i64)> {
+    fn constant_stack_offset(&self, pointer: Value, what: &str) -> Result<(u8, i64)> {
         match pointer.ty {
             RegType::Stack { frame, off } => match off.as_constant() {
                 Some(base) => Ok((frame, base)),
-                None => self.lack(
+                None => self.reject_unsupported(
                     format!("{what} is on the stack at an offset that is not known"),
                     "structures for helpers at any place of the stack",
                 ),
             },
-            other => self.lack(
+            other => self.reject_unsupported(
                 format!("{what} is at {}; on the stack it can be", other.describe()),
                 "structures for helpers in other memory than the stack",
             ),
@@ -96,9 +97,9 @@ impl Walk<'_, '_> {
     }
 
     /// An `int` that a helper returns.
-    fn with_sign(&mut self, low: Id) -> Value {
+    fn sign_extended_int(&mut self, low: Id) -> Value {
         let high = self.code.by(Sar, low, 31);
-        self.number(Interval::ANY, low, high)
+        self.scalar(Interval::ANY, low, high)
     }
 }
 

@@ -19,13 +19,13 @@ mod redirect;
 mod ring_record;
 mod stack;
 
-pub(crate) use event_helpers::Events;
+pub(crate) use event_helpers::EventUses;
 
 use std::fmt::Display;
 
 use crate::lang::xdp::LinkedObject;
 use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{NOT_LOADED, Frame, SymbolicName, Offsets, State, RegType, Value};
+use crate::lang::xdp::analysis::domain::state::{Frame, NOT_LOADED, Offsets, RegType, State, SymbolicName, Value};
 use crate::lang::xdp::analysis::fixpoint::ProgramFacts;
 use crate::lang::xdp::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
 use crate::lang::xdp::lower::ir::{Argument, Binary, Code, Effect, Id, Var};
@@ -36,25 +36,25 @@ pub(crate) type Result<T> = std::result::Result<T, Rejection>;
 
 /// Registers that no program sees, behind all that an instruction can name (0 to 15): of a `bpf_loop` the round, how many there
 /// are, the argument, and the function.
-pub(crate) const ROUND: u8 = 16;
-pub(crate) const ROUNDS: u8 = 17;
-pub(crate) const ARGUMENT: u8 = 18;
-pub(crate) const FUNCTION: u8 = 19;
+pub(crate) const LOOP_ROUND: u8 = 16;
+pub(crate) const LOOP_LIMIT: u8 = 17;
+pub(crate) const LOOP_ARGUMENT: u8 = 18;
+pub(crate) const LOOP_CALLBACK: u8 = 19;
 /// Of all frames: where a packet is to be redirected to, and one; how many tail calls there were; how many bytes of metadata
 /// are in front of the packet; how many random numbers there were.
-pub(crate) const TARGET: u8 = 20;
-pub(crate) const TAIL_CALLS: u8 = 21;
-pub(crate) const METADATA: u8 = 22;
-pub(crate) const DRAWS: u8 = 23;
+pub(crate) const REDIRECT_TARGET: u8 = 20;
+pub(crate) const TAIL_CALL_COUNT: u8 = 21;
+pub(crate) const METADATA_LENGTH: u8 = 22;
+pub(crate) const RANDOM_DRAWS: u8 = 23;
 
 /// For values whose type says all.
-pub(crate) const NO_VARS: (Var, Var) = {
+pub(crate) const NO_VARIABLES: (Var, Var) = {
     let var = Var::Register { frame: u8::MAX, register: u8::MAX, half: 0 };
     (var, var)
 };
 
 /// A block under way.
-pub(crate) struct Walk<'a, 'o> {
+pub(crate) struct BlockInterpreter<'a, 'o> {
     pub linked: &'a LinkedObject<'o>,
     pub facts: &'a mut ProgramFacts,
     pub state: State,
@@ -63,94 +63,95 @@ pub(crate) struct Walk<'a, 'o> {
     pub context: u32,
     pub section: usize,
     /// The instruction under way.
-    pub at: usize,
+    pub pc: usize,
     /// How many names this instruction has given.
     named: u32,
 }
 
-impl<'a, 'o> Walk<'a, 'o> {
+impl<'a, 'o> BlockInterpreter<'a, 'o> {
     pub fn new(
         linked: &'a LinkedObject<'o>,
         facts: &'a mut ProgramFacts,
         mut state: State,
         context: u32,
         section: usize,
-    ) -> Walk<'a, 'o> {
+    ) -> BlockInterpreter<'a, 'o> {
         state.unload();
-        let mut walk = Walk { linked, facts, state, code: Code::default(), context, section, at: 0, named: 0 };
-        walk.take_holdings();
-        walk
+        let mut interp =
+            BlockInterpreter { linked, facts, state, code: Code::default(), context, section, pc: 0, named: 0 };
+        interp.restore_field_aliases();
+        interp
     }
 
-    pub fn frame(&self) -> usize {
+    pub fn current_frame(&self) -> usize {
         self.state.frames.len() - 1
     }
 
-    pub fn refuse<T>(&self, message: impl Into<String>) -> Result<T> {
-        Err(Rejection::new(self.section, self.at, message))
+    pub fn reject<T>(&self, message: impl Into<String>) -> Result<T> {
+        Err(Rejection::new(self.section, self.pc, message))
     }
 
     /// Refuses what the kernel might take: this is what is missing for it here.
-    pub fn lack<T>(&self, message: impl Into<String>, feature: impl Display) -> Result<T> {
-        Err(Rejection::new(self.section, self.at, message).missing_feature(feature))
+    pub fn reject_unsupported<T>(&self, message: impl Into<String>, feature: impl Display) -> Result<T> {
+        Err(Rejection::new(self.section, self.pc, message).missing_feature(feature))
     }
 
     /// Refuses an instruction that programs cannot have.
-    fn unknown<T>(&self, it: Instruction) -> Result<T> {
+    fn reject_unknown<T>(&self, it: Instruction) -> Result<T> {
         let code = it.code;
         if code == CALLX {
             let why = "a call through a register, as clang makes it of helpers' calls without optimisation";
-            return self.refuse(format!("unknown instruction {code:#04x}, {why}: compile with -O2"));
+            return self.reject(format!("unknown instruction {code:#04x}, {why}: compile with -O2"));
         }
-        self.refuse(format!("unknown instruction {code:#04x}"))
+        self.reject(format!("unknown instruction {code:#04x}"))
     }
 
     pub fn instruction(&self) -> Instruction {
-        self.linked.object.sections[self.section].instructions[self.at]
+        self.linked.object.sections[self.section].instructions[self.pc]
     }
 
     /// A name for what this instruction makes. What went by it in an earlier round is known by no name then.
-    pub fn name(&mut self) -> SymbolicName {
+    pub fn fresh_name(&mut self) -> SymbolicName {
         self.named += 1;
-        let name = self.facts.names.intern((self.context, self.section as u32, self.at as u32, self.named));
+        let name = self.facts.names.intern((self.context, self.section as u32, self.pc as u32, self.named));
         self.state.forget_names(|it| it == name);
         name
     }
 
     /// A register's variable.
-    fn var(&self, register: u8, half: u8) -> Var {
-        let frame = if !(6..TARGET).contains(&register) { 0 } else { self.frame() as u8 };
+    fn register_variable(&self, register: u8, half: u8) -> Var {
+        let frame = if !(6..REDIRECT_TARGET).contains(&register) { 0 } else { self.current_frame() as u8 };
         Var::Register { frame, register, half }
     }
 
-    fn slot(&mut self, register: u8) -> &mut Value {
-        let frame = self.frame() as u8;
+    fn register_mut(&mut self, register: u8) -> &mut Value {
+        let frame = self.current_frame() as u8;
         self.state.register(frame, register)
     }
 
     /// A register that is read.
-    pub fn get(&mut self, register: u8) -> Result<Value> {
+    pub fn read_register(&mut self, register: u8) -> Result<Value> {
         if register == 10 {
-            let ty = RegType::Stack { frame: self.frame() as u8, off: Offsets::constant(0) };
+            let ty = RegType::Stack { frame: self.current_frame() as u8, off: Offsets::constant(0) };
             let (low, high) = (self.code.known(0), self.code.known(1));
             return Ok(Value { ty, low, high });
         }
-        if (11..ROUND).contains(&register) {
-            return self.refuse(format!("there is no register {register}"));
+        if (11..LOOP_ROUND).contains(&register) {
+            return self.reject(format!("there is no register {register}"));
         }
-        let mut value = *self.slot(register);
+        let mut value = *self.register_mut(register);
         if value.ty == RegType::Uninit {
             return self
-                .refuse(format!("register r{register} is read, and was not set on every way that leads here"))
+                .reject(format!("register r{register} is read, and was not set on every way that leads here"))
                 .map_err(|it: Rejection| {
                     it.note(
                         "a call leaves r1 to r5 unset, and so does what moves the packet's ends to pointers into it",
                     )
                 });
         }
-        let vars = (self.var(register, 0), self.var(register, 1));
+        let vars = (self.register_variable(register, 0), self.register_variable(register, 1));
         self.materialize(&mut value, vars);
-        *self.slot(register) = value;
+        *self.register_mut(register) = value;
         Ok(value)
     }
 
@@ -159,12 +160,12 @@ impl<'a, 'o> Walk<'a, 'o> {
         if value.low != NOT_LOADED && value.high != NOT_LOADED {
             return;
         }
-        let said = self.known_halves(value.ty);
+        let known = self.known_halves(value.ty);
         if value.low == NOT_LOADED {
-            value.low = said.0.unwrap_or_else(|| self.code.var(low));
+            value.low = known.0.unwrap_or_else(|| self.code.var(low));
         }
         if value.high == NOT_LOADED {
-            value.high = said.1.unwrap_or_else(|| self.code.var(high));
+            value.high = known.1.unwrap_or_else(|| self.code.var(high));
         }
     }
 
@@ -176,8 +177,10 @@ impl<'a, 'o> Walk<'a, 'o> {
             RegType::Packet { name: crate::lang::xdp::analysis::domain::state::PACKET_START, off, .. } => {
                 Some(self.code.known(off as u32))
             }
-            RegType::PacketEnd => Some(self.length()),
-            RegType::Stack { off, .. } | RegType::MapValue { off, .. } | RegType::RingRecord { off, .. } if off.as_constant().is_some() => {
+            RegType::PacketEnd => Some(self.packet_length()),
+            RegType::Stack { off, .. } | RegType::MapValue { off, .. } | RegType::RingRecord { off, .. }
+                if off.as_constant().is_some() =>
+            {
                 Some(self.code.known(off.low as u32))
             }
             RegType::Map(map) => Some(self.code.known(u32::from(map))),
@@ -185,7 +188,9 @@ impl<'a, 'o> Walk<'a, 'o> {
             _ => None,
         };
         let high = match ty {
-            RegType::Scalar(range) if range.low >> 32 == range.high >> 32 => Some(self.code.known((range.low >> 32) as u32)),
+            RegType::Scalar(range) if range.low >> 32 == range.high >> 32 => {
+                Some(self.code.known((range.low >> 32) as u32))
+            }
             RegType::Packet { nullable: false, .. }
             | RegType::RingRecord { nullable: false, .. }
             | RegType::Context(_)
@@ -202,18 +207,18 @@ impl<'a, 'o> Walk<'a, 'o> {
     }
 
     /// Sets a register.
-    pub fn set(&mut self, register: u8, value: Value) -> Result<()> {
+    pub fn write_register(&mut self, register: u8, value: Value) -> Result<()> {
         if register == 10 {
-            return self.refuse("the frame pointer, r10, is written to");
+            return self.reject("the frame pointer, r10, is written to");
         }
-        if (11..ROUND).contains(&register) {
-            return self.refuse(format!("there is no register {register}"));
+        if (11..LOOP_ROUND).contains(&register) {
+            return self.reject(format!("there is no register {register}"));
         }
-        *self.slot(register) = value;
+        *self.register_mut(register) = value;
         Ok(())
     }
 
-    pub fn number(&mut self, range: Interval, low: Id, high: Id) -> Value {
+    pub fn scalar(&mut self, range: Interval, low: Id, high: Id) -> Value {
         // What is known for certain.
         let (known_low, known_high) = (self.code.value(low), self.code.value(high));
         let range = match (known_low, known_high) {
@@ -232,36 +237,36 @@ impl<'a, 'o> Walk<'a, 'o> {
     }
 
     /// A number of 32 bits.
-    pub fn word(&mut self, range: Interval, low: Id) -> Value {
+    pub fn scalar32(&mut self, range: Interval, low: Id) -> Value {
         let high = self.code.known(0);
-        self.number(range, low, high)
+        self.scalar(range, low, high)
     }
 
     /// Minus an error's number.
-    pub fn error(&mut self, error: i32) -> Value {
+    pub fn error_code(&mut self, error: i32) -> Value {
         self.constant(i64::from(error) as u64)
     }
 
     /// 0, or minus an error's number, as helpers give it.
-    pub fn outcome(&mut self, is_good: Id, error: i32) -> Value {
+    pub fn zero_or_error(&mut self, is_good: Id, error: i32) -> Value {
         let (zero, low, high) = (self.code.known(0), self.code.known(error as u32), self.code.known(u32::MAX));
         let (low, high) = (self.code.select(is_good, zero, low), self.code.select(is_good, zero, high));
-        self.number(Interval::ANY, low, high)
+        self.scalar(Interval::ANY, low, high)
     }
 
     /// 0 where all of these hold, else the error of the first that does not.
-    pub fn first_of(&mut self, conditions: &[(Id, i32)]) -> Value {
+    pub fn first_error(&mut self, conditions: &[(Id, i32)]) -> Value {
         let (mut low, mut high) = (self.code.known(0), self.code.known(0));
         let all = self.code.known(u32::MAX);
         for &(holds, error) in conditions.iter().rev() {
             let error = self.code.known(error as u32);
             (low, high) = (self.code.select(holds, low, error), self.code.select(holds, high, all));
         }
-        self.number(Interval::ANY, low, high)
+        self.scalar(Interval::ANY, low, high)
     }
 
     /// How long the packet is now.
-    pub fn length(&mut self) -> Id {
+    pub fn packet_length(&mut self) -> Id {
         self.code.call("pkt_len", vec![Argument::Packet], Effect::Reads)
     }
 
@@ -270,7 +275,7 @@ impl<'a, 'o> Walk<'a, 'o> {
         if pointer.ty.is_nullable() {
             let null = self.code.by(Binary::Eq, pointer.high, 0);
             self.trap(null, reason);
-            branch::there(&mut self.state, pointer);
+            branch::mark_non_null(&mut self.state, pointer);
         }
     }
 
@@ -279,65 +284,65 @@ impl<'a, 'o> Walk<'a, 'o> {
         if self.code.as_truth(when) == Some(false) {
             return;
         }
-        let site = self.facts.trap_sites.intern((self.section as u32, self.at as u32, reason));
+        let site = self.facts.trap_sites.intern((self.section as u32, self.pc as u32, reason));
         self.code.add(crate::lang::xdp::lower::ir::Op::Trap { when, site });
     }
 
     /// An instruction that neither leads elsewhere nor calls what does. Gives back the number of the next.
     pub fn step(&mut self, at: usize) -> Result<usize> {
-        (self.at, self.named) = (at, 0);
+        (self.pc, self.named) = (at, 0);
         let it = self.instruction();
         match it.class() {
             class::ALU | class::ALU64 => self.alu(it)?,
             class::LD if it.code == LDDW => {
-                self.constant64(it)?;
+                self.load_constant64(it)?;
                 return Ok(at + 2);
             }
             class::LD => {
-                return self.refuse("packets are read by `ld_abs` and `ld_ind`, which programs of XDP cannot");
+                return self.reject("packets are read by `ld_abs` and `ld_ind`, which programs of XDP cannot");
             }
             class::LDX => {
                 let (signed, size) = match it.mode() {
                     3 => (false, it.size()),
                     4 if it.size() < 8 => (true, it.size()),
-                    _ => return self.unknown(it),
+                    _ => return self.reject_unknown(it),
                 };
-                let from = self.get(it.src)?;
+                let from = self.read_register(it.src)?;
                 let value = self.load(from, i64::from(it.off), size)?;
-                let value = if signed { self.sign_extended(value, 8 * size) } else { value };
-                self.set(it.dst, value)?;
+                let value = if signed { self.sign_extend(value, 8 * size) } else { value };
+                self.write_register(it.dst, value)?;
             }
             class::ST | class::STX if it.mode() == 3 => {
                 let value = match it.class() {
                     class::ST => self.constant(i64::from(it.imm) as u64),
-                    _ => self.get(it.src)?,
+                    _ => self.read_register(it.src)?,
                 };
-                let to = self.get(it.dst)?;
+                let to = self.read_register(it.dst)?;
                 self.store(to, i64::from(it.off), it.size(), value)?;
             }
             class::STX if it.mode() == 6 => self.atomic(it)?,
-            class::JMP if it.code == CALL => self.helper(it)?,
-            _ => return self.unknown(it),
+            class::JMP if it.code == CALL => self.call_helper(it)?,
+            _ => return self.reject_unknown(it),
         }
         Ok(at + 1)
     }
 
     /// A constant of 64 bits, or what it stands for.
-    fn constant64(&mut self, it: Instruction) -> Result<()> {
+    fn load_constant64(&mut self, it: Instruction) -> Result<()> {
         let section = &self.linked.object.sections[self.section];
-        let Some(rest) = section.instructions.get(self.at + 1) else {
-            return self.refuse("the section ends in the middle of a constant of 64 bits");
+        let Some(rest) = section.instructions.get(self.pc + 1) else {
+            return self.reject("the section ends in the middle of a constant of 64 bits");
         };
         let value = u64::from(rest.imm as u32) << 32 | u64::from(it.imm as u32);
-        let value = match section.references.get(&self.at) {
+        let value = match section.references.get(&self.pc) {
             None if it.src == 0 => self.constant(value),
             None if it.src == 4 => {
-                let first = (self.at as i64 + 1 + i64::from(it.imm)) as u32;
-                self.function(self.section, first)
+                let first = (self.pc as i64 + 1 + i64::from(it.imm)) as u32;
+                self.function_pointer(self.section, first)
             }
             None => {
                 return self
-                    .refuse(format!("a constant refers to something of kind {}, and nothing says what", it.src));
+                    .reject(format!("a constant refers to something of kind {}, and nothing says what", it.src));
             }
             Some(&Reference::Map(map)) => Value::of(RegType::Map(map as u16)),
             Some(&Reference::Data { map, offset }) => {
@@ -351,10 +356,10 @@ impl<'a, 'o> Walk<'a, 'o> {
             }
             Some(&Reference::Code { section, offset }) => {
                 let first = (offset as i64 / 8).saturating_add(i64::from(it.imm) / 8);
-                self.function(section, first as u32)
+                self.function_pointer(section, first as u32)
             }
             Some(Reference::External(name)) => {
-                return self.lack(
+                return self.reject_unsupported(
                     format!("`{name}` is not in the object: the kernel would give it an address or a value"),
                     "what the kernel gives programs by name (`__kconfig`, `__ksym`)",
                 );
@@ -362,16 +367,16 @@ impl<'a, 'o> Walk<'a, 'o> {
         };
         let mut value = value;
         // All of these say it by their types.
-        self.materialize(&mut value, NO_VARS);
-        self.set(it.dst, value)
+        self.materialize(&mut value, NO_VARIABLES);
+        self.write_register(it.dst, value)
     }
 
-    fn function(&mut self, section: usize, first: u32) -> Value {
+    fn function_pointer(&mut self, section: usize, first: u32) -> Value {
         Value::of(RegType::Function { section: section as u16, first })
     }
 
     /// A number whose lowest bits are taken with a sign.
-    pub fn sign_extended(&mut self, of: Value, bits: u32) -> Value {
+    pub fn sign_extend(&mut self, of: Value, bits: u32) -> Value {
         use crate::lang::xdp::lower::ir::Binary::{Sar, Shl};
         let low = if bits < 32 {
             let up = self.code.by(Shl, of.low, 32 - bits);
@@ -384,27 +389,27 @@ impl<'a, 'o> Walk<'a, 'o> {
             Some(range) if range.high < 1 << (bits - 1) => range,
             _ => Interval::ANY,
         };
-        self.number(range, low, high)
+        self.scalar(range, low, high)
     }
 
     /// What a register must hold for an operation on numbers.
-    pub fn expect_number(&mut self, value: Value, what: &str) -> Result<Interval> {
+    pub fn expect_scalar(&mut self, value: Value, what: &str) -> Result<Interval> {
         match value.ty {
             RegType::Scalar(range) => Ok(range),
-            ty => self.refuse(format!("{what} is {}, and a number is needed", ty.describe())),
+            ty => self.reject(format!("{what} is {}, and a number is needed", ty.describe())),
         }
     }
 
     /// The frame of a function that is called; whether it is. Where programs called from functions take those' places, how
     /// deep calls go only the packet decides: it is aborted where they go too deep.
-    pub fn enter(&mut self) -> Result<bool> {
+    pub fn push_frame(&mut self) -> Result<bool> {
         if self.state.frames.len() < crate::lang::xdp::analysis::domain::state::MAX_FRAMES {
             self.state.frames.push(Frame::new());
             return Ok(true);
         }
-        let calls = self.get(TAIL_CALLS)?;
+        let calls = self.read_register(TAIL_CALL_COUNT)?;
         if calls.ty.as_scalar().and_then(Interval::as_constant) == Some(0) {
-            return self.refuse(format!(
+            return self.reject(format!(
                 "functions call each other {} deep, which is deeper than the kernel allows",
                 crate::lang::xdp::analysis::domain::state::MAX_FRAMES
             ));
@@ -415,15 +420,15 @@ impl<'a, 'o> Walk<'a, 'o> {
     }
 
     /// The function that is called for each round: its section and first instruction.
-    pub fn callback(&mut self) -> Result<(u32, u32)> {
-        match self.get(FUNCTION)?.ty {
+    pub fn loop_callback(&mut self) -> Result<(u32, u32)> {
+        match self.read_register(LOOP_CALLBACK)?.ty {
             RegType::Function { section, first } => Ok((section.into(), first)),
-            other => self.refuse(format!("what is called for each round is {}", other.describe())),
+            other => self.reject(format!("what is called for each round is {}", other.describe())),
         }
     }
 
     /// Registers that a call leaves unset.
-    pub fn after_call(&mut self) {
+    pub fn clear_caller_saved(&mut self) {
         (1..6).for_each(|register| self.state.scratch[register] = Value::of(RegType::Uninit));
     }
 }

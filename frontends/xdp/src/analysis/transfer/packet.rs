@@ -1,15 +1,15 @@
 //! Accesses of the packet. What the program has not compared with the packet's end is checked as it runs.
 
-use super::{Result, Walk};
+use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{PACKET_START, ANONYMOUS, RegType, Value};
+use crate::lang::xdp::analysis::domain::state::{ANONYMOUS, PACKET_START, RegType, Value};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::Id;
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     /// Where an access of the packet begins, as an offset from its first byte; it lies in the packet, or the packet has been
     /// aborted.
-    pub(super) fn in_packet(&mut self, pointer: Value, off: i64, size: u32) -> Result<Id> {
+    pub(super) fn check_packet_access(&mut self, pointer: Value, off: i64, size: u32) -> Result<Id> {
         let RegType::Packet { name, off: base, floor, .. } = pointer.ty else {
             unreachable!("the caller has looked");
         };
@@ -24,7 +24,7 @@ impl Walk<'_, '_> {
         if floor + off >= 0 && end <= known {
             return Ok(at);
         }
-        let length = self.length();
+        let length = self.packet_length();
         let beyond = match self.code.value(at) {
             // An offset in front of the packet is a large one.
             Some(at) if at > u32::MAX - size => self.code.truth(true),
@@ -50,11 +50,11 @@ impl Walk<'_, '_> {
                 let low = self.code.load_packet(at, 4);
                 let behind = self.code.by(Add, at, 4);
                 let high = self.code.load_packet(behind, 4);
-                self.number(Interval::ANY, low, high)
+                self.scalar(Interval::ANY, low, high)
             }
             _ => {
                 let low = self.code.load_packet(at, size);
-                self.word(Interval::of_width(size), low)
+                self.scalar32(Interval::of_width(size), low)
             }
         }
     }

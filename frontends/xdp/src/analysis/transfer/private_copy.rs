@@ -1,27 +1,27 @@
 //! Accesses of values that packets have copies of ([`crate::lang::xdp::lower::privatize`]).
 
-use super::Walk;
+use super::BlockInterpreter;
 use crate::lang::xdp::lower::ir::Binary::Eq;
 use crate::lang::xdp::lower::ir::{Id, Op, Var};
 use crate::lang::xdp::lower::privatize::{How, frame_of, may_be};
 
 /// Bytes of a map's value that an access is somewhere in; of one at a known place those that it is of.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Span {
+pub(super) struct ByteSpan {
     pub map: u16,
     pub bytes: (u32, u32),
     pub is_exact: bool,
 }
 
-impl Walk<'_, '_> {
-    pub(super) fn may_be_own(&self, span: Span) -> bool {
+impl BlockInterpreter<'_, '_> {
+    pub(super) fn may_be_private(&self, span: ByteSpan) -> bool {
         may_be(&self.linked.maps[usize::from(span.map)]) && self.facts.privatization.may_have(span.map, span.bytes)
     }
 
     /// Takes down that these bytes are loaded. Whether this packet has stored all of them itself.
-    pub(super) fn loads(&mut self, span: Span) -> bool {
-        let Span { map, bytes, is_exact } = span;
-        if !self.may_be_own(span) {
+    pub(super) fn note_load(&mut self, span: ByteSpan) -> bool {
+        let ByteSpan { map, bytes, is_exact } = span;
+        if !self.may_be_private(span) {
             return false;
         }
         if self.state.stored.may_have_changed(map, bytes) {
@@ -34,14 +34,14 @@ impl Walk<'_, '_> {
     }
 
     /// Whether this packet may have stored some of these bytes, other than by adding to them.
-    pub(super) fn may_have_stored(&self, span: Span) -> bool {
-        self.may_be_own(span) && self.state.stored.may_have(span.map, span.bytes)
+    pub(super) fn may_have_stored(&self, span: ByteSpan) -> bool {
+        self.may_be_private(span) && self.state.stored.may_have(span.map, span.bytes)
     }
 
     /// Takes down that these bytes are stored, or changed. Of what is not exact it is not known which of them were.
-    pub(super) fn stores(&mut self, span: Span, how: How) {
-        let Span { map, bytes, is_exact } = span;
-        if !self.may_be_own(span) {
+    pub(super) fn note_store(&mut self, span: ByteSpan, how: How) {
+        let ByteSpan { map, bytes, is_exact } = span;
+        if !self.may_be_private(span) {
             return;
         }
         if !is_exact {
@@ -51,7 +51,7 @@ impl Walk<'_, '_> {
     }
 
     /// A word of the packet's copy, where it has one.
-    pub(super) fn own_word(&mut self, map: u16, word: Id) -> Option<Id> {
+    pub(super) fn private_word(&mut self, map: u16, word: Id) -> Option<Id> {
         let copy = self.facts.privatization.of(map)?;
         match self.code.value(word).map(|word| word as u16) {
             Some(word) if copy.variables.contains(&word) => {
@@ -65,18 +65,19 @@ impl Walk<'_, '_> {
     }
 
     /// Whether nobody else has what is loaded from a word of a value: it is what the block began with, or was read from memory.
-    pub(super) fn is_fresh(&self, map: u16, word: Id) -> bool {
+    pub(super) fn is_unmodified_word(&self, map: u16, word: Id) -> bool {
         let known = self.code.value(word).map(|word| word as u16);
         known.is_none_or(|word| !self.code.own.contains_key(&(map, word)))
     }
 
     /// Sets those bits of a word of the packet's copy that are in the mask, if this is the entry that there is.
-    pub(super) fn set_own(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
-        let Some(old) = self.own_word(map, word) else { return };
+    pub(super) fn write_private_bits(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
+        let Some(old) = self.private_word(map, word) else { return };
         let is_it = self.code.by(Eq, entry, 0);
-        let value = self.copied_over(old, bits, (is_it, mask));
+        let value = self.merge_bits(old, bits, (is_it, mask));
         let known = self.code.value(word).map(|word| word as u16);
-        let is_variable = |word: &u16| self.facts.privatization.of(map).is_some_and(|copy| copy.variables.contains(word));
+        let is_variable =
+            |word: &u16| self.facts.privatization.of(map).is_some_and(|copy| copy.variables.contains(word));
         match known.filter(is_variable) {
             Some(word) => drop(self.code.own.insert((map, word), value)),
             None => drop(self.code.add(Op::Keep { frame: frame_of(map), word, value })),
@@ -84,8 +85,8 @@ impl Walk<'_, '_> {
     }
 
     /// The same of all of a word.
-    pub(super) fn set_own_word(&mut self, map: u16, entry: Id, word: Id, value: Id) {
+    pub(super) fn write_private_word(&mut self, map: u16, entry: Id, word: Id, value: Id) {
         let all = self.code.known(u32::MAX);
-        self.set_own(map, entry, word, all, value);
+        self.write_private_bits(map, entry, word, all, value);
     }
 }

@@ -1,20 +1,20 @@
 //! Random numbers: of nobody's state, so that a packet has the same on every device, whichever others there are.
 
-use super::{DRAWS, Result, Walk};
+use super::{BlockInterpreter, RANDOM_DRAWS, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::lower::ir::{Argument, Effect};
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     /// `bpf_get_prandom_u32()`: a hash of the seed, of the packet, and of how many numbers it has asked for before.
-    pub(super) fn random(&mut self) -> Result<Value> {
-        let draws = self.get(DRAWS)?;
+    pub(super) fn random_u32(&mut self) -> Result<Value> {
+        let draws = self.read_register(RANDOM_DRAWS)?;
         let seed = self.code.known(self.linked.random_seed);
         let packet = self.code.call("x_hash_packet", vec![Argument::Packet, Argument::One(seed)], Effect::Reads);
         let number = self.code.call_with("x_random", &[packet, draws.low], Effect::None);
         let more = self.code.by(crate::lang::xdp::lower::ir::Binary::Add, draws.low, 1);
-        let more = self.word(Interval::U32, more);
-        self.set(DRAWS, more)?;
-        Ok(self.word(Interval::U32, number))
+        let more = self.scalar32(Interval::U32, more);
+        self.write_register(RANDOM_DRAWS, more)?;
+        Ok(self.scalar32(Interval::U32, number))
     }
 }

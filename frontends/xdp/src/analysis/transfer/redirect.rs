@@ -1,6 +1,6 @@
 //! `bpf_redirect` and `bpf_redirect_map`: where a packet goes if its verdict is to redirect it.
 
-use super::{Result, TARGET, Walk};
+use super::{BlockInterpreter, REDIRECT_TARGET, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::broadcast;
@@ -21,25 +21,25 @@ const EXCLUDE_INGRESS: u32 = 16;
 /// No target: the verdict is ABORTED.
 const NO_TARGET: u32 = 1 << 24;
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     pub(super) fn redirect(&mut self, target: Id, flags: Value) -> Result<Value> {
-        self.expect_number(flags, "what the flags are")?;
+        self.expect_scalar(flags, "what the flags are")?;
         // There are no flags: with any it fails, and leaves what was noted before.
         let any = self.code.binary(Or, flags.low, flags.high);
         let is_plain = self.code.by(Eq, any, 0);
-        let before = self.get(TARGET)?.low;
-        let target = self.one_target(target);
+        let before = self.read_register(REDIRECT_TARGET)?.low;
+        let target = self.clamp_to_single_target(target);
         let target = self.code.by(Add, target, 1);
         let target = self.code.select(is_plain, target, before);
-        let target = self.word(Interval::U32, target);
-        self.set(TARGET, target)?;
+        let target = self.scalar32(Interval::U32, target);
+        self.write_register(REDIRECT_TARGET, target)?;
         let (redirect, aborted) = (self.code.known(XDP_REDIRECT), self.code.known(XDP_ABORTED));
         let verdict = self.code.select(is_plain, redirect, aborted);
-        Ok(self.word(Interval::new(0, u64::from(XDP_REDIRECT)), verdict))
+        Ok(self.scalar32(Interval::new(0, u64::from(XDP_REDIRECT)), verdict))
     }
 
     /// A target that stands for one port: where the program has others, which stand for several, it is none of those.
-    fn one_target(&mut self, target: Id) -> Id {
+    fn clamp_to_single_target(&mut self, target: Id) -> Id {
         if self.facts.broadcasts.values().is_empty() {
             return target;
         }
@@ -49,17 +49,17 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn redirect_map(&mut self) -> Result<Value> {
-        let (map, index, flags) = (self.get(1)?, self.get(2)?, self.get(3)?);
-        let map = self.map(map)?;
+        let (map, index, flags) = (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?);
+        let map = self.expect_map(map)?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
         if !ty.holds_redirect_targets() {
             let takes = "devmap, devmap_hash, cpumap or xskmap";
             let given = ty.name();
             return self
-                .refuse(format!("bpf_redirect_map is given a map of type {given}, and takes one of type {takes}"));
+                .reject(format!("bpf_redirect_map is given a map of type {given}, and takes one of type {takes}"));
         }
-        self.expect_number(index, "the index")?;
-        let range = self.expect_number(flags, "what the flags are")?;
+        self.expect_scalar(index, "the index")?;
+        let range = self.expect_scalar(flags, "what the flags are")?;
         let known = match ty {
             MapType::DEVMAP | MapType::DEVMAP_HASH => ACTION_MASK | BROADCAST | EXCLUDE_INGRESS,
             _ => ACTION_MASK,
@@ -67,10 +67,10 @@ impl Walk<'_, '_> {
         if range.as_constant().is_some_and(|flags| flags & !u64::from(known) != 0) {
             return Ok(self.constant(XDP_ABORTED.into()));
         }
-        let slot = self.slot_of(map, index.low);
+        let slot = self.read_slot(map, index.low);
         let there = self.code.by(Ne, slot, 0);
         // A port is what it is; sockets and processors are known by the number that the host has set.
-        let one = self.one_target(slot);
+        let one = self.clamp_to_single_target(slot);
         let one = self.code.by(Add, one, 1);
         let nobody = self.code.known(0);
         let mut target = self.code.select(there, one, nobody);
@@ -81,7 +81,7 @@ impl Walk<'_, '_> {
             if self.code.as_truth(to_all) != Some(false) {
                 let others = self.code.by(And, flags.low, EXCLUDE_INGRESS);
                 let others = self.code.by(Ne, others, 0);
-                let all = self.all_of(map, others)?;
+                let all = self.broadcast_target(map, others)?;
                 target = self.code.select(to_all, all, target);
                 leads = self.code.binary(Either, there, to_all);
             }
@@ -94,18 +94,18 @@ impl Walk<'_, '_> {
             let wrong = self.code.by(And, flags.low, !known);
             let wrong = self.code.binary(Or, wrong, flags.high);
             let is_wrong = self.code.by(Ne, wrong, 0);
-            let (before, aborted) = (self.get(TARGET)?.low, self.code.known(XDP_ABORTED));
+            let (before, aborted) = (self.read_register(REDIRECT_TARGET)?.low, self.code.known(XDP_ABORTED));
             target = self.code.select(is_wrong, before, target);
             verdict = self.code.select(is_wrong, aborted, verdict);
         }
-        let target = self.word(Interval::U32, target);
-        self.set(TARGET, target)?;
-        Ok(self.word(Interval::new(0, 4), verdict))
+        let target = self.scalar32(Interval::U32, target);
+        self.write_register(REDIRECT_TARGET, target)?;
+        Ok(self.scalar32(Interval::new(0, 4), verdict))
     }
 
     /// The target, and one, that stands for all of a map's entries, or where `others` is true for those but the port that the
     /// packet came in by.
-    fn all_of(&mut self, map: u16, others: Id) -> Result<Id> {
+    fn broadcast_target(&mut self, map: u16, others: Id) -> Result<Id> {
         let mut targets = [0; 2];
         for (target, exclude) in targets.iter_mut().zip([false, true]) {
             // Only what is asked for has a number.
@@ -117,7 +117,7 @@ impl Walk<'_, '_> {
             if number >= broadcast::MOST {
                 let most = broadcast::MOST / 2;
                 let what = format!("packets are redirected to all devices of more than {most} maps");
-                return self.lack(what, "BPF_F_BROADCAST to any number of maps");
+                return self.reject_unsupported(what, "BPF_F_BROADCAST to any number of maps");
             }
             *target = self.code.known(broadcast::FIRST + number + 1);
         }

@@ -1,27 +1,27 @@
 //! Records that are reserved for a ring buffer: memory of the packet's own until they are handed over, so that what a packet
 //! does with one depends on nobody else.
 
-use super::{Result, Walk};
+use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{STACK_COUNT, RegType, Value};
+use crate::lang::xdp::analysis::domain::state::{RegType, STACK_COUNT, Value};
 use crate::lang::xdp::lower::ir::Binary::*;
 use crate::lang::xdp::lower::ir::{Id, Op};
 
 /// The number that a record goes by among frames that are memory.
-pub(crate) fn frame_of(record: u16) -> u16 {
+pub(crate) fn record_frame(record: u16) -> u16 {
     STACK_COUNT as u16 + record
 }
 
-impl Walk<'_, '_> {
+impl BlockInterpreter<'_, '_> {
     /// Where an access of a record begins, and whether that is in one word for certain, or in each half of its own; it lies in
     /// the record, or the packet has been aborted.
-    fn in_record(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, bool)> {
+    fn check_record_access(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, bool)> {
         let RegType::RingRecord { record, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
         let length = i64::from(self.facts.events.records()[usize::from(record)].bytes);
         self.trap_null(pointer, "the pointer to a reserved record is NULL");
         let (low, high) = (base.low.saturating_add(off), base.high.saturating_add(off) + i64::from(size));
         if high <= 0 || low >= length || (base.as_constant().is_some() && (low < 0 || high > length)) {
-            return self.refuse(format!("the record has {length} bytes, and is accessed at offset {low}"));
+            return self.reject(format!("the record has {length} bytes, and is accessed at offset {low}"));
         }
         let at = self.code.by(Add, pointer.low, off as u32);
         if low < 0 || high > length {
@@ -29,28 +29,28 @@ impl Walk<'_, '_> {
             let beyond = if length < i64::from(size) { self.code.truth(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the record is not so long");
         }
-        Ok((frame_of(record), at, base.are_multiples_of(size.min(4), off)))
+        Ok((record_frame(record), at, base.are_multiples_of(size.min(4), off)))
     }
 
     pub(super) fn load_record(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {
-        let (frame, at, fits) = self.in_record(from, off, size)?;
+        let (frame, at, fits) = self.check_record_access(from, off, size)?;
         if size == 8 {
-            let low = self.recalled(frame, at, 4, fits);
+            let low = self.read_indexed(frame, at, 4, fits);
             let behind = self.code.by(Add, at, 4);
-            let high = self.recalled(frame, behind, 4, fits);
-            return Ok(self.number(Interval::ANY, low, high));
+            let high = self.read_indexed(frame, behind, 4, fits);
+            return Ok(self.scalar(Interval::ANY, low, high));
         }
-        let low = self.recalled(frame, at, size, fits);
-        Ok(self.word(Interval::of_width(size), low))
+        let low = self.read_indexed(frame, at, size, fits);
+        Ok(self.scalar32(Interval::of_width(size), low))
     }
 
     /// Up to four bytes.
-    fn recalled(&mut self, frame: u16, at: Id, size: u32, fits: bool) -> Id {
+    fn read_indexed(&mut self, frame: u16, at: Id, size: u32, fits: bool) -> Id {
         if !fits {
             let mut all = self.code.known(0);
             for byte in 0..size {
                 let at = self.code.by(Add, at, byte);
-                let part = self.recalled(frame, at, 1, true);
+                let part = self.read_indexed(frame, at, 1, true);
                 let part = self.code.by(Shl, part, 8 * byte);
                 all = self.code.binary(Or, all, part);
             }
@@ -68,22 +68,22 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn store_record(&mut self, to: Value, off: i64, size: u32, value: Value) -> Result<()> {
-        let (frame, at, fits) = self.in_record(to, off, size)?;
+        let (frame, at, fits) = self.check_record_access(to, off, size)?;
         if size == 8 {
-            self.kept(frame, at, 4, value.low, fits);
+            self.write_indexed(frame, at, 4, value.low, fits);
             let behind = self.code.by(Add, at, 4);
-            self.kept(frame, behind, 4, value.high, fits);
+            self.write_indexed(frame, behind, 4, value.high, fits);
         } else {
-            self.kept(frame, at, size, value.low, fits);
+            self.write_indexed(frame, at, size, value.low, fits);
         }
         Ok(())
     }
 
-    fn kept(&mut self, frame: u16, at: Id, size: u32, value: Id, fits: bool) {
+    fn write_indexed(&mut self, frame: u16, at: Id, size: u32, value: Id, fits: bool) {
         if !fits {
             for byte in 0..size {
                 let (at, value) = (self.code.by(Add, at, byte), self.code.by(Shr, value, 8 * byte));
-                self.kept(frame, at, 1, value, true);
+                self.write_indexed(frame, at, 1, value, true);
             }
             return;
         }
