@@ -27,7 +27,7 @@ pub use decode::instruction;
 use decode::maps::{MapInfo, MapUse};
 pub use inspect::{MapReport, ObjectReport, ProgramReport, inspect};
 use lower::ir::Op;
-use lower::privatize::Copy;
+use lower::privatize::PrivateCopy;
 use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
 pub use parameters::{GlobalVariable, globals};
@@ -159,7 +159,7 @@ impl<'o> LinkedObject<'o> {
             Some(Broadcast { target: broadcast::FIRST + number, map, exclude_ingress })
         });
         let copies = flow.facts.used_maps.iter().filter_map(|&map| {
-            let Copy { variables, memory } = flow.facts.privatization.of(map)?;
+            let PrivateCopy { variables, memory } = flow.facts.privatization.copy_of(map)?;
             let name = self.maps[usize::from(map)].definition.name.clone();
             let copy = PrivatizedValue { map: name, words: variables.len() + memory.len(), filled: memory.len() };
             (copy.words > 0).then_some(copy)
@@ -318,7 +318,7 @@ fn compile_here(
     let mut called: BTreeSet<&str> = BTreeSet::new();
     let mut traps = false;
     for (block, needed) in flow.blocks.iter().zip(&needed) {
-        for (op, _) in block.code.ops.iter().zip(&needed.ops).filter(|(_, needed)| **needed) {
+        for (op, _) in block.code.ops.iter().zip(&needed.live_ops).filter(|(_, needed)| **needed) {
             match op {
                 Op::Call(call) => {
                     called.insert(&call.function);
@@ -357,7 +357,7 @@ fn compile_here(
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
         let traps = linked.sites(flow.facts.trap_sites.values());
-        let counter = Declaration::new(lower::emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
+        let counter = Declaration::new(lower::emit::TRAP_MAP, Kind::Counter, 1, 2, traps.len() as u32);
         declared.push(Declaration { notes: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
     }
     let listing = Disassembly::new(object);
@@ -372,7 +372,7 @@ fn compile_here(
     text += &functions_of_tables;
     let besides = declared.len() - own;
     let mut module = prelude::module(&declared, &functions(&text, &called));
-    if lower::emit::filter(&flow, &needed, &linked.maps, &mut module).is_err() {
+    if lower::emit::emit_filter(&flow, &needed, &linked.maps, &mut module).is_err() {
         return fails("the program's loops stand in each other too deep".into());
     }
     let program = Program::new(&listing.source, module, declared, options)?;

@@ -19,10 +19,10 @@ use crate::lang::xdp::analysis::register_liveness::{self, RegisterSet};
 use crate::lang::xdp::analysis::transfer::{BlockInterpreter, EventUses};
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
-use crate::lang::xdp::lower::ir::Binary::{Add, Eq, Lt, Or};
-use crate::lang::xdp::lower::ir::{Code, Id, Op};
-use crate::lang::xdp::lower::liveness::{self, Needed};
-use crate::lang::xdp::lower::privatize::{Copies, Words, frame_of};
+use crate::lang::xdp::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
+use crate::lang::xdp::lower::ir::{BlockCode, Id, Op};
+use crate::lang::xdp::lower::liveness::{self, BlockLiveness};
+use crate::lang::xdp::lower::privatize::{Privatization, MapWords, copy_frame};
 use crate::lang::xdp::lower::value_numbering;
 use crate::lang::xdp::object::Reference;
 use crate::lang::xdp::rejection::Rejection;
@@ -105,7 +105,7 @@ pub(crate) struct ProgramFacts {
     /// What is told to the host.
     pub events: EventUses,
     /// What packets have copies of.
-    pub privatization: Copies,
+    pub privatization: Privatization,
     /// Frames whose stack is indexed by what is known only when the packet is there.
     pub indexed_frames: [bool; crate::lang::xdp::analysis::domain::state::STACK_COUNT],
     /// Whether pointers on the stack are there behind a store at an offset that is not known: that this does not hit one is
@@ -159,7 +159,7 @@ pub(crate) enum Terminator {
 
 /// A block, with all that is computed in it.
 pub(crate) struct Block {
-    pub code: Code,
+    pub code: BlockCode,
     /// What there is at its end.
     pub exit_state: State,
     pub terminator: Terminator,
@@ -181,7 +181,7 @@ enum PendingTerminator {
 }
 
 /// A block that was gone through: its code with what there is at its end, where it goes on, and what there is on the way there.
-type BlockResult = ((Code, State), PendingTerminator, Vec<(BlockKey, State)>);
+type BlockResult = ((BlockCode, State), PendingTerminator, Vec<(BlockKey, State)>);
 
 struct FixpointSolver<'a, 'o> {
     linked: &'a LinkedObject<'o>,
@@ -213,7 +213,7 @@ struct FixpointSolver<'a, 'o> {
 /// which gave no error has set its pointer, and where each round of a loop stores. So what is refused is tried again with more
 /// ways kept apart, not at once, since each kind of way has blocks of its own; and then with pointers on the stack that a store
 /// may hit kept, and this checked.
-pub(crate) fn analyze(linked: &LinkedObject, section: usize, first: usize) -> Result<(AnalyzedProgram, Vec<Needed>)> {
+pub(crate) fn analyze(linked: &LinkedObject, section: usize, first: usize) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
     let mut may_overwrite_spills = false;
     let mut refused: Option<Rejection> = None;
     for guard_spills in [false, true] {
@@ -240,20 +240,20 @@ fn analyze_with(
     sensitivity: Sensitivity,
     guard_spills: bool,
     may_overwrite_spills: &mut bool,
-) -> Result<(AnalyzedProgram, Vec<Needed>)> {
+) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
     let mut indexed_frames = [false; crate::lang::xdp::analysis::domain::state::STACK_COUNT];
-    let mut left_out = Words::new();
+    let mut left_out = MapWords::new();
     loop {
         let mut solver = FixpointSolver::new(linked, sensitivity, indexed_frames, guard_spills);
-        solver.facts.privatization.left_out = std::mem::take(&mut left_out);
+        solver.facts.privatization.excluded = std::mem::take(&mut left_out);
         let root = solver.root(section as u32, first as u32);
         let settled = solver.solve(root);
         *may_overwrite_spills |= solver.facts.may_overwrite_spills;
-        if settled? && solver.facts.privatization.settle() {
+        if settled? && solver.facts.privatization.decide() {
             return solver.finish(root);
         }
         indexed_frames = solver.facts.indexed_frames;
-        left_out = solver.facts.privatization.left_out;
+        left_out = solver.facts.privatization.excluded;
     }
 }
 
@@ -278,7 +278,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             broadcasts: Interner::starting_at(0),
             families: crate::lang::xdp::fib::Families::default(),
             events: EventUses::default(),
-            privatization: Copies::default(),
+            privatization: Privatization::default(),
             indexed_frames,
             guard_spills,
             may_overwrite_spills: false,
@@ -499,16 +499,16 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
     /// but the addition, which is atomic then, in whatever blocks these are. Where somebody does ask for one after all, it was
     /// loaded for more: `if (v->tokens) v->tokens--` must not become an addition that packets side by side do as often as there
     /// are packets.
-    fn finish(mut self, root: BlockKey) -> Result<(AnalyzedProgram, Vec<Needed>)> {
+    fn finish(mut self, root: BlockKey) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
         loop {
             let mut blocks = self.emit_blocks(root)?;
             value_numbering::run(&mut blocks, &self.facts.indexed_frames, &self.facts.add_only_loads);
-            let (needed, first) = liveness::needed(&blocks, &self.facts.indexed_frames);
-            let observed = liveness::observed(&blocks, &needed);
+            let (needed, first) = liveness::analyze(&blocks, &self.facts.indexed_frames);
+            let observed = liveness::observed_loads(&blocks, &needed);
             if observed.is_disjoint(&self.facts.add_only_loads) {
                 let idle = self.unread_copies(&blocks, &needed);
                 if !idle.is_empty() {
-                    idle.into_iter().for_each(|map| self.facts.privatization.let_go(map));
+                    idle.into_iter().for_each(|map| self.facts.privatization.drop_memory_copy(map));
                     continue;
                 }
                 return Ok((AnalyzedProgram { blocks, facts: self.facts, first }, needed));
@@ -522,18 +522,18 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
     }
 
     /// Maps of whose values there are copies in memory that nobody looks at: what is only added to, in an array for example.
-    fn unread_copies(&self, blocks: &[Block], needed: &[Needed]) -> Vec<u16> {
-        let recalled = |(block, needed): (&Block, &Needed)| {
-            let ops = block.code.ops.iter().zip(&needed.ops).filter(|(_, needed)| **needed);
+    fn unread_copies(&self, blocks: &[Block], needed: &[BlockLiveness]) -> Vec<u16> {
+        let recalled = |(block, needed): (&Block, &BlockLiveness)| {
+            let ops = block.code.ops.iter().zip(&needed.live_ops).filter(|(_, needed)| **needed);
             let frames = ops.filter_map(|(op, _)| match op {
-                Op::Recall { frame, .. } => Some(*frame),
+                Op::LoadIndexed { frame, .. } => Some(*frame),
                 _ => None,
             });
             frames.collect::<BTreeSet<u16>>()
         };
         let recalled: BTreeSet<u16> = blocks.iter().zip(needed).flat_map(recalled).collect();
-        let copies = self.facts.privatization.in_memory().map(|(map, _)| map);
-        copies.filter(|&map| !recalled.contains(&frame_of(map))).collect()
+        let copies = self.facts.privatization.memory_copies().map(|(map, _)| map);
+        copies.filter(|&map| !recalled.contains(&copy_frame(map))).collect()
     }
 
     /// The blocks with their code, once the types are known.
@@ -790,7 +790,7 @@ fn interpret_exit(
 /// Behind a round of what a helper calls a function for: on with the next, unless the function gave something else than 0.
 fn loop_or_exit(mut interp: BlockInterpreter, result: Value, again: BlockKey, at: u32) -> BlockResult {
     let any = interp.code.binary(Or, result.low, result.high);
-    let goes_on = interp.code.by(Eq, any, 0);
+    let goes_on = interp.code.binary_const(Eq, any, 0);
     let behind = BlockKey { start: BlockStart::Instruction(at + 1), ..again };
     interp.save_field_aliases();
     let state = interp.state.clone();
@@ -811,14 +811,14 @@ fn finish_with_branch(
     yes: (BlockKey, State),
     no: (BlockKey, State),
 ) -> BlockResult {
-    match interp.code.as_truth(condition) {
+    match interp.code.as_boolean(condition) {
         Some(true) => (into_parts(interp), PendingTerminator::Goto(yes.0), vec![yes]),
         Some(false) => (into_parts(interp), PendingTerminator::Goto(no.0), vec![no]),
         None => (into_parts(interp), PendingTerminator::Branch(condition, yes.0, no.0), vec![yes, no]),
     }
 }
 
-fn into_parts(mut interp: BlockInterpreter) -> (Code, State) {
+fn into_parts(mut interp: BlockInterpreter) -> (BlockCode, State) {
     interp.code.flush();
     (interp.code, interp.state)
 }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use crate::lang::xdp::events::PRINTS;
-use crate::lang::xdp::lower::emit::TRAPS;
+use crate::lang::xdp::lower::emit::TRAP_MAP;
 use crate::lang::xdp::object::{MapDefinition, MapType, Object};
 use crate::lang::xdp::parameters::section_type;
 use crate::map::declare::{MAX_ENTRIES, MAX_KEY};
@@ -147,7 +147,7 @@ impl MapInfo {
 /// All maps of an object.
 pub(crate) fn maps(object: &Object) -> Vec<MapInfo> {
     // Maps that are no object's go by these.
-    let mut names: HashSet<String> = [PRINTS, TRAPS].map(str::to_owned).into();
+    let mut names: HashSet<String> = [PRINTS, TRAP_MAP].map(str::to_owned).into();
     let mut infos = Vec::new();
     for definition in &object.maps {
         let mut name: String = definition

@@ -5,14 +5,14 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use crate::lang::xdp::lower::coalesce::Pending;
+use crate::lang::xdp::lower::coalesce::PendingStores;
 
 /// A computation's place in its block.
 pub(crate) type Id = u32;
 
 /// A variable that carries a number from block to block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Var {
+pub(crate) enum Variable {
     /// Half of a register: 0 the low one. Those that functions save (6 to 9) are each frame's own, and so are some that no
     /// program sees (`walk`).
     Register { frame: u8, register: u8, half: u8 },
@@ -22,14 +22,14 @@ pub(crate) enum Var {
     /// a map's value holds that it was loaded from.
     Amount { frame: u8, register: Option<u8>, word: u8, half: u8 },
     /// A word of the packet's copy of a map's value (`own`).
-    Own { map: u16, word: u16 },
+    PrivateWord { map: u16, word: u16 },
     /// What a block has read, for those behind it (`reuse`).
-    Read { slot: u32 },
+    CarriedRead { slot: u32 },
 }
 
 /// Operations on two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Binary {
+pub(crate) enum BinaryOp {
     Add,
     Sub,
     Mul,
@@ -51,21 +51,21 @@ pub(crate) enum Binary {
     Slt,
     Sle,
     /// Of bools.
-    Both,
-    Either,
+    LogicalAnd,
+    LogicalOr,
 }
 
 /// What is known before the packet is there.
 enum Constant {
     Number(u32),
-    Truth(bool),
+    Bool(bool),
 }
 
-impl Binary {
+impl BinaryOp {
     /// What it gives of two known numbers.
-    fn of(self, x: u32, y: u32) -> Constant {
-        use Binary::*;
-        use Constant::{Number, Truth};
+    fn fold(self, x: u32, y: u32) -> Constant {
+        use BinaryOp::*;
+        use Constant::{Bool, Number};
         match self {
             Add => Number(x.wrapping_add(y)),
             Sub => Number(x.wrapping_sub(y)),
@@ -78,14 +78,14 @@ impl Binary {
             Shl => Number(x << (y & 31)),
             Shr => Number(x >> (y & 31)),
             Sar => Number(((x as i32) >> (y & 31)) as u32),
-            Eq => Truth(x == y),
-            Ne => Truth(x != y),
-            Lt => Truth(x < y),
-            Le => Truth(x <= y),
-            Slt => Truth((x as i32) < y as i32),
-            Sle => Truth(x as i32 <= y as i32),
-            Both => Truth(x != 0 && y != 0),
-            Either => Truth(x != 0 || y != 0),
+            Eq => Bool(x == y),
+            Ne => Bool(x != y),
+            Lt => Bool(x < y),
+            Le => Bool(x <= y),
+            Slt => Bool((x as i32) < y as i32),
+            Sle => Bool(x as i32 <= y as i32),
+            LogicalAnd => Bool(x != 0 && y != 0),
+            LogicalOr => Bool(x != 0 || y != 0),
         }
     }
 }
@@ -93,7 +93,7 @@ impl Binary {
 /// Operations on whole numbers of 64 bits: a device that has such numbers does them at once, and of others the halves are made
 /// when the filter is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Wide {
+pub(crate) enum WideOp {
     Mul,
     Xor,
 }
@@ -121,7 +121,7 @@ pub(crate) struct Call {
 pub(crate) enum Argument {
     /// The packet.
     Packet,
-    One(Id),
+    Value(Id),
     /// A key of so many words.
     Words(Vec<Id>),
 }
@@ -129,11 +129,11 @@ pub(crate) enum Argument {
 /// A computation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
-    Known(u32),
-    Truth(bool),
+    Constant(u32),
+    Bool(bool),
     /// What a variable holds when the block begins.
-    Var(Var),
-    Binary(Binary, Id, Id),
+    Variable(Variable),
+    Binary(BinaryOp, Id, Id),
     /// The opposite of a bool.
     Not(Id),
     /// The second where the first, a bool, is true, else the third.
@@ -143,10 +143,10 @@ pub(crate) enum Op {
     Swap32(Id),
     Call(Call),
     /// A part of a pair that a call gave.
-    Part(Id, u32),
+    Component(Id, u32),
     /// A whole number of 64 bits of its halves, the low one first.
-    Whole(Id, Id),
-    Wide(Wide, Id, Id),
+    Join64(Id, Id),
+    Wide(WideOp, Id, Id),
     /// Half of a whole number: 0 the low one.
     Half(Id, u32),
     /// The packet is ABORTED, and the trap counted, where this is true.
@@ -155,11 +155,11 @@ pub(crate) enum Op {
         site: u32,
     },
     /// A word of a frame's memory, by its number: where it is known only when the packet is there.
-    Recall {
+    LoadIndexed {
         frame: u16,
         word: Id,
     },
-    Keep {
+    StoreIndexed {
         frame: u16,
         word: Id,
         value: Id,
@@ -187,7 +187,7 @@ pub(crate) struct Field {
 
 /// A number that is what a field holds and an amount, as long as nothing is written there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct FieldAlias {
     pub field: Field,
     /// The load that the number is from, by its number in the program, and what it gave.
     pub load: u32,
@@ -195,7 +195,7 @@ pub(crate) struct Held {
     /// Whether the load is in this block.
     pub is_own: bool,
     /// Whether nobody else has the number who may not ask for what a fetch-add gives in its place.
-    pub is_alone: bool,
+    pub is_unshared: bool,
     /// The first computation from which on a write makes it another.
     pub since: usize,
     pub amount: (Id, Id),
@@ -206,7 +206,7 @@ pub(crate) type Epoch = [u32; 2];
 
 impl Call {
     /// What it is about: the packet, and the maps.
-    fn is_about(&self) -> [bool; 2] {
+    fn accesses(&self) -> [bool; 2] {
         if !self.arguments.contains(&Argument::Packet) {
             return [false, true];
         }
@@ -218,52 +218,52 @@ impl Call {
         if self.effect == Effect::None {
             return Epoch::default();
         }
-        let [packet, maps] = self.is_about();
+        let [packet, maps] = self.accesses();
         [if packet { written[0] } else { 0 }, if maps { written[1] } else { 0 }]
     }
 }
 
 /// A block's computations.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Code {
+pub(crate) struct BlockCode {
     pub ops: Vec<Op>,
     /// Where equal ones are; of those that read, since what they read was last written ([`Code::epoch`]).
-    known: HashMap<(Op, Epoch), Id, foldhash::fast::RandomState>,
+    interned: HashMap<(Op, Epoch), Id, foldhash::fast::RandomState>,
     /// How often the packet and the maps were written, and frames that are memory, each by itself: what is stored in one says
     /// nothing of another.
-    written: Epoch,
-    kept: BTreeMap<u16, u32>,
+    epoch: Epoch,
+    frame_epochs: BTreeMap<u16, u32>,
     /// Stores in the packet that were not carried out yet.
-    pub pending: Pending,
+    pub pending_stores: PendingStores,
     /// Sums and differences of 64 bits, by their halves.
     pub sums: HashMap<(Id, Id), Sum>,
     /// Numbers that fields of maps' values hold, by their halves; of those with fewer than 64 bits twice the low one.
-    pub held: HashMap<(Id, Id), Held>,
+    pub field_aliases: HashMap<(Id, Id), FieldAlias>,
     /// What was stored in words of copies of maps' values, by map and word.
-    pub own: BTreeMap<(u16, u16), Id>,
+    pub private_words: BTreeMap<(u16, u16), Id>,
     /// By how much numbers that leave the block are more than what is in their fields.
-    pub amounts: Vec<(Var, Id)>,
+    pub amounts: Vec<(Variable, Id)>,
     /// What was read here and is asked for in blocks behind this one.
-    pub carried: BTreeMap<Var, Id>,
+    pub carried_reads: BTreeMap<Variable, Id>,
     /// Loads that are what a fetch-add behind them gives.
-    pub aliases: HashMap<Id, Id>,
+    pub replaced_loads: HashMap<Id, Id>,
     /// The load from the packet in the other byte order, of so many bytes: 2 or 4.
-    pub twins: HashMap<Id, (Id, u32)>,
+    pub byte_swapped_loads: HashMap<Id, (Id, u32)>,
 }
 
-impl Code {
+impl BlockCode {
     pub fn add(&mut self, op: Op) -> Id {
         if let Op::Call(call) = &op {
-            self.before_call(call);
+            self.flush_before(call);
             if call.effect == Effect::Writes {
                 return self.append(op);
             }
         }
-        if matches!(op, Op::Trap { .. } | Op::Keep { .. }) {
+        if matches!(op, Op::Trap { .. } | Op::StoreIndexed { .. }) {
             return self.append(op);
         }
         let epoch = self.epoch(&op);
-        match self.known.entry((op, epoch)) {
+        match self.interned.entry((op, epoch)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let id = self.ops.len() as Id;
@@ -276,24 +276,24 @@ impl Code {
     /// What an operation's result depends on besides its operands: how often that was written.
     fn epoch(&self, op: &Op) -> Epoch {
         match op {
-            Op::Call(call) => call.epoch(self.written),
-            Op::Recall { frame, .. } => [self.kept.get(frame).copied().unwrap_or(0), 0],
+            Op::Call(call) => call.epoch(self.epoch),
+            Op::LoadIndexed { frame, .. } => [self.frame_epochs.get(frame).copied().unwrap_or(0), 0],
             _ => Epoch::default(),
         }
     }
 
     /// Whether what was read would be read again.
-    pub fn is_current(&self, id: Id) -> bool {
+    pub fn is_still_current(&self, id: Id) -> bool {
         let op = &self.ops[id as usize];
-        self.known.get(&(op.clone(), self.epoch(op))) == Some(&id)
+        self.interned.get(&(op.clone(), self.epoch(op))) == Some(&id)
     }
 
     fn append(&mut self, op: Op) -> Id {
-        for (written, is_it) in self.written.iter_mut().zip(Code::writes(&op)) {
+        for (written, is_it) in self.epoch.iter_mut().zip(BlockCode::writes(&op)) {
             *written += u32::from(is_it);
         }
-        if let Op::Keep { frame, .. } = op {
-            *self.kept.entry(frame).or_default() += 1;
+        if let Op::StoreIndexed { frame, .. } = op {
+            *self.frame_epochs.entry(frame).or_default() += 1;
         }
         self.ops.push(op);
         self.ops.len() as Id - 1
@@ -302,41 +302,41 @@ impl Code {
     /// What an operation writes: the packet, and the maps.
     pub fn writes(op: &Op) -> [bool; 2] {
         match op {
-            Op::Call(call) if call.effect == Effect::Writes => call.is_about(),
+            Op::Call(call) if call.effect == Effect::Writes => call.accesses(),
             _ => [false, false],
         }
     }
 
-    pub fn known(&mut self, value: u32) -> Id {
-        self.add(Op::Known(value))
+    pub fn constant(&mut self, value: u32) -> Id {
+        self.add(Op::Constant(value))
     }
 
-    pub fn truth(&mut self, value: bool) -> Id {
-        self.add(Op::Truth(value))
+    pub fn boolean(&mut self, value: bool) -> Id {
+        self.add(Op::Bool(value))
     }
 
-    pub fn var(&mut self, var: Var) -> Id {
-        self.add(Op::Var(var))
+    pub fn variable(&mut self, var: Variable) -> Id {
+        self.add(Op::Variable(var))
     }
 
-    pub fn value(&self, id: Id) -> Option<u32> {
+    pub fn as_constant(&self, id: Id) -> Option<u32> {
         match self.ops[id as usize] {
-            Op::Known(value) => Some(value),
+            Op::Constant(value) => Some(value),
             _ => None,
         }
     }
 
-    pub fn as_truth(&self, id: Id) -> Option<bool> {
+    pub fn as_boolean(&self, id: Id) -> Option<bool> {
         match self.ops[id as usize] {
-            Op::Truth(value) => Some(value),
+            Op::Bool(value) => Some(value),
             _ => None,
         }
     }
 
     pub fn not(&mut self, of: Id) -> Id {
-        use Binary::*;
+        use BinaryOp::*;
         match self.ops[of as usize] {
-            Op::Truth(value) => self.truth(!value),
+            Op::Bool(value) => self.boolean(!value),
             Op::Not(inner) => inner,
             Op::Binary(Eq, a, b) => self.binary(Ne, a, b),
             Op::Binary(Ne, a, b) => self.binary(Eq, a, b),
@@ -349,7 +349,7 @@ impl Code {
     }
 
     pub fn select(&mut self, condition: Id, accept: Id, reject: Id) -> Id {
-        match self.as_truth(condition) {
+        match self.as_boolean(condition) {
             Some(true) => accept,
             Some(false) => reject,
             None if accept == reject => accept,
@@ -357,92 +357,92 @@ impl Code {
         }
     }
 
-    pub fn binary(&mut self, op: Binary, a: Id, b: Id) -> Id {
-        use Binary::*;
-        if matches!(op, Both | Either) {
-            return self.of_truths(op, a, b);
+    pub fn binary(&mut self, op: BinaryOp, a: Id, b: Id) -> Id {
+        use BinaryOp::*;
+        if matches!(op, LogicalAnd | LogicalOr) {
+            return self.logical(op, a, b);
         }
-        match (self.value(a), self.value(b)) {
-            (Some(x), Some(y)) => match op.of(x, y) {
-                Constant::Number(value) => self.known(value),
-                Constant::Truth(value) => self.truth(value),
+        match (self.as_constant(a), self.as_constant(b)) {
+            (Some(x), Some(y)) => match op.fold(x, y) {
+                Constant::Number(value) => self.constant(value),
+                Constant::Bool(value) => self.boolean(value),
             },
             // A known number stands on the right where the sides may change.
-            (Some(_), None) if matches!(op, Add | Mul | And | Or | Xor | Eq | Ne) => self.by_known(op, b, a),
-            (None, Some(_)) => self.by_known(op, a, b),
-            _ => self.of_unknown(op, a, b),
+            (Some(_), None) if matches!(op, Add | Mul | And | Or | Xor | Eq | Ne) => self.binary_by_constant(op, b, a),
+            (None, Some(_)) => self.binary_by_constant(op, a, b),
+            _ => self.binary_of_unknowns(op, a, b),
         }
     }
 
-    fn of_truths(&mut self, op: Binary, a: Id, b: Id) -> Id {
-        use Binary::{Both, Either};
-        match (op, self.as_truth(a), self.as_truth(b)) {
-            (Both, Some(true), _) | (Either, Some(false), _) => b,
-            (Both, _, Some(true)) | (Either, _, Some(false)) => a,
-            (Both, Some(false), _) | (Both, _, Some(false)) => self.truth(false),
-            (Either, Some(true), _) | (Either, _, Some(true)) => self.truth(true),
+    fn logical(&mut self, op: BinaryOp, a: Id, b: Id) -> Id {
+        use BinaryOp::{LogicalAnd, LogicalOr};
+        match (op, self.as_boolean(a), self.as_boolean(b)) {
+            (LogicalAnd, Some(true), _) | (LogicalOr, Some(false), _) => b,
+            (LogicalAnd, _, Some(true)) | (LogicalOr, _, Some(false)) => a,
+            (LogicalAnd, Some(false), _) | (LogicalAnd, _, Some(false)) => self.boolean(false),
+            (LogicalOr, Some(true), _) | (LogicalOr, _, Some(true)) => self.boolean(true),
             _ => self.add(Op::Binary(op, a, b)),
         }
     }
 
     /// An operation with a known number on the right, and none on the left.
-    fn by_known(&mut self, op: Binary, a: Id, b: Id) -> Id {
-        use Binary::*;
-        let n = self.value(b).unwrap_or_default();
+    fn binary_by_constant(&mut self, op: BinaryOp, a: Id, b: Id) -> Id {
+        use BinaryOp::*;
+        let n = self.as_constant(b).unwrap_or_default();
         // What the left side is of, where that is a number by a known one.
         let inner = match self.ops[a as usize] {
-            Op::Binary(by, inner, m) => self.value(m).map(|m| (by, inner, m)),
+            Op::Binary(by, inner, m) => self.as_constant(m).map(|m| (by, inner, m)),
             _ => None,
         };
         match (op, n, inner) {
             (Add | Sub | Or | Xor | Shl | Shr | Sar, 0, _) | (Mul | Div, 1, _) | (And, u32::MAX, _) => a,
-            (Mul | And, 0, _) | (Rem, 1, _) => self.known(0),
+            (Mul | And, 0, _) | (Rem, 1, _) => self.constant(0),
             (Or, u32::MAX, _) => b,
-            (Lt, 0, _) => self.truth(false),
-            (Le, u32::MAX, _) => self.truth(true),
+            (Lt, 0, _) => self.boolean(false),
+            (Le, u32::MAX, _) => self.boolean(true),
             // (a + m) + n and (a - m) + n, as offsets come.
-            (Sub, ..) => self.by(Add, a, n.wrapping_neg()),
-            (Add, _, Some((Add, inner, m))) => self.by(Add, inner, m.wrapping_add(n)),
+            (Sub, ..) => self.binary_const(Add, a, n.wrapping_neg()),
+            (Add, _, Some((Add, inner, m))) => self.binary_const(Add, inner, m.wrapping_add(n)),
             // What was shifted down, and perhaps cut, back where it was.
             (Shl, _, Some((And, cut, m))) => match self.ops[cut as usize] {
-                Op::Binary(Shr, of, by) if self.value(by) == Some(n) => self.by(And, of, m << (n & 31)),
+                Op::Binary(Shr, of, by) if self.as_constant(by) == Some(n) => self.binary_const(And, of, m << (n & 31)),
                 _ => self.add(Op::Binary(op, a, b)),
             },
-            (Shl, _, Some((Shr, of, m))) if m == n => self.by(And, of, u32::MAX << (n & 31)),
+            (Shl, _, Some((Shr, of, m))) if m == n => self.binary_const(And, of, u32::MAX << (n & 31)),
             // The other half of a shift to the left and back: what is left of it.
-            (Shr, _, Some((Shl, of, m))) if m == n => self.by(And, of, u32::MAX >> (n & 31)),
-            (And, _, Some((And, inner, m))) => self.by(And, inner, m & n),
+            (Shr, _, Some((Shl, of, m))) if m == n => self.binary_const(And, of, u32::MAX >> (n & 31)),
+            (And, _, Some((And, inner, m))) => self.binary_const(And, inner, m & n),
             // There are no other bits.
-            (And, ..) if self.bits(a) & !n == 0 => a,
+            (And, ..) if self.possible_bits(a) & !n == 0 => a,
             // A part of a word that is known, as bytes on the stack are put together.
-            (And, _, Some((Or, other, m))) if self.is_without(other, n) => self.known(m & n),
+            (And, _, Some((Or, other, m))) if self.has_no_bits(other, n) => self.constant(m & n),
             _ => self.add(Op::Binary(op, a, b)),
         }
     }
 
     /// An operation of which not both sides are known, nor the right one alone.
-    fn of_unknown(&mut self, op: Binary, a: Id, b: Id) -> Id {
-        use Binary::*;
+    fn binary_of_unknowns(&mut self, op: BinaryOp, a: Id, b: Id) -> Id {
+        use BinaryOp::*;
         match op {
-            Or if self.masked(a).0 == self.masked(b).0 => {
-                let ((of, some), (_, more)) = (self.masked(a), self.masked(b));
-                self.by(And, of, some | more)
+            Or if self.split_mask(a).0 == self.split_mask(b).0 => {
+                let ((of, some), (_, more)) = (self.split_mask(a), self.split_mask(b));
+                self.binary_const(And, of, some | more)
             }
-            Sub | Xor if a == b => self.known(0),
+            Sub | Xor if a == b => self.constant(0),
             And if a == b => a,
-            Eq | Le | Sle if a == b => self.truth(true),
-            Ne | Lt | Slt if a == b => self.truth(false),
-            Or => self.joined_or(a, b).unwrap_or_else(|| self.add(Op::Binary(op, a, b))),
+            Eq | Le | Sle if a == b => self.boolean(true),
+            Ne | Lt | Slt if a == b => self.boolean(false),
+            Or => self.combine_or(a, b).unwrap_or_else(|| self.add(Op::Binary(op, a, b))),
             _ => self.add(Op::Binary(op, a, b)),
         }
     }
 
     /// The bits that a number may have, as far as one look tells.
-    fn bits(&self, id: Id) -> u32 {
+    fn possible_bits(&self, id: Id) -> u32 {
         match &self.ops[id as usize] {
-            Op::Known(value) => *value,
-            Op::Binary(Binary::Shr, _, by) => self.value(*by).map_or(u32::MAX, |by| u32::MAX >> (by & 31)),
-            Op::Binary(Binary::And, _, mask) => self.value(*mask).unwrap_or(u32::MAX),
+            Op::Constant(value) => *value,
+            Op::Binary(BinaryOp::Shr, _, by) => self.as_constant(*by).map_or(u32::MAX, |by| u32::MAX >> (by & 31)),
+            Op::Binary(BinaryOp::And, _, mask) => self.as_constant(*mask).unwrap_or(u32::MAX),
             Op::Call(call) => match &*call.function {
                 "load_u8" => 0xff,
                 "load_le16" | "load_be16" => 0xffff,
@@ -453,36 +453,36 @@ impl Code {
     }
 
     /// A number by a mask, and which.
-    fn masked(&self, id: Id) -> (Id, u32) {
+    fn split_mask(&self, id: Id) -> (Id, u32) {
         match self.ops[id as usize] {
-            Op::Binary(Binary::And, of, mask) => self.value(mask).map_or((id, u32::MAX), |mask| (of, mask)),
+            Op::Binary(BinaryOp::And, of, mask) => self.as_constant(mask).map_or((id, u32::MAX), |mask| (of, mask)),
             _ => (id, u32::MAX),
         }
     }
 
     /// Whether none of these bits can be set in a number, by how it was made.
-    fn is_without(&self, of: Id, bits: u32) -> bool {
-        matches!(self.ops[of as usize], Op::Binary(Binary::And, _, m) if self.value(m).is_some_and(|m| m & bits == 0))
+    fn has_no_bits(&self, of: Id, bits: u32) -> bool {
+        matches!(self.ops[of as usize], Op::Binary(BinaryOp::And, _, m) if self.as_constant(m).is_some_and(|m| m & bits == 0))
     }
 
     /// The same by a known number.
-    pub fn by(&mut self, op: Binary, a: Id, b: u32) -> Id {
-        let b = self.known(b);
+    pub fn binary_const(&mut self, op: BinaryOp, a: Id, b: u32) -> Id {
+        let b = self.constant(b);
         self.binary(op, a, b)
     }
 
     /// 1 or 0.
-    pub fn number(&mut self, truth: Id) -> Id {
-        let (one, zero) = (self.known(1), self.known(0));
+    pub fn bool_to_u32(&mut self, truth: Id) -> Id {
+        let (one, zero) = (self.constant(1), self.constant(0));
         self.select(truth, one, zero)
     }
 
     pub fn swap16(&mut self, of: Id) -> Id {
-        match (self.value(of), &self.ops[of as usize]) {
-            (Some(value), _) => self.known(u32::from((value as u16).swap_bytes())),
+        match (self.as_constant(of), &self.ops[of as usize]) {
+            (Some(value), _) => self.constant(u32::from((value as u16).swap_bytes())),
             // Of what has no more than 16 bits by itself.
-            (_, &Op::Swap16(inner)) => self.by(Binary::And, inner, 0xffff),
-            _ => match self.twins.get(&of) {
+            (_, &Op::Swap16(inner)) => self.binary_const(BinaryOp::And, inner, 0xffff),
+            _ => match self.byte_swapped_loads.get(&of) {
                 Some(&(twin, 2)) => twin,
                 _ => self.add(Op::Swap16(of)),
             },
@@ -490,10 +490,10 @@ impl Code {
     }
 
     pub fn swap32(&mut self, of: Id) -> Id {
-        match (self.value(of), &self.ops[of as usize]) {
-            (Some(value), _) => self.known(value.swap_bytes()),
+        match (self.as_constant(of), &self.ops[of as usize]) {
+            (Some(value), _) => self.constant(value.swap_bytes()),
             (_, &Op::Swap32(inner)) => inner,
-            _ => match self.twins.get(&of) {
+            _ => match self.byte_swapped_loads.get(&of) {
                 Some(&(twin, 4)) => twin,
                 _ => self.add(Op::Swap32(of)),
             },
@@ -502,8 +502,8 @@ impl Code {
 
     /// A number of 64 bits of its halves. What was whole before, and was only changed by some bits, stays whole: a hash is a
     /// chain of those.
-    pub fn whole(&mut self, low: Id, high: Id) -> Id {
-        let half = |code: &Code, id: Id, which: u32| match code.ops[id as usize] {
+    pub fn join64(&mut self, low: Id, high: Id) -> Id {
+        let half = |code: &BlockCode, id: Id, which: u32| match code.ops[id as usize] {
             Op::Half(of, it) if it == which => Some(of),
             _ => None,
         };
@@ -512,9 +512,9 @@ impl Code {
             return of;
         }
         // By each half: the whole number that it is of, and what it was changed by.
-        let changed = |code: &Code, id: Id, which: u32| match code.ops[id as usize] {
+        let changed = |code: &BlockCode, id: Id, which: u32| match code.ops[id as usize] {
             Op::Half(..) => half(code, id, which).map(|of| (of, None)),
-            Op::Binary(Binary::Xor, a, b) => match (half(code, a, which), half(code, b, which)) {
+            Op::Binary(BinaryOp::Xor, a, b) => match (half(code, a, which), half(code, b, which)) {
                 (Some(of), _) => Some((of, Some(b))),
                 (None, Some(of)) => Some((of, Some(a))),
                 (None, None) => None,
@@ -523,17 +523,17 @@ impl Code {
         };
         match (changed(self, low, 0), changed(self, high, 1)) {
             (Some((of, by_low)), Some((other, by_high))) if of == other => {
-                let zero = self.known(0);
-                let by = self.add(Op::Whole(by_low.unwrap_or(zero), by_high.unwrap_or(zero)));
-                self.add(Op::Wide(Wide::Xor, of, by))
+                let zero = self.constant(0);
+                let by = self.add(Op::Join64(by_low.unwrap_or(zero), by_high.unwrap_or(zero)));
+                self.add(Op::Wide(WideOp::Xor, of, by))
             }
-            _ => self.add(Op::Whole(low, high)),
+            _ => self.add(Op::Join64(low, high)),
         }
     }
 
     /// The halves of what an operation on two numbers gives, of which there are the halves.
-    pub fn wide(&mut self, op: Wide, left: (Id, Id), right: (Id, Id)) -> (Id, Id) {
-        let (left, right) = (self.whole(left.0, left.1), self.whole(right.0, right.1));
+    pub fn wide_op(&mut self, op: WideOp, left: (Id, Id), right: (Id, Id)) -> (Id, Id) {
+        let (left, right) = (self.join64(left.0, left.1), self.join64(right.0, right.1));
         let all = self.add(Op::Wide(op, left, right));
         (self.add(Op::Half(all, 0)), self.add(Op::Half(all, 1)))
     }
@@ -543,27 +543,27 @@ impl Code {
     }
 
     /// A call with numbers alone.
-    pub fn call_with(&mut self, function: &str, arguments: &[Id], effect: Effect) -> Id {
-        self.call(function, arguments.iter().map(|&id| Argument::One(id)).collect(), effect)
+    pub fn call_values(&mut self, function: &str, arguments: &[Id], effect: Effect) -> Id {
+        self.call(function, arguments.iter().map(|&id| Argument::Value(id)).collect(), effect)
     }
 
     /// What a computation is made of.
     pub fn operands(op: &Op) -> impl Iterator<Item = Id> + '_ {
         let (own, arguments): ([Option<Id>; 3], &[Argument]) = match op {
-            Op::Known(_) | Op::Truth(_) | Op::Var(_) => ([None; 3], &[]),
-            Op::Binary(_, a, b) | Op::Wide(_, a, b) | Op::Whole(a, b) => ([Some(*a), Some(*b), None], &[]),
-            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Part(a, _) | Op::Half(a, _) => {
+            Op::Constant(_) | Op::Bool(_) | Op::Variable(_) => ([None; 3], &[]),
+            Op::Binary(_, a, b) | Op::Wide(_, a, b) | Op::Join64(a, b) => ([Some(*a), Some(*b), None], &[]),
+            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Component(a, _) | Op::Half(a, _) => {
                 ([Some(*a), None, None], &[])
             }
             Op::Select(a, b, c) => ([Some(*a), Some(*b), Some(*c)], &[]),
             Op::Call(call) => ([None; 3], &call.arguments),
             Op::Trap { when, .. } => ([Some(*when), None, None], &[]),
-            Op::Recall { word, .. } => ([Some(*word), None, None], &[]),
-            Op::Keep { word, value, .. } => ([Some(*word), Some(*value), None], &[]),
+            Op::LoadIndexed { word, .. } => ([Some(*word), None, None], &[]),
+            Op::StoreIndexed { word, value, .. } => ([Some(*word), Some(*value), None], &[]),
         };
         let ids = |argument| match argument {
             &Argument::Packet => &[],
-            Argument::One(id) => std::slice::from_ref(id),
+            Argument::Value(id) => std::slice::from_ref(id),
             Argument::Words(ids) => &ids[..],
         };
         own.into_iter().flatten().chain(arguments.iter().flat_map(ids).copied())
@@ -573,18 +573,18 @@ impl Code {
     pub fn replace_operands(op: &mut Op, mut by: impl FnMut(Id) -> Id) {
         let mut put = |ids: &mut [&mut Id]| ids.iter_mut().for_each(|id| **id = by(**id));
         match op {
-            Op::Known(_) | Op::Truth(_) | Op::Var(_) => {}
-            Op::Binary(_, a, b) | Op::Wide(_, a, b) | Op::Whole(a, b) => put(&mut [a, b]),
-            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Part(a, _) | Op::Half(a, _) => put(&mut [a]),
+            Op::Constant(_) | Op::Bool(_) | Op::Variable(_) => {}
+            Op::Binary(_, a, b) | Op::Wide(_, a, b) | Op::Join64(a, b) => put(&mut [a, b]),
+            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Component(a, _) | Op::Half(a, _) => put(&mut [a]),
             Op::Select(a, b, c) => put(&mut [a, b, c]),
             Op::Trap { when, .. } => put(&mut [when]),
-            Op::Recall { word, .. } => put(&mut [word]),
-            Op::Keep { word, value, .. } => put(&mut [word, value]),
+            Op::LoadIndexed { word, .. } => put(&mut [word]),
+            Op::StoreIndexed { word, value, .. } => put(&mut [word, value]),
             Op::Call(call) => {
                 for argument in &mut call.arguments {
                     match argument {
                         Argument::Packet => {}
-                        Argument::One(id) => put(&mut [id]),
+                        Argument::Value(id) => put(&mut [id]),
                         Argument::Words(ids) => ids.iter_mut().for_each(|id| put(&mut [id])),
                     }
                 }
@@ -593,17 +593,17 @@ impl Code {
     }
 
     /// Whether it is done where it stands, if it is done at all: before all that changes what it reads, and behind it.
-    pub fn is_in_order(op: &Op) -> bool {
-        Code::stays(op)
+    pub fn is_ordered(op: &Op) -> bool {
+        BlockCode::has_side_effect(op)
             || matches!(op, Op::Call(call) if call.effect != Effect::None)
-            || matches!(op, Op::Recall { .. })
+            || matches!(op, Op::LoadIndexed { .. })
     }
 
     /// Whether it stays even where nobody asks for what it gives.
-    pub fn stays(op: &Op) -> bool {
+    pub fn has_side_effect(op: &Op) -> bool {
         match op {
             Op::Call(call) => call.effect == Effect::Writes,
-            Op::Trap { .. } | Op::Keep { .. } => true,
+            Op::Trap { .. } | Op::StoreIndexed { .. } => true,
             _ => false,
         }
     }

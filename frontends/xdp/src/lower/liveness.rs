@@ -5,59 +5,59 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::lang::xdp::analysis::fixpoint::{Block, Terminator};
 use crate::lang::xdp::analysis::transfer::REDIRECT_TARGET;
-use crate::lang::xdp::lower::ir::{Code, Held, Id, Op, Var};
+use crate::lang::xdp::lower::ir::{BlockCode, FieldAlias, Id, Op, Variable};
 
 /// A block as it is to be written.
-pub(crate) struct Needed {
+pub(crate) struct BlockLiveness {
     /// By computation.
-    pub ops: Vec<bool>,
+    pub live_ops: Vec<bool>,
     /// Variables that are set at its end.
-    pub sets: Vec<(Var, Id)>,
+    pub outputs: Vec<(Variable, Id)>,
     /// Whether any of these is asked for where its branch leads to, by arm.
-    pub asked: [bool; 2],
+    pub arm_uses_outputs: [bool; 2],
 }
 
 /// A set of variables by their numbers.
-type Set = Vec<u64>;
+type BitSet = Vec<u64>;
 
-pub(crate) const RESULT: Var = Var::Register { frame: 0, register: 0, half: 0 };
-pub(crate) const REDIRECTED: Var = Var::Register { frame: 0, register: REDIRECT_TARGET, half: 0 };
+pub(crate) const RESULT: Variable = Variable::Register { frame: 0, register: 0, half: 0 };
+pub(crate) const REDIRECT: Variable = Variable::Register { frame: 0, register: REDIRECT_TARGET, half: 0 };
 
 /// The loads of maps' values whose numbers are needed.
-pub(crate) fn observed(blocks: &[Block], needed: &[Needed]) -> BTreeSet<u32> {
-    let of_block = |(block, needed): (&Block, &Needed)| {
-        let own = block.code.held.values().filter(|held| held.is_own);
-        let is_needed = |held: &&Held| needed.ops[held.number.0 as usize] || needed.ops[held.number.1 as usize];
+pub(crate) fn observed_loads(blocks: &[Block], needed: &[BlockLiveness]) -> BTreeSet<u32> {
+    let of_block = |(block, needed): (&Block, &BlockLiveness)| {
+        let own = block.code.field_aliases.values().filter(|held| held.is_own);
+        let is_needed = |held: &&FieldAlias| needed.live_ops[held.number.0 as usize] || needed.live_ops[held.number.1 as usize];
         own.filter(is_needed).map(|held| held.load).collect::<Vec<_>>()
     };
     blocks.iter().zip(needed).flat_map(of_block).collect()
 }
 
 /// What is needed of each block, and which words of maps' values are from the beginning on.
-pub(crate) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u16, u16)>) {
-    let mut numbers: HashMap<Var, usize> = HashMap::new();
-    let mut number = |var: Var| {
+pub(crate) fn analyze(blocks: &[Block], memory: &[bool]) -> (Vec<BlockLiveness>, Vec<(u16, u16)>) {
+    let mut numbers: HashMap<Variable, usize> = HashMap::new();
+    let mut number = |var: Variable| {
         let next = numbers.len();
         *numbers.entry(var).or_insert(next)
     };
-    let computed: Vec<Vec<(Var, Id)>> = blocks.iter().map(|block| in_variables(block, memory)).collect();
+    let computed: Vec<Vec<(Variable, Id)>> = blocks.iter().map(|block| defined_variables(block, memory)).collect();
     let mut vars: Vec<Vec<(usize, Id)>> = Vec::new();
     for (block, computed) in blocks.iter().zip(&computed) {
         vars.push(computed.iter().map(|&(var, id)| (number(var), id)).collect());
         for op in &block.code.ops {
-            if let Op::Var(var) = op {
+            if let Op::Variable(var) = op {
                 number(*var);
             }
         }
     }
-    let result = [number(RESULT), number(REDIRECTED)];
+    let result = [number(RESULT), number(REDIRECT)];
     let length = numbers.len().div_ceil(64);
-    let mut live_in: Vec<Set> = vec![vec![0; length]; blocks.len()];
+    let mut live_in: Vec<BitSet> = vec![vec![0; length]; blocks.len()];
     let mut before: Vec<Vec<usize>> = vec![Vec::new(); blocks.len()];
     for (number, block) in blocks.iter().enumerate() {
         successors(&block.terminator).for_each(|to| before[to].push(number));
     }
-    let live_out = |block: &Block, live_in: &[Set]| {
+    let live_out = |block: &Block, live_in: &[BitSet]| {
         let mut live = vec![0; length];
         successors(&block.terminator).for_each(|to| live.iter_mut().zip(&live_in[to]).for_each(|(all, it)| *all |= it));
         if matches!(block.terminator, Terminator::Exit) {
@@ -65,9 +65,9 @@ pub(crate) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
         }
         live
     };
-    let ops_of = |at: usize, live: &Set| {
+    let ops_of = |at: usize, live: &BitSet| {
         let vars = vars[at].iter().filter(|(var, _)| contains(live, *var));
-        ops(&blocks[at], vars.map(|(_, id)| *id))
+        live_ops(&blocks[at], vars.map(|(_, id)| *id))
     };
     let mut work: Vec<usize> = (0..blocks.len()).collect();
     let mut queued = vec![true; blocks.len()];
@@ -78,7 +78,7 @@ pub(crate) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
         let ops = ops_of(at, &live);
         vars[at].iter().for_each(|&(var, _)| remove(&mut live, var));
         for (op, _) in block.code.ops.iter().zip(&ops).filter(|(_, needed)| **needed) {
-            if let Op::Var(var) = op {
+            if let Op::Variable(var) = op {
                 insert(&mut live, numbers[var]);
             }
         }
@@ -96,8 +96,8 @@ pub(crate) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
         let live = live_out(block, &live_in);
         let ops = ops_of(at, &live);
         let is_set =
-            |(var, id): &&(Var, Id)| contains(&live, numbers[var]) && block.code.ops[*id as usize] != Op::Var(*var);
-        let sets: Vec<(Var, Id)> = if matches!(block.terminator, Terminator::Exit) {
+            |(var, id): &&(Variable, Id)| contains(&live, numbers[var]) && block.code.ops[*id as usize] != Op::Variable(*var);
+        let sets: Vec<(Variable, Id)> = if matches!(block.terminator, Terminator::Exit) {
             Vec::new()
         } else {
             computed[at].iter().filter(is_set).copied().collect()
@@ -107,12 +107,12 @@ pub(crate) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
             Terminator::Branch(_, taken, fallen) => [taken, fallen].map(asks),
             Terminator::Goto(_) | Terminator::Exit => [false; 2],
         };
-        all.push(Needed { ops, sets, asked });
+        all.push(BlockLiveness { live_ops: ops, outputs: sets, arm_uses_outputs: asked });
     }
     let first = numbers.iter().filter(|(_, number)| contains(&live_in[0], **number));
     let mut first: Vec<(u16, u16)> = first
         .filter_map(|(var, _)| match *var {
-            Var::Own { map, word } => Some((map, word)),
+            Variable::PrivateWord { map, word } => Some((map, word)),
             _ => None,
         })
         .collect();
@@ -130,42 +130,42 @@ pub(crate) fn successors(end: &Terminator) -> impl Iterator<Item = usize> {
     .flatten()
 }
 
-fn insert(set: &mut Set, number: usize) {
+fn insert(set: &mut BitSet, number: usize) {
     set[number / 64] |= 1 << (number % 64);
 }
 
-fn remove(set: &mut Set, number: usize) {
+fn remove(set: &mut BitSet, number: usize) {
     set[number / 64] &= !(1 << (number % 64));
 }
 
-fn contains(set: &Set, number: usize) -> bool {
+fn contains(set: &BitSet, number: usize) -> bool {
     set[number / 64] >> (number % 64) & 1 != 0
 }
 
 /// What was computed for variables; words of frames that are memory are none.
-pub(crate) fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
+pub(crate) fn defined_variables(block: &Block, memory: &[bool]) -> Vec<(Variable, Id)> {
     let mut all = block.exit_state.loaded_variables();
-    all.retain(|(var, _)| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]));
+    all.retain(|(var, _)| !matches!(var, Variable::Stack { frame, .. } if memory[usize::from(*frame)]));
     all.extend(&block.code.amounts);
-    all.extend(block.code.carried.iter().map(|(&var, &id)| (var, id)));
-    all.extend(block.code.own.iter().map(|(&(map, word), &id)| (Var::Own { map, word }, id)));
+    all.extend(block.code.carried_reads.iter().map(|(&var, &id)| (var, id)));
+    all.extend(block.code.private_words.iter().map(|(&(map, word), &id)| (Variable::PrivateWord { map, word }, id)));
     all
 }
 
 /// The computations of a block that are needed, where these are asked for behind it.
-pub(crate) fn ops(block: &Block, asked: impl Iterator<Item = Id>) -> Vec<bool> {
+pub(crate) fn live_ops(block: &Block, asked: impl Iterator<Item = Id>) -> Vec<bool> {
     let code = &block.code;
     let mut needed = vec![false; code.ops.len()];
     let mut work: Vec<Id> = Vec::new();
-    work.extend((0..).zip(&code.ops).filter(|(_, op)| Code::stays(op)).map(|(id, _)| id as Id));
+    work.extend((0..).zip(&code.ops).filter(|(_, op)| BlockCode::has_side_effect(op)).map(|(id, _)| id as Id));
     if let Terminator::Branch(condition, ..) = block.terminator {
         work.push(condition);
     }
     work.extend(asked);
     while let Some(id) = work.pop() {
-        let id = code.aliases.get(&id).copied().unwrap_or(id);
+        let id = code.replaced_loads.get(&id).copied().unwrap_or(id);
         if !std::mem::replace(&mut needed[id as usize], true) {
-            work.extend(Code::operands(&code.ops[id as usize]));
+            work.extend(BlockCode::operands(&code.ops[id as usize]));
         }
     }
     needed

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use crate::lang::xdp::analysis::domain::range::{Interval, gcd};
 use crate::lang::xdp::analysis::register_liveness::RegisterSet;
 use crate::lang::xdp::analysis::transfer::{LOOP_ROUND, REDIRECT_TARGET};
-use crate::lang::xdp::lower::ir::{Id, Var};
-use crate::lang::xdp::lower::privatize::Stored;
+use crate::lang::xdp::lower::ir::{Id, Variable};
+use crate::lang::xdp::lower::privatize::StoredBytes;
 
 /// Words of a frame's stack: 512 bytes (`MAX_BPF_STACK`).
 pub(crate) const STACK_WORDS: usize = 128;
@@ -364,7 +364,7 @@ impl Word {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CarriedAlias {
     /// Where the number is: a register's or a word's lower half.
-    pub number: Var,
+    pub number: Variable,
     pub map: u16,
     pub place: FieldLocation,
     pub size: u32,
@@ -380,7 +380,7 @@ pub(crate) enum FieldLocation {
     /// The entry index plus one, and the byte offset in the value.
     Constant { entry: u32, at: u32 },
     /// `off` bytes after the pointer that a variable holds.
-    Relative { pointer: Var, off: u32 },
+    Relative { pointer: Variable, off: u32 },
 }
 
 /// A function under way.
@@ -425,7 +425,7 @@ pub(crate) struct State {
     /// Numbers that are still what is in maps' values, in order.
     pub field_aliases: Vec<CarriedAlias>,
     /// What this packet has stored in values that it may have copies of.
-    pub stored: Stored,
+    pub stored: StoredBytes,
 }
 
 impl State {
@@ -441,7 +441,7 @@ impl State {
             proven_length: 0,
             extents: BTreeMap::new(),
             field_aliases: Vec::new(),
-            stored: Stored::default(),
+            stored: StoredBytes::default(),
         }
     }
 
@@ -520,29 +520,29 @@ impl State {
     }
 
     /// Registers that were computed in the block under way, and registers on the stack, each by its lower half's variable.
-    pub fn loaded_values(&self) -> Vec<(Var, Value)> {
+    pub fn loaded_values(&self) -> Vec<(Variable, Value)> {
         let registers = self.registers();
-        let registers = registers.map(|(frame, register, it)| (Var::Register { frame, register, half: 0 }, *it));
+        let registers = registers.map(|(frame, register, it)| (Variable::Register { frame, register, half: 0 }, *it));
         let framed = (0..).zip(&self.frames).flat_map(|(frame, it)| {
             let pairs = (0..).zip(it.words.windows(2)).filter(|(_, pair)| pair[1].is_high_half);
             pairs.map(move |(word, pair)| {
-                (Var::Stack { frame, word }, Value { ty: pair[0].ty, low: pair[0].id, high: pair[1].id })
+                (Variable::Stack { frame, word }, Value { ty: pair[0].ty, low: pair[0].id, high: pair[1].id })
             })
         });
         registers.chain(framed).filter(|(_, it)| it.low != NOT_LOADED && it.high != NOT_LOADED).collect()
     }
 
     /// What was computed for variables in the block under way.
-    pub fn loaded_variables(&self) -> Vec<(Var, Id)> {
+    pub fn loaded_variables(&self) -> Vec<(Variable, Id)> {
         let mut all = Vec::new();
         for (frame, register, value) in self.registers() {
-            all.push((Var::Register { frame, register, half: 0 }, value.low));
-            all.push((Var::Register { frame, register, half: 1 }, value.high));
+            all.push((Variable::Register { frame, register, half: 0 }, value.low));
+            all.push((Variable::Register { frame, register, half: 1 }, value.high));
         }
         let framed = (0..).zip(&self.frames).map(|(frame, it)| (frame, &it.words));
         for (frame, words) in framed.chain([(METADATA_FRAME, &self.metadata)]) {
             let words = words.iter().enumerate();
-            all.extend(words.map(|(word, it)| (Var::Stack { frame, word: word as u8 }, it.id)));
+            all.extend(words.map(|(word, it)| (Variable::Stack { frame, word: word as u8 }, it.id)));
         }
         all.retain(|(_, id)| *id != NOT_LOADED);
         all

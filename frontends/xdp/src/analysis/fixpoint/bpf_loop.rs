@@ -8,7 +8,7 @@ use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::errno::E2BIG;
-use crate::lang::xdp::lower::ir::Binary::{Either, Ne};
+use crate::lang::xdp::lower::ir::BinaryOp::{LogicalOr, Ne};
 
 /// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
 const MAX_ROUNDS: u64 = 1 << 23;
@@ -30,11 +30,11 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     if range.high > MAX_ROUNDS {
         // More give an error and no round at all: it is where the first round would be, and no round that there is. As the
         // verifier puts it into the program, it has 32 bits (`inline_bpf_loop`, kernel/bpf/verifier.c).
-        let high = interp.code.by(Ne, all.high, 0);
-        let most = interp.code.known(MAX_ROUNDS as u32);
+        let high = interp.code.binary_const(Ne, all.high, 0);
+        let most = interp.code.constant(MAX_ROUNDS as u32);
         let low = interp.code.binary(Lt, most, all.low);
-        let many = interp.code.binary(Either, high, low);
-        let (zero, error) = (interp.code.known(0), interp.code.known(E2BIG as u32));
+        let many = interp.code.binary(LogicalOr, high, low);
+        let (zero, error) = (interp.code.constant(0), interp.code.constant(E2BIG as u32));
         let (first, limit) = (interp.code.select(many, error, zero), interp.code.select(many, zero, all.low));
         round = interp.scalar32(Interval::U32, first);
         rounds = interp.scalar32(Interval::new(0, MAX_ROUNDS), limit);
@@ -87,7 +87,7 @@ pub(super) fn finish_callback(mut interp: BlockInterpreter, caller: u32, at: u32
     interp.expect_scalar(result, "what the function of a bpf_loop returns")?;
     interp.state.frames.pop();
     let round = interp.read_register(LOOP_ROUND)?;
-    let next = interp.code.by(Add, round.low, 1);
+    let next = interp.code.binary_const(Add, round.low, 1);
     let next = interp.scalar32(Interval::U32, next);
     interp.write_register(LOOP_ROUND, next)?;
     interp.clear_caller_saved();

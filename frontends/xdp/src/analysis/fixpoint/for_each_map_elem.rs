@@ -78,7 +78,7 @@ impl FixpointSolver<'_, '_> {
         let words = info.definition.key_size.div_ceil(4);
         let places = Layout::of(&info.declaration()).places;
         let entry = if is_hash { interp.next_entry(map, from.low) } else { from.low };
-        let end = interp.code.known(places);
+        let end = interp.code.constant(places);
         let goes_on = interp.code.binary(Lt, entry, end);
         // Behind the last.
         interp.clear_caller_saved();
@@ -86,8 +86,8 @@ impl FixpointSolver<'_, '_> {
         let behind = BlockKey { context: key.context, start: BlockStart::Instruction(at + 1), variant: 0 };
         let behind_state = interp.state.clone().without_loop_registers();
         // In the function.
-        let next = interp.code.by(Add, entry, 1);
-        let (next, counted) = (interp.scalar32(Interval::U32, next), interp.code.by(Add, count.low, 1));
+        let next = interp.code.binary_const(Add, entry, 1);
+        let (next, counted) = (interp.scalar32(Interval::U32, next), interp.code.binary_const(Add, count.low, 1));
         let counted = interp.scalar32(Interval::U32, counted);
         interp.write_register(LOOP_ROUND, next)?;
         interp.write_register(LOOP_LIMIT, counted)?;
@@ -100,8 +100,8 @@ impl FixpointSolver<'_, '_> {
             let part = interp.scalar32(Interval::U32, part);
             interp.store_stack(frame, Offsets::constant(KEY_OFFSET + 4 * i64::from(word)), 0, 0, 4, part)?;
         }
-        let (zero, one) = (interp.code.known(0), interp.code.known(1));
-        let low = interp.code.known(KEY_OFFSET as u32);
+        let (zero, one) = (interp.code.constant(0), interp.code.constant(1));
+        let low = interp.code.constant(KEY_OFFSET as u32);
         interp.state.scratch[1] = Value::of(RegType::Map(map));
         interp.state.scratch[2] =
             Value { ty: RegType::Stack { frame, off: Offsets::constant(KEY_OFFSET) }, low, high: one };

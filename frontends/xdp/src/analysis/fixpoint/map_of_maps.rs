@@ -36,7 +36,7 @@ impl FixpointSolver<'_, '_> {
             return Ok(finish_with_goto(interp, behind));
         };
         let slot = interp.read_register(0)?;
-        let is_it = interp.code.by(Eq, slot.low, u32::from(map) + 1);
+        let is_it = interp.code.binary_const(Eq, slot.low, u32::from(map) + 1);
         let next = BlockKey { context: key.context, start: BlockStart::InnerMap(at, number + 1), variant: 0 };
         let mut found = interp.state.clone();
         (1..6).for_each(|register| found.scratch[register] = Value::of(RegType::Uninit));

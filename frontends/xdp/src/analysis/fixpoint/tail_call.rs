@@ -6,7 +6,7 @@ use super::{
 };
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::transfer::{BlockInterpreter, TAIL_CALL_COUNT};
-use crate::lang::xdp::lower::ir::Binary::Both;
+use crate::lang::xdp::lower::ir::BinaryOp::LogicalAnd;
 
 /// Tail calls at most (`MAX_TAIL_CALL_CNT`).
 const MAX_TAIL_CALLS: u32 = 33;
@@ -37,13 +37,13 @@ impl FixpointSolver<'_, '_> {
             not_taken.scratch[0].ty = RegType::UNKNOWN;
             return Ok((into_parts(interp), PendingTerminator::Goto(behind), vec![(behind, not_taken)]));
         };
-        let meant = interp.code.by(Eq, slot, program + 1);
-        let few = interp.code.by(Lt, calls.low, MAX_TAIL_CALLS);
-        let condition = interp.code.binary(Both, meant, few);
+        let meant = interp.code.binary_const(Eq, slot, program + 1);
+        let few = interp.code.binary_const(Lt, calls.low, MAX_TAIL_CALLS);
+        let condition = interp.code.binary(LogicalAnd, meant, few);
         let next = BlockKey { context: key.context, start: BlockStart::TailCall(at, number + 1), variant: 0 };
         let mut next_state = interp.state.clone();
         // Whoever is not called does not count, and nobody asks who was not.
-        let more = interp.code.number(condition);
+        let more = interp.code.bool_to_u32(condition);
         let more = interp.code.binary(Add, calls.low, more);
         let counted = interp.scalar32(Interval::new(0, u64::from(MAX_TAIL_CALLS)), more);
         interp.write_register(TAIL_CALL_COUNT, counted)?;

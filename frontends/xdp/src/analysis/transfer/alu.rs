@@ -6,8 +6,8 @@ use crate::lang::xdp::analysis::domain::state::{
     ANONYMOUS, METADATA_FRAME, OFFSET_LIMIT, Offsets, PACKET_START, RegType, Value,
 };
 use crate::lang::xdp::decode::instruction::{Alu, Instruction, class};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, Wide};
+use crate::lang::xdp::lower::ir::BinaryOp::*;
+use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, WideOp};
 
 /// Offsets into a packet that are told apart: beyond there is none (`BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;
@@ -71,11 +71,11 @@ impl BlockInterpreter<'_, '_> {
     fn byte_swap(&mut self, it: Instruction, wide: bool) -> Result<Value> {
         let value = self.read_register(it.dst)?;
         self.expect_scalar(value, "what the bytes are exchanged of")?;
-        let zero = self.code.known(0);
+        let zero = self.code.constant(0);
         // `le` on a little-endian machine cuts off; `be` and `bswap` exchange.
         let swaps = wide || it.has_register_operand();
         let (low, high) = match (it.imm, swaps) {
-            (16, false) => (self.code.by(And, value.low, 0xffff), zero),
+            (16, false) => (self.code.binary_const(And, value.low, 0xffff), zero),
             (32, false) => (value.low, zero),
             (64, false) => (value.low, value.high),
             (16, true) => (self.code.swap16(value.low), zero),
@@ -102,15 +102,15 @@ impl BlockInterpreter<'_, '_> {
             Alu::Add => (self.code.binary(Add, x, y), a.add(b)),
             Alu::Sub => (self.code.binary(Sub, x, y), a.sub(b)),
             Alu::Mul => (self.code.binary(Mul, x, y), a.mul(b)),
-            Alu::Div if signed => (self.code.call_with("x_sdiv32", &[x, y], Effect::None), Interval::U32),
-            Alu::Mod if signed => (self.code.call_with("x_srem32", &[x, y], Effect::None), Interval::U32),
+            Alu::Div if signed => (self.code.call_values("x_sdiv32", &[x, y], Effect::None), Interval::U32),
+            Alu::Mod if signed => (self.code.call_values("x_srem32", &[x, y], Effect::None), Interval::U32),
             Alu::Div => (self.divide(x, y, b), a.div(b)),
             Alu::Mod => (self.remainder(x, y, b), a.rem(b)),
             Alu::Or => (self.code.binary(Or, x, y), a.or(b)),
             Alu::And => (self.code.binary(And, x, y), a.and(b)),
             Alu::Xor => (self.code.binary(Xor, x, y), a.xor(b)),
             Alu::Lsh | Alu::Rsh | Alu::Arsh => {
-                let by = self.code.by(And, y, 31);
+                let by = self.code.binary_const(And, y, 31);
                 let op = match alu {
                     Alu::Lsh => Shl,
                     Alu::Rsh => Shr,
@@ -125,7 +125,7 @@ impl BlockInterpreter<'_, '_> {
                 (self.code.binary(op, x, by), range)
             }
             Alu::Neg => {
-                let zero = self.code.known(0);
+                let zero = self.code.constant(0);
                 (self.code.binary(Sub, zero, x), Interval::U32)
             }
             Alu::Mov | Alu::End => unreachable!("done by the caller"),
@@ -139,9 +139,9 @@ impl BlockInterpreter<'_, '_> {
             return self.code.binary(Div, x, y);
         }
         if by.as_constant().is_some() {
-            return self.code.known(0);
+            return self.code.constant(0);
         }
-        let (zero, quotient) = (self.code.known(0), self.code.binary(Div, x, y));
+        let (zero, quotient) = (self.code.constant(0), self.code.binary(Div, x, y));
         let is_zero = self.code.binary(Eq, y, zero);
         self.code.select(is_zero, zero, quotient)
     }
@@ -154,7 +154,7 @@ impl BlockInterpreter<'_, '_> {
         if by.as_constant().is_some() {
             return x;
         }
-        let (zero, rest) = (self.code.known(0), self.code.binary(Rem, x, y));
+        let (zero, rest) = (self.code.constant(0), self.code.binary(Rem, x, y));
         let is_zero = self.code.binary(Eq, y, zero);
         self.code.select(is_zero, x, rest)
     }
@@ -165,7 +165,7 @@ impl BlockInterpreter<'_, '_> {
         let b = self.expect_scalar(right, "what is calculated with")?;
         let signed = off == 1 && matches!(alu, Alu::Div | Alu::Mod);
         let small = a.fits_u32() && b.fits_u32();
-        let zero = self.code.known(0);
+        let zero = self.code.constant(0);
         let each = |interp: &mut Self, op| {
             (interp.code.binary(op, left.low, right.low), interp.code.binary(op, left.high, right.high))
         };
@@ -184,7 +184,7 @@ impl BlockInterpreter<'_, '_> {
             Alu::Mod if small && !signed => ((self.remainder(left.low, right.low, b), zero), a.rem(b)),
             Alu::Mul => {
                 let halves = |value: Value| (value.low, value.high);
-                (self.code.wide(Wide::Mul, halves(left), halves(right)), a.mul(b))
+                (self.code.wide_op(WideOp::Mul, halves(left), halves(right)), a.mul(b))
             }
             Alu::Div if signed => (self.call64("x_sdiv64", left, right), Interval::ANY),
             Alu::Mod if signed => (self.call64("x_srem64", left, right), Interval::ANY),
@@ -216,7 +216,7 @@ impl BlockInterpreter<'_, '_> {
                             Alu::Rsh => "x_shr64",
                             _ => "x_sar64",
                         };
-                        let pair = self.code.call_with(name, &[left.low, left.high, right.low], Effect::None);
+                        let pair = self.code.call_values(name, &[left.low, left.high, right.low], Effect::None);
                         self.split_pair(pair)
                     }
                 };
@@ -228,12 +228,12 @@ impl BlockInterpreter<'_, '_> {
     }
 
     fn call64(&mut self, name: &str, left: Value, right: Value) -> (Id, Id) {
-        let pair = self.code.call_with(name, &[left.low, left.high, right.low, right.high], Effect::None);
+        let pair = self.code.call_values(name, &[left.low, left.high, right.low, right.high], Effect::None);
         self.split_pair(pair)
     }
 
     pub(super) fn split_pair(&mut self, pair: Id) -> (Id, Id) {
-        (self.code.add(Op::Part(pair, 0)), self.code.add(Op::Part(pair, 1)))
+        (self.code.add(Op::Component(pair, 0)), self.code.add(Op::Component(pair, 1)))
     }
 
     /// The halves of a sum; it is remembered what of.
@@ -241,11 +241,11 @@ impl BlockInterpreter<'_, '_> {
         let low = self.code.binary(Add, left.low, right.low);
         let ranges = (left.ty.as_scalar().unwrap_or(Interval::ANY), right.ty.as_scalar().unwrap_or(Interval::ANY));
         let high = if ranges.0.add(ranges.1).fits_u32() && ranges.0.fits_u32() && ranges.1.fits_u32() {
-            self.code.known(0)
+            self.code.constant(0)
         } else {
             // What is smaller than one of two is their sum less 2^32. A known one may be the other's complement.
             let carry = self.code.binary(Lt, low, right.low);
-            let carry = self.code.number(carry);
+            let carry = self.code.bool_to_u32(carry);
             let high = self.code.binary(Add, left.high, right.high);
             self.code.binary(Add, high, carry)
         };
@@ -263,10 +263,10 @@ impl BlockInterpreter<'_, '_> {
         let low = self.code.binary(Sub, left.low, right.low);
         let ranges = (left.ty.as_scalar().unwrap_or(Interval::ANY), right.ty.as_scalar().unwrap_or(Interval::ANY));
         if ranges.0.fits_u32() && ranges.0.low >= ranges.1.high {
-            return (low, self.code.known(0));
+            return (low, self.code.constant(0));
         }
         let borrow = self.code.binary(Lt, left.low, right.low);
-        let borrow = self.code.number(borrow);
+        let borrow = self.code.bool_to_u32(borrow);
         let high = self.code.binary(Sub, left.high, right.high);
         let high = self.code.binary(Sub, high, borrow);
         self.record_sum(low, high, left, right, true);
@@ -280,19 +280,19 @@ impl BlockInterpreter<'_, '_> {
             return (low, high);
         }
         let code = &mut self.code;
-        let zero = code.known(0);
+        let zero = code.constant(0);
         match (alu, by) {
-            (Alu::Lsh, 32..) => (zero, code.by(Shl, low, by - 32)),
-            (Alu::Rsh, 32..) => (code.by(Shr, high, by - 32), zero),
-            (_, 32..) => (code.by(Sar, high, by - 32), code.by(Sar, high, 31)),
+            (Alu::Lsh, 32..) => (zero, code.binary_const(Shl, low, by - 32)),
+            (Alu::Rsh, 32..) => (code.binary_const(Shr, high, by - 32), zero),
+            (_, 32..) => (code.binary_const(Sar, high, by - 32), code.binary_const(Sar, high, 31)),
             (Alu::Lsh, _) => {
-                let (up, over) = (code.by(Shl, high, by), code.by(Shr, low, 32 - by));
-                (code.by(Shl, low, by), code.binary(Or, up, over))
+                let (up, over) = (code.binary_const(Shl, high, by), code.binary_const(Shr, low, 32 - by));
+                (code.binary_const(Shl, low, by), code.binary(Or, up, over))
             }
             _ => {
-                let (down, over) = (code.by(Shr, low, by), code.by(Shl, high, 32 - by));
+                let (down, over) = (code.binary_const(Shr, low, by), code.binary_const(Shl, high, 32 - by));
                 let low = code.binary(Or, down, over);
-                (low, code.by(if alu == Alu::Rsh { Shr } else { Sar }, high, by))
+                (low, code.binary_const(if alu == Alu::Rsh { Shr } else { Sar }, high, by))
             }
         }
     }
@@ -305,7 +305,7 @@ impl BlockInterpreter<'_, '_> {
             (Alu::Sub, _, RegType::Scalar(by)) => self.advance_pointer(left, right, by, true),
             (Alu::Sub, a, b) if have_distance(a, b) => {
                 let low = self.code.binary(Sub, left.low, right.low);
-                let high = self.code.by(Sar, low, 31);
+                let high = self.code.binary_const(Sar, low, 31);
                 let range = match (a, b) {
                     // An offset that the packet is known to reach.
                     (RegType::PacketEnd, RegType::Packet { name: PACKET_START, off, .. })
@@ -385,7 +385,7 @@ impl BlockInterpreter<'_, '_> {
             return moved;
         }
         let (behind, before) = (2 * MAX_OFFSET as u32, (-2 * MAX_OFFSET) as u32);
-        let (behind, before) = (self.code.known(behind), self.code.known(before));
+        let (behind, before) = (self.code.constant(behind), self.code.constant(before));
         if least > -MAX_OFFSET && most < MAX_OFFSET {
             // So far that a few moves more would come to where they began, in 32 bits.
             let is_behind = self.code.binary(Slt, behind, moved);
@@ -396,11 +396,11 @@ impl BlockInterpreter<'_, '_> {
         let limit = self.constant(MAX_OFFSET as u64);
         let number = Value { ty: RegType::Scalar(by), ..number };
         let (low, high) = self.add64(number, limit);
-        let far = self.code.by(Ne, high, 0);
-        let last = self.code.known(2 * MAX_OFFSET as u32);
+        let far = self.code.binary_const(Ne, high, 0);
+        let last = self.code.constant(2 * MAX_OFFSET as u32);
         let farther = self.code.binary(Lt, last, low);
-        let far = self.code.binary(Either, far, farther);
-        let zero = self.code.known(0);
+        let far = self.code.binary(LogicalOr, far, farther);
+        let zero = self.code.constant(0);
         let is_negative = self.code.binary(Slt, number.high, zero);
         let (positive, negative) = if back { (before, behind) } else { (behind, before) };
         let outside = self.code.select(is_negative, negative, positive);

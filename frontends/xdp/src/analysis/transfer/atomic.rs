@@ -4,8 +4,8 @@ use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
 use crate::lang::xdp::decode::instruction::Instruction;
-use crate::lang::xdp::lower::ir::{Binary, Effect, Id};
-use crate::lang::xdp::lower::privatize::How;
+use crate::lang::xdp::lower::ir::{BinaryOp, Effect, Id};
+use crate::lang::xdp::lower::privatize::StoreCertainty;
 use crate::map::Change;
 
 const FETCH: i32 = 1;
@@ -51,11 +51,11 @@ impl BlockInterpreter<'_, '_> {
         let (map, entry, word, span) = self.check_atomic_access(to, i64::from(it.off), size)?;
         // Also where it does not give what was there: what is there then is made of all of it.
         let (is_own, may_be_own) = (self.note_load(span), self.may_have_stored(span));
-        self.note_store(span, How::Changed);
-        let next = self.code.by(Binary::Add, word, 1);
+        self.note_store(span, StoreCertainty::Updated);
+        let next = self.code.binary_const(BinaryOp::Add, word, 1);
         if is_own {
             // Nobody else has what this packet has stored there. (There is a copy of it, once that is settled.)
-            let high = self.code.by(Binary::Add, entry, 1);
+            let high = self.code.binary_const(BinaryOp::Add, entry, 1);
             let low = self.read_value_word(map, high, word);
             let high = if size == 8 { self.read_value_word(map, high, next) } else { low };
             let old = self.old_value(size, low, high);
@@ -92,11 +92,11 @@ impl BlockInterpreter<'_, '_> {
         if it.imm & !FETCH == ADD {
             if size == 4 {
                 let name = self.map_function(map, "add");
-                let low = self.code.call_with(&name, &[entry, word, value.low], Effect::Writes);
+                let low = self.code.call_values(&name, &[entry, word, value.low], Effect::Writes);
                 return Ok(self.old_value(size, low, low));
             }
             let name = self.runtime_function(map, "add64");
-            let old = self.code.call_with(&name, &[entry, word, value.low, value.high], Effect::Writes);
+            let old = self.code.call_values(&name, &[entry, word, value.low, value.high], Effect::Writes);
             let (low, high) = self.split_pair(old);
             return Ok(self.old_value(size, low, high));
         }
@@ -106,7 +106,7 @@ impl BlockInterpreter<'_, '_> {
                 return self.reject_unsupported(what, "compare-and-exchange of 64 bits");
             }
             let name = self.map_function(map, "compare_exchange");
-            let low = self.code.call_with(&name, &[entry, word, expected.low, value.low], Effect::Writes);
+            let low = self.code.call_values(&name, &[entry, word, expected.low, value.low], Effect::Writes);
             return Ok(self.old_value(size, low, low));
         }
         let change = match it.imm & !FETCH {
@@ -120,7 +120,7 @@ impl BlockInterpreter<'_, '_> {
         if size == 4 {
             return Ok(self.old_value(size, low, low));
         }
-        let next = self.code.by(Binary::Add, word, 1);
+        let next = self.code.binary_const(BinaryOp::Add, word, 1);
         let high = self.call_change(map, change, &[entry, next, value.high]);
         Ok(self.old_value(size, low, high))
     }
@@ -152,7 +152,7 @@ impl BlockInterpreter<'_, '_> {
         value: Value,
         expected: Option<Value>,
     ) -> Result<(Id, Id)> {
-        use Binary::{And, Both, Eq, Or, Xor};
+        use BinaryOp::{And, LogicalAnd, Eq, Or, Xor};
         let each = |interp: &mut Self, op| {
             (interp.code.binary(op, old.low, value.low), interp.code.binary(op, old.high, value.high))
         };
@@ -167,9 +167,9 @@ impl BlockInterpreter<'_, '_> {
                 let same = self.code.binary(Eq, old.low, expected.low);
                 let high = match it.size() {
                     8 => self.code.binary(Eq, old.high, expected.high),
-                    _ => self.code.truth(true),
+                    _ => self.code.boolean(true),
                 };
-                let same = self.code.binary(Both, same, high);
+                let same = self.code.binary(LogicalAnd, same, high);
                 (self.code.select(same, value.low, old.low), self.code.select(same, value.high, old.high))
             }
             _ => return self.reject(format!("unknown atomic operation {:#x}", it.imm)),

@@ -6,7 +6,7 @@ use crate::lang::xdp::analysis::domain::state::{
     ANONYMOUS, METADATA_FRAME, PACKET_START, RegType, State, SymbolicName, Value,
 };
 use crate::lang::xdp::decode::instruction::{Comparison, Instruction, class};
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 
 /// What a pointer may be as a number: the kernel's addresses have the highest bit, and the last 4,095 numbers are those of errors
@@ -42,7 +42,7 @@ impl BlockInterpreter<'_, '_> {
         } else {
             self.compare32(comparison, left, right)
         };
-        let known = self.code.as_truth(condition);
+        let known = self.code.as_boolean(condition);
         let side = |interp: &Self, holds: bool| {
             if known == Some(!holds) {
                 return None;
@@ -80,7 +80,7 @@ impl BlockInterpreter<'_, '_> {
             C::Sge => code.binary(Sle, b, a),
             C::Set => {
                 let both = code.binary(And, a, b);
-                code.by(Ne, both, 0)
+                code.binary_const(Ne, both, 0)
             }
         }
     }
@@ -90,7 +90,7 @@ impl BlockInterpreter<'_, '_> {
         match (left.ty, right.ty) {
             (RegType::Scalar(a), RegType::Scalar(b)) => {
                 if let Some(known) = decide(comparison, a, b) {
-                    return Ok(self.code.truth(known));
+                    return Ok(self.code.boolean(known));
                 }
                 let signs_agree = a.high < 1 << 31 && b.high < 1 << 31;
                 let is_signed = matches!(comparison, C::Slt | C::Sle | C::Sgt | C::Sge);
@@ -159,38 +159,38 @@ impl BlockInterpreter<'_, '_> {
             let what = format!("{what} is compared with a number, of which nothing here can be told");
             return self.reject_unsupported(what, OTHER_POINTERS);
         };
-        let holds = self.code.truth(holds);
+        let holds = self.code.boolean(holds);
         if !pointer.is_nullable() {
             return Ok(holds);
         }
-        let (null, is_null) = (self.constant(0), self.code.by(Eq, value.high, 0));
+        let (null, is_null) = (self.constant(0), self.code.binary_const(Eq, value.high, 0));
         let of_null = self.compare(comparison, null, number)?;
-        let (null, there) = (self.code.binary(Both, is_null, of_null), self.code.not(is_null));
-        let there = self.code.binary(Both, there, holds);
-        Ok(self.code.binary(Either, null, there))
+        let (null, there) = (self.code.binary(LogicalAnd, is_null, of_null), self.code.not(is_null));
+        let there = self.code.binary(LogicalAnd, there, holds);
+        Ok(self.code.binary(LogicalOr, null, there))
     }
 
     fn compare64(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
         use Comparison as C;
         let ((al, ah), (bl, bh)) = ((left.low, left.high), (right.low, right.high));
         let code = &mut self.code;
-        let below = |code: &mut crate::lang::xdp::lower::ir::Code, high, low, (al, ah), (bl, bh)| {
+        let below = |code: &mut crate::lang::xdp::lower::ir::BlockCode, high, low, (al, ah), (bl, bh)| {
             let less = code.binary(high, ah, bh);
             let same = code.binary(Eq, ah, bh);
             let then = code.binary(low, al, bl);
-            let both = code.binary(Both, same, then);
-            code.binary(Either, less, both)
+            let both = code.binary(LogicalAnd, same, then);
+            code.binary(LogicalOr, less, both)
         };
         match comparison {
             C::Eq | C::Ne => {
                 let (low, high) = (code.binary(Eq, al, bl), code.binary(Eq, ah, bh));
-                let same = code.binary(Both, low, high);
+                let same = code.binary(LogicalAnd, low, high);
                 if comparison == C::Eq { same } else { code.not(same) }
             }
             C::Set => {
                 let (low, high) = (code.binary(And, al, bl), code.binary(And, ah, bh));
                 let any = code.binary(Or, low, high);
-                code.by(Ne, any, 0)
+                code.binary_const(Ne, any, 0)
             }
             C::Lt => below(code, Lt, Lt, (al, ah), (bl, bh)),
             C::Le => below(code, Lt, Le, (al, ah), (bl, bh)),

@@ -5,7 +5,7 @@ use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{RegType, Value};
 use crate::lang::xdp::errno::{EFAULT, EINVAL};
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument, Effect, Id};
 
 /// The most that a helper copies at once here, in bytes.
@@ -35,10 +35,10 @@ impl BlockInterpreter<'_, '_> {
     /// them where that is known to be there.
     fn byte_mask(&mut self, count: ByteCount, at: u32) -> Id {
         if count.min >= count.max.min(at + 4) {
-            return self.code.known(u32::MAX);
+            return self.code.constant(u32::MAX);
         }
-        let at = self.code.known(at);
-        self.code.call_with("x_counting", &[count.number, at], Effect::None)
+        let at = self.code.constant(at);
+        self.code.call_values("x_counting", &[count.number, at], Effect::None)
     }
 
     /// Bytes at a pointer as words, with zeros behind those that count.
@@ -71,10 +71,10 @@ impl BlockInterpreter<'_, '_> {
             (0, _) => self.add_sum(to, is, seed.low)?,
             (_, 0) => self.subtract_sum(from, was, seed.low)?,
             _ => {
-                let zero = self.code.known(0);
+                let zero = self.code.constant(0);
                 let (new, old) = (self.add_sum(to, is, seed.low)?, self.add_sum(from, was, zero)?);
-                let old = self.code.by(Xor, old, u32::MAX);
-                let both = self.code.call_with("csum_add", &[new, old], Effect::None);
+                let old = self.code.binary_const(Xor, old, u32::MAX);
+                let both = self.code.call_values("csum_add", &[new, old], Effect::None);
                 // One of them may turn out to be none.
                 let no_old = self.is_empty(was);
                 let no_new = self.is_empty(is);
@@ -83,25 +83,25 @@ impl BlockInterpreter<'_, '_> {
                 self.code.select(no_old, new, some)
             }
         };
-        let sum = self.code.call_with("csum_fold", &[sum], Effect::None);
+        let sum = self.code.call_values("csum_fold", &[sum], Effect::None);
         Ok(self.scalar32(Interval::new(0, 0xffff), sum))
     }
 
     fn is_empty(&mut self, count: ByteCount) -> Id {
-        if count.min > 0 { self.code.truth(false) } else { self.code.by(Eq, count.number, 0) }
+        if count.min > 0 { self.code.boolean(false) } else { self.code.binary_const(Eq, count.number, 0) }
     }
 
     /// A number less the one's complement sum of bytes.
     fn subtract_sum(&mut self, pointer: Value, count: ByteCount, from: Id) -> Result<Id> {
-        let from = self.code.by(Xor, from, u32::MAX);
+        let from = self.code.binary_const(Xor, from, u32::MAX);
         let sum = self.add_sum(pointer, count, from)?;
-        Ok(self.code.by(Xor, sum, u32::MAX))
+        Ok(self.code.binary_const(Xor, sum, u32::MAX))
     }
 
     /// The one's complement sum of bytes, as if zeros were behind them, and of a number.
     fn add_sum(&mut self, pointer: Value, count: ByteCount, mut sum: Id) -> Result<Id> {
         for word in self.masked_words(pointer, count, "what is summed up")? {
-            sum = self.code.call_with("csum_add", &[sum, word], Effect::None);
+            sum = self.code.call_values("csum_add", &[sum, word], Effect::None);
         }
         Ok(sum)
     }
@@ -115,7 +115,7 @@ impl BlockInterpreter<'_, '_> {
         let short = self.code.binary(Lt, length, count.number);
         let last = self.code.binary(Sub, length, count.number);
         let far = self.code.binary(Lt, last, off.low);
-        let outside = self.code.binary(Either, short, far);
+        let outside = self.code.binary(LogicalOr, short, far);
         let inside = self.code.not(outside);
         Ok((off.low, inside, count))
     }
@@ -152,7 +152,7 @@ impl BlockInterpreter<'_, '_> {
             }
             for &(from, size) in split_access(size) {
                 let place = (i64::from(at + from), size);
-                let (new, mask) = (self.code.by(Shr, new, 8 * from), self.code.by(Shr, mask, 8 * from));
+                let (new, mask) = (self.code.binary_const(Shr, new, 8 * from), self.code.binary_const(Shr, mask, 8 * from));
                 if let RegType::MapValue { .. } = buffer.ty {
                     self.store_value_masked(buffer, place, new, (inside, mask))?;
                 } else {
@@ -173,14 +173,14 @@ impl BlockInterpreter<'_, '_> {
     fn load_packet_bytes(&mut self, off: Id, at: u32, size: u32, count: ByteCount) -> Id {
         if count.min < count.max {
             // The packet may end where the last does that counts.
-            let at = self.code.by(Add, off, at);
-            return self.code.call("x_bytes", vec![Argument::Packet, Argument::One(at)], Effect::Reads);
+            let at = self.code.binary_const(Add, off, at);
+            return self.code.call("x_bytes", vec![Argument::Packet, Argument::Value(at)], Effect::Reads);
         }
-        let mut word = self.code.known(0);
+        let mut word = self.code.constant(0);
         for &(from, size) in split_access(size) {
-            let at = self.code.by(Add, off, at + from);
+            let at = self.code.binary_const(Add, off, at + from);
             let piece = self.load_packet(at, size).low;
-            let piece = self.code.by(Shl, piece, 8 * from);
+            let piece = self.code.binary_const(Shl, piece, 8 * from);
             word = self.code.binary(Or, word, piece);
         }
         word
@@ -188,7 +188,7 @@ impl BlockInterpreter<'_, '_> {
 
     /// What becomes of a word: if the condition holds, what is new in the bits of the mask.
     pub(super) fn merge_bits(&mut self, old: Id, new: Id, (condition, mask): (Id, Id)) -> Id {
-        let rest = self.code.by(Xor, mask, u32::MAX);
+        let rest = self.code.binary_const(Xor, mask, u32::MAX);
         let (rest, new) = (self.code.binary(And, old, rest), self.code.binary(And, new, mask));
         let mixed = self.code.binary(Or, new, rest);
         self.code.select(condition, mixed, old)
@@ -200,20 +200,20 @@ impl BlockInterpreter<'_, '_> {
         let buffer = self.read_register(3)?;
         let words = self.load_words(buffer, count.max, "what is copied into the packet")?;
         // All of them or none: far beyond the end a store does nothing.
-        let nowhere = self.code.known(1 << 31);
+        let nowhere = self.code.constant(1 << 31);
         let to = self.code.select(inside, off, nowhere);
         for (at, word) in (0..).step_by(4).zip(words) {
             let size = (count.max - at).min(4);
             if count.min < at + size {
-                let (to, at) = (self.code.by(Add, to, at), self.code.known(at));
-                let arguments = [to, word, count.number, at].map(Argument::One);
+                let (to, at) = (self.code.binary_const(Add, to, at), self.code.constant(at));
+                let arguments = [to, word, count.number, at].map(Argument::Value);
                 let arguments = [Argument::Packet].into_iter().chain(arguments).collect();
                 self.code.call("x_store_counting", arguments, Effect::Writes);
                 continue;
             }
             for &(from, size) in split_access(size) {
-                let to = self.code.by(Add, to, at + from);
-                let part = self.code.by(Shr, word, 8 * from);
+                let to = self.code.binary_const(Add, to, at + from);
+                let part = self.code.binary_const(Shr, word, 8 * from);
                 let part = self.scalar32(Interval::U32, part);
                 self.store_packet(to, size, part);
             }
@@ -224,7 +224,7 @@ impl BlockInterpreter<'_, '_> {
     /// What is given for bytes that were to be copied: of more than 16 bits the kernel takes an offset for no offset at all
     /// (`bpf_xdp_pointer`, net/core/filter.c).
     fn copy_result(&mut self, off: Id, inside: Id) -> Value {
-        let max = self.code.known(0xffff);
+        let max = self.code.constant(0xffff);
         let is_offset = self.code.binary(Le, off, max);
         self.first_error(&[(is_offset, EFAULT), (inside, EINVAL)])
     }

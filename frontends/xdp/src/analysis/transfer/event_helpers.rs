@@ -8,7 +8,7 @@ use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
 use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::lang::xdp::events::{Argument, MAX_PACKET_BYTES, Print, Sizes};
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument as Given, Effect, Id, Op};
 use crate::lang::xdp::object::MapType;
 
@@ -93,30 +93,30 @@ impl BlockInterpreter<'_, '_> {
 
     fn emit_record(&mut self, record: Record) {
         let Record { ring, wanted, words, bytes, length, packet } = record;
-        if self.code.as_truth(wanted) == Some(false) {
+        if self.code.as_boolean(wanted) == Some(false) {
             return;
         }
         let sizes = self.facts.events.ring_sizes(ring);
         sizes.bytes = sizes.bytes.max(bytes);
         sizes.packet = sizes.packet.max(packet.map_or(0, |(most, _)| most));
         sizes.places += 1;
-        let slot = self.code.call_with(&self.ring_function(ring, "take", false), &[wanted], Effect::Writes);
+        let slot = self.code.call_values(&self.ring_function(ring, "take", false), &[wanted], Effect::Writes);
         let (entry, sequence) = self.split_pair(slot);
         let write = self.ring_function(ring, "write", true);
         for (word, value) in (crate::lang::xdp::events::HEADER..).zip(words) {
-            let word = self.code.known(word);
-            self.code.call_with(&write, &[entry, word, value], Effect::Writes);
+            let word = self.code.constant(word);
+            self.code.call_values(&write, &[entry, word, value], Effect::Writes);
         }
-        let mut asked = self.code.known(0);
+        let mut asked = self.code.constant(0);
         if let Some((most, count)) = packet {
             asked = count;
-            let known_most = self.code.known(most);
+            let known_most = self.code.constant(most);
             let has_amount = self.code.binary(Lt, known_most, count);
             let count = self.code.select(has_amount, known_most, count);
-            let arguments = vec![Given::Packet, Given::One(entry), Given::One(count)];
+            let arguments = vec![Given::Packet, Given::Value(entry), Given::Value(count)];
             self.code.call(&self.ring_function(ring, "packet", false), arguments, Effect::Writes);
         }
-        let arguments = [entry, sequence, length, asked].map(Given::One);
+        let arguments = [entry, sequence, length, asked].map(Given::Value);
         let arguments = [Given::Packet].into_iter().chain(arguments).collect();
         self.code.call(&self.ring_function(ring, "done", false), arguments, Effect::Writes);
     }
@@ -159,15 +159,15 @@ impl BlockInterpreter<'_, '_> {
         let map = self.ring_map(map, MapType::RINGBUF)?;
         self.expect_scalar(flags, "what the flags are")?;
         let (words, bytes) = self.record_words(data, size)?;
-        let other = self.code.by(And, flags.low, !WAKEUP_FLAGS);
+        let other = self.code.binary_const(And, flags.low, !WAKEUP_FLAGS);
         let other = self.code.binary(Or, other, flags.high);
-        let is_right = self.code.by(Eq, other, 0);
+        let is_right = self.code.binary_const(Eq, other, 0);
         // What never fits is never there.
         let room =
             self.linked.maps[usize::from(map)].definition.max_entries.saturating_sub(RINGBUF_HEADER_BYTES as u32) & !7;
-        let room = self.code.known(room);
+        let room = self.code.constant(room);
         let fits = self.code.binary(Le, size.low, room);
-        let wanted = self.code.binary(Both, is_right, fits);
+        let wanted = self.code.binary(LogicalAnd, is_right, fits);
         self.emit_record(Record { ring: Some(map), wanted, words, bytes, length: size.low, packet: None });
         Ok(self.first_error(&[(is_right, EINVAL), (fits, EAGAIN)]))
     }
@@ -205,10 +205,10 @@ impl BlockInterpreter<'_, '_> {
             return self.reject_unsupported(what, "several records at once by one call");
         }
         let any = self.code.binary(Or, flags.low, flags.high);
-        let is_there = self.code.by(Eq, any, 0);
-        let (low, high) = (self.code.known(0), self.code.number(is_there));
-        let nullable = self.code.as_truth(is_there) != Some(true);
-        if self.code.as_truth(is_there) == Some(false) {
+        let is_there = self.code.binary_const(Eq, any, 0);
+        let (low, high) = (self.code.constant(0), self.code.bool_to_u32(is_there));
+        let nullable = self.code.as_boolean(is_there) != Some(true);
+        if self.code.as_boolean(is_there) == Some(false) {
             return Ok(self.constant(0));
         }
         let name = self.fresh_name();
@@ -233,10 +233,10 @@ impl BlockInterpreter<'_, '_> {
         if is_shown {
             let mut words = Vec::new();
             for word in 0..bytes.div_ceil(4) {
-                let word = self.code.known(word);
-                words.push(self.code.add(Op::Recall { frame: record_frame(record), word }));
+                let word = self.code.constant(word);
+                words.push(self.code.add(Op::LoadIndexed { frame: record_frame(record), word }));
             }
-            let (wanted, length) = (self.code.truth(true), self.code.known(bytes));
+            let (wanted, length) = (self.code.boolean(true), self.code.constant(bytes));
             self.emit_record(Record { ring: Some(map), wanted, words, bytes, length, packet: None });
         }
         self.state.invalidate_record(record);
@@ -273,26 +273,26 @@ impl BlockInterpreter<'_, '_> {
         let range = self.expect_scalar(flags, "what the flags are")?;
         let (words, bytes) = self.record_words(data, size)?;
         // The upper half: how many bytes of the packet, in 20 bits (BPF_F_CTXLEN_MASK).
-        let rest = self.code.by(Shr, flags.high, 20);
-        let is_right = self.code.by(Eq, rest, 0);
+        let rest = self.code.binary_const(Shr, flags.high, 20);
+        let is_right = self.code.binary_const(Eq, rest, 0);
         let asked = flags.high;
         let length = self.packet_length();
         let reaches = self.code.binary(Le, asked, length);
         // The lower half: for which processor, of which there is one (BPF_F_CURRENT_CPU).
-        let (current, first) = (self.code.by(Eq, flags.low, u32::MAX), self.code.by(Eq, flags.low, 0));
-        let is_ours = self.code.binary(Either, current, first);
+        let (current, first) = (self.code.binary_const(Eq, flags.low, u32::MAX), self.code.binary_const(Eq, flags.low, 0));
+        let is_ours = self.code.binary(LogicalOr, current, first);
         let entries = self.linked.maps[usize::from(map)].definition.max_entries;
         let is_in_map = match entries {
-            0 => self.code.truth(true),
+            0 => self.code.boolean(true),
             _ => {
-                let entries = self.code.known(entries);
+                let entries = self.code.constant(entries);
                 let below = self.code.binary(Lt, flags.low, entries);
-                self.code.binary(Either, current, below)
+                self.code.binary(LogicalOr, current, below)
             }
         };
         let mut wanted = is_ours;
         for holds in [is_right, reaches, is_in_map] {
-            wanted = self.code.binary(Both, wanted, holds);
+            wanted = self.code.binary(LogicalAnd, wanted, holds);
         }
         let most = (range.high >> 32).min(MAX_PACKET_BYTES.into()) as u32;
         let packet = (most > 0).then_some((most, asked));
@@ -342,7 +342,7 @@ impl BlockInterpreter<'_, '_> {
             return self.reject_unsupported(what, RUNTIME_FORMATS);
         };
         let words = self.load_words(format, size as u32, "the format of a print")?;
-        let known: Option<Vec<u32>> = words.iter().map(|&word| self.code.value(word)).collect();
+        let known: Option<Vec<u32>> = words.iter().map(|&word| self.code.as_constant(word)).collect();
         let Some(known) = known else {
             return self
                 .reject_unsupported("the format of a print is known only when the packet is there", RUNTIME_FORMATS);
@@ -373,7 +373,7 @@ impl BlockInterpreter<'_, '_> {
             events.prints.push(print);
             events.prints.len() - 1
         });
-        let (wanted, length) = (self.code.truth(true), self.code.known(number as u32));
+        let (wanted, length) = (self.code.boolean(true), self.code.constant(number as u32));
         self.emit_record(Record { ring: None, wanted, words, bytes, length, packet: None });
         Ok(self.constant(0))
     }

@@ -12,8 +12,8 @@ use super::BlockInterpreter;
 use super::private_copy::ByteSpan;
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{CarriedAlias, FieldLocation, METADATA_FRAME, RegType, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
+use crate::lang::xdp::lower::ir::BinaryOp::*;
+use crate::lang::xdp::lower::ir::{Argument, Call, BlockCode, Effect, Field, FieldAlias, Id, Op, Sum, Variable};
 use crate::map::{CHANGES, Change};
 
 /// Sums of sums that are looked through.
@@ -24,14 +24,14 @@ impl BlockInterpreter<'_, '_> {
     pub(super) fn note_field_load(&mut self, field: Field, value: Value) {
         let load = self.facts.map_loads.intern((self.context, self.section as u32, self.pc as u32));
         let number = alias_key(field.size, (value.low, value.high));
-        let zero = self.code.known(0);
+        let zero = self.code.constant(0);
         let since = self.code.ops.len();
-        let word = self.code.by(Shr, field.at, 2);
-        let next = self.code.by(Add, word, 1);
-        let is_alone =
+        let word = self.code.binary_const(Shr, field.at, 2);
+        let next = self.code.binary_const(Add, word, 1);
+        let is_unshared =
             self.is_unmodified_word(field.map, word) && (field.size < 8 || self.is_unmodified_word(field.map, next));
-        let held = Held { field, load, number, is_own: true, is_alone, since, amount: (zero, zero) };
-        self.code.held.insert(number, held);
+        let held = FieldAlias { field, load, number, is_own: true, is_unshared, since, amount: (zero, zero) };
+        self.code.field_aliases.insert(number, held);
     }
 
     /// Where what is stored in a field is what it holds and an amount, adds that at once; whether it does.
@@ -57,20 +57,20 @@ impl BlockInterpreter<'_, '_> {
             self.report_lost_update(reason);
             return false;
         }
-        let before = self.code.held.get(&held.number).copied();
+        let before = self.code.field_aliases.get(&held.number).copied();
         let before = before.filter(|it| it.field == field && self.is_current(it));
         let (entry, amount) = (self.entry_index(field.entry), held.amount);
-        let word = self.code.by(Shr, field.at, 2);
+        let word = self.code.binary_const(Shr, field.at, 2);
         let (old, parts) = match field.size {
             8 => {
                 let name = self.runtime_function(field.map, "add64");
-                let old = self.code.call_with(&name, &[entry, word, amount.0, amount.1], Effect::Writes);
+                let old = self.code.call_values(&name, &[entry, word, amount.0, amount.1], Effect::Writes);
                 let halves = self.split_pair(old);
                 (old, vec![(held.number.0, halves.0), (held.number.1, halves.1)])
             }
             4 => {
                 let old =
-                    self.code.call_with(&self.map_function(field.map, "add"), &[entry, word, amount.0], Effect::Writes);
+                    self.code.call_values(&self.map_function(field.map, "add"), &[entry, word, amount.0], Effect::Writes);
                 (old, vec![(held.number.0, old)])
             }
             size => {
@@ -80,23 +80,23 @@ impl BlockInterpreter<'_, '_> {
             }
         };
         // What the packet may have stored itself is its own, and so is what it has added to before, and has seen.
-        let is_own = self.may_have_stored(span) || is_observed && !held.is_alone;
+        let is_own = self.may_have_stored(span) || is_observed && !held.is_unshared;
         self.update_private_copy(field, (entry, word), if is_own { None } else { Some(old) }, amount);
         if is_observed {
             if !is_own && !self.escapes_before(held, old) {
-                self.code.aliases.extend(parts);
+                self.code.replaced_loads.extend(parts);
             }
         } else {
             // What is stored there is what is there, and what was loaded is less by what was added.
             if let Some(before) = before {
                 let amount = self.combine_amounts(field.size, before.amount, amount, true);
                 let since = self.code.ops.len();
-                self.code.held.insert(held.number, Held { since, amount, ..before });
+                self.code.field_aliases.insert(held.number, FieldAlias { since, amount, ..before });
             }
-            let (zero, since) = (self.code.known(0), self.code.ops.len());
+            let (zero, since) = (self.code.constant(0), self.code.ops.len());
             let stored = alias_key(field.size, halves);
             let is_own = held.is_own && stored == held.number;
-            self.code.held.insert(stored, Held { is_own, since, amount: (zero, zero), ..held });
+            self.code.field_aliases.insert(stored, FieldAlias { is_own, since, amount: (zero, zero), ..held });
             self.facts.add_only_loads.insert(held.load);
         }
         true
@@ -105,7 +105,7 @@ impl BlockInterpreter<'_, '_> {
     /// What an addition makes of the packet's copy: of what the map had before, or of what the copy has.
     fn update_private_copy(&mut self, field: Field, (entry, word): (Id, Id), before: Option<Id>, amount: (Id, Id)) {
         let Field { map, at, size, .. } = field;
-        let next = self.code.by(Add, word, 1);
+        let next = self.code.binary_const(Add, word, 1);
         let Some(own) = self.private_word(map, word) else { return };
         match size {
             8 => {
@@ -152,7 +152,7 @@ impl BlockInterpreter<'_, '_> {
             // Parts are put together from one side on.
             for _ in 0..8 {
                 let Op::Binary(Or, a, b) = self.code.ops[part as usize] else { return false };
-                let is_it = |id: Id| self.code.held.get(&(id, id)).is_some_and(|held| held.field == field);
+                let is_it = |id: Id| self.code.field_aliases.get(&(id, id)).is_some_and(|held| held.field == field);
                 if is_it(a) || is_it(b) {
                     return true;
                 }
@@ -164,18 +164,18 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// Whether what was loaded, or is made of it, went elsewhere before the addition, which else would give it.
-    fn escapes_before(&self, held: Held, old: Id) -> bool {
+    fn escapes_before(&self, held: FieldAlias, old: Id) -> bool {
         let first = held.number.0.min(held.number.1);
         let mut from = vec![false; old as usize];
         from[held.number.0 as usize] = true;
         from[held.number.1 as usize] = true;
-        let is_from = |from: &[bool], op: &Op| Code::operands(op).any(|operand| from[operand as usize]);
+        let is_from = |from: &[bool], op: &Op| BlockCode::operands(op).any(|operand| from[operand as usize]);
         let mut gone = false;
         for id in first as usize + 1..old as usize {
             let op = &self.code.ops[id];
             if is_from(&from, op) {
                 from[id] = true;
-                gone |= Code::is_in_order(op);
+                gone |= BlockCode::is_ordered(op);
             }
         }
         // What is added may be made of it: `x += 2 * x`.
@@ -183,11 +183,11 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// What is known to be held of a number: of this field, or of any.
-    fn find_alias(&mut self, size: u32, halves: (Id, Id), of: Option<Field>, depth: u32) -> Option<Held> {
+    fn find_alias(&mut self, size: u32, halves: (Id, Id), of: Option<Field>, depth: u32) -> Option<FieldAlias> {
         let mut number = alias_key(size, halves);
         loop {
-            let is_it = |held: &&Held| of.map_or(held.field.size == size, |field| held.field == field);
-            if let Some(held) = self.code.held.get(&number).filter(is_it) {
+            let is_it = |held: &&FieldAlias| of.map_or(held.field.size == size, |field| held.field == field);
+            if let Some(held) = self.code.field_aliases.get(&number).filter(is_it) {
                 return Some(*held);
             }
             match self.without_mask(number.0, size) {
@@ -200,20 +200,20 @@ impl BlockInterpreter<'_, '_> {
         }
         let Sum { left, right, is_difference } = self.sum_parts(size, number)?;
         if let Some(held) = self.find_alias(size, left, of, depth - 1) {
-            return Some(Held { amount: self.combine_amounts(size, held.amount, right, is_difference), ..held });
+            return Some(FieldAlias { amount: self.combine_amounts(size, held.amount, right, is_difference), ..held });
         }
         if is_difference {
             return None;
         }
         let held = self.find_alias(size, right, of, depth - 1)?;
-        Some(Held { amount: self.combine_amounts(size, held.amount, left, false), ..held })
+        Some(FieldAlias { amount: self.combine_amounts(size, held.amount, left, false), ..held })
     }
 
     /// What a number was cut from, where no bit was that a field of this size has.
     fn without_mask(&self, low: Id, size: u32) -> Option<Id> {
         let Op::Binary(And, inner, mask) = self.code.ops[low as usize] else { return None };
         let all = Interval::of_width(size.min(4)).high as u32;
-        (size < 4 && self.code.value(mask)? & all == all).then_some(inner)
+        (size < 4 && self.code.as_constant(mask)? & all == all).then_some(inner)
     }
 
     /// The parts of a sum or difference of so many bytes.
@@ -233,7 +233,7 @@ impl BlockInterpreter<'_, '_> {
             let sum = self.code.binary(if is_less { Sub } else { Add }, amount.0, by.0);
             return (sum, sum);
         }
-        if !is_less && [amount.0, amount.1].iter().all(|&half| self.code.value(half) == Some(0)) {
+        if !is_less && [amount.0, amount.1].iter().all(|&half| self.code.as_constant(half) == Some(0)) {
             return by;
         }
         let number = |interp: &mut Self, (low, high): (Id, Id)| interp.scalar(Interval::ANY, low, high);
@@ -242,21 +242,21 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// Whether nothing was written there since.
-    fn is_current(&self, held: &Held) -> bool {
+    fn is_current(&self, held: &FieldAlias) -> bool {
         !self.code.ops[held.since..].iter().any(|op| may_write_field(op, self, held.field))
     }
 
     /// What is held when the block ends, by where it is.
     pub(crate) fn save_field_aliases(&mut self) {
-        if self.code.held.is_empty() {
+        if self.code.field_aliases.is_empty() {
             return;
         }
         let places = self.stored_values();
         let mut field_aliases = Vec::new();
         for &(number, value) in places.iter().filter(|(_, value)| is_unknown_scalar(value.ty)) {
             let Some((held, found)) = self.find_locatable_alias((value.low, value.high), &places) else { continue };
-            let Held { field: Field { map, size, .. }, load, amount: halves, .. } = held;
-            let has_amount = [halves.0, halves.1].iter().any(|&half| self.code.value(half) != Some(0));
+            let FieldAlias { field: Field { map, size, .. }, load, amount: halves, .. } = held;
+            let has_amount = [halves.0, halves.1].iter().any(|&half| self.code.as_constant(half) != Some(0));
             field_aliases.extend(found.into_iter().map(|place| CarriedAlias {
                 number,
                 map,
@@ -275,8 +275,8 @@ impl BlockInterpreter<'_, '_> {
     fn find_locatable_alias(
         &mut self,
         halves: (Id, Id),
-        places: &[(Var, Value)],
-    ) -> Option<(Held, Vec<FieldLocation>)> {
+        places: &[(Variable, Value)],
+    ) -> Option<(FieldAlias, Vec<FieldLocation>)> {
         for size in [8, 4, 2, 1] {
             let Some(held) = self.find_alias(size, halves, None, MAX_SUM_DEPTH).filter(|held| self.is_current(held))
             else {
@@ -291,13 +291,13 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// Where a field is, said by what is still known in the next block.
-    fn field_locations(&self, field: Field, places: &[(Var, Value)]) -> Vec<FieldLocation> {
-        if let (Some(entry), Some(at)) = (self.code.value(field.entry), self.code.value(field.at)) {
+    fn field_locations(&self, field: Field, places: &[(Variable, Value)]) -> Vec<FieldLocation> {
+        if let (Some(entry), Some(at)) = (self.code.as_constant(field.entry), self.code.as_constant(field.at)) {
             return vec![FieldLocation::Constant { entry, at }];
         }
-        let behind = |&(pointer, it): &(Var, Value)| match it.ty {
+        let behind = |&(pointer, it): &(Variable, Value)| match it.ty {
             RegType::MapValue { map, .. } if map == field.map && it.high == field.entry => {
-                Some(FieldLocation::Relative { pointer, off: self.code.distance(it.low, field.at)? })
+                Some(FieldLocation::Relative { pointer, off: self.code.offset_between(it.low, field.at)? })
             }
             _ => None,
         };
@@ -310,10 +310,10 @@ impl BlockInterpreter<'_, '_> {
             let CarriedAlias { number: place, map, size, load, has_amount, .. } = holding;
             let Some(value) = self.value_at(place) else { continue };
             let (entry, at) = match holding.place {
-                FieldLocation::Constant { entry, at } => (self.code.known(entry), self.code.known(at)),
+                FieldLocation::Constant { entry, at } => (self.code.constant(entry), self.code.constant(at)),
                 FieldLocation::Relative { pointer, off } => match self.value_at(pointer) {
                     Some(it) if matches!(it.ty, RegType::MapValue { map: of, .. } if of == map) => {
-                        (it.high, self.code.by(Add, it.low, off))
+                        (it.high, self.code.binary_const(Add, it.low, off))
                     }
                     _ => continue,
                 },
@@ -322,37 +322,37 @@ impl BlockInterpreter<'_, '_> {
                 continue;
             }
             let amount = match has_amount {
-                true => (self.code.var(amount_variable(place, 0)), self.code.var(amount_variable(place, 1))),
-                false => (self.code.known(0), self.code.known(0)),
+                true => (self.code.variable(amount_variable(place, 0)), self.code.variable(amount_variable(place, 1))),
+                false => (self.code.constant(0), self.code.constant(0)),
             };
             let number = alias_key(size, (value.low, value.high));
             let field = Field { map, entry, at, size };
-            let held = Held { field, load, number, is_own: false, is_alone: false, since: 0, amount };
-            self.code.held.insert(number, held);
+            let held = FieldAlias { field, load, number, is_own: false, is_unshared: false, since: 0, amount };
+            self.code.field_aliases.insert(number, held);
         }
     }
 
     /// Registers and words of the stack that hold something whole, with what they hold.
-    fn stored_values(&self) -> Vec<(Var, Value)> {
+    fn stored_values(&self) -> Vec<(Variable, Value)> {
         let memory = self.facts.indexed_frames;
-        let is_variable = |var: &Var| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]);
+        let is_variable = |var: &Variable| !matches!(var, Variable::Stack { frame, .. } if memory[usize::from(*frame)]);
         let mut all = self.state.loaded_values();
         all.retain(|(var, _)| is_variable(var));
         all
     }
 
     /// What is at such a place.
-    fn value_at(&mut self, place: Var) -> Option<Value> {
+    fn value_at(&mut self, place: Variable) -> Option<Value> {
         let frames = self.state.frames.len();
         match place {
-            Var::Register { frame, register, half: 0 } if usize::from(frame) < frames => {
-                let other = Var::Register { frame, register, half: 1 };
+            Variable::Register { frame, register, half: 0 } if usize::from(frame) < frames => {
+                let other = Variable::Register { frame, register, half: 1 };
                 let mut value = *self.state.register(frame, register);
                 self.materialize(&mut value, (place, other));
                 *self.state.register(frame, register) = value;
                 Some(value)
             }
-            Var::Stack { frame, word } if frame != METADATA_FRAME && usize::from(frame) < frames => {
+            Variable::Stack { frame, word } if frame != METADATA_FRAME && usize::from(frame) < frames => {
                 if self.facts.indexed_frames[usize::from(frame)] {
                     return None;
                 }
@@ -379,11 +379,11 @@ fn alias_key(size: u32, (low, high): (Id, Id)) -> (Id, Id) {
 }
 
 /// The variable of the amount of what is at a place.
-fn amount_variable(place: Var, half: u8) -> Var {
+fn amount_variable(place: Variable, half: u8) -> Variable {
     match place {
-        Var::Register { frame, register, .. } => Var::Amount { frame, register: Some(register), word: 0, half },
-        Var::Stack { frame, word } => Var::Amount { frame, register: None, word, half },
-        Var::Amount { .. } | Var::Own { .. } | Var::Read { .. } => {
+        Variable::Register { frame, register, .. } => Variable::Amount { frame, register: Some(register), word: 0, half },
+        Variable::Stack { frame, word } => Variable::Amount { frame, register: None, word, half },
+        Variable::Amount { .. } | Variable::PrivateWord { .. } | Variable::CarriedRead { .. } => {
             unreachable!("numbers that are held are in registers and on the stack")
         }
     }
@@ -401,10 +401,10 @@ fn may_write_field(op: &Op, interp: &BlockInterpreter, field: Field) -> bool {
     }
     // The same entry's other words are others.
     let word = match arguments.get(1) {
-        Some(Argument::One(word)) => interp.code.value(*word),
+        Some(Argument::Value(word)) => interp.code.as_constant(*word),
         _ => None,
     };
-    let first = interp.code.value(field.at).map(|at| at / 4);
+    let first = interp.code.as_constant(field.at).map(|at| at / 4);
     match (word, first) {
         (Some(word), Some(first)) => {
             // A sum of 64 bits is two words from its first on.

@@ -5,8 +5,8 @@ use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{RegType, Value};
 use crate::lang::xdp::errno::EINVAL;
 use crate::lang::xdp::fib;
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument, Code, Effect, Id, Op};
+use crate::lang::xdp::lower::ir::BinaryOp::*;
+use crate::lang::xdp::lower::ir::{Argument, BlockCode, Effect, Id, Op};
 
 /// Bytes of `struct bpf_fib_lookup`.
 const PARAMETERS: u32 = 64;
@@ -40,16 +40,16 @@ impl BlockInterpreter<'_, '_> {
             return Ok(self.error_code(EINVAL));
         }
         let (frame, base) = self.constant_stack_offset(params, "the structure of a bpf_fib_lookup")?;
-        let mut words = vec![self.code.known(0)];
+        let mut words = vec![self.code.constant(0)];
         words.extend(self.load_words(params, PARAMETERS, "the structure of a bpf_fib_lookup")?);
         let family = low_byte(&self.code, words[1], 64);
         self.facts.families.v4 |= family.is_none_or(|family| family == INET);
         self.facts.families.v6 |= family.is_none_or(|family| family == INET6);
-        let arguments = vec![Argument::Words(words), Argument::One(flags.low)];
+        let arguments = vec![Argument::Words(words), Argument::Value(flags.low)];
         let all = self.code.call(fib::LOOKUP, arguments, Effect::Reads);
-        let words: Vec<Id> = (1..=PARAMETERS / 4).map(|word| self.code.add(Op::Part(all, word))).collect();
+        let words: Vec<Id> = (1..=PARAMETERS / 4).map(|word| self.code.add(Op::Component(all, word))).collect();
         self.store_stack_bytes(frame, base, PARAMETERS, &words)?;
-        let result = self.code.add(Op::Part(all, 0));
+        let result = self.code.add(Op::Component(all, 0));
         Ok(self.sign_extended_int(result))
     }
 
@@ -64,7 +64,7 @@ impl BlockInterpreter<'_, '_> {
         let (frame, base) = self.constant_stack_offset(length, "the length of a bpf_check_mtu")?;
         let given = self.load_words(length, 4, "the length of a bpf_check_mtu")?;
         let flags = self.code.binary(Or, flags.low, flags.high);
-        let arguments = [number.low, given[0], more.low, flags].map(Argument::One);
+        let arguments = [number.low, given[0], more.low, flags].map(Argument::Value);
         let arguments = [Argument::Packet].into_iter().chain(arguments).collect();
         let both = self.code.call(fib::MTU, arguments, Effect::Reads);
         let (result, mtu) = self.split_pair(both);
@@ -98,17 +98,17 @@ impl BlockInterpreter<'_, '_> {
 
     /// An `int` that a helper returns.
     fn sign_extended_int(&mut self, low: Id) -> Value {
-        let high = self.code.by(Sar, low, 31);
+        let high = self.code.binary_const(Sar, low, 31);
         self.scalar(Interval::ANY, low, high)
     }
 }
 
 /// The lowest byte of a number, where it is known; what is deeper than this is not looked at.
-fn low_byte(code: &Code, of: Id, depth: u32) -> Option<u32> {
-    let known = |id: Id| code.value(id);
+fn low_byte(code: &BlockCode, of: Id, depth: u32) -> Option<u32> {
+    let known = |id: Id| code.as_constant(id);
     let depth = depth.checked_sub(1)?;
     match code.ops[of as usize] {
-        Op::Known(value) => Some(value & 0xff),
+        Op::Constant(value) => Some(value & 0xff),
         Op::Binary(Shl, _, by) if known(by)? >= 8 => Some(0),
         Op::Binary(And, a, mask) => match known(mask)? & 0xff {
             0 => Some(0),

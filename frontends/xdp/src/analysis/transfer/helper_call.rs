@@ -103,7 +103,7 @@ impl BlockInterpreter<'_, '_> {
         let delta = self.read_register(2)?;
         self.expect_scalar(delta, "how far an end is moved")?;
         let done =
-            self.code.call(&format!("x_{which}"), vec![Argument::Packet, Argument::One(delta.low)], Effect::Writes);
+            self.code.call(&format!("x_{which}"), vec![Argument::Packet, Argument::Value(delta.low)], Effect::Writes);
         let result = self.zero_or_error(done, EINVAL);
         self.state.invalidate_packet_pointers();
         Ok(result)

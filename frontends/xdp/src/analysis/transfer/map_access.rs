@@ -7,9 +7,9 @@ use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::maps::{MapInfo, MapUse};
 use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument, Effect, Field, Id};
-use crate::lang::xdp::lower::privatize::How;
+use crate::lang::xdp::lower::privatize::StoreCertainty;
 use crate::map::layout::{HEADER, Layout};
 use crate::map::{Change, change_of};
 
@@ -68,7 +68,7 @@ impl BlockInterpreter<'_, '_> {
 
     /// The number that an entry goes by in memory: what is in a pointer's high half, less one.
     pub(super) fn entry_index(&mut self, high: Id) -> Id {
-        self.code.by(Add, high, u32::MAX)
+        self.code.binary_const(Add, high, u32::MAX)
     }
 
     /// The entry of a key, as a pointer's high half.
@@ -79,30 +79,30 @@ impl BlockInterpreter<'_, '_> {
         let words = self.load_words(key, key_size, "the key")?;
         match self.use_for_search(map, words[0]) {
             MapUse::Array => {
-                let entries = self.code.known(entries);
+                let entries = self.code.constant(entries);
                 let mut is_one = self.code.binary(Lt, words[0], entries);
                 if is_of_targets {
                     // What nothing was put into is not there.
                     let slot = self.read_slot(map, words[0]);
-                    let there = self.code.by(Ne, slot, 0);
-                    is_one = self.code.binary(Both, is_one, there);
+                    let there = self.code.binary_const(Ne, slot, 0);
+                    is_one = self.code.binary(LogicalAnd, is_one, there);
                 }
-                let (entry, null) = (self.code.by(Add, words[0], 1), self.code.known(0));
+                let (entry, null) = (self.code.binary_const(Add, words[0], 1), self.code.constant(0));
                 Ok(self.code.select(is_one, entry, null))
             }
             MapUse::Hash => {
                 let entry = self.call_with_key(map, "find", words, Effect::Reads);
-                Ok(self.code.by(Add, entry, 1))
+                Ok(self.code.binary_const(Add, entry, 1))
             }
             MapUse::Lpm => {
                 let address = words[1..].iter().map(|&word| self.code.swap32(word)).collect();
                 let entry = self.call_with_key(map, "find", address, Effect::Reads);
-                Ok(self.code.by(Add, entry, 1))
+                Ok(self.code.binary_const(Add, entry, 1))
             }
             MapUse::Prefixes => {
                 let function = self.runtime_function(map, "prefix_find");
                 let entry = self.code.call(&function, vec![key_argument(words)], Effect::Reads);
-                Ok(self.code.by(Add, entry, 1))
+                Ok(self.code.binary_const(Add, entry, 1))
             }
             MapUse::EventRing => {
                 self.reject("the entries of a map of events can only be written by helpers for events")
@@ -122,7 +122,7 @@ impl BlockInterpreter<'_, '_> {
         if info.used_as != MapUse::Lpm {
             return info.used_as.clone();
         }
-        if self.code.value(first) != Some(8 * (info.definition.key_size - 4)) {
+        if self.code.as_constant(first) != Some(8 * (info.definition.key_size - 4)) {
             self.facts.prefix_search_maps.insert(map);
         }
         if self.facts.prefix_search_maps.contains(&map) { MapUse::Prefixes } else { MapUse::Lpm }
@@ -154,8 +154,8 @@ impl BlockInterpreter<'_, '_> {
         self.facts.helpers.insert(helper::MAP_LOOKUP_ELEM);
         let (map, key) = (self.outer_map()?, self.read_register(2)?);
         let found = self.find_entry(map, key)?;
-        let (entry, word, read) = (self.entry_index(found), self.code.known(0), self.map_function(map, "read"));
-        let slot = self.code.call_with(&read, &[entry, word], Effect::Reads);
+        let (entry, word, read) = (self.entry_index(found), self.code.constant(0), self.map_function(map, "read"));
+        let slot = self.code.call_values(&read, &[entry, word], Effect::Reads);
         Ok(self.scalar32(Interval::U32, slot))
     }
 
@@ -174,21 +174,21 @@ impl BlockInterpreter<'_, '_> {
             return self.reject(format!("programs cannot look at the entries of a map of type {}", ty.name()));
         }
         let high = self.find_entry(map, key)?;
-        let (low, name) = (self.code.known(0), self.fresh_name());
+        let (low, name) = (self.code.constant(0), self.fresh_name());
         // An array's entry of a known number is there.
-        let nullable = self.code.value(high).is_none_or(|high| high == 0);
+        let nullable = self.code.as_constant(high).is_none_or(|high| high == 0);
         Ok(Value { ty: RegType::MapValue { map, off: Offsets::constant(0), name, nullable }, low, high })
     }
 
     /// The first entry of a map by key from a place on, and a word of its key.
     pub fn next_entry(&mut self, map: u16, from: Id) -> Id {
         let function = self.runtime_function(map, "next");
-        self.code.call_with(&function, &[from], Effect::Reads)
+        self.code.call_values(&function, &[from], Effect::Reads)
     }
 
     pub fn entry_key_word(&mut self, map: u16, entry: Id, word: u32) -> Id {
-        let (function, word) = (self.runtime_function(map, "key"), self.code.known(word));
-        self.code.call_with(&function, &[entry, word], Effect::Reads)
+        let (function, word) = (self.runtime_function(map, "key"), self.code.constant(word));
+        self.code.call_values(&function, &[entry, word], Effect::Reads)
     }
 
     /// `bpf_map_lookup_percpu_elem`: there is one processor, number 0.
@@ -202,7 +202,7 @@ impl BlockInterpreter<'_, '_> {
             return self.reject(what);
         }
         let mut found = self.lookup(map, key)?;
-        let (is_first, null) = (self.code.by(Eq, processor.low, 0), self.code.known(0));
+        let (is_first, null) = (self.code.binary_const(Eq, processor.low, 0), self.code.constant(0));
         found.high = self.code.select(is_first, found.high, null);
         if let RegType::MapValue { nullable, .. } = &mut found.ty {
             *nullable = true;
@@ -231,18 +231,18 @@ impl BlockInterpreter<'_, '_> {
         let (entry, result) = match used_as {
             MapUse::Array => {
                 let high = self.find_entry(map, key)?;
-                let there = self.code.by(Ne, high, 0);
+                let there = self.code.binary_const(Ne, high, 0);
                 if mode == 1 || is_locked {
                     let refused = if mode == 1 { EEXIST } else { EINVAL };
-                    let (low, none) = (self.code.known(refused as u32), self.code.known(E2BIG as u32));
-                    let (low, high) = (self.code.select(there, low, none), self.code.known(u32::MAX));
+                    let (low, none) = (self.code.constant(refused as u32), self.code.constant(E2BIG as u32));
+                    let (low, high) = (self.code.select(there, low, none), self.code.constant(u32::MAX));
                     return Ok(self.scalar(Interval::ANY, low, high));
                 }
                 (self.entry_index(high), self.zero_or_error(there, E2BIG))
             }
             MapUse::Hash if flags == 2 => {
                 let high = self.find_entry(map, key)?;
-                let there = self.code.by(Ne, high, 0);
+                let there = self.code.binary_const(Ne, high, 0);
                 (self.entry_index(high), self.zero_or_error(there, ENOENT))
             }
             MapUse::Hash => {
@@ -252,17 +252,17 @@ impl BlockInterpreter<'_, '_> {
                     false => self.map_function(map, "insert"),
                 };
                 let given = self.code.call(&function, vec![key_argument(words)], Effect::Writes);
-                let full = self.code.by(Eq, given, NO_ENTRY - 1);
+                let full = self.code.binary_const(Eq, given, NO_ENTRY - 1);
                 let room = self.code.not(full);
                 let has_room = self.zero_or_error(room, E2BIG);
                 if flags == 0 {
                     (given, has_room)
                 } else {
-                    let is_new = self.code.call_with("map_is_new", &[given], Effect::None);
-                    let nobody = self.code.known(NO_ENTRY);
+                    let is_new = self.code.call_values("map_is_new", &[given], Effect::None);
+                    let nobody = self.code.constant(NO_ENTRY);
                     let entry = self.code.select(is_new, given, nobody);
-                    let (low, high) = (self.code.known(EEXIST as u32), self.code.known(u32::MAX));
-                    let settled = self.code.binary(Either, is_new, full);
+                    let (low, high) = (self.code.constant(EEXIST as u32), self.code.constant(u32::MAX));
+                    let settled = self.code.binary(LogicalOr, is_new, full);
                     let low = self.code.select(settled, has_room.low, low);
                     let high = self.code.select(settled, has_room.high, high);
                     (entry, self.scalar(Interval::ANY, low, high))
@@ -281,11 +281,11 @@ impl BlockInterpreter<'_, '_> {
     /// Writes all of a value.
     fn write_value(&mut self, map: u16, entry: Id, words: &[Id]) {
         let bytes = (0, self.linked.maps[usize::from(map)].definition.value_size);
-        let is_certain = self.code.value(entry) == Some(0);
-        let how = if is_certain { How::Stored } else { How::Perhaps };
+        let is_certain = self.code.as_constant(entry) == Some(0);
+        let how = if is_certain { StoreCertainty::Definite } else { StoreCertainty::Maybe };
         self.note_store(ByteSpan { map, bytes, is_exact: true }, how);
         for (word, &value) in (0..).zip(words) {
-            let word = self.code.known(word);
+            let word = self.code.constant(word);
             self.write_value_word(map, entry, word, value);
         }
     }
@@ -296,7 +296,7 @@ impl BlockInterpreter<'_, '_> {
         let key_size = info.definition.key_size;
         let is_array = info.definition.ty.is_array();
         let used_as = self.use_for_update(map);
-        let (three, few) = (self.code.known(3), self.code.by(Eq, flags.high, 0));
+        let (three, few) = (self.code.constant(3), self.code.binary_const(Eq, flags.high, 0));
         let flags = self.code.select(few, flags.low, three);
         // An entry, or one of these.
         let (missing, full, exists, wrong) = (NO_ENTRY, NO_ENTRY - 1, NO_ENTRY - 2, NO_ENTRY - 3);
@@ -304,23 +304,23 @@ impl BlockInterpreter<'_, '_> {
             MapUse::Hash | MapUse::Prefixes | MapUse::Lpm => {
                 let key = key_argument(self.load_words(key, key_size, "the key")?);
                 let update = if used_as == MapUse::Hash { "update" } else { "prefix_update" };
-                self.code.call(&self.runtime_function(map, update), vec![key, Argument::One(flags)], Effect::Writes)
+                self.code.call(&self.runtime_function(map, update), vec![key, Argument::Value(flags)], Effect::Writes)
             }
             MapUse::Array => {
                 let high = self.find_entry(map, key)?;
-                let [full, exists, wrong] = [full, exists, wrong].map(|it| self.code.known(it));
-                let (mut entry, there) = (self.entry_index(high), self.code.by(Ne, high, 0));
+                let [full, exists, wrong] = [full, exists, wrong].map(|it| self.code.constant(it));
+                let (mut entry, there) = (self.entry_index(high), self.code.binary_const(Ne, high, 0));
                 let mut mode = flags;
                 if is_array {
-                    let lock = self.code.by(And, flags, BPF_F_LOCK as u32);
-                    let is_locked = self.code.by(Ne, lock, 0);
+                    let lock = self.code.binary_const(And, flags, BPF_F_LOCK as u32);
+                    let is_locked = self.code.binary_const(Ne, lock, 0);
                     entry = self.code.select(is_locked, wrong, entry);
-                    mode = self.code.by(And, flags, !BPF_F_LOCK as u32);
+                    mode = self.code.binary_const(And, flags, !BPF_F_LOCK as u32);
                 }
-                let makes = self.code.by(Eq, mode, 1);
+                let makes = self.code.binary_const(Eq, mode, 1);
                 let entry = self.code.select(makes, exists, entry);
                 let entry = self.code.select(there, entry, full);
-                let two = self.code.known(2);
+                let two = self.code.constant(2);
                 let many = self.code.binary(Lt, two, mode);
                 self.code.select(many, wrong, entry)
             }
@@ -330,12 +330,12 @@ impl BlockInterpreter<'_, '_> {
             MapUse::Unsupported(why) => return self.reject(why),
         };
         self.write_value(map, entry, words);
-        let (mut low, mut high) = (self.code.known(0), self.code.known(0));
-        let all = self.code.known(u32::MAX);
+        let (mut low, mut high) = (self.code.constant(0), self.code.constant(0));
+        let all = self.code.constant(u32::MAX);
         let no_room = if used_as == MapUse::Prefixes { ENOSPC } else { E2BIG };
         for (what, error) in [(missing, ENOENT), (full, no_room), (exists, EEXIST), (wrong, EINVAL)] {
-            let is_it = self.code.by(Eq, entry, what);
-            let error = self.code.known(error as u32);
+            let is_it = self.code.binary_const(Eq, entry, what);
+            let error = self.code.constant(error as u32);
             (low, high) = (self.code.select(is_it, error, low), self.code.select(is_it, all, high));
         }
         Ok(self.scalar(Interval::ANY, low, high))
@@ -356,9 +356,9 @@ impl BlockInterpreter<'_, '_> {
             MapUse::Lpm | MapUse::Prefixes => {
                 let key = key_argument(self.load_words(key, key_size, "the key")?);
                 let gone = self.code.call(&self.runtime_function(map, "prefix_remove"), vec![key], Effect::Writes);
-                let (zero, all) = (self.code.known(0), self.code.known(u32::MAX));
-                let (none, wrong) = (self.code.known(ENOENT as u32), self.code.known(EINVAL as u32));
-                let (was_there, was_none) = (self.code.by(Eq, gone, 0), self.code.by(Eq, gone, 1));
+                let (zero, all) = (self.code.constant(0), self.code.constant(u32::MAX));
+                let (none, wrong) = (self.code.constant(ENOENT as u32), self.code.constant(EINVAL as u32));
+                let (was_there, was_none) = (self.code.binary_const(Eq, gone, 0), self.code.binary_const(Eq, gone, 1));
                 let low = self.code.select(was_none, none, wrong);
                 let (low, high) = (self.code.select(was_there, zero, low), self.code.select(was_there, zero, all));
                 Ok(self.scalar(Interval::ANY, low, high))
@@ -379,10 +379,10 @@ impl BlockInterpreter<'_, '_> {
         if high <= 0 || low >= length || (base.as_constant().is_some() && (low < 0 || high > length)) {
             return self.reject(format!("a map's value has {length} bytes, and is accessed at offset {low}"));
         }
-        let at = self.code.by(Add, pointer.low, off as u32);
+        let at = self.code.binary_const(Add, pointer.low, off as u32);
         if low < 0 || high > length {
-            let last = self.code.known((length - i64::from(size)).max(0) as u32);
-            let beyond = if length < i64::from(size) { self.code.truth(true) } else { self.code.binary(Lt, last, at) };
+            let last = self.code.constant((length - i64::from(size)).max(0) as u32);
+            let beyond = if length < i64::from(size) { self.code.boolean(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the map's value is not so long");
         }
         let bytes = (low.clamp(0, length) as u32, high.clamp(0, length) as u32);
@@ -394,7 +394,7 @@ impl BlockInterpreter<'_, '_> {
     fn constant_data(&mut self, map: u16, at: Id, size: u32) -> Option<Value> {
         let info = &self.linked.maps[usize::from(map)].definition;
         let data = info.data.as_ref().filter(|_| info.read_only)?;
-        let at = self.code.value(at)? as usize;
+        let at = self.code.as_constant(at)? as usize;
         let bytes = data.get(at..at + size as usize)?;
         let value = bytes.iter().rev().fold(0_u64, |value, &byte| value << 8 | u64::from(byte));
         Some(self.constant(value))
@@ -409,7 +409,7 @@ impl BlockInterpreter<'_, '_> {
         let is_own = self.note_load(span);
         let value = if size == 8 {
             let low = self.read_bytes(map, high, at, 4, fits);
-            let behind = self.code.by(Add, at, 4);
+            let behind = self.code.binary_const(Add, at, 4);
             let high = self.read_bytes(map, high, behind, 4, fits);
             self.scalar(Interval::ANY, low, high)
         } else {
@@ -424,25 +424,25 @@ impl BlockInterpreter<'_, '_> {
 
     /// Up to four bytes of a value, by its pointer's high half: of one word for certain where they fit.
     fn read_bytes(&mut self, map: u16, high: Id, at: Id, size: u32, fits: bool) -> Id {
-        let word = self.code.by(Shr, at, 2);
+        let word = self.code.binary_const(Shr, at, 2);
         let all = self.read_value_word(map, high, word);
         if size == 4 && fits {
             return all;
         }
-        let shift = self.code.by(And, at, 3);
-        let shift = self.code.by(Shl, shift, 3);
+        let shift = self.code.binary_const(And, at, 3);
+        let shift = self.code.binary_const(Shl, shift, 3);
         let value = if fits {
             self.code.binary(Shr, all, shift)
         } else {
             let (entry, next, read) =
-                (self.entry_index(high), self.code.by(Add, word, 1), self.map_function(map, "read"));
+                (self.entry_index(high), self.code.binary_const(Add, word, 1), self.map_function(map, "read"));
             let next = match self.private_word(map, next) {
                 Some(next) => next,
-                None => self.code.call_with(&read, &[entry, next], Effect::Reads),
+                None => self.code.call_values(&read, &[entry, next], Effect::Reads),
             };
             self.funnel_shift(all, next, shift)
         };
-        if size == 4 { value } else { self.code.by(And, value, (1 << (8 * size)) - 1) }
+        if size == 4 { value } else { self.code.binary_const(And, value, (1 << (8 * size)) - 1) }
     }
 
     /// A word of a value that is there, and so is the word, or the packet has been aborted.
@@ -454,15 +454,15 @@ impl BlockInterpreter<'_, '_> {
         if info.used_as == MapUse::Lpm {
             // Where it will lie is not known: it may be found to be searched by length.
             let (entry, read) = (self.entry_index(high), self.map_function(map, "read"));
-            return self.code.call_with(&read, &[entry, word], Effect::Reads);
+            return self.code.call_values(&read, &[entry, word], Effect::Reads);
         }
         let Layout { stride, value, .. } = Layout::of(&info.declaration());
         let get = self.runtime_function(map, "get");
         // The high half is one more than the entry's number.
-        let place = self.code.by(Mul, high, stride);
+        let place = self.code.binary_const(Mul, high, stride);
         let place = self.code.binary(Add, place, word);
-        let at = self.code.by(Add, place, (HEADER + value).wrapping_sub(stride));
-        self.code.call_with(&get, &[at], Effect::Reads)
+        let at = self.code.binary_const(Add, place, (HEADER + value).wrapping_sub(stride));
+        self.code.call_values(&get, &[at], Effect::Reads)
     }
 
     pub(super) fn store_value(&mut self, pointer: Value, off: i64, size: u32, value: Value) -> Result<()> {
@@ -473,16 +473,16 @@ impl BlockInterpreter<'_, '_> {
         // What is made of what was there may be made of what others have left there.
         let is_made = self.may_be_private(span) && self.is_derived_from_field(field, value);
         if self.try_fetch_add(field, value, (span, fits)) {
-            self.note_store(span, How::Changed);
+            self.note_store(span, StoreCertainty::Updated);
             return Ok(());
         }
         let entry = self.entry_index(high);
-        let is_certain = !is_made && self.code.value(entry) == Some(0);
-        self.note_store(span, if is_certain { How::Stored } else { How::Perhaps });
+        let is_certain = !is_made && self.code.as_constant(entry) == Some(0);
+        self.note_store(span, if is_certain { StoreCertainty::Definite } else { StoreCertainty::Maybe });
         match size {
             8 => {
                 self.write_bytes(map, entry, at, 4, value.low, fits);
-                let behind = self.code.by(Add, at, 4);
+                let behind = self.code.binary_const(Add, at, 4);
                 self.write_bytes(map, entry, behind, 4, value.high, fits);
             }
             _ => self.write_bytes(map, entry, at, size, value.low, fits),
@@ -501,14 +501,14 @@ impl BlockInterpreter<'_, '_> {
         let ValueAccess { map, high, at, span, fits } = self.check_value_access(pointer, off, size)?;
         self.expect_writable(map)?;
         self.facts.used_maps.insert(map);
-        let (entry, nobody) = (self.entry_index(high), self.code.known(NO_ENTRY));
+        let (entry, nobody) = (self.entry_index(high), self.code.constant(NO_ENTRY));
         let entry = self.code.select(condition, entry, nobody);
-        self.note_store(span, How::Perhaps);
+        self.note_store(span, StoreCertainty::Maybe);
         let all = u32::MAX >> (32 - 8 * size);
-        if self.code.value(mask).is_some_and(|mask| mask & all == all) {
+        if self.code.as_constant(mask).is_some_and(|mask| mask & all == all) {
             self.write_bytes(map, entry, at, size, value, fits);
         } else if fits {
-            let word = self.code.by(Shr, at, 2);
+            let word = self.code.binary_const(Shr, at, 2);
             let (shift, part) = self.part_of_word(at, size);
             let mask = self.code.binary(Shl, mask, shift);
             let mask = self.code.binary(And, mask, part);
@@ -517,10 +517,10 @@ impl BlockInterpreter<'_, '_> {
             self.put_bits(map, entry, word, mask, bits);
         } else {
             for byte in 0..size {
-                let counts = self.code.by(And, mask, 0xff << (8 * byte));
-                let counts = self.code.by(Ne, counts, 0);
+                let counts = self.code.binary_const(And, mask, 0xff << (8 * byte));
+                let counts = self.code.binary_const(Ne, counts, 0);
                 let entry = self.code.select(counts, entry, nobody);
-                let (at, value) = (self.code.by(Add, at, byte), self.code.by(Shr, value, 8 * byte));
+                let (at, value) = (self.code.binary_const(Add, at, byte), self.code.binary_const(Shr, value, 8 * byte));
                 self.write_bytes(map, entry, at, 1, value, true);
             }
         }
@@ -536,10 +536,10 @@ impl BlockInterpreter<'_, '_> {
 
     /// Writes up to four bytes, of one word for certain where they fit.
     fn write_bytes(&mut self, map: u16, entry: Id, at: Id, size: u32, value: Id, fits: bool) {
-        let word = self.code.by(Shr, at, 2);
+        let word = self.code.binary_const(Shr, at, 2);
         if !fits {
             for byte in 0..size {
-                let (at, value) = (self.code.by(Add, at, byte), self.code.by(Shr, value, 8 * byte));
+                let (at, value) = (self.code.binary_const(Add, at, byte), self.code.binary_const(Shr, value, 8 * byte));
                 self.write_bytes(map, entry, at, 1, value, true);
             }
             return;
@@ -556,7 +556,7 @@ impl BlockInterpreter<'_, '_> {
     }
 
     pub(super) fn write_value_word(&mut self, map: u16, entry: Id, word: Id, value: Id) {
-        self.code.call_with(&self.map_function(map, "write"), &[entry, word, value], Effect::Writes);
+        self.code.call_values(&self.map_function(map, "write"), &[entry, word, value], Effect::Writes);
         self.write_private_word(map, entry, word, value);
     }
 
@@ -567,9 +567,9 @@ impl BlockInterpreter<'_, '_> {
 
     /// Where in its word a part of it is, and which bits.
     pub(super) fn part_of_word(&mut self, at: Id, size: u32) -> (Id, Id) {
-        let shift = self.code.by(And, at, 3);
-        let shift = self.code.by(Shl, shift, 3);
-        let mask = self.code.known(u32::MAX >> (32 - 8 * size));
+        let shift = self.code.binary_const(And, at, 3);
+        let shift = self.code.binary_const(Shl, shift, 3);
+        let mask = self.code.constant(u32::MAX >> (32 - 8 * size));
         (shift, self.code.binary(Shl, mask, shift))
     }
 
@@ -587,36 +587,36 @@ impl BlockInterpreter<'_, '_> {
             if (1..4).any(|by| base.are_multiples_of(4, off + by)) {
                 return self.reject(format!("an atomic operation on {size} bytes is done at an odd offset"));
             }
-            let rest = self.code.by(And, at, 3);
-            let is_odd = self.code.by(Ne, rest, 0);
+            let rest = self.code.binary_const(And, at, 3);
+            let is_odd = self.code.binary_const(Ne, rest, 0);
             self.trap(is_odd, "an atomic operation is done at an odd offset");
         }
-        let (entry, word) = (self.entry_index(high), self.code.by(Shr, at, 2));
+        let (entry, word) = (self.entry_index(high), self.code.binary_const(Shr, at, 2));
         Ok((map, entry, word, span))
     }
 
     /// Changes a word of a value; what was there before.
     pub(super) fn call_change(&mut self, map: u16, change: Change, arguments: &[Id]) -> Id {
         let name = change_of(&self.linked.maps[usize::from(map)].name, change);
-        self.code.call_with(&name, arguments, Effect::Writes)
+        self.code.call_values(&name, arguments, Effect::Writes)
     }
 
     /// The word of a map by number, zero where there is none: of maps of devices, sockets, processors, programs and maps.
     pub(super) fn read_slot(&mut self, map: u16, index: Id) -> Id {
-        let (word, read) = (self.code.known(0), self.map_function(map, "read"));
+        let (word, read) = (self.code.constant(0), self.map_function(map, "read"));
         let entry = if self.linked.maps[usize::from(map)].used_as == MapUse::Hash {
             self.call_with_key(map, "find", vec![index], Effect::Reads)
         } else {
             index
         };
-        self.code.call_with(&read, &[entry, word], Effect::Reads)
+        self.code.call_values(&read, &[entry, word], Effect::Reads)
     }
 }
 
 /// A key as an argument.
 fn key_argument(words: Vec<Id>) -> Argument {
     match words[..] {
-        [one] => Argument::One(one),
+        [one] => Argument::Value(one),
         _ => Argument::Words(words),
     }
 }

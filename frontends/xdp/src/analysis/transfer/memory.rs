@@ -4,7 +4,7 @@ use super::buffer_helpers::split_access;
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{PACKET_START, RegType, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 
 impl BlockInterpreter<'_, '_> {
@@ -96,10 +96,10 @@ impl BlockInterpreter<'_, '_> {
     /// Four bytes of two words, from so many bits of the first on. Where these are none the second counts for nothing.
     pub(super) fn funnel_shift(&mut self, word: Id, next: Id, shift: Id) -> Id {
         let low = self.code.binary(Shr, word, shift);
-        let up = self.code.known(31);
+        let up = self.code.constant(31);
         let up = self.code.binary(Sub, up, shift);
         let high = self.code.binary(Shl, next, up);
-        let high = self.code.by(Shl, high, 1);
+        let high = self.code.binary_const(Shl, high, 1);
         self.code.binary(Or, low, high)
     }
 
@@ -110,9 +110,9 @@ impl BlockInterpreter<'_, '_> {
                 Some(base) => self.load_unaligned(frame, base + off, count)?,
                 None => self.load_indexed_unaligned(frame, base, from.low, off, count)?,
             };
-            return Ok(self.code.by(And, all, u32::MAX >> (32 - 8 * count)));
+            return Ok(self.code.binary_const(And, all, u32::MAX >> (32 - 8 * count)));
         }
-        let mut word = self.code.known(0);
+        let mut word = self.code.constant(0);
         for &(at, size) in split_access(count) {
             let piece = match from.ty {
                 RegType::Packet { .. } | RegType::MapValue { .. } | RegType::RingRecord { .. } => {
@@ -123,7 +123,7 @@ impl BlockInterpreter<'_, '_> {
                     return self.reject(format!("{what} is at {given}, and a pointer to memory is needed"));
                 }
             };
-            let piece = self.code.by(Shl, piece, 8 * at);
+            let piece = self.code.binary_const(Shl, piece, 8 * at);
             word = self.code.binary(Or, word, piece);
         }
         Ok(word)

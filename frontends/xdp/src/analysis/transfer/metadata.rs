@@ -7,7 +7,7 @@ use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, Offsets, PACKET_START, RegType, Value};
 use crate::lang::xdp::decode::instruction::Comparison;
 use crate::lang::xdp::errno::{EACCES, EINVAL};
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 
 /// What there is in front of a packet that arrives (`XDP_PACKET_HEADROOM`) less `struct xdp_frame` of 40 bytes, which the
@@ -20,7 +20,7 @@ impl BlockInterpreter<'_, '_> {
         let length = self.read_register(METADATA_LENGTH)?;
         let range = self.expect_scalar(length, "how long the metadata is")?;
         let off = Offsets::constant(0).sub(range);
-        let (zero, one) = (self.code.known(0), self.code.known(1));
+        let (zero, one) = (self.code.constant(0), self.code.constant(1));
         let low = self.code.binary(Sub, zero, length.low);
         Ok(Value { ty: RegType::Stack { frame: METADATA_FRAME, off }, low, high: one })
     }
@@ -35,18 +35,18 @@ impl BlockInterpreter<'_, '_> {
         self.expect_scalar(delta, "how far the metadata's beginning is moved")?;
         let before = self.read_register(METADATA_LENGTH)?;
         let length = self.code.binary(Sub, before.low, delta.low);
-        let most = self.code.known(MAX_METADATA_BYTES);
+        let most = self.code.constant(MAX_METADATA_BYTES);
         // Below zero is far above.
         let fits = self.code.binary(Le, length, most);
-        let odd = self.code.by(And, length, 3);
-        let is_even = self.code.by(Eq, odd, 0);
-        let done = self.code.binary(Both, fits, is_even);
+        let odd = self.code.binary_const(And, length, 3);
+        let is_even = self.code.binary_const(Eq, odd, 0);
+        let done = self.code.binary(LogicalAnd, fits, is_even);
         let now = self.code.select(done, length, before.low);
         let now = self.scalar32(Interval::new(0, u64::from(MAX_METADATA_BYTES)), now);
         self.write_register(METADATA_LENGTH, now)?;
         // As `xdp_metalen_invalid` (net/xdp.h) has them.
-        let wrong = [EACCES as u32, EINVAL as u32].map(|error| self.code.known(error));
-        let (zero, all) = (self.code.known(0), self.code.known(u32::MAX));
+        let wrong = [EACCES as u32, EINVAL as u32].map(|error| self.code.constant(error));
+        let (zero, all) = (self.code.constant(0), self.code.constant(u32::MAX));
         let wrong = self.code.select(fits, wrong[0], wrong[1]);
         let (low, high) = (self.code.select(done, zero, wrong), self.code.select(done, zero, all));
         // Pointers into the packet are as good as before: it is where it was.
@@ -73,17 +73,17 @@ impl BlockInterpreter<'_, '_> {
     /// The same of an offset that is known only when the packet is there.
     pub(super) fn check_indexed_metadata_access(&mut self, low: Id, off: i64) -> Result<()> {
         let length = self.read_register(METADATA_LENGTH)?.low;
-        let at = self.code.by(Add, low, off as u32);
+        let at = self.code.binary_const(Add, low, off as u32);
         let at = self.code.binary(Add, at, length);
         // Before its beginning is below zero.
-        let before = self.code.by(Shr, at, 31);
-        let before = self.code.by(Ne, before, 0);
+        let before = self.code.binary_const(Shr, at, 31);
+        let before = self.code.binary_const(Ne, before, 0);
         self.trap(before, "the packet's metadata is not so long");
         Ok(())
     }
 
     fn trap_outside_metadata(&mut self, length: Id, off: u32) {
-        let least = self.code.known(off.wrapping_neg());
+        let least = self.code.constant(off.wrapping_neg());
         let short = self.code.binary(Lt, length, least);
         self.trap(short, "the packet's metadata is not so long");
     }
@@ -106,8 +106,8 @@ impl BlockInterpreter<'_, '_> {
                 _ => (false, false),
             };
             match known {
-                (true, _) => return self.code.truth(true),
-                (_, true) => return self.code.truth(false),
+                (true, _) => return self.code.boolean(true),
+                (_, true) => return self.code.boolean(false),
                 _ => {}
             }
         }

@@ -28,7 +28,7 @@ use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{Frame, NOT_LOADED, Offsets, RegType, State, SymbolicName, Value};
 use crate::lang::xdp::analysis::fixpoint::ProgramFacts;
 use crate::lang::xdp::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
-use crate::lang::xdp::lower::ir::{Argument, Binary, Code, Effect, Id, Var};
+use crate::lang::xdp::lower::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
 use crate::lang::xdp::object::Reference;
 use crate::lang::xdp::rejection::Rejection;
 
@@ -48,8 +48,8 @@ pub(crate) const METADATA_LENGTH: u8 = 22;
 pub(crate) const RANDOM_DRAWS: u8 = 23;
 
 /// For values whose type says all.
-pub(crate) const NO_VARIABLES: (Var, Var) = {
-    let var = Var::Register { frame: u8::MAX, register: u8::MAX, half: 0 };
+pub(crate) const NO_VARIABLES: (Variable, Variable) = {
+    let var = Variable::Register { frame: u8::MAX, register: u8::MAX, half: 0 };
     (var, var)
 };
 
@@ -58,7 +58,7 @@ pub(crate) struct BlockInterpreter<'a, 'o> {
     pub linked: &'a LinkedObject<'o>,
     pub facts: &'a mut ProgramFacts,
     pub state: State,
-    pub code: Code,
+    pub code: BlockCode,
     /// Whose call of a function this is.
     pub context: u32,
     pub section: usize,
@@ -78,7 +78,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     ) -> BlockInterpreter<'a, 'o> {
         state.unload();
         let mut interp =
-            BlockInterpreter { linked, facts, state, code: Code::default(), context, section, pc: 0, named: 0 };
+            BlockInterpreter { linked, facts, state, code: BlockCode::default(), context, section, pc: 0, named: 0 };
         interp.restore_field_aliases();
         interp
     }
@@ -119,9 +119,9 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     }
 
     /// A register's variable.
-    fn register_variable(&self, register: u8, half: u8) -> Var {
+    fn register_variable(&self, register: u8, half: u8) -> Variable {
         let frame = if !(6..REDIRECT_TARGET).contains(&register) { 0 } else { self.current_frame() as u8 };
-        Var::Register { frame, register, half }
+        Variable::Register { frame, register, half }
     }
 
     fn register_mut(&mut self, register: u8) -> &mut Value {
@@ -133,7 +133,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     pub fn read_register(&mut self, register: u8) -> Result<Value> {
         if register == 10 {
             let ty = RegType::Stack { frame: self.current_frame() as u8, off: Offsets::constant(0) };
-            let (low, high) = (self.code.known(0), self.code.known(1));
+            let (low, high) = (self.code.constant(0), self.code.constant(1));
             return Ok(Value { ty, low, high });
         }
         if (11..LOOP_ROUND).contains(&register) {
@@ -156,40 +156,40 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     }
 
     /// Has a value's halves computed.
-    pub fn materialize(&mut self, value: &mut Value, (low, high): (Var, Var)) {
+    pub fn materialize(&mut self, value: &mut Value, (low, high): (Variable, Variable)) {
         if value.low != NOT_LOADED && value.high != NOT_LOADED {
             return;
         }
         let known = self.known_halves(value.ty);
         if value.low == NOT_LOADED {
-            value.low = known.0.unwrap_or_else(|| self.code.var(low));
+            value.low = known.0.unwrap_or_else(|| self.code.variable(low));
         }
         if value.high == NOT_LOADED {
-            value.high = known.1.unwrap_or_else(|| self.code.var(high));
+            value.high = known.1.unwrap_or_else(|| self.code.variable(high));
         }
     }
 
     /// The halves of a value, as far as its type says them.
     pub fn known_halves(&mut self, ty: RegType) -> (Option<Id>, Option<Id>) {
         let low = match ty {
-            RegType::Scalar(range) if range.as_constant().is_some() => Some(self.code.known(range.low as u32)),
-            RegType::Context(off) => Some(self.code.known(off as u32)),
+            RegType::Scalar(range) if range.as_constant().is_some() => Some(self.code.constant(range.low as u32)),
+            RegType::Context(off) => Some(self.code.constant(off as u32)),
             RegType::Packet { name: crate::lang::xdp::analysis::domain::state::PACKET_START, off, .. } => {
-                Some(self.code.known(off as u32))
+                Some(self.code.constant(off as u32))
             }
             RegType::PacketEnd => Some(self.packet_length()),
             RegType::Stack { off, .. } | RegType::MapValue { off, .. } | RegType::RingRecord { off, .. }
                 if off.as_constant().is_some() =>
             {
-                Some(self.code.known(off.low as u32))
+                Some(self.code.constant(off.low as u32))
             }
-            RegType::Map(map) => Some(self.code.known(u32::from(map))),
-            RegType::Function { first, .. } => Some(self.code.known(first)),
+            RegType::Map(map) => Some(self.code.constant(u32::from(map))),
+            RegType::Function { first, .. } => Some(self.code.constant(first)),
             _ => None,
         };
         let high = match ty {
             RegType::Scalar(range) if range.low >> 32 == range.high >> 32 => {
-                Some(self.code.known((range.low >> 32) as u32))
+                Some(self.code.constant((range.low >> 32) as u32))
             }
             RegType::Packet { nullable: false, .. }
             | RegType::RingRecord { nullable: false, .. }
@@ -197,9 +197,9 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
             | RegType::PacketEnd
             | RegType::Stack { .. }
             | RegType::Map(_)
-            | RegType::Function { .. } => Some(self.code.known(1)),
+            | RegType::Function { .. } => Some(self.code.constant(1)),
             RegType::MapValue { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_one_value() => {
-                Some(self.code.known(1))
+                Some(self.code.constant(1))
             }
             _ => None,
         };
@@ -220,25 +220,25 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
 
     pub fn scalar(&mut self, range: Interval, low: Id, high: Id) -> Value {
         // What is known for certain.
-        let (known_low, known_high) = (self.code.value(low), self.code.value(high));
+        let (known_low, known_high) = (self.code.as_constant(low), self.code.as_constant(high));
         let range = match (known_low, known_high) {
             (Some(low), Some(high)) => Interval::constant(u64::from(high) << 32 | u64::from(low)),
             (None, Some(0)) => range.meet(0, u64::from(u32::MAX)).unwrap_or(Interval::U32),
             _ => range,
         };
-        let low = range.as_constant().map_or(low, |value| self.code.known(value as u32));
-        let high = if range.low >> 32 == range.high >> 32 { self.code.known((range.low >> 32) as u32) } else { high };
+        let low = range.as_constant().map_or(low, |value| self.code.constant(value as u32));
+        let high = if range.low >> 32 == range.high >> 32 { self.code.constant((range.low >> 32) as u32) } else { high };
         Value { ty: RegType::Scalar(range), low, high }
     }
 
     pub fn constant(&mut self, value: u64) -> Value {
-        let (low, high) = (self.code.known(value as u32), self.code.known((value >> 32) as u32));
+        let (low, high) = (self.code.constant(value as u32), self.code.constant((value >> 32) as u32));
         Value { ty: RegType::Scalar(Interval::constant(value)), low, high }
     }
 
     /// A number of 32 bits.
     pub fn scalar32(&mut self, range: Interval, low: Id) -> Value {
-        let high = self.code.known(0);
+        let high = self.code.constant(0);
         self.scalar(range, low, high)
     }
 
@@ -249,17 +249,17 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
 
     /// 0, or minus an error's number, as helpers give it.
     pub fn zero_or_error(&mut self, is_good: Id, error: i32) -> Value {
-        let (zero, low, high) = (self.code.known(0), self.code.known(error as u32), self.code.known(u32::MAX));
+        let (zero, low, high) = (self.code.constant(0), self.code.constant(error as u32), self.code.constant(u32::MAX));
         let (low, high) = (self.code.select(is_good, zero, low), self.code.select(is_good, zero, high));
         self.scalar(Interval::ANY, low, high)
     }
 
     /// 0 where all of these hold, else the error of the first that does not.
     pub fn first_error(&mut self, conditions: &[(Id, i32)]) -> Value {
-        let (mut low, mut high) = (self.code.known(0), self.code.known(0));
-        let all = self.code.known(u32::MAX);
+        let (mut low, mut high) = (self.code.constant(0), self.code.constant(0));
+        let all = self.code.constant(u32::MAX);
         for &(holds, error) in conditions.iter().rev() {
-            let error = self.code.known(error as u32);
+            let error = self.code.constant(error as u32);
             (low, high) = (self.code.select(holds, low, error), self.code.select(holds, high, all));
         }
         self.scalar(Interval::ANY, low, high)
@@ -273,7 +273,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     /// Has the packet aborted where a pointer is NULL. Behind that it is none.
     pub fn trap_null(&mut self, pointer: Value, reason: &'static str) {
         if pointer.ty.is_nullable() {
-            let null = self.code.by(Binary::Eq, pointer.high, 0);
+            let null = self.code.binary_const(BinaryOp::Eq, pointer.high, 0);
             self.trap(null, reason);
             branch::mark_non_null(&mut self.state, pointer);
         }
@@ -281,7 +281,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
 
     /// Has the packet aborted where this is true.
     pub fn trap(&mut self, when: Id, reason: &'static str) {
-        if self.code.as_truth(when) == Some(false) {
+        if self.code.as_boolean(when) == Some(false) {
             return;
         }
         let site = self.facts.trap_sites.intern((self.section as u32, self.pc as u32, reason));
@@ -377,14 +377,14 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
 
     /// A number whose lowest bits are taken with a sign.
     pub fn sign_extend(&mut self, of: Value, bits: u32) -> Value {
-        use crate::lang::xdp::lower::ir::Binary::{Sar, Shl};
+        use crate::lang::xdp::lower::ir::BinaryOp::{Sar, Shl};
         let low = if bits < 32 {
-            let up = self.code.by(Shl, of.low, 32 - bits);
-            self.code.by(Sar, up, 32 - bits)
+            let up = self.code.binary_const(Shl, of.low, 32 - bits);
+            self.code.binary_const(Sar, up, 32 - bits)
         } else {
             of.low
         };
-        let high = self.code.by(Sar, low, 31);
+        let high = self.code.binary_const(Sar, low, 31);
         let range = match of.ty.as_scalar() {
             Some(range) if range.high < 1 << (bits - 1) => range,
             _ => Interval::ANY,
@@ -414,7 +414,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
                 crate::lang::xdp::analysis::domain::state::MAX_FRAMES
             ));
         }
-        let always = self.code.truth(true);
+        let always = self.code.boolean(true);
         self.trap(always, "functions, and programs in their places, call each other too deep");
         Ok(false)
     }

@@ -3,7 +3,7 @@
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{ANONYMOUS, PACKET_START, RegType, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 
 impl BlockInterpreter<'_, '_> {
@@ -20,24 +20,24 @@ impl BlockInterpreter<'_, '_> {
             ANONYMOUS => 0,
             _ => self.state.extents.get(&name).copied().map_or(0, i64::from),
         };
-        let at = self.code.by(Add, pointer.low, off as u32);
+        let at = self.code.binary_const(Add, pointer.low, off as u32);
         if floor + off >= 0 && end <= known {
             return Ok(at);
         }
         let length = self.packet_length();
-        let beyond = match self.code.value(at) {
+        let beyond = match self.code.as_constant(at) {
             // An offset in front of the packet is a large one.
-            Some(at) if at > u32::MAX - size => self.code.truth(true),
+            Some(at) if at > u32::MAX - size => self.code.boolean(true),
             Some(at) => {
-                let end = self.code.known(at + size);
+                let end = self.code.constant(at + size);
                 self.code.binary(Lt, length, end)
             }
             None => {
-                let size = self.code.known(size);
+                let size = self.code.constant(size);
                 let short = self.code.binary(Lt, length, size);
                 let last = self.code.binary(Sub, length, size);
                 let far = self.code.binary(Lt, last, at);
-                self.code.binary(Either, short, far)
+                self.code.binary(LogicalOr, short, far)
             }
         };
         self.trap(beyond, "the packet is not so long");
@@ -48,7 +48,7 @@ impl BlockInterpreter<'_, '_> {
         match size {
             8 => {
                 let low = self.code.load_packet(at, 4);
-                let behind = self.code.by(Add, at, 4);
+                let behind = self.code.binary_const(Add, at, 4);
                 let high = self.code.load_packet(behind, 4);
                 self.scalar(Interval::ANY, low, high)
             }
@@ -62,7 +62,7 @@ impl BlockInterpreter<'_, '_> {
     pub(super) fn store_packet(&mut self, at: Id, size: u32, value: Value) {
         if size == 8 {
             self.code.store_packet(at, 4, value.low);
-            let behind = self.code.by(Add, at, 4);
+            let behind = self.code.binary_const(Add, at, 4);
             self.code.store_packet(behind, 4, value.high);
         } else {
             self.code.store_packet(at, size, value.low);

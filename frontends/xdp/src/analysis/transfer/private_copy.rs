@@ -1,9 +1,9 @@
 //! Accesses of values that packets have copies of ([`crate::lang::xdp::lower::privatize`]).
 
 use super::BlockInterpreter;
-use crate::lang::xdp::lower::ir::Binary::Eq;
-use crate::lang::xdp::lower::ir::{Id, Op, Var};
-use crate::lang::xdp::lower::privatize::{How, frame_of, may_be};
+use crate::lang::xdp::lower::ir::BinaryOp::Eq;
+use crate::lang::xdp::lower::ir::{Id, Op, Variable};
+use crate::lang::xdp::lower::privatize::{StoreCertainty, copy_frame, can_privatize};
 
 /// Bytes of a map's value that an access is somewhere in; of one at a known place those that it is of.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,7 @@ pub(super) struct ByteSpan {
 
 impl BlockInterpreter<'_, '_> {
     pub(super) fn may_be_private(&self, span: ByteSpan) -> bool {
-        may_be(&self.linked.maps[usize::from(span.map)]) && self.facts.privatization.may_have(span.map, span.bytes)
+        can_privatize(&self.linked.maps[usize::from(span.map)]) && self.facts.privatization.may_privatize(span.map, span.bytes)
     }
 
     /// Takes down that these bytes are loaded. Whether this packet has stored all of them itself.
@@ -24,69 +24,69 @@ impl BlockInterpreter<'_, '_> {
         if !self.may_be_private(span) {
             return false;
         }
-        if self.state.stored.may_have_changed(map, bytes) {
-            self.facts.privatization.ask(map, bytes);
+        if self.state.stored.may_be_changed(map, bytes) {
+            self.facts.privatization.record_reload(map, bytes);
         }
         if !is_exact {
-            self.facts.privatization.anywhere(map, bytes);
+            self.facts.privatization.record_indexed(map, bytes);
         }
-        self.state.stored.has_all(map, bytes)
+        self.state.stored.definitely_stored(map, bytes)
     }
 
     /// Whether this packet may have stored some of these bytes, other than by adding to them.
     pub(super) fn may_have_stored(&self, span: ByteSpan) -> bool {
-        self.may_be_private(span) && self.state.stored.may_have(span.map, span.bytes)
+        self.may_be_private(span) && self.state.stored.may_be_stored(span.map, span.bytes)
     }
 
     /// Takes down that these bytes are stored, or changed. Of what is not exact it is not known which of them were.
-    pub(super) fn note_store(&mut self, span: ByteSpan, how: How) {
+    pub(super) fn note_store(&mut self, span: ByteSpan, how: StoreCertainty) {
         let ByteSpan { map, bytes, is_exact } = span;
         if !self.may_be_private(span) {
             return;
         }
         if !is_exact {
-            self.facts.privatization.anywhere(map, bytes);
+            self.facts.privatization.record_indexed(map, bytes);
         }
-        self.state.stored.insert(map, bytes, if is_exact { how } else { how.min(How::Perhaps) });
+        self.state.stored.record(map, bytes, if is_exact { how } else { how.min(StoreCertainty::Maybe) });
     }
 
     /// A word of the packet's copy, where it has one.
     pub(super) fn private_word(&mut self, map: u16, word: Id) -> Option<Id> {
-        let copy = self.facts.privatization.of(map)?;
-        match self.code.value(word).map(|word| word as u16) {
+        let copy = self.facts.privatization.copy_of(map)?;
+        match self.code.as_constant(word).map(|word| word as u16) {
             Some(word) if copy.variables.contains(&word) => {
-                let held = self.code.own.get(&(map, word)).copied();
-                Some(held.unwrap_or_else(|| self.code.var(Var::Own { map, word })))
+                let held = self.code.private_words.get(&(map, word)).copied();
+                Some(held.unwrap_or_else(|| self.code.variable(Variable::PrivateWord { map, word })))
             }
             Some(known) if !copy.memory.contains(&known) => None,
             None if copy.memory.is_empty() => None,
-            _ => Some(self.code.add(Op::Recall { frame: frame_of(map), word })),
+            _ => Some(self.code.add(Op::LoadIndexed { frame: copy_frame(map), word })),
         }
     }
 
     /// Whether nobody else has what is loaded from a word of a value: it is what the block began with, or was read from memory.
     pub(super) fn is_unmodified_word(&self, map: u16, word: Id) -> bool {
-        let known = self.code.value(word).map(|word| word as u16);
-        known.is_none_or(|word| !self.code.own.contains_key(&(map, word)))
+        let known = self.code.as_constant(word).map(|word| word as u16);
+        known.is_none_or(|word| !self.code.private_words.contains_key(&(map, word)))
     }
 
     /// Sets those bits of a word of the packet's copy that are in the mask, if this is the entry that there is.
     pub(super) fn write_private_bits(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
         let Some(old) = self.private_word(map, word) else { return };
-        let is_it = self.code.by(Eq, entry, 0);
+        let is_it = self.code.binary_const(Eq, entry, 0);
         let value = self.merge_bits(old, bits, (is_it, mask));
-        let known = self.code.value(word).map(|word| word as u16);
+        let known = self.code.as_constant(word).map(|word| word as u16);
         let is_variable =
-            |word: &u16| self.facts.privatization.of(map).is_some_and(|copy| copy.variables.contains(word));
+            |word: &u16| self.facts.privatization.copy_of(map).is_some_and(|copy| copy.variables.contains(word));
         match known.filter(is_variable) {
-            Some(word) => drop(self.code.own.insert((map, word), value)),
-            None => drop(self.code.add(Op::Keep { frame: frame_of(map), word, value })),
+            Some(word) => drop(self.code.private_words.insert((map, word), value)),
+            None => drop(self.code.add(Op::StoreIndexed { frame: copy_frame(map), word, value })),
         }
     }
 
     /// The same of all of a word.
     pub(super) fn write_private_word(&mut self, map: u16, entry: Id, word: Id, value: Id) {
-        let all = self.code.known(u32::MAX);
+        let all = self.code.constant(u32::MAX);
         self.write_private_bits(map, entry, word, all, value);
     }
 }

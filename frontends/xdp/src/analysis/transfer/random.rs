@@ -9,10 +9,10 @@ impl BlockInterpreter<'_, '_> {
     /// `bpf_get_prandom_u32()`: a hash of the seed, of the packet, and of how many numbers it has asked for before.
     pub(super) fn random_u32(&mut self) -> Result<Value> {
         let draws = self.read_register(RANDOM_DRAWS)?;
-        let seed = self.code.known(self.linked.random_seed);
-        let packet = self.code.call("x_hash_packet", vec![Argument::Packet, Argument::One(seed)], Effect::Reads);
-        let number = self.code.call_with("x_random", &[packet, draws.low], Effect::None);
-        let more = self.code.by(crate::lang::xdp::lower::ir::Binary::Add, draws.low, 1);
+        let seed = self.code.constant(self.linked.random_seed);
+        let packet = self.code.call("x_hash_packet", vec![Argument::Packet, Argument::Value(seed)], Effect::Reads);
+        let number = self.code.call_values("x_random", &[packet, draws.low], Effect::None);
+        let more = self.code.binary_const(crate::lang::xdp::lower::ir::BinaryOp::Add, draws.low, 1);
         let more = self.scalar32(Interval::U32, more);
         self.write_register(RANDOM_DRAWS, more)?;
         Ok(self.scalar32(Interval::U32, number))

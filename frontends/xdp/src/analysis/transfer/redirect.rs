@@ -4,7 +4,7 @@ use super::{BlockInterpreter, REDIRECT_TARGET, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::broadcast;
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 use crate::lang::xdp::object::MapType;
 
@@ -26,14 +26,14 @@ impl BlockInterpreter<'_, '_> {
         self.expect_scalar(flags, "what the flags are")?;
         // There are no flags: with any it fails, and leaves what was noted before.
         let any = self.code.binary(Or, flags.low, flags.high);
-        let is_plain = self.code.by(Eq, any, 0);
+        let is_plain = self.code.binary_const(Eq, any, 0);
         let before = self.read_register(REDIRECT_TARGET)?.low;
         let target = self.clamp_to_single_target(target);
-        let target = self.code.by(Add, target, 1);
+        let target = self.code.binary_const(Add, target, 1);
         let target = self.code.select(is_plain, target, before);
         let target = self.scalar32(Interval::U32, target);
         self.write_register(REDIRECT_TARGET, target)?;
-        let (redirect, aborted) = (self.code.known(XDP_REDIRECT), self.code.known(XDP_ABORTED));
+        let (redirect, aborted) = (self.code.constant(XDP_REDIRECT), self.code.constant(XDP_ABORTED));
         let verdict = self.code.select(is_plain, redirect, aborted);
         Ok(self.scalar32(Interval::new(0, u64::from(XDP_REDIRECT)), verdict))
     }
@@ -43,8 +43,8 @@ impl BlockInterpreter<'_, '_> {
         if self.facts.broadcasts.values().is_empty() {
             return target;
         }
-        let is_one = self.code.by(Lt, target, broadcast::FIRST);
-        let none = self.code.known(NO_TARGET);
+        let is_one = self.code.binary_const(Lt, target, broadcast::FIRST);
+        let none = self.code.constant(NO_TARGET);
         self.code.select(is_one, target, none)
     }
 
@@ -68,33 +68,33 @@ impl BlockInterpreter<'_, '_> {
             return Ok(self.constant(XDP_ABORTED.into()));
         }
         let slot = self.read_slot(map, index.low);
-        let there = self.code.by(Ne, slot, 0);
+        let there = self.code.binary_const(Ne, slot, 0);
         // A port is what it is; sockets and processors are known by the number that the host has set.
         let one = self.clamp_to_single_target(slot);
-        let one = self.code.by(Add, one, 1);
-        let nobody = self.code.known(0);
+        let one = self.code.binary_const(Add, one, 1);
+        let nobody = self.code.constant(0);
         let mut target = self.code.select(there, one, nobody);
         let mut leads = there;
         if known & BROADCAST != 0 && range.high >= u64::from(BROADCAST) {
-            let to_all = self.code.by(And, flags.low, BROADCAST);
-            let to_all = self.code.by(Ne, to_all, 0);
-            if self.code.as_truth(to_all) != Some(false) {
-                let others = self.code.by(And, flags.low, EXCLUDE_INGRESS);
-                let others = self.code.by(Ne, others, 0);
+            let to_all = self.code.binary_const(And, flags.low, BROADCAST);
+            let to_all = self.code.binary_const(Ne, to_all, 0);
+            if self.code.as_boolean(to_all) != Some(false) {
+                let others = self.code.binary_const(And, flags.low, EXCLUDE_INGRESS);
+                let others = self.code.binary_const(Ne, others, 0);
                 let all = self.broadcast_target(map, others)?;
                 target = self.code.select(to_all, all, target);
-                leads = self.code.binary(Either, there, to_all);
+                leads = self.code.binary(LogicalOr, there, to_all);
             }
         }
-        let redirect = self.code.known(XDP_REDIRECT);
-        let otherwise = self.code.by(And, flags.low, ACTION_MASK);
+        let redirect = self.code.constant(XDP_REDIRECT);
+        let otherwise = self.code.binary_const(And, flags.low, ACTION_MASK);
         let mut verdict = self.code.select(leads, redirect, otherwise);
         if range.high > u64::from(known) {
             // Flags that there are none of, which only the packet tells: it fails, and leaves what was noted before.
-            let wrong = self.code.by(And, flags.low, !known);
+            let wrong = self.code.binary_const(And, flags.low, !known);
             let wrong = self.code.binary(Or, wrong, flags.high);
-            let is_wrong = self.code.by(Ne, wrong, 0);
-            let (before, aborted) = (self.read_register(REDIRECT_TARGET)?.low, self.code.known(XDP_ABORTED));
+            let is_wrong = self.code.binary_const(Ne, wrong, 0);
+            let (before, aborted) = (self.read_register(REDIRECT_TARGET)?.low, self.code.constant(XDP_ABORTED));
             target = self.code.select(is_wrong, before, target);
             verdict = self.code.select(is_wrong, aborted, verdict);
         }
@@ -109,8 +109,8 @@ impl BlockInterpreter<'_, '_> {
         let mut targets = [0; 2];
         for (target, exclude) in targets.iter_mut().zip([false, true]) {
             // Only what is asked for has a number.
-            if self.code.as_truth(others) == Some(!exclude) {
-                *target = self.code.known(0);
+            if self.code.as_boolean(others) == Some(!exclude) {
+                *target = self.code.constant(0);
                 continue;
             }
             let number = self.facts.broadcasts.intern((map, exclude));
@@ -119,7 +119,7 @@ impl BlockInterpreter<'_, '_> {
                 let what = format!("packets are redirected to all devices of more than {most} maps");
                 return self.reject_unsupported(what, "BPF_F_BROADCAST to any number of maps");
             }
-            *target = self.code.known(broadcast::FIRST + number + 1);
+            *target = self.code.constant(broadcast::FIRST + number + 1);
         }
         Ok(self.code.select(others, targets[1], targets[0]))
     }

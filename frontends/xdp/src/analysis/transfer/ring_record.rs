@@ -4,7 +4,7 @@
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{RegType, STACK_COUNT, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
+use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Id, Op};
 
 /// The number that a record goes by among frames that are memory.
@@ -23,10 +23,10 @@ impl BlockInterpreter<'_, '_> {
         if high <= 0 || low >= length || (base.as_constant().is_some() && (low < 0 || high > length)) {
             return self.reject(format!("the record has {length} bytes, and is accessed at offset {low}"));
         }
-        let at = self.code.by(Add, pointer.low, off as u32);
+        let at = self.code.binary_const(Add, pointer.low, off as u32);
         if low < 0 || high > length {
-            let last = self.code.known((length - i64::from(size)).max(0) as u32);
-            let beyond = if length < i64::from(size) { self.code.truth(true) } else { self.code.binary(Lt, last, at) };
+            let last = self.code.constant((length - i64::from(size)).max(0) as u32);
+            let beyond = if length < i64::from(size) { self.code.boolean(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the record is not so long");
         }
         Ok((record_frame(record), at, base.are_multiples_of(size.min(4), off)))
@@ -36,7 +36,7 @@ impl BlockInterpreter<'_, '_> {
         let (frame, at, fits) = self.check_record_access(from, off, size)?;
         if size == 8 {
             let low = self.read_indexed(frame, at, 4, fits);
-            let behind = self.code.by(Add, at, 4);
+            let behind = self.code.binary_const(Add, at, 4);
             let high = self.read_indexed(frame, behind, 4, fits);
             return Ok(self.scalar(Interval::ANY, low, high));
         }
@@ -47,31 +47,31 @@ impl BlockInterpreter<'_, '_> {
     /// Up to four bytes.
     fn read_indexed(&mut self, frame: u16, at: Id, size: u32, fits: bool) -> Id {
         if !fits {
-            let mut all = self.code.known(0);
+            let mut all = self.code.constant(0);
             for byte in 0..size {
-                let at = self.code.by(Add, at, byte);
+                let at = self.code.binary_const(Add, at, byte);
                 let part = self.read_indexed(frame, at, 1, true);
-                let part = self.code.by(Shl, part, 8 * byte);
+                let part = self.code.binary_const(Shl, part, 8 * byte);
                 all = self.code.binary(Or, all, part);
             }
             return all;
         }
-        let word = self.code.by(Shr, at, 2);
-        let all = self.code.add(Op::Recall { frame, word });
+        let word = self.code.binary_const(Shr, at, 2);
+        let all = self.code.add(Op::LoadIndexed { frame, word });
         if size == 4 {
             return all;
         }
-        let shift = self.code.by(And, at, 3);
-        let shift = self.code.by(Shl, shift, 3);
+        let shift = self.code.binary_const(And, at, 3);
+        let shift = self.code.binary_const(Shl, shift, 3);
         let part = self.code.binary(Shr, all, shift);
-        self.code.by(And, part, (1 << (8 * size)) - 1)
+        self.code.binary_const(And, part, (1 << (8 * size)) - 1)
     }
 
     pub(super) fn store_record(&mut self, to: Value, off: i64, size: u32, value: Value) -> Result<()> {
         let (frame, at, fits) = self.check_record_access(to, off, size)?;
         if size == 8 {
             self.write_indexed(frame, at, 4, value.low, fits);
-            let behind = self.code.by(Add, at, 4);
+            let behind = self.code.binary_const(Add, at, 4);
             self.write_indexed(frame, behind, 4, value.high, fits);
         } else {
             self.write_indexed(frame, at, size, value.low, fits);
@@ -82,24 +82,24 @@ impl BlockInterpreter<'_, '_> {
     fn write_indexed(&mut self, frame: u16, at: Id, size: u32, value: Id, fits: bool) {
         if !fits {
             for byte in 0..size {
-                let (at, value) = (self.code.by(Add, at, byte), self.code.by(Shr, value, 8 * byte));
+                let (at, value) = (self.code.binary_const(Add, at, byte), self.code.binary_const(Shr, value, 8 * byte));
                 self.write_indexed(frame, at, 1, value, true);
             }
             return;
         }
-        let word = self.code.by(Shr, at, 2);
+        let word = self.code.binary_const(Shr, at, 2);
         if size == 4 {
-            self.code.add(Op::Keep { frame, word, value });
+            self.code.add(Op::StoreIndexed { frame, word, value });
             return;
         }
-        let mask = self.code.known((1 << (8 * size)) - 1);
-        let shift = self.code.by(And, at, 3);
-        let shift = self.code.by(Shl, shift, 3);
+        let mask = self.code.constant((1 << (8 * size)) - 1);
+        let shift = self.code.binary_const(And, at, 3);
+        let shift = self.code.binary_const(Shl, shift, 3);
         let (new, hole) = (self.code.binary(And, value, mask), self.code.binary(Shl, mask, shift));
-        let (new, hole) = (self.code.binary(Shl, new, shift), self.code.by(Xor, hole, u32::MAX));
-        let old = self.code.add(Op::Recall { frame, word });
+        let (new, hole) = (self.code.binary(Shl, new, shift), self.code.binary_const(Xor, hole, u32::MAX));
+        let old = self.code.add(Op::LoadIndexed { frame, word });
         let old = self.code.binary(And, old, hole);
         let value = self.code.binary(Or, old, new);
-        self.code.add(Op::Keep { frame, word, value });
+        self.code.add(Op::StoreIndexed { frame, word, value });
     }
 }

@@ -5,8 +5,8 @@ use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{
     METADATA_FRAME, NOT_LOADED, Offsets, RegType, STACK_WORDS, Value, Word,
 };
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Id, Op, Var};
+use crate::lang::xdp::lower::ir::BinaryOp::*;
+use crate::lang::xdp::lower::ir::{Id, Op, Variable};
 
 const STACK_BYTES: i64 = 4 * STACK_WORDS as i64;
 
@@ -36,15 +36,15 @@ impl BlockInterpreter<'_, '_> {
     /// What a word holds.
     pub(super) fn read_stack_word(&mut self, frame: u8, word: usize) -> Id {
         if self.facts.indexed_frames[usize::from(frame)] {
-            let word = self.code.known(word as u32);
-            return self.code.add(Op::Recall { frame: frame.into(), word });
+            let word = self.code.constant(word as u32);
+            return self.code.add(Op::LoadIndexed { frame: frame.into(), word });
         }
         let Word { ty, is_high_half, id } = self.frame_words(frame)[word];
         if id != NOT_LOADED {
             return id;
         }
         let has_high_half = self.frame_words(frame).get(word + 1).is_some_and(|rest| rest.is_high_half);
-        let low = Var::Stack { frame, word: word as u8 };
+        let low = Variable::Stack { frame, word: word as u8 };
         let id = match ty {
             _ if is_high_half => {
                 let before = self.frame_words(frame)[word - 1];
@@ -57,7 +57,7 @@ impl BlockInterpreter<'_, '_> {
                 self.materialize(&mut value, (low, low));
                 value.low
             }
-            _ => self.code.var(low),
+            _ => self.code.variable(low),
         };
         self.frame_words(frame)[word].id = id;
         id
@@ -65,8 +65,8 @@ impl BlockInterpreter<'_, '_> {
 
     fn write_stack_word(&mut self, frame: u8, word: usize, id: Id) {
         if self.facts.indexed_frames[usize::from(frame)] {
-            let word = self.code.known(word as u32);
-            self.code.add(Op::Keep { frame: frame.into(), word, value: id });
+            let word = self.code.constant(word as u32);
+            self.code.add(Op::StoreIndexed { frame: frame.into(), word, value: id });
             return;
         }
         self.frame_words(frame)[word].id = id;
@@ -102,7 +102,7 @@ impl BlockInterpreter<'_, '_> {
                     return Ok(self.scalar(Interval::ANY, low, high));
                 }
                 let mask = Interval::of_width(size).high as u32;
-                let low = self.code.by(And, low, mask);
+                let low = self.code.binary_const(And, low, mask);
                 return Ok(self.scalar32(Interval::of_width(size), low));
             }
         }
@@ -125,8 +125,8 @@ impl BlockInterpreter<'_, '_> {
             return Ok(self.scalar32(range, id));
         }
         let shift = 8 * (at % 4) as u32;
-        let shifted = self.code.by(Shr, id, shift);
-        let low = self.code.by(And, shifted, (1 << (8 * size)) - 1);
+        let shifted = self.code.binary_const(Shr, id, shift);
+        let low = self.code.binary_const(And, shifted, (1 << (8 * size)) - 1);
         Ok(self.scalar32(Interval::of_width(size), low))
     }
 
@@ -165,9 +165,9 @@ impl BlockInterpreter<'_, '_> {
         } else {
             let (shift, mask) = (8 * (at % 4) as u32, (1_u32 << (8 * size)) - 1);
             let old = self.read_stack_word(frame, word);
-            let old = self.code.by(And, old, !(mask << shift));
-            let new = self.code.by(And, value.low, mask);
-            let new = self.code.by(Shl, new, shift);
+            let old = self.code.binary_const(And, old, !(mask << shift));
+            let new = self.code.binary_const(And, value.low, mask);
+            let new = self.code.binary_const(Shl, new, shift);
             let all = self.code.binary(Or, old, new);
             self.write_stack_word(frame, word, all);
             RegType::Scalar(Interval::U32)
@@ -185,12 +185,12 @@ impl BlockInterpreter<'_, '_> {
         if shift == 0 {
             return Ok(id);
         }
-        let low = self.code.by(Shr, id, shift);
+        let low = self.code.binary_const(Shr, id, shift);
         if word + 1 == STACK_WORDS {
             return Ok(low);
         }
         let next = self.read_stack_word(frame, word + 1);
-        let high = self.code.by(Shl, next, 32 - shift);
+        let high = self.code.binary_const(Shl, next, 32 - shift);
         Ok(self.code.binary(Or, low, high))
     }
 
@@ -201,7 +201,7 @@ impl BlockInterpreter<'_, '_> {
             let to = off + i64::from(at);
             let whole = (STACK_BYTES + to) % 4 == 0 && at % 4 == 0 && bytes - at >= 4;
             let size = if whole { 4 } else { 1 };
-            let part = self.code.by(Shr, words[at as usize / 4], 8 * (at % 4));
+            let part = self.code.binary_const(Shr, words[at as usize / 4], 8 * (at % 4));
             let value = self.scalar32(Interval::U32, part);
             self.store_stack(frame, Offsets::constant(to), 0, 0, size, value)?;
             at += size;
@@ -212,9 +212,9 @@ impl BlockInterpreter<'_, '_> {
     /// Where an access at an offset that is not known begins; it lies in the stack, or the packet has been aborted.
     fn indexed_offset(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Id> {
         self.facts.indexed_frames[usize::from(frame)] = true;
-        let at = self.code.by(Add, low, (STACK_BYTES + off) as u32);
+        let at = self.code.binary_const(Add, low, (STACK_BYTES + off) as u32);
         if STACK_BYTES + base.low + off < 0 || base.high + off + i64::from(size) > 0 {
-            let last = self.code.known((STACK_BYTES - i64::from(size)) as u32);
+            let last = self.code.constant((STACK_BYTES - i64::from(size)) as u32);
             let beyond = self.code.binary(Lt, last, at);
             self.trap(beyond, "the stack does not reach so far");
         }
@@ -228,8 +228,8 @@ impl BlockInterpreter<'_, '_> {
     fn aligned_indexed_offset(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Id> {
         let at = self.indexed_offset(frame, base, low, off, size)?;
         if !base.are_multiples_of(size.min(4), off) {
-            let odd = self.code.by(And, at, size.min(4) - 1);
-            let odd = self.code.by(Ne, odd, 0);
+            let odd = self.code.binary_const(And, at, size.min(4) - 1);
+            let odd = self.code.binary_const(Ne, odd, 0);
             self.trap(odd, "the stack is accessed at an odd offset");
         }
         Ok(at)
@@ -245,36 +245,36 @@ impl BlockInterpreter<'_, '_> {
         count: u32,
     ) -> Result<Id> {
         let at = self.indexed_offset(frame, base, low, off, count)?;
-        let word = self.code.by(Shr, at, 2);
-        let id = self.code.add(Op::Recall { frame: frame.into(), word });
+        let word = self.code.binary_const(Shr, at, 2);
+        let id = self.code.add(Op::LoadIndexed { frame: frame.into(), word });
         if base.are_multiples_of(4, off) {
             return Ok(id);
         }
         // Behind the last word there is none, and nothing is asked of it.
-        let next = self.code.by(Add, word, 1);
-        let next = self.code.by(And, next, STACK_WORDS as u32 - 1);
-        let next = self.code.add(Op::Recall { frame: frame.into(), word: next });
-        let shift = self.code.by(And, at, 3);
-        let shift = self.code.by(Shl, shift, 3);
+        let next = self.code.binary_const(Add, word, 1);
+        let next = self.code.binary_const(And, next, STACK_WORDS as u32 - 1);
+        let next = self.code.add(Op::LoadIndexed { frame: frame.into(), word: next });
+        let shift = self.code.binary_const(And, at, 3);
+        let shift = self.code.binary_const(Shl, shift, 3);
         Ok(self.funnel_shift(id, next, shift))
     }
 
     fn load_indexed(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Value> {
         let at = self.aligned_indexed_offset(frame, base, low, off, size)?;
-        let word = self.code.by(Shr, at, 2);
-        let id = self.code.add(Op::Recall { frame: frame.into(), word });
+        let word = self.code.binary_const(Shr, at, 2);
+        let id = self.code.add(Op::LoadIndexed { frame: frame.into(), word });
         if size == 8 {
-            let next = self.code.by(Add, word, 1);
-            let high = self.code.add(Op::Recall { frame: frame.into(), word: next });
+            let next = self.code.binary_const(Add, word, 1);
+            let high = self.code.add(Op::LoadIndexed { frame: frame.into(), word: next });
             return Ok(self.scalar(Interval::ANY, id, high));
         }
         if size == 4 {
             return Ok(self.scalar32(Interval::U32, id));
         }
-        let shift = self.code.by(And, at, 3);
-        let shift = self.code.by(Shl, shift, 3);
+        let shift = self.code.binary_const(And, at, 3);
+        let shift = self.code.binary_const(Shl, shift, 3);
         let shifted = self.code.binary(Shr, id, shift);
-        let low = self.code.by(And, shifted, (1 << (8 * size)) - 1);
+        let low = self.code.binary_const(And, shifted, (1 << (8 * size)) - 1);
         Ok(self.scalar32(Interval::of_width(size), low))
     }
 
@@ -284,23 +284,23 @@ impl BlockInterpreter<'_, '_> {
             return self.reject_unsupported(what, "pointers at any place of the stack");
         }
         let at = self.aligned_indexed_offset(frame, base, low, off, size)?;
-        let word = self.code.by(Shr, at, 2);
+        let word = self.code.binary_const(Shr, at, 2);
         if size >= 4 {
-            self.code.add(Op::Keep { frame: frame.into(), word, value: value.low });
+            self.code.add(Op::StoreIndexed { frame: frame.into(), word, value: value.low });
             if size == 8 {
-                let word = self.code.by(Add, word, 1);
-                self.code.add(Op::Keep { frame: frame.into(), word, value: value.high });
+                let word = self.code.binary_const(Add, word, 1);
+                self.code.add(Op::StoreIndexed { frame: frame.into(), word, value: value.high });
             }
         } else {
-            let mask = self.code.known((1 << (8 * size)) - 1);
-            let shift = self.code.by(And, at, 3);
-            let shift = self.code.by(Shl, shift, 3);
+            let mask = self.code.constant((1 << (8 * size)) - 1);
+            let shift = self.code.binary_const(And, at, 3);
+            let shift = self.code.binary_const(Shl, shift, 3);
             let (new, hole) = (self.code.binary(And, value.low, mask), self.code.binary(Shl, mask, shift));
-            let (new, hole) = (self.code.binary(Shl, new, shift), self.code.by(Xor, hole, u32::MAX));
-            let old = self.code.add(Op::Recall { frame: frame.into(), word });
+            let (new, hole) = (self.code.binary(Shl, new, shift), self.code.binary_const(Xor, hole, u32::MAX));
+            let old = self.code.add(Op::LoadIndexed { frame: frame.into(), word });
             let old = self.code.binary(And, old, hole);
             let all = self.code.binary(Or, old, new);
-            self.code.add(Op::Keep { frame: frame.into(), word, value: all });
+            self.code.add(Op::StoreIndexed { frame: frame.into(), word, value: all });
         }
         // What may have been overwritten is numbers.
         let low = (STACK_BYTES + base.low + off).clamp(0, STACK_BYTES - 1) as usize / 4;
@@ -308,9 +308,9 @@ impl BlockInterpreter<'_, '_> {
         let mut next = low;
         for (first, last) in self.spilled_pointers(frame, low, high) {
             if self.facts.guard_spills {
-                let before = self.code.known((size / 8).wrapping_sub(first as u32));
+                let before = self.code.constant((size / 8).wrapping_sub(first as u32));
                 let from = self.code.binary(Add, word, before);
-                let length = self.code.known((last - first) as u32 + size / 8);
+                let length = self.code.constant((last - first) as u32 + size / 8);
                 let hits = self.code.binary(Le, from, length);
                 self.trap(hits, "a spilled pointer would be overwritten");
                 self.mark_unknown(frame, next, first);
