@@ -2,10 +2,10 @@
 //! entries in their place.
 
 /// How many there may be: two for each map.
-pub(super) const MOST: u32 = 32;
+pub(super) const MAX_BROADCASTS: u32 = 32;
 
 /// The first of them; they are the last targets that there are.
-pub(super) const FIRST: u32 = (1 << 24) - MOST;
+pub(super) const FIRST_TARGET: u32 = (1 << 24) - MAX_BROADCASTS;
 
 /// A target that stands for all ports in a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

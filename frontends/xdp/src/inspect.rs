@@ -7,7 +7,7 @@ use crate::lang::xdp::decode::instruction::{CALL, call};
 use crate::lang::xdp::decode::maps::{self, MapUse};
 use crate::lang::xdp::object::{Object, Reference};
 use crate::lang::xdp::parameters::{self, GlobalVariable, globals};
-use crate::lang::xdp::{MapDefinition, compile_here, whole};
+use crate::lang::xdp::{MapDefinition, compile_configured, file_error};
 use crate::lang::{Diagnostics, Source, on_large_stack};
 use crate::map::Typed;
 use crate::program::{Program, ProgramOptions};
@@ -56,18 +56,19 @@ pub struct ObjectReport {
 /// # Errors
 /// What is wrong with the object as a whole, and with what is set in it.
 pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<ObjectReport, Diagnostics> {
-    let mut object = Object::read(name, bytes).map_err(|wrong| whole(name, wrong.to_string()))?;
+    let mut object = Object::read(name, bytes).map_err(|wrong| file_error(name, wrong.to_string()))?;
     let given = &options.parameters;
-    let options = parameters::set(&mut object, options)?;
+    let options = parameters::apply(&mut object, options)?;
     let object = object;
     let mut programs = Vec::new();
     for function in object.programs() {
-        let compiled =
-            on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
+        let compiled = on_large_stack(&Source::new(name, ""), || {
+            compile_configured(&object, Some(&function.name), &options, given)
+        });
         programs.push(ProgramReport {
             name: function.name.clone(),
             section: object.sections[function.section].name.clone(),
-            helpers: helpers(&object, (function.section, function.first)),
+            helpers: reachable_helpers(&object, (function.section, function.first)),
             result: compiled.and_then(|result| result),
         });
     }
@@ -76,7 +77,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     let other_sections = with_functions.into_iter().map(|number| &object.sections[number]);
     let other_sections = other_sections.filter(|section| !section.is_xdp() && section.name != ".text");
     let other_sections = other_sections.map(|section| section.name.clone()).collect();
-    let maps = maps::maps(&object).into_iter().filter(|info| !info.is_data());
+    let maps = maps::link_maps(&object).into_iter().filter(|info| !info.is_global_section());
     let maps = maps.map(|info| MapReport {
         typed: info.typed(&object),
         refused: match info.used_as {
@@ -90,7 +91,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
 }
 
 /// The helpers that a function and those that it leads to call.
-fn helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
+fn reachable_helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
     let (mut found, mut seen, mut open) = (BTreeSet::new(), BTreeSet::from([begin]), vec![begin]);
     while let Some((section, first)) = open.pop() {
         let Some(function) = object.function_at(section, first).map(|it| &object.functions[it]) else { continue };

@@ -72,7 +72,7 @@ pub struct ObjectInfo {
     /// The maps that are rings of events.
     pub rings: Vec<events::EventRing>,
     /// What the program prints, by the number in a record.
-    pub prints: Vec<events::Print>,
+    pub prints: Vec<events::PrintFormat>,
 }
 
 /// Words of a map's only value that the program takes for its own while it has a packet: each packet has a copy of them.
@@ -119,7 +119,7 @@ impl ProgramSite {
 const BPF_F_INNER_MAP: u32 = 1 << 12;
 
 /// The section that iproute2's examples have programs in: for XDP or another hook, which only who names it knows.
-const OLD_SECTION: &str = "prog";
+const LEGACY_SECTION: &str = "prog";
 
 /// An object with what its maps are here.
 pub(super) struct LinkedObject<'o> {
@@ -132,40 +132,41 @@ pub(super) struct LinkedObject<'o> {
 }
 
 impl<'o> LinkedObject<'o> {
-    fn of(object: &'o Object, random_seed: u32) -> LinkedObject<'o> {
+    fn new(object: &'o Object, random_seed: u32) -> LinkedObject<'o> {
         let programs = object.programs().map(|it| (it.name.clone(), it.section as u32, it.first as u32)).collect();
-        LinkedObject { object, maps: decode::maps::maps(object), programs, random_seed }
+        LinkedObject { object, maps: decode::maps::link_maps(object), programs, random_seed }
     }
 
     /// What the host wants to know, and what maps hold from the beginning.
-    fn origin(
+    fn describe(
         &self,
-        flow: &analysis::fixpoint::AnalyzedProgram,
+        analyzed: &analysis::fixpoint::AnalyzedProgram,
         (section, first): (usize, usize),
         rings: Vec<events::EventRing>,
         (fib, besides): (fib::Maps, usize),
     ) -> (ObjectInfo, Vec<Initial>) {
         let object = self.object;
         let name = |section, at| object.function_at(section, at).map(|it| object.functions[it].name.clone());
-        let used: Vec<&MapInfo> = flow.facts.used_maps.iter().map(|&map| &self.maps[usize::from(map)]).collect();
+        let used: Vec<&MapInfo> = analyzed.facts.used_maps.iter().map(|&map| &self.maps[usize::from(map)]).collect();
         let initial = used.iter().enumerate().flat_map(|(map, info)| {
-            self.initial(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
+            self.initial_words(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
         });
         let maps =
             used.iter().map(|info| Some(info.definition.clone())).chain(std::iter::repeat_n(None, besides)).collect();
         // What was found on the way there may not be what is left.
-        let broadcasts = (0..).zip(flow.facts.broadcasts.values()).filter_map(|(number, &(map, exclude_ingress))| {
-            let map = flow.facts.used_maps.iter().position(|used| *used == map)?;
-            Some(Broadcast { target: broadcast::FIRST + number, map, exclude_ingress })
-        });
-        let copies = flow.facts.used_maps.iter().filter_map(|&map| {
-            let PrivateCopy { variables, memory } = flow.facts.privatization.copy_of(map)?;
+        let broadcasts =
+            (0..).zip(analyzed.facts.broadcasts.values()).filter_map(|(number, &(map, exclude_ingress))| {
+                let map = analyzed.facts.used_maps.iter().position(|used| *used == map)?;
+                Some(Broadcast { target: broadcast::FIRST_TARGET + number, map, exclude_ingress })
+            });
+        let copies = analyzed.facts.used_maps.iter().filter_map(|&map| {
+            let PrivateCopy { variables, memory } = analyzed.facts.privatization.copy_of(map)?;
             let name = self.maps[usize::from(map)].definition.name.clone();
             let copy = PrivatizedValue { map: name, words: variables.len() + memory.len(), filled: memory.len() };
             (copy.words > 0).then_some(copy)
         });
         // In the order of the program: they were found in that of its blocks.
-        let lost_updates: BTreeSet<_> = flow.facts.lost_update_sites.values().iter().copied().collect();
+        let lost_updates: BTreeSet<_> = analyzed.facts.lost_update_sites.values().iter().copied().collect();
         let lost_updates: Vec<_> = lost_updates.into_iter().collect();
         let origin = ObjectInfo {
             object: object.name.clone(),
@@ -174,21 +175,21 @@ impl<'o> LinkedObject<'o> {
             broadcasts: broadcasts.collect(),
             fib,
             btf: object.btf.clone(),
-            traps: self.sites(flow.facts.trap_sites.values()),
-            lost_updates: self.sites(&lost_updates),
+            traps: self.program_sites(analyzed.facts.trap_sites.values()),
+            lost_updates: self.program_sites(&lost_updates),
             copies: copies.collect(),
-            helpers: flow.facts.helpers.iter().map(|&helper| decode::helper::name(helper)).collect(),
+            helpers: analyzed.facts.helpers.iter().map(|&helper| decode::helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             inner_maps: object.maps.iter().map(|map| map.name.clone()).collect(),
             globals: Vec::new(),
             rings,
-            prints: flow.facts.events.prints.clone(),
+            prints: analyzed.facts.events.prints.clone(),
         };
         (origin, initial.collect())
     }
 
     /// Instructions with reasons, in the order of the numbers that they have.
-    fn sites(&self, all: &[(u32, u32, &'static str)]) -> Vec<ProgramSite> {
+    fn program_sites(&self, all: &[(u32, u32, &'static str)]) -> Vec<ProgramSite> {
         let object = self.object;
         let sites = all.iter().map(|&(section, at, reason)| {
             let (section, at) = (section as usize, at as usize);
@@ -201,7 +202,7 @@ impl<'o> LinkedObject<'o> {
     }
 
     /// Words of a map's memory that are not zeros at first: global variables, and slots that hold programs or maps.
-    fn initial(&self, info: &MapInfo) -> Vec<(usize, Vec<u32>)> {
+    fn initial_words(&self, info: &MapInfo) -> Vec<(usize, Vec<u32>)> {
         let MapDefinition { data, slots, max_entries, .. } = &info.definition;
         let layout = Layout::of(&info.declaration());
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
@@ -239,7 +240,7 @@ impl<'o> LinkedObject<'o> {
 
     /// The programs that a map of programs may hold: number, section, first instruction. Those that it holds from the
     /// beginning, or where the host fills it, any.
-    fn programs_of(&self, map: u16) -> Vec<(u32, u32, u32)> {
+    fn tail_call_targets(&self, map: u16) -> Vec<(u32, u32, u32)> {
         let slots = &self.maps[usize::from(map)].definition.slots;
         let held: BTreeSet<&str> = slots.iter().map(|slot| slot.symbol.as_str()).collect();
         let all = (0..).zip(&self.programs);
@@ -249,7 +250,7 @@ impl<'o> LinkedObject<'o> {
 
     /// The maps that a map of maps may hold: those that it holds from the beginning, or where the host fills it, those that
     /// are as it says its maps are.
-    fn maps_in(&self, outer: u16) -> Vec<u16> {
+    fn inner_maps(&self, outer: u16) -> Vec<u16> {
         let MapDefinition { slots, inner, .. } = &self.maps[usize::from(outer)].definition;
         let shape = |map: &MapDefinition| (map.ty, map.key_size, map.value_size, map.flags);
         // Of arrays the bounds are compiled in, unless it is said that they are not (`array_map_meta_equal`).
@@ -267,7 +268,7 @@ impl<'o> LinkedObject<'o> {
 }
 
 /// What is wrong with a file as a whole.
-fn whole(name: &str, message: impl Into<String>) -> Diagnostics {
+fn file_error(name: &str, message: impl Into<String>) -> Diagnostics {
     Diagnostics::one(&Source::new(name, ""), Diagnostic::new(message))
 }
 
@@ -281,7 +282,7 @@ pub fn compile(
     program: Option<&str>,
     options: &ProgramOptions,
 ) -> Result<Program, Diagnostics> {
-    let object = Object::read(name, bytes).map_err(|wrong| whole(name, wrong.to_string()))?;
+    let object = Object::read(name, bytes).map_err(|wrong| file_error(name, wrong.to_string()))?;
     compile_object(&object, program, options)
 }
 
@@ -296,28 +297,29 @@ pub fn compile_object(
 ) -> Result<Program, Diagnostics> {
     let given = &options.parameters;
     let mut set = object.clone();
-    let options = parameters::set(&mut set, options)?;
-    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
+    let options = parameters::apply(&mut set, options)?;
+    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_configured(&set, program, &options, given))?
 }
 
 /// Compiles a program of an object in which everything is set that was `given`.
-fn compile_here(
+fn compile_configured(
     object: &Object,
     program: Option<&str>,
     options: &ProgramOptions,
     given: &[(String, String)],
 ) -> Result<Program, Diagnostics> {
-    let (section, first) = chosen(object, program)?;
-    let mut linked = LinkedObject::of(object, options.random_seed);
+    let (section, first) = select_program(object, program)?;
+    let mut linked = LinkedObject::new(object, options.random_seed);
     let refused = |refused| Disassembly::new(object).diagnostics(object, &refused);
-    let (flow, needed) = analysis::fixpoint::analyze(&linked, section, first).map_err(refused)?;
-    for &trie in &flow.facts.prefix_search_maps {
-        decode::maps::by_length(&mut linked.maps[usize::from(trie)]).map_err(|why| whole(&object.name, why))?;
+    let (analyzed, needed) = analysis::fixpoint::analyze(&linked, section, first).map_err(refused)?;
+    for &trie in &analyzed.facts.prefix_search_maps {
+        decode::maps::use_prefix_search(&mut linked.maps[usize::from(trie)])
+            .map_err(|why| file_error(&object.name, why))?;
     }
     // What is called, for what it takes.
     let mut called: BTreeSet<&str> = BTreeSet::new();
     let mut traps = false;
-    for (block, needed) in flow.blocks.iter().zip(&needed) {
+    for (block, needed) in analyzed.blocks.iter().zip(&needed) {
         for (op, _) in block.code.ops.iter().zip(&needed.live_ops).filter(|(_, needed)| **needed) {
             match op {
                 Op::Call(call) => {
@@ -331,8 +333,8 @@ fn compile_here(
     let mut declared: Vec<Declaration> = Vec::new();
     let mut text = include_str!("lower/runtime.wgsl").to_owned();
     let mut rings = Vec::new();
-    let uses = &flow.facts.events.rings;
-    for &map in &flow.facts.used_maps {
+    let uses = &analyzed.facts.events.rings;
+    for &map in &analyzed.facts.used_maps {
         let info = &linked.maps[usize::from(map)];
         if info.used_as == MapUse::EventRing {
             let sizes = uses.get(&Some(map)).copied().unwrap_or_default();
@@ -344,19 +346,19 @@ fn compile_here(
             declared.extend(rings.last().map(events::EventRing::declaration));
         } else {
             declared.push(Declaration { typed: Some(Arc::new(info.typed(object))), ..info.declaration() });
-            text += &info.text();
+            text += &info.runtime_text();
         }
     }
     let own = declared.len();
-    let (tables, functions_of_tables, fib) = fib::needed(&called, flow.facts.families, &declared);
+    let (tables, functions_of_tables, fib) = fib::declare_maps(&called, analyzed.facts.families, &declared);
     declared.extend(tables);
     if let Some(&sizes) = uses.get(&None) {
-        rings.push(events::EventRing::new(events::PRINTS, declared.len(), events::RecordKind::Prints, sizes, 0));
+        rings.push(events::EventRing::new(events::PRINT_RING, declared.len(), events::RecordKind::Prints, sizes, 0));
         declared.extend(rings.last().map(events::EventRing::declaration));
     }
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
-        let traps = linked.sites(flow.facts.trap_sites.values());
+        let traps = linked.program_sites(analyzed.facts.trap_sites.values());
         let counter = Declaration::new(lower::emit::TRAP_MAP, Kind::Counter, 1, 2, traps.len() as u32);
         declared.push(Declaration { notes: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
     }
@@ -371,18 +373,18 @@ fn compile_here(
     }
     text += &functions_of_tables;
     let besides = declared.len() - own;
-    let mut module = prelude::module(&declared, &functions(&text, &called));
-    if lower::emit::emit_filter(&flow, &needed, &linked.maps, &mut module).is_err() {
+    let mut module = prelude::module(&declared, &select_functions(&text, &called));
+    if lower::emit::emit_filter(&analyzed, &needed, &linked.maps, &mut module).is_err() {
         return fails("the program's loops stand in each other too deep".into());
     }
     let program = Program::new(&listing.source, module, declared, options)?;
-    let (mut origin, initial) = linked.origin(&flow, (section, first), rings, (fib, besides));
+    let (mut origin, initial) = linked.describe(&analyzed, (section, first), rings, (fib, besides));
     origin.globals = globals(object, given);
     Ok(program.with_object(origin, initial))
 }
 
 /// Those functions of a text that are called, by their names, and those that they call.
-fn functions(text: &str, called: &BTreeSet<&str>) -> String {
+fn select_functions(text: &str, called: &BTreeSet<&str>) -> String {
     let starts: Vec<usize> = text.match_indices("\nfn ").map(|(at, _)| at).collect();
     let ends = starts.iter().skip(1).copied().chain([text.len()]);
     let parts = starts.iter().zip(ends).map(|(&start, end)| {
@@ -405,7 +407,7 @@ fn functions(text: &str, called: &BTreeSet<&str>) -> String {
 }
 
 /// The program that is meant.
-fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diagnostics> {
+fn select_program(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diagnostics> {
     let all: Vec<_> = object.programs().collect();
     let names = || {
         let names: Vec<String> = all.iter().map(|it| format!("`{}`", it.name)).collect();
@@ -426,9 +428,9 @@ fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diag
                 sections.join(", ")
             );
             let mut error = Diagnostic::new(message);
-            if let Some(it) = object.functions.iter().find(|it| it.is_global && may_be_xdp(object, it)) {
+            if let Some(it) = object.functions.iter().find(|it| it.is_global && may_be_xdp_program(object, it)) {
                 error = error.note(format!(
-                    "the section `{OLD_SECTION}` may be for XDP: where it is, say so, as in {}:{}",
+                    "the section `{LEGACY_SECTION}` may be for XDP: where it is, say so, as in {}:{}",
                     object.name, it.name
                 ));
             }
@@ -442,7 +444,7 @@ fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diag
         )),
         (Some(name), _) => {
             let shown = name.escape_debug();
-            let programs = object.functions.iter().filter(|it| it.is_global && may_be_xdp(object, it));
+            let programs = object.functions.iter().filter(|it| it.is_global && may_be_xdp_program(object, it));
             let (mut named, mut here) = (None, Vec::new());
             for it in programs {
                 if it.name == name {
@@ -465,7 +467,7 @@ fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diag
                     ))
                 }
                 (None, []) => match object.functions.iter().find(|it| it.name == name) {
-                    Some(it) => fails(format!("`{shown}` {}", why_none(object, it))),
+                    Some(it) => fails(format!("`{shown}` {}", explain_not_a_program(object, it))),
                     None if object.sections.iter().any(|it| it.name == name && !it.instructions.is_empty()) => {
                         fails(format!("the section `{shown}` has no program for XDP"))
                     }
@@ -482,15 +484,15 @@ fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diag
 }
 
 /// Whether a function is in a section for XDP, or in one that is where it is named.
-fn may_be_xdp(object: &Object, function: &object::Function) -> bool {
+fn may_be_xdp_program(object: &Object, function: &object::Function) -> bool {
     let section = &object.sections[function.section];
-    section.is_xdp() || section.name == OLD_SECTION
+    section.is_xdp() || section.name == LEGACY_SECTION
 }
 
 /// Why a function is no program that could be chosen.
-fn why_none(object: &Object, function: &object::Function) -> String {
+fn explain_not_a_program(object: &Object, function: &object::Function) -> String {
     let section = object.sections[function.section].name.escape_debug();
-    match may_be_xdp(object, function) || object.sections[function.section].name == ".text" {
+    match may_be_xdp_program(object, function) || object.sections[function.section].name == ".text" {
         true => format!("is in the section `{section}`, a function that programs call and no program itself"),
         false => format!("is in the section `{section}`, for another hook"),
     }

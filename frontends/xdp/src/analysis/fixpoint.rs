@@ -22,7 +22,7 @@ use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, c
 use crate::lang::xdp::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
 use crate::lang::xdp::lower::ir::{BlockCode, Id, Op};
 use crate::lang::xdp::lower::liveness::{self, BlockLiveness};
-use crate::lang::xdp::lower::privatize::{Privatization, MapWords, copy_frame};
+use crate::lang::xdp::lower::privatize::{MapWords, Privatization, copy_frame};
 use crate::lang::xdp::lower::value_numbering;
 use crate::lang::xdp::object::Reference;
 use crate::lang::xdp::rejection::Rejection;
@@ -101,7 +101,7 @@ pub(crate) struct ProgramFacts {
     /// Maps that packets are redirected to all devices of, each with whether to the others alone.
     pub broadcasts: Interner<(u16, bool)>,
     /// Families that routes are looked for of.
-    pub families: crate::lang::xdp::fib::Families,
+    pub families: crate::lang::xdp::fib::AddressFamilies,
     /// What is told to the host.
     pub events: EventUses,
     /// What packets have copies of.
@@ -213,7 +213,11 @@ struct FixpointSolver<'a, 'o> {
 /// which gave no error has set its pointer, and where each round of a loop stores. So what is refused is tried again with more
 /// ways kept apart, not at once, since each kind of way has blocks of its own; and then with pointers on the stack that a store
 /// may hit kept, and this checked.
-pub(crate) fn analyze(linked: &LinkedObject, section: usize, first: usize) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
+pub(crate) fn analyze(
+    linked: &LinkedObject,
+    section: usize,
+    first: usize,
+) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
     let mut may_overwrite_spills = false;
     let mut refused: Option<Rejection> = None;
     for guard_spills in [false, true] {
@@ -276,7 +280,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             prefix_search_maps: BTreeSet::new(),
             helpers: BTreeSet::new(),
             broadcasts: Interner::starting_at(0),
-            families: crate::lang::xdp::fib::Families::default(),
+            families: crate::lang::xdp::fib::AddressFamilies::default(),
             events: EventUses::default(),
             privatization: Privatization::default(),
             indexed_frames,
@@ -541,7 +545,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         // What was found on the way there may not be what is left.
         self.facts.used_maps.clear();
         self.facts.helpers.clear();
-        self.facts.families = crate::lang::xdp::fib::Families::default();
+        self.facts.families = crate::lang::xdp::fib::AddressFamilies::default();
         self.facts.events.reset_uses();
         self.facts.trap_sites = Interner::starting_at(0);
         self.facts.lost_update_sites = Interner::starting_at(0);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{Alu, CALL, EXIT, Instruction, JA, JA32, LDDW, call, class};
+use crate::lang::xdp::decode::instruction::{AluOp, CALL, EXIT, Instruction, JA, JA32, LDDW, call, class};
 
 /// Registers 0 to 9, a bit each.
 pub(crate) type RegisterSet = u16;
@@ -18,8 +18,8 @@ fn uses_and_defs(it: Instruction) -> (RegisterSet, RegisterSet) {
     let second = if it.has_register_operand() { src } else { 0 };
     match it.class() {
         class::ALU | class::ALU64 => match it.alu() {
-            Some(Alu::Mov) => (second, dst),
-            Some(Alu::Neg | Alu::End) => (dst, dst),
+            Some(AluOp::Mov) => (second, dst),
+            Some(AluOp::Neg | AluOp::End) => (dst, dst),
             _ => (dst | second, dst),
         },
         class::LD if it.code == LDDW => (0, dst),
@@ -29,7 +29,7 @@ fn uses_and_defs(it: Instruction) -> (RegisterSet, RegisterSet) {
         class::STX => (dst | src | if it.mode() == 6 { 1 } else { 0 }, 0),
         _ if it.code == EXIT => (1, 0),
         _ if it.code == CALL && it.src == call::HELPER => {
-            let given = (2 << helper::arguments(it.imm as u32)) - 1;
+            let given = (2 << helper::argument_count(it.imm as u32)) - 1;
             (ARGUMENT_REGISTERS & given, ARGUMENT_REGISTERS | 1)
         }
         _ if it.code == CALL => (ARGUMENT_REGISTERS, ARGUMENT_REGISTERS | 1),

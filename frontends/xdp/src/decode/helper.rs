@@ -258,7 +258,7 @@ pub fn name(helper: u32) -> String {
 }
 
 /// What is missing for a helper that is not taken, with its name.
-pub fn feature(helper: u32) -> String {
+pub fn missing_feature(helper: u32) -> String {
     let name = name(helper);
     let Some(short) = NAMES.get(helper as usize).filter(|_| helper > 0) else {
         let last = NAMES.len() - 1;
@@ -277,14 +277,14 @@ pub fn feature(helper: u32) -> String {
         _ if short.contains("syncookie") => "SYN cookies",
         _ if begins(&["timer_"]) => "timers",
         _ if begins(&["sk_lookup", "skc_", "sk_release"]) => "sockets of the kernel's",
-        _ if begins(OF_OTHER_HOOKS) => "programs for other hooks than XDP, which alone the kernel lets call it",
+        _ if begins(OTHER_HOOK_PREFIXES) => "programs for other hooks than XDP, which alone the kernel lets call it",
         _ => return name,
     };
     format!("{theme} ({name})")
 }
 
 /// What the names of helpers begin with that the kernel refuses to programs for XDP (`xdp_func_proto`, net/core/filter.c).
-const OF_OTHER_HOOKS: &[&str] = &[
+const OTHER_HOOK_PREFIXES: &[&str] = &[
     "skb_",
     "l3_csum",
     "l4_csum",
@@ -335,7 +335,7 @@ const OF_OTHER_HOOKS: &[&str] = &[
 ];
 
 /// How many arguments a helper is given; of those that are not taken here, all that a call may have.
-pub fn arguments(helper: u32) -> u32 {
+pub fn argument_count(helper: u32) -> u32 {
     match helper {
         KTIME_GET_NS | GET_PRANDOM_U32 | GET_SMP_PROCESSOR_ID | KTIME_GET_BOOT_NS | KTIME_GET_COARSE_NS
         | KTIME_GET_TAI_NS => 0,
@@ -394,11 +394,11 @@ mod tests {
         for (number, name) in named {
             assert_eq!(super::name(number), name);
         }
-        assert_eq!(feature(SPIN_LOCK), "spin locks (bpf_spin_lock)");
-        assert_eq!(feature(42), "bpf_get_numa_node_id");
-        assert_eq!(feature(84), "sockets of the kernel's (bpf_sk_lookup_tcp)");
-        assert!(feature(9).contains("other hooks") && feature(9).ends_with("(bpf_skb_store_bytes)"));
-        assert!(feature(999).ends_with("(up to 209, bpf_user_ringbuf_drain)"));
+        assert_eq!(missing_feature(SPIN_LOCK), "spin locks (bpf_spin_lock)");
+        assert_eq!(missing_feature(42), "bpf_get_numa_node_id");
+        assert_eq!(missing_feature(84), "sockets of the kernel's (bpf_sk_lookup_tcp)");
+        assert!(missing_feature(9).contains("other hooks") && missing_feature(9).ends_with("(bpf_skb_store_bytes)"));
+        assert!(missing_feature(999).ends_with("(up to 209, bpf_user_ringbuf_drain)"));
         assert_eq!([0, 88, 165, 100_000].map(name), ["helper 0", "bpf_map_pop_elem", "bpf_snprintf", "helper 100000"]);
     }
 }

@@ -56,7 +56,7 @@ pub(crate) mod call {
 
 /// Operations of arithmetic (RFC 9669, section 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Alu {
+pub(crate) enum AluOp {
     Add,
     Sub,
     Mul,
@@ -146,8 +146,8 @@ impl Instruction {
     }
 
     /// Its arithmetic.
-    pub(crate) fn alu(self) -> Option<Alu> {
-        use Alu::*;
+    pub(crate) fn alu(self) -> Option<AluOp> {
+        use AluOp::*;
         let all = [Add, Sub, Mul, Div, Or, And, Lsh, Rsh, Neg, Mod, Xor, Mov, Arsh, End];
         all.get(usize::from(self.code >> 4)).copied()
     }
@@ -225,22 +225,22 @@ impl fmt::Display for Instruction {
             class::STX => write!(f, "*({} *)(r{dst} {off:+}) = r{src}", width(self.size())),
             class::ALU | class::ALU64 => {
                 let sign = match self.alu() {
-                    Some(Alu::Add) => "+=",
-                    Some(Alu::Sub) => "-=",
-                    Some(Alu::Mul) => "*=",
-                    Some(Alu::Div) if off == 1 => "s/=",
-                    Some(Alu::Mod) if off == 1 => "s%=",
-                    Some(Alu::Div) => "/=",
-                    Some(Alu::Or) => "|=",
-                    Some(Alu::And) => "&=",
-                    Some(Alu::Lsh) => "<<=",
-                    Some(Alu::Rsh) => ">>=",
-                    Some(Alu::Mod) => "%=",
-                    Some(Alu::Xor) => "^=",
-                    Some(Alu::Mov) => "=",
-                    Some(Alu::Arsh) => "s>>=",
-                    Some(Alu::Neg) => return write!(f, "{w}{dst} = -{w}{dst}"),
-                    Some(Alu::End) => {
+                    Some(AluOp::Add) => "+=",
+                    Some(AluOp::Sub) => "-=",
+                    Some(AluOp::Mul) => "*=",
+                    Some(AluOp::Div) if off == 1 => "s/=",
+                    Some(AluOp::Mod) if off == 1 => "s%=",
+                    Some(AluOp::Div) => "/=",
+                    Some(AluOp::Or) => "|=",
+                    Some(AluOp::And) => "&=",
+                    Some(AluOp::Lsh) => "<<=",
+                    Some(AluOp::Rsh) => ">>=",
+                    Some(AluOp::Mod) => "%=",
+                    Some(AluOp::Xor) => "^=",
+                    Some(AluOp::Mov) => "=",
+                    Some(AluOp::Arsh) => "s>>=",
+                    Some(AluOp::Neg) => return write!(f, "{w}{dst} = -{w}{dst}"),
+                    Some(AluOp::End) => {
                         let order = match (self.class(), self.has_register_operand()) {
                             (class::ALU64, _) => "bswap",
                             (_, true) => "be",
@@ -252,7 +252,7 @@ impl fmt::Display for Instruction {
                 };
                 // A move may extend the sign of fewer bits.
                 match self.alu() {
-                    Some(Alu::Mov) if off != 0 => write!(f, "{w}{dst} = (s{off}){second}"),
+                    Some(AluOp::Mov) if off != 0 => write!(f, "{w}{dst} = (s{off}){second}"),
                     _ => write!(f, "{w}{dst} {sign} {second}"),
                 }
             }

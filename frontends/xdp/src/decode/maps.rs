@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use crate::lang::xdp::events::PRINTS;
+use crate::lang::xdp::events::PRINT_RING;
 use crate::lang::xdp::lower::emit::TRAP_MAP;
 use crate::lang::xdp::object::{MapDefinition, MapType, Object};
 use crate::lang::xdp::parameters::section_type;
@@ -41,13 +41,13 @@ pub(crate) struct MapInfo {
 
 impl MapInfo {
     /// Whether it is a section of global variables.
-    pub fn is_data(&self) -> bool {
+    pub fn is_global_section(&self) -> bool {
         self.definition.data.is_some()
     }
 
     /// Whether there is one value, which is always there.
-    pub fn is_one_value(&self) -> bool {
-        self.is_data() || self.definition.ty.is_array() && self.definition.max_entries == 1
+    pub fn has_single_value(&self) -> bool {
+        self.is_global_section() || self.definition.ty.is_array() && self.definition.max_entries == 1
     }
 
     /// The map that it becomes.
@@ -70,7 +70,8 @@ impl MapInfo {
             let known = number.and_then(|number| CType::of(&object.btf, number)).filter(|ty| ty.size == size);
             known.unwrap_or_else(|| CType::unknown(size))
         };
-        let value = if self.is_data() { section_type(object, &self.definition) } else { of(value, value_size) };
+        let value =
+            if self.is_global_section() { section_type(object, &self.definition) } else { of(value, value_size) };
         Typed {
             name: self.definition.name.clone(),
             map_type: ty.name(),
@@ -82,7 +83,7 @@ impl MapInfo {
     }
 
     /// That its memory is not too large.
-    fn fits(&self) -> Result<(), String> {
+    fn check_size(&self) -> Result<(), String> {
         let declared = self.declaration();
         let words = match declared.kind {
             Kind::Lpm => Parts::of(&declared).end,
@@ -95,13 +96,13 @@ impl MapInfo {
     }
 
     /// Whether it takes no key beyond its entries. (An LRU map makes room.)
-    pub fn is_limited(&self) -> bool {
+    pub fn enforces_max_entries(&self) -> bool {
         let ty = self.definition.ty;
         ty.is_hash() || ty == MapType::LPM_TRIE
     }
 
     /// Functions that programs need besides a map's own.
-    pub fn text(&self) -> String {
+    pub fn runtime_text(&self) -> String {
         if self.used_as == MapUse::Lpm && self.definition.value_size == 0 {
             return String::new();
         }
@@ -110,16 +111,16 @@ impl MapInfo {
             words @ 2..=4 => format!("vec{words}<u32>"),
             words => format!("array<u32, {words}>"),
         };
-        let mut text = TEXT.to_owned();
-        if self.is_limited() {
-            text += INSERT;
+        let mut text = COMMON_FUNCTIONS.to_owned();
+        if self.enforces_max_entries() {
+            text += INSERT_FUNCTION;
         }
         if self.used_as != MapUse::Lpm {
             let layout = Layout::of(&self.declaration());
             let Layout { places, stride, state, .. } = layout;
-            let mut by_place = GET.to_owned();
+            let mut by_place = LOAD_FUNCTION.to_owned();
             if self.declaration().kind != Kind::Array {
-                by_place += EACH;
+                by_place += ITERATION_FUNCTIONS;
             }
             let numbers = [
                 ("PLACES", places),
@@ -135,9 +136,10 @@ impl MapInfo {
         }
         if self.used_as == MapUse::Prefixes {
             let MapDefinition { key_size, .. } = self.definition;
-            text += &crate::lang::xdp::lower::prefix_trie::text(&key, self.declaration().key, 8 * (key_size - 4));
+            text +=
+                &crate::lang::xdp::lower::prefix_trie::runtime_text(&key, self.declaration().key, 8 * (key_size - 4));
         }
-        let insert = if self.is_limited() { "x_NAME_insert" } else { "NAME_insert" };
+        let insert = if self.enforces_max_entries() { "x_NAME_insert" } else { "NAME_insert" };
         let text = text.replace("ADDED", insert).replace("ENTRIES", &self.definition.max_entries.to_string());
         let text = text.replace("KEY", &key).replace("NAME", &self.name);
         changes(&self.name).fold(text, |text, (_, change)| text + &change)
@@ -145,9 +147,9 @@ impl MapInfo {
 }
 
 /// All maps of an object.
-pub(crate) fn maps(object: &Object) -> Vec<MapInfo> {
+pub(crate) fn link_maps(object: &Object) -> Vec<MapInfo> {
     // Maps that are no object's go by these.
-    let mut names: HashSet<String> = [PRINTS, TRAP_MAP].map(str::to_owned).into();
+    let mut names: HashSet<String> = [PRINT_RING, TRAP_MAP].map(str::to_owned).into();
     let mut infos = Vec::new();
     for definition in &object.maps {
         let mut name: String = definition
@@ -171,7 +173,7 @@ pub(crate) fn maps(object: &Object) -> Vec<MapInfo> {
             own = format!("{name}_{number}");
             number += 1;
         }
-        let used_as = used_as(definition);
+        let used_as = choose_use(definition);
         infos.push(MapInfo { name: own, definition: definition.clone(), used_as });
     }
     infos
@@ -179,11 +181,11 @@ pub(crate) fn maps(object: &Object) -> Vec<MapInfo> {
 
 /// Entries of a map of this type, at most. Arrays, which are nothing but their values, may have more: rings of hashes have
 /// tens of millions.
-pub(crate) fn most_entries(ty: MapType) -> u32 {
+pub(crate) fn max_entries_of(ty: MapType) -> u32 {
     if ty.is_array() { 4 * MAX_ENTRIES } else { MAX_ENTRIES }
 }
 
-fn used_as(map: &MapDefinition) -> MapUse {
+fn choose_use(map: &MapDefinition) -> MapUse {
     let MapDefinition { ty, key_size, value_size, max_entries, .. } = *map;
     let refused = |why: String| MapUse::Unsupported(format!("the map `{}` {why}", map.name));
     let used = match ty {
@@ -203,15 +205,15 @@ fn used_as(map: &MapDefinition) -> MapUse {
     if max_entries == 0 {
         return refused(format!("has no entries: set how many with `--set {}.max_entries=N`", map.name));
     }
-    let most = most_entries(ty);
+    let most = max_entries_of(ty);
     if max_entries > most {
         return refused(format!(
             "has {max_entries} entries, and {most} are the most: set fewer with `--set {}.max_entries=N`",
             map.name
         ));
     }
-    if map.data.is_none() && value_size > MAX_VALUE {
-        return refused(format!("has values of {value_size} bytes, and {MAX_VALUE} are the most"));
+    if map.data.is_none() && value_size > MAX_VALUE_BYTES {
+        return refused(format!("has values of {value_size} bytes, and {MAX_VALUE_BYTES} are the most"));
     }
     if value_size == 0 && used != MapUse::Hash {
         return refused("has values of no size".into());
@@ -239,7 +241,7 @@ fn used_as(map: &MapDefinition) -> MapUse {
         }
         used => {
             let info = MapInfo { name: String::new(), definition: map.clone(), used_as: used };
-            match info.fits() {
+            match info.check_size() {
                 Ok(()) => info.used_as,
                 Err(why) => refused(why),
             }
@@ -248,24 +250,24 @@ fn used_as(map: &MapDefinition) -> MapUse {
 }
 
 /// Has a trie of addresses searched for prefixes of any length.
-pub(crate) fn by_length(map: &mut MapInfo) -> Result<(), String> {
+pub(crate) fn use_prefix_search(map: &mut MapInfo) -> Result<(), String> {
     map.used_as = MapUse::Prefixes;
-    map.fits().map_err(|why| format!("the map `{}` {why}", map.definition.name))
+    map.check_size().map_err(|why| format!("the map `{}` {why}", map.definition.name))
 }
 
 /// Bytes of a value, at most.
-const MAX_VALUE: u32 = 1 << 20;
+const MAX_VALUE_BYTES: u32 = 1 << 20;
 
 /// A word of an entry that is known to be there, by where it is: `NAME_read` would ask whether there is such an entry. That no
 /// place is beyond the map is the front end's proof; this is for a fault in it.
-const GET: &str = "
+const LOAD_FUNCTION: &str = "
 fn x_NAME_get(at: u32) -> u32 {
     return atomicLoad(&pc_map_NAME[min(at, LASTu)]);
 }
 ";
 
 /// Going through the entries of a map by key.
-const EACH: &str = "
+const ITERATION_FUNCTIONS: &str = "
 // The first place from this one on that has an entry.
 fn x_NAME_next(start: u32) -> u32 {
     for (var place = start; place < PLACESu; place = place + 1u) {
@@ -284,7 +286,7 @@ fn x_NAME_key(place: u32, word: u32) -> u32 {
 ";
 
 /// Of a map that takes no key beyond its entries, though it has room for more.
-const INSERT: &str = "
+const INSERT_FUNCTION: &str = "
 // How many entries there are: no fewer than there are at any time between the two, since those removed are read first.
 fn x_NAME_entries() -> u32 {
     let removed = atomicLoad(&pc_map_NAME[1]);
@@ -305,7 +307,7 @@ fn x_NAME_insert(key: KEY) -> u32 {
 ";
 
 /// What C's operators on a map's value need besides [`changes`].
-const TEXT: &str = "
+const COMMON_FUNCTIONS: &str = "
 // Adds to a number of 64 bits; what was there before, the low word first. The carry is added apart: between the two it is
 // not right, and in the end it is.
 fn x_NAME_add64(entry: u32, word: u32, low: u32, high: u32) -> vec2<u32> {

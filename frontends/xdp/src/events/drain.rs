@@ -1,12 +1,12 @@
 //! Reading rings, between batches.
 
-use super::{Event, EventRing, HEAD, Print, TAIL};
+use super::{Event, EventRing, HEAD_WORD, PrintFormat, TAIL_WORD};
 use crate::device::{DeviceError, Session};
 use crate::map::layout;
 use crate::program::Program;
 
 /// Words that are read at once, at most.
-const AT_ONCE: u32 = 1 << 20;
+const MAX_WORDS_PER_READ: u32 = 1 << 20;
 
 /// How many events there were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,7 +28,7 @@ impl std::ops::AddAssign for EventCounts {
 #[derive(Debug)]
 pub struct EventReader {
     rings: Vec<(EventRing, u32)>,
-    prints: Vec<Print>,
+    prints: Vec<PrintFormat>,
     counts: EventCounts,
 }
 
@@ -41,8 +41,8 @@ impl EventReader {
         let Some(origin) = program.object().filter(|origin| !origin.rings.is_empty()) else { return Ok(None) };
         let mut rings = Vec::new();
         for ring in &origin.rings {
-            let head = head(ring, session)?;
-            seen(ring, head, session)?;
+            let head = read_head(ring, session)?;
+            write_tail(ring, head, session)?;
             rings.push((ring.clone(), head));
         }
         Ok(Some(EventReader { rings, prints: origin.prints.clone(), counts: EventCounts::default() }))
@@ -55,8 +55,8 @@ impl EventReader {
 
     /// How many packets find room for their records in each ring, if none of them makes several at one place
     /// ([`EventRing::packets`]).
-    pub fn room(&self) -> u32 {
-        self.rings.iter().map(|(ring, _)| ring.packets()).min().unwrap_or(u32::MAX)
+    pub fn packet_capacity(&self) -> u32 {
+        self.rings.iter().map(|(ring, _)| ring.packet_capacity()).min().unwrap_or(u32::MAX)
     }
 
     /// What has come of all up to now.
@@ -78,7 +78,7 @@ impl EventReader {
     ) -> Result<u32, DeviceError> {
         let mut most = 0;
         for (ring, tail) in &mut self.rings {
-            let head = head(ring, session)?;
+            let head = read_head(ring, session)?;
             let all = head.wrapping_sub(*tail);
             if all == 0 {
                 continue;
@@ -88,9 +88,10 @@ impl EventReader {
             let mut whole = kept;
             if let Some(want) = &mut want {
                 whole = 0;
-                for (number, count) in pieces(*tail, kept, ring) {
+                for (number, count) in contiguous_chunks(*tail, kept, ring) {
                     let (stride, slot) = (ring.stride() as usize, number & (ring.slots - 1));
-                    let words = session.map_words_at(ring.map, at(ring, 1 + slot), count as usize * stride)?;
+                    let words =
+                        session.map_words_at(ring.map, entry_offset(ring, 1 + slot), count as usize * stride)?;
                     for (slot, number) in words.chunks(stride).zip(0..count).map(|(it, i)| (it, number.wrapping_add(i)))
                     {
                         if let Some(event) = ring.event(slot, number, &self.prints) {
@@ -102,15 +103,15 @@ impl EventReader {
             }
             self.counts += EventCounts { events: whole.into(), lost: (all - whole).into() };
             *tail = head;
-            seen(ring, head, session)?;
+            write_tail(ring, head, session)?;
         }
         Ok(most)
     }
 }
 
 /// The records from a number on, in pieces that lie behind each other in the ring.
-fn pieces(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
-    let most = (AT_ONCE / ring.stride()).max(1);
+fn contiguous_chunks(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
+    let most = (MAX_WORDS_PER_READ / ring.stride()).max(1);
     let (mut number, mut left) = (first, count);
     let mut all = Vec::new();
     while left > 0 {
@@ -123,15 +124,15 @@ fn pieces(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
 }
 
 /// Where an entry of a ring begins.
-fn at(ring: &EventRing, entry: u32) -> usize {
+fn entry_offset(ring: &EventRing, entry: u32) -> usize {
     layout::HEADER as usize + entry as usize * ring.stride() as usize
 }
 
-fn head(ring: &EventRing, session: &mut dyn Session) -> Result<u32, DeviceError> {
-    let words = session.map_words_at(ring.map, at(ring, 0) + HEAD, 1)?;
+fn read_head(ring: &EventRing, session: &mut dyn Session) -> Result<u32, DeviceError> {
+    let words = session.map_words_at(ring.map, entry_offset(ring, 0) + HEAD_WORD, 1)?;
     Ok(words.first().copied().unwrap_or(0))
 }
 
-fn seen(ring: &EventRing, head: u32, session: &mut dyn Session) -> Result<(), DeviceError> {
-    session.set_map_words(ring.map, at(ring, 0) + TAIL, &[head])
+fn write_tail(ring: &EventRing, head: u32, session: &mut dyn Session) -> Result<(), DeviceError> {
+    session.set_map_words(ring.map, entry_offset(ring, 0) + TAIL_WORD, &[head])
 }

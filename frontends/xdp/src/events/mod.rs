@@ -14,42 +14,42 @@ mod print;
 use std::fmt;
 
 pub use drain::{EventCounts, EventReader};
-pub use print::{Argument, Print};
+pub use print::{Argument, PrintFormat};
 
 use crate::map::{Declaration, Kind};
 
 /// In the ring's first entry: how many records there were to be.
-pub const HEAD: usize = 0;
+pub const HEAD_WORD: usize = 0;
 
 /// In the ring's first entry: how many of them the host has seen.
-pub const TAIL: usize = 1;
+pub const TAIL_WORD: usize = 1;
 
 /// In a slot: the record's number and one, written when all else is.
-pub const SEQUENCE: usize = 0;
+pub const SEQUENCE_WORD: usize = 0;
 
 /// In a slot: how many bytes the program gave, or of a print which it is.
-pub const LENGTH: usize = 1;
+pub const LENGTH_WORD: usize = 1;
 
 /// In a slot: how many bytes of the packet it asked for besides.
-pub const ASKED: usize = 2;
+pub const REQUESTED_WORD: usize = 2;
 
 /// In a slot: the packet's time in nanoseconds, two words, the low one first.
-pub const TIME: usize = 3;
+pub const TIME_WORD: usize = 3;
 
 /// The ring of prints.
-pub const PRINTS: &str = "printk";
+pub const PRINT_RING: &str = "printk";
 
 /// Words before what the program gave.
-pub const HEADER: u32 = 5;
+pub const HEADER_WORDS: u32 = 5;
 
 /// Words that a ring takes, about: 4 MiB, which is as much as some ten thousand records of a small size need.
-const RING_WORDS: u32 = 1 << 20;
+const DEFAULT_RING_WORDS: u32 = 1 << 20;
 
 /// Slots, at least: as many packets as a batch of a capture has, about.
-const LEAST_SLOTS: u32 = 1 << 14;
+const MIN_SLOTS: u32 = 1 << 14;
 
 /// And where these take more, or a ring buffer asks for it, at most: 64 MiB.
-const MOST_WORDS: u32 = 16 << 20;
+const MAX_RING_WORDS: u32 = 16 << 20;
 
 /// Bytes of a packet that a record has, at most: a whole Ethernet frame of the usual size.
 pub const MAX_PACKET_BYTES: u32 = 1514;
@@ -86,7 +86,7 @@ pub struct EventRing {
 
 /// What records a program makes for a ring.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sizes {
+pub(super) struct RecordSizes {
     /// Bytes that it gives, at most.
     pub bytes: u32,
     /// Bytes of the packet, at most.
@@ -97,17 +97,17 @@ pub(super) struct Sizes {
 
 impl EventRing {
     /// A ring for such records; of a map that asks for `wanted` bytes in all.
-    pub(super) fn new(name: &str, map: usize, records: RecordKind, sizes: Sizes, wanted: u32) -> EventRing {
-        let Sizes { bytes, packet, places } = sizes;
+    pub(super) fn new(name: &str, map: usize, records: RecordKind, sizes: RecordSizes, wanted: u32) -> EventRing {
+        let RecordSizes { bytes, packet, places } = sizes;
         let mut ring = EventRing { name: name.to_owned(), map, records, bytes, packet, places, slots: 0 };
-        let words = RING_WORDS.max(wanted / 4).max(ring.stride().saturating_mul(LEAST_SLOTS)).min(MOST_WORDS);
+        let words = DEFAULT_RING_WORDS.max(wanted / 4).max(ring.stride().saturating_mul(MIN_SLOTS)).min(MAX_RING_WORDS);
         // The largest power of two that fits.
         ring.slots = 1 << (words / ring.stride()).max(1).ilog2();
         ring
     }
 
     /// How many packets find room for their records, if none of them makes several at one place.
-    pub fn packets(&self) -> u32 {
+    pub fn packet_capacity(&self) -> u32 {
         (self.slots / self.places.max(1)).max(1)
     }
 
@@ -118,7 +118,7 @@ impl EventRing {
 
     /// In a slot: where the packet's bytes begin.
     fn packet_at(&self) -> u32 {
-        HEADER + self.bytes.div_ceil(4)
+        HEADER_WORDS + self.bytes.div_ceil(4)
     }
 
     /// The map that it lies in.
@@ -129,12 +129,12 @@ impl EventRing {
 
     /// What programs do with it.
     pub(super) fn text(&self) -> String {
-        let text = TEXT.replace("SLOTSu", &format!("{}u", self.slots));
+        let text = FUNCTIONS.replace("SLOTSu", &format!("{}u", self.slots));
         text.replace("PACKETu", &format!("{}u", self.packet_at())).replace("NAME", &self.name)
     }
 }
 
-const TEXT: &str = "
+const FUNCTIONS: &str = "
 // A slot for a record, if there is to be one, and what marks it as whole in the end; none where the host has not seen yet what is
 // there.
 fn x_NAME_take(wanted: bool) -> vec2<u32> {
@@ -192,26 +192,26 @@ pub struct Event<'a> {
 
 impl EventRing {
     /// The record in a slot; `None` where what took the slot has not come to its end (its fuel was spent).
-    pub fn event(&self, slot: &[u32], number: u32, prints: &[Print]) -> Option<Event<'_>> {
-        if slot.len() < self.stride() as usize || slot[SEQUENCE] != number.wrapping_add(1) {
+    pub fn event(&self, slot: &[u32], number: u32, prints: &[PrintFormat]) -> Option<Event<'_>> {
+        if slot.len() < self.stride() as usize || slot[SEQUENCE_WORD] != number.wrapping_add(1) {
             return None;
         }
-        let time = u64::from(slot[TIME + 1]) << 32 | u64::from(slot[TIME]);
+        let time = u64::from(slot[TIME_WORD + 1]) << 32 | u64::from(slot[TIME_WORD]);
         let bytes = |at: u32, count: u32| -> Vec<u8> {
             let words = &slot[at as usize..(at + count.div_ceil(4)) as usize];
             words.iter().flat_map(|word| word.to_le_bytes()).take(count as usize).collect()
         };
         let payload = match self.records {
             RecordKind::Prints => {
-                let print = prints.get(slot[LENGTH] as usize)?;
-                EventPayload::Text(print.text(&slot[HEADER as usize..self.packet_at() as usize]))
+                let print = prints.get(slot[LENGTH_WORD] as usize)?;
+                EventPayload::Text(print.render(&slot[HEADER_WORDS as usize..self.packet_at() as usize]))
             }
-            RecordKind::Perf if slot[ASKED] > 0 => EventPayload::WithPacket {
-                data: bytes(HEADER, slot[LENGTH].min(self.bytes)),
-                packet: bytes(self.packet_at(), slot[ASKED].min(self.packet)),
-                asked: slot[ASKED],
+            RecordKind::Perf if slot[REQUESTED_WORD] > 0 => EventPayload::WithPacket {
+                data: bytes(HEADER_WORDS, slot[LENGTH_WORD].min(self.bytes)),
+                packet: bytes(self.packet_at(), slot[REQUESTED_WORD].min(self.packet)),
+                asked: slot[REQUESTED_WORD],
             },
-            _ => EventPayload::Data(bytes(HEADER, slot[LENGTH].min(self.bytes))),
+            _ => EventPayload::Data(bytes(HEADER_WORDS, slot[LENGTH_WORD].min(self.bytes))),
         };
         Some(Event { ring: self, time, payload })
     }

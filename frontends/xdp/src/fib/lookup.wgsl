@@ -68,7 +68,7 @@ fn x_fib_lookup(given: array<u32, 17>, flags: u32) -> array<u32, 17> {
     var route = MAP_NONE;
     if is_six { route = x_fib_find6(to); } else { route = x_fib_find4(to.w); }
     var kind = 0u;
-    for (var tries = 0u; tries < MOST_TRIES; tries = tries + 1u) {
+    for (var tries = 0u; tries < MAX_ROUTE_TRIES; tries = tries + 1u) {
         if route == MAP_NONE { break; }
         let there = x_fib_read(which, route, 1u);
         // Without rules the kernel has the local and the main table of IPv4 in one.

@@ -12,21 +12,21 @@ mod tables;
 
 use std::collections::BTreeSet;
 
-pub use tables::{Interface, Neighbour, Route, RoutingTables, Row};
+pub use tables::{Interface, MapRow, Neighbour, Route, RoutingTables};
 
 use crate::map::Declaration;
 use crate::map::declare::{Comments, declarations};
 
 /// The functions that stand for them.
-pub(super) const LOOKUP: &str = "x_fib_lookup";
+pub(super) const LOOKUP_FUNCTION: &str = "x_fib_lookup";
 /// See `LOOKUP`.
-pub(super) const MTU: &str = "x_check_mtu";
+pub(super) const MTU_FUNCTION: &str = "x_check_mtu";
 
 /// What the words of a route are called, in `fib_v4`, `fib_v6` and `fib_others` alike.
-const ROUTE: &str = "type,table,interface,metric,mtu,tos,encap,source:ip,gateway:ip,next";
+const ROUTE_FIELDS: &str = "type,table,interface,metric,mtu,tos,encap,source:ip,gateway:ip,next";
 
 /// Routes that are tried for an address, at most.
-pub const MOST_TRIES: usize = 256;
+pub const MAX_ROUTE_TRIES: usize = 256;
 
 /// Which of the maps a filter's are, by their numbers in it; those that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,25 +57,25 @@ impl Maps {
 
 /// Of which families a program may look for routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Families {
+pub(super) struct AddressFamilies {
     pub v4: bool,
     pub v6: bool,
 }
 
 /// The maps that a program needs for the helpers that it calls, and the functions that stand for these. `taken` are names of
 /// other maps; the first of the maps will be the one with the number `first`.
-pub(super) fn needed(
+pub(super) fn declare_maps(
     called: &BTreeSet<&str>,
-    families: Families,
+    families: AddressFamilies,
     taken: &[Declaration],
 ) -> (Vec<Declaration>, String, Maps) {
-    let (looks, checks) = (called.contains(LOOKUP), called.contains(MTU));
+    let (looks, checks) = (called.contains(LOOKUP_FUNCTION), called.contains(MTU_FUNCTION));
     let mut text = String::new();
     if checks {
         text += include_str!("mtu.wgsl");
     }
     if looks {
-        text += &include_str!("lookup.wgsl").replace("MOST_TRIES", &format!("{MOST_TRIES}u"));
+        text += &include_str!("lookup.wgsl").replace("MOST_TRIES", &format!("{MAX_ROUTE_TRIES}u"));
         for (family, key, is_there) in [("4", "u32", families.v4), ("6", "vec4<u32>", families.v6)] {
             let [find, read] = match is_there {
                 true => [format!("FIB_V{family}_find(address)"), format!("FIB_V{family}_read(route, word)")],
@@ -87,7 +87,7 @@ pub(super) fn needed(
     }
     let (mut declared, mut maps) = (Vec::new(), Maps::default());
     let Maps { v4, v6, others, neighbours, interfaces } = &mut maps;
-    let route = |kind: &str| format!("{kind} value=16 entries=16384 fields=PREFIX,{ROUTE}");
+    let route = |kind: &str| format!("{kind} value=16 entries=16384 fields=PREFIX,{ROUTE_FIELDS}");
     let all = [
         (looks && families.v4, "fib_v4", v4, route("lpm key=1").replace("PREFIX", "prefix")),
         (looks && families.v6, "fib_v6", v6, route("lpm key=4").replace("PREFIX", "prefix")),
@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn a_program_gets_the_maps_that_it_needs() {
         let names = |called: &[&str], v4, v6| {
-            let (maps, text, numbers) = needed(&called.iter().copied().collect(), Families { v4, v6 }, &[]);
+            let (maps, text, numbers) =
+                declare_maps(&called.iter().copied().collect(), AddressFamilies { v4, v6 }, &[]);
             let names: Vec<String> = maps.into_iter().map(|map| map.name).collect();
             assert_eq!(numbers.all().collect::<Vec<_>>(), (0..names.len()).collect::<Vec<_>>());
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<String>();
@@ -139,15 +140,16 @@ mod tests {
             names
         };
         assert!(names(&["x_shl64"], true, true).is_empty());
-        assert_eq!(names(&[MTU], false, false), ["interfaces"]);
-        assert_eq!(names(&[LOOKUP], true, false), ["fib_v4", "fib_others", "neighbours", "interfaces"]);
-        assert_eq!(names(&[LOOKUP, MTU], true, true).len(), 5);
+        assert_eq!(names(&[MTU_FUNCTION], false, false), ["interfaces"]);
+        assert_eq!(names(&[LOOKUP_FUNCTION], true, false), ["fib_v4", "fib_others", "neighbours", "interfaces"]);
+        assert_eq!(names(&[LOOKUP_FUNCTION, MTU_FUNCTION], true, true).len(), 5);
     }
 
     #[test]
     fn an_object_keeps_the_names_of_its_maps() {
-        let (own, _, _) = needed(&[MTU].into_iter().collect(), Families::default(), &[]);
-        let (maps, text, numbers) = needed(&[MTU].into_iter().collect(), Families::default(), &own);
+        let (own, _, _) = declare_maps(&[MTU_FUNCTION].into_iter().collect(), AddressFamilies::default(), &[]);
+        let (maps, text, numbers) =
+            declare_maps(&[MTU_FUNCTION].into_iter().collect(), AddressFamilies::default(), &own);
         assert_eq!((maps[0].name.as_str(), numbers.interfaces), ("interfaces_2", Some(1)));
         assert!(text.contains("interfaces_2_find(at)"), "{text}");
     }

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::lang::xdp::lower::ir::BinaryOp::{Add, And, Or, Shl, Shr};
-use crate::lang::xdp::lower::ir::{Argument, Call, BlockCode, Effect, Id, Op};
+use crate::lang::xdp::lower::ir::{Argument, BlockCode, Call, Effect, Id, Op};
 
 /// A place in the packet: a known distance from what is known only when the packet is there, or from the first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,9 @@ impl BlockCode {
             return;
         }
         let sensitivity = match (load_shape(&call.function), call.arguments.get(1)) {
-            (Some((size, _)), Some(&Argument::Value(at))) => !self.pending_stores.may_overlap(self.address_of(at), size),
+            (Some((size, _)), Some(&Argument::Value(at))) => {
+                !self.pending_stores.may_overlap(self.address_of(at), size)
+            }
             _ => false,
         };
         if !sensitivity {
@@ -99,7 +101,8 @@ impl BlockCode {
 
     /// A number of 1, 2 or 4 bytes out of the packet, the first byte the lowest.
     pub(crate) fn load_packet(&mut self, at: Id, size: u32) -> Id {
-        let load = |code: &mut BlockCode, name| code.call(name, vec![Argument::Packet, Argument::Value(at)], Effect::Reads);
+        let load =
+            |code: &mut BlockCode, name| code.call(name, vec![Argument::Packet, Argument::Value(at)], Effect::Reads);
         let (little, big) = match size {
             1 => return load(self, "load_u8"),
             2 => ("load_le16", "load_be16"),
@@ -212,7 +215,8 @@ impl BlockCode {
     fn combined_load(&mut self, places: &[PacketAddress]) -> Option<Id> {
         let size = places.len() as u32;
         let first = *places.first().filter(|_| matches!(size, 2 | 4))?;
-        let from = |first: PacketAddress| (0..).map(move |by| PacketAddress { off: first.off.wrapping_add(by), ..first });
+        let from =
+            |first: PacketAddress| (0..).map(move |by| PacketAddress { off: first.off.wrapping_add(by), ..first });
         let (lowest, big) = if places.iter().copied().eq(from(first).take(places.len())) {
             (first, false)
         } else if places.iter().rev().copied().eq(from(*places.last()?).take(places.len())) {
@@ -238,7 +242,8 @@ impl BlockCode {
         if bytes[count..].iter().any(Option::is_some) {
             return None;
         }
-        let places: Option<Vec<PacketAddress>> = bytes[..count].iter().flatten().map(|byte| self.loaded_from(*byte)).collect();
+        let places: Option<Vec<PacketAddress>> =
+            bytes[..count].iter().flatten().map(|byte| self.loaded_from(*byte)).collect();
         self.combined_load(&places?)
     }
 
@@ -414,7 +419,8 @@ mod tests {
     #[test]
     fn words_stay_words_beside_single_bytes() {
         let code = &mut BlockCode::default();
-        let (at, word) = (code.constant(4), code.variable(crate::lang::xdp::lower::ir::Variable::Stack { frame: 0, word: 0 }));
+        let (at, word) =
+            (code.constant(4), code.variable(crate::lang::xdp::lower::ir::Variable::Stack { frame: 0, word: 0 }));
         for byte in 1..4 {
             store(code, byte, word);
         }

@@ -53,7 +53,8 @@ pub(crate) fn emit_filter(
     let records = flow.facts.events.records().iter();
     let records: Vec<_> = records.map(|record| array_type(module, types, record.bytes.div_ceil(4).max(1))).collect();
     let copies = flow.facts.privatization.memory_copies();
-    let copies = copies.map(|(map, words)| (map, array_type(module, types, 1 + u32::from(*words.last().unwrap_or(&0)))));
+    let copies =
+        copies.map(|(map, words)| (map, array_type(module, types, 1 + u32::from(*words.last().unwrap_or(&0)))));
     let copies: HashMap<u16, MemoryType> = copies.collect();
     let mut emitter = Emitter {
         flow,
@@ -271,7 +272,9 @@ impl Emitter<'_> {
                 format!("r{register}{}{of}", if half > 0 { "h" } else { "" })
             }
             Variable::Stack { frame, word } => format!("stack{frame}_{}", STACK_WORDS - usize::from(word)),
-            Variable::Amount { frame, register: Some(register), half, .. } => format!("more_r{register}_{frame}_{half}"),
+            Variable::Amount { frame, register: Some(register), half, .. } => {
+                format!("more_r{register}_{frame}_{half}")
+            }
             Variable::Amount { frame, register: None, word, half } => format!("more_stack{frame}_{word}_{half}"),
             Variable::PrivateWord { map, word } => format!("own{map}_{word}"),
             Variable::CarriedRead { slot } => format!("read{slot}"),

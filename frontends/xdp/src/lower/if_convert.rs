@@ -52,10 +52,17 @@ pub(crate) fn run(blocks: &[Block], needed: &[BlockLiveness]) -> IfConversion {
             let &[yes, no] = successors[block].as_slice() else { break };
             let found = [(yes, no, true), (no, yes, false)].into_iter().find_map(|(next, shared, is_yes)| {
                 let &[first, second] = successors[next].as_slice() else { return None };
-                let joins = is_speculatable[next] && predecessor_counts[next] == 1 && next != block && merged[next].is_empty();
+                let joins =
+                    is_speculatable[next] && predecessor_counts[next] == 1 && next != block && merged[next].is_empty();
                 let side = [first, second].iter().position(|&to| to == shared).filter(|_| joins)?;
                 // What it sets must be of no interest where control would not have come by it.
-                (!needed[next].arm_uses_outputs[side]).then_some((next, shared, is_yes, side, [first, second][1 - side]))
+                (!needed[next].arm_uses_outputs[side]).then_some((
+                    next,
+                    shared,
+                    is_yes,
+                    side,
+                    [first, second][1 - side],
+                ))
             });
             let Some((next, shared, is_yes, side, other)) = found else { break };
             // Behind `yes` both have to hold for the other way; behind `no` either for the shared one.

@@ -27,7 +27,8 @@ pub(crate) const REDIRECT: Variable = Variable::Register { frame: 0, register: R
 pub(crate) fn observed_loads(blocks: &[Block], needed: &[BlockLiveness]) -> BTreeSet<u32> {
     let of_block = |(block, needed): (&Block, &BlockLiveness)| {
         let own = block.code.field_aliases.values().filter(|held| held.is_own);
-        let is_needed = |held: &&FieldAlias| needed.live_ops[held.number.0 as usize] || needed.live_ops[held.number.1 as usize];
+        let is_needed =
+            |held: &&FieldAlias| needed.live_ops[held.number.0 as usize] || needed.live_ops[held.number.1 as usize];
         own.filter(is_needed).map(|held| held.load).collect::<Vec<_>>()
     };
     blocks.iter().zip(needed).flat_map(of_block).collect()
@@ -95,8 +96,9 @@ pub(crate) fn analyze(blocks: &[Block], memory: &[bool]) -> (Vec<BlockLiveness>,
     for (at, block) in blocks.iter().enumerate() {
         let live = live_out(block, &live_in);
         let ops = ops_of(at, &live);
-        let is_set =
-            |(var, id): &&(Variable, Id)| contains(&live, numbers[var]) && block.code.ops[*id as usize] != Op::Variable(*var);
+        let is_set = |(var, id): &&(Variable, Id)| {
+            contains(&live, numbers[var]) && block.code.ops[*id as usize] != Op::Variable(*var)
+        };
         let sets: Vec<(Variable, Id)> = if matches!(block.terminator, Terminator::Exit) {
             Vec::new()
         } else {

@@ -4,14 +4,14 @@
 //! many searches as it has bits, at most. (`map::lpm`'s takes five, and the host alone can change it.)
 
 /// The functions of such a map, by the type of its keys and how many words and bits those have.
-pub(crate) fn text(key: &str, words: u32, bits: u32) -> String {
+pub(crate) fn runtime_text(key: &str, words: u32, bits: u32) -> String {
     let masked: Vec<String> =
         (1..words).map(|it| format!("key[{it}] & x_prefix_mask(length, {}u)", 32 * (it - 1))).collect();
     let masked = format!("{key}(length, {})", masked.join(", "));
-    TEXT.replace("MASKED", &masked).replace("BITS", &bits.to_string())
+    FUNCTIONS.replace("MASKED", &masked).replace("BITS", &bits.to_string())
 }
 
-const TEXT: &str = "
+const FUNCTIONS: &str = "
 // The entry of the longest prefix that a key begins with, of those no longer than it (`trie_lookup_elem`).
 fn x_NAME_prefix_find(key: KEY) -> u32 {
     if key[0] > BITSu { return MAP_NONE; }

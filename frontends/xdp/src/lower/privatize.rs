@@ -28,7 +28,7 @@ const MAX_MEMORY_WORDS: usize = 256;
 /// constant.
 pub(crate) fn can_privatize(map: &MapInfo) -> bool {
     let of = &map.definition;
-    map.is_one_value() && map.used_as == MapUse::Array && !of.read_only && of.value_size <= MAX_VALUE_BYTES
+    map.has_single_value() && map.used_as == MapUse::Array && !of.read_only && of.value_size <= MAX_VALUE_BYTES
 }
 
 /// A set of byte offsets, as a bit set without trailing zero words.
@@ -266,7 +266,11 @@ mod tests {
         other.record(3, (0, 1), StoreCertainty::Definite);
         let mut both = one.clone();
         assert!(both.join(&other) && !both.join(&other) && !both.join(&one));
-        assert!(both.definitely_stored(1, (4, 8)) && both.definitely_stored(1, (60, 66)) && !both.definitely_stored(1, (3, 5)));
+        assert!(
+            both.definitely_stored(1, (4, 8))
+                && both.definitely_stored(1, (60, 66))
+                && !both.definitely_stored(1, (3, 5))
+        );
         assert!(both.may_be_stored(1, (0, 1)) && both.may_be_stored(1, (69, 70)) && !both.may_be_stored(1, (70, 90)));
         assert!(both.may_be_stored(2, (4, 5)) && !both.definitely_stored(2, (4, 5)));
         assert!(!both.may_be_stored(2, (5, 16)) && both.may_be_changed(2, (9, 10)) && both.may_be_changed(2, (4, 5)));
@@ -312,7 +316,11 @@ mod tests {
         assert_eq!(all(&privatization, 1), Some((vec![1, 2], vec![])));
         assert_eq!(all(&privatization, 2), Some((vec![5], vec![0, 1, 2, 3])));
         assert_eq!((all(&privatization, 3), all(&privatization, 4)), (None, None));
-        assert!(privatization.may_privatize(4, (0, 8)) && !privatization.may_privatize(4, (4, 9)) && privatization.may_privatize(1, (16, 32)));
+        assert!(
+            privatization.may_privatize(4, (0, 8))
+                && !privatization.may_privatize(4, (4, 9))
+                && privatization.may_privatize(1, (16, 32))
+        );
         privatization.drop_memory_copy(2);
         assert_eq!(all(&privatization, 2), Some((vec![5], vec![])));
         // Without the excluded words the rest fits.

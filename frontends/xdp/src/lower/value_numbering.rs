@@ -38,9 +38,15 @@ pub(crate) fn run(blocks: &mut [Block], memory: &[bool], added: &BTreeSet<u32>) 
             behind[*from].push(block);
         }
     }
-    let mut numbering =
-        ValueNumbering { added, numbers: HashMap::default(), next: 0, vars: ScopedMap::default(), reads: ScopedMap::default() };
-    for first in (0..blocks.len()).filter(|&block| before[block] == Predecessors::Multiple && !behind[block].is_empty()) {
+    let mut numbering = ValueNumbering {
+        added,
+        numbers: HashMap::default(),
+        next: 0,
+        vars: ScopedMap::default(),
+        reads: ScopedMap::default(),
+    };
+    for first in (0..blocks.len()).filter(|&block| before[block] == Predecessors::Multiple && !behind[block].is_empty())
+    {
         let epoch = numbering.fresh_epoch();
         let mut open = vec![(first, epoch)];
         // Blocks that are gone through with what follows them, and where what is known there begins.
@@ -147,7 +153,14 @@ impl ValueNumbering<'_> {
     }
 
     /// Goes through a block, which begins when the packet and the maps were last written so; and when they were in the end.
-    fn number_block(&mut self, blocks: &mut [Block], at: usize, mut epoch: Epoch, memory: &[bool], goes_on: bool) -> Epoch {
+    fn number_block(
+        &mut self,
+        blocks: &mut [Block],
+        at: usize,
+        mut epoch: Epoch,
+        memory: &[bool],
+        goes_on: bool,
+    ) -> Epoch {
         let code = &blocks[at].code;
         let defined = defined_variables(&blocks[at], memory);
         // What nobody can ask for is not to be done for somebody behind.
@@ -170,7 +183,9 @@ impl ValueNumbering<'_> {
             let is_read = matches!(op, Op::Call(call) if call.effect == Effect::Reads);
             let number = match op {
                 // A load that is what a fetch-add behind it gives is not what others have read.
-                _ if !needed[id as usize] || is_pair[id as usize] || code.replaced_loads.contains_key(&id) => self.fresh_number(),
+                _ if !needed[id as usize] || is_pair[id as usize] || code.replaced_loads.contains_key(&id) => {
+                    self.fresh_number()
+                }
                 Op::Variable(var) => self.number_of_variable(*var),
                 Op::Call(call) if call.effect != Effect::Writes => self.number_of(op, &numbers, call.epoch(epoch)),
                 Op::Call(_) | Op::Trap { .. } | Op::StoreIndexed { .. } | Op::LoadIndexed { .. } => self.fresh_number(),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Letters, Wrong};
+use super::{ObjectError, StringBudget};
 use crate::map::typed::CType;
 
 const MAGIC: u16 = 0xeb9f;
@@ -136,40 +136,40 @@ pub struct Btf {
 }
 
 /// Numbers out of bytes, in the byte order of the object: little-endian.
-pub(super) struct Bytes<'a> {
+pub(super) struct ByteReader<'a> {
     pub bytes: &'a [u8],
     pub at: usize,
     /// What it is, for errors.
     pub what: &'static str,
 }
 
-impl<'a> Bytes<'a> {
-    pub fn new(bytes: &'a [u8], what: &'static str) -> Bytes<'a> {
-        Bytes { bytes, at: 0, what }
+impl<'a> ByteReader<'a> {
+    pub fn new(bytes: &'a [u8], what: &'static str) -> ByteReader<'a> {
+        ByteReader { bytes, at: 0, what }
     }
 
-    pub fn take(&mut self, count: usize) -> Result<&'a [u8], Wrong> {
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], ObjectError> {
         let part = self.at.checked_add(count).and_then(|end| self.bytes.get(self.at..end));
         let part =
-            part.ok_or_else(|| Wrong::new(format!("{} ends too soon, at byte {}", self.what, self.bytes.len())))?;
+            part.ok_or_else(|| ObjectError::new(format!("{} ends too soon, at byte {}", self.what, self.bytes.len())))?;
         self.at += count;
         Ok(part)
     }
 
-    pub fn u16(&mut self) -> Result<u16, Wrong> {
+    pub fn u16(&mut self) -> Result<u16, ObjectError> {
         Ok(self.take(2)?.first_chunk().copied().map(u16::from_le_bytes).unwrap_or_default())
     }
 
-    pub fn u32(&mut self) -> Result<u32, Wrong> {
+    pub fn u32(&mut self) -> Result<u32, ObjectError> {
         Ok(self.take(4)?.first_chunk().copied().map(u32::from_le_bytes).unwrap_or_default())
     }
 }
 
 /// The parts of `.BTF` and `.BTF.ext`, which both begin with a header that says its own length.
-pub(super) fn header<'a>(bytes: &'a [u8], what: &'static str) -> Result<(Bytes<'a>, usize), Wrong> {
-    let mut header = Bytes::new(bytes, what);
+pub(super) fn read_header<'a>(bytes: &'a [u8], what: &'static str) -> Result<(ByteReader<'a>, usize), ObjectError> {
+    let mut header = ByteReader::new(bytes, what);
     if header.u16()? != MAGIC {
-        return Err(Wrong::new(format!("{what} does not begin with its magic number, {MAGIC:#06x}")));
+        return Err(ObjectError::new(format!("{what} does not begin with its magic number, {MAGIC:#06x}")));
     }
     // The version, flags.
     header.u16()?;
@@ -178,31 +178,34 @@ pub(super) fn header<'a>(bytes: &'a [u8], what: &'static str) -> Result<(Bytes<'
 }
 
 /// A part of a section behind its header.
-pub(super) fn part<'a>(
+pub(super) fn section_part<'a>(
     bytes: &'a [u8],
     header: usize,
     offset: u32,
     length: u32,
     what: &'static str,
-) -> Result<Bytes<'a>, Wrong> {
+) -> Result<ByteReader<'a>, ObjectError> {
     let start = header.checked_add(offset as usize);
     let range = start.and_then(|start| Some(start..start.checked_add(length as usize)?));
     let part = range.and_then(|range| bytes.get(range));
-    Ok(Bytes::new(part.ok_or_else(|| Wrong::new(format!("{what} has a part that lies outside of it")))?, what))
+    Ok(ByteReader::new(
+        part.ok_or_else(|| ObjectError::new(format!("{what} has a part that lies outside of it")))?,
+        what,
+    ))
 }
 
 /// Types being read.
-struct Reading<'a> {
+struct TypeReader<'a> {
     strings: &'a [u8],
-    letters: Letters,
+    strings_left: StringBudget,
 }
 
-impl Reading<'_> {
-    fn string(&mut self, at: u32) -> Result<String, Wrong> {
-        self.letters.text(string(self.strings, at))
+impl TypeReader<'_> {
+    fn string(&mut self, at: u32) -> Result<String, ObjectError> {
+        self.strings_left.text(string(self.strings, at))
     }
 
-    fn ty(&mut self, from: &mut Bytes) -> Result<Type, Wrong> {
+    fn read_type(&mut self, from: &mut ByteReader) -> Result<Type, ObjectError> {
         let name = self.string(from.u32()?)?;
         let info = from.u32()?;
         let size_or_type = from.u32()?;
@@ -275,7 +278,7 @@ impl Reading<'_> {
             kind::FWD => Kind::Other,
             other => {
                 let message = format!(".BTF has a type of kind {other}, which there was none of when this was written");
-                return Err(Wrong::new(message));
+                return Err(ObjectError::new(message));
             }
         };
         Ok(Type { name, kind })
@@ -290,17 +293,17 @@ fn string(strings: &[u8], at: u32) -> &[u8] {
 
 impl Btf {
     /// Reads the section `.BTF`.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Btf, Wrong> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Btf, ObjectError> {
         let what = ".BTF";
-        let (mut head, length) = header(bytes, what)?;
+        let (mut head, length) = read_header(bytes, what)?;
         let (types_at, types_length) = (head.u32()?, head.u32()?);
         let (strings_at, strings_length) = (head.u32()?, head.u32()?);
-        let strings = part(bytes, length, strings_at, strings_length, what)?.bytes;
+        let strings = section_part(bytes, length, strings_at, strings_length, what)?.bytes;
         let mut all = vec![Type { name: String::new(), kind: Kind::Void }];
-        let mut types = part(bytes, length, types_at, types_length, what)?;
-        let mut reading = Reading { strings, letters: Letters::default() };
+        let mut types = section_part(bytes, length, types_at, types_length, what)?;
+        let mut reading = TypeReader { strings, strings_left: StringBudget::default() };
         while types.at < types.bytes.len() {
-            all.push(reading.ty(&mut types)?);
+            all.push(reading.read_type(&mut types)?);
         }
         Ok(Btf { types: all.into(), strings: strings.into(), known: Arc::default() })
     }

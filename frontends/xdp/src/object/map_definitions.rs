@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::btf::{Btf, Kind};
-use super::{MAX_MAPS, Wrong};
+use super::{MAX_MAPS, ObjectError};
 
 /// `enum bpf_map_type`, linux/bpf.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,7 +139,7 @@ impl MapType {
     }
 
     /// What is missing where there is none of it here.
-    pub fn feature(self) -> String {
+    pub fn missing_feature(self) -> String {
         let last = Self::NAMES.len() - 1;
         match Self::NAMES.get(self.0 as usize) {
             Some(name) => format!("maps of type {name}"),
@@ -168,7 +168,7 @@ impl MapType {
 
 /// What a slot of a map holds from the beginning, where that is a program or a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
+pub struct InitialSlot {
     /// Its number.
     pub index: u32,
     /// The name of the function or map.
@@ -210,7 +210,7 @@ pub struct MapDefinition {
     /// Of a map of maps: what maps it holds.
     pub inner: Option<Box<MapDefinition>>,
     /// What is in its slots from the beginning.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<InitialSlot>,
     /// Of global variables, their bytes.
     pub data: Option<Vec<u8>>,
     /// And which they are, in the order of their places.
@@ -239,7 +239,7 @@ impl MapDefinition {
     }
 
     /// Global variables of a section.
-    pub(super) fn of_section(name: &str, data: Vec<u8>, variables: Vec<Variable>, read_only: bool) -> MapDefinition {
+    pub(super) fn from_section(name: &str, data: Vec<u8>, variables: Vec<Variable>, read_only: bool) -> MapDefinition {
         let value_size = data.len() as u32;
         let ty = MapType::ARRAY;
         let map = MapDefinition { ty, key_size: 4, value_size, max_entries: 1, read_only, ..Self::new(name) };
@@ -249,16 +249,16 @@ impl MapDefinition {
 
 /// Where the slots of a map begin in its section, by which relocations find them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SlotsAt {
+pub(super) struct SlotsOffset {
     pub map: usize,
     pub offset: u64,
 }
 
 /// That there may be so many maps.
-pub(super) fn is_room(count: usize) -> Result<(), Wrong> {
+pub(super) fn check_map_count(count: usize) -> Result<(), ObjectError> {
     match count {
         0..=MAX_MAPS => Ok(()),
-        _ => Err(Wrong::new(format!(
+        _ => Err(ObjectError::new(format!(
             "there are more than {MAX_MAPS} maps, the most there may be, sections of global variables included"
         ))),
     }
@@ -266,25 +266,34 @@ pub(super) fn is_room(count: usize) -> Result<(), Wrong> {
 
 /// The maps of `.maps`, by the types of its variables; `places` says where in the section they are, which the types say only
 /// once they are linked.
-pub(super) fn by_types(btf: &Btf, places: &HashMap<&str, u64>) -> Result<(Vec<MapDefinition>, Vec<SlotsAt>), Wrong> {
+pub(super) fn from_btf(
+    btf: &Btf,
+    places: &HashMap<&str, u64>,
+) -> Result<(Vec<MapDefinition>, Vec<SlotsOffset>), ObjectError> {
     let (mut maps, mut slots) = (Vec::new(), Vec::new());
     let variables = btf.section(".maps").unwrap_or_default();
-    is_room(variables.len())?;
+    check_map_count(variables.len())?;
     for &(variable, ..) in variables {
         let name = btf.get(variable).map_or("", |ty| ty.name.as_str());
         let offset = places.get(name).copied().unwrap_or(0);
-        let mut slots_at = None;
-        let map = by_type(btf, name, variable, &mut slots_at, 0)?;
-        if let Some(at) = slots_at {
-            slots.push(SlotsAt { map: maps.len(), offset: offset.saturating_add(u64::from(at)) });
+        let mut slots_offset = None;
+        let map = from_btf_type(btf, name, variable, &mut slots_offset, 0)?;
+        if let Some(at) = slots_offset {
+            slots.push(SlotsOffset { map: maps.len(), offset: offset.saturating_add(u64::from(at)) });
         }
         maps.push(map);
     }
     Ok((maps, slots))
 }
 
-fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u32) -> Result<MapDefinition, Wrong> {
-    let wrong = |what: &str| Wrong::new(format!("the map `{name}` {what}"));
+fn from_btf_type(
+    btf: &Btf,
+    name: &str,
+    ty: u32,
+    slots_offset: &mut Option<u32>,
+    depth: u32,
+) -> Result<MapDefinition, ObjectError> {
+    let wrong = |what: &str| ObjectError::new(format!("the map `{name}` {what}"));
     let Some(Kind::Struct { members, .. }) = btf.resolve(ty).map(|ty| &ty.kind) else {
         return Err(wrong("is no structure with `__uint` and `__type`"));
     };
@@ -317,7 +326,7 @@ fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u3
                 (map.value, map.value_size) = (Some(ty), size(ty)?);
             }
             "values" => {
-                *slots_at = Some(member.bit / 8);
+                *slots_offset = Some(member.bit / 8);
                 let of = match btf.resolve(member.ty).map(|ty| &ty.kind) {
                     Some(Kind::Array { of, .. }) => pointed(*of),
                     _ => None,
@@ -327,7 +336,7 @@ fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u3
                     if depth > 0 {
                         return Err(wrong("holds maps that hold maps"));
                     }
-                    map.inner = Some(Box::new(by_type(btf, &format!("{name}.inner"), of, &mut None, 1)?));
+                    map.inner = Some(Box::new(from_btf_type(btf, &format!("{name}.inner"), of, &mut None, 1)?));
                 }
                 map.value_size = 4;
             }
@@ -340,10 +349,10 @@ fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u3
 
 /// A map of `maps`: `struct bpf_map_def` begins with type, key size, value size, entries and flags; of what may stand behind
 /// them nothing is taken.
-pub(super) fn by_definition(name: &str, at: u64, data: &[u8]) -> Result<MapDefinition, Wrong> {
+pub(super) fn from_bpf_map_def(name: &str, at: u64, data: &[u8]) -> Result<MapDefinition, ObjectError> {
     let definition = usize::try_from(at).ok().and_then(|at| data.get(at..)).unwrap_or_default();
     let Some(words) = definition.as_chunks().0.first_chunk::<5>() else {
-        return Err(Wrong::new(format!("the map `{name}` lies beyond the end of its section")));
+        return Err(ObjectError::new(format!("the map `{name}` lies beyond the end of its section")));
     };
     let [ty, key_size, value_size, max_entries, flags] = words.map(u32::from_le_bytes);
     Ok(MapDefinition { ty: MapType(ty), key_size, value_size, max_entries, flags, ..MapDefinition::new(name) })

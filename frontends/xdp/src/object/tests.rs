@@ -1,6 +1,6 @@
 //! Files that are made to cost much: small ones that say much, and large ones that would be gone through again and again.
 
-use super::{MAX_LOOKED_AT, MAX_MAPS, MAX_OBJECT, Object};
+use super::{MAX_MAPS, MAX_OBJECT, MAX_TOTAL_WORK, Object};
 use crate::lang::xdp::rejection::Disassembly;
 
 const PROGBITS: u32 = 1;
@@ -217,7 +217,7 @@ fn more_programs_than_could_be_looked_at() {
     let mut elf = Elf::new();
     let section = elf.program(INSTRUCTIONS);
     let name = elf.name("again");
-    (0..MAX_LOOKED_AT / (8 * INSTRUCTIONS)).for_each(|_| elf.symbol(name, FUNCTION, section, 0, 8));
+    (0..MAX_TOTAL_WORK / (8 * INSTRUCTIONS)).for_each(|_| elf.symbol(name, FUNCTION, section, 0, 8));
     refused(elf, "the product of programs and bytes may be");
 }
 

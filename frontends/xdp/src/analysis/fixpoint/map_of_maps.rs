@@ -23,7 +23,7 @@ impl FixpointSolver<'_, '_> {
             let slot = interp.read_inner_map_slot()?;
             interp.write_register(0, slot)?;
         }
-        let maps = self.linked.maps_in(interp.outer_map()?);
+        let maps = self.linked.inner_maps(interp.outer_map()?);
         if maps.len() >= MAX_VARIANTS as usize {
             let what = format!("a map of maps holds {} maps, and {} are the most", maps.len(), MAX_VARIANTS - 1);
             return interp.reject_unsupported(what, "maps of maps that hold any number of maps");

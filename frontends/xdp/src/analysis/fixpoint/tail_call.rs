@@ -26,7 +26,7 @@ impl FixpointSolver<'_, '_> {
         interp.pc = at as usize;
         let (map, slot) = interp.read_tail_call()?;
         let calls = interp.read_register(TAIL_CALL_COUNT)?;
-        let programs = self.linked.programs_of(map);
+        let programs = self.linked.tail_call_targets(map);
         let behind = BlockKey { context: key.context, start: BlockStart::Instruction(at + 1), variant: 0 };
         let mut not_taken = interp.state.clone();
         (0..6).for_each(|register| not_taken.scratch[register] = Value::of(RegType::Uninit));

@@ -5,7 +5,7 @@ use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{
     ANONYMOUS, METADATA_FRAME, OFFSET_LIMIT, Offsets, PACKET_START, RegType, Value,
 };
-use crate::lang::xdp::decode::instruction::{Alu, Instruction, class};
+use crate::lang::xdp::decode::instruction::{AluOp, Instruction, class};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, WideOp};
 
@@ -21,23 +21,25 @@ impl BlockInterpreter<'_, '_> {
         let Some(alu) = it.alu() else { return self.reject_unknown(it) };
         // What other fields say where they say nothing (the kernel's verifier: "uses reserved fields").
         let is_one = match alu {
-            Alu::Neg => it.off == 0 && !it.has_register_operand(),
-            Alu::End => it.off == 0 && !(wide && it.has_register_operand()),
-            Alu::Div | Alu::Mod => matches!(it.off, 0 | 1),
-            Alu::Mov => it.off == 0 || it.has_register_operand() && (matches!(it.off, 8 | 16) || wide && it.off == 32),
+            AluOp::Neg => it.off == 0 && !it.has_register_operand(),
+            AluOp::End => it.off == 0 && !(wide && it.has_register_operand()),
+            AluOp::Div | AluOp::Mod => matches!(it.off, 0 | 1),
+            AluOp::Mov => {
+                it.off == 0 || it.has_register_operand() && (matches!(it.off, 8 | 16) || wide && it.off == 32)
+            }
             _ => it.off == 0,
         };
         if !is_one {
             return self.reject(format!("unknown instruction {:#04x} with an offset of {}", it.code, it.off));
         }
         let right = match alu {
-            Alu::End | Alu::Neg => self.constant(0),
+            AluOp::End | AluOp::Neg => self.constant(0),
             _ if it.has_register_operand() => self.read_register(it.src)?,
             _ => self.constant(i64::from(it.imm) as u64),
         };
         let value = match alu {
-            Alu::Mov => self.mov(it, right, wide)?,
-            Alu::End => self.byte_swap(it, wide)?,
+            AluOp::Mov => self.mov(it, right, wide)?,
+            AluOp::End => self.byte_swap(it, wide)?,
             _ => {
                 let left = self.read_register(it.dst)?;
                 let is_pointer = left.ty.is_pointer() || right.ty.is_pointer();
@@ -87,11 +89,11 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// Arithmetic on 32 bits, which leaves the high half zero. A pointer's lower half is a number like any other.
-    fn alu32(&mut self, alu: Alu, left: Value, right: Value, off: i16) -> Result<Value> {
+    fn alu32(&mut self, alu: AluOp, left: Value, right: Value, off: i16) -> Result<Value> {
         let range = |value: Value| value.ty.as_scalar().map_or(Interval::U32, Interval::truncate_u32);
         let (a, b) = (range(left), range(right));
         let (x, y) = (left.low, right.low);
-        let signed = off == 1 && matches!(alu, Alu::Div | Alu::Mod);
+        let signed = off == 1 && matches!(alu, AluOp::Div | AluOp::Mod);
         // Of a range of counts that goes beyond the width any may be left, modulo the width.
         let shift = |of: Interval| match of.as_constant() {
             Some(by) => Interval::constant(by & 31),
@@ -99,36 +101,36 @@ impl BlockInterpreter<'_, '_> {
             None => Interval::new(0, 31),
         };
         let (low, range) = match alu {
-            Alu::Add => (self.code.binary(Add, x, y), a.add(b)),
-            Alu::Sub => (self.code.binary(Sub, x, y), a.sub(b)),
-            Alu::Mul => (self.code.binary(Mul, x, y), a.mul(b)),
-            Alu::Div if signed => (self.code.call_values("x_sdiv32", &[x, y], Effect::None), Interval::U32),
-            Alu::Mod if signed => (self.code.call_values("x_srem32", &[x, y], Effect::None), Interval::U32),
-            Alu::Div => (self.divide(x, y, b), a.div(b)),
-            Alu::Mod => (self.remainder(x, y, b), a.rem(b)),
-            Alu::Or => (self.code.binary(Or, x, y), a.or(b)),
-            Alu::And => (self.code.binary(And, x, y), a.and(b)),
-            Alu::Xor => (self.code.binary(Xor, x, y), a.xor(b)),
-            Alu::Lsh | Alu::Rsh | Alu::Arsh => {
+            AluOp::Add => (self.code.binary(Add, x, y), a.add(b)),
+            AluOp::Sub => (self.code.binary(Sub, x, y), a.sub(b)),
+            AluOp::Mul => (self.code.binary(Mul, x, y), a.mul(b)),
+            AluOp::Div if signed => (self.code.call_values("x_sdiv32", &[x, y], Effect::None), Interval::U32),
+            AluOp::Mod if signed => (self.code.call_values("x_srem32", &[x, y], Effect::None), Interval::U32),
+            AluOp::Div => (self.divide(x, y, b), a.div(b)),
+            AluOp::Mod => (self.remainder(x, y, b), a.rem(b)),
+            AluOp::Or => (self.code.binary(Or, x, y), a.or(b)),
+            AluOp::And => (self.code.binary(And, x, y), a.and(b)),
+            AluOp::Xor => (self.code.binary(Xor, x, y), a.xor(b)),
+            AluOp::Lsh | AluOp::Rsh | AluOp::Arsh => {
                 let by = self.code.binary_const(And, y, 31);
                 let op = match alu {
-                    Alu::Lsh => Shl,
-                    Alu::Rsh => Shr,
+                    AluOp::Lsh => Shl,
+                    AluOp::Rsh => Shr,
                     _ => Sar,
                 };
                 let range = match alu {
-                    Alu::Lsh => a.shl(shift(b)),
-                    Alu::Rsh => a.shr(shift(b)),
+                    AluOp::Lsh => a.shl(shift(b)),
+                    AluOp::Rsh => a.shr(shift(b)),
                     _ if a.high < 1 << 31 => a.shr(shift(b)),
                     _ => Interval::U32,
                 };
                 (self.code.binary(op, x, by), range)
             }
-            Alu::Neg => {
+            AluOp::Neg => {
                 let zero = self.code.constant(0);
                 (self.code.binary(Sub, zero, x), Interval::U32)
             }
-            Alu::Mov | Alu::End => unreachable!("done by the caller"),
+            AluOp::Mov | AluOp::End => unreachable!("done by the caller"),
         };
         Ok(self.scalar32(if range.fits_u32() { range } else { range.truncate_u32() }, low))
     }
@@ -160,60 +162,62 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// Arithmetic on 64 bits.
-    fn alu64(&mut self, alu: Alu, left: Value, right: Value, off: i16) -> Result<Value> {
+    fn alu64(&mut self, alu: AluOp, left: Value, right: Value, off: i16) -> Result<Value> {
         let a = self.expect_scalar(left, "what is calculated with")?;
         let b = self.expect_scalar(right, "what is calculated with")?;
-        let signed = off == 1 && matches!(alu, Alu::Div | Alu::Mod);
+        let signed = off == 1 && matches!(alu, AluOp::Div | AluOp::Mod);
         let small = a.fits_u32() && b.fits_u32();
         let zero = self.code.constant(0);
         let each = |interp: &mut Self, op| {
             (interp.code.binary(op, left.low, right.low), interp.code.binary(op, left.high, right.high))
         };
         let ((low, high), range) = match alu {
-            Alu::Add => (self.add64(left, right), a.add(b)),
-            Alu::Sub => (self.sub64(left, right), a.sub(b)),
-            Alu::Or => (each(self, Or), a.or(b)),
-            Alu::And => (each(self, And), a.and(b)),
-            Alu::Xor => (each(self, Xor), a.xor(b)),
-            Alu::Neg => {
+            AluOp::Add => (self.add64(left, right), a.add(b)),
+            AluOp::Sub => (self.sub64(left, right), a.sub(b)),
+            AluOp::Or => (each(self, Or), a.or(b)),
+            AluOp::And => (each(self, And), a.and(b)),
+            AluOp::Xor => (each(self, Xor), a.xor(b)),
+            AluOp::Neg => {
                 let nothing = self.constant(0);
                 (self.sub64(nothing, left), Interval::constant(0).sub(a))
             }
-            Alu::Mul if small && a.mul(b).fits_u32() => ((self.code.binary(Mul, left.low, right.low), zero), a.mul(b)),
-            Alu::Div if small && !signed => ((self.divide(left.low, right.low, b), zero), a.div(b)),
-            Alu::Mod if small && !signed => ((self.remainder(left.low, right.low, b), zero), a.rem(b)),
-            Alu::Mul => {
+            AluOp::Mul if small && a.mul(b).fits_u32() => {
+                ((self.code.binary(Mul, left.low, right.low), zero), a.mul(b))
+            }
+            AluOp::Div if small && !signed => ((self.divide(left.low, right.low, b), zero), a.div(b)),
+            AluOp::Mod if small && !signed => ((self.remainder(left.low, right.low, b), zero), a.rem(b)),
+            AluOp::Mul => {
                 let halves = |value: Value| (value.low, value.high);
                 (self.code.wide_op(WideOp::Mul, halves(left), halves(right)), a.mul(b))
             }
-            Alu::Div if signed => (self.call64("x_sdiv64", left, right), Interval::ANY),
-            Alu::Mod if signed => (self.call64("x_srem64", left, right), Interval::ANY),
-            Alu::Div => (self.call64("x_div64", left, right), a.div(b)),
-            Alu::Mod => (self.call64("x_rem64", left, right), a.rem(b)),
-            Alu::Lsh | Alu::Rsh | Alu::Arsh => {
+            AluOp::Div if signed => (self.call64("x_sdiv64", left, right), Interval::ANY),
+            AluOp::Mod if signed => (self.call64("x_srem64", left, right), Interval::ANY),
+            AluOp::Div => (self.call64("x_div64", left, right), a.div(b)),
+            AluOp::Mod => (self.call64("x_rem64", left, right), a.rem(b)),
+            AluOp::Lsh | AluOp::Rsh | AluOp::Arsh => {
                 let by = match b.as_constant() {
                     Some(by) => Interval::constant(by & 63),
                     None if b.high < 64 => b,
                     None => Interval::new(0, 63),
                 };
                 let range = match alu {
-                    Alu::Lsh => a.shl(by),
-                    Alu::Rsh => a.shr(by),
+                    AluOp::Lsh => a.shl(by),
+                    AluOp::Rsh => a.shr(by),
                     _ => a.sar(by),
                 };
                 let halves = match by.as_constant() {
                     Some(by) => self.shift_by_constant(alu, left, by as u32),
                     // What stays in the low half.
-                    None if alu == Alu::Lsh && a.fits_u32() && by.high < 32 && range.fits_u32() => {
+                    None if alu == AluOp::Lsh && a.fits_u32() && by.high < 32 && range.fits_u32() => {
                         (self.code.binary(Shl, left.low, right.low), zero)
                     }
-                    None if alu != Alu::Lsh && a.fits_u32() && by.high < 32 => {
+                    None if alu != AluOp::Lsh && a.fits_u32() && by.high < 32 => {
                         (self.code.binary(Shr, left.low, right.low), zero)
                     }
                     None => {
                         let name = match alu {
-                            Alu::Lsh => "x_shl64",
-                            Alu::Rsh => "x_shr64",
+                            AluOp::Lsh => "x_shl64",
+                            AluOp::Rsh => "x_shr64",
                             _ => "x_sar64",
                         };
                         let pair = self.code.call_values(name, &[left.low, left.high, right.low], Effect::None);
@@ -222,7 +226,7 @@ impl BlockInterpreter<'_, '_> {
                 };
                 (halves, range)
             }
-            Alu::Mov | Alu::End => unreachable!("done by the caller"),
+            AluOp::Mov | AluOp::End => unreachable!("done by the caller"),
         };
         Ok(self.scalar(range, low, high))
     }
@@ -274,7 +278,7 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// A shift by a known number below 64.
-    fn shift_by_constant(&mut self, alu: Alu, of: Value, by: u32) -> (Id, Id) {
+    fn shift_by_constant(&mut self, alu: AluOp, of: Value, by: u32) -> (Id, Id) {
         let (low, high) = (of.low, of.high);
         if by == 0 {
             return (low, high);
@@ -282,28 +286,28 @@ impl BlockInterpreter<'_, '_> {
         let code = &mut self.code;
         let zero = code.constant(0);
         match (alu, by) {
-            (Alu::Lsh, 32..) => (zero, code.binary_const(Shl, low, by - 32)),
-            (Alu::Rsh, 32..) => (code.binary_const(Shr, high, by - 32), zero),
+            (AluOp::Lsh, 32..) => (zero, code.binary_const(Shl, low, by - 32)),
+            (AluOp::Rsh, 32..) => (code.binary_const(Shr, high, by - 32), zero),
             (_, 32..) => (code.binary_const(Sar, high, by - 32), code.binary_const(Sar, high, 31)),
-            (Alu::Lsh, _) => {
+            (AluOp::Lsh, _) => {
                 let (up, over) = (code.binary_const(Shl, high, by), code.binary_const(Shr, low, 32 - by));
                 (code.binary_const(Shl, low, by), code.binary(Or, up, over))
             }
             _ => {
                 let (down, over) = (code.binary_const(Shr, low, by), code.binary_const(Shl, high, 32 - by));
                 let low = code.binary(Or, down, over);
-                (low, code.binary_const(if alu == Alu::Rsh { Shr } else { Sar }, high, by))
+                (low, code.binary_const(if alu == AluOp::Rsh { Shr } else { Sar }, high, by))
             }
         }
     }
 
     /// Moving pointers, and the distance between two.
-    fn pointer_arithmetic(&mut self, alu: Alu, left: Value, right: Value) -> Result<Value> {
+    fn pointer_arithmetic(&mut self, alu: AluOp, left: Value, right: Value) -> Result<Value> {
         match (alu, left.ty, right.ty) {
-            (Alu::Add, _, RegType::Scalar(by)) => self.advance_pointer(left, right, by, false),
-            (Alu::Add, RegType::Scalar(by), _) => self.advance_pointer(right, left, by, false),
-            (Alu::Sub, _, RegType::Scalar(by)) => self.advance_pointer(left, right, by, true),
-            (Alu::Sub, a, b) if have_distance(a, b) => {
+            (AluOp::Add, _, RegType::Scalar(by)) => self.advance_pointer(left, right, by, false),
+            (AluOp::Add, RegType::Scalar(by), _) => self.advance_pointer(right, left, by, false),
+            (AluOp::Sub, _, RegType::Scalar(by)) => self.advance_pointer(left, right, by, true),
+            (AluOp::Sub, a, b) if have_distance(a, b) => {
                 let low = self.code.binary(Sub, left.low, right.low);
                 let high = self.code.binary_const(Sar, low, 31);
                 let range = match (a, b) {
@@ -327,7 +331,7 @@ impl BlockInterpreter<'_, '_> {
                 };
                 Ok(self.scalar(range, low, high))
             }
-            (Alu::And | Alu::Or | Alu::Xor | Alu::Lsh | Alu::Rsh | Alu::Mul | _, a, b) => {
+            (AluOp::And | AluOp::Or | AluOp::Xor | AluOp::Lsh | AluOp::Rsh | AluOp::Mul | _, a, b) => {
                 let (what, with) = (a.describe(), b.describe());
                 self.reject(format!("pointers can be moved by numbers alone: here {what} is calculated with {with}"))
             }

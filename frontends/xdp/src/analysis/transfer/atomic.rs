@@ -152,7 +152,7 @@ impl BlockInterpreter<'_, '_> {
         value: Value,
         expected: Option<Value>,
     ) -> Result<(Id, Id)> {
-        use BinaryOp::{And, LogicalAnd, Eq, Or, Xor};
+        use BinaryOp::{And, Eq, LogicalAnd, Or, Xor};
         let each = |interp: &mut Self, op| {
             (interp.code.binary(op, old.low, value.low), interp.code.binary(op, old.high, value.high))
         };

@@ -152,7 +152,8 @@ impl BlockInterpreter<'_, '_> {
             }
             for &(from, size) in split_access(size) {
                 let place = (i64::from(at + from), size);
-                let (new, mask) = (self.code.binary_const(Shr, new, 8 * from), self.code.binary_const(Shr, mask, 8 * from));
+                let (new, mask) =
+                    (self.code.binary_const(Shr, new, 8 * from), self.code.binary_const(Shr, mask, 8 * from));
                 if let RegType::MapValue { .. } = buffer.ty {
                     self.store_value_masked(buffer, place, new, (inside, mask))?;
                 } else {

@@ -7,7 +7,7 @@ use super::ring_record::record_frame;
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
 use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
-use crate::lang::xdp::events::{Argument, MAX_PACKET_BYTES, Print, Sizes};
+use crate::lang::xdp::events::{Argument, MAX_PACKET_BYTES, PrintFormat, RecordSizes};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument as Given, Effect, Id, Op};
 use crate::lang::xdp::object::MapType;
@@ -48,9 +48,9 @@ pub(crate) struct EventUses {
     reserved: Vec<(ReservedRecord, (u32, u32))>,
     records: Vec<ReservedRecord>,
     /// What records a map has, or prints (`None`).
-    pub rings: BTreeMap<Option<u16>, Sizes>,
+    pub rings: BTreeMap<Option<u16>, RecordSizes>,
     /// Prints, by number.
-    pub prints: Vec<Print>,
+    pub prints: Vec<PrintFormat>,
 }
 
 impl EventUses {
@@ -66,7 +66,7 @@ impl EventUses {
     }
 
     /// Notes that a ring is used.
-    fn ring_sizes(&mut self, ring: Option<u16>) -> &mut Sizes {
+    fn ring_sizes(&mut self, ring: Option<u16>) -> &mut RecordSizes {
         self.rings.entry(ring).or_default()
     }
 }
@@ -87,7 +87,7 @@ struct Record {
 impl BlockInterpreter<'_, '_> {
     /// The name of a ring's functions.
     fn ring_function(&self, ring: Option<u16>, end: &str, own: bool) -> String {
-        let name = ring.map_or(crate::lang::xdp::events::PRINTS, |map| &self.linked.maps[usize::from(map)].name);
+        let name = ring.map_or(crate::lang::xdp::events::PRINT_RING, |map| &self.linked.maps[usize::from(map)].name);
         if own { format!("{name}_{end}") } else { format!("x_{name}_{end}") }
     }
 
@@ -103,7 +103,7 @@ impl BlockInterpreter<'_, '_> {
         let slot = self.code.call_values(&self.ring_function(ring, "take", false), &[wanted], Effect::Writes);
         let (entry, sequence) = self.split_pair(slot);
         let write = self.ring_function(ring, "write", true);
-        for (word, value) in (crate::lang::xdp::events::HEADER..).zip(words) {
+        for (word, value) in (crate::lang::xdp::events::HEADER_WORDS..).zip(words) {
             let word = self.code.constant(word);
             self.code.call_values(&write, &[entry, word, value], Effect::Writes);
         }
@@ -279,7 +279,8 @@ impl BlockInterpreter<'_, '_> {
         let length = self.packet_length();
         let reaches = self.code.binary(Le, asked, length);
         // The lower half: for which processor, of which there is one (BPF_F_CURRENT_CPU).
-        let (current, first) = (self.code.binary_const(Eq, flags.low, u32::MAX), self.code.binary_const(Eq, flags.low, 0));
+        let (current, first) =
+            (self.code.binary_const(Eq, flags.low, u32::MAX), self.code.binary_const(Eq, flags.low, 0));
         let is_ours = self.code.binary(LogicalOr, current, first);
         let entries = self.linked.maps[usize::from(map)].definition.max_entries;
         let is_in_map = match entries {
@@ -321,7 +322,7 @@ impl BlockInterpreter<'_, '_> {
             let what = "how many arguments a print has is known only when the packet is there";
             return self.reject_unsupported(what, "prints of any number of arguments");
         };
-        let is_right = |print: &Print| {
+        let is_right = |print: &PrintFormat| {
             length % 8 == 0 && length <= 8 * MAX_VPRINTK_ARGUMENTS && print.arguments().count() as u64 <= length / 8
         };
         let Some(print) = print.filter(is_right) else { return Ok(self.error_code(EINVAL)) };
@@ -333,7 +334,7 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// The format that a print is given; `None` where the kernel would give `-EINVAL` for it.
-    fn read_format(&mut self) -> Result<Option<Print>> {
+    fn read_format(&mut self) -> Result<Option<PrintFormat>> {
         let (format, size) = (self.read_register(1)?, self.read_register(2)?);
         let range = self.expect_scalar(size, "how long the format of a print is")?;
         let Some(size) = range.as_constant().filter(|&size| size > 0 && size <= MAX_RECORD_BYTES) else {
@@ -348,11 +349,11 @@ impl BlockInterpreter<'_, '_> {
                 .reject_unsupported("the format of a print is known only when the packet is there", RUNTIME_FORMATS);
         };
         let bytes: Vec<u8> = known.iter().flat_map(|word| word.to_le_bytes()).take(size as usize).collect();
-        Ok(Print::read(&bytes))
+        Ok(PrintFormat::parse(&bytes))
     }
 
     /// Prints. It gives 0, and no number of letters: those are known to the host alone.
-    fn emit_print(&mut self, mut print: Print, given: &[Value]) -> Result<Value> {
+    fn emit_print(&mut self, mut print: PrintFormat, given: &[Value]) -> Result<Value> {
         let mut words = Vec::new();
         let arguments: Vec<Argument> = print.arguments().cloned().collect();
         for (place, (argument, &value)) in arguments.iter().zip(given).enumerate() {

@@ -13,7 +13,7 @@ use super::private_copy::ByteSpan;
 use crate::lang::xdp::analysis::domain::range::Interval;
 use crate::lang::xdp::analysis::domain::state::{CarriedAlias, FieldLocation, METADATA_FRAME, RegType, Value};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Argument, Call, BlockCode, Effect, Field, FieldAlias, Id, Op, Sum, Variable};
+use crate::lang::xdp::lower::ir::{Argument, BlockCode, Call, Effect, Field, FieldAlias, Id, Op, Sum, Variable};
 use crate::map::{CHANGES, Change};
 
 /// Sums of sums that are looked through.
@@ -69,8 +69,11 @@ impl BlockInterpreter<'_, '_> {
                 (old, vec![(held.number.0, halves.0), (held.number.1, halves.1)])
             }
             4 => {
-                let old =
-                    self.code.call_values(&self.map_function(field.map, "add"), &[entry, word, amount.0], Effect::Writes);
+                let old = self.code.call_values(
+                    &self.map_function(field.map, "add"),
+                    &[entry, word, amount.0],
+                    Effect::Writes,
+                );
                 (old, vec![(held.number.0, old)])
             }
             size => {
@@ -381,7 +384,9 @@ fn alias_key(size: u32, (low, high): (Id, Id)) -> (Id, Id) {
 /// The variable of the amount of what is at a place.
 fn amount_variable(place: Variable, half: u8) -> Variable {
     match place {
-        Variable::Register { frame, register, .. } => Variable::Amount { frame, register: Some(register), word: 0, half },
+        Variable::Register { frame, register, .. } => {
+            Variable::Amount { frame, register: Some(register), word: 0, half }
+        }
         Variable::Stack { frame, word } => Variable::Amount { frame, register: None, word, half },
         Variable::Amount { .. } | Variable::PrivateWord { .. } | Variable::CarriedRead { .. } => {
             unreachable!("numbers that are held are in registers and on the stack")

@@ -46,7 +46,7 @@ impl BlockInterpreter<'_, '_> {
         self.facts.families.v4 |= family.is_none_or(|family| family == INET);
         self.facts.families.v6 |= family.is_none_or(|family| family == INET6);
         let arguments = vec![Argument::Words(words), Argument::Value(flags.low)];
-        let all = self.code.call(fib::LOOKUP, arguments, Effect::Reads);
+        let all = self.code.call(fib::LOOKUP_FUNCTION, arguments, Effect::Reads);
         let words: Vec<Id> = (1..=PARAMETERS / 4).map(|word| self.code.add(Op::Component(all, word))).collect();
         self.store_stack_bytes(frame, base, PARAMETERS, &words)?;
         let result = self.code.add(Op::Component(all, 0));
@@ -66,7 +66,7 @@ impl BlockInterpreter<'_, '_> {
         let flags = self.code.binary(Or, flags.low, flags.high);
         let arguments = [number.low, given[0], more.low, flags].map(Argument::Value);
         let arguments = [Argument::Packet].into_iter().chain(arguments).collect();
-        let both = self.code.call(fib::MTU, arguments, Effect::Reads);
+        let both = self.code.call(fib::MTU_FUNCTION, arguments, Effect::Reads);
         let (result, mtu) = self.split_pair(both);
         self.store_stack_bytes(frame, base, 4, &[mtu])?;
         Ok(self.sign_extended_int(result))

@@ -80,14 +80,17 @@ impl BlockInterpreter<'_, '_> {
             helper::XDP_STORE_BYTES => self.store_bytes()?,
             helper::SPIN_LOCK | helper::SPIN_UNLOCK => {
                 let what = format!("{} is called", helper::name(number));
-                return self.reject_unsupported(what, helper::feature(number)).map_err(|refused| {
+                return self.reject_unsupported(what, helper::missing_feature(number)).map_err(|refused| {
                     refused.note(
                         "packets run side by side in lock step, and nobody may wait for another: count with atomics",
                     )
                 });
             }
             _ => {
-                return self.reject_unsupported(format!("{} is called", helper::name(number)), helper::feature(number));
+                return self.reject_unsupported(
+                    format!("{} is called", helper::name(number)),
+                    helper::missing_feature(number),
+                );
             }
         };
         self.clear_caller_saved();

@@ -41,7 +41,7 @@ impl BlockInterpreter<'_, '_> {
                 match used_as {
                     MapUse::Unsupported(why) => match definition.ty.is_supported() {
                         true => self.reject(why.clone()),
-                        false => self.reject_unsupported(why.clone(), definition.ty.feature()),
+                        false => self.reject_unsupported(why.clone(), definition.ty.missing_feature()),
                     },
                     _ => Ok(map),
                 }
@@ -247,7 +247,7 @@ impl BlockInterpreter<'_, '_> {
             }
             MapUse::Hash => {
                 let words = self.load_words(key, key_size, "the key")?;
-                let function = match self.linked.maps[usize::from(map)].is_limited() {
+                let function = match self.linked.maps[usize::from(map)].enforces_max_entries() {
                     true => self.runtime_function(map, "insert"),
                     false => self.map_function(map, "insert"),
                 };
@@ -382,7 +382,8 @@ impl BlockInterpreter<'_, '_> {
         let at = self.code.binary_const(Add, pointer.low, off as u32);
         if low < 0 || high > length {
             let last = self.code.constant((length - i64::from(size)).max(0) as u32);
-            let beyond = if length < i64::from(size) { self.code.boolean(true) } else { self.code.binary(Lt, last, at) };
+            let beyond =
+                if length < i64::from(size) { self.code.boolean(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the map's value is not so long");
         }
         let bytes = (low.clamp(0, length) as u32, high.clamp(0, length) as u32);

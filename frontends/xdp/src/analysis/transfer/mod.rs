@@ -198,7 +198,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
             | RegType::Stack { .. }
             | RegType::Map(_)
             | RegType::Function { .. } => Some(self.code.constant(1)),
-            RegType::MapValue { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_one_value() => {
+            RegType::MapValue { map, nullable: false, .. } if self.linked.maps[usize::from(map)].has_single_value() => {
                 Some(self.code.constant(1))
             }
             _ => None,
@@ -227,7 +227,8 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
             _ => range,
         };
         let low = range.as_constant().map_or(low, |value| self.code.constant(value as u32));
-        let high = if range.low >> 32 == range.high >> 32 { self.code.constant((range.low >> 32) as u32) } else { high };
+        let high =
+            if range.low >> 32 == range.high >> 32 { self.code.constant((range.low >> 32) as u32) } else { high };
         Value { ty: RegType::Scalar(range), low, high }
     }
 

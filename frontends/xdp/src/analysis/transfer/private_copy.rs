@@ -3,7 +3,7 @@
 use super::BlockInterpreter;
 use crate::lang::xdp::lower::ir::BinaryOp::Eq;
 use crate::lang::xdp::lower::ir::{Id, Op, Variable};
-use crate::lang::xdp::lower::privatize::{StoreCertainty, copy_frame, can_privatize};
+use crate::lang::xdp::lower::privatize::{StoreCertainty, can_privatize, copy_frame};
 
 /// Bytes of a map's value that an access is somewhere in; of one at a known place those that it is of.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,8 @@ pub(super) struct ByteSpan {
 
 impl BlockInterpreter<'_, '_> {
     pub(super) fn may_be_private(&self, span: ByteSpan) -> bool {
-        can_privatize(&self.linked.maps[usize::from(span.map)]) && self.facts.privatization.may_privatize(span.map, span.bytes)
+        can_privatize(&self.linked.maps[usize::from(span.map)])
+            && self.facts.privatization.may_privatize(span.map, span.bytes)
     }
 
     /// Takes down that these bytes are loaded. Whether this packet has stored all of them itself.

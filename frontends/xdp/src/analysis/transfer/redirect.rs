@@ -43,7 +43,7 @@ impl BlockInterpreter<'_, '_> {
         if self.facts.broadcasts.values().is_empty() {
             return target;
         }
-        let is_one = self.code.binary_const(Lt, target, broadcast::FIRST);
+        let is_one = self.code.binary_const(Lt, target, broadcast::FIRST_TARGET);
         let none = self.code.constant(NO_TARGET);
         self.code.select(is_one, target, none)
     }
@@ -114,12 +114,12 @@ impl BlockInterpreter<'_, '_> {
                 continue;
             }
             let number = self.facts.broadcasts.intern((map, exclude));
-            if number >= broadcast::MOST {
-                let most = broadcast::MOST / 2;
+            if number >= broadcast::MAX_BROADCASTS {
+                let most = broadcast::MAX_BROADCASTS / 2;
                 let what = format!("packets are redirected to all devices of more than {most} maps");
                 return self.reject_unsupported(what, "BPF_F_BROADCAST to any number of maps");
             }
-            *target = self.code.constant(broadcast::FIRST + number + 1);
+            *target = self.code.constant(broadcast::FIRST_TARGET + number + 1);
         }
         Ok(self.code.select(others, targets[1], targets[0]))
     }

@@ -26,7 +26,8 @@ impl BlockInterpreter<'_, '_> {
         let at = self.code.binary_const(Add, pointer.low, off as u32);
         if low < 0 || high > length {
             let last = self.code.constant((length - i64::from(size)).max(0) as u32);
-            let beyond = if length < i64::from(size) { self.code.boolean(true) } else { self.code.binary(Lt, last, at) };
+            let beyond =
+                if length < i64::from(size) { self.code.boolean(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the record is not so long");
         }
         Ok((record_frame(record), at, base.are_multiples_of(size.min(4), off)))
