@@ -116,7 +116,7 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
     // What packets tell the host is read between batches: several of them are to find room.
     let rings = program.object().map_or(&[][..], |object| &object.rings);
-    let room = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
+    let room = rings.iter().map(|ring| (ring.packet_capacity() as usize / 4).max(256)).min();
     SourceOptions {
         max_packets: room.unwrap_or(usize::MAX),
         room: if facts.changes_length { Room::Both } else { Room::None },
