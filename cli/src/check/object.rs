@@ -177,7 +177,7 @@ pub fn sites_json(sites: &[ProgramSite]) -> Value {
     sites.iter().map(|site| json!(Place::from(site))).collect()
 }
 
-/// What is wrong first, in a line: `prog.c:32: bpf_timer_start is called; missing feature: timers (bpf_timer_start)`.
+/// What is wrong first, in a line: `prog.c:32: bpf_timer_start is called; missing missing_feature: timers (bpf_timer_start)`.
 fn first_of(diagnostics: &Diagnostics) -> String {
     let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
     let place = error.labels.first().map(|label| {
@@ -216,7 +216,7 @@ fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> S
     let flags = if definition.flags == 0 { String::new() } else { format!(", flags {:#x}", definition.flags) };
     let refused = refused.filter(|_| definition.max_entries > 0).map(|why| {
         let named = format!("the map `{}` ", definition.name);
-        let feature = if definition.ty.is_supported() { String::new() } else { definition.ty.feature() };
+        let feature = if definition.ty.is_supported() { String::new() } else { definition.ty.missing_feature() };
         let feature = if feature.is_empty() { feature } else { format!("; missing feature: {feature}") };
         format!("\n  cannot be used: it {}{feature}", why.strip_prefix(&named).unwrap_or(why))
     });
