@@ -14,11 +14,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::lang::xdp::LinkedObject;
-use crate::lang::xdp::analysis::domain::state::{Frame, RegType, Sensitivity, State, SymbolicName, Value};
+use crate::lang::xdp::analysis::cfg::{
+    block_leaders, branch_target, reachable_instructions, reverse_post_order, successors_of,
+};
+use crate::lang::xdp::analysis::domain::reg_type::{RegType, SymbolicName};
+use crate::lang::xdp::analysis::domain::state::{Frame, Sensitivity, State, Value};
+use crate::lang::xdp::analysis::interner::Interner;
 use crate::lang::xdp::analysis::register_liveness::{self, RegisterSet};
 use crate::lang::xdp::analysis::transfer::{BlockInterpreter, EventUses};
 use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
+use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, call, class};
 use crate::lang::xdp::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
 use crate::lang::xdp::lower::ir::{BlockCode, Id, Op};
 use crate::lang::xdp::lower::liveness::{self, BlockLiveness};
@@ -46,34 +51,6 @@ const MAX_BLOCK_VISITS: u32 = 400;
 
 /// Instructions looked at, at most.
 const MAX_INTERPRETED_INSTRUCTIONS: usize = 4_000_000;
-
-/// Numbers for things, from 1 on.
-#[derive(Debug, Clone)]
-pub(crate) struct Interner<K> {
-    values: Vec<K>,
-    numbers: HashMap<K, u32>,
-    first: u32,
-}
-
-impl<K: Clone + std::cmp::Eq + std::hash::Hash> Interner<K> {
-    fn starting_at(first: u32) -> Self {
-        Interner { values: Vec::new(), numbers: HashMap::new(), first }
-    }
-
-    pub fn intern(&mut self, key: K) -> u32 {
-        if let Some(&number) = self.numbers.get(&key) {
-            return number;
-        }
-        let number = self.first + self.values.len() as u32;
-        self.values.push(key.clone());
-        self.numbers.insert(key, number);
-        number
-    }
-
-    pub fn values(&self) -> &[K] {
-        &self.values
-    }
-}
 
 /// What all blocks have in common.
 #[derive(Debug)]
@@ -386,8 +363,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         let asked = asked.unwrap_or(RegisterSet::MAX);
         let before = self.edges.get(&(from, to)).copied();
         let variants = before.into_iter().chain(0..MAX_VARIANTS);
-        let agrees = |&variant: &u32| match self.keys.numbers.get(&BlockKey { variant, ..to }) {
-            Some(&number) => self.entry_states[number as usize]
+        let agrees = |&variant: &u32| match self.keys.get(&BlockKey { variant, ..to }) {
+            Some(number) => self.entry_states[number as usize]
                 .as_ref()
                 .is_none_or(|known| known.can_join(&state, asked, self.sensitivity)),
             None => true,
@@ -461,8 +438,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         let names = &mut self.facts.names;
         let mut given: BTreeMap<usize, SymbolicName> = BTreeMap::new();
         let is_ours = |names: &Interner<(u32, u32, u32, u32)>, name: SymbolicName| {
-            name != crate::lang::xdp::analysis::domain::state::ANONYMOUS
-                && name != crate::lang::xdp::analysis::domain::state::PACKET_START
+            name != crate::lang::xdp::analysis::domain::reg_type::ANONYMOUS
+                && name != crate::lang::xdp::analysis::domain::reg_type::PACKET_START
                 && names.values().get(name as usize - 1).is_some_and(|it| it.0 == u32::MAX && it.1 == base)
         };
         match &mut self.entry_states[number] {
@@ -479,7 +456,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                 }
                 let snapshot = &*names;
                 let name = |slot: usize| {
-                    given.get(&slot).copied().unwrap_or(crate::lang::xdp::analysis::domain::state::ANONYMOUS)
+                    given.get(&slot).copied().unwrap_or(crate::lang::xdp::analysis::domain::reg_type::ANONYMOUS)
                 };
                 Ok(known.join(state, bounds, name, |name| is_ours(snapshot, name)))
             }
@@ -687,74 +664,6 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
     }
 }
 
-/// Where an instruction of a function goes on in it.
-fn successors_of(at: u32, it: Instruction, count: usize) -> Vec<u32> {
-    let next = at + if it.code == crate::lang::xdp::decode::instruction::LDDW { 2 } else { 1 };
-    let mut to = Vec::new();
-    match branch_target(it) {
-        Some((distance, falls)) => {
-            to.extend(u32::try_from(i64::from(at) + 1 + distance));
-            to.extend(falls.then_some(next));
-        }
-        None if it.code == EXIT => {}
-        None => to.push(next),
-    }
-    to.retain(|&to| (to as usize) < count);
-    to
-}
-
-/// The instructions of a function that control comes to.
-fn reachable_instructions(instructions: &[Instruction], first: u32) -> BTreeSet<u32> {
-    let (mut seen, mut work) = (BTreeSet::new(), vec![first]);
-    while let Some(at) = work.pop() {
-        // A function may be said to begin anywhere.
-        let Some(&it) = instructions.get(at as usize) else { continue };
-        if seen.insert(at) {
-            work.extend(successors_of(at, it, instructions.len()));
-        }
-    }
-    seen
-}
-
-/// The instructions of a function in reverse post-order: each before those that it leads to, but for those that lead back.
-fn reverse_post_order(instructions: &[Instruction], first: u32) -> HashMap<u32, u32> {
-    let mut seen = BTreeSet::from([first]);
-    let mut done = Vec::new();
-    let ways = |at: u32| {
-        instructions.get(at as usize).map(|&it| successors_of(at, it, instructions.len())).unwrap_or_default()
-    };
-    let mut work = vec![(first, ways(first))];
-    while let Some((at, open)) = work.last_mut() {
-        // Where a jump leads before what is behind it, which so comes first.
-        if open.is_empty() {
-            done.push(*at);
-            work.pop();
-            continue;
-        }
-        let to = open.remove(0);
-        if seen.insert(to) {
-            work.push((to, ways(to)));
-        }
-    }
-    done.into_iter().rev().zip(0..).collect()
-}
-
-/// Where blocks begin in a function.
-fn block_leaders<'l>(
-    known: &'l mut HashMap<(u32, u32), BTreeSet<u32>>,
-    linked: &LinkedObject,
-    section: u32,
-    first: u32,
-) -> &'l BTreeSet<u32> {
-    known.entry((section, first)).or_insert_with(|| {
-        let instructions = &linked.object.sections[section as usize].instructions;
-        let jumps = reachable_instructions(instructions, first)
-            .into_iter()
-            .filter(|&at| branch_target(instructions[at as usize]).is_some());
-        jumps.flat_map(|at| successors_of(at, instructions[at as usize], instructions.len())).collect()
-    })
-}
-
 /// The end of a function or program.
 fn interpret_exit(
     linked: &LinkedObject,
@@ -825,16 +734,6 @@ fn finish_with_branch(
 fn into_parts(mut interp: BlockInterpreter) -> (BlockCode, State) {
     interp.code.flush();
     (interp.code, interp.state)
-}
-
-/// Where a jump leads, from the next instruction on, and whether control may also go on there.
-fn branch_target(it: Instruction) -> Option<(i64, bool)> {
-    match it.class() {
-        class::JMP | class::JMP32 if it.code == JA => Some((i64::from(it.off), false)),
-        class::JMP32 if it.code == JA32 => Some((i64::from(it.imm), false)),
-        class::JMP | class::JMP32 if it.code != CALL && it.code != EXIT => Some((i64::from(it.off), true)),
-        _ => None,
-    }
 }
 
 /// The function that an instruction calls.

@@ -4,7 +4,7 @@ use super::{
     Add, BlockKey, BlockResult, BlockStart, CallContext, FixpointSolver, Lt, RegType, Result, State, Value,
     finish_with_branch, loop_or_exit,
 };
-use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::interval::Interval;
 use crate::lang::xdp::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::errno::E2BIG;

@@ -5,8 +5,9 @@ use super::{
     Add, BlockKey, BlockResult, BlockStart, CallContext, FixpointSolver, Lt, RegType, Result, State, Value,
     finish_with_branch, loop_or_exit,
 };
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{ANONYMOUS, Offsets};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::offsets::Offsets;
+use crate::lang::xdp::analysis::domain::reg_type::ANONYMOUS;
 use crate::lang::xdp::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::maps::MapUse;

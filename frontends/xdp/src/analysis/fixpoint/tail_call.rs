@@ -4,7 +4,7 @@ use super::{
     Add, BlockKey, BlockResult, BlockStart, CallContext, Eq, FixpointSolver, Frame, Lt, PendingTerminator, RegType,
     Result, State, Value, finish_with_branch, into_parts,
 };
-use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::interval::Interval;
 use crate::lang::xdp::analysis::transfer::{BlockInterpreter, TAIL_CALL_COUNT};
 use crate::lang::xdp::lower::ir::BinaryOp::LogicalAnd;
 

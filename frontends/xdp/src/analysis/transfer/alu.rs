@@ -1,10 +1,10 @@
 //! Arithmetic (RFC 9669, section 4.1 and 4.2).
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{
-    ANONYMOUS, METADATA_FRAME, OFFSET_LIMIT, Offsets, PACKET_START, RegType, Value,
-};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::offsets::{OFFSET_LIMIT, Offsets};
+use crate::lang::xdp::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType};
+use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, Value};
 use crate::lang::xdp::decode::instruction::{AluOp, Instruction, class};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, WideOp};

@@ -1,8 +1,10 @@
 //! Atomic operations (RFC 9669, section 5.3).
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::offsets::Offsets;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::decode::instruction::Instruction;
 use crate::lang::xdp::lower::ir::{BinaryOp, Effect, Id};
 use crate::lang::xdp::lower::privatize::StoreCertainty;

@@ -1,10 +1,9 @@
 //! Branches: what they compare, and what is known on either side (RFC 9669, section 4.3).
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{
-    ANONYMOUS, METADATA_FRAME, PACKET_START, RegType, State, SymbolicName, Value,
-};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType, SymbolicName};
+use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, State, Value};
 use crate::lang::xdp::decode::instruction::{Comparison, Instruction, class};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;

@@ -2,8 +2,9 @@
 //! (`ARG_CONST_SIZE` of the kernel's verifier, which is no constant).
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::errno::{EFAULT, EINVAL};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument, Effect, Id};

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use super::ring_record::record_frame;
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
+use crate::lang::xdp::analysis::domain::offsets::Offsets;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::lang::xdp::events::{Argument, MAX_PACKET_BYTES, PrintFormat, RecordSizes};
 use crate::lang::xdp::lower::ir::BinaryOp::*;

@@ -10,8 +10,9 @@
 
 use super::BlockInterpreter;
 use super::private_copy::ByteSpan;
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{CarriedAlias, FieldLocation, METADATA_FRAME, RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::{CarriedAlias, FieldLocation, METADATA_FRAME, Value};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument, BlockCode, Call, Effect, Field, FieldAlias, Id, Op, Sum, Variable};
 use crate::map::{CHANGES, Change};

@@ -1,8 +1,9 @@
 //! `bpf_fib_lookup` and `bpf_check_mtu`: what they are given, and what is where they write.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::errno::EINVAL;
 use crate::lang::xdp::fib;
 use crate::lang::xdp::lower::ir::BinaryOp::*;

@@ -2,8 +2,9 @@
 //! `flow`.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::instruction::{Instruction, call};
 use crate::lang::xdp::errno::EINVAL;

@@ -2,8 +2,10 @@
 
 use super::private_copy::ByteSpan;
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{Offsets, RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::offsets::Offsets;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::maps::{MapInfo, MapUse};
 use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};

@@ -2,8 +2,9 @@
 
 use super::buffer_helpers::split_access;
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{PACKET_START, RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::reg_type::{PACKET_START, RegType};
+use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 

@@ -3,8 +3,10 @@
 //! with it; and so a pointer to them is below one into the packet exactly where its offset is.
 
 use super::{BlockInterpreter, METADATA_LENGTH, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, Offsets, PACKET_START, RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::offsets::Offsets;
+use crate::lang::xdp::analysis::domain::reg_type::{PACKET_START, RegType};
+use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, Value};
 use crate::lang::xdp::decode::instruction::Comparison;
 use crate::lang::xdp::errno::{EACCES, EINVAL};
 use crate::lang::xdp::lower::ir::BinaryOp::*;

@@ -24,8 +24,10 @@ pub(crate) use event_helpers::EventUses;
 use std::fmt::Display;
 
 use crate::lang::xdp::LinkedObject;
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{Frame, NOT_LOADED, Offsets, RegType, State, SymbolicName, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::offsets::Offsets;
+use crate::lang::xdp::analysis::domain::reg_type::{RegType, SymbolicName};
+use crate::lang::xdp::analysis::domain::state::{Frame, NOT_LOADED, State, Value};
 use crate::lang::xdp::analysis::fixpoint::ProgramFacts;
 use crate::lang::xdp::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
 use crate::lang::xdp::lower::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
@@ -174,7 +176,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         let low = match ty {
             RegType::Scalar(range) if range.as_constant().is_some() => Some(self.code.constant(range.low as u32)),
             RegType::Context(off) => Some(self.code.constant(off as u32)),
-            RegType::Packet { name: crate::lang::xdp::analysis::domain::state::PACKET_START, off, .. } => {
+            RegType::Packet { name: crate::lang::xdp::analysis::domain::reg_type::PACKET_START, off, .. } => {
                 Some(self.code.constant(off as u32))
             }
             RegType::PacketEnd => Some(self.packet_length()),
@@ -351,7 +353,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
                 Value::of(RegType::MapValue {
                     map: map as u16,
                     off,
-                    name: crate::lang::xdp::analysis::domain::state::ANONYMOUS,
+                    name: crate::lang::xdp::analysis::domain::reg_type::ANONYMOUS,
                     nullable: false,
                 })
             }

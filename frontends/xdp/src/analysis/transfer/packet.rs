@@ -1,8 +1,9 @@
 //! Accesses of the packet. What the program has not compared with the packet's end is checked as it runs.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{ANONYMOUS, PACKET_START, RegType, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType};
+use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 

@@ -1,7 +1,7 @@
 //! Random numbers: of nobody's state, so that a packet has the same on every device, whichever others there are.
 
 use super::{BlockInterpreter, RANDOM_DRAWS, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::interval::Interval;
 use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::lower::ir::{Argument, Effect};
 

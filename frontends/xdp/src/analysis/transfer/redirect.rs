@@ -1,7 +1,7 @@
 //! `bpf_redirect` and `bpf_redirect_map`: where a packet goes if its verdict is to redirect it.
 
 use super::{BlockInterpreter, REDIRECT_TARGET, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
+use crate::lang::xdp::analysis::domain::interval::Interval;
 use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::broadcast;
 use crate::lang::xdp::lower::ir::BinaryOp::*;

@@ -2,8 +2,9 @@
 //! does with one depends on nobody else.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{RegType, STACK_COUNT, Value};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::{STACK_COUNT, Value};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Id, Op};
 

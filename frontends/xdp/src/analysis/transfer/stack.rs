@@ -1,10 +1,10 @@
 //! The stack: words that are variables each, or where a program indexes it by what is not known, memory.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::range::Interval;
-use crate::lang::xdp::analysis::domain::state::{
-    METADATA_FRAME, NOT_LOADED, Offsets, RegType, STACK_WORDS, Value, Word,
-};
+use crate::lang::xdp::analysis::domain::interval::Interval;
+use crate::lang::xdp::analysis::domain::offsets::Offsets;
+use crate::lang::xdp::analysis::domain::reg_type::RegType;
+use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, NOT_LOADED, STACK_WORDS, Value, Word};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Id, Op, Variable};
 
