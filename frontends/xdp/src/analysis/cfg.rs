@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::lang::xdp::LinkedObject;
 use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, LDDW, class};
+use crate::lang::xdp::decode::linked::LinkedObject;
 
 /// Where an instruction of a function goes on in it.
 pub(super) fn successors_of(at: u32, it: Instruction, count: usize) -> Vec<u32> {

@@ -13,7 +13,6 @@ mod tail_call;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::lang::xdp::LinkedObject;
 use crate::lang::xdp::analysis::cfg::{
     block_leaders, branch_target, reachable_instructions, reverse_post_order, successors_of,
 };
@@ -24,6 +23,7 @@ use crate::lang::xdp::analysis::register_liveness::{self, RegisterSet};
 use crate::lang::xdp::analysis::transfer::{BlockInterpreter, EventUses};
 use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, call, class};
+use crate::lang::xdp::decode::linked::LinkedObject;
 use crate::lang::xdp::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
 use crate::lang::xdp::lower::ir::{BlockCode, Id, Op};
 use crate::lang::xdp::lower::liveness::{self, BlockLiveness};

@@ -2,4 +2,5 @@
 
 pub mod helper;
 pub mod instruction;
+pub(crate) mod linked;
 pub(crate) mod maps;

@@ -5,6 +5,7 @@ pub(crate) mod emit;
 pub(crate) mod if_convert;
 pub(crate) mod ir;
 pub(crate) mod liveness;
-pub(crate) mod prefix_trie;
+mod map_functions;
+mod prefix_trie;
 pub(crate) mod privatize;
 pub(crate) mod value_numbering;

@@ -23,13 +23,13 @@ pub(crate) use event_helpers::EventUses;
 
 use std::fmt::Display;
 
-use crate::lang::xdp::LinkedObject;
 use crate::lang::xdp::analysis::domain::interval::Interval;
 use crate::lang::xdp::analysis::domain::offsets::Offsets;
 use crate::lang::xdp::analysis::domain::reg_type::{RegType, SymbolicName};
 use crate::lang::xdp::analysis::domain::state::{Frame, NOT_LOADED, State, Value};
 use crate::lang::xdp::analysis::fixpoint::ProgramFacts;
 use crate::lang::xdp::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
+use crate::lang::xdp::decode::linked::LinkedObject;
 use crate::lang::xdp::lower::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
 use crate::lang::xdp::object::Reference;
 use crate::lang::xdp::rejection::Rejection;
