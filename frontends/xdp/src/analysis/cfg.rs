@@ -1,11 +1,12 @@
-//! The control-flow graph of a function: successors, reachability, reverse post-order, leaders.
+//! Control-flow graph of a function: successors, reachability, reverse post-order and block
+//! leaders.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, LDDW, class};
 use crate::lang::xdp::decode::linked::LinkedObject;
 
-/// Where an instruction of a function goes on in it.
+/// The successors of an instruction within its section of `count` instructions.
 pub(super) fn successors_of(at: u32, it: Instruction, count: usize) -> Vec<u32> {
     let next = at + if it.code == LDDW { 2 } else { 1 };
     let mut to = Vec::new();
@@ -21,11 +22,11 @@ pub(super) fn successors_of(at: u32, it: Instruction, count: usize) -> Vec<u32> 
     to
 }
 
-/// The instructions of a function that control comes to.
+/// The instructions of a function that are reachable from its first.
 pub(super) fn reachable_instructions(instructions: &[Instruction], first: u32) -> BTreeSet<u32> {
     let (mut seen, mut work) = (BTreeSet::new(), vec![first]);
     while let Some(at) = work.pop() {
-        // A function may be said to begin anywhere.
+        // A malformed call may name a function that starts beyond the section.
         let Some(&it) = instructions.get(at as usize) else { continue };
         if seen.insert(at) {
             work.extend(successors_of(at, it, instructions.len()));
@@ -34,30 +35,33 @@ pub(super) fn reachable_instructions(instructions: &[Instruction], first: u32) -
     seen
 }
 
-/// The instructions of a function in reverse post-order: each before those that it leads to, but for those that lead back.
+/// Numbers the instructions of a function in reverse post-order: each before its successors, except
+/// along back edges.
 pub(super) fn reverse_post_order(instructions: &[Instruction], first: u32) -> HashMap<u32, u32> {
     let mut seen = BTreeSet::from([first]);
     let mut done = Vec::new();
-    let ways = |at: u32| {
+    let successors = |at: u32| {
         instructions.get(at as usize).map(|&it| successors_of(at, it, instructions.len())).unwrap_or_default()
     };
-    let mut work = vec![(first, ways(first))];
-    while let Some((at, open)) = work.last_mut() {
-        // Where a jump leads before what is behind it, which so comes first.
-        if open.is_empty() {
+    let mut work = vec![(first, successors(first))];
+    while let Some((at, pending)) = work.last_mut() {
+        // The jump target is visited before the fall-through, which therefore comes first in the
+        // order.
+        if pending.is_empty() {
             done.push(*at);
             work.pop();
             continue;
         }
-        let to = open.remove(0);
+        let to = pending.remove(0);
         if seen.insert(to) {
-            work.push((to, ways(to)));
+            work.push((to, successors(to)));
         }
     }
     done.into_iter().rev().zip(0..).collect()
 }
 
-/// Where blocks begin in a function.
+/// The instructions of a function where blocks start: successors of jumps. Computed once a
+/// function.
 pub(super) fn block_leaders<'l>(
     known: &'l mut HashMap<(u32, u32), BTreeSet<u32>>,
     linked: &LinkedObject,
@@ -73,7 +77,8 @@ pub(super) fn block_leaders<'l>(
     })
 }
 
-/// Where a jump leads, from the next instruction on, and whether control may also go on there.
+/// The distance of a jump from the next instruction, and whether it may fall through; `None` for
+/// other instructions.
 pub(super) fn branch_target(it: Instruction) -> Option<(i64, bool)> {
     match it.class() {
         class::JMP | class::JMP32 if it.code == JA => Some((i64::from(it.off), false)),

@@ -1,9 +1,17 @@
-//! Going through a program: its blocks, with those of the functions that it calls in their places, and the types of what there
-//! is at the beginning of each. Blocks that no way leads to are never looked at, so that what a program does only where its
-//! configuration says so costs nothing, and may be what cannot be taken.
+//! Worklist solver: interprets a program abstractly, block by block, to a fixpoint.
 //!
-//! A block is known by its *context* (whose call of a function it belongs to) and its place. A tail call leads to another
-//! program's first block: all that is left of the one before is the packet.
+//! Functions are inlined: a block is identified by its call context and its position in the
+//! function, so a function called twice is analysed twice. The abstract state at a block's entry is
+//! the join over all edges that reach it. Blocks that no edge reaches are never interpreted, so
+//! code that the configuration makes unreachable costs nothing and may use anything.
+//!
+//! The worklist is ordered by reverse post-order, callers before callees. Ranges in loops are
+//! widened after [`WIDENING_DELAY`] visits; [`MAX_BLOCK_VISITS`] and
+//! [`MAX_INTERPRETED_INSTRUCTIONS`] bound the whole. A program that is rejected is tried again with
+//! more path [`Sensitivity`].
+//!
+//! A tail call is an edge to the other program's first block that keeps little more than the
+//! packet.
 
 mod bpf_loop;
 mod for_each_map_elem;
@@ -34,99 +42,103 @@ use crate::lang::xdp::rejection::Rejection;
 
 type Result<T> = std::result::Result<T, Rejection>;
 
-/// Blocks at most, functions counted where they are called.
+/// Upper bound on the number of blocks, those of a function counted once per call context.
 const MAX_BLOCKS: usize = 16_384;
 
-/// Blocks for the same place, at most.
+/// Upper bound on path-sensitive variants of one block.
 const MAX_VARIANTS: u32 = 16;
 
-/// How often a block that control comes back to is looked at before what still changes is let go.
+/// Visits of a loop head before values that still change are widened.
 const WIDENING_DELAY: u32 = 8;
 
-/// How often before that goes no longer from one constant that the function compares with to the next.
+/// Visits before widening stops using the function's comparison constants as thresholds.
 const THRESHOLD_WIDENING_DELAY: u32 = 100;
 
-/// And at most.
+/// Visits of one block after which the analysis gives up.
 const MAX_BLOCK_VISITS: u32 = 400;
 
-/// Instructions looked at, at most.
+/// Upper bound on instructions that are interpreted, repeated visits included.
 const MAX_INTERPRETED_INSTRUCTIONS: usize = 4_000_000;
 
-/// What all blocks have in common.
+/// Results that the interpretation of all blocks shares.
 #[derive(Debug)]
 pub(crate) struct ProgramFacts {
-    /// Names by who gave them.
+    /// Symbolic names, by who introduced them: (context, section, instruction, number), or
+    /// (`u32::MAX`, block, position, 0) for names that a join introduced.
     pub names: Interner<(u32, u32, u32, u32)>,
-    /// Where a packet may be aborted: section, instruction, reason.
+    /// Sites that may abort the packet: (section, instruction, reason).
     pub trap_sites: Interner<(u32, u32, &'static str)>,
-    /// Where what is added to a map's value may be lost, likewise.
+    /// Sites where an update of a map value may be lost: (section, instruction, reason).
     pub lost_update_sites: Interner<(u32, u32, &'static str)>,
-    /// Loads of maps' values, by context, section and instruction.
+    /// Loads from map values, by context, section and instruction.
     pub map_loads: Interner<(u32, u32, u32)>,
-    /// Those that are nothing but parts of atomic additions, unless somebody asks for the number after all.
+    /// Map loads whose value only feeds additions stored back to the same field, which can
+    /// therefore become atomic additions.
     pub add_only_loads: BTreeSet<u32>,
-    /// Those of which the number is asked for by more than additions.
+    /// Map loads whose value is used for more than additions.
     pub observed_loads: BTreeSet<u32>,
-    /// The maps whose entries are gone through.
+    /// The map that each `bpf_for_each_map_elem` call iterates, by context and instruction.
     pub iterated_maps: HashMap<(u32, u32), u16>,
-    /// Maps that are used.
+    /// Maps that reachable code uses.
     pub used_maps: BTreeSet<u16>,
-    /// Tries that are searched for prefixes shorter than an address, or changed by the program.
+    /// LPM tries that are searched for prefixes shorter than an address, or changed by the program.
     pub prefix_search_maps: BTreeSet<u16>,
-    /// Helpers that are called.
+    /// Helpers that reachable code calls.
     pub helpers: BTreeSet<u32>,
-    /// Maps that packets are redirected to all devices of, each with whether to the others alone.
+    /// Maps to all of whose devices packets are redirected, each with whether the ingress port is
+    /// excluded.
     pub broadcasts: Interner<(u16, bool)>,
-    /// Families that routes are looked for of.
+    /// Address families for which the program may look up routes.
     pub families: crate::lang::xdp::fib::AddressFamilies,
-    /// What is told to the host.
+    /// Records and prints for the host.
     pub events: EventUses,
-    /// What packets have copies of.
+    /// The map values of which packets have private copies.
     pub privatization: Privatization,
-    /// Frames whose stack is indexed by what is known only when the packet is there.
+    /// Frames whose stack is indexed by values known only at run time. They are arrays then, not a
+    /// variable per word.
     pub indexed_frames: [bool; crate::lang::xdp::analysis::domain::state::STACK_COUNT],
-    /// Whether pointers on the stack are there behind a store at an offset that is not known: that this does not hit one is
-    /// checked when the packet is there. Else they are numbers then.
+    /// Whether spilled pointers survive a store at an unknown offset, which a run-time check then
+    /// keeps from hitting them. Otherwise such a store turns them into scalars.
     pub guard_spills: bool,
-    /// Whether a store at an offset that is not known may hit a pointer.
+    /// Whether some store at an unknown offset may hit a spilled pointer.
     pub may_overwrite_spills: bool,
 }
 
-/// Where a block begins.
+/// Program point where a block starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum BlockStart {
-    /// At an instruction.
+    /// An instruction.
     Instruction(u32),
-    /// At a `bpf_loop`, before a round.
+    /// A `bpf_loop` call, before each round of its callback.
     LoopRound(u32),
-    /// At a tail call, where the programs up to this one were not meant.
+    /// A tail call, once the programs before this index are excluded.
     TailCall(u32, u32),
-    /// At a lookup in a map of maps, where the maps up to this one were not what it gave.
+    /// A lookup in a map of maps, once the inner maps before this index are excluded.
     InnerMap(u32, u32),
-    /// At a `bpf_for_each_map_elem`, before an entry.
+    /// A `bpf_for_each_map_elem` call, before each entry.
     ForEachEntry(u32),
 }
 
-/// A block.
+/// Identity of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct BlockKey {
     context: u32,
     start: BlockStart,
-    /// Where pointers point into different things on different ways here, each kind of way has a block of its own.
+    /// Number of the variant, if states with pointers to different objects are kept apart here.
     variant: u32,
 }
 
-/// A call of a function under way.
+/// An activation of a function: a call context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct CallContext {
     section: u32,
-    /// The function's first instruction.
+    /// First instruction of the function.
     first: u32,
-    /// The caller's context, and its instruction; none of a program.
+    /// Context and instruction of the call; `None` for a program.
     caller: Option<(u32, u32)>,
 }
 
-/// How a block goes on.
+/// How a block ends; successors are indices of blocks.
 #[derive(Debug, Clone)]
 pub(crate) enum Terminator {
     Exit,
@@ -134,30 +146,31 @@ pub(crate) enum Terminator {
     Branch(Id, usize, usize),
 }
 
-/// A block, with all that is computed in it.
+/// An interpreted block.
 pub(crate) struct Block {
     pub code: BlockCode,
-    /// What there is at its end.
+    /// Abstract state at the end of the block.
     pub exit_state: State,
     pub terminator: Terminator,
 }
 
-/// A program's blocks; it begins with the first.
+/// The blocks of an analysed program, the entry block first.
 pub(crate) struct AnalyzedProgram {
     pub blocks: Vec<Block>,
     pub facts: ProgramFacts,
-    /// Words of maps' values, by map and word, that are asked for before they are set.
-    pub first: Vec<(u16, u16)>,
+    /// Words of privatized map values that are read before they are set, by map and word.
+    pub initial_words: Vec<(u16, u16)>,
 }
 
-/// How a block ended, while its successors may still be without numbers.
+/// How a block ends, before its successors have indices.
 enum PendingTerminator {
     Exit,
     Goto(BlockKey),
     Branch(Id, BlockKey, BlockKey),
 }
 
-/// A block that was gone through: its code with what there is at its end, where it goes on, and what there is on the way there.
+/// Result of interpreting a block: its code and final state, its terminator, and the state along
+/// each outgoing edge.
 type BlockResult = ((BlockCode, State), PendingTerminator, Vec<(BlockKey, State)>);
 
 struct FixpointSolver<'a, 'o> {
@@ -165,38 +178,43 @@ struct FixpointSolver<'a, 'o> {
     facts: ProgramFacts,
     contexts: Interner<CallContext>,
     keys: Interner<BlockKey>,
-    /// By key: what there is at its beginning.
+    /// State at the entry of each block, by block number; `None` until an edge reaches it.
     entry_states: Vec<Option<State>>,
     visits: Vec<u32>,
-    /// Whether control comes back to it.
+    /// Whether a backward edge leads to the block.
     is_loop_head: Vec<bool>,
-    /// From a block to a place: which of its blocks that leads to.
+    /// The variant that an edge leads to, by source block and target without variant.
     edges: HashMap<(u32, BlockKey), u32>,
-    /// The instructions of functions that blocks begin at.
+    /// Instructions where blocks start, by section and first instruction of the function.
     leaders: HashMap<(u32, u32), BTreeSet<u32>>,
-    /// The order in which control comes to a function's instructions.
+    /// Position of each instruction in reverse post-order, by function.
     reverse_post_orders: HashMap<(u32, u32), HashMap<u32, u32>>,
-    /// The registers that are asked for at them.
+    /// Live registers at each instruction, by function.
     live_registers: HashMap<(u32, u32), HashMap<u32, RegisterSet>>,
-    /// What numbers in a function are compared with, and the numbers next to it, in order.
+    /// Widening thresholds by function: the constants in comparisons and their neighbours, sorted.
     thresholds: HashMap<(u32, u32), Arc<[u64]>>,
     interpreted: usize,
     sensitivity: Sensitivity,
 }
 
-/// Goes through the program that begins at an instruction.
+/// Analyses the program that starts at an instruction.
 ///
-/// What is known where ways meet is what holds on all of them. The kernel follows each way by itself: it sees that a function
-/// which gave no error has set its pointer, and where each round of a loop stores. So what is refused is tried again with more
-/// ways kept apart, not at once, since each kind of way has blocks of its own; and then with pointers on the stack that a store
-/// may hit kept, and this checked.
+/// A join keeps what holds on all paths. The kernel's verifier follows each path by itself: it sees
+/// that a function which returned no error has set its output pointer, and where each round of a
+/// loop stores. So a rejected program is analysed again with more path sensitivity, which is not
+/// used at once because it multiplies blocks; and finally with spilled pointers kept across stores
+/// that may hit them, guarded by run-time checks.
+///
+/// # Errors
+///
+/// The rejection of the last attempt that did not merely exceed a limit.
 pub(crate) fn analyze(
     linked: &LinkedObject,
     section: usize,
     first: usize,
 ) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
     let mut may_overwrite_spills = false;
-    let mut refused: Option<Rejection> = None;
+    let mut rejection: Option<Rejection> = None;
     for guard_spills in [false, true] {
         if guard_spills && !may_overwrite_spills {
             break;
@@ -204,17 +222,20 @@ pub(crate) fn analyze(
         for sensitivity in [Sensitivity::Minimal, Sensitivity::Types, Sensitivity::Offsets] {
             match analyze_with(linked, (section, first), sensitivity, guard_spills, &mut may_overwrite_spills) {
                 Ok(found) => return Ok(found),
-                // That there are too many ways is no news of the program.
-                Err(again) if again.is_over_limit && refused.is_some() => {}
-                Err(again) => refused = Some(again),
+                // Exceeding a limit at a higher sensitivity says nothing new about the program.
+                Err(again) if again.is_over_limit && rejection.is_some() => {}
+                Err(again) => rejection = Some(again),
             }
         }
     }
-    Err(refused.expect("it was tried"))
+    Err(rejection.expect("at least one attempt was made"))
 }
 
-/// That a frame is memory shows where it is indexed, which may be behind what was said of its words before: these are looked at
-/// again then. There are only so many frames. So it is where a copy of a map's value turns out to be too large.
+/// Analyses a program at one level of sensitivity.
+///
+/// Indexing a frame may be met after words of it were treated as variables, and a private copy may
+/// turn out too large. Either restarts the analysis with that knowledge; both happen a bounded
+/// number of times.
 fn analyze_with(
     linked: &LinkedObject,
     (section, first): (usize, usize),
@@ -282,7 +303,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         }
     }
 
-    /// The first block of a program.
+    /// The entry block of a program.
     fn root(&mut self, section: u32, first: u32) -> BlockKey {
         let context = self.contexts.intern(CallContext { section, first, caller: None });
         BlockKey { context, start: BlockStart::Instruction(first), variant: 0 }
@@ -292,42 +313,40 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         self.contexts.values()[key.context as usize]
     }
 
-    /// Looks at blocks until nothing changes any more; or until a frame turns out to be memory which was not known as such, where
-    /// it gives `false`.
-    ///
-    /// They wait in the order in which control comes to them, so that what leads to a block has been looked at before it, but
-    /// for what leads back.
+    /// Interprets blocks until no entry state changes. Returns false as soon as a frame turns out
+    /// to be indexed that was not known to be.
     fn solve(&mut self, root: BlockKey) -> Result<bool> {
         let indexed_frames = self.facts.indexed_frames;
         let first = self.keys.intern(root);
         self.entry_states.push(Some(State::at_entry()));
         self.visits.push(0);
         self.is_loop_head.push(false);
-        let mut work = BTreeSet::from([(self.worklist_priority(root), first)]);
-        while let Some((_, number)) = work.pop_first() {
+        let mut worklist = BTreeSet::from([(self.worklist_priority(root), first)]);
+        while let Some((_, number)) = worklist.pop_first() {
             let key = self.keys.values()[number as usize];
             self.visits[number as usize] += 1;
             if self.visits[number as usize] > MAX_BLOCK_VISITS {
                 return Err(self.over_limit(key, "what is in the registers here does not settle"));
             }
             let state = self.entry_states[number as usize].clone().expect("what is in the list was led to");
-            let (_, _, onward) = self.interpret_block(key, state)?;
+            let (_, _, edges) = self.interpret_block(key, state)?;
             if self.facts.indexed_frames != indexed_frames {
                 return Ok(false);
             }
-            for (to, state) in onward {
-                let (arrived, changed) = self.propagate(number, to, state)?;
+            for (to, state) in edges {
+                let (target, changed) = self.propagate(number, to, state)?;
                 if changed {
-                    work.insert((self.worklist_priority(to), arrived));
+                    worklist.insert((self.worklist_priority(to), target));
                 }
             }
         }
         Ok(true)
     }
 
-    /// When a block's turn is: by where its function was called, then by the order of the function's instructions.
+    /// Priority in the worklist: lexicographic by call site, then by reverse post-order in the
+    /// function, so that predecessors come first except along back edges.
     fn worklist_priority(&mut self, key: BlockKey) -> Vec<u32> {
-        let mut turn = Vec::new();
+        let mut priority = Vec::new();
         let (mut context, mut at, mut part) = match key.start {
             BlockStart::Instruction(at) => (key.context, at, 0),
             BlockStart::LoopRound(at) | BlockStart::ForEachEntry(at) => (key.context, at, 1),
@@ -341,20 +360,21 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                 .reverse_post_orders
                 .entry((section, first))
                 .or_insert_with(|| reverse_post_order(instructions, first));
-            turn.extend([part, order.get(&at).copied().unwrap_or(u32::MAX)]);
+            priority.extend([part, order.get(&at).copied().unwrap_or(u32::MAX)]);
             match caller {
-                // What is called comes behind all that its caller does at the same instruction.
+                // A callee comes after everything that its caller does at the same instruction.
                 Some((outer, call)) => (context, at, part) = (outer, call, u32::MAX),
                 None => break,
             }
         }
-        // Programs come one after the other, as they are called.
-        turn.push(context);
-        turn.reverse();
-        turn
+        // Programs run one after another along tail calls.
+        priority.push(context);
+        priority.reverse();
+        priority
     }
 
-    /// Takes in what leads from a block to another: its number, and whether it has to be looked at again.
+    /// Joins the state along an edge into a variant of its target. Returns the target's number and
+    /// whether its state changed.
     fn propagate(&mut self, from: u32, to: BlockKey, mut state: State) -> Result<(u32, bool)> {
         let asked = self.live_registers_at(to);
         if let Some(asked) = asked {
@@ -373,7 +393,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         self.edges.insert((from, to), variant);
         let to = BlockKey { variant, ..to };
         let number = self.keys.intern(to);
-        // Whatever goes round comes back somewhere: to let go there is enough, and what is between follows.
+        // Every cycle has a back edge, so widening at the targets of back edges suffices.
         let visits = self.visits.get(number as usize).copied().unwrap_or(0);
         if visits > WIDENING_DELAY && !self.is_loop_head[number as usize] {
             let from = self.keys.values()[from as usize];
@@ -385,7 +405,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         Ok((number, changed))
     }
 
-    /// What numbers in a block's function are compared with, and the numbers next to it, in order.
+    /// The sorted constants in the comparisons of a block's function, and their neighbours.
     fn widening_thresholds(&mut self, key: BlockKey) -> Arc<[u64]> {
         let CallContext { section, first, .. } = self.context(key);
         let instructions = &self.linked.object.sections[section as usize].instructions;
@@ -403,7 +423,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         bounds.clone()
     }
 
-    /// The registers that are asked for from a place on, where that is told by its instruction.
+    /// The registers that are live at the start of a block, if it starts at an instruction.
     fn live_registers_at(&mut self, key: BlockKey) -> Option<RegisterSet> {
         let BlockStart::Instruction(at) = key.start else { return None };
         let CallContext { section, first, .. } = self.context(key);
@@ -418,8 +438,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         asked.get(&at).copied()
     }
 
-    /// Joins what leads to a block with what is known there, and lets go of what changes where there are bounds; whether that
-    /// changed.
+    /// Joins a state into the entry state of a block, widening to `bounds` if given. Returns
+    /// whether the entry state changed.
     fn join_into(&mut self, to: BlockKey, mut state: State, bounds: Option<&[u64]>) -> Result<bool> {
         let number = self.keys.intern(to) as usize;
         if number == self.entry_states.len() {
@@ -433,7 +453,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             self.visits.push(0);
             self.is_loop_head.push(false);
         }
-        // The names that this block gives to places which are known by several.
+        // Names that this block gives to pointers whose bases differ between paths.
         let base = number as u32;
         let names = &mut self.facts.names;
         let mut given: BTreeMap<usize, SymbolicName> = BTreeMap::new();
@@ -450,7 +470,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                 Ok(true)
             }
             Some(known) => {
-                // Before: so that the closure only reads.
+                // Intern names up front: the closure below must not borrow the interner mutably.
                 for slot in known.packet_pointer_slots() {
                     given.insert(slot, names.intern((u32::MAX, base, slot as u32, 0)));
                 }
@@ -474,35 +494,37 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         Rejection::new(self.context(key).section as usize, at as usize, message).over_limit()
     }
 
-    /// The blocks with their code, and what is needed of it.
+    /// Emits the final code of all blocks, and computes what of it is live.
     ///
-    /// At first every number that is loaded from a map's value, added to and stored there is taken for one that nobody asks for
-    /// but the addition, which is atomic then, in whatever blocks these are. Where somebody does ask for one after all, it was
-    /// loaded for more: `if (v->tokens) v->tokens--` must not become an addition that packets side by side do as often as there
-    /// are packets.
+    /// At first every map load whose value is added to and stored back is assumed to feed nothing
+    /// but the addition, which is atomic then, across blocks as well. If the value turns out to be
+    /// live, it was loaded for more: `if (v->tokens) v->tokens--` must not become an addition that
+    /// every packet in flight performs. Such loads are marked observed and the code is emitted
+    /// again.
     fn finish(mut self, root: BlockKey) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
         loop {
             let mut blocks = self.emit_blocks(root)?;
             value_numbering::run(&mut blocks, &self.facts.indexed_frames, &self.facts.add_only_loads);
-            let (needed, first) = liveness::analyze(&blocks, &self.facts.indexed_frames);
+            let (needed, initial_words) = liveness::analyze(&blocks, &self.facts.indexed_frames);
             let observed = liveness::observed_loads(&blocks, &needed);
             if observed.is_disjoint(&self.facts.add_only_loads) {
-                let idle = self.unread_copies(&blocks, &needed);
-                if !idle.is_empty() {
-                    idle.into_iter().for_each(|map| self.facts.privatization.drop_memory_copy(map));
+                let unread = self.unread_copies(&blocks, &needed);
+                if !unread.is_empty() {
+                    unread.into_iter().for_each(|map| self.facts.privatization.drop_memory_copy(map));
                     continue;
                 }
-                return Ok((AnalyzedProgram { blocks, facts: self.facts, first }, needed));
+                return Ok((AnalyzedProgram { blocks, facts: self.facts, initial_words }, needed));
             }
             if !self.facts.observed_loads.is_empty() {
-                // What changed has made others so: let go of all.
+                // The second pass changed what is live, so give up on all loads: this bounds the
+                // loop.
                 self.facts.observed_loads.extend((0..).take(self.facts.map_loads.values().len()));
             }
             self.facts.observed_loads.extend(observed);
         }
     }
 
-    /// Maps of whose values there are copies in memory that nobody looks at: what is only added to, in an array for example.
+    /// Maps whose private copy in an array is never read: an array of counters, for example.
     fn unread_copies(&self, blocks: &[Block], needed: &[BlockLiveness]) -> Vec<u16> {
         let recalled = |(block, needed): (&Block, &BlockLiveness)| {
             let ops = block.code.ops.iter().zip(&needed.live_ops).filter(|(_, needed)| **needed);
@@ -517,9 +539,9 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         copies.filter(|&map| !recalled.contains(&copy_frame(map))).collect()
     }
 
-    /// The blocks with their code, once the types are known.
+    /// Interprets all reachable blocks once more, with final entry states, keeping their code.
     fn emit_blocks(&mut self, root: BlockKey) -> Result<Vec<Block>> {
-        // What was found on the way there may not be what is left.
+        // Earlier passes may have used what is no longer reachable.
         self.facts.used_maps.clear();
         self.facts.helpers.clear();
         self.facts.families = crate::lang::xdp::fib::AddressFamilies::default();
@@ -536,7 +558,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             at += 1;
             let number = self.keys.intern(key) as usize;
             let state = self.entry_states[number].clone().expect("all that is led to was looked at");
-            let (interp, way, _) = self.interpret_block(key, state)?;
+            let (interp, pending, _) = self.interpret_block(key, state)?;
             let edges = &self.edges;
             let mut number_of = |to: BlockKey| {
                 let key = BlockKey { variant: *edges.get(&(number as u32, to))?, ..to };
@@ -545,8 +567,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                     order.len() - 1
                 }))
             };
-            // Copies tell more of what is loaded than maps do, and nothing less, so that no way is new.
-            let end = match way {
+            // With private copies decided, loads only become more precise, so no edge is new.
+            let end = match pending {
                 PendingTerminator::Exit => Some(Terminator::Exit),
                 PendingTerminator::Goto(to) => number_of(to).map(Terminator::Goto),
                 PendingTerminator::Branch(condition, taken, not_taken) => {
@@ -562,7 +584,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         Ok(blocks)
     }
 
-    /// Goes through a block: its code with what there is at its end, where it goes on, and what there is on the way there.
+    /// Interprets a block from its entry state.
     fn interpret_block(&mut self, key: BlockKey, state: State) -> Result<BlockResult> {
         let context = self.context(key);
         let (section, first) = (context.section, context.first);
@@ -603,7 +625,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                 interp.save_field_aliases();
                 let branch = interp.branch(it)?;
                 if taken_to == not_taken_to {
-                    // RegKind way it is says nothing there, and edges are known by where they lead.
+                    // Both targets coincide, and edges are identified by their target.
                     return Ok(finish_with_goto(interp, taken_to));
                 }
                 let parts = into_parts(interp);
@@ -617,7 +639,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                     (None, Some(not_taken)) => {
                         (parts, PendingTerminator::Goto(not_taken_to), vec![(not_taken_to, not_taken)])
                     }
-                    // The types contradict each other: no packet comes here.
+                    // The types contradict each other, so no packet gets here.
                     (None, None) => (parts, PendingTerminator::Exit, Vec::new()),
                 });
             }
@@ -636,7 +658,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                     BlockKey { context: inner, start: BlockStart::Instruction(first), variant: 0 },
                 ));
             }
-            // Helpers that lead elsewhere than on. What they are given is looked at there, or before the first round.
+            // Helpers that continue elsewhere than at the next instruction. Their arguments are
+            // checked at that block, or here before the first round.
             let called = (it.code == CALL && it.src == call::HELPER).then_some(it.imm as u32);
             let start = match called {
                 Some(helper::TAIL_CALL) => Some(BlockStart::TailCall(at as u32, 0)),
@@ -664,7 +687,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
     }
 }
 
-/// The end of a function or program.
+/// Interprets the exit of a function or program.
 fn interpret_exit(
     linked: &LinkedObject,
     contexts: &Interner<CallContext>,
@@ -685,7 +708,7 @@ fn interpret_exit(
         (call::HELPER, _) => bpf_loop::finish_callback(interp, caller, at),
         _ => {
             let own = interp.current_frame();
-            // A function that returns nothing has set nothing.
+            // r0 is unset if the function returns nothing.
             if matches!(interp.state.scratch[0].ty, RegType::Stack { frame, .. } if usize::from(frame) == own) {
                 return interp
                     .reject("a function returns a pointer to its own stack, which is gone when it has returned");
@@ -700,7 +723,7 @@ fn interpret_exit(
     }
 }
 
-/// Behind a round of what a helper calls a function for: on with the next, unless the function gave something else than 0.
+/// Ends a round of a callback: continues with the next round if the callback returned 0.
 fn loop_or_exit(mut interp: BlockInterpreter, result: Value, again: BlockKey, at: u32) -> BlockResult {
     let any = interp.code.binary(Or, result.low, result.high);
     let goes_on = interp.code.binary_const(Eq, any, 0);
@@ -710,14 +733,14 @@ fn loop_or_exit(mut interp: BlockInterpreter, result: Value, again: BlockKey, at
     finish_with_branch(interp, goes_on, (again, state.clone()), (behind, state.without_loop_registers()))
 }
 
-/// A block that goes on in one place.
+/// Ends a block with a jump.
 fn finish_with_goto(mut interp: BlockInterpreter, to: BlockKey) -> BlockResult {
     interp.save_field_aliases();
     let state = interp.state.clone();
     (into_parts(interp), PendingTerminator::Goto(to), vec![(to, state)])
 }
 
-/// A block that goes on in one of two places, which differ, each with what there is then.
+/// Ends a block with a branch to two distinct targets, with the state for each.
 fn finish_with_branch(
     interp: BlockInterpreter,
     condition: Id,
@@ -736,7 +759,7 @@ fn into_parts(mut interp: BlockInterpreter) -> (BlockCode, State) {
     (interp.code, interp.state)
 }
 
-/// The function that an instruction calls.
+/// Section and first instruction of the function that an instruction calls.
 fn callee(interp: &BlockInterpreter, it: Instruction) -> Result<(u32, u32)> {
     let section = &interp.linked.object.sections[interp.section];
     let (section, first) = match section.references.get(&interp.pc) {

@@ -246,7 +246,7 @@ impl Emitter<'_> {
             b.call(read, vec![entry, word], true).expect("it gives a value")
         };
         let flow = self.flow;
-        for &(map, word) in &flow.first {
+        for &(map, word) in &flow.initial_words {
             let value = word_of(self, b, map, word);
             let pointer = self.variable_pointer(b, Variable::PrivateWord { map, word });
             b.store(pointer, value);

@@ -1,6 +1,9 @@
-//! What numbers a register can hold: from one number to another, without a sign, in steps.
+//! Strided intervals of unsigned 64-bit numbers, the domain of scalars.
+//!
+//! Source: T. Reps, G. Balakrishnan and J. Lim, Intermediate-Representation Recovery from Low-Level
+//! Code, PEPM 2006 (strided intervals).
 
-/// All numbers from `low` to `high`, both included, that are a multiple of `step` from `low`. One number has no step: 0.
+/// The numbers `low`, `low + step`, … up to `high`. A single number has step 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interval {
     pub low: u64,
@@ -8,12 +11,13 @@ pub(crate) struct Interval {
     pub step: u64,
 }
 
+/// The sign bit of a 64-bit number.
 const SIGN: u64 = 1 << 63;
 
 impl Interval {
-    /// Any number.
+    /// All 64-bit numbers.
     pub const ANY: Interval = Interval::new(0, u64::MAX);
-    /// Any number of 32 bits.
+    /// All 32-bit numbers.
     pub const U32: Interval = Interval::new(0, u32::MAX as u64);
 
     pub const fn new(low: u64, high: u64) -> Interval {
@@ -24,24 +28,24 @@ impl Interval {
         Interval::new(value, value)
     }
 
-    /// From one number up to another, which need not be among them. No step: the first alone.
+    /// Numbers from `low` in steps of `step` that do not exceed `high`; with step 0, `low` alone.
     fn with_step(step: u64, low: u64, high: u64) -> Interval {
         let rest = (high - low).checked_rem(step).unwrap_or(high - low);
         let high = high - rest;
         Interval { low, high, step: if low == high { 0 } else { step } }
     }
 
-    /// What so many bytes can hold.
+    /// The numbers that `size` bytes can hold.
     pub fn of_width(size: u32) -> Interval {
         if size >= 8 { Interval::ANY } else { Interval::new(0, (1 << (8 * size)) - 1) }
     }
 
-    /// The only number.
+    /// The number, if there is only one.
     pub fn as_constant(self) -> Option<u64> {
         (self.low == self.high).then_some(self.low)
     }
 
-    /// Whether it has no more than 32 bits.
+    /// Whether all numbers fit 32 bits.
     pub fn fits_u32(self) -> bool {
         self.high <= u64::from(u32::MAX)
     }
@@ -50,17 +54,18 @@ impl Interval {
         self.high < SIGN
     }
 
-    /// How many of the lowest bits are zero in all of them: 64 where zero is the only number.
+    /// Number of low bits that are zero in every number; 64 if zero is the only number.
     fn trailing_zeros(self) -> u32 {
         (self.low | self.step).trailing_zeros()
     }
 
+    /// Lattice join: the smallest strided interval that contains both.
     pub fn join(self, other: Interval) -> Interval {
         let step = gcd(gcd(self.step, other.step), self.low.abs_diff(other.low));
         Interval::with_step(step, self.low.min(other.low), self.high.max(other.high))
     }
 
-    /// Those that are between two numbers, both included; `None` where that is none.
+    /// The numbers between `low` and `high`, inclusive; `None` if there is none.
     pub fn meet(self, low: u64, high: u64) -> Option<Interval> {
         let below = low.saturating_sub(self.low);
         let low = match below.checked_rem(self.step) {
@@ -72,7 +77,7 @@ impl Interval {
         (low <= high).then(|| Interval::with_step(self.step, low, high))
     }
 
-    /// The lower 32 bits of any of these.
+    /// The low 32 bits of each number.
     pub fn truncate_u32(self) -> Interval {
         if self.low >> 32 == self.high >> 32 {
             Interval { low: self.low & 0xffff_ffff, high: self.high & 0xffff_ffff, ..self }
@@ -85,7 +90,7 @@ impl Interval {
         let step = gcd(self.step, other.step);
         match (self.low.checked_add(other.low), self.high.checked_add(other.high)) {
             (Some(low), Some(high)) => Interval::with_step(step, low, high),
-            // All of them wrap.
+            // Both bounds wrap, so every number does.
             (None, None) => {
                 Interval::with_step(step, self.low.wrapping_add(other.low), self.high.wrapping_add(other.high))
             }
@@ -114,7 +119,7 @@ impl Interval {
         }
     }
 
-    /// Division, where that by zero is zero.
+    /// Quotient; division by zero gives zero.
     pub fn div(self, other: Interval) -> Interval {
         let high = self.high / other.low.max(1);
         let low = if other.low == 0 { 0 } else { self.low / other.high };
@@ -124,7 +129,7 @@ impl Interval {
         }
     }
 
-    /// The remainder, where that by zero is the number itself.
+    /// Remainder; the remainder by zero is the dividend.
     pub fn rem(self, other: Interval) -> Interval {
         if other.low == 0 {
             return Interval::new(0, self.high);
@@ -164,7 +169,7 @@ impl Interval {
         }
     }
 
-    /// Multiples of a power of two, of which the first is one.
+    /// Multiples of `1 << zeros` from `low`, which is one, to `high`.
     fn multiples_of_power_of_two(zeros: u32, low: u64, high: u64) -> Interval {
         Interval::with_step(1_u64.checked_shl(zeros).unwrap_or(0), low, high)
     }
@@ -181,13 +186,14 @@ impl Interval {
         if self.is_non_negative() { self.shr(by) } else { Interval::ANY }
     }
 
-    /// What a number below or up to a bound with a sign can be; `None` where that is none. Only what a range without a
-    /// sign can say.
+    /// The numbers that are at least `bound` as signed numbers; `None` if there is none. An
+    /// over-approximation where an unsigned interval cannot express the set.
     pub fn signed_at_least(self, bound: i64) -> Option<Interval> {
         if bound >= 0 { self.meet(bound as u64, SIGN - 1) } else { Some(self) }
     }
 
-    /// See [`signed_at_least`](Range::signed_at_least).
+    /// The numbers that are at most `bound` as signed numbers; see
+    /// [`signed_at_least`](Interval::signed_at_least).
     pub fn signed_at_most(self, bound: i64) -> Option<Interval> {
         if self.is_non_negative() {
             return if bound < 0 { None } else { self.meet(0, bound as u64) };
@@ -195,12 +201,12 @@ impl Interval {
         if bound < 0 { self.meet(SIGN, bound as u64) } else { Some(self) }
     }
 
-    /// Whether all of these are below all of those.
+    /// Whether every number is below every number of `other`.
     pub fn is_below(self, other: Interval) -> bool {
         self.high < other.low
     }
 
-    /// With a sign: the least and the greatest.
+    /// The smallest and the greatest number, read as signed.
     pub fn signed_bounds(self) -> (i64, i64) {
         if self.is_non_negative() || self.low >= SIGN {
             (self.low as i64, self.high as i64)
@@ -209,8 +215,8 @@ impl Interval {
         }
     }
 
-    /// What it may become if it goes on to change as it did from `before`, of which it has all: up or down to the next of the
-    /// bounds, which are in order, or to what bytes hold.
+    /// Widens the bounds that moved since `before`, which this interval contains: to the next of
+    /// the sorted thresholds `bounds`, or to what 1, 2, 4 or 8 bytes hold.
     pub fn widen(self, before: Interval, bounds: &[u64]) -> Interval {
         let next = || {
             let bytes = [u64::from(u8::MAX), u64::from(u16::MAX), u64::from(u32::MAX)];
@@ -227,12 +233,12 @@ impl Interval {
     }
 }
 
-/// The greatest number that both are multiples of.
+/// Greatest common divisor.
 pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// All bits up to the highest.
+/// All bits up to the highest set one.
 fn low_bits_mask(of: u64) -> u64 {
     u64::MAX.checked_shr(of.leading_zeros()).unwrap_or(0)
 }
@@ -241,9 +247,9 @@ fn low_bits_mask(of: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Every operation holds what it gives for numbers of its ranges.
+    /// Each operation's interval contains the results for random members of its operands.
     #[test]
-    fn operations_hold_what_they_give() {
+    fn results_lie_in_the_interval_of_the_operation() {
         let mut state = 3_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -271,7 +277,7 @@ mod tests {
                         && (value - range.low).checked_rem(range.step).unwrap_or(0) == 0,
                     "{what} of {a:?} {b:?} ({x} {y}): {range:?} {value}"
                 );
-                // As two that are the same are written, so that they are.
+                // Equal intervals have one representation.
                 assert_eq!(Interval::with_step(range.step, range.low, range.high), range, "{what} of {a:?} {b:?}");
             };
             holds(a.add(b), x.wrapping_add(y), "+");

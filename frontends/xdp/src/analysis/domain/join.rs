@@ -1,4 +1,8 @@
-//! Lattice join and widening of abstract states.
+//! Join and widening of abstract states.
+//!
+//! The join is componentwise. Proven packet lengths and definitely stored bytes are intersected.
+//! Pointers into the packet with different bases get a name of the block; two such pointers with
+//! the same distance on both paths share it, so that a bounds check of one still covers the other.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,8 +14,9 @@ use crate::lang::xdp::analysis::domain::state::{
 use crate::lang::xdp::analysis::register_liveness::RegisterSet;
 
 impl State {
-    /// Whether another state may be joined with this one: pointers that are asked for do not point into different things; and
-    /// of what else is kept [`Apart`] there is nothing.
+    /// Whether another state may be joined with this one without losing what the program may rely
+    /// on: live pointers point to the same object, and nothing differs that `sensitivity` keeps
+    /// apart.
     pub fn can_join(&self, other: &State, asked: RegisterSet, sensitivity: Sensitivity) -> bool {
         let same = |a: &Value, b: &Value| match (a.ty, b.ty) {
             (a, b) if sensitivity >= Sensitivity::Types && a.conflicts_with(b) => false,
@@ -29,7 +34,7 @@ impl State {
             (RegType::MapValue { map: a, .. }, RegType::MapValue { map: b, .. }) => a == b,
             (RegType::Stack { frame: a, .. }, RegType::Stack { frame: b, .. }) => a == b,
             (RegType::RingRecord { record: a, .. }, RegType::RingRecord { record: b, .. }) => a == b,
-            // What a map of maps gives, and NULL.
+            // A map of maps gives a map or NULL.
             (RegType::Map(_), other) | (other, RegType::Map(_)) => other.as_scalar().is_none() && !other.is_pointer(),
             (a, b) => !a.is_pointer() || !b.is_pointer() || a.kind() == b.kind(),
         };
@@ -43,7 +48,7 @@ impl State {
         if sensitivity >= Sensitivity::Offsets && is_asked(0) && result.zip(theirs).is_some_and(|(a, b)| a != b) {
             return false;
         }
-        // Maps that a map of maps gave may have been put away.
+        // Inner maps may be spilled to the stack.
         let kept = |word: &Word| match word.ty {
             RegType::Map(map) => Some(Some(map)),
             ty => ty.is_null().then_some(None),
@@ -65,7 +70,8 @@ impl State {
         })
     }
 
-    /// How many bytes the packet is known to have behind each pointer into it, by the places' numbers.
+    /// Number of bytes proven to follow each pointer into the packet, by position; 0 for other
+    /// types.
     fn bytes_after_pointers(&mut self) -> Vec<i64> {
         let (length, extents) = (self.proven_length, self.extents.clone());
         let behind = |ty: &mut RegType| match *ty {
@@ -78,9 +84,9 @@ impl State {
         all
     }
 
-    /// Takes in another state that leads to the same block; whether that changed this one. What changes is let go, numbers up
-    /// or down to the next of the bounds, where `widen` has these. `name` gives a place that was known by two names its name at
-    /// this block, by its number.
+    /// Joins another state into this one and returns whether this one changed. With `widen`, what
+    /// changed is widened to these thresholds. `name` gives the name of this block for the pointer
+    /// at a position; `is_ours` tells such names.
     pub fn join(
         &mut self,
         mut other: State,
@@ -93,11 +99,12 @@ impl State {
             other.words(METADATA_FRAME);
         }
         let behind = (self.bytes_after_pointers(), other.bytes_after_pointers());
-        // They are this block's: what comes from a round before is another place.
+        // In `other` a name of this block is from an earlier round of a loop, and so means another
+        // place.
         other.forget_names(&is_ours);
-        // Pointers at the same distance from each other on both ways stay so: by what they were known, the name for both, and
-        // where that is.
-        let mut together: HashMap<(SymbolicName, SymbolicName, i64), (SymbolicName, i64)> = HashMap::new();
+        // Maps a pair of bases with a given distance to the joined name and the offset where it
+        // begins.
+        let mut joined_bases: HashMap<(SymbolicName, SymbolicName, i64), (SymbolicName, i64)> = HashMap::new();
         let mut extents: BTreeMap<SymbolicName, i64> = BTreeMap::new();
         let (others, before) = (other.all_types(), self.all_types());
         let mut number = 0;
@@ -107,7 +114,7 @@ impl State {
                 if a == ANONYMOUS || b == ANONYMOUS {
                     return (name(number), 0);
                 }
-                let (name, from) = *together.entry((a, b, off - there)).or_insert_with(|| (name(number), off));
+                let (name, from) = *joined_bases.entry((a, b, off - there)).or_insert_with(|| (name(number), off));
                 (name, off - from)
             });
             let joined = widen.map_or(joined, |bounds| joined.widen(*ty, bounds));
@@ -123,13 +130,13 @@ impl State {
         let mut changed = false;
         for (frame, other) in self.frames.iter_mut().zip(&other.frames) {
             for (word, other) in frame.words.iter_mut().zip(&other.words) {
-                // Half of a register here, and something else there.
+                // A spilled register on one path only.
                 if word.is_high_half != other.is_high_half {
                     changed |= word.is_high_half;
                     (word.is_high_half, word.ty) = (false, RegType::UNKNOWN);
                 }
             }
-            // A register's lower half without the other is a number.
+            // The low half of a pointer without the high half is a scalar.
             for at in 0..STACK_WORDS {
                 let has_high_half = frame.words.get(at + 1).is_some_and(|word| word.is_high_half);
                 let word = &mut frame.words[at];
@@ -138,7 +145,7 @@ impl State {
                 }
             }
         }
-        // In the end: on the way there a word may have become something else and come back.
+        // Compare at the end: a word may have changed and changed back.
         changed |= before != self.all_types();
         let length = self.proven_length.min(other.proven_length);
         changed |= length != self.proven_length;

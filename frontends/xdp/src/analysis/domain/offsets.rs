@@ -1,11 +1,11 @@
-//! Strided intervals of pointer offsets.
+//! Strided intervals of pointer offsets, in bytes.
 
 use crate::lang::xdp::analysis::domain::interval::{Interval, gcd};
 
-/// Beyond this nothing is told of offsets: memory has no such.
+/// Bound beyond which offsets are not told apart: no memory reaches that far.
 pub(crate) const OFFSET_LIMIT: i64 = 1 << 40;
 
-/// From one offset to another, both included, in steps of so many bytes. One offset has no step: 0.
+/// The offsets `low`, `low + step`, … up to `high`. A single offset has step 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offsets {
     pub low: i64,
@@ -22,7 +22,7 @@ impl Offsets {
         (self.low == self.high).then_some(self.low)
     }
 
-    /// Whether all of them are multiples of a number, so many bytes on.
+    /// Whether every offset plus `on` is a multiple of `of`.
     pub fn are_multiples_of(self, of: u32, on: i64) -> bool {
         (self.low + on).rem_euclid(of.into()) == 0 && self.step.is_multiple_of(of.into())
     }
@@ -32,7 +32,7 @@ impl Offsets {
         Offsets { low: self.low.min(other.low), high: self.high.max(other.high), step }
     }
 
-    /// Moved by numbers of 64 bits, with a sign.
+    /// Adds a 64-bit number, read as signed.
     pub fn add(self, by: Interval) -> Offsets {
         let (low, high) = by.signed_bounds();
         self.with_bounds(by, self.low.saturating_add(low), self.high.saturating_add(high))
@@ -43,8 +43,9 @@ impl Offsets {
         self.with_bounds(by, self.low.saturating_sub(high), self.high.saturating_sub(low))
     }
 
-    /// Those from one to another that they have become by that. Steps go on from the first, also where that is a little before
-    /// what is told apart, as of what was widened; where it is far from there, nothing is told of steps.
+    /// Offsets from `low` to `high` after a move by `by`, clamped to [`OFFSET_LIMIT`]. Clamping
+    /// keeps the stride when `low` is just outside the limit, as it is after widening; far outside,
+    /// the stride is dropped.
     fn with_bounds(self, by: Interval, low: i64, high: i64) -> Offsets {
         let step = gcd(self.step, by.step);
         let step =
@@ -54,8 +55,9 @@ impl Offsets {
         Offsets { low, high, step: if low == high { 0 } else { step } }
     }
 
+    /// Widens the bounds that moved since `before` to [`OFFSET_LIMIT`].
     pub(super) fn widen(self, before: Offsets) -> Offsets {
-        // Steps go on from the end that stays.
+        // The stride counts from the bound that stays.
         match (self.low < before.low, self.high > before.high) {
             (false, false) => self,
             (false, true) => Offsets { high: OFFSET_LIMIT, ..self },

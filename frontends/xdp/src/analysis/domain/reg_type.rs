@@ -1,12 +1,18 @@
 //! Abstract types of registers and stack words.
+//!
+//! The lattice is flat but for its parameters: two types of one kind and one base join to that kind
+//! with joined offsets, NULL and a pointer join to a nullable pointer, and all else joins to
+//! `Conflict` or `Uninit`, which a program must not use.
 
 use crate::lang::xdp::analysis::domain::interval::Interval;
 use crate::lang::xdp::analysis::domain::offsets::{OFFSET_LIMIT, Offsets};
 
-/// A name for a place in the packet that is known only when the packet is there, so that what was found out about it can be
-/// told of every copy. [`PACKET_START`]: the packet's first byte. [`ANONYMOUS`]: one of which nothing can be told.
+/// Symbolic name of a base address in the packet that is known only at run time, like the
+/// verifier's `reg->id`: what is proven about one pointer holds for every copy of the same name.
 pub(crate) type SymbolicName = u32;
+/// Name of the packet's first byte.
 pub(crate) const PACKET_START: SymbolicName = 0;
+/// Name of a pointer about which nothing can be learned.
 pub(crate) const ANONYMOUS: SymbolicName = u32::MAX;
 
 /// Abstract type of a register, in the manner of the kernel verifier's `enum bpf_reg_type`.
@@ -16,7 +22,7 @@ pub(crate) const ANONYMOUS: SymbolicName = u32::MAX;
 /// a zero high half is NULL for every pointer type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RegType {
-    /// Not set on every path; must not be read. Bottom of a path, top of the lattice.
+    /// Not set on every path. Reading it is rejected. Absorbing in joins.
     Uninit,
     /// A number within an interval.
     Scalar(Interval),
@@ -95,7 +101,7 @@ impl RegType {
         }
     }
 
-    /// In words.
+    /// Description for messages.
     pub fn describe(self) -> String {
         match self {
             RegType::Conflict(a, b) => format!("{} on one way, and {} on another", a.describe(), b.describe()),
@@ -115,7 +121,7 @@ impl RegType {
         !matches!(self, RegType::Uninit | RegType::Scalar(_) | RegType::Conflict(..))
     }
 
-    /// Whether it may be NULL instead.
+    /// Whether the pointer may be NULL.
     pub fn is_nullable(self) -> bool {
         matches!(
             self,
@@ -129,6 +135,7 @@ impl RegType {
         self == RegType::Scalar(Interval::constant(0))
     }
 
+    /// The nullable variant of a pointer type that has one.
     fn with_null(self) -> Option<RegType> {
         match self {
             RegType::Packet { name, off, floor, .. } => Some(RegType::Packet { name, off, floor, nullable: true }),
@@ -140,16 +147,17 @@ impl RegType {
         }
     }
 
-    /// Whether nothing could be done with what is one of two, and something with each.
+    /// Whether the join loses a value that could be used on at least one of the paths.
     pub(super) fn conflicts_with(self, other: RegType) -> bool {
         let joined = self.join(other, |_, _| (ANONYMOUS, 0));
         let is_lost = |ty: RegType| matches!(ty, RegType::Uninit | RegType::Conflict(..));
-        // NULL, and a pointer that can be moved as long as it is none.
+        // A non-null pointer can be moved and a nullable one cannot, so joining it with NULL loses
+        // that.
         let is_null = |a: RegType, b: RegType| a.is_null() && b.is_pointer() && !b.is_nullable();
         is_lost(joined) && !(is_lost(self) && is_lost(other)) || is_null(self, other) || is_null(other, self)
     }
 
-    /// The name that it goes by, and may be asked by.
+    /// The symbolic name of a named pointer, else [`PACKET_START`].
     pub fn name(self) -> SymbolicName {
         match self {
             RegType::Packet { name, .. } | RegType::MapValue { name, .. } | RegType::RingRecord { name, .. } => name,
@@ -157,7 +165,7 @@ impl RegType {
         }
     }
 
-    /// The same by no name.
+    /// The type with [`ANONYMOUS`] for its name.
     pub fn without_name(self) -> RegType {
         match self {
             RegType::Packet { off, floor, nullable, .. } => RegType::Packet { name: ANONYMOUS, off, floor, nullable },
@@ -169,7 +177,8 @@ impl RegType {
         }
     }
 
-    /// What is one of two; `name` gives what was known by two names, and distances from there, one of its own.
+    /// Lattice join. For pointers into the packet with different bases, `name` gives the name and
+    /// offset of the joined pointer from those of both.
     pub(super) fn join(
         self,
         other: RegType,
@@ -211,7 +220,7 @@ impl RegType {
                 let name = if x == y { x } else { ANONYMOUS };
                 RegType::RingRecord { record, off: a.join(b), name, nullable: nullable || or }
             }
-            // What is found out about others of that name does not hold for this NULL.
+            // A later NULL check of a pointer with that name would say nothing about this NULL.
             (null, pointer) | (pointer, null) if null.is_null() && pointer.with_null().is_some() => {
                 match pointer.with_null() {
                     Some(packet @ RegType::Packet { .. }) => packet,
@@ -224,7 +233,8 @@ impl RegType {
         }
     }
 
-    /// What it may become if it goes on to change as it did from `before`; numbers up or down to the next of some bounds.
+    /// Widens what changed since `before`: scalars to the next of the thresholds `bounds`, offsets
+    /// to [`OFFSET_LIMIT`].
     pub(super) fn widen(self, before: RegType, bounds: &[u64]) -> RegType {
         match (self, before) {
             (RegType::Scalar(now), RegType::Scalar(before)) => RegType::Scalar(now.widen(before, bounds)),

@@ -1,4 +1,5 @@
-//! What is in registers and on the stack: found by going through the program with types in place of values.
+//! Abstract state of a program point: registers, stack frames, metadata and what is proven about
+//! the packet.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +10,23 @@ use crate::lang::xdp::analysis::transfer::{LOOP_ROUND, REDIRECT_TARGET};
 use crate::lang::xdp::lower::ir::{Id, Variable};
 use crate::lang::xdp::lower::privatize::StoredBytes;
 
-/// Words of a frame's stack: 512 bytes (`MAX_BPF_STACK`).
+/// Words of a stack frame; a frame has 512 bytes (`MAX_BPF_STACK`).
 pub(crate) const STACK_WORDS: usize = 128;
 
-/// Frames at most (`MAX_CALL_FRAMES`).
+/// Maximum call depth (`MAX_CALL_FRAMES`).
 pub(crate) const MAX_FRAMES: usize = 8;
 
-/// What is kept like one more frame: the metadata in front of the packet, with the packet's first byte for its top.
+/// Pseudo frame that holds the metadata in front of the packet; its top is the packet's first byte.
 pub(crate) const METADATA_FRAME: u8 = MAX_FRAMES as u8;
 
-/// Frames that may be memory.
+/// Number of frames, the metadata included.
 pub(crate) const STACK_COUNT: usize = MAX_FRAMES + 1;
 
-/// A half that no computation of the block under way has asked for: it is in its variable, unless the type says all of it.
+/// Marks a half that the current block has not computed or loaded. The half is in its variable,
+/// unless the type determines it.
 pub(crate) const NOT_LOADED: Id = Id::MAX;
 
-/// A register: its type, and in the block under way its halves.
+/// Abstract value of a register, and the IR values of its halves in the current block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Value {
     pub ty: RegType,
@@ -38,12 +40,12 @@ impl Value {
     }
 }
 
-/// A word of the stack.
+/// Abstract value of a 32-bit stack word.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Word {
-    /// The type of all 8 bytes where this is the lower word of a register that was stored; else a number of 32 bits.
+    /// Type of all 8 bytes if this is the low word of a spilled register, else a 32-bit scalar.
     pub ty: RegType,
-    /// Whether this is the higher word of such a register.
+    /// Whether this is the high word of a spilled register.
     pub is_high_half: bool,
     pub id: Id,
 }
@@ -52,21 +54,22 @@ impl Word {
     const UNINIT: Word = Word { ty: RegType::Uninit, is_high_half: false, id: NOT_LOADED };
 }
 
-/// A number that is what a field of a map's value holds, and perhaps an amount.
+/// A scalar that equals a field of a map value plus an amount, at a block boundary. In a block it
+/// is an [`ir::FieldAlias`](crate::lang::xdp::lower::ir::FieldAlias).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CarriedAlias {
-    /// Where the number is: a register's or a word's lower half.
+    /// Low half of the register or stack word that holds the scalar.
     pub number: Variable,
     pub map: u16,
     pub place: FieldLocation,
     pub size: u32,
-    /// The load that it is from.
+    /// The map load that the scalar stems from.
     pub load: u32,
-    /// Whether there may be an amount: it is in its variable ([`Var::Amount`]).
+    /// Whether the amount may be non-zero; it is in [`Variable::Amount`] then.
     pub has_amount: bool,
 }
 
-/// Where a field is.
+/// Location of a field, in terms that are valid across blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FieldLocation {
     /// The entry index plus one, and the byte offset in the value.
@@ -75,10 +78,10 @@ pub(crate) enum FieldLocation {
     Relative { pointer: Variable, off: u32 },
 }
 
-/// A function under way.
+/// Abstract frame of an active function.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
-    /// Registers 6 to 9, and behind them four that no program sees: a loop's round, its rounds, its argument, its function.
+    /// r6 to r9, then four pseudo registers: round, limit, argument and callback of a `bpf_loop`.
     pub saved: [Value; 8],
     pub words: Vec<Word>,
 }
@@ -89,7 +92,8 @@ impl Frame {
     }
 }
 
-/// What has blocks of its own where ways meet, beyond pointers into different things; each with all before it.
+/// Path sensitivity: which states are kept in separate variants of a block instead of being joined,
+/// beyond pointers to different objects. Each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sensitivity {
     /// Nothing more.
@@ -101,27 +105,27 @@ pub(crate) enum Sensitivity {
     Offsets,
 }
 
-/// All that is known at a place of the program.
+/// Abstract state at a program point.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
-    /// Registers 0 to 5; and behind them where a packet is to be redirected to, how many tail calls there were, how
-    /// many bytes of metadata there are, and how many random numbers there were.
+    /// r0 to r5, then four pseudo registers: redirect target plus one, tail calls made, bytes of
+    /// metadata, random numbers drawn.
     pub scratch: [Value; 10],
     pub frames: Vec<Frame>,
-    /// The words of the metadata, as a frame has them; none as long as nobody has accessed it.
+    /// Words of the metadata, as in a frame; empty until first accessed.
     pub metadata: Vec<Word>,
-    /// Bytes that the packet is known to have.
+    /// Number of bytes that the packet is proven to have.
     pub proven_length: u32,
-    /// Bytes that it is known to have behind places with names.
+    /// Number of bytes that the packet is proven to have after each named place.
     pub extents: BTreeMap<SymbolicName, u32>,
-    /// Numbers that are still what is in maps' values, in order.
+    /// Scalars that still equal a field of a map value plus an amount, sorted.
     pub field_aliases: Vec<CarriedAlias>,
-    /// What this packet has stored in values that it may have copies of.
+    /// Bytes that the packet has stored in values that may be privatized.
     pub stored: StoredBytes,
 }
 
 impl State {
-    /// That at a program's beginning: `r1` is the context.
+    /// State at a program's entry: r1 is the context.
     pub fn at_entry() -> State {
         let mut scratch = [Value::of(RegType::Uninit); 10];
         scratch[1].ty = RegType::Context(0);
@@ -137,14 +141,14 @@ impl State {
         }
     }
 
-    /// At the beginning of a block, where nothing is computed yet.
+    /// Forgets all IR values, which are valid in one block only.
     pub fn unload(&mut self) {
         self.values().for_each(|value| (value.low, value.high) = (NOT_LOADED, NOT_LOADED));
         self.frames.iter_mut().flat_map(|frame| &mut frame.words).for_each(|word| word.id = NOT_LOADED);
         self.metadata.iter_mut().for_each(|word| word.id = NOT_LOADED);
     }
 
-    /// The words of a frame's stack, or of the metadata.
+    /// Words of a frame's stack, or of the metadata.
     pub fn words(&mut self, frame: u8) -> &mut Vec<Word> {
         if frame != METADATA_FRAME {
             return &mut self.frames[usize::from(frame)].words;
@@ -169,25 +173,25 @@ impl State {
         values.chain(framed).chain(metadata.iter_mut().map(|word| &mut word.ty))
     }
 
-    /// All of them, in their order. (Much faster than to collect what the iterator gives one by one.)
+    /// Collects all types in order. Internal iteration is much faster here than `collect`.
     pub(super) fn all_types(&mut self) -> Vec<RegType> {
         let mut all = Vec::with_capacity(self.type_count());
         self.types().for_each(|ty| all.push(*ty));
         all
     }
 
-    /// How many there are, about.
+    /// Approximate number of types, as a capacity.
     pub(super) fn type_count(&self) -> usize {
         self.scratch.len() + (self.frames.len() + 1) * (STACK_WORDS + 8)
     }
 
-    /// The places, as [`join`](State::join) numbers them, where pointers into the packet are.
+    /// Positions of pointers into the packet, as [`join`](State::join) numbers them.
     pub fn packet_pointer_slots(&mut self) -> Vec<usize> {
         let all = self.types().enumerate();
         all.filter(|(_, ty)| matches!(ty, RegType::Packet { .. })).map(|(slot, _)| slot).collect()
     }
 
-    /// All registers, each by its frame and number.
+    /// All registers with frame and number, pseudo registers included.
     fn registers(&self) -> impl Iterator<Item = (u8, u8, &Value)> {
         let scratch = (0..).zip(&self.scratch);
         let scratch = scratch.map(|(at, it)| (0, if at < 6 { at } else { at - 6 + REDIRECT_TARGET }, it));
@@ -198,12 +202,12 @@ impl State {
         scratch.chain(framed)
     }
 
-    /// A register by its frame and number.
+    /// The register with this frame and number.
     pub fn register(&mut self, frame: u8, register: u8) -> &mut Value {
         match register {
             0..6 => &mut self.scratch[usize::from(register)],
             REDIRECT_TARGET.. => &mut self.scratch[usize::from(register - REDIRECT_TARGET + 6)],
-            // 10 is the frame itself.
+            // r10 is the frame pointer and not stored.
             _ => {
                 let at = if register < 10 { register - 6 } else { register - LOOP_ROUND + 4 };
                 &mut self.frames[usize::from(frame)].saved[usize::from(at)]
@@ -211,7 +215,8 @@ impl State {
         }
     }
 
-    /// Registers that were computed in the block under way, and registers on the stack, each by its lower half's variable.
+    /// Registers and spilled registers whose halves are both available in the current block, each
+    /// by the variable of its low half.
     pub fn loaded_values(&self) -> Vec<(Variable, Value)> {
         let registers = self.registers();
         let registers = registers.map(|(frame, register, it)| (Variable::Register { frame, register, half: 0 }, *it));
@@ -224,7 +229,7 @@ impl State {
         registers.chain(framed).filter(|(_, it)| it.low != NOT_LOADED && it.high != NOT_LOADED).collect()
     }
 
-    /// What was computed for variables in the block under way.
+    /// Variables for which the current block has an IR value.
     pub fn loaded_variables(&self) -> Vec<(Variable, Id)> {
         let mut all = Vec::new();
         for (frame, register, value) in self.registers() {
@@ -240,7 +245,7 @@ impl State {
         all
     }
 
-    /// Lets go of registers that nobody asks for.
+    /// Marks registers that are not live uninitialised, so that they do not prevent joins.
     pub fn drop_dead_registers(&mut self, asked: RegisterSet) {
         let is_asked = |register: usize| asked >> register & 1 != 0;
         let scratch = self.scratch.iter_mut().take(6).enumerate();
@@ -251,7 +256,7 @@ impl State {
         }
     }
 
-    /// Behind a loop that a helper goes round: what its rounds alone ask for is gone.
+    /// Clears the pseudo registers of a `bpf_loop` after it ends.
     pub fn without_loop_registers(mut self) -> State {
         if let Some(frame) = self.frames.last_mut() {
             frame.saved[4..].fill(Value::of(RegType::Uninit));
@@ -259,14 +264,13 @@ impl State {
         self
     }
 
-    /// Makes a name free for another place.
+    /// Makes names available for other places: pointers with such a name become anonymous.
     pub fn forget_names(&mut self, is_it: impl Fn(SymbolicName) -> bool) {
         self.extents.retain(|name, _| !is_it(*name));
         self.types().filter(|ty| ty.is_pointer() && is_it(ty.name())).for_each(|ty| *ty = ty.without_name());
     }
 
-    /// Pointers into the packet lead nowhere any more: its ends have moved. They are numbers, of which differences still say
-    /// what they said.
+    /// Invalidates pointers into the packet after a helper has moved its ends. They become scalars.
     pub fn invalidate_packet_pointers(&mut self) {
         (self.proven_length, self.extents) = (0, BTreeMap::new());
         self.types()
@@ -274,19 +278,20 @@ impl State {
             .for_each(|ty| *ty = RegType::UNKNOWN);
     }
 
-    /// Whether a record is pointed to.
+    /// Whether a pointer to a ring buffer record exists.
     pub fn has_record_pointer(&mut self, number: u16) -> bool {
         self.types().any(|ty| matches!(ty, RegType::RingRecord { record, .. } if *record == number))
     }
 
-    /// A record is handed over: pointers to it are numbers now.
+    /// Invalidates pointers to a ring buffer record after it is submitted or discarded.
     pub fn invalidate_record(&mut self, number: u16) {
         let all = self.types();
         all.filter(|ty| matches!(ty, RegType::RingRecord { record, .. } if *record == number))
             .for_each(|ty| *ty = RegType::UNKNOWN);
     }
 
-    /// Changes what every copy of a value is known as: those with the same halves, and those of the same name.
+    /// Refines the type of every copy of a value: those with the same halves, and those with the
+    /// same symbolic name.
     pub fn refine(&mut self, of: Value, name: SymbolicName, to: impl Fn(RegType) -> RegType) {
         let is_named = |ty: RegType| ty.is_pointer() && ty.name() == name && name != PACKET_START && name != ANONYMOUS;
         let before = of.ty;

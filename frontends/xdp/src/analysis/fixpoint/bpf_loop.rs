@@ -1,4 +1,4 @@
-//! `bpf_loop`: a function called so many times, until it gives 1.
+//! `bpf_loop`: a callback called up to a number of times, until it returns 1.
 
 use super::{
     Add, BlockKey, BlockResult, BlockStart, CallContext, FixpointSolver, Lt, RegType, Result, State, Value,
@@ -10,10 +10,11 @@ use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::errno::E2BIG;
 use crate::lang::xdp::lower::ir::BinaryOp::{LogicalOr, Ne};
 
-/// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
+/// Maximum number of rounds (`BPF_MAX_LOOPS`).
 const MAX_ROUNDS: u64 = 1 << 23;
 
-/// `bpf_loop(rounds, function, argument, flags)`: what is kept for its rounds.
+/// `bpf_loop(rounds, callback, argument, flags)`: checks the arguments and keeps them in pseudo
+/// registers for the rounds.
 pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     interp.facts.helpers.insert(helper::LOOP);
     let (all, function, argument, flags) =
@@ -28,8 +29,9 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     }
     let (mut round, mut rounds) = (interp.constant(0), interp.scalar32(range, all.low));
     if range.high > MAX_ROUNDS {
-        // More give an error and no round at all: it is where the first round would be, and no round that there is. As the
-        // verifier puts it into the program, it has 32 bits (`inline_bpf_loop`, kernel/bpf/verifier.c).
+        // More rounds than the maximum give an error and run none: start at round -E2BIG, which is
+        // past the end and is what the helper returns. The verifier inlines the error as a 32-bit
+        // number (`inline_bpf_loop`, kernel/bpf/verifier.c).
         let high = interp.code.binary_const(Ne, all.high, 0);
         let most = interp.code.constant(MAX_ROUNDS as u32);
         let low = interp.code.binary(Lt, most, all.low);
@@ -46,7 +48,7 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
 }
 
 impl FixpointSolver<'_, '_> {
-    /// Before a round of a `bpf_loop`.
+    /// Interprets the point before each round: enters the callback or continues after the loop.
     pub(super) fn interpret_loop_round(&mut self, key: BlockKey, at: u32, state: State) -> Result<BlockResult> {
         let context = self.context(key);
         let mut interp =
@@ -59,12 +61,12 @@ impl FixpointSolver<'_, '_> {
         );
         let (section, first) = interp.loop_callback()?;
         let goes_on = interp.code.binary(Lt, round.low, rounds.low);
-        // Behind the loop.
+        // The edge that leaves the loop.
         interp.clear_caller_saved();
         interp.write_register(0, round)?;
         let behind = BlockKey { context: key.context, start: BlockStart::Instruction(at + 1), variant: 0 };
         let behind_state = interp.state.clone().without_loop_registers();
-        // In the function.
+        // The edge into the callback.
         if !interp.push_frame()? {
             return interp.reject("the function of a bpf_loop would be called too deep");
         }
@@ -74,14 +76,14 @@ impl FixpointSolver<'_, '_> {
         let inner = self.contexts.intern(CallContext { section, first, caller: Some((key.context, at)) });
         let inside = BlockKey { context: inner, start: BlockStart::Instruction(first), variant: 0 };
         let inside_state = interp.state.clone();
-        // RegKind registers hold what differs on the two ways: the code's end is that of the function's way, and r0 is
-        // the round on both.
+        // The two edges keep different registers. The exit state is that of the edge into the
+        // callback, and r0 must hold the round for the other.
         interp.state.scratch[0] = round;
         Ok(finish_with_branch(interp, goes_on, (inside, inside_state), (behind, behind_state)))
     }
 }
 
-/// Behind the function: the round counts, whether or not it was the last.
+/// Returns from the callback. The round counts even if it is the last.
 pub(super) fn finish_callback(mut interp: BlockInterpreter, caller: u32, at: u32) -> Result<BlockResult> {
     let result = interp.read_register(0)?;
     interp.expect_scalar(result, "what the function of a bpf_loop returns")?;

@@ -1,5 +1,5 @@
-//! `bpf_for_each_map_elem`: a function called for each of a map's entries, until it gives 1. An array's come by number, those of
-//! a hash as they lie here.
+//! `bpf_for_each_map_elem`: a callback called for each entry of a map, until it returns 1. Entries
+//! of an array come in index order, those of a hash in the order of their slots.
 
 use super::{
     Add, BlockKey, BlockResult, BlockStart, CallContext, FixpointSolver, Lt, RegType, Result, State, Value,
@@ -13,12 +13,14 @@ use crate::lang::xdp::decode::helper;
 use crate::lang::xdp::decode::maps::MapUse;
 use crate::map::layout::Layout;
 
-/// Where a function finds the key, from the top of its frame: at its other end. All frames under way have no more than 512
-/// bytes together, and a caller has 32 at least (`check_max_stack_depth`), so that these are nobody's.
+/// Stack offset where the callback finds the key: the far end of its frame. All active frames share
+/// 512 bytes and the caller counts at least 32 of them (`check_max_stack_depth`), so the callback
+/// does not use these bytes itself.
 const KEY_OFFSET: i64 = -512;
 const MAX_KEY_BYTES: u32 = 32;
 
-/// `bpf_for_each_map_elem(map, function, argument, flags)`: what is kept for its rounds.
+/// `bpf_for_each_map_elem(map, callback, argument, flags)`: checks the arguments and keeps them in
+/// pseudo registers for the rounds.
 pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     interp.facts.helpers.insert(helper::FOR_EACH_MAP_ELEM);
     let (map, function, argument, flags) =
@@ -56,8 +58,8 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
 }
 
 impl FixpointSolver<'_, '_> {
-    /// Before each entry. Of the registers that no program sees, the round is where the entry may be, and the rounds are how
-    /// many there were.
+    /// Interprets the point before each entry. Of the pseudo registers, the round is the next slot
+    /// to look at, and the limit counts the entries visited.
     pub(super) fn interpret_for_each_entry(&mut self, key: BlockKey, at: u32, state: State) -> Result<BlockResult> {
         let context = self.context(key);
         let mut interp =
@@ -81,12 +83,12 @@ impl FixpointSolver<'_, '_> {
         let entry = if is_hash { interp.next_entry(map, from.low) } else { from.low };
         let end = interp.code.constant(places);
         let goes_on = interp.code.binary(Lt, entry, end);
-        // Behind the last.
+        // The edge that leaves the loop.
         interp.clear_caller_saved();
         interp.write_register(0, count)?;
         let behind = BlockKey { context: key.context, start: BlockStart::Instruction(at + 1), variant: 0 };
         let behind_state = interp.state.clone().without_loop_registers();
-        // In the function.
+        // The edge into the callback.
         let next = interp.code.binary_const(Add, entry, 1);
         let (next, counted) = (interp.scalar32(Interval::U32, next), interp.code.binary_const(Add, count.low, 1));
         let counted = interp.scalar32(Interval::U32, counted);
@@ -113,13 +115,14 @@ impl FixpointSolver<'_, '_> {
         let inner = self.contexts.intern(CallContext { section, first, caller: Some(place) });
         let inside = BlockKey { context: inner, start: BlockStart::Instruction(first), variant: 0 };
         let inside_state = interp.state.clone();
-        // The code's end is that of the function's way; what that asks for the other does not.
+        // The exit state is that of the edge into the callback, and r0 must hold the count for the
+        // other.
         interp.state.scratch[0] = count;
         Ok(finish_with_branch(interp, goes_on, (inside, inside_state), (behind, behind_state)))
     }
 }
 
-/// Behind the function: on with the next entry, or behind the last.
+/// Returns from the callback: continues with the next entry or after the loop.
 pub(super) fn finish_callback(mut interp: BlockInterpreter, caller: u32, at: u32) -> Result<BlockResult> {
     let result = interp.read_register(0)?;
     interp.expect_scalar(result, "what the function of a bpf_for_each_map_elem returns")?;

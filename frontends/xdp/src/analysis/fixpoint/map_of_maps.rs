@@ -1,4 +1,5 @@
-//! Lookups in maps of maps.
+//! Lookups in maps of maps: a chain of comparisons with the maps that the outer map may hold, so
+//! that on each edge r0 is a known map.
 
 use super::{
     BlockInterpreter, BlockKey, BlockResult, BlockStart, Eq, FixpointSolver, MAX_VARIANTS, RegType, Result, State,
@@ -6,7 +7,8 @@ use super::{
 };
 
 impl FixpointSolver<'_, '_> {
-    /// At a lookup in a map of maps: on each way that leads on from here `r0` is one of the maps that it may hold, or NULL.
+    /// Interprets a lookup once the inner maps before `number` are excluded: r0 is inner map
+    /// `number`, another one, or NULL.
     pub(super) fn interpret_inner_map(
         &mut self,
         key: BlockKey,
@@ -19,7 +21,7 @@ impl FixpointSolver<'_, '_> {
             BlockInterpreter::new(self.linked, &mut self.facts, state, key.context, context.section as usize);
         interp.pc = at as usize;
         if number == 0 {
-            // From here on `r0` is what the slot holds: a map's number and one.
+            // From here on r0 holds the slot: the index of a map plus one, or zero.
             let slot = interp.read_inner_map_slot()?;
             interp.write_register(0, slot)?;
         }
