@@ -193,7 +193,7 @@ pub(crate) struct FieldAlias {
     pub load: u32,
     pub number: (Id, Id),
     /// Whether the load is in this block.
-    pub is_own: bool,
+    pub is_loaded_here: bool,
     /// Whether nobody else has the number who may not ask for what a fetch-add gives in its place.
     pub is_unshared: bool,
     /// The first computation from which on a write makes it another.

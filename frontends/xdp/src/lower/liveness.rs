@@ -26,10 +26,10 @@ pub(crate) const REDIRECT: Variable = Variable::Register { frame: 0, register: R
 /// The loads of maps' values whose numbers are needed.
 pub(crate) fn observed_loads(blocks: &[Block], needed: &[BlockLiveness]) -> BTreeSet<u32> {
     let of_block = |(block, needed): (&Block, &BlockLiveness)| {
-        let own = block.code.field_aliases.values().filter(|held| held.is_own);
+        let own = block.code.field_aliases.values().filter(|alias| alias.is_loaded_here);
         let is_needed =
-            |held: &&FieldAlias| needed.live_ops[held.number.0 as usize] || needed.live_ops[held.number.1 as usize];
-        own.filter(is_needed).map(|held| held.load).collect::<Vec<_>>()
+            |alias: &&FieldAlias| needed.live_ops[alias.number.0 as usize] || needed.live_ops[alias.number.1 as usize];
+        own.filter(is_needed).map(|alias| alias.load).collect::<Vec<_>>()
     };
     blocks.iter().zip(needed).flat_map(of_block).collect()
 }

@@ -1,4 +1,4 @@
-//! Arithmetic (RFC 9669, section 4.1 and 4.2).
+//! Arithmetic instructions (RFC 9669, sections 4.1 and 4.2).
 
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -9,17 +9,18 @@ use crate::lang::xdp::decode::instruction::{AluOp, Instruction, class};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, WideOp};
 
-/// Offsets into a packet that are told apart: beyond there is none (`BPF_MAX_VAR_OFF`).
+/// Bound on offsets into the packet that are tracked (`BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;
 
-/// Moves so near that no program makes enough of them to come beyond 32 bits: of 16 bits, 32,768 times.
+/// Moves up to this distance need no clamping at run time: it takes 32,768 of them to overflow 32
+/// bits.
 const MAX_UNCHECKED_MOVE: i64 = 0xffff;
 
 impl BlockInterpreter<'_, '_> {
     pub(super) fn alu(&mut self, it: Instruction) -> Result<()> {
         let wide = it.class() == class::ALU64;
         let Some(alu) = it.alu() else { return self.reject_unknown(it) };
-        // What other fields say where they say nothing (the kernel's verifier: "uses reserved fields").
+        // Reserved fields must be zero (the verifier's "uses reserved fields").
         let is_one = match alu {
             AluOp::Neg => it.off == 0 && !it.has_register_operand(),
             AluOp::End => it.off == 0 && !(wide && it.has_register_operand()),
@@ -74,7 +75,7 @@ impl BlockInterpreter<'_, '_> {
         let value = self.read_register(it.dst)?;
         self.expect_scalar(value, "what the bytes are exchanged of")?;
         let zero = self.code.constant(0);
-        // `le` on a little-endian machine cuts off; `be` and `bswap` exchange.
+        // On a little-endian machine `le` truncates; `be` and `bswap` swap bytes.
         let swaps = wide || it.has_register_operand();
         let (low, high) = match (it.imm, swaps) {
             (16, false) => (self.code.binary_const(And, value.low, 0xffff), zero),
@@ -88,13 +89,14 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.scalar(Interval::of_width(it.imm as u32 / 8), low, high))
     }
 
-    /// Arithmetic on 32 bits, which leaves the high half zero. A pointer's lower half is a number like any other.
+    /// 32-bit arithmetic, which zeroes the high half. The low half of a pointer is a number like
+    /// any other.
     fn alu32(&mut self, alu: AluOp, left: Value, right: Value, off: i16) -> Result<Value> {
         let range = |value: Value| value.ty.as_scalar().map_or(Interval::U32, Interval::truncate_u32);
         let (a, b) = (range(left), range(right));
         let (x, y) = (left.low, right.low);
         let signed = off == 1 && matches!(alu, AluOp::Div | AluOp::Mod);
-        // Of a range of counts that goes beyond the width any may be left, modulo the width.
+        // A range of shift counts that exceeds the width may give any count, modulo the width.
         let shift = |of: Interval| match of.as_constant() {
             Some(by) => Interval::constant(by & 31),
             None if of.high < 32 => of,
@@ -135,7 +137,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.scalar32(if range.fits_u32() { range } else { range.truncate_u32() }, low))
     }
 
-    /// x / y, which is 0 where y is (RFC 9669, section 4.1).
+    /// x / y, which is 0 if y is 0 (RFC 9669, section 4.1).
     fn divide(&mut self, x: Id, y: Id, by: Interval) -> Id {
         if by.low > 0 {
             return self.code.binary(Div, x, y);
@@ -148,7 +150,7 @@ impl BlockInterpreter<'_, '_> {
         self.code.select(is_zero, zero, quotient)
     }
 
-    /// x % y, which is x where y is 0.
+    /// x % y, which is x if y is 0.
     fn remainder(&mut self, x: Id, y: Id, by: Interval) -> Id {
         if by.low > 0 {
             return self.code.binary(Rem, x, y);
@@ -161,7 +163,7 @@ impl BlockInterpreter<'_, '_> {
         self.code.select(is_zero, x, rest)
     }
 
-    /// Arithmetic on 64 bits.
+    /// 64-bit arithmetic on scalars.
     fn alu64(&mut self, alu: AluOp, left: Value, right: Value, off: i16) -> Result<Value> {
         let a = self.expect_scalar(left, "what is calculated with")?;
         let b = self.expect_scalar(right, "what is calculated with")?;
@@ -207,7 +209,7 @@ impl BlockInterpreter<'_, '_> {
                 };
                 let halves = match by.as_constant() {
                     Some(by) => self.shift_by_constant(alu, left, by as u32),
-                    // What stays in the low half.
+                    // The result fits the low half.
                     None if alu == AluOp::Lsh && a.fits_u32() && by.high < 32 && range.fits_u32() => {
                         (self.code.binary(Shl, left.low, right.low), zero)
                     }
@@ -240,14 +242,15 @@ impl BlockInterpreter<'_, '_> {
         (self.code.add(Op::Component(pair, 0)), self.code.add(Op::Component(pair, 1)))
     }
 
-    /// The halves of a sum; it is remembered what of.
+    /// The halves of a 64-bit sum; its operands are recorded for the recognition of additions.
     pub(super) fn add64(&mut self, left: Value, right: Value) -> (Id, Id) {
         let low = self.code.binary(Add, left.low, right.low);
         let ranges = (left.ty.as_scalar().unwrap_or(Interval::ANY), right.ty.as_scalar().unwrap_or(Interval::ANY));
         let high = if ranges.0.add(ranges.1).fits_u32() && ranges.0.fits_u32() && ranges.1.fits_u32() {
             self.code.constant(0)
         } else {
-            // What is smaller than one of two is their sum less 2^32. A known one may be the other's complement.
+            // The sum carried if it is smaller than an operand. Compare with the right one: a
+            // constant there may be the complement of the left.
             let carry = self.code.binary(Lt, low, right.low);
             let carry = self.code.bool_to_u32(carry);
             let high = self.code.binary(Add, left.high, right.high);
@@ -257,12 +260,13 @@ impl BlockInterpreter<'_, '_> {
         (low, high)
     }
 
-    /// Remembers what a sum or a difference is of.
+    /// Records the operands of a sum or difference.
     fn record_sum(&mut self, low: Id, high: Id, left: Value, right: Value, is_difference: bool) {
         let sum = Sum { left: (left.low, left.high), right: (right.low, right.high), is_difference };
         self.code.sums.insert((low, high), sum);
     }
 
+    /// The halves of a 64-bit difference; its operands are recorded.
     pub(super) fn sub64(&mut self, left: Value, right: Value) -> (Id, Id) {
         let low = self.code.binary(Sub, left.low, right.low);
         let ranges = (left.ty.as_scalar().unwrap_or(Interval::ANY), right.ty.as_scalar().unwrap_or(Interval::ANY));
@@ -277,7 +281,7 @@ impl BlockInterpreter<'_, '_> {
         (low, high)
     }
 
-    /// A shift by a known number below 64.
+    /// A shift by a constant below 64.
     fn shift_by_constant(&mut self, alu: AluOp, of: Value, by: u32) -> (Id, Id) {
         let (low, high) = (of.low, of.high);
         if by == 0 {
@@ -301,7 +305,7 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// Moving pointers, and the distance between two.
+    /// Moves of pointers by scalars, and the distance between two pointers.
     fn pointer_arithmetic(&mut self, alu: AluOp, left: Value, right: Value) -> Result<Value> {
         match (alu, left.ty, right.ty) {
             (AluOp::Add, _, RegType::Scalar(by)) => self.advance_pointer(left, right, by, false),
@@ -311,7 +315,8 @@ impl BlockInterpreter<'_, '_> {
                 let low = self.code.binary(Sub, left.low, right.low);
                 let high = self.code.binary_const(Sar, low, 31);
                 let range = match (a, b) {
-                    // An offset that the packet is known to reach.
+                    // Up to an offset that the packet is proven to reach, the distance has a lower
+                    // bound.
                     (RegType::PacketEnd, RegType::Packet { name: PACKET_START, off, .. })
                         if off >= 0 && off <= i64::from(self.state.proven_length) =>
                     {
@@ -340,7 +345,8 @@ impl BlockInterpreter<'_, '_> {
 
     fn advance_pointer(&mut self, pointer: Value, number: Value, by: Interval, back: bool) -> Result<Value> {
         if pointer.ty.is_nullable() {
-            // NULL that is moved is a number, of which nothing would be known: where that is meant, ways are kept apart.
+            // NULL plus an offset would be an unknown scalar. If the program means that, a higher
+            // path sensitivity keeps the paths apart.
             let what = pointer.ty.describe();
             return self.reject(format!("{what} is moved: compare it with NULL first"));
         }
@@ -381,8 +387,8 @@ impl BlockInterpreter<'_, '_> {
 }
 
 impl BlockInterpreter<'_, '_> {
-    /// A moved pointer's offset, where the distance has 64 bits: beyond what offsets are told apart to, one that lies outside of
-    /// all memory, on the side that it is on.
+    /// Offset of a moved pointer when the distance may not fit 32 bits: an offset beyond the
+    /// tracked range is replaced by one outside of all memory on the same side.
     fn clamp_offset(&mut self, moved: Id, number: Value, by: Interval, back: bool) -> Id {
         let (least, most) = by.signed_bounds();
         if least >= -MAX_UNCHECKED_MOVE && most <= MAX_UNCHECKED_MOVE {
@@ -391,7 +397,7 @@ impl BlockInterpreter<'_, '_> {
         let (behind, before) = (2 * MAX_OFFSET as u32, (-2 * MAX_OFFSET) as u32);
         let (behind, before) = (self.code.constant(behind), self.code.constant(before));
         if least > -MAX_OFFSET && most < MAX_OFFSET {
-            // So far that a few moves more would come to where they began, in 32 bits.
+            // Clamp, so that further moves cannot wrap around in 32 bits.
             let is_behind = self.code.binary(Slt, behind, moved);
             let moved = self.code.select(is_behind, behind, moved);
             let is_before = self.code.binary(Slt, moved, before);

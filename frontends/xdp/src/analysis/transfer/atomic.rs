@@ -51,12 +51,13 @@ impl BlockInterpreter<'_, '_> {
     fn atomic_on_map(&mut self, it: Instruction, to: Value, value: Value, expected: Option<Value>) -> Result<Value> {
         let size = it.size();
         let (map, entry, word, span) = self.check_atomic_access(to, i64::from(it.off), size)?;
-        // Also where it does not give what was there: what is there then is made of all of it.
+        // Counts as a load even without FETCH: the result depends on all that was there before.
         let (is_own, may_be_own) = (self.note_load(span), self.may_have_stored(span));
         self.note_store(span, StoreCertainty::Updated);
         let next = self.code.binary_const(BinaryOp::Add, word, 1);
         if is_own {
-            // Nobody else has what this packet has stored there. (There is a copy of it, once that is settled.)
+            // What this packet has stored there is private to it. (A copy exists once privatization
+            // is decided.)
             let high = self.code.binary_const(BinaryOp::Add, entry, 1);
             let low = self.read_value_word(map, high, word);
             let high = if size == 8 { self.read_value_word(map, high, next) } else { low };
@@ -72,7 +73,7 @@ impl BlockInterpreter<'_, '_> {
         let own = self.private_word(map, word).zip(self.private_word(map, last));
         let there = self.device_atomic(it, (map, entry, word), value, expected)?;
         let Some((low, high)) = own else { return Ok(there) };
-        // What the packet may have stored itself is its own.
+        // Words that the packet may have stored are taken from its copy.
         let old = if may_be_own { self.old_value(size, low, high) } else { there };
         let (low, high) = self.atomic_result(it, old, value, expected)?;
         self.write_private_word(map, entry, word, low);
@@ -82,7 +83,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(old)
     }
 
-    /// Packets side by side do it to the same value: as devices have it.
+    /// Performs the operation on the shared value, atomically with other packets.
     fn device_atomic(
         &mut self,
         it: Instruction,
@@ -127,7 +128,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.old_value(size, low, high))
     }
 
-    /// Nobody else has this packet's stack.
+    /// Performs the operation on the stack, which no other packet shares.
     fn atomic_on_stack(
         &mut self,
         it: Instruction,
@@ -146,7 +147,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(old)
     }
 
-    /// What an operation makes of what was there.
+    /// What an operation leaves in memory, as halves.
     fn atomic_result(
         &mut self,
         it: Instruction,

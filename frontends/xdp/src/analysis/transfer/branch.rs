@@ -1,4 +1,5 @@
-//! Branches: what they compare, and what is known on either side (RFC 9669, section 4.3).
+//! Conditional jumps: conditions, and the refinement of states on both edges (RFC 9669, section
+//! 4.3).
 
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -8,14 +9,14 @@ use crate::lang::xdp::decode::instruction::{Comparison, Instruction, class};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 
-/// What a pointer may be as a number: the kernel's addresses have the highest bit, and the last 4,095 numbers are those of errors
-/// (`MAX_ERRNO`, linux/err.h).
+/// The values that a pointer may have as a number: kernel addresses have the highest bit set, and
+/// the last 4,095 numbers are error codes (`MAX_ERRNO`, linux/err.h).
 const KERNEL_ADDRESSES: Interval = Interval::new(1 << 63, u64::MAX - 4095);
 
-/// What is missing where pointers are compared in other ways than with the packet's end, NULL and their like.
+/// Feature name for comparisons of pointers other than with the packet's end, NULL and the like.
 const OTHER_POINTERS: &str = "other comparisons of pointers";
 
-/// A branch: what is asked, and what is known where it holds and where it does not; `None` where that cannot be.
+/// A conditional jump: its condition, and the state on each edge; `None` if the edge is infeasible.
 pub(crate) struct Branch {
     pub condition: Id,
     pub taken: Option<State>,
@@ -35,7 +36,7 @@ impl BlockInterpreter<'_, '_> {
             self.constant(i64::from(it.imm) as u64)
         };
         let is_pointer = left.ty.is_pointer() || right.ty.is_pointer();
-        // The context has its pointers as numbers of 32 bits, and clang compares them as such.
+        // The context has pointers as 32-bit numbers, and clang compares them as such.
         let condition = if wide || is_pointer {
             self.compare(comparison, left, right)?
         } else {
@@ -97,7 +98,7 @@ impl BlockInterpreter<'_, '_> {
                     return Ok(self.compare32(comparison, left, right));
                 }
                 if is_signed && a.fits_u32() && b.fits_u32() {
-                    // With the sign of 64 bits these have none.
+                    // A 32-bit number is non-negative as a signed 64-bit number.
                     let unsigned = match comparison {
                         C::Slt => C::Lt,
                         C::Sle => C::Le,
@@ -115,12 +116,13 @@ impl BlockInterpreter<'_, '_> {
                 self.compare_pointer_with_scalar(comparison.swapped(), pointer, right, (range, left))
             }
             (pointer, RegType::PacketEnd) | (RegType::PacketEnd, pointer) if pointer.is_nullable() => {
-                // NULL says nothing of the packet: where it is meant to be compared, ways are kept apart.
+                // A check against the end proves nothing for NULL. If the program means it, a
+                // higher path sensitivity keeps the paths apart.
                 let what = pointer.describe();
                 self.reject(format!("{what} is compared with the packet's end: compare it with NULL first"))
             }
             (a @ (RegType::Packet { .. } | RegType::PacketEnd), b @ (RegType::Packet { .. } | RegType::PacketEnd)) => {
-                // In front of the packet offsets are below zero.
+                // Offsets in front of the packet are negative.
                 let may_be_before = |ty| matches!(ty, RegType::Packet { floor, .. } if floor < 0);
                 let comparison = if may_be_before(a) || may_be_before(b) { to_signed(comparison) } else { comparison };
                 Ok(self.compare32(comparison, left, right))
@@ -145,7 +147,8 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// A pointer against a number, NULL or that of an error for example: it is above the one and below the other.
+    /// Compares a pointer with a scalar, NULL or an error code for example, using that every
+    /// pointer lies in [`KERNEL_ADDRESSES`].
     fn compare_pointer_with_scalar(
         &mut self,
         comparison: Comparison,
@@ -203,7 +206,7 @@ impl BlockInterpreter<'_, '_> {
     }
 }
 
-/// Of offsets that may be below zero, as those from the top of a stack are.
+/// The signed comparison, for offsets that may be negative, as those from the top of a stack are.
 pub(super) fn to_signed(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Lt => Comparison::Slt,
@@ -214,7 +217,7 @@ pub(super) fn to_signed(comparison: Comparison) -> Comparison {
     }
 }
 
-/// What a comparison gives, where the ranges say so.
+/// The result of a comparison if the intervals determine it.
 fn decide(comparison: Comparison, a: Interval, b: Interval) -> Option<bool> {
     use Comparison as C;
     let ((al, ah), (bl, bh)) = (a.signed_bounds(), b.signed_bounds());
@@ -243,7 +246,7 @@ fn decide(comparison: Comparison, a: Interval, b: Interval) -> Option<bool> {
     }
 }
 
-/// The comparison that holds where this one does not.
+/// The comparison that holds exactly if this one does not.
 fn negated(comparison: Comparison) -> Option<Comparison> {
     use Comparison as C;
     Some(match comparison {
@@ -261,7 +264,7 @@ fn negated(comparison: Comparison) -> Option<Comparison> {
     })
 }
 
-/// What numbers can be where a comparison holds or does not; whether that can be.
+/// Narrows the scalars of a comparison that holds or does not. Returns false if that is infeasible.
 fn refine_scalars(
     state: &mut State,
     comparison: Comparison,
@@ -274,7 +277,8 @@ fn refine_scalars(
     let (Some(comparison), Some(a), Some(b)) = (comparison, left.ty.as_scalar(), right.ty.as_scalar()) else {
         return true;
     };
-    // Of 32 bits a comparison says something of all only where the rest is zero; and its sign is another.
+    // A 32-bit comparison says something about the whole number only if the high half is zero; and
+    // its sign bit is another one.
     let is_signed = matches!(comparison, Comparison::Slt | Comparison::Sle | Comparison::Sgt | Comparison::Sge);
     if !wide && (!a.fits_u32() || !b.fits_u32() || is_signed) {
         return true;
@@ -287,7 +291,7 @@ fn refine_scalars(
     true
 }
 
-/// Those numbers of which a comparison can hold with some of the others.
+/// The numbers of `a` for which the comparison can hold with some number of `b`.
 fn narrow(a: Interval, comparison: Comparison, b: Interval) -> Option<Interval> {
     use Comparison as C;
     match comparison {
@@ -309,7 +313,7 @@ fn narrow(a: Interval, comparison: Comparison, b: Interval) -> Option<Interval> 
     }
 }
 
-/// What pointers are known to be.
+/// Refines pointers by a comparison that holds or does not.
 fn refine_pointers(state: &mut State, comparison: Comparison, left: Value, right: Value, holds: bool) {
     let Some(comparison) = (if holds { Some(comparison) } else { negated(comparison) }) else { return };
     match (left.ty, right.ty) {
@@ -333,7 +337,7 @@ fn refine_against_null(state: &mut State, comparison: Comparison, pointer: Value
     }
 }
 
-/// A place in the packet against its end.
+/// Extends the bytes proven to follow a place that compares below the packet's end.
 fn extend_proven_bytes(state: &mut State, comparison: Comparison, name: SymbolicName, off: i64) {
     let bytes = match comparison {
         Comparison::Le | Comparison::Eq => off,
@@ -351,7 +355,7 @@ fn extend_proven_bytes(state: &mut State, comparison: Comparison, name: Symbolic
     }
 }
 
-/// It is known of a pointer that it is not NULL.
+/// Marks a pointer and all its copies as non-null.
 pub(super) fn mark_non_null(state: &mut State, value: Value) {
     let name = if matches!(value.ty, RegType::Packet { .. }) { ANONYMOUS } else { value.ty.name() };
     state.refine(value, name, |ty| match ty {

@@ -1,5 +1,5 @@
-//! Helpers that sum bytes up or copy them: as many as they are told, of which it may be known only how many there are at most
-//! (`ARG_CONST_SIZE` of the kernel's verifier, which is no constant).
+//! Helpers that checksum or copy a buffer whose size is known to be bounded only (`ARG_CONST_SIZE`
+//! of the verifier, which need not be constant).
 
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -9,10 +9,10 @@ use crate::lang::xdp::errno::{EFAULT, EINVAL};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument, Effect, Id};
 
-/// The most that a helper copies at once here, in bytes.
+/// Maximum size of a buffer, in bytes.
 const MAX_BYTES: u64 = 512;
 
-/// How many bytes a helper is told of.
+/// Size of a buffer: its IR value, and bounds that are proven.
 #[derive(Clone, Copy)]
 struct ByteCount {
     number: Id,
@@ -32,8 +32,8 @@ impl BlockInterpreter<'_, '_> {
         Ok(ByteCount { number: number.low, min: range.low as u32, max: range.high as u32 })
     }
 
-    /// RegKind bits count of the word that begins with a byte; of which nothing counts behind [`Count::most`], so that it is all of
-    /// them where that is known to be there.
+    /// Mask of the bits, in the word that starts at byte `at`, that are within the buffer. Bytes
+    /// past [`ByteCount::max`] do not matter, so a word that ends there is whole.
     fn byte_mask(&mut self, count: ByteCount, at: u32) -> Id {
         if count.min >= count.max.min(at + 4) {
             return self.code.constant(u32::MAX);
@@ -42,9 +42,9 @@ impl BlockInterpreter<'_, '_> {
         self.code.call_values("x_counting", &[count.number, at], Effect::None)
     }
 
-    /// Bytes at a pointer as words, with zeros behind those that count.
+    /// The words of a buffer, with zeros past its size.
     fn masked_words(&mut self, from: Value, count: ByteCount, what: &str) -> Result<Vec<Id>> {
-        // The kernel, too, has all of them that there may be in memory that the program may read.
+        // The verifier, too, requires the maximum size to be readable.
         let mut words = self.load_words(from, count.max, what)?;
         for (at, word) in (0..).step_by(4).zip(&mut words) {
             let mask = self.byte_mask(count, at);
@@ -53,8 +53,8 @@ impl BlockInterpreter<'_, '_> {
         Ok(words)
     }
 
-    /// One's complement sum of what is there less what was, folded: since Linux 6.13 it gives no more than 16 bits, and takes any
-    /// number of bytes.
+    /// `bpf_csum_diff(from, from_size, to, to_size, seed)`: the folded one's complement sum of `to`
+    /// minus that of `from`. Since Linux 6.13 the result has 16 bits and buffers may have any size.
     pub(super) fn csum_diff(&mut self) -> Result<Value> {
         let (from, from_size, to, to_size, seed) = (
             self.read_register(1)?,
@@ -66,7 +66,7 @@ impl BlockInterpreter<'_, '_> {
         self.expect_scalar(seed, "the seed")?;
         let feature = "bpf_csum_diff of any size";
         let (was, is) = (self.byte_count(from_size, feature)?, self.byte_count(to_size, feature)?);
-        // As the kernel sums it up, so that zero is 0 or 0xffff where it is there.
+        // Follow the kernel's order of operations, which decides between the zeros 0 and 0xffff.
         let sum = match (was.max, is.max) {
             (0, 0) => seed.low,
             (0, _) => self.add_sum(to, is, seed.low)?,
@@ -76,7 +76,7 @@ impl BlockInterpreter<'_, '_> {
                 let (new, old) = (self.add_sum(to, is, seed.low)?, self.add_sum(from, was, zero)?);
                 let old = self.code.binary_const(Xor, old, u32::MAX);
                 let both = self.code.call_values("csum_add", &[new, old], Effect::None);
-                // One of them may turn out to be none.
+                // A size may turn out to be zero at run time.
                 let no_old = self.is_empty(was);
                 let no_new = self.is_empty(is);
                 let without = if is.min > 0 { both } else { self.subtract_sum(from, was, seed.low)? };
@@ -92,14 +92,14 @@ impl BlockInterpreter<'_, '_> {
         if count.min > 0 { self.code.boolean(false) } else { self.code.binary_const(Eq, count.number, 0) }
     }
 
-    /// A number less the one's complement sum of bytes.
+    /// Subtracts the one's complement sum of a buffer from a number.
     fn subtract_sum(&mut self, pointer: Value, count: ByteCount, from: Id) -> Result<Id> {
         let from = self.code.binary_const(Xor, from, u32::MAX);
         let sum = self.add_sum(pointer, count, from)?;
         Ok(self.code.binary_const(Xor, sum, u32::MAX))
     }
 
-    /// The one's complement sum of bytes, as if zeros were behind them, and of a number.
+    /// Adds the one's complement sum of a buffer, padded with zeros, to a number.
     fn add_sum(&mut self, pointer: Value, count: ByteCount, mut sum: Id) -> Result<Id> {
         for word in self.masked_words(pointer, count, "what is summed up")? {
             sum = self.code.call_values("csum_add", &[sum, word], Effect::None);
@@ -107,7 +107,8 @@ impl BlockInterpreter<'_, '_> {
         Ok(sum)
     }
 
-    /// Where bytes of the packet are that a helper copies, whether they are in it, and how many.
+    /// Offset in the packet, whether the range lies in it, and size, for a helper that copies
+    /// bytes.
     fn packet_range(&mut self) -> Result<(Id, Id, ByteCount)> {
         let (off, number) = (self.read_register(2)?, self.read_register(4)?);
         self.expect_scalar(off, "where bytes are copied")?;
@@ -171,10 +172,10 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.copy_result(off, inside))
     }
 
-    /// Up to four bytes of the packet, of those that are copied from an offset on.
+    /// Up to four bytes of the packet, from byte `at` of the copied range on.
     fn load_packet_bytes(&mut self, off: Id, at: u32, size: u32, count: ByteCount) -> Id {
         if count.min < count.max {
-            // The packet may end where the last does that counts.
+            // The packet may end right after the last byte that counts.
             let at = self.code.binary_const(Add, off, at);
             return self.code.call("x_bytes", vec![Argument::Packet, Argument::Value(at)], Effect::Reads);
         }
@@ -188,7 +189,7 @@ impl BlockInterpreter<'_, '_> {
         word
     }
 
-    /// What becomes of a word: if the condition holds, what is new in the bits of the mask.
+    /// The bits of `new` where the mask is set, if the condition holds, else `old`.
     pub(super) fn merge_bits(&mut self, old: Id, new: Id, (condition, mask): (Id, Id)) -> Id {
         let rest = self.code.binary_const(Xor, mask, u32::MAX);
         let (rest, new) = (self.code.binary(And, old, rest), self.code.binary(And, new, mask));
@@ -201,7 +202,7 @@ impl BlockInterpreter<'_, '_> {
         let (off, inside, count) = self.packet_range()?;
         let buffer = self.read_register(3)?;
         let words = self.load_words(buffer, count.max, "what is copied into the packet")?;
-        // All of them or none: far beyond the end a store does nothing.
+        // All bytes or none: a store far beyond the end does nothing.
         let nowhere = self.code.constant(1 << 31);
         let to = self.code.select(inside, off, nowhere);
         for (at, word) in (0..).step_by(4).zip(words) {
@@ -223,7 +224,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.copy_result(off, inside))
     }
 
-    /// What is given for bytes that were to be copied: of more than 16 bits the kernel takes an offset for no offset at all
+    /// Result of a helper that copies bytes. An offset of more than 16 bits is -EFAULT
     /// (`bpf_xdp_pointer`, net/core/filter.c).
     fn copy_result(&mut self, off: Id, inside: Id) -> Value {
         let max = self.code.constant(0xffff);
@@ -232,7 +233,7 @@ impl BlockInterpreter<'_, '_> {
     }
 }
 
-/// Up to four bytes as what is accessed at once: where each begins, and how many it has.
+/// Splits up to four bytes into naturally sized accesses: offset and size of each.
 pub(super) fn split_access(size: u32) -> &'static [(u32, u32)] {
     match size {
         4.. => &[(0, 4)],

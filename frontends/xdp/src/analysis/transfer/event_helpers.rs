@@ -1,5 +1,5 @@
-//! Helpers that tell the host something: ring buffers, perf buffers, prints. What becomes of a record is in
-//! `lang::xdp::events`.
+//! Helpers that record events for the host: ring buffers, perf event arrays and prints. The format
+//! of the records is in `crate::lang::xdp::events`.
 
 use std::collections::BTreeMap;
 
@@ -14,80 +14,81 @@ use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument as Given, Effect, Id, Op};
 use crate::lang::xdp::object::MapType;
 
-/// Bytes of a record that a program gives, at most.
+/// Maximum size of the data that a program gives for a record.
 const MAX_RECORD_BYTES: u64 = 2048;
 
-/// What is missing where a print's format cannot be read.
+/// Feature name for print formats that cannot be read at compile time.
 const RUNTIME_FORMATS: &str = "formats of prints that are known only when the packet is there";
 
-/// Records that are reserved at different places of a program, at most.
+/// Maximum number of `bpf_ringbuf_reserve` calls in a program.
 const MAX_RESERVED_RECORDS: usize = 1024;
 
 /// Flags of `bpf_ringbuf_output` (`BPF_RB_NO_WAKEUP`, `BPF_RB_FORCE_WAKEUP`).
 const WAKEUP_FLAGS: u32 = 3;
 
-/// In front of each record of the kernel's (`BPF_RINGBUF_HDR_SZ`).
+/// Size of the header that the kernel puts before each record (`BPF_RINGBUF_HDR_SZ`).
 const RINGBUF_HEADER_BYTES: u64 = 8;
 
-/// Arguments of a print, at most (`MAX_TRACE_PRINTK_VARARGS`, `MAX_BPRINTF_VARARGS`).
+/// Maximum number of arguments of `bpf_trace_printk` (`MAX_TRACE_PRINTK_VARARGS`).
 const MAX_PRINTK_ARGUMENTS: usize = 3;
+/// Maximum number of arguments of `bpf_trace_vprintk` (`MAX_BPRINTF_VARARGS`).
 const MAX_VPRINTK_ARGUMENTS: u64 = 12;
 
-/// Registers in which `bpf_trace_printk` has its arguments.
+/// First register that holds an argument of `bpf_trace_printk`.
 const FIRST_PRINTK_REGISTER: u8 = 3;
 
-/// A record that is reserved.
+/// A record that a program reserves at one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReservedRecord {
     map: u16,
     pub bytes: u32,
 }
 
-/// What a program tells the host.
+/// What a program records for the host.
 #[derive(Debug, Default)]
 pub(crate) struct EventUses {
-    /// Records that are reserved, and by which instruction: section, number.
+    /// Reserved records with the section and index of the reserving instruction.
     reserved: Vec<(ReservedRecord, (u32, u32))>,
     records: Vec<ReservedRecord>,
-    /// What records a map has, or prints (`None`).
+    /// Sizes of the records of each map, and of prints (`None`).
     pub rings: BTreeMap<Option<u16>, RecordSizes>,
-    /// Prints, by number.
+    /// Formats of prints; a record holds the index.
     pub prints: Vec<PrintFormat>,
 }
 
 impl EventUses {
-    /// Those that are reserved, by number.
+    /// Reserved records, by number.
     pub fn records(&self) -> &[ReservedRecord] {
         &self.records
     }
 
-    /// Forgets what may not be left in the end; the numbers of reserved records stay.
+    /// Forgets rings and prints before the final pass. The numbers of reserved records stay valid.
     pub fn reset_uses(&mut self) {
         self.rings.clear();
         self.prints.clear();
     }
 
-    /// Notes that a ring is used.
+    /// Sizes of the records of a ring, noting that it is used.
     fn ring_sizes(&mut self, ring: Option<u16>) -> &mut RecordSizes {
         self.rings.entry(ring).or_default()
     }
 }
 
-/// What is to be recorded.
+/// A record to be emitted.
 struct Record {
     ring: Option<u16>,
-    /// Whether it is.
+    /// Condition under which it is recorded.
     wanted: Id,
     words: Vec<Id>,
-    /// Bytes of it, at most and in fact; or which print it is.
+    /// Maximum size of the data; the actual size, or the number of the format of a print.
     bytes: u32,
     length: Id,
-    /// Bytes of the packet, at most and in fact.
+    /// Maximum and requested number of bytes of the packet.
     packet: Option<(u32, Id)>,
 }
 
 impl BlockInterpreter<'_, '_> {
-    /// The name of a ring's functions.
+    /// Name of a function of a ring: one of the map's own, or one of the front end's.
     fn ring_function(&self, ring: Option<u16>, end: &str, own: bool) -> String {
         let name = ring.map_or(crate::lang::xdp::events::PRINT_RING, |map| &self.linked.maps[usize::from(map)].name);
         if own { format!("{name}_{end}") } else { format!("x_{name}_{end}") }
@@ -123,7 +124,7 @@ impl BlockInterpreter<'_, '_> {
         self.code.call(&self.ring_function(ring, "done", false), arguments, Effect::Writes);
     }
 
-    /// A map of this type that a helper is given.
+    /// The map given to a helper, which must be of type `ty`.
     fn ring_map(&mut self, map: Value, ty: MapType) -> Result<u16> {
         let map = self.expect_map(map)?;
         let given = self.linked.maps[usize::from(map)].definition.ty;
@@ -136,7 +137,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(map)
     }
 
-    /// What is at a pointer, so many bytes of it as there may be, and how many there are.
+    /// The data at a pointer as words, up to the maximum of its size, and that maximum.
     fn record_words(&mut self, data: Value, size: Value) -> Result<(Vec<Id>, u32)> {
         let range = self.expect_scalar(size, "how many bytes are recorded")?;
         if range.high > MAX_RECORD_BYTES {
@@ -148,7 +149,7 @@ impl BlockInterpreter<'_, '_> {
         Ok((self.load_words(data, range.high as u32, "what is recorded")?, range.high as u32))
     }
 
-    /// Whether records of so many bytes ever fit in a ring buffer, as the kernel counts.
+    /// Whether a record of this size ever fits the ring buffer, by the kernel's reckoning.
     fn fits_ring(&self, map: u16, bytes: u64) -> bool {
         let room = u64::from(self.linked.maps[usize::from(map)].definition.max_entries);
         (bytes + RINGBUF_HEADER_BYTES).next_multiple_of(RINGBUF_HEADER_BYTES) <= room
@@ -164,7 +165,7 @@ impl BlockInterpreter<'_, '_> {
         let other = self.code.binary_const(And, flags.low, !WAKEUP_FLAGS);
         let other = self.code.binary(Or, other, flags.high);
         let is_right = self.code.binary_const(Eq, other, 0);
-        // What never fits is never there.
+        // A record that never fits gives -EAGAIN each time.
         let room =
             self.linked.maps[usize::from(map)].definition.max_entries.saturating_sub(RINGBUF_HEADER_BYTES as u32) & !7;
         let room = self.code.constant(room);
@@ -242,7 +243,7 @@ impl BlockInterpreter<'_, '_> {
             self.emit_record(Record { ring: Some(map), wanted, words, bytes, length, packet: None });
         }
         self.state.invalidate_record(record);
-        // It gives nothing.
+        // The helper returns nothing.
         Ok(Value::of(RegType::Uninit))
     }
 
@@ -252,7 +253,7 @@ impl BlockInterpreter<'_, '_> {
         let map = self.ring_map(map, MapType::RINGBUF)?;
         let range = self.expect_scalar(what, "what is asked of a ring buffer")?;
         match range.as_constant() {
-            // BPF_RB_AVAIL_DATA: the host has always read all that there is.
+            // BPF_RB_AVAIL_DATA: the host has always read everything.
             Some(0) => Ok(self.constant(0)),
             // BPF_RB_RING_SIZE
             Some(1) => Ok(self.constant(self.linked.maps[usize::from(map)].definition.max_entries.into())),
@@ -274,13 +275,13 @@ impl BlockInterpreter<'_, '_> {
         let map = self.ring_map(map, MapType::PERF_EVENT_ARRAY)?;
         let range = self.expect_scalar(flags, "what the flags are")?;
         let (words, bytes) = self.record_words(data, size)?;
-        // The upper half: how many bytes of the packet, in 20 bits (BPF_F_CTXLEN_MASK).
+        // High half: number of bytes of the packet, 20 bits (BPF_F_CTXLEN_MASK).
         let rest = self.code.binary_const(Shr, flags.high, 20);
         let is_right = self.code.binary_const(Eq, rest, 0);
         let asked = flags.high;
         let length = self.packet_length();
         let reaches = self.code.binary(Le, asked, length);
-        // The lower half: for which processor, of which there is one (BPF_F_CURRENT_CPU).
+        // Low half: the CPU, of which there is one (BPF_F_CURRENT_CPU).
         let (current, first) =
             (self.code.binary_const(Eq, flags.low, u32::MAX), self.code.binary_const(Eq, flags.low, 0));
         let is_ours = self.code.binary(LogicalOr, current, first);
@@ -335,7 +336,7 @@ impl BlockInterpreter<'_, '_> {
         self.emit_print(print, &given)
     }
 
-    /// The format that a print is given; `None` where the kernel would give `-EINVAL` for it.
+    /// Reads the format of a print; `None` if the kernel would return -EINVAL for it.
     fn read_format(&mut self) -> Result<Option<PrintFormat>> {
         let (format, size) = (self.read_register(1)?, self.read_register(2)?);
         let range = self.expect_scalar(size, "how long the format of a print is")?;
@@ -354,7 +355,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(PrintFormat::parse(&bytes))
     }
 
-    /// Prints. It gives 0, and no number of letters: those are known to the host alone.
+    /// Records a print. Returns 0 instead of the number of characters, which only the host knows.
     fn emit_print(&mut self, mut print: PrintFormat, given: &[Value]) -> Result<Value> {
         let mut words = Vec::new();
         let arguments: Vec<Argument> = print.arguments().cloned().collect();

@@ -1,4 +1,5 @@
-//! `bpf_fib_lookup` and `bpf_check_mtu`: what they are given, and what is where they write.
+//! `bpf_fib_lookup` and `bpf_check_mtu`: checks of their arguments, and the values of what they
+//! write.
 
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -9,13 +10,13 @@ use crate::lang::xdp::fib;
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Argument, BlockCode, Effect, Id, Op};
 
-/// Bytes of `struct bpf_fib_lookup`.
+/// Size of `struct bpf_fib_lookup` in bytes.
 const PARAMETERS: u32 = 64;
 
-/// `BPF_FIB_LOOKUP_*`, all of them.
+/// All `BPF_FIB_LOOKUP_*` flags.
 const FLAGS: u64 = 0x3f;
 
-/// `AF_INET`, `AF_INET6`
+/// `AF_INET`, `AF_INET6`.
 const INET: u32 = 2;
 const INET6: u32 = 10;
 
@@ -36,7 +37,7 @@ impl BlockInterpreter<'_, '_> {
             );
             return self.reject_unsupported(what, "lengths of structures that are known only when the packet is there");
         }
-        // The kernel takes 32 bits of them.
+        // The kernel takes 32 bits of flags.
         if known.as_constant().is_some_and(|flags| flags & 0xffff_ffff & !FLAGS != 0) {
             return Ok(self.error_code(EINVAL));
         }
@@ -80,7 +81,8 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// Where on the stack what a helper reads and writes is.
+    /// Frame and constant offset of an argument that the helper reads and writes; it must be on the
+    /// stack.
     fn constant_stack_offset(&self, pointer: Value, what: &str) -> Result<(u8, i64)> {
         match pointer.ty {
             RegType::Stack { frame, off } => match off.as_constant() {
@@ -97,14 +99,14 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// An `int` that a helper returns.
+    /// An `int` returned by a helper, sign-extended to 64 bits.
     fn sign_extended_int(&mut self, low: Id) -> Value {
         let high = self.code.binary_const(Sar, low, 31);
         self.scalar(Interval::ANY, low, high)
     }
 }
 
-/// The lowest byte of a number, where it is known; what is deeper than this is not looked at.
+/// The low byte of a number if it is known, looking through at most `depth` operations.
 fn low_byte(code: &BlockCode, of: Id, depth: u32) -> Option<u32> {
     let known = |id: Id| code.as_constant(id);
     let depth = depth.checked_sub(1)?;

@@ -1,5 +1,5 @@
-//! Helpers of the kernel's (linux/bpf.h, `enum bpf_func_id`). Those that lead elsewhere (`bpf_tail_call`, `bpf_loop`) are in
-//! `flow`.
+//! Calls of kernel helpers (linux/bpf.h, `enum bpf_func_id`). Those that continue elsewhere
+//! (`bpf_tail_call`, `bpf_loop`, `bpf_for_each_map_elem`) are in `analysis::fixpoint`.
 
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -113,7 +113,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(result)
     }
 
-    /// `bpf_tail_call(ctx, map, index)`: the programs that may be meant, each with whether it is.
+    /// `bpf_tail_call(ctx, map, index)`: returns the program array and the slot's value.
     pub(crate) fn read_tail_call(&mut self) -> Result<(u16, Id)> {
         self.facts.helpers.insert(helper::TAIL_CALL);
         let (context, map, index) = (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?);

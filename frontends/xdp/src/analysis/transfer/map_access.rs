@@ -1,4 +1,4 @@
-//! Maps: entries, and their values word by word.
+//! Maps: lookups, updates, and accesses to values word by word.
 
 use super::private_copy::ByteSpan;
 use super::{BlockInterpreter, Result};
@@ -15,26 +15,26 @@ use crate::lang::xdp::lower::privatize::StoreCertainty;
 use crate::map::layout::{HEADER, Layout};
 use crate::map::{Change, change_of};
 
-/// Linux' flag of updates under the value's `bpf_spin_lock`, which no map here has.
+/// `BPF_F_LOCK`: update under the value's `bpf_spin_lock`, which no map here has.
 const BPF_F_LOCK: u64 = 4;
 
-/// An entry of a map's, as filters have it: `MAP_NONE`.
+/// `MAP_NONE` of the prelude: no entry.
 const NO_ENTRY: u32 = u32::MAX;
 
-/// Where in a map's value an access is.
+/// A checked access to a map value.
 struct ValueAccess {
     map: u16,
-    /// The entry's number and one.
+    /// High half of the pointer: the entry index plus one.
     high: Id,
-    /// Bytes from the value's beginning.
+    /// Byte offset in the value.
     at: Id,
     span: ByteSpan,
-    /// Whether these are a multiple of the access's size, or of 4 where that is more.
+    /// Whether the offset is a multiple of the access size, or of 4 if that is less.
     fits: bool,
 }
 
 impl BlockInterpreter<'_, '_> {
-    /// A map that a helper is given.
+    /// The map given to a helper.
     pub fn expect_map(&mut self, value: Value) -> Result<u16> {
         match value.ty {
             RegType::Map(map) => {
@@ -55,25 +55,27 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// The helper that is called here.
+    /// Name of the helper called by the current instruction.
     pub(super) fn helper_name(&self) -> String {
         helper::name(self.instruction().imm as u32)
     }
+    /// Name of one of a map's own functions.
 
     pub(super) fn map_function(&self, map: u16, end: &str) -> String {
         format!("{}_{end}", self.linked.maps[usize::from(map)].name)
     }
+    /// Name of a function that the front end adds for a map.
 
     pub(super) fn runtime_function(&self, map: u16, end: &str) -> String {
         format!("x_{}_{end}", self.linked.maps[usize::from(map)].name)
     }
 
-    /// The number that an entry goes by in memory: what is in a pointer's high half, less one.
+    /// The entry index that a pointer's high half stands for.
     pub(super) fn entry_index(&mut self, high: Id) -> Id {
         self.code.binary_const(Add, high, u32::MAX)
     }
 
-    /// The entry of a key, as a pointer's high half.
+    /// Looks up a key; returns the entry as a pointer's high half.
     pub(super) fn find_entry(&mut self, map: u16, key: Value) -> Result<Id> {
         let info = &self.linked.maps[usize::from(map)];
         let (entries, key_size) = (info.definition.max_entries, info.definition.key_size);
@@ -84,7 +86,7 @@ impl BlockInterpreter<'_, '_> {
                 let entries = self.code.constant(entries);
                 let mut is_one = self.code.binary(Lt, words[0], entries);
                 if is_of_targets {
-                    // What nothing was put into is not there.
+                    // A slot that was never set has no entry.
                     let slot = self.read_slot(map, words[0]);
                     let there = self.code.binary_const(Ne, slot, 0);
                     is_one = self.code.binary(LogicalAnd, is_one, there);
@@ -117,8 +119,8 @@ impl BlockInterpreter<'_, '_> {
         self.code.call(&self.map_function(map, end), vec![key_argument(words)], effect)
     }
 
-    /// What a map is used as, where it is asked for a key of which this is the first word. A trie of addresses that is once
-    /// searched for less than a whole one is made otherwise.
+    /// Use of a map that is searched for a key with this first word. A trie of whole addresses
+    /// becomes a general prefix trie if it is ever searched for a shorter prefix.
     fn use_for_search(&mut self, map: u16, first: Id) -> MapUse {
         let info = &self.linked.maps[usize::from(map)];
         if info.used_as != MapUse::Lpm {
@@ -130,7 +132,7 @@ impl BlockInterpreter<'_, '_> {
         if self.facts.prefix_search_maps.contains(&map) { MapUse::Prefixes } else { MapUse::Lpm }
     }
 
-    /// The same where the program changes it.
+    /// Use of a map that the program changes.
     fn use_for_update(&mut self, map: u16) -> MapUse {
         let used_as = self.linked.maps[usize::from(map)].used_as.clone();
         if used_as != MapUse::Lpm {
@@ -140,18 +142,18 @@ impl BlockInterpreter<'_, '_> {
         MapUse::Prefixes
     }
 
-    /// Whether the first argument is a map of maps.
+    /// Whether the map in r1 is a map of maps.
     pub fn is_inner_map_lookup(&self) -> bool {
         matches!(self.state.scratch[1].ty, RegType::Map(map) if self.linked.maps[usize::from(map)].definition.ty.is_map_of_maps())
     }
 
-    /// The map of maps that a lookup is given.
+    /// The map of maps given to a lookup.
     pub fn outer_map(&mut self) -> Result<u16> {
         let map = self.read_register(1)?;
         self.expect_map(map)
     }
 
-    /// What it holds for the key: a map's number and one, or zero.
+    /// Reads the slot for a key of a map of maps: the index of a map plus one, or zero.
     pub fn read_inner_map_slot(&mut self) -> Result<Value> {
         self.facts.helpers.insert(helper::MAP_LOOKUP_ELEM);
         let (map, key) = (self.outer_map()?, self.read_register(2)?);
@@ -161,7 +163,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.scalar32(Interval::U32, slot))
     }
 
-    /// That a program may change a map's entries.
+    /// Rejects changes to a map of maps.
     fn expect_mutable(&self, map: u16) -> Result<()> {
         match self.linked.maps[usize::from(map)].definition.ty.is_map_of_maps() {
             true => self.reject("a program changes which maps a map of maps holds, which only the host can do"),
@@ -177,23 +179,24 @@ impl BlockInterpreter<'_, '_> {
         }
         let high = self.find_entry(map, key)?;
         let (low, name) = (self.code.constant(0), self.fresh_name());
-        // An array's entry of a known number is there.
+        // An array has an entry at every constant index within its bounds.
         let nullable = self.code.as_constant(high).is_none_or(|high| high == 0);
         Ok(Value { ty: RegType::MapValue { map, off: Offsets::constant(0), name, nullable }, low, high })
     }
 
-    /// The first entry of a map by key from a place on, and a word of its key.
+    /// The first occupied slot of a hash from a slot on.
     pub fn next_entry(&mut self, map: u16, from: Id) -> Id {
         let function = self.runtime_function(map, "next");
         self.code.call_values(&function, &[from], Effect::Reads)
     }
+    /// A word of the key in a slot.
 
     pub fn entry_key_word(&mut self, map: u16, entry: Id, word: u32) -> Id {
         let (function, word) = (self.runtime_function(map, "key"), self.code.constant(word));
         self.code.call_values(&function, &[entry, word], Effect::Reads)
     }
 
-    /// `bpf_map_lookup_percpu_elem`: there is one processor, number 0.
+    /// `bpf_map_lookup_percpu_elem`: there is one CPU, number 0.
     pub(super) fn lookup_percpu(&mut self, map: u16, key: Value, processor: Value) -> Result<Value> {
         self.expect_scalar(processor, "the number of the processor")?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
@@ -224,7 +227,8 @@ impl BlockInterpreter<'_, '_> {
             Some(flags) if used_as != MapUse::Prefixes => flags,
             _ => return self.update_with_runtime_flags(map, key, &words, flags),
         };
-        // Of an array the kernel looks at the key before it finds that values have no lock (`array_map_update_elem`).
+        // For an array the kernel checks the key before it finds that the value has no lock
+        // (`array_map_update_elem`).
         let is_locked = info.definition.ty.is_array() && flags & BPF_F_LOCK != 0;
         let mode = if is_locked { flags & !BPF_F_LOCK } else { flags };
         if mode > 2 {
@@ -280,7 +284,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(result)
     }
 
-    /// Writes all of a value.
+    /// Writes a whole value.
     fn write_value(&mut self, map: u16, entry: Id, words: &[Id]) {
         let bytes = (0, self.linked.maps[usize::from(map)].definition.value_size);
         let is_certain = self.code.as_constant(entry) == Some(0);
@@ -292,7 +296,7 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// The same by flags that are known only when the packet is there.
+    /// Updates an entry with flags known only at run time.
     fn update_with_runtime_flags(&mut self, map: u16, key: Value, words: &[Id], flags: Value) -> Result<Value> {
         let info = &self.linked.maps[usize::from(map)];
         let key_size = info.definition.key_size;
@@ -300,7 +304,7 @@ impl BlockInterpreter<'_, '_> {
         let used_as = self.use_for_update(map);
         let (three, few) = (self.code.constant(3), self.code.binary_const(Eq, flags.high, 0));
         let flags = self.code.select(few, flags.low, three);
-        // An entry, or one of these.
+        // An update gives an entry or one of these codes.
         let (missing, full, exists, wrong) = (NO_ENTRY, NO_ENTRY - 1, NO_ENTRY - 2, NO_ENTRY - 3);
         let entry = match used_as {
             MapUse::Hash | MapUse::Prefixes | MapUse::Lpm => {
@@ -372,7 +376,8 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// Where an access of a value is; it lies in the value, or the packet has been aborted.
+    /// Checks an access to a map value; aborts the packet at run time if it may lie outside and
+    /// does.
     fn check_value_access(&mut self, pointer: Value, off: i64, size: u32) -> Result<ValueAccess> {
         let RegType::MapValue { map, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
         let length = i64::from(self.linked.maps[usize::from(map)].definition.value_size);
@@ -393,7 +398,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(ValueAccess { map, high: pointer.high, at, span, fits: base.are_multiples_of(size.min(4), off) })
     }
 
-    /// What global variables are that no program writes, as far as it is known where.
+    /// The value of a load from constant global variables, if the offset is known.
     fn constant_data(&mut self, map: u16, at: Id, size: u32) -> Option<Value> {
         let info = &self.linked.maps[usize::from(map)].definition;
         let data = info.data.as_ref().filter(|_| info.read_only)?;
@@ -425,7 +430,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(value)
     }
 
-    /// Up to four bytes of a value, by its pointer's high half: of one word for certain where they fit.
+    /// Reads up to four bytes of a value; with `fits`, they are in one word.
     fn read_bytes(&mut self, map: u16, high: Id, at: Id, size: u32, fits: bool) -> Id {
         let word = self.code.binary_const(Shr, at, 2);
         let all = self.read_value_word(map, high, word);
@@ -448,20 +453,20 @@ impl BlockInterpreter<'_, '_> {
         if size == 4 { value } else { self.code.binary_const(And, value, (1 << (8 * size)) - 1) }
     }
 
-    /// A word of a value that is there, and so is the word, or the packet has been aborted.
+    /// Reads a word of a value. The caller has checked that entry and word exist.
     pub(super) fn read_value_word(&mut self, map: u16, high: Id, word: Id) -> Id {
         if let Some(own) = self.private_word(map, word) {
             return own;
         }
         let info = &self.linked.maps[usize::from(map)];
         if info.used_as == MapUse::Lpm {
-            // Where it will lie is not known: it may be found to be searched by length.
+            // The layout is not fixed yet: the trie may become a general prefix trie.
             let (entry, read) = (self.entry_index(high), self.map_function(map, "read"));
             return self.code.call_values(&read, &[entry, word], Effect::Reads);
         }
         let Layout { stride, value, .. } = Layout::of(&info.declaration());
         let get = self.runtime_function(map, "get");
-        // The high half is one more than the entry's number.
+        // The high half is the entry index plus one.
         let place = self.code.binary_const(Mul, high, stride);
         let place = self.code.binary(Add, place, word);
         let at = self.code.binary_const(Add, place, (HEADER + value).wrapping_sub(stride));
@@ -473,7 +478,7 @@ impl BlockInterpreter<'_, '_> {
         self.expect_writable(map)?;
         self.facts.used_maps.insert(map);
         let field = Field { map, entry: high, at, size };
-        // What is made of what was there may be made of what others have left there.
+        // A value derived from the old one may derive from what another packet stored.
         let is_made = self.may_be_private(span) && self.is_derived_from_field(field, value);
         if self.try_fetch_add(field, value, (span, fits)) {
             self.note_store(span, StoreCertainty::Updated);
@@ -493,7 +498,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(())
     }
 
-    /// Writes up to four bytes if the condition holds, and of them those whose bits are in the mask.
+    /// Stores up to four bytes, those selected by the mask, if the condition holds.
     pub(super) fn store_value_masked(
         &mut self,
         pointer: Value,
@@ -537,7 +542,7 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// Writes up to four bytes, of one word for certain where they fit.
+    /// Writes up to four bytes of a value; with `fits`, they are in one word.
     fn write_bytes(&mut self, map: u16, entry: Id, at: Id, size: u32, value: Id, fits: bool) {
         let word = self.code.binary_const(Shr, at, 2);
         if !fits {
@@ -551,7 +556,7 @@ impl BlockInterpreter<'_, '_> {
             self.write_value_word(map, entry, word, value);
             return;
         }
-        // Others may write to the rest of the word meanwhile.
+        // Other packets may write the rest of the word at the same time.
         let (shift, mask) = self.part_of_word(at, size);
         let bits = self.code.binary(Shl, value, shift);
         let bits = self.code.binary(And, bits, mask);
@@ -568,7 +573,7 @@ impl BlockInterpreter<'_, '_> {
         self.write_private_bits(map, entry, word, mask, bits);
     }
 
-    /// Where in its word a part of it is, and which bits.
+    /// Bit position and mask of an access within its word.
     pub(super) fn part_of_word(&mut self, at: Id, size: u32) -> (Id, Id) {
         let shift = self.code.binary_const(And, at, 3);
         let shift = self.code.binary_const(Shl, shift, 3);
@@ -576,7 +581,7 @@ impl BlockInterpreter<'_, '_> {
         (shift, self.code.binary(Shl, mask, shift))
     }
 
-    /// A value that atomics are about: its map, entry, word, and what of it they are about.
+    /// Checks an atomic access; returns map, entry index, word, and the bytes touched.
     pub(super) fn check_atomic_access(
         &mut self,
         pointer: Value,
@@ -598,13 +603,14 @@ impl BlockInterpreter<'_, '_> {
         Ok((map, entry, word, span))
     }
 
-    /// Changes a word of a value; what was there before.
+    /// Calls a function that changes a word of a value; returns the previous content.
     pub(super) fn call_change(&mut self, map: u16, change: Change, arguments: &[Id]) -> Id {
         let name = change_of(&self.linked.maps[usize::from(map)].name, change);
         self.code.call_values(&name, arguments, Effect::Writes)
     }
 
-    /// The word of a map by number, zero where there is none: of maps of devices, sockets, processors, programs and maps.
+    /// Reads the single word of an entry, zero if there is none: a target, a program or an inner
+    /// map.
     pub(super) fn read_slot(&mut self, map: u16, index: Id) -> Id {
         let (word, read) = (self.code.constant(0), self.map_function(map, "read"));
         let entry = if self.linked.maps[usize::from(map)].used_as == MapUse::Hash {
@@ -616,7 +622,7 @@ impl BlockInterpreter<'_, '_> {
     }
 }
 
-/// A key as an argument.
+/// A key as an argument of a map function.
 fn key_argument(words: Vec<Id>) -> Argument {
     match words[..] {
         [one] => Argument::Value(one),

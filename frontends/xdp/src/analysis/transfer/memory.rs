@@ -1,4 +1,4 @@
-//! Loads and stores, by what the pointer points into.
+//! Loads and stores, dispatched on the type of the pointer.
 
 use super::buffer_helpers::split_access;
 use super::{BlockInterpreter, Result};
@@ -28,7 +28,7 @@ impl BlockInterpreter<'_, '_> {
 
     pub(super) fn store(&mut self, to: Value, off: i64, size: u32, value: Value) -> Result<()> {
         if size < 8 && value.ty.is_pointer() && !matches!(to.ty, RegType::Stack { .. }) {
-            // A part of an address says nothing here, and the kernel refuses it too.
+            // Part of an address is meaningless here, and the verifier rejects it too.
             return self.reject("a part of a pointer is stored");
         }
         match to.ty {
@@ -55,7 +55,7 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// `struct xdp_md`, linux/bpf.h.
+    /// Loads a field of `struct xdp_md` (linux/bpf.h).
     fn load_context(&mut self, at: i64, size: u32) -> Result<Value> {
         if size != 4 {
             return self.reject(format!("{size} bytes of the context are read at once, and its members have 4"));
@@ -84,8 +84,8 @@ impl BlockInterpreter<'_, '_> {
         Ok(value)
     }
 
-    /// Bytes at a pointer as words, the first byte the lowest of the first: what helpers take keys and values as. Behind the
-    /// last byte there are zeros.
+    /// Loads bytes as little-endian words, as helpers take keys and values. The last word is padded
+    /// with zeros.
     pub(super) fn load_words(&mut self, from: Value, bytes: u32, what: &str) -> Result<Vec<Id>> {
         let mut words = Vec::new();
         for at in (0..bytes).step_by(4) {
@@ -94,7 +94,8 @@ impl BlockInterpreter<'_, '_> {
         Ok(words)
     }
 
-    /// Four bytes of two words, from so many bits of the first on. Where these are none the second counts for nothing.
+    /// Bits `shift` to `shift + 31` of two consecutive words. For a shift of zero the second word
+    /// does not matter.
     pub(super) fn funnel_shift(&mut self, word: Id, next: Id, shift: Id) -> Id {
         let low = self.code.binary(Shr, word, shift);
         let up = self.code.constant(31);
@@ -104,7 +105,7 @@ impl BlockInterpreter<'_, '_> {
         self.code.binary(Or, low, high)
     }
 
-    /// Up to four bytes as a word.
+    /// Loads up to four bytes as a word.
     fn load_partial_word(&mut self, from: Value, off: i64, count: u32, what: &str) -> Result<Id> {
         if let RegType::Stack { frame, off: base } = from.ty {
             let all = match base.as_constant() {

@@ -1,6 +1,9 @@
-//! The metadata in front of the packet: up to 216 bytes that a program makes room for, and hands on to programs that it calls by
-//! a tail call. They are kept like one more frame's stack, of which the top is the packet's first byte, so that they move
-//! with it; and so a pointer to them is below one into the packet exactly where its offset is.
+//! Metadata in front of the packet, up to 216 bytes, which a program reserves and hands on to
+//! programs that it tail-calls.
+//!
+//! Metadata is kept like one more stack frame whose top is the packet's first byte. So it moves
+//! with the packet, and a metadata pointer compares below a packet pointer exactly if its offset
+//! does.
 
 use super::{BlockInterpreter, METADATA_LENGTH, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -12,12 +15,13 @@ use crate::lang::xdp::errno::{EACCES, EINVAL};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 
-/// What there is in front of a packet that arrives (`XDP_PACKET_HEADROOM`) less `struct xdp_frame` of 40 bytes, which the
-/// kernel keeps there. It is below the 252 bytes that metadata may have besides.
+/// Maximum size: the headroom of a received packet (`XDP_PACKET_HEADROOM`) less the 40 bytes of
+/// `struct xdp_frame` that the kernel keeps there. The limit of 252 bytes on metadata proper is
+/// larger.
 const MAX_METADATA_BYTES: u32 = 256 - 40;
 
 impl BlockInterpreter<'_, '_> {
-    /// The pointer that the context has for the metadata's first byte.
+    /// The pointer `data_meta` of the context.
     pub(super) fn metadata_pointer(&mut self) -> Result<Value> {
         let length = self.read_register(METADATA_LENGTH)?;
         let range = self.expect_scalar(length, "how long the metadata is")?;
@@ -27,7 +31,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(Value { ty: RegType::Stack { frame: METADATA_FRAME, off }, low, high: one })
     }
 
-    /// `bpf_xdp_adjust_meta(ctx, delta)`: the metadata begins so many bytes further behind.
+    /// `bpf_xdp_adjust_meta(ctx, delta)`: moves the start of the metadata by `delta`.
     pub(super) fn adjust_meta(&mut self) -> Result<Value> {
         let (context, delta) = (self.read_register(1)?, self.read_register(2)?);
         if context.ty != RegType::Context(0) {
@@ -38,7 +42,7 @@ impl BlockInterpreter<'_, '_> {
         let before = self.read_register(METADATA_LENGTH)?;
         let length = self.code.binary(Sub, before.low, delta.low);
         let most = self.code.constant(MAX_METADATA_BYTES);
-        // Below zero is far above.
+        // A negative length is a large unsigned number.
         let fits = self.code.binary(Le, length, most);
         let odd = self.code.binary_const(And, length, 3);
         let is_even = self.code.binary_const(Eq, odd, 0);
@@ -46,16 +50,17 @@ impl BlockInterpreter<'_, '_> {
         let now = self.code.select(done, length, before.low);
         let now = self.scalar32(Interval::new(0, u64::from(MAX_METADATA_BYTES)), now);
         self.write_register(METADATA_LENGTH, now)?;
-        // As `xdp_metalen_invalid` (net/xdp.h) has them.
+        // Same errors as `xdp_metalen_invalid` (net/xdp.h).
         let wrong = [EACCES as u32, EINVAL as u32].map(|error| self.code.constant(error));
         let (zero, all) = (self.code.constant(0), self.code.constant(u32::MAX));
         let wrong = self.code.select(fits, wrong[0], wrong[1]);
         let (low, high) = (self.code.select(done, zero, wrong), self.code.select(done, zero, all));
-        // Pointers into the packet are as good as before: it is where it was.
+        // The packet does not move, so pointers into it stay valid.
         Ok(self.scalar(Interval::ANY, low, high))
     }
 
-    /// That an access at a known offset lies in the metadata, or the packet has been aborted.
+    /// Checks an access at a constant offset; aborts the packet at run time if the metadata is too
+    /// short.
     pub(super) fn check_metadata_access(&mut self, off: i64, size: u32) -> Result<()> {
         let length = self.read_register(METADATA_LENGTH)?;
         let range = self.expect_scalar(length, "how long the metadata is")?;
@@ -72,12 +77,12 @@ impl BlockInterpreter<'_, '_> {
         Ok(())
     }
 
-    /// The same of an offset that is known only when the packet is there.
+    /// Checks an access at an offset known only at run time.
     pub(super) fn check_indexed_metadata_access(&mut self, low: Id, off: i64) -> Result<()> {
         let length = self.read_register(METADATA_LENGTH)?.low;
         let at = self.code.binary_const(Add, low, off as u32);
         let at = self.code.binary(Add, at, length);
-        // Before its beginning is below zero.
+        // An access before the start gives a negative number.
         let before = self.code.binary_const(Shr, at, 31);
         let before = self.code.binary_const(Ne, before, 0);
         self.trap(before, "the packet's metadata is not so long");
@@ -90,7 +95,7 @@ impl BlockInterpreter<'_, '_> {
         self.trap(short, "the packet's metadata is not so long");
     }
 
-    /// A pointer to the metadata against one into the packet: as offsets with a sign.
+    /// Compares a metadata pointer with a packet pointer, as signed offsets.
     pub(super) fn compare_with_packet(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
         let place = |ty: RegType| match ty {
             RegType::Stack { off, .. } => Some(off),

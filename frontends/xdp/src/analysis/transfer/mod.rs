@@ -1,5 +1,8 @@
-//! Going through a block: what each instruction does to the types of what there is, and what is to be computed for it. The
-//! same walk finds the types, when its computations are thrown away, and makes the code, when the types are known.
+//! Transfer functions: what each instruction does to the abstract state, and the IR that it
+//! becomes.
+//!
+//! [`BlockInterpreter`] runs a block from its entry state. The solver runs it to find the fixpoint,
+//! discarding the IR, and once more with final states, keeping it.
 
 mod alu;
 mod atomic;
@@ -36,37 +39,37 @@ use crate::lang::xdp::rejection::Rejection;
 
 pub(crate) type Result<T> = std::result::Result<T, Rejection>;
 
-/// Registers that no program sees, behind all that an instruction can name (0 to 15): of a `bpf_loop` the round, how many there
-/// are, the argument, and the function.
+/// Pseudo registers of a frame, numbered after all that an instruction can encode (0 to 15): round,
+/// limit, argument and callback of a `bpf_loop`.
 pub(crate) const LOOP_ROUND: u8 = 16;
 pub(crate) const LOOP_LIMIT: u8 = 17;
 pub(crate) const LOOP_ARGUMENT: u8 = 18;
 pub(crate) const LOOP_CALLBACK: u8 = 19;
-/// Of all frames: where a packet is to be redirected to, and one; how many tail calls there were; how many bytes of metadata
-/// are in front of the packet; how many random numbers there were.
+/// Pseudo registers of the program: redirect target plus one, tail calls made, bytes of metadata,
+/// random numbers drawn.
 pub(crate) const REDIRECT_TARGET: u8 = 20;
 pub(crate) const TAIL_CALL_COUNT: u8 = 21;
 pub(crate) const METADATA_LENGTH: u8 = 22;
 pub(crate) const RANDOM_DRAWS: u8 = 23;
 
-/// For values whose type says all.
+/// Stands for the variables of a value that its type determines.
 pub(crate) const NO_VARIABLES: (Variable, Variable) = {
     let var = Variable::Register { frame: u8::MAX, register: u8::MAX, half: 0 };
     (var, var)
 };
 
-/// A block under way.
+/// State of the interpretation of one block.
 pub(crate) struct BlockInterpreter<'a, 'o> {
     pub linked: &'a LinkedObject<'o>,
     pub facts: &'a mut ProgramFacts,
     pub state: State,
     pub code: BlockCode,
-    /// Whose call of a function this is.
+    /// Number of the call context.
     pub context: u32,
     pub section: usize,
-    /// The instruction under way.
+    /// Index of the current instruction in its section.
     pub pc: usize,
-    /// How many names this instruction has given.
+    /// Number of symbolic names that the current instruction has introduced.
     named: u32,
 }
 
@@ -89,16 +92,17 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         self.state.frames.len() - 1
     }
 
+    /// Rejects the program at the current instruction.
     pub fn reject<T>(&self, message: impl Into<String>) -> Result<T> {
         Err(Rejection::new(self.section, self.pc, message))
     }
 
-    /// Refuses what the kernel might take: this is what is missing for it here.
+    /// Rejects what the kernel may accept, naming the feature that is missing here.
     pub fn reject_unsupported<T>(&self, message: impl Into<String>, feature: impl Display) -> Result<T> {
         Err(Rejection::new(self.section, self.pc, message).missing_feature(feature))
     }
 
-    /// Refuses an instruction that programs cannot have.
+    /// Rejects an instruction that does not exist.
     fn reject_unknown<T>(&self, it: Instruction) -> Result<T> {
         let code = it.code;
         if code == CALLX {
@@ -112,7 +116,8 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         self.linked.object.sections[self.section].instructions[self.pc]
     }
 
-    /// A name for what this instruction makes. What went by it in an earlier round is known by no name then.
+    /// A symbolic name for a result of this instruction. Pointers that have it from an earlier
+    /// round of a loop become anonymous.
     pub fn fresh_name(&mut self) -> SymbolicName {
         self.named += 1;
         let name = self.facts.names.intern((self.context, self.section as u32, self.pc as u32, self.named));
@@ -120,7 +125,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         name
     }
 
-    /// A register's variable.
+    /// The variable of half a register.
     fn register_variable(&self, register: u8, half: u8) -> Variable {
         let frame = if !(6..REDIRECT_TARGET).contains(&register) { 0 } else { self.current_frame() as u8 };
         Variable::Register { frame, register, half }
@@ -131,7 +136,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         self.state.register(frame, register)
     }
 
-    /// A register that is read.
+    /// Reads a register, with both halves available.
     pub fn read_register(&mut self, register: u8) -> Result<Value> {
         if register == 10 {
             let ty = RegType::Stack { frame: self.current_frame() as u8, off: Offsets::constant(0) };
@@ -157,7 +162,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         Ok(value)
     }
 
-    /// Has a value's halves computed.
+    /// Makes both halves of a value available in this block.
     pub fn materialize(&mut self, value: &mut Value, (low, high): (Variable, Variable)) {
         if value.low != NOT_LOADED && value.high != NOT_LOADED {
             return;
@@ -171,7 +176,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         }
     }
 
-    /// The halves of a value, as far as its type says them.
+    /// The halves that the type of a value determines.
     pub fn known_halves(&mut self, ty: RegType) -> (Option<Id>, Option<Id>) {
         let low = match ty {
             RegType::Scalar(range) if range.as_constant().is_some() => Some(self.code.constant(range.low as u32)),
@@ -208,7 +213,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         (low, high)
     }
 
-    /// Sets a register.
+    /// Writes a register.
     pub fn write_register(&mut self, register: u8, value: Value) -> Result<()> {
         if register == 10 {
             return self.reject("the frame pointer, r10, is written to");
@@ -220,8 +225,9 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         Ok(())
     }
 
+    /// A scalar with these halves; constants among them tighten the interval, and the other way
+    /// round.
     pub fn scalar(&mut self, range: Interval, low: Id, high: Id) -> Value {
-        // What is known for certain.
         let (known_low, known_high) = (self.code.as_constant(low), self.code.as_constant(high));
         let range = match (known_low, known_high) {
             (Some(low), Some(high)) => Interval::constant(u64::from(high) << 32 | u64::from(low)),
@@ -239,25 +245,25 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         Value { ty: RegType::Scalar(Interval::constant(value)), low, high }
     }
 
-    /// A number of 32 bits.
+    /// A scalar whose high half is zero.
     pub fn scalar32(&mut self, range: Interval, low: Id) -> Value {
         let high = self.code.constant(0);
         self.scalar(range, low, high)
     }
 
-    /// Minus an error's number.
+    /// A negative error number.
     pub fn error_code(&mut self, error: i32) -> Value {
         self.constant(i64::from(error) as u64)
     }
 
-    /// 0, or minus an error's number, as helpers give it.
+    /// 0 if a condition holds, else a negative error number, as helpers return it.
     pub fn zero_or_error(&mut self, is_good: Id, error: i32) -> Value {
         let (zero, low, high) = (self.code.constant(0), self.code.constant(error as u32), self.code.constant(u32::MAX));
         let (low, high) = (self.code.select(is_good, zero, low), self.code.select(is_good, zero, high));
         self.scalar(Interval::ANY, low, high)
     }
 
-    /// 0 where all of these hold, else the error of the first that does not.
+    /// 0 if all conditions hold, else the error of the first that does not.
     pub fn first_error(&mut self, conditions: &[(Id, i32)]) -> Value {
         let (mut low, mut high) = (self.code.constant(0), self.code.constant(0));
         let all = self.code.constant(u32::MAX);
@@ -268,12 +274,12 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         self.scalar(Interval::ANY, low, high)
     }
 
-    /// How long the packet is now.
+    /// The current length of the packet.
     pub fn packet_length(&mut self) -> Id {
         self.code.call("pkt_len", vec![Argument::Packet], Effect::Reads)
     }
 
-    /// Has the packet aborted where a pointer is NULL. Behind that it is none.
+    /// Aborts the packet if a pointer is NULL; afterwards it is non-null.
     pub fn trap_null(&mut self, pointer: Value, reason: &'static str) {
         if pointer.ty.is_nullable() {
             let null = self.code.binary_const(BinaryOp::Eq, pointer.high, 0);
@@ -282,7 +288,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         }
     }
 
-    /// Has the packet aborted where this is true.
+    /// Aborts the packet if the condition holds.
     pub fn trap(&mut self, when: Id, reason: &'static str) {
         if self.code.as_boolean(when) == Some(false) {
             return;
@@ -291,7 +297,8 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         self.code.add(crate::lang::xdp::lower::ir::Op::Trap { when, site });
     }
 
-    /// An instruction that neither leads elsewhere nor calls what does. Gives back the number of the next.
+    /// Interprets an instruction that neither jumps nor calls what does. Returns the index of the
+    /// next.
     pub fn step(&mut self, at: usize) -> Result<usize> {
         (self.pc, self.named) = (at, 0);
         let it = self.instruction();
@@ -330,7 +337,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         Ok(at + 1)
     }
 
-    /// A constant of 64 bits, or what it stands for.
+    /// LDDW: a 64-bit constant, or what its relocation refers to.
     fn load_constant64(&mut self, it: Instruction) -> Result<()> {
         let section = &self.linked.object.sections[self.section];
         let Some(rest) = section.instructions.get(self.pc + 1) else {
@@ -369,7 +376,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
             }
         };
         let mut value = value;
-        // All of these say it by their types.
+        // The types of all these values determine them.
         self.materialize(&mut value, NO_VARIABLES);
         self.write_register(it.dst, value)
     }
@@ -378,7 +385,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         Value::of(RegType::Function { section: section as u16, first })
     }
 
-    /// A number whose lowest bits are taken with a sign.
+    /// Sign-extends the low `bits` of a number.
     pub fn sign_extend(&mut self, of: Value, bits: u32) -> Value {
         use crate::lang::xdp::lower::ir::BinaryOp::{Sar, Shl};
         let low = if bits < 32 {
@@ -395,7 +402,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         self.scalar(range, low, high)
     }
 
-    /// What a register must hold for an operation on numbers.
+    /// Returns the interval of a scalar, rejecting anything else.
     pub fn expect_scalar(&mut self, value: Value, what: &str) -> Result<Interval> {
         match value.ty {
             RegType::Scalar(range) => Ok(range),
@@ -403,8 +410,9 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         }
     }
 
-    /// The frame of a function that is called; whether it is. Where programs called from functions take those' places, how
-    /// deep calls go only the packet decides: it is aborted where they go too deep.
+    /// Pushes the frame of a callee; returns false if the packet is aborted instead. If tail calls
+    /// replaced functions, the call depth depends on the packet, so exceeding it is a run-time
+    /// check.
     pub fn push_frame(&mut self) -> Result<bool> {
         if self.state.frames.len() < crate::lang::xdp::analysis::domain::state::MAX_FRAMES {
             self.state.frames.push(Frame::new());
@@ -422,7 +430,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         Ok(false)
     }
 
-    /// The function that is called for each round: its section and first instruction.
+    /// Section and first instruction of the callback that the current loop calls.
     pub fn loop_callback(&mut self) -> Result<(u32, u32)> {
         match self.read_register(LOOP_CALLBACK)?.ty {
             RegType::Function { section, first } => Ok((section.into(), first)),
@@ -430,7 +438,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         }
     }
 
-    /// Registers that a call leaves unset.
+    /// Marks r1 to r5 uninitialised, as a call leaves them.
     pub fn clear_caller_saved(&mut self) {
         (1..6).for_each(|register| self.state.scratch[register] = Value::of(RegType::Uninit));
     }

@@ -1,4 +1,4 @@
-//! Accesses of the packet. What the program has not compared with the packet's end is checked as it runs.
+//! Packet accesses. What the program has not compared with the packet's end is checked at run time.
 
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -8,8 +8,8 @@ use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 
 impl BlockInterpreter<'_, '_> {
-    /// Where an access of the packet begins, as an offset from its first byte; it lies in the packet, or the packet has been
-    /// aborted.
+    /// Offset of an access from the packet's first byte; aborts the packet at run time if the
+    /// access is not proven to lie in it and does not.
     pub(super) fn check_packet_access(&mut self, pointer: Value, off: i64, size: u32) -> Result<Id> {
         let RegType::Packet { name, off: base, floor, .. } = pointer.ty else {
             unreachable!("the caller has looked");
@@ -27,7 +27,7 @@ impl BlockInterpreter<'_, '_> {
         }
         let length = self.packet_length();
         let beyond = match self.code.as_constant(at) {
-            // An offset in front of the packet is a large one.
+            // An offset in front of the packet is a large unsigned number.
             Some(at) if at > u32::MAX - size => self.code.boolean(true),
             Some(at) => {
                 let end = self.code.constant(at + size);

@@ -1,11 +1,11 @@
-//! Accesses of values that packets have copies of ([`crate::lang::xdp::lower::privatize`]).
+//! Accesses to map values that may be [privatized](crate::lang::xdp::lower::privatize).
 
 use super::BlockInterpreter;
 use crate::lang::xdp::lower::ir::BinaryOp::Eq;
 use crate::lang::xdp::lower::ir::{Id, Op, Variable};
 use crate::lang::xdp::lower::privatize::{StoreCertainty, can_privatize, copy_frame};
 
-/// Bytes of a map's value that an access is somewhere in; of one at a known place those that it is of.
+/// The bytes of a map value that an access touches, or, if its offset is unknown, may touch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ByteSpan {
     pub map: u16,
@@ -19,7 +19,8 @@ impl BlockInterpreter<'_, '_> {
             && self.facts.privatization.may_privatize(span.map, span.bytes)
     }
 
-    /// Takes down that these bytes are loaded. Whether this packet has stored all of them itself.
+    /// Records a load for privatization. Returns whether this packet has stored all these bytes
+    /// itself.
     pub(super) fn note_load(&mut self, span: ByteSpan) -> bool {
         let ByteSpan { map, bytes, is_exact } = span;
         if !self.may_be_private(span) {
@@ -34,12 +35,12 @@ impl BlockInterpreter<'_, '_> {
         self.state.stored.definitely_stored(map, bytes)
     }
 
-    /// Whether this packet may have stored some of these bytes, other than by adding to them.
+    /// Whether this packet may have stored some of these bytes other than by adding to them.
     pub(super) fn may_have_stored(&self, span: ByteSpan) -> bool {
         self.may_be_private(span) && self.state.stored.may_be_stored(span.map, span.bytes)
     }
 
-    /// Takes down that these bytes are stored, or changed. Of what is not exact it is not known which of them were.
+    /// Records a store for privatization. If the offset is unknown, no byte is definitely stored.
     pub(super) fn note_store(&mut self, span: ByteSpan, how: StoreCertainty) {
         let ByteSpan { map, bytes, is_exact } = span;
         if !self.may_be_private(span) {
@@ -51,7 +52,7 @@ impl BlockInterpreter<'_, '_> {
         self.state.stored.record(map, bytes, if is_exact { how } else { how.min(StoreCertainty::Maybe) });
     }
 
-    /// A word of the packet's copy, where it has one.
+    /// A word of the packet's private copy, if that has it.
     pub(super) fn private_word(&mut self, map: u16, word: Id) -> Option<Id> {
         let copy = self.facts.privatization.copy_of(map)?;
         match self.code.as_constant(word).map(|word| word as u16) {
@@ -65,13 +66,14 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// Whether nobody else has what is loaded from a word of a value: it is what the block began with, or was read from memory.
+    /// Whether the value of a word is what the block began with or is read from memory, so that no
+    /// other IR value of the block stands for it.
     pub(super) fn is_unmodified_word(&self, map: u16, word: Id) -> bool {
         let known = self.code.as_constant(word).map(|word| word as u16);
         known.is_none_or(|word| !self.code.private_words.contains_key(&(map, word)))
     }
 
-    /// Sets those bits of a word of the packet's copy that are in the mask, if this is the entry that there is.
+    /// Writes the masked bits of a private word if `entry` is the map's single entry.
     pub(super) fn write_private_bits(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
         let Some(old) = self.private_word(map, word) else { return };
         let is_it = self.code.binary_const(Eq, entry, 0);
@@ -85,7 +87,7 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// The same of all of a word.
+    /// Writes a whole private word.
     pub(super) fn write_private_word(&mut self, map: u16, entry: Id, word: Id, value: Id) {
         let all = self.code.constant(u32::MAX);
         self.write_private_bits(map, entry, word, all, value);

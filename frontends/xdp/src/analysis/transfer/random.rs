@@ -1,4 +1,5 @@
-//! Random numbers: of nobody's state, so that a packet has the same on every device, whichever others there are.
+//! Random numbers: stateless, so that a packet draws the same on every device, whatever other
+//! packets there are.
 
 use super::{BlockInterpreter, RANDOM_DRAWS, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -6,7 +7,8 @@ use crate::lang::xdp::analysis::domain::state::Value;
 use crate::lang::xdp::lower::ir::{Argument, Effect};
 
 impl BlockInterpreter<'_, '_> {
-    /// `bpf_get_prandom_u32()`: a hash of the seed, of the packet, and of how many numbers it has asked for before.
+    /// `bpf_get_prandom_u32()`: a hash of the seed, the packet, and how many numbers it has drawn
+    /// before.
     pub(super) fn random_u32(&mut self) -> Result<Value> {
         let draws = self.read_register(RANDOM_DRAWS)?;
         let seed = self.code.constant(self.linked.random_seed);

@@ -1,4 +1,5 @@
-//! `bpf_redirect` and `bpf_redirect_map`: where a packet goes if its verdict is to redirect it.
+//! `bpf_redirect` and `bpf_redirect_map`: they set the target that applies if the verdict is
+//! XDP_REDIRECT.
 
 use super::{BlockInterpreter, REDIRECT_TARGET, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -8,23 +9,23 @@ use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::Id;
 use crate::lang::xdp::object::MapType;
 
-/// `enum xdp_action`
+/// `enum xdp_action`.
 const XDP_ABORTED: u32 = 0;
 const XDP_REDIRECT: u32 = 4;
 
-/// Bits of `bpf_redirect_map`'s flags that are the verdict where there is no entry.
+/// Bits of `bpf_redirect_map`'s flags that are the verdict if there is no entry.
 const ACTION_MASK: u32 = 3;
-/// `BPF_F_BROADCAST`, `BPF_F_EXCLUDE_INGRESS`
+/// `BPF_F_BROADCAST`, `BPF_F_EXCLUDE_INGRESS`.
 const BROADCAST: u32 = 8;
 const EXCLUDE_INGRESS: u32 = 16;
 
-/// No target: the verdict is ABORTED.
+/// A target that does not exist; the verdict becomes ABORTED.
 const NO_TARGET: u32 = 1 << 24;
 
 impl BlockInterpreter<'_, '_> {
     pub(super) fn redirect(&mut self, target: Id, flags: Value) -> Result<Value> {
         self.expect_scalar(flags, "what the flags are")?;
-        // There are no flags: with any it fails, and leaves what was noted before.
+        // No flags are defined: with any the helper fails and keeps the earlier target.
         let any = self.code.binary(Or, flags.low, flags.high);
         let is_plain = self.code.binary_const(Eq, any, 0);
         let before = self.read_register(REDIRECT_TARGET)?.low;
@@ -38,7 +39,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.scalar32(Interval::new(0, u64::from(XDP_REDIRECT)), verdict))
     }
 
-    /// A target that stands for one port: where the program has others, which stand for several, it is none of those.
+    /// A target from the program must not be one of those that stand for all ports of a map.
     fn clamp_to_single_target(&mut self, target: Id) -> Id {
         if self.facts.broadcasts.values().is_empty() {
             return target;
@@ -69,7 +70,8 @@ impl BlockInterpreter<'_, '_> {
         }
         let slot = self.read_slot(map, index.low);
         let there = self.code.binary_const(Ne, slot, 0);
-        // A port is what it is; sockets and processors are known by the number that the host has set.
+        // For a devmap the value is the port; sockets and CPUs are known by the number that the
+        // host has set.
         let one = self.clamp_to_single_target(slot);
         let one = self.code.binary_const(Add, one, 1);
         let nobody = self.code.constant(0);
@@ -90,7 +92,8 @@ impl BlockInterpreter<'_, '_> {
         let otherwise = self.code.binary_const(And, flags.low, ACTION_MASK);
         let mut verdict = self.code.select(leads, redirect, otherwise);
         if range.high > u64::from(known) {
-            // Flags that there are none of, which only the packet tells: it fails, and leaves what was noted before.
+            // Undefined flags, known only at run time: the helper fails and keeps the earlier
+            // target.
             let wrong = self.code.binary_const(And, flags.low, !known);
             let wrong = self.code.binary(Or, wrong, flags.high);
             let is_wrong = self.code.binary_const(Ne, wrong, 0);
@@ -103,12 +106,12 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.scalar32(Interval::new(0, 4), verdict))
     }
 
-    /// The target, and one, that stands for all of a map's entries, or where `others` is true for those but the port that the
-    /// packet came in by.
+    /// The target plus one that stands for all entries of a map, without the ingress port if
+    /// `others` is true.
     fn broadcast_target(&mut self, map: u16, others: Id) -> Result<Id> {
         let mut targets = [0; 2];
         for (target, exclude) in targets.iter_mut().zip([false, true]) {
-            // Only what is asked for has a number.
+            // Only a target that may be used takes a number.
             if self.code.as_boolean(others) == Some(!exclude) {
                 *target = self.code.constant(0);
                 continue;

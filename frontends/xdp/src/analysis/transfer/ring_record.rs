@@ -1,5 +1,5 @@
-//! Records that are reserved for a ring buffer: memory of the packet's own until they are handed over, so that what a packet
-//! does with one depends on nobody else.
+//! Reserved ring buffer records: memory of the packet's own until they are submitted, so that no
+//! other packet can affect them.
 
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -8,14 +8,14 @@ use crate::lang::xdp::analysis::domain::state::{STACK_COUNT, Value};
 use crate::lang::xdp::lower::ir::BinaryOp::*;
 use crate::lang::xdp::lower::ir::{Id, Op};
 
-/// The number that a record goes by among frames that are memory.
+/// The number of the indexed frame that holds a record.
 pub(crate) fn record_frame(record: u16) -> u16 {
     STACK_COUNT as u16 + record
 }
 
 impl BlockInterpreter<'_, '_> {
-    /// Where an access of a record begins, and whether that is in one word for certain, or in each half of its own; it lies in
-    /// the record, or the packet has been aborted.
+    /// Frame and offset of an access to a record, and whether each word of it is aligned; aborts
+    /// the packet at run time if the access may lie outside and does.
     fn check_record_access(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, bool)> {
         let RegType::RingRecord { record, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
         let length = i64::from(self.facts.events.records()[usize::from(record)].bytes);
@@ -46,7 +46,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.scalar32(Interval::of_width(size), low))
     }
 
-    /// Up to four bytes.
+    /// Reads up to four bytes of an indexed frame.
     fn read_indexed(&mut self, frame: u16, at: Id, size: u32, fits: bool) -> Id {
         if !fits {
             let mut all = self.code.constant(0);
@@ -81,6 +81,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(())
     }
 
+    /// Writes up to four bytes of an indexed frame.
     fn write_indexed(&mut self, frame: u16, at: Id, size: u32, value: Id, fits: bool) {
         if !fits {
             for byte in 0..size {

@@ -1,4 +1,5 @@
-//! The stack: words that are variables each, or where a program indexes it by what is not known, memory.
+//! Stack accesses: a variable per word, or an array if the program indexes the frame by a value
+//! known only at run time.
 
 use super::{BlockInterpreter, Result};
 use crate::lang::xdp::analysis::domain::interval::Interval;
@@ -11,6 +12,7 @@ use crate::lang::xdp::lower::ir::{Id, Op, Variable};
 const STACK_BYTES: i64 = 4 * STACK_WORDS as i64;
 
 impl BlockInterpreter<'_, '_> {
+    /// Byte index in the frame of an access at `base + off` from the top.
     fn stack_offset(&self, base: i64, off: i64, size: u32) -> Result<usize> {
         let at = STACK_BYTES + base + off;
         if at < 0 || at + i64::from(size) > STACK_BYTES {
@@ -33,7 +35,7 @@ impl BlockInterpreter<'_, '_> {
         self.state.words(frame)
     }
 
-    /// What a word holds.
+    /// The IR value of a word.
     pub(super) fn read_stack_word(&mut self, frame: u8, word: usize) -> Id {
         if self.facts.indexed_frames[usize::from(frame)] {
             let word = self.code.constant(word as u32);
@@ -72,12 +74,13 @@ impl BlockInterpreter<'_, '_> {
         self.frame_words(frame)[word].id = id;
     }
 
-    /// Makes numbers of words that half a register would be left of.
+    /// Turns spilled registers that overlap words `first..=last` into scalars.
     fn demote_to_scalars(&mut self, frame: u8, first: usize, last: usize) {
         let words = self.frame_words(frame);
         let first = if words[first].is_high_half { first - 1 } else { first };
         let last = if words.get(last + 1).is_some_and(|word| word.is_high_half) { last + 1 } else { last };
-        // Where they are asleep their types say what they are, and the lower word's also what the higher is: that is lost now.
+        // Load the words first: while they are not loaded their value may be implied by the type of
+        // the spilled register, which is lost now.
         for word in first..=last {
             self.read_stack_word(frame, word);
         }
@@ -94,7 +97,7 @@ impl BlockInterpreter<'_, '_> {
         };
         if frame == METADATA_FRAME {
             self.check_metadata_access(base + off, size)?;
-            // It is aligned as packets are, to anything.
+            // Metadata may be unaligned, as packets are.
             if size == 8 || (STACK_BYTES + base + off) % i64::from(size) != 0 {
                 let low = self.load_unaligned(frame, base + off, size.min(4))?;
                 if size == 8 {
@@ -113,7 +116,7 @@ impl BlockInterpreter<'_, '_> {
         if size == 8 {
             let high = self.read_stack_word(frame, word + 1);
             if self.frame_words(frame)[word + 1].is_high_half {
-                // What the type says need not be asked of memory.
+                // What the type determines need not be loaded.
                 let (low, rest) = self.known_halves(ty);
                 return Ok(Value { ty, low: low.unwrap_or(id), high: rest.unwrap_or(high) });
             }
@@ -134,7 +137,8 @@ impl BlockInterpreter<'_, '_> {
         if usize::from(frame) != self.current_frame()
             && matches!(value.ty, RegType::Stack { frame, .. } if frame != METADATA_FRAME)
         {
-            // It may be of the function's own frame, which is gone when it returns. The kernel asks no further either.
+            // The pointer may be to the function's own frame, which ends when it returns. The
+            // verifier rejects it as well.
             return self.reject("a pointer to the stack is stored in the stack of a function's caller");
         }
         let Some(base) = base.as_constant() else {
@@ -177,7 +181,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(())
     }
 
-    /// Four bytes anywhere, of which so many are to be in the stack.
+    /// Loads four bytes at any offset, of which the first `count` must be in the stack.
     pub(super) fn load_unaligned(&mut self, frame: u8, off: i64, count: u32) -> Result<Id> {
         let at = self.stack_offset(off, 0, count)?;
         let (word, shift) = (at / 4, 8 * (at % 4) as u32);
@@ -194,7 +198,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(self.code.binary(Or, low, high))
     }
 
-    /// Writes what a helper gives to bytes anywhere: words, the first byte the lowest of the first.
+    /// Stores the result of a helper, as little-endian words, at any offset.
     pub(super) fn store_stack_bytes(&mut self, frame: u8, off: i64, bytes: u32, words: &[Id]) -> Result<()> {
         let mut at = 0;
         while at < bytes {
@@ -209,7 +213,8 @@ impl BlockInterpreter<'_, '_> {
         Ok(())
     }
 
-    /// Where an access at an offset that is not known begins; it lies in the stack, or the packet has been aborted.
+    /// Byte index of an access at an unknown offset; aborts the packet at run time if the access
+    /// lies outside.
     fn indexed_offset(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Id> {
         self.facts.indexed_frames[usize::from(frame)] = true;
         let at = self.code.binary_const(Add, low, (STACK_BYTES + off) as u32);
@@ -224,7 +229,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(at)
     }
 
-    /// The same where it is to be a multiple of its size.
+    /// Byte index of an access at an unknown offset that must be aligned.
     fn aligned_indexed_offset(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Id> {
         let at = self.indexed_offset(frame, base, low, off, size)?;
         if !base.are_multiples_of(size.min(4), off) {
@@ -235,7 +240,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(at)
     }
 
-    /// Four bytes at an offset that is not known, of which so many are to be in the stack.
+    /// Loads four bytes at an unknown offset, of which the first `count` must be in the stack.
     pub(super) fn load_indexed_unaligned(
         &mut self,
         frame: u8,
@@ -250,7 +255,7 @@ impl BlockInterpreter<'_, '_> {
         if base.are_multiples_of(4, off) {
             return Ok(id);
         }
-        // Behind the last word there is none, and nothing is asked of it.
+        // After the last word the first is read instead, and its bits are not used.
         let next = self.code.binary_const(Add, word, 1);
         let next = self.code.binary_const(And, next, STACK_WORDS as u32 - 1);
         let next = self.code.add(Op::LoadIndexed { frame: frame.into(), word: next });
@@ -302,7 +307,7 @@ impl BlockInterpreter<'_, '_> {
             let all = self.code.binary(Or, old, new);
             self.code.add(Op::StoreIndexed { frame: frame.into(), word, value: all });
         }
-        // What may have been overwritten is numbers.
+        // The words that the store may have hit become scalars.
         let low = (STACK_BYTES + base.low + off).clamp(0, STACK_BYTES - 1) as usize / 4;
         let high = (STACK_BYTES + base.high + off + i64::from(size) - 1).clamp(0, STACK_BYTES - 1) as usize / 4;
         let mut next = low;
@@ -322,7 +327,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(())
     }
 
-    /// Words from one up to another, without it, hold numbers of which nothing is known.
+    /// Marks words as unknown scalars, from `first` up to but not including `end`.
     fn mark_unknown(&mut self, frame: u8, first: usize, end: usize) {
         if first < end {
             self.demote_to_scalars(frame, first, end - 1);
@@ -330,7 +335,8 @@ impl BlockInterpreter<'_, '_> {
         }
     }
 
-    /// The first and last words of pointers that words from one to another belong to; those side by side are one.
+    /// Ranges of words, first and last, that hold spilled pointers overlapping words `low..=high`;
+    /// adjacent ones are merged.
     fn spilled_pointers(&mut self, frame: u8, low: usize, high: usize) -> Vec<(usize, usize)> {
         let words = self.frame_words(frame);
         let is_whole =
