@@ -1,35 +1,36 @@
-//! Bytes of the packet side by side as one access. Fields of C's packed structures come as single bytes, and so does what
-//! `memcpy` makes of a MAC address; a device has a load or a store for each.
+//! Coalescing of packet accesses: adjacent byte accesses become word accesses. Fields of packed C
+//! structures are accessed byte by byte, and so does `memcpy` copy a MAC address.
 //!
-//! **Loads.** Where bytes that were loaded are put together to a word (`a | b << 8`), that is a load of the word. Each byte is in
-//! the packet, or the packet has been aborted before, so that the word is in it too; and nothing was written since they were
-//! loaded, or the load is left as it is.
+//! **Loads.** Bytes that are combined into a word (`a | b << 8`) become a load of the word. Each
+//! byte was checked to lie in the packet, so the word does too. If something was written since the
+//! bytes were loaded, they are left alone.
 //!
-//! **Stores** wait in [`PendingStores`] until something may look at what they write, or the block ends. Then those that lie side by side
-//! become words. All of them are at known distances from one place, so that it is known which bytes they are.
+//! **Stores** are delayed in [`PendingStores`] until something may observe them, or the block ends.
+//! Then adjacent ones are merged into words. All pending stores are at constant distances from one
+//! base, so it is known which bytes they write.
 
 use std::collections::BTreeMap;
 
 use crate::lang::xdp::lower::ir::BinaryOp::{Add, And, Or, Shl, Shr};
 use crate::lang::xdp::lower::ir::{Argument, BlockCode, Call, Effect, Id, Op};
 
-/// A place in the packet: a known distance from what is known only when the packet is there, or from the first byte.
+/// A packet offset: a constant, or a constant distance from a run-time value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PacketAddress {
     base: Option<Id>,
     off: u32,
 }
 
-/// A byte of a number, from the lowest on.
+/// A byte of a number, 0 the lowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StoredByte {
     of: Id,
     number: u32,
-    /// How many bytes of the number were stored.
+    /// Size in bytes of the store that the byte is from.
     stored: u32,
 }
 
-/// Stores that wait: bytes by their distance from the same place.
+/// Delayed stores: bytes by their distance from a common base.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PendingStores {
     base: Option<Id>,
@@ -37,7 +38,7 @@ pub(crate) struct PendingStores {
 }
 
 impl PendingStores {
-    /// Whether some of these bytes are waiting, or may be.
+    /// Whether some of these bytes may be pending.
     fn may_overlap(&self, at: PacketAddress, size: u32) -> bool {
         if self.bytes.is_empty() {
             return false;
@@ -46,7 +47,7 @@ impl PendingStores {
     }
 }
 
-/// How many bytes a function loads, and whether the first is the highest.
+/// Size in bytes and big-endianness of a load function.
 fn load_shape(function: &str) -> Option<(u32, bool)> {
     Some(match function {
         "load_u8" => (1, false),
@@ -70,7 +71,7 @@ impl BlockCode {
         }
     }
 
-    /// How far it is from one offset to another, where that is known.
+    /// The distance between two offsets, if it is constant.
     pub(crate) fn offset_between(&self, from: Id, to: Id) -> Option<u32> {
         let (from, to) = (self.address_of(from), self.address_of(to));
         (from.base == to.base).then(|| to.off.wrapping_sub(from.off))
@@ -83,7 +84,8 @@ impl BlockCode {
         }
     }
 
-    /// Has stores carried out that a call may look at. Those of the packet's length, its time or its port do not look at its bytes.
+    /// Emits pending stores that a call may observe. Queries of the packet's length, time or port
+    /// do not read its bytes.
     pub(crate) fn flush_before(&mut self, call: &Call) {
         if !call.arguments.contains(&Argument::Packet) || call.function.starts_with("pkt_") {
             return;
@@ -99,7 +101,7 @@ impl BlockCode {
         }
     }
 
-    /// A number of 1, 2 or 4 bytes out of the packet, the first byte the lowest.
+    /// Loads 1, 2 or 4 little-endian bytes of the packet.
     pub(crate) fn load_packet(&mut self, at: Id, size: u32) -> Id {
         let load =
             |code: &mut BlockCode, name| code.call(name, vec![Argument::Packet, Argument::Value(at)], Effect::Reads);
@@ -109,13 +111,13 @@ impl BlockCode {
             _ => ("load_le32", "load_be32"),
         };
         let (id, twin) = (load(self, little), load(self, big));
-        // What is exchanged behind the load is another load, and nobody asks for this one.
+        // A byte swap of the result becomes the other load, and this one is unused then.
         self.byte_swapped_loads.insert(id, (twin, size));
         self.byte_swapped_loads.insert(twin, (id, size));
         id
     }
 
-    /// Stores a number of 1, 2 or 4 bytes in the packet, the first byte the lowest: sooner or later.
+    /// Stores 1, 2 or 4 little-endian bytes in the packet, possibly delayed.
     pub(crate) fn store_packet(&mut self, at: Id, size: u32, value: Id) {
         let place = self.address_of(at);
         if self.pending_stores.base != place.base {
@@ -128,7 +130,7 @@ impl BlockCode {
         }
     }
 
-    /// Carries out the stores that wait.
+    /// Emits all pending stores.
     pub fn flush(&mut self) {
         let PendingStores { base, bytes } = std::mem::take(&mut self.pending_stores);
         let mut stores = Vec::new();
@@ -139,7 +141,8 @@ impl BlockCode {
             let rest = all[at..].iter().zip(0..4).take_while(|((there, _), by)| *there == off.wrapping_add(*by));
             let rest: Vec<StoredByte> = rest.map(|((_, byte), _)| *byte).collect();
             let size = next_store_size(&rest);
-            // Before any of them is carried out: what they store may be what is there now.
+            // Compute the values before emitting any store: they may be loads of what is
+            // overwritten.
             let value = self.combine_bytes(&rest[..size]);
             stores.push((PacketAddress { base, off }, size as u32, value));
             at += size;
@@ -168,7 +171,7 @@ impl BlockCode {
         self.call(name, arguments, Effect::Writes);
     }
 
-    /// Up to four bytes as a number.
+    /// Up to four bytes as one number.
     fn combine_bytes(&mut self, bytes: &[StoredByte]) -> Id {
         let whole = |byte: &StoredByte| bytes[0].of == byte.of && bytes[0].number == 0;
         if bytes.iter().zip(0..).all(|(byte, number)| whole(byte) && byte.number == number) {
@@ -183,7 +186,7 @@ impl BlockCode {
             let is_load = |code: &BlockCode, id: Id| matches!(&code.ops[id as usize], Op::Call(_));
             if is_load(self, low) || is_load(self, high) {
                 let high = self.binary_const(Shl, high, 16);
-                // The lower one may have more bits than its bytes.
+                // The low value may have more bits than its bytes.
                 let low = self.binary_const(And, low, 0xffff);
                 return self.binary(Or, low, high);
             }
@@ -198,7 +201,7 @@ impl BlockCode {
         all
     }
 
-    /// Where a byte of a number was loaded from, if it still is what is there.
+    /// Where a byte was loaded from, if the packet still has it there.
     fn loaded_from(&self, byte: StoredByte) -> Option<PacketAddress> {
         let Op::Call(call) = &self.ops[byte.of as usize] else { return None };
         let (size, big) = load_shape(&call.function)?;
@@ -211,7 +214,7 @@ impl BlockCode {
         Some(PacketAddress { base, off: off.wrapping_add(number) })
     }
 
-    /// A load of bytes that lie side by side, in either order; what was loaded singly is what is there now.
+    /// A load of adjacent bytes in either byte order.
     fn combined_load(&mut self, places: &[PacketAddress]) -> Option<Id> {
         let size = places.len() as u32;
         let first = *places.first().filter(|_| matches!(size, 2 | 4))?;
@@ -224,7 +227,7 @@ impl BlockCode {
         } else {
             return None;
         };
-        // What waits to be stored does not count: it was not there when these were loaded.
+        // Pending stores do not matter: they came after these loads.
         let pending = std::mem::take(&mut self.pending_stores);
         let at = self.address_id(lowest);
         let load = self.load_packet(at, size);
@@ -232,10 +235,10 @@ impl BlockCode {
         Some(if big { self.byte_swapped_loads.get(&load).map_or(load, |&(twin, _)| twin) } else { load })
     }
 
-    /// `a | b` as a load, where that is what it is.
+    /// `a | b` as one load, if it combines adjacent bytes.
     pub(crate) fn combine_or(&mut self, a: Id, b: Id) -> Option<Id> {
         let mut bytes = [None; 4];
-        // As many as `a | b << 8 | c << 16 | d << 24` has.
+        // Depth of `a | b << 8 | c << 16 | d << 24`.
         self.decompose(a, 0, 4, &mut bytes)?;
         self.decompose(b, 0, 4, &mut bytes)?;
         let count = bytes.iter().take_while(|byte| byte.is_some()).count();
@@ -247,7 +250,7 @@ impl BlockCode {
         self.combined_load(&places?)
     }
 
-    /// The bytes that a number of loads put together has, from the byte `to` on.
+    /// Collects the bytes of a combination of loads, from byte `to` of the result on.
     fn decompose(&self, id: Id, to: u32, depth: u32, bytes: &mut [Option<StoredByte>; 4]) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         match &self.ops[id as usize] {
@@ -275,7 +278,8 @@ impl BlockCode {
     }
 }
 
-/// How many of the next bytes are stored at once: those of a number that was stored whole, or as many single ones as a word has.
+/// Number of bytes for the next store: those of a number that was stored whole, or as many single
+/// bytes as fit an access.
 fn next_store_size(rest: &[StoredByte]) -> usize {
     let whole = |at: usize, size: usize| {
         let Some(bytes) = rest.get(at..at + size) else { return false };
@@ -284,7 +288,7 @@ fn next_store_size(rest: &[StoredByte]) -> usize {
     if whole(0, 4) {
         return 4;
     }
-    // A word that begins behind the first byte stays a word.
+    // Do not split a whole word that starts further on.
     let until = (1..rest.len()).find(|&at| rest[at].stored == 4 && rest[at].number == 0).unwrap_or(rest.len());
     match until {
         4.. => 4,
@@ -297,7 +301,7 @@ fn next_store_size(rest: &[StoredByte]) -> usize {
 mod tests {
     use super::*;
 
-    /// What is asked of the packet, in order, of those that somebody asks for: stores, what they store, and these.
+    /// The live packet accesses in order, with their constant offsets.
     fn accesses(code: &BlockCode, asked: &[Id]) -> Vec<String> {
         let mut needed = vec![false; code.ops.len()];
         let stays = (0..code.ops.len()).filter(|&id| BlockCode::has_side_effect(&code.ops[id]));
@@ -329,7 +333,7 @@ mod tests {
         code.store_packet(at, 1, value);
     }
 
-    /// `a | b << 8`, by offsets.
+    /// `a | b << 8`, by offset.
     fn pair(code: &mut BlockCode, low: u32, high: u32) -> Id {
         let (low, high) = (load(code, low), load(code, high));
         let high = code.binary_const(Shl, high, 8);
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_put_together_are_one_load() {
+    fn combined_adjacent_bytes_become_one_load() {
         let code = &mut BlockCode::default();
         let (low, high) = (pair(code, 12, 13), pair(code, 14, 15));
         let high = code.binary_const(Shl, high, 16);
@@ -347,7 +351,7 @@ mod tests {
         assert_eq!(accesses(code, &[network]), ["load_be16 12"]);
         let host = code.swap16(network);
         assert_eq!(accesses(code, &[host]), ["load_le16 12"]);
-        // Three bytes, bytes apart, and one twice.
+        // Three bytes, bytes that are not adjacent, and the same byte twice.
         let third = load(code, 14);
         let third = code.binary_const(Shl, third, 16);
         let three = code.binary(Or, low, third);
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_which_one_was_written_meanwhile_stay_apart() {
+    fn bytes_with_a_store_between_their_loads_are_not_combined() {
         let code = &mut BlockCode::default();
         let first = load(code, 0);
         let value = code.constant(7);
@@ -368,7 +372,7 @@ mod tests {
         let second = code.binary_const(Shl, second, 8);
         let all = code.binary(Or, first, second);
         assert_eq!(accesses(code, &[all]), ["load_u8 0", "store_u8 0", "load_u8 1"]);
-        // What waits to be written is not what was loaded.
+        // A pending store does not change what was loaded before it.
         let code = &mut BlockCode::default();
         let (first, second) = (load(code, 0), load(code, 1));
         let value = code.constant(7);
@@ -380,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_copied_and_exchanged_bytewise_are_words() {
+    fn bytewise_copies_and_swaps_of_addresses_use_words() {
         let code = &mut BlockCode::default();
         for byte in [5, 4, 3, 2, 1, 0] {
             let it = load(code, byte);
@@ -399,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_of_what_waits_has_it_stored() {
+    fn a_load_flushes_pending_stores_that_it_may_read() {
         let code = &mut BlockCode::default();
         let (one, two) = (code.constant(1), code.constant(2));
         store(code, 0, one);
@@ -407,7 +411,7 @@ mod tests {
         let elsewhere = load(code, 2);
         let there = load(code, 1);
         assert_eq!(accesses(code, &[elsewhere, there]), ["load_u8 2", "store_le16 0", "load_u8 1"]);
-        // At a distance that is known only when the packet is there, it may be any.
+        // At an unknown distance, the pending byte may be any.
         let code = &mut BlockCode::default();
         let somewhere = code.variable(crate::lang::xdp::lower::ir::Variable::Stack { frame: 0, word: 0 });
         store(code, 0, somewhere);
@@ -417,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn words_stay_words_beside_single_bytes() {
+    fn word_stores_are_not_split_beside_single_bytes() {
         let code = &mut BlockCode::default();
         let (at, word) =
             (code.constant(4), code.variable(crate::lang::xdp::lower::ir::Variable::Stack { frame: 0, word: 0 }));
@@ -427,7 +431,7 @@ mod tests {
         code.store_packet(at, 4, word);
         code.flush();
         assert_eq!(accesses(code, &[]), ["store_le16 1", "store_u8 3", "store_le32 4"]);
-        // Bytes of a word of something else's are that word's, moved.
+        // Bytes of one word are stored as that word.
         let code = &mut BlockCode::default();
         let word = code.variable(crate::lang::xdp::lower::ir::Variable::Stack { frame: 0, word: 0 });
         for byte in 0..4 {

@@ -1,4 +1,4 @@
-//! From a program's blocks to a function of naga's: the filter.
+//! Emits the blocks of a program as a naga function, the filter.
 
 use std::collections::HashMap;
 
@@ -20,20 +20,24 @@ use crate::lang::xdp::lower::ir::{Argument, BinaryOp, BlockCode, Id, Op, Variabl
 use crate::lang::xdp::lower::liveness::{BlockLiveness, REDIRECT, RESULT};
 use crate::lang::xdp::lower::privatize::{FIRST_COPY_FRAME, copy_frame};
 
-/// Computations that a block which returns may have, to be copied to where it is led to.
+/// A block that returns is duplicated into its predecessors if it has at most this many operations.
 const MAX_DUPLICATED_OPS: usize = 6;
 
-/// The program itself, where the filter is what counts its traps.
+/// Name of the program's function if the filter wraps it to count traps.
 const PROGRAM_FUNCTION: &str = "xdp_program";
 
-/// What a program returns in place of a verdict where it traps; above it is the number of the place. Verdicts have at most 4
-/// here.
+/// Low byte of what a program with traps returns instead of a verdict; the site is above it.
+/// Verdicts are at most 4.
 const TRAP_MARKER: u32 = 0xff;
 
-/// The map that counts traps.
+/// Name of the map that counts traps.
 pub(crate) const TRAP_MAP: &str = "traps";
 
-/// Adds the filter to a module that has all that it calls.
+/// Adds the filter to a module that already has the functions it calls.
+///
+/// # Errors
+///
+/// Loops are nested too deep.
 pub(crate) fn emit_filter(
     flow: &AnalyzedProgram,
     needed: &[BlockLiveness],
@@ -81,7 +85,7 @@ pub(crate) fn emit_filter(
     Ok(())
 }
 
-/// A function that takes a packet and gives a verdict, and the packet in it.
+/// A function from packet to verdict, with the packet argument.
 fn packet_function(name: &str, types: Types) -> (Builder, Value) {
     let mut builder = Builder::default();
     let function = &mut builder.function;
@@ -92,7 +96,8 @@ fn packet_function(name: &str, types: Types) -> (Builder, Value) {
     (builder, packet)
 }
 
-/// The filter of a program that traps: counts where it did, at one place for all of them, and aborts the packet.
+/// Wraps a program with traps: counts the site of a trap, at one place for all sites, and aborts
+/// the packet.
 fn count_traps(program: Handle<Function>, counts: Handle<Function>, types: Types) -> Function {
     let (mut builder, packet) = packet_function(FILTER, types);
     let b = &mut builder;
@@ -111,10 +116,10 @@ fn count_traps(program: Handle<Function>, counts: Handle<Function>, types: Types
     builder.finish()
 }
 
-/// Memory of a packet's own, and how many words it has.
+/// Type of an array in private memory, and its number of words.
 type MemoryType = (Handle<Type>, u32);
 
-/// The type of a frame or record that is memory.
+/// The type of an indexed frame.
 fn array_type(module: &mut Module, types: Types, words: u32) -> MemoryType {
     let size = ArraySize::Constant(std::num::NonZeroU32::new(words).expect("there are some"));
     let inner = TypeInner::Array { base: types.u32, size, stride: 4 };
@@ -124,20 +129,20 @@ fn array_type(module: &mut Module, types: Types, words: u32) -> MemoryType {
 struct Emitter<'a> {
     flow: &'a AnalyzedProgram,
     needed: &'a [BlockLiveness],
-    /// What is done with each block.
+    /// Blocks that if-conversion merged into each block.
     merged: Vec<Vec<MergedBlock>>,
     module: &'a Module,
     named: HashMap<String, Handle<Function>>,
     types: Types,
-    /// Of a frame, of each reserved record, and of copies of maps' values.
+    /// Types of stack frames, of each reserved record, and of private copies by map.
     memory: (MemoryType, Vec<MemoryType>, HashMap<u16, MemoryType>),
     packet: Value,
-    /// Pointers to variables.
+    /// Pointers to local variables.
     vars: HashMap<Variable, Value>,
     frames: HashMap<u16, Value>,
-    /// Of the block under way, by computation.
+    /// Values of the current block, by operation.
     values: Vec<Option<Value>>,
-    /// The condition of what was written last, where it is several blocks'.
+    /// Condition of the last block, if it combines several blocks' conditions.
     condition: Option<Value>,
 }
 
@@ -180,7 +185,7 @@ impl Blocks for Emitter<'_> {
         let RegType::Scalar(range) = scratch[0].ty else { return b.u32(0) };
         let value = of(b, scratch[0].low, RESULT);
         let may = |verdict: u64| !range.fits_u32() || range.low <= verdict && verdict <= range.high;
-        // XDP_REDIRECT by itself says nowhere to go.
+        // Without a target XDP_REDIRECT has nowhere to go.
         let redirects = may(4) && !matches!(scratch[6].ty, RegType::Scalar(range) if range.as_constant() == Some(0));
         let (zero, three) = (b.u32(0), b.u32(3));
         let plain = if range.fits_u32() && range.high <= 3 {
@@ -209,7 +214,7 @@ impl Blocks for Emitter<'_> {
 }
 
 impl Emitter<'_> {
-    /// A block alone.
+    /// Emits a block without those merged into it.
     fn emit_block(&mut self, b: &mut Builder, block: usize) {
         let flow = self.flow;
         let BlockLiveness { live_ops: ops, outputs: sets, .. } = &self.needed[block];
@@ -220,7 +225,7 @@ impl Emitter<'_> {
                 self.value(b, &it.code, id);
             }
         }
-        // All that is asked for, before what it is made of is set.
+        // Compute all outputs before setting any: they may use variables that are set.
         if let Terminator::Branch(condition, ..) = it.terminator {
             self.value(b, &it.code, condition);
         }
@@ -231,14 +236,14 @@ impl Emitter<'_> {
         }
     }
 
-    /// The condition of the block that was written last.
+    /// The condition of the block that was emitted last.
     fn block_condition(&mut self, b: &mut Builder, block: usize) -> Value {
         let it = &self.flow.blocks[block];
         let Terminator::Branch(condition, ..) = it.terminator else { unreachable!("a block with two ways to go on") };
         self.value(b, &it.code, condition)
     }
 
-    /// What packets have copies of, where that is asked for before it is set.
+    /// Initialises private copies from their maps.
     fn emit_prologue(&mut self, b: &mut Builder, maps: &[MapInfo]) {
         let word_of = |emitter: &Self, b: &mut Builder, map: u16, word: u16| {
             let read = emitter.named[&format!("{}_read", maps[usize::from(map)].name)];
@@ -262,7 +267,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// A variable, or where it is known what it holds at first, that.
+    /// The pointer to a variable's local, created on first use.
     fn variable_pointer(&mut self, b: &mut Builder, var: Variable) -> Value {
         if let Some(&pointer) = self.vars.get(&var) {
             return pointer;
@@ -306,7 +311,8 @@ impl Emitter<'_> {
         pointer
     }
 
-    /// A computation's value; whatever it is made of comes before. No recursion: chains may be as long as a block.
+    /// The value of an operation. Operands are emitted with an explicit stack, since chains may be
+    /// as long as a block.
     fn value(&mut self, b: &mut Builder, code: &BlockCode, id: Id) -> Value {
         let real = |id: Id| code.replaced_loads.get(&id).copied().unwrap_or(id);
         let mut work = vec![real(id)];
@@ -329,7 +335,7 @@ impl Emitter<'_> {
         self.values[real(id) as usize].expect("it was made above")
     }
 
-    /// A computation whose operands are there.
+    /// Emits an operation whose operands are available.
     fn emit_op(&mut self, b: &mut Builder, code: &BlockCode, op: &Op) -> Value {
         let values = &self.values;
         let of = |id: Id| {
@@ -407,7 +413,7 @@ impl Emitter<'_> {
                 let gives = callee.result.is_some();
                 match b.call(function, arguments, gives) {
                     Some(value) => value,
-                    // Nobody asks for it.
+                    // The result of such a call is never used.
                     None => b.u32(0),
                 }
             }
@@ -418,7 +424,7 @@ impl Emitter<'_> {
                 b.push(Statement::Return { value: Some(trapped) });
                 let accept = b.close();
                 b.push(Statement::If { condition: when, accept, reject: naga::Block::new() });
-                // Nobody asks for it.
+                // The result of a trap is never used.
                 trapped
             }
             Op::LoadIndexed { frame, word } => {
@@ -449,7 +455,7 @@ fn shift_and_mask(b: &mut Builder, value: Value, right: u32, mask: u32, left: Op
     let mut value = value;
     let steps = [(Bo::ShiftRight, right, 0), (Bo::And, mask, u32::MAX), (Bo::ShiftLeft, left.unwrap_or(0), 0)];
     for (op, by, nothing) in steps {
-        // What is shifted out at the top need not be masked.
+        // The shift to the left drops what the mask would.
         let is_cut = op == Bo::And && left == Some(24);
         if by != nothing && !is_cut {
             let by = b.u32(by);

@@ -1,5 +1,8 @@
-//! A block's computations, in numbers of 32 bits: a list in which each is made of those before it. Equal ones are one, what
-//! is known is worked out, and what nobody asks for is left out when the filter is written.
+//! IR of a block: a sequence of operations on 32-bit words, each built from earlier ones.
+//!
+//! [`BlockCode`] is hash-consed and folds constants as operations are added, which amounts to local
+//! value numbering. Operations that no one uses stay in the list; liveness analysis leaves them
+//! out.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -7,62 +10,62 @@ use std::rc::Rc;
 
 use crate::lang::xdp::lower::coalesce::PendingStores;
 
-/// A computation's place in its block.
+/// Index of an operation in its block.
 pub(crate) type Id = u32;
 
-/// A variable that carries a number from block to block.
+/// A variable that carries a word from block to block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Variable {
-    /// Half of a register: 0 the low one. Those that functions save (6 to 9) are each frame's own, and so are some that no
-    /// program sees (`walk`).
+    /// Half of a register, 0 the low one. Registers 6 to 9 exist per frame, and so do the pseudo
+    /// registers of a `bpf_loop`.
     Register { frame: u8, register: u8, half: u8 },
-    /// A word of a frame's stack, from its lowest address on.
+    /// A word of a frame's stack, counted from its lowest address.
     Stack { frame: u8, word: u8 },
-    /// Half of what the number in a register, or in two words from this one of a frame's stack on, is more than what the field of
-    /// a map's value holds that it was loaded from.
+    /// Half of the amount by which a number exceeds the map field that it was loaded from. The
+    /// number is in a register, or in two stack words from `word` on.
     Amount { frame: u8, register: Option<u8>, word: u8, half: u8 },
-    /// A word of the packet's copy of a map's value (`own`).
+    /// A word of the packet's private copy of a map value.
     PrivateWord { map: u16, word: u16 },
-    /// What a block has read, for those behind it (`reuse`).
+    /// A read that later blocks reuse; see `value_numbering`.
     CarriedRead { slot: u32 },
 }
 
-/// Operations on two numbers.
+/// Operations on two words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum BinaryOp {
     Add,
     Sub,
     Mul,
-    /// Both by what is not zero.
+    /// The divisor of `Div` and `Rem` is not zero.
     Div,
     Rem,
     And,
     Or,
     Xor,
-    /// Shifts by less than 32.
+    /// Shift counts are below 32.
     Shl,
     Shr,
     Sar,
-    // From here on they give a bool.
+    // The operations from here on give a bool.
     Eq,
     Ne,
     Lt,
     Le,
     Slt,
     Sle,
-    /// Of bools.
+    /// Operations on bools.
     LogicalAnd,
     LogicalOr,
 }
 
-/// What is known before the packet is there.
+/// Result of constant folding.
 enum Constant {
     Number(u32),
     Bool(bool),
 }
 
 impl BinaryOp {
-    /// What it gives of two known numbers.
+    /// Folds the operation on two constants.
     fn fold(self, x: u32, y: u32) -> Constant {
         use BinaryOp::*;
         use Constant::{Bool, Number};
@@ -90,26 +93,26 @@ impl BinaryOp {
     }
 }
 
-/// Operations on whole numbers of 64 bits: a device that has such numbers does them at once, and of others the halves are made
-/// when the filter is loaded.
+/// Operations on 64-bit numbers. A device without such numbers gets them split into halves when the
+/// filter is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum WideOp {
     Mul,
     Xor,
 }
 
-/// What a call does besides giving a value.
+/// Side effects of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Effect {
-    /// Nothing, and what it gives depends on its arguments alone.
+    /// None; the result depends on the arguments alone.
     None,
-    /// What it gives depends on the packet or a map.
+    /// The result depends on the packet or a map.
     Reads,
-    /// It changes them.
+    /// The call changes the packet or a map.
     Writes,
 }
 
-/// A function that is called, by its name in the module; `key` arguments are made a vector or array of.
+/// A call of a function of the module, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub function: Rc<str>,
@@ -119,46 +122,47 @@ pub(crate) struct Call {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Argument {
-    /// The packet.
+    /// The packet handle.
     Packet,
     Value(Id),
-    /// A key of so many words.
+    /// A vector or array, a map key for example.
     Words(Vec<Id>),
 }
 
-/// A computation.
+/// An operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     Constant(u32),
     Bool(bool),
-    /// What a variable holds when the block begins.
+    /// The value of a variable at the start of the block.
     Variable(Variable),
     Binary(BinaryOp, Id, Id),
-    /// The opposite of a bool.
+    /// Negation of a bool.
     Not(Id),
-    /// The second where the first, a bool, is true, else the third.
+    /// The second operand if the first, a bool, is true, else the third.
     Select(Id, Id, Id),
-    /// The bytes of the low half, or of all, in the other order.
+    /// Byte swap of the low 16 bits, or of the word.
     Swap16(Id),
     Swap32(Id),
     Call(Call),
-    /// A part of a pair that a call gave.
+    /// A component of the vector that a call returned.
     Component(Id, u32),
-    /// A whole number of 64 bits of its halves, the low one first.
+    /// A 64-bit number from its low and high half.
     Join64(Id, Id),
     Wide(WideOp, Id, Id),
-    /// Half of a whole number: 0 the low one.
+    /// Half of a 64-bit number, 0 the low one.
     Half(Id, u32),
-    /// The packet is ABORTED, and the trap counted, where this is true.
+    /// Aborts the packet and counts the trap if the condition holds.
     Trap {
         when: Id,
         site: u32,
     },
-    /// A word of a frame's memory, by its number: where it is known only when the packet is there.
+    /// Loads a word of an indexed frame.
     LoadIndexed {
         frame: u16,
         word: Id,
     },
+    /// Stores a word of an indexed frame.
     StoreIndexed {
         frame: u16,
         word: Id,
@@ -166,7 +170,7 @@ pub(crate) enum Op {
     },
 }
 
-/// A sum of two numbers of 64 bits, or their difference: of these parts.
+/// Operands of a 64-bit sum or difference.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sum {
     pub left: (Id, Id),
@@ -174,38 +178,39 @@ pub(crate) struct Sum {
     pub is_difference: bool,
 }
 
-/// A place in a map's value.
+/// A field of a map value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field {
     pub map: u16,
-    /// The entry's number and one.
+    /// The entry index plus one.
     pub entry: Id,
-    /// Bytes from the value's beginning.
+    /// Byte offset in the value.
     pub at: Id,
     pub size: u32,
 }
 
-/// A number that is what a field holds and an amount, as long as nothing is written there.
+/// A number that equals a field plus an amount, until the field is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FieldAlias {
     pub field: Field,
-    /// The load that the number is from, by its number in the program, and what it gave.
+    /// The map load that the number stems from, by its number in the program.
     pub load: u32,
     pub number: (Id, Id),
     /// Whether the load is in this block.
     pub is_loaded_here: bool,
-    /// Whether nobody else has the number who may not ask for what a fetch-add gives in its place.
+    /// Whether no other IR value stands for the number, so that it may be replaced by the result of
+    /// a fetch-add.
     pub is_unshared: bool,
-    /// The first computation from which on a write makes it another.
+    /// Writes from this operation on invalidate the alias.
     pub since: usize,
     pub amount: (Id, Id),
 }
 
-/// How often what may be read was written: the packet, and the maps.
+/// Counts of writes to the packet and to maps. Reads with equal epochs see the same content.
 pub(crate) type Epoch = [u32; 2];
 
 impl Call {
-    /// What it is about: the packet, and the maps.
+    /// Whether the call accesses the packet, and maps.
     fn accesses(&self) -> [bool; 2] {
         if !self.arguments.contains(&Argument::Packet) {
             return [false, true];
@@ -213,7 +218,7 @@ impl Call {
         [true, !["load_", "store_", "pkt_"].iter().any(|name| self.function.starts_with(name))]
     }
 
-    /// What its result depends on besides its arguments, where that was last written then.
+    /// The part of the current epoch that the result depends on.
     pub fn epoch(&self, written: Epoch) -> Epoch {
         if self.effect == Effect::None {
             return Epoch::default();
@@ -223,35 +228,36 @@ impl Call {
     }
 }
 
-/// A block's computations.
+/// The operations of a block, with the facts that building them uses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockCode {
     pub ops: Vec<Op>,
-    /// Where equal ones are; of those that read, since what they read was last written ([`Code::epoch`]).
+    /// Operations by content; reads also by the epoch in which they are valid.
     interned: HashMap<(Op, Epoch), Id, foldhash::fast::RandomState>,
-    /// How often the packet and the maps were written, and frames that are memory, each by itself: what is stored in one says
-    /// nothing of another.
+    /// Current epoch of packet and maps, and of each indexed frame, which are independent of each
+    /// other.
     epoch: Epoch,
     frame_epochs: BTreeMap<u16, u32>,
-    /// Stores in the packet that were not carried out yet.
+    /// Packet stores that are not emitted yet.
     pub pending_stores: PendingStores,
-    /// Sums and differences of 64 bits, by their halves.
+    /// Operands of 64-bit sums and differences, by halves.
     pub sums: HashMap<(Id, Id), Sum>,
-    /// Numbers that fields of maps' values hold, by their halves; of those with fewer than 64 bits twice the low one.
+    /// Numbers that equal fields of map values, by halves; below 64 bits, twice by the low half.
     pub field_aliases: HashMap<(Id, Id), FieldAlias>,
-    /// What was stored in words of copies of maps' values, by map and word.
+    /// Words stored in private copies, by map and word.
     pub private_words: BTreeMap<(u16, u16), Id>,
-    /// By how much numbers that leave the block are more than what is in their fields.
+    /// Amounts of the aliases that leave the block.
     pub amounts: Vec<(Variable, Id)>,
-    /// What was read here and is asked for in blocks behind this one.
+    /// Reads that later blocks reuse.
     pub carried_reads: BTreeMap<Variable, Id>,
-    /// Loads that are what a fetch-add behind them gives.
+    /// Loads that are replaced by the result of a later fetch-add.
     pub replaced_loads: HashMap<Id, Id>,
-    /// The load from the packet in the other byte order, of so many bytes: 2 or 4.
+    /// For a packet load of 2 or 4 bytes, the load in the other byte order and its size.
     pub byte_swapped_loads: HashMap<Id, (Id, u32)>,
 }
 
 impl BlockCode {
+    /// Adds an operation, or returns an equal one that is still valid.
     pub fn add(&mut self, op: Op) -> Id {
         if let Op::Call(call) = &op {
             self.flush_before(call);
@@ -273,7 +279,7 @@ impl BlockCode {
         }
     }
 
-    /// What an operation's result depends on besides its operands: how often that was written.
+    /// The epoch that an operation's result depends on.
     fn epoch(&self, op: &Op) -> Epoch {
         match op {
             Op::Call(call) => call.epoch(self.epoch),
@@ -282,7 +288,7 @@ impl BlockCode {
         }
     }
 
-    /// Whether what was read would be read again.
+    /// Whether repeating a read now would give the same value.
     pub fn is_still_current(&self, id: Id) -> bool {
         let op = &self.ops[id as usize];
         self.interned.get(&(op.clone(), self.epoch(op))) == Some(&id)
@@ -299,7 +305,7 @@ impl BlockCode {
         self.ops.len() as Id - 1
     }
 
-    /// What an operation writes: the packet, and the maps.
+    /// Whether an operation writes the packet, and maps.
     pub fn writes(op: &Op) -> [bool; 2] {
         match op {
             Op::Call(call) if call.effect == Effect::Writes => call.accesses(),
@@ -367,7 +373,7 @@ impl BlockCode {
                 Constant::Number(value) => self.constant(value),
                 Constant::Bool(value) => self.boolean(value),
             },
-            // A known number stands on the right where the sides may change.
+            // Constants go to the right of commutative operators.
             (Some(_), None) if matches!(op, Add | Mul | And | Or | Xor | Eq | Ne) => self.binary_by_constant(op, b, a),
             (None, Some(_)) => self.binary_by_constant(op, a, b),
             _ => self.binary_of_unknowns(op, a, b),
@@ -385,11 +391,11 @@ impl BlockCode {
         }
     }
 
-    /// An operation with a known number on the right, and none on the left.
+    /// Simplifies an operation with a constant on the right only.
     fn binary_by_constant(&mut self, op: BinaryOp, a: Id, b: Id) -> Id {
         use BinaryOp::*;
         let n = self.as_constant(b).unwrap_or_default();
-        // What the left side is of, where that is a number by a known one.
+        // The left operand, if it is itself an operation by a constant.
         let inner = match self.ops[a as usize] {
             Op::Binary(by, inner, m) => self.as_constant(m).map(|m| (by, inner, m)),
             _ => None,
@@ -400,27 +406,27 @@ impl BlockCode {
             (Or, u32::MAX, _) => b,
             (Lt, 0, _) => self.boolean(false),
             (Le, u32::MAX, _) => self.boolean(true),
-            // (a + m) + n and (a - m) + n, as offsets come.
+            // (a + m) + n and (a - m) + n are common in offsets.
             (Sub, ..) => self.binary_const(Add, a, n.wrapping_neg()),
             (Add, _, Some((Add, inner, m))) => self.binary_const(Add, inner, m.wrapping_add(n)),
-            // What was shifted down, and perhaps cut, back where it was.
+            // A field that was shifted down, and perhaps masked, back in place.
             (Shl, _, Some((And, cut, m))) => match self.ops[cut as usize] {
                 Op::Binary(Shr, of, by) if self.as_constant(by) == Some(n) => self.binary_const(And, of, m << (n & 31)),
                 _ => self.add(Op::Binary(op, a, b)),
             },
             (Shl, _, Some((Shr, of, m))) if m == n => self.binary_const(And, of, u32::MAX << (n & 31)),
-            // The other half of a shift to the left and back: what is left of it.
+            // Half of a shift to the left and back: a mask.
             (Shr, _, Some((Shl, of, m))) if m == n => self.binary_const(And, of, u32::MAX >> (n & 31)),
             (And, _, Some((And, inner, m))) => self.binary_const(And, inner, m & n),
-            // There are no other bits.
+            // The mask keeps all bits that may be set.
             (And, ..) if self.possible_bits(a) & !n == 0 => a,
-            // A part of a word that is known, as bytes on the stack are put together.
+            // A constant part of a word that was assembled from stack bytes.
             (And, _, Some((Or, other, m))) if self.has_no_bits(other, n) => self.constant(m & n),
             _ => self.add(Op::Binary(op, a, b)),
         }
     }
 
-    /// An operation of which not both sides are known, nor the right one alone.
+    /// Simplifies an operation whose right operand is not constant.
     fn binary_of_unknowns(&mut self, op: BinaryOp, a: Id, b: Id) -> Id {
         use BinaryOp::*;
         match op {
@@ -437,7 +443,7 @@ impl BlockCode {
         }
     }
 
-    /// The bits that a number may have, as far as one look tells.
+    /// Bits that may be set in a number, judged by its last operation.
     fn possible_bits(&self, id: Id) -> u32 {
         match &self.ops[id as usize] {
             Op::Constant(value) => *value,
@@ -452,7 +458,7 @@ impl BlockCode {
         }
     }
 
-    /// A number by a mask, and which.
+    /// Splits a number into an operand and a constant mask.
     fn split_mask(&self, id: Id) -> (Id, u32) {
         match self.ops[id as usize] {
             Op::Binary(BinaryOp::And, of, mask) => self.as_constant(mask).map_or((id, u32::MAX), |mask| (of, mask)),
@@ -460,18 +466,18 @@ impl BlockCode {
         }
     }
 
-    /// Whether none of these bits can be set in a number, by how it was made.
+    /// Whether a mask guarantees that none of these bits is set.
     fn has_no_bits(&self, of: Id, bits: u32) -> bool {
         matches!(self.ops[of as usize], Op::Binary(BinaryOp::And, _, m) if self.as_constant(m).is_some_and(|m| m & bits == 0))
     }
 
-    /// The same by a known number.
+    /// An operation with a constant on the right.
     pub fn binary_const(&mut self, op: BinaryOp, a: Id, b: u32) -> Id {
         let b = self.constant(b);
         self.binary(op, a, b)
     }
 
-    /// 1 or 0.
+    /// 1 for true, 0 for false.
     pub fn bool_to_u32(&mut self, truth: Id) -> Id {
         let (one, zero) = (self.constant(1), self.constant(0));
         self.select(truth, one, zero)
@@ -480,7 +486,7 @@ impl BlockCode {
     pub fn swap16(&mut self, of: Id) -> Id {
         match (self.as_constant(of), &self.ops[of as usize]) {
             (Some(value), _) => self.constant(u32::from((value as u16).swap_bytes())),
-            // Of what has no more than 16 bits by itself.
+            // The inner operand has 16 bits already.
             (_, &Op::Swap16(inner)) => self.binary_const(BinaryOp::And, inner, 0xffff),
             _ => match self.byte_swapped_loads.get(&of) {
                 Some(&(twin, 2)) => twin,
@@ -500,8 +506,8 @@ impl BlockCode {
         }
     }
 
-    /// A number of 64 bits of its halves. What was whole before, and was only changed by some bits, stays whole: a hash is a
-    /// chain of those.
+    /// A 64-bit number from its halves. Halves of one 64-bit number, also after a XOR with words,
+    /// are not split and joined again: hash functions chain such operations.
     pub fn join64(&mut self, low: Id, high: Id) -> Id {
         let half = |code: &BlockCode, id: Id, which: u32| match code.ops[id as usize] {
             Op::Half(of, it) if it == which => Some(of),
@@ -511,7 +517,7 @@ impl BlockCode {
         if let Some(of) = of.filter(|&of| half(self, high, 1) == Some(of)) {
             return of;
         }
-        // By each half: the whole number that it is of, and what it was changed by.
+        // For each half: the 64-bit number that it stems from, and the word XORed to it.
         let changed = |code: &BlockCode, id: Id, which: u32| match code.ops[id as usize] {
             Op::Half(..) => half(code, id, which).map(|of| (of, None)),
             Op::Binary(BinaryOp::Xor, a, b) => match (half(code, a, which), half(code, b, which)) {
@@ -531,7 +537,7 @@ impl BlockCode {
         }
     }
 
-    /// The halves of what an operation on two numbers gives, of which there are the halves.
+    /// A 64-bit operation on numbers given as halves; returns the halves of the result.
     pub fn wide_op(&mut self, op: WideOp, left: (Id, Id), right: (Id, Id)) -> (Id, Id) {
         let (left, right) = (self.join64(left.0, left.1), self.join64(right.0, right.1));
         let all = self.add(Op::Wide(op, left, right));
@@ -542,12 +548,12 @@ impl BlockCode {
         self.add(Op::Call(Call { function: function.into(), arguments, effect }))
     }
 
-    /// A call with numbers alone.
+    /// A call whose arguments are words.
     pub fn call_values(&mut self, function: &str, arguments: &[Id], effect: Effect) -> Id {
         self.call(function, arguments.iter().map(|&id| Argument::Value(id)).collect(), effect)
     }
 
-    /// What a computation is made of.
+    /// The operands of an operation.
     pub fn operands(op: &Op) -> impl Iterator<Item = Id> + '_ {
         let (own, arguments): ([Option<Id>; 3], &[Argument]) = match op {
             Op::Constant(_) | Op::Bool(_) | Op::Variable(_) => ([None; 3], &[]),
@@ -569,7 +575,7 @@ impl BlockCode {
         own.into_iter().flatten().chain(arguments.iter().flat_map(ids).copied())
     }
 
-    /// Puts other computations in the place of those that it is made of.
+    /// Replaces the operands of an operation.
     pub fn replace_operands(op: &mut Op, mut by: impl FnMut(Id) -> Id) {
         let mut put = |ids: &mut [&mut Id]| ids.iter_mut().for_each(|id| **id = by(**id));
         match op {
@@ -592,14 +598,14 @@ impl BlockCode {
         }
     }
 
-    /// Whether it is done where it stands, if it is done at all: before all that changes what it reads, and behind it.
+    /// Whether an operation must keep its place among others: it reads or writes state.
     pub fn is_ordered(op: &Op) -> bool {
         BlockCode::has_side_effect(op)
             || matches!(op, Op::Call(call) if call.effect != Effect::None)
             || matches!(op, Op::LoadIndexed { .. })
     }
 
-    /// Whether it stays even where nobody asks for what it gives.
+    /// Whether an operation must be kept even if its result is unused.
     pub fn has_side_effect(op: &Op) -> bool {
         match op {
             Op::Call(call) => call.effect == Effect::Writes,

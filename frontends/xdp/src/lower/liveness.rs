@@ -1,5 +1,5 @@
-//! What is asked for: of each block the computations that are needed, and the variables that others ask it for. So halves of
-//! registers are there only where somebody reads them.
+//! Backward liveness analysis of the IR: which operations of each block are needed, and which
+//! variables it must set. The high half of a register exists only if something reads it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,23 +7,23 @@ use crate::lang::xdp::analysis::fixpoint::{Block, Terminator};
 use crate::lang::xdp::analysis::transfer::REDIRECT_TARGET;
 use crate::lang::xdp::lower::ir::{BlockCode, FieldAlias, Id, Op, Variable};
 
-/// A block as it is to be written.
+/// Live parts of a block.
 pub(crate) struct BlockLiveness {
-    /// By computation.
+    /// Whether each operation is needed.
     pub live_ops: Vec<bool>,
-    /// Variables that are set at its end.
+    /// Variables to set at the end of the block, with their values.
     pub outputs: Vec<(Variable, Id)>,
-    /// Whether any of these is asked for where its branch leads to, by arm.
+    /// Whether the taken and the other successor of its branch use any of the outputs.
     pub arm_uses_outputs: [bool; 2],
 }
 
-/// A set of variables by their numbers.
+/// A set of variables, by number.
 type BitSet = Vec<u64>;
 
 pub(crate) const RESULT: Variable = Variable::Register { frame: 0, register: 0, half: 0 };
 pub(crate) const REDIRECT: Variable = Variable::Register { frame: 0, register: REDIRECT_TARGET, half: 0 };
 
-/// The loads of maps' values whose numbers are needed.
+/// Map loads whose value is live.
 pub(crate) fn observed_loads(blocks: &[Block], needed: &[BlockLiveness]) -> BTreeSet<u32> {
     let of_block = |(block, needed): (&Block, &BlockLiveness)| {
         let own = block.code.field_aliases.values().filter(|alias| alias.is_loaded_here);
@@ -34,7 +34,8 @@ pub(crate) fn observed_loads(blocks: &[Block], needed: &[BlockLiveness]) -> BTre
     blocks.iter().zip(needed).flat_map(of_block).collect()
 }
 
-/// What is needed of each block, and which words of maps' values are from the beginning on.
+/// Computes the liveness of each block, and the words of private copies that are live at entry, as
+/// (map, word). Worklist over the blocks, until no live-in set grows.
 pub(crate) fn analyze(blocks: &[Block], memory: &[bool]) -> (Vec<BlockLiveness>, Vec<(u16, u16)>) {
     let mut numbers: HashMap<Variable, usize> = HashMap::new();
     let mut number = |var: Variable| {
@@ -144,7 +145,7 @@ fn contains(set: &BitSet, number: usize) -> bool {
     set[number / 64] >> (number % 64) & 1 != 0
 }
 
-/// What was computed for variables; words of frames that are memory are none.
+/// The variables that a block gives a value. Words of indexed frames are not variables.
 pub(crate) fn defined_variables(block: &Block, memory: &[bool]) -> Vec<(Variable, Id)> {
     let mut all = block.exit_state.loaded_variables();
     all.retain(|(var, _)| !matches!(var, Variable::Stack { frame, .. } if memory[usize::from(*frame)]));
@@ -154,7 +155,7 @@ pub(crate) fn defined_variables(block: &Block, memory: &[bool]) -> Vec<(Variable
     all
 }
 
-/// The computations of a block that are needed, where these are asked for behind it.
+/// The operations of a block that are needed if the operations `asked` are.
 pub(crate) fn live_ops(block: &Block, asked: impl Iterator<Item = Id>) -> Vec<bool> {
     let code = &block.code;
     let mut needed = vec![false; code.ops.len()];

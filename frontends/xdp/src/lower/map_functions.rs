@@ -1,4 +1,4 @@
-//! WGSL functions that a program needs of a map besides the map's own.
+//! WGSL functions that programs need of a map besides the map's own.
 
 use crate::lang::xdp::decode::maps::{MapInfo, MapUse};
 use crate::lang::xdp::lower::prefix_trie;
@@ -7,7 +7,7 @@ use crate::map::layout::{HEADER, Layout, THERE};
 use crate::map::{Kind, changes};
 
 impl MapInfo {
-    /// Functions that programs need besides a map's own.
+    /// The functions that programs may call on this map.
     pub fn runtime_text(&self) -> String {
         if self.used_as == MapUse::Lpm && self.definition.value_size == 0 {
             return String::new();
@@ -51,17 +51,18 @@ impl MapInfo {
     }
 }
 
-/// A word of an entry that is known to be there, by where it is: `NAME_read` would ask whether there is such an entry. That no
-/// place is beyond the map is the front end's proof; this is for a fault in it.
+/// Load of a word of an existing entry, by position in the map; `NAME_read` would check that the
+/// entry exists. The analysis proves that the position is within the map; `min` guards against a
+/// fault of the analysis.
 const LOAD_FUNCTION: &str = "
 fn x_NAME_get(at: u32) -> u32 {
     return atomicLoad(&pc_map_NAME[min(at, LASTu)]);
 }
 ";
 
-/// Going through the entries of a map by key.
+/// Iteration over the entries of a hash.
 const ITERATION_FUNCTIONS: &str = "
-// The first place from this one on that has an entry.
+// The first occupied slot at or after `start`.
 fn x_NAME_next(start: u32) -> u32 {
     for (var place = start; place < PLACESu; place = place + 1u) {
         if atomicLoad(&pc_map_NAME[HEADERu + place * STRIDEu + STATEu]) == THEREu { return place; }
@@ -69,7 +70,7 @@ fn x_NAME_next(start: u32) -> u32 {
     return PLACESu;
 }
 
-// A word of the key there, of which the upper bits are in the next word in memory (`layout::stored`).
+// A word of the key in a slot. Its upper bits are in the next word in memory (`layout::stored`).
 fn x_NAME_key(place: u32, word: u32) -> u32 {
     let at = HEADERu + place * STRIDEu + word;
     if place >= PLACESu { return 0u; }
@@ -78,9 +79,9 @@ fn x_NAME_key(place: u32, word: u32) -> u32 {
 }
 ";
 
-/// Of a map that takes no key beyond its entries, though it has room for more.
+/// Insertion into a map that enforces `max_entries`, though it has room for more.
 const INSERT_FUNCTION: &str = "
-// How many entries there are: no fewer than there are at any time between the two, since those removed are read first.
+// Number of entries, never too low: removals are read first.
 fn x_NAME_entries() -> u32 {
     let removed = atomicLoad(&pc_map_NAME[1]);
     return atomicLoad(&pc_map_NAME[0]) - removed;
@@ -93,16 +94,16 @@ fn x_NAME_insert(key: KEY) -> u32 {
     }
     let entry = NAME_insert(key);
     if !map_is_new(entry) || x_NAME_entries() <= ENTRIESu { return entry; }
-    // Others came in between, and were first.
+    // Other packets inserted in between and came first.
     NAME_remove(key);
     return MAP_FULL;
 }
 ";
 
-/// What C's operators on a map's value need besides [`changes`].
+/// Functions for C's operators on map values, besides [`changes`].
 const COMMON_FUNCTIONS: &str = "
-// Adds to a number of 64 bits; what was there before, the low word first. The carry is added apart: between the two it is
-// not right, and in the end it is.
+// Adds to a 64-bit number and returns the previous value, low word first. The carry is added
+// separately: in between the number is wrong, in the end it is right.
 fn x_NAME_add64(entry: u32, word: u32, low: u32, high: u32) -> vec2<u32> {
     let was = NAME_add(entry, word, low);
     let more = high + select(0u, 1u, was + low < was);
@@ -115,8 +116,8 @@ fn x_NAME_add64(entry: u32, word: u32, low: u32, high: u32) -> vec2<u32> {
     return vec2<u32>(was, top);
 }
 
-// An entry to write to, by the flags of an update; or why there is none: two more than the maps' own, that the key is there
-// already, and that there are no such flags.
+// The entry to write for an update with these flags, or why there is none: MAP_NONE, MAP_FULL,
+// 0xfffffffd if the key exists, 0xfffffffc for invalid flags.
 fn x_NAME_update(key: KEY, flags: u32) -> u32 {
     if flags == 0u { return ADDED(key); }
     if flags == 2u { return NAME_find(key); }

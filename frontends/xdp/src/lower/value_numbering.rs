@@ -1,10 +1,12 @@
-//! Reads that a block before has done. Of a block that only one other leads to, what that one has read and nothing has written
-//! since is there: clang reads a structure's members one by one, with a branch between one and the next, and several of them lie
-//! in a word. Most compilers behind us would see as much; but where a block reads nothing any more it may only compute, and is
-//! done with the one before it ([`joined`](crate::lang::xdp::lower::if_convert)).
+//! Value numbering on extended basic blocks: forwards packet and map reads to later blocks.
 //!
-//! Computations have numbers, equal ones the same, from block to block as long as one leads to the next alone (value numbering
-//! on extended basic blocks: Muchnick, Advanced Compiler Design and Implementation, section 12.4).
+//! A block with a single predecessor can reuse what that has read, if nothing was written since.
+//! clang reads the members of a structure one by one with branches in between, and several members
+//! lie in one word. Most compilers behind the front end would find as much; but a block that no
+//! longer reads may only compute, and can be if-converted
+//! ([`if_convert`](crate::lang::xdp::lower::if_convert)).
+//!
+//! Source: S. Muchnick, Advanced Compiler Design and Implementation, section 12.4.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -13,14 +15,14 @@ use crate::lang::xdp::analysis::fixpoint::Block;
 use crate::lang::xdp::lower::ir::{BlockCode, Effect, Epoch, Id, Op, Variable};
 use crate::lang::xdp::lower::liveness::{defined_variables, live_ops, successors};
 
-/// A computation's number: equal ones have the same.
+/// Value number; equal values have the same.
 type ValueNumber = u32;
 
-/// Has blocks take over what those before them have read. `added` are loads that are nothing but parts of additions.
+/// Forwards reads across blocks. `added` are loads that only feed atomic additions.
 pub(crate) fn run(blocks: &mut [Block], memory: &[bool], added: &BTreeSet<u32>) {
     let mut before = vec![Predecessors::None; blocks.len()];
     if let Some(first) = before.first_mut() {
-        // From outside, and perhaps from others.
+        // The entry block has a predecessor outside, besides any others.
         *first = Predecessors::Multiple;
     }
     for (from, block) in blocks.iter().enumerate() {
@@ -49,7 +51,8 @@ pub(crate) fn run(blocks: &mut [Block], memory: &[bool], added: &BTreeSet<u32>) 
     {
         let epoch = numbering.fresh_epoch();
         let mut open = vec![(first, epoch)];
-        // Blocks that are gone through with what follows them, and where what is known there begins.
+        // The path of blocks from the root of the extended basic block, with the scope where each
+        // begins.
         let mut under_way: Vec<(usize, ScopeMark)> = Vec::new();
         while let Some((block, epoch)) = open.pop() {
             while let Some(&(last, mark)) = under_way.last()
@@ -66,7 +69,7 @@ pub(crate) fn run(blocks: &mut [Block], memory: &[bool], added: &BTreeSet<u32>) 
     }
 }
 
-/// What leads to a block.
+/// The predecessors of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Predecessors {
     None,
@@ -74,7 +77,7 @@ enum Predecessors {
     Multiple,
 }
 
-/// What is known of keys, and what was known before.
+/// A map with an undo log.
 #[derive(Debug)]
 struct ScopedMap<K, V> {
     known: HashMap<K, V, foldhash::fast::RandomState>,
@@ -93,7 +96,7 @@ impl<K: Copy + Eq + std::hash::Hash, V: Copy> ScopedMap<K, V> {
         self.before.push((key, before));
     }
 
-    /// Forgets all but what was known first.
+    /// Undoes all changes since the log had length `to`.
     fn roll_back(&mut self, to: usize) {
         for (key, before) in self.before.drain(to..).rev() {
             match before {
@@ -104,31 +107,32 @@ impl<K: Copy + Eq + std::hash::Hash, V: Copy> ScopedMap<K, V> {
     }
 }
 
-/// How much is known.
+/// Lengths of the undo logs.
 #[derive(Debug, Clone, Copy, Default)]
 struct ScopeMark {
     vars: usize,
     reads: usize,
 }
 
-/// A number that was read.
+/// A read that later blocks may reuse.
 #[derive(Debug, Clone, Copy)]
 struct ReadSource {
     block: usize,
     read: Id,
-    /// How many others there were on the way, which is its variable's name. Ways that part use the same: what is carried is asked
-    /// for between the block that has read it and those that no other way leads to, and there each has a name of its own.
+    /// Number of reads before it on the path, which names its variable. Paths that diverge use the
+    /// same names: a carried read is live only between its block and blocks dominated by it, on
+    /// each of which the name is unique.
     slot: u32,
 }
 
 struct ValueNumbering<'a> {
     added: &'a BTreeSet<u32>,
-    /// By what they are made of, in numbers.
+    /// Value numbers of operations, whose operands are replaced by value numbers.
     numbers: HashMap<(Op, Epoch), ValueNumber, foldhash::fast::RandomState>,
     next: ValueNumber,
-    /// What variables hold.
+    /// Value numbers of variables.
     vars: ScopedMap<Variable, ValueNumber>,
-    /// Where numbers were read.
+    /// Available reads by value number.
     reads: ScopedMap<ValueNumber, ReadSource>,
 }
 
@@ -142,7 +146,7 @@ impl ValueNumbering<'_> {
         self.reads.roll_back(to.reads);
     }
 
-    /// One that no other computation has.
+    /// A value number that no other operation has.
     fn fresh_number(&mut self) -> ValueNumber {
         self.next += 1;
         self.next - 1
@@ -152,7 +156,8 @@ impl ValueNumbering<'_> {
         [self.fresh_number(), self.fresh_number()]
     }
 
-    /// Goes through a block, which begins when the packet and the maps were last written so; and when they were in the end.
+    /// Numbers a block that starts in an epoch, and replaces its redundant reads. Returns the epoch
+    /// at its end.
     fn number_block(
         &mut self,
         blocks: &mut [Block],
@@ -163,9 +168,9 @@ impl ValueNumbering<'_> {
     ) -> Epoch {
         let code = &blocks[at].code;
         let defined = defined_variables(&blocks[at], memory);
-        // What nobody can ask for is not to be done for somebody behind.
+        // Do not keep a dead read alive for later blocks.
         let needed = live_ops(&blocks[at], defined.iter().map(|(_, id)| *id));
-        // Of loads that are parts of additions nobody has the number; pairs are none.
+        // The value of a load that only feeds an addition is not available; pairs are not words.
         let mut stays = vec![false; code.ops.len()];
         let held = code.field_aliases.values().filter(|held| self.added.contains(&held.load));
         held.flat_map(|held| [held.number.0, held.number.1]).for_each(|id| stays[id as usize] = true);
@@ -182,7 +187,8 @@ impl ValueNumbering<'_> {
             }
             let is_read = matches!(op, Op::Call(call) if call.effect == Effect::Reads);
             let number = match op {
-                // A load that is what a fetch-add behind it gives is not what others have read.
+                // A load that is replaced by the result of a fetch-add differs from an earlier
+                // read.
                 _ if !needed[id as usize] || is_pair[id as usize] || code.replaced_loads.contains_key(&id) => {
                     self.fresh_number()
                 }
@@ -214,7 +220,7 @@ impl ValueNumbering<'_> {
         epoch
     }
 
-    /// What a variable holds where a block begins.
+    /// The value number of a variable at the start of a block.
     fn number_of_variable(&mut self, var: Variable) -> ValueNumber {
         if let Some(&number) = self.vars.known.get(&var) {
             return number;
@@ -224,7 +230,8 @@ impl ValueNumbering<'_> {
         number
     }
 
-    /// The number of a computation, by those of what it is made of; `epoch` is when what it reads was written.
+    /// The value number of an operation, from those of its operands and the epoch that it depends
+    /// on.
     fn number_of(&mut self, op: &Op, numbers: &[ValueNumber], epoch: Epoch) -> ValueNumber {
         let mut op = op.clone();
         BlockCode::replace_operands(&mut op, |of| numbers[of as usize]);
