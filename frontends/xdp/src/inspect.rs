@@ -1,4 +1,4 @@
-//! What is in an object as a whole: which of its programs can be taken, and why the others cannot.
+//! Report on an object as a whole: which of its programs compile, and why the others do not.
 
 use std::collections::BTreeSet;
 
@@ -12,49 +12,50 @@ use crate::lang::{Diagnostics, Source, on_large_stack};
 use crate::map::Typed;
 use crate::program::{Program, ProgramOptions};
 
-/// A program of an object.
+/// Report on a program.
 #[derive(Debug)]
 pub struct ProgramReport {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
-    /// Its section.
+    /// Name of the section.
     pub section: String,
-    /// Helpers that it and the functions that it calls name, whether or not a way leads there.
+    /// Helpers called in the program and its functions, reachable or not.
     pub helpers: Vec<String>,
-    /// The filter that it becomes, or why it becomes none.
+    /// The compiled filter, or the rejection.
     pub result: Result<Program, Diagnostics>,
 }
 
-/// A map of an object.
+/// Report on a map.
 #[derive(Debug)]
 pub struct MapReport {
-    /// As the object defines it.
+    /// Definition in the object.
     pub definition: MapDefinition,
-    /// What its keys and values are.
+    /// Types of keys and values.
     pub typed: Typed,
-    /// Why no program can use it, where that is so.
+    /// Why no program can use the map, if so.
     pub refused: Option<String>,
 }
 
-/// What is in an object.
+/// Report on an object.
 #[derive(Debug)]
 pub struct ObjectReport {
-    /// The object's file.
+    /// File name of the object.
     pub name: String,
-    /// Its programs for XDP.
+    /// The XDP programs.
     pub programs: Vec<ProgramReport>,
     /// Sections with code for other hooks.
     pub other_sections: Vec<String>,
-    /// Its maps, without the sections of its global variables.
+    /// The maps, without sections of global variables.
     pub maps: Vec<MapReport>,
-    /// Its global variables.
+    /// The global variables.
     pub globals: Vec<GlobalVariable>,
 }
 
-/// Looks at all programs of an object.
+/// Compiles all programs of an object and reports on them.
 ///
 /// # Errors
-/// What is wrong with the object as a whole, and with what is set in it.
+///
+/// The object is malformed, or a parameter does not fit it.
 pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<ObjectReport, Diagnostics> {
     let mut object = Object::read(name, bytes).map_err(|wrong| file_error(name, wrong.to_string()))?;
     let given = &options.parameters;
@@ -90,7 +91,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     Ok(ObjectReport { name: name.to_owned(), programs, other_sections, maps, globals: globals(&object, given) })
 }
 
-/// The helpers that a function and those that it leads to call.
+/// Names of the helpers called in a function and all functions that it references.
 fn reachable_helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
     let (mut found, mut seen, mut open) = (BTreeSet::new(), BTreeSet::from([begin]), vec![begin]);
     while let Some((section, first)) = open.pop() {
@@ -101,7 +102,7 @@ fn reachable_helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
             let is_call = it.code == CALL;
             let to = match code.references.get(&at) {
                 Some(&Reference::Code { section, offset }) => {
-                    // A call counts from the next instruction on, an address is in bytes.
+                    // A call counts instructions from the next one; an address counts bytes.
                     let shift = if is_call { i64::from(it.imm) + 1 } else { i64::from(it.imm) / 8 };
                     Some((section, offset as i64 / 8 + shift))
                 }

@@ -1,5 +1,5 @@
-//! What the host sets of an object before a program of it is looked at: global variables, and how many entries maps have. What is
-//! constant decides which parts of a program there are.
+//! Parameters that the host sets in an object before a program is compiled: global variables, and
+//! the number of entries of maps. Constants among them decide which code is reachable.
 
 use std::sync::Arc;
 
@@ -10,47 +10,47 @@ use crate::map::typed::{self, CKind, CMember, CType, Place, Style};
 use crate::program::ProgramOptions;
 use crate::spelling::nearest;
 
-/// Names that are listed where one is not found.
+/// Number of names listed when one is not found.
 const MAX_LISTED_NAMES: usize = 24;
 
-/// What is set of a map.
+/// The property of a map that can be set.
 const MAX_ENTRIES_FIELD: &str = "max_entries";
 
-/// What is set of random numbers, where the object has no variable of this name.
+/// Parameter for the seed of random numbers, unless the object has a variable of this name.
 const RANDOM_SEED: &str = "random_seed";
 
-/// A global variable, as the host sees it.
+/// A global variable, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalVariable {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
-    /// Its section.
+    /// Section of the variable.
     pub section: String,
-    /// Its type, as C writes it.
+    /// Type in C notation.
     pub ty: String,
-    /// Its value, and each part of it, as the host sets it.
+    /// Value in the notation in which it is set.
     pub value: String,
-    /// The same as JSON, where numbers are as the processor has them.
+    /// Value as JSON, with numbers in host byte order.
     pub json: String,
-    /// Whether programs cannot write to it: it is looked at before a program is compiled.
+    /// Whether programs cannot write the variable, so that its value is known at compile time.
     pub constant: bool,
-    /// Whether the host has set it, or a part of it.
+    /// Whether the host has set the variable or a part of it.
     pub is_set: bool,
 }
 
-/// The type of a variable: the BTF's, or a number of the symbol's size.
+/// Type of a variable: from BTF, or a number of the symbol's size.
 fn variable_type(object: &Object, variable: &Variable) -> Arc<CType> {
     let known = variable.ty.and_then(|ty| CType::of(&object.btf, ty)).filter(|ty| ty.size == variable.size);
     known.unwrap_or_else(|| CType::unknown(variable.size))
 }
 
-/// The type of all variables of a section.
+/// The structure type of a section of variables.
 pub(super) fn section_type(object: &Object, map: &MapDefinition) -> Arc<CType> {
     let members = map.variables.iter().map(|it| (it.name.clone(), it.at, variable_type(object, it)));
     CType::section(&map.name, map.value_size, members)
 }
 
-/// The global variables of an object; `given` is what the host has set.
+/// The global variables of an object; `given` are the parameters that were applied to it.
 pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<GlobalVariable> {
     let sections = object.maps.iter().filter_map(|map| Some((map, map.data.as_ref()?)));
     let global = |map: &MapDefinition, data: &[u8], it: &CMember| {
@@ -75,16 +75,17 @@ pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<GlobalVariabl
     all
 }
 
-/// What stands behind a variable's name, where it is of this one: nothing, `.member` or `[3]`.
+/// The rest of a parameter's name after a variable: empty, `.member` or `[3]`.
 fn member_path<'n>(name: &'n str, variable: &str) -> Option<&'n str> {
     let rest = name.strip_prefix(variable)?;
     (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
 }
 
-/// Sets what is given in an object, and gives the options for its programs, in which nothing is left to be set.
+/// Applies parameters to an object. Returns the options for its programs, with no parameters left.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+///
+/// All parameters that could not be applied.
 pub(super) fn apply(object: &mut Object, options: &ProgramOptions) -> Result<ProgramOptions, Diagnostics> {
     let given = &options.parameters;
     let mut done = ProgramOptions { parameters: Vec::new(), ..options.clone() };
@@ -117,9 +118,9 @@ fn parse_seed(value: &str) -> Result<u32, Vec<String>> {
     typed::integer(value).ok().and_then(|it| u32::try_from(it).ok()).ok_or_else(wrong)
 }
 
-/// Sets one; else what is wrong, and notes on it.
+/// Applies one parameter; on error, returns the message and notes.
 fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<String>> {
-    // The longest name: one that is static in a function has a dot in it.
+    // Prefer the longest name: a static variable of a function has a dot in its name.
     let all =
         object.maps.iter().enumerate().flat_map(|(map, it)| it.variables.iter().map(move |variable| (map, variable)));
     let meant = all.filter_map(|(map, variable)| Some((map, variable, member_path(name, &variable.name)?)));
@@ -160,7 +161,7 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
     Err(explain_unknown_name(object, name))
 }
 
-/// There is nothing of this name, and this there is.
+/// Message and notes for a parameter that names nothing, with what could be meant.
 fn explain_unknown_name(object: &Object, name: &str) -> Vec<String> {
     let variables = object.maps.iter().flat_map(|map| map.variables.iter().map(|it| it.name.clone()));
     let maps =

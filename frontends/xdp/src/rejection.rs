@@ -1,4 +1,4 @@
-//! Why an object cannot be taken, and where.
+//! Rejections of programs, and their rendering as diagnostics.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use crate::lang::xdp::object::Object;
 use crate::lang::{Diagnostic, Diagnostics, Source};
 
-/// A refusal at an instruction.
+/// Why a program is rejected, and at which instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rejection {
     pub section: usize,
     pub instruction: usize,
     pub message: String,
     pub notes: Vec<String>,
-    /// Whether the program is too large for what was tried, of which something smaller may do.
+    /// Whether a limit of the analysis was exceeded, which a coarser analysis may not do.
     pub is_over_limit: bool,
 }
 
@@ -27,7 +27,7 @@ impl Rejection {
         Rejection { is_over_limit: true, ..self.missing_feature("programs with more ways through them") }
     }
 
-    /// What is missing here for a program that the kernel might take.
+    /// Adds the note that a feature is missing for a program that the kernel may accept.
     pub fn missing_feature(self, feature: impl Display) -> Rejection {
         self.note(format!("missing feature: {feature}"))
     }
@@ -38,7 +38,7 @@ impl Rejection {
     }
 }
 
-/// An instruction in words: its number in its function, the function, itself.
+/// Describes an instruction: number in its function, function, disassembly.
 pub(super) fn describe_instruction(object: &Object, section: usize, at: usize) -> String {
     let function = object.function_at(section, at).map(|function| &object.functions[function]);
     let section = object.sections.get(section);
@@ -53,19 +53,20 @@ pub(super) fn describe_instruction(object: &Object, section: usize, at: usize) -
     format!("instruction {number}{of}{what}")
 }
 
-/// What stands for an object's text: its sections as instructions, and of its source files the lines that there are.
+/// Text that diagnostics point into: the disassembly of each section, and the source lines known
+/// from `.BTF.ext`.
 pub(super) struct Disassembly {
     pub source: Source,
-    /// Where in the text an instruction is, by section.
+    /// Range of each instruction in the text, by section.
     instructions: Vec<Vec<(usize, usize)>>,
-    /// Where a line of a file is.
+    /// Range of each source line in the text.
     lines: BTreeMap<(Arc<str>, u32), (usize, usize)>,
 }
 
 /// Characters of a source line that are kept.
 const MAX_LINE_CHARS: usize = 400;
 
-/// Lines of all source files together, at most: what is said of lines beyond has no text.
+/// Upper bound on lines of all source files; a diagnostic for a line beyond it shows no text.
 const MAX_SOURCE_LINES: u32 = 1_000_000;
 
 impl Disassembly {
@@ -84,7 +85,7 @@ impl Disassembly {
             }
             instructions.push(places);
         }
-        // The files with the lines that are known, at their numbers.
+        // Reconstruct the source files, with known lines at their numbers.
         let mut files: BTreeMap<&Arc<str>, BTreeMap<u32, &str>> = BTreeMap::new();
         for line in object.sections.iter().flat_map(|section| &section.lines) {
             if line.line > 0 && !line.file.is_empty() {
@@ -115,7 +116,7 @@ impl Disassembly {
         Disassembly { source, instructions, lines }
     }
 
-    /// A refusal for people: the line where it is known, else the instruction.
+    /// The diagnostic of a rejection: at the source line if known, else at the instruction.
     pub fn diagnostic(&self, object: &Object, refused: &Rejection) -> Diagnostic {
         let mut diagnostic = Diagnostic::new(refused.message.clone());
         let section = object.sections.get(refused.section);
@@ -126,7 +127,7 @@ impl Disassembly {
         match (place, listed) {
             (Some((line, (start, end))), _) => {
                 let column = (line.column.max(1) as usize - 1).min(end - start);
-                // The column is in bytes; what was cut or is no text leaves the line.
+                // The column is in bytes, and the line may have been cut or be invalid UTF-8.
                 let start = if self.source.text.is_char_boundary(start + column) { start + column } else { start };
                 diagnostic = diagnostic.at(start..end, "").note(instruction);
             }

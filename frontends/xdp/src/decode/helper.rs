@@ -1,4 +1,4 @@
-//! Helpers of the kernel's, by their numbers (linux/bpf.h, `enum bpf_func_id`).
+//! Kernel helper functions by number (linux/bpf.h, `enum bpf_func_id`).
 
 pub const MAP_LOOKUP_ELEM: u32 = 1;
 pub const MAP_UPDATE_ELEM: u32 = 2;
@@ -35,7 +35,7 @@ pub const XDP_STORE_BYTES: u32 = 190;
 pub const MAP_LOOKUP_PERCPU_ELEM: u32 = 195;
 pub const KTIME_GET_TAI_NS: u32 = 208;
 
-/// All names, by number, without what each begins with.
+/// Names by number, without the prefix `bpf_`.
 const NAMES: [&str; 210] = [
     "unspec",
     "map_lookup_elem",
@@ -249,7 +249,7 @@ const NAMES: [&str; 210] = [
     "user_ringbuf_drain",
 ];
 
-/// A helper's name, as programs have it.
+/// Name of a helper, with its prefix; `helper N` if the number is unknown.
 pub fn name(helper: u32) -> String {
     match NAMES.get(helper as usize) {
         Some(name) if helper > 0 => format!("bpf_{name}"),
@@ -257,7 +257,7 @@ pub fn name(helper: u32) -> String {
     }
 }
 
-/// What is missing for a helper that is not taken, with its name.
+/// Name of the feature that an unsupported helper needs.
 pub fn missing_feature(helper: u32) -> String {
     let name = name(helper);
     let Some(short) = NAMES.get(helper as usize).filter(|_| helper > 0) else {
@@ -283,7 +283,8 @@ pub fn missing_feature(helper: u32) -> String {
     format!("{theme} ({name})")
 }
 
-/// What the names of helpers begin with that the kernel refuses to programs for XDP (`xdp_func_proto`, net/core/filter.c).
+/// Prefixes of helpers that the kernel does not offer to XDP programs (`xdp_func_proto`,
+/// net/core/filter.c).
 const OTHER_HOOK_PREFIXES: &[&str] = &[
     "skb_",
     "l3_csum",
@@ -334,7 +335,7 @@ const OTHER_HOOK_PREFIXES: &[&str] = &[
     "set_retval",
 ];
 
-/// How many arguments a helper is given; of those that are not taken here, all that a call may have.
+/// Number of arguments of a helper; 5, the maximum, if the helper is not supported.
 pub fn argument_count(helper: u32) -> u32 {
     match helper {
         KTIME_GET_NS | GET_PRANDOM_U32 | GET_SMP_PROCESSOR_ID | KTIME_GET_BOOT_NS | KTIME_GET_COARSE_NS

@@ -1,5 +1,4 @@
-//! An object's maps as maps of a filter: what there is for each kind of the kernel's, and the functions that programs need of
-//! them besides.
+//! The object's maps as maps of a filter: which kind of map each kernel map type becomes.
 
 use std::collections::HashSet;
 
@@ -13,44 +12,44 @@ use crate::map::lpm::Parts;
 use crate::map::typed::{CType, Typed};
 use crate::map::{Declaration, Kind};
 
-/// What a map is used as.
+/// What a map becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MapUse {
-    /// By number.
+    /// Indexed by number.
     Array,
-    /// By key.
+    /// Indexed by key.
     Hash,
-    /// By prefix, by whole addresses alone.
+    /// A prefix table that is searched for whole addresses only.
     Lpm,
-    /// By prefix, of any lengths (`prefixes`).
+    /// A prefix trie that is searched for prefixes of any length (`lower::prefix_trie`).
     Prefixes,
-    /// To tell the host of events: [`crate::lang::xdp::events`] says what it becomes.
+    /// A ring of events for the host; see [`crate::lang::xdp::events`].
     EventRing,
-    /// It cannot be, for this reason.
+    /// Not possible, for this reason.
     Unsupported(String),
 }
 
-/// A map of an object's.
+/// A map of the object.
 #[derive(Debug, Clone)]
 pub(crate) struct MapInfo {
-    /// The name of the map that it becomes.
+    /// Name of the filter's map.
     pub name: String,
     pub definition: MapDefinition,
     pub used_as: MapUse,
 }
 
 impl MapInfo {
-    /// Whether it is a section of global variables.
+    /// Whether the map is a section of global variables.
     pub fn is_global_section(&self) -> bool {
         self.definition.data.is_some()
     }
 
-    /// Whether there is one value, which is always there.
+    /// Whether the map has a single entry, which always exists.
     pub fn has_single_value(&self) -> bool {
         self.is_global_section() || self.definition.ty.is_array() && self.definition.max_entries == 1
     }
 
-    /// The map that it becomes.
+    /// Declaration of the filter's map.
     pub fn declaration(&self) -> Declaration {
         let MapDefinition { ty, key_size, value_size, max_entries, .. } = self.definition;
         let words = |bytes: u32| bytes.div_ceil(4);
@@ -63,7 +62,7 @@ impl MapInfo {
         Declaration::new(self.name.clone(), kind, key, words(value_size), max_entries)
     }
 
-    /// What the object says of its keys and values.
+    /// Types of keys and values, as the object's BTF describes them.
     pub fn typed(&self, object: &Object) -> Typed {
         let MapDefinition { ty, key_size, value_size, key, value, .. } = self.definition;
         let of = |number: Option<u32>, size: u32| {
@@ -82,7 +81,7 @@ impl MapInfo {
         }
     }
 
-    /// That its memory is not too large.
+    /// Checks that the map's memory is not too large.
     fn check_size(&self) -> Result<(), String> {
         let declared = self.declaration();
         let words = match declared.kind {
@@ -95,16 +94,16 @@ impl MapInfo {
         }
     }
 
-    /// Whether it takes no key beyond its entries. (An LRU map makes room.)
+    /// Whether insertion fails at `max_entries`. (An LRU map evicts instead.)
     pub fn enforces_max_entries(&self) -> bool {
         let ty = self.definition.ty;
         ty.is_hash() || ty == MapType::LPM_TRIE
     }
 }
 
-/// All maps of an object.
+/// Links all maps of an object, giving each a unique name that is valid in the module.
 pub(crate) fn link_maps(object: &Object) -> Vec<MapInfo> {
-    // Maps that are no object's go by these.
+    // Names of maps that the front end adds.
     let mut names: HashSet<String> = [PRINT_RING, TRAP_MAP].map(str::to_owned).into();
     let mut infos = Vec::new();
     for definition in &object.maps {
@@ -115,7 +114,7 @@ pub(crate) fn link_maps(object: &Object) -> Vec<MapInfo> {
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
             .take(crate::map::declare::MAX_NAME - 4)
             .collect();
-        // What functions' names begin with must be nobody else's.
+        // Generated functions are called `x_…`, and some prefixes belong to the prelude.
         if name.is_empty()
             || name.starts_with(|c: char| c.is_ascii_digit())
             || name == "x"
@@ -135,8 +134,8 @@ pub(crate) fn link_maps(object: &Object) -> Vec<MapInfo> {
     infos
 }
 
-/// Entries of a map of this type, at most. Arrays, which are nothing but their values, may have more: rings of hashes have
-/// tens of millions.
+/// Maximum number of entries of a map of this type. Arrays may have more, since they store nothing
+/// but values: hash rings have tens of millions.
 pub(crate) fn max_entries_of(ty: MapType) -> u32 {
     if ty.is_array() { 4 * MAX_ENTRIES } else { MAX_ENTRIES }
 }
@@ -174,7 +173,7 @@ fn choose_use(map: &MapDefinition) -> MapUse {
     if value_size == 0 && used != MapUse::Hash {
         return refused("has values of no size".into());
     }
-    // As the kernel has them: what is behind a target's number, a program for example, is nothing here.
+    // The kernel's sizes. What a value has after the target, a program for example, is ignored.
     let fits = if ty.holds_redirect_targets() {
         key_size == 4 && matches!(value_size, 4 | 8)
     } else {
@@ -205,11 +204,11 @@ fn choose_use(map: &MapDefinition) -> MapUse {
     }
 }
 
-/// Has a trie of addresses searched for prefixes of any length.
+/// Turns a table of whole addresses into a general prefix trie.
 pub(crate) fn use_prefix_search(map: &mut MapInfo) -> Result<(), String> {
     map.used_as = MapUse::Prefixes;
     map.check_size().map_err(|why| format!("the map `{}` {why}", map.definition.name))
 }
 
-/// Bytes of a value, at most.
+/// Maximum size of a value in bytes.
 const MAX_VALUE_BYTES: u32 = 1 << 20;

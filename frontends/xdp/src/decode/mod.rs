@@ -1,4 +1,4 @@
-//! Instructions, helper functions and maps of an object, decoded for the analysis.
+//! Instructions and helper functions, and the object's maps linked to maps of a filter.
 
 pub mod helper;
 pub mod instruction;

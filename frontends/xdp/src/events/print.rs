@@ -1,12 +1,12 @@
-//! Lines that programs print (`bpf_trace_printk`, `bpf_trace_vprintk`). The text that they are made of is known when a program is
-//! looked at, so that a record has the numbers alone.
+//! Formats of prints (`bpf_trace_printk`, `bpf_trace_vprintk`). The text is known at compile time,
+//! so a record holds only the arguments.
 //!
-//! What a format may have is what the kernel takes (`bpf_bprintf_prepare`, kernel/bpf/helpers.c), and it is written as the
-//! kernel's `vsnprintf` writes it (lib/vsprintf.c).
+//! Accepts what the kernel accepts (`bpf_bprintf_prepare`, kernel/bpf/helpers.c) and renders like
+//! its `vsnprintf` (lib/vsprintf.c).
 
 use std::fmt::Write as _;
 
-/// The text of a print, and what is filled into it.
+/// A parsed format.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PrintFormat {
     parts: Vec<FormatPart>,
@@ -18,7 +18,7 @@ enum FormatPart {
     Argument(FormatSpec, Argument),
 }
 
-/// How something is filled in.
+/// Flags and width of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct FormatSpec {
     zeros: bool,
@@ -28,46 +28,46 @@ struct FormatSpec {
     width: usize,
 }
 
-/// What is filled in.
+/// Kind of an argument.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Argument {
-    /// `%d`, `%i`; of 64 bits with `l`.
+    /// `%d`, `%i`, with `l` 64 bits.
     Signed {
-        /// Whether it has 64 bits.
+        /// Whether the argument has 64 bits.
         long: bool,
     },
     /// `%u`
     Unsigned {
-        /// Whether it has 64 bits.
+        /// Whether the argument has 64 bits.
         long: bool,
     },
     /// `%x`, `%X`
     Hex {
-        /// Whether it has 64 bits.
+        /// Whether the argument has 64 bits.
         long: bool,
-        /// Whether its letters are capital ones.
+        /// Whether digits are upper case.
         upper: bool,
     },
     /// `%c`
     Char,
-    /// `%p` and its relatives: where something is. The kernel writes a hash in place of it, or its address.
+    /// `%p` and the like: an address. The kernel prints a hash instead of it, or the address.
     Pointer,
-    /// `%pI4`, `%pi4`: the address at a pointer, its bytes in the order of the network.
+    /// `%pI4`, `%pi4`: the IPv4 address at a pointer, in network byte order.
     Ipv4 {
         /// Whether each number has three digits.
         padded: bool,
     },
-    /// `%pI6`, `%pi6`: the same of 16 bytes.
+    /// `%pI6`, `%pi6`: the IPv6 address at a pointer, in network byte order.
     Ipv6 {
-        /// Whether there are colons.
+        /// Whether groups are separated by colons.
         colons: bool,
     },
-    /// `%s`: text that is known when the program is looked at.
+    /// `%s`: text that is known at compile time.
     Text(String),
 }
 
 impl Argument {
-    /// Words that a record has of it.
+    /// Number of words that the argument takes in a record.
     pub fn words(&self) -> u32 {
         match self {
             Argument::Signed { long } | Argument::Unsigned { long } | Argument::Hex { long, .. } => {
@@ -81,7 +81,7 @@ impl Argument {
     }
 }
 
-/// A format being read.
+/// State of parsing a format.
 struct FormatParser<'a> {
     rest: &'a [u8],
 }
@@ -99,7 +99,7 @@ impl FormatParser<'_> {
         self.next_if(|it| it == byte).is_some()
     }
 
-    /// Whether a word ends here.
+    /// Whether a word ends at the current position.
     fn at_end_of_word(&self) -> bool {
         self.rest.first().is_none_or(|byte| byte.is_ascii_whitespace() || byte.is_ascii_punctuation())
     }
@@ -154,7 +154,7 @@ impl FormatParser<'_> {
         }
         let kind = self.next_if(|it| matches!(it, b'i' | b'I'))?;
         let size = self.next_if(|it| matches!(it, b'4' | b'6'))?;
-        // What else there is of the word says nothing more.
+        // The rest of the word does not matter.
         while self.next_if(|it| it.is_ascii_alphanumeric()).is_some() {}
         Some(match size {
             b'4' => Argument::Ipv4 { padded: kind == b'i' },
@@ -163,11 +163,11 @@ impl FormatParser<'_> {
     }
 }
 
-/// Columns, at most: a print has no more (`MAX_BPRINTF_BUF`).
+/// Maximum width of a conversion, the size of a print (`MAX_BPRINTF_BUF`).
 const MAX_WIDTH: usize = 1024;
 
 impl PrintFormat {
-    /// The print of a format, up to its first zero; `None` where the kernel would give `-EINVAL` for it.
+    /// Parses a format up to its first zero byte; `None` if the kernel would return -EINVAL for it.
     pub(crate) fn parse(format: &[u8]) -> Option<PrintFormat> {
         let end = format.iter().position(|&byte| byte == 0)?;
         let mut parser = FormatParser { rest: &format[..end] };
@@ -193,7 +193,7 @@ impl PrintFormat {
         Some(PrintFormat { parts })
     }
 
-    /// What is filled in, in its order.
+    /// Arguments in order.
     pub fn arguments(&self) -> impl Iterator<Item = &Argument> {
         self.parts.iter().filter_map(|part| match part {
             FormatPart::Text(_) => None,
@@ -201,7 +201,7 @@ impl PrintFormat {
         })
     }
 
-    /// Says what the text is that is filled in at a place.
+    /// Sets the text of a `%s` argument, by position.
     pub(crate) fn set_text(&mut self, place: usize, text: String) {
         let given = self.parts.iter_mut().filter_map(|part| match part {
             FormatPart::Text(_) => None,
@@ -212,12 +212,12 @@ impl PrintFormat {
         }
     }
 
-    /// Words that a record has of it.
+    /// Number of words that all arguments take in a record.
     pub fn words(&self) -> u32 {
         self.arguments().map(Argument::words).sum()
     }
 
-    /// The line, of a record's words, without its end.
+    /// Renders a record's words as a line, without a trailing newline.
     pub fn render(&self, words: &[u32]) -> String {
         let mut words = words.iter().copied();
         let mut next = || words.next().unwrap_or(0);

@@ -13,9 +13,9 @@ fn line(format: &str, words: &[u32]) -> Option<String> {
     })
 }
 
-/// As the kernel's `vsnprintf` writes them; compat-tests has the kernel print as well.
+/// Expected texts of the kernel's `vsnprintf`; compat-tests compares with a running kernel as well.
 #[test]
-fn prints_are_written_as_the_kernel_writes_them() {
+fn prints_are_rendered_like_the_kernel_does() {
     let minus_five = -5_i32 as u32;
     for (format, words, want) in [
         ("plain", &[][..], "plain"),
@@ -91,7 +91,7 @@ impl Memory {
         &mut self.0[at..at + stride]
     }
 
-    /// What a packet does (`TEXT`): the number that it got, and whether there was room.
+    /// Records like a packet does (`FUNCTIONS`). Returns whether there was room.
     fn record(&mut self, ring: &EventRing, data: &[u32], whole: bool) -> bool {
         let first = self.entry(ring, 0);
         let (number, tail) = (first[HEAD_WORD], first[TAIL_WORD]);
@@ -115,14 +115,14 @@ fn small(slots: u32) -> EventRing {
 }
 
 #[test]
-fn what_is_recorded_is_read_in_order_across_the_end_of_numbers() {
+fn records_are_read_in_order_when_numbers_wrap() {
     let ring = small(8);
     for before in [0, 5, 0xffff_fff0, 0xffff_fffb, 0xffff_ffff] {
         let mut memory = Memory::of(&ring);
         memory.entry(&ring, 0)[..2].copy_from_slice(&[before, before]);
         let mut drain = EventReader::of(vec![(ring.clone(), before)]);
         let (mut written, mut read, mut lost) = (Vec::new(), Vec::new(), 0_u64);
-        // Of so many at a time, of which eight find room.
+        // Numbers of records per round, of which eight fit.
         for (round, count) in [3_u32, 8, 0, 1, 11, 8, 7, 30].into_iter().enumerate() {
             for number in 0..count {
                 let data = [round as u32, number];
@@ -147,7 +147,7 @@ fn what_is_recorded_is_read_in_order_across_the_end_of_numbers() {
 }
 
 #[test]
-fn what_nobody_wants_is_counted_and_makes_room() {
+fn unwanted_events_are_counted_and_free_their_slots() {
     let ring = small(4);
     let mut memory = Memory::of(&ring);
     let mut drain = EventReader::of(vec![(ring.clone(), 0)]);
@@ -159,7 +159,7 @@ fn what_nobody_wants_is_counted_and_makes_room() {
 }
 
 #[test]
-fn what_was_left_half_done_is_lost() {
+fn incomplete_records_are_lost() {
     let ring = small(4);
     let mut memory = Memory::of(&ring);
     let mut drain = EventReader::of(vec![(ring.clone(), 0)]);

@@ -1,12 +1,13 @@
-//! Where packets go by routes: `bpf_fib_lookup` and `bpf_check_mtu`. The kernel asks its own tables; here they are maps that a
-//! program has besides its own, which the host fills ([`RoutingTables`]): by hand, or from the kernel's.
+//! Routing: `bpf_fib_lookup` and `bpf_check_mtu`. Instead of the kernel's tables they use maps that
+//! the front end adds to the program, and that the host fills ([`RoutingTables`]), by hand or from
+//! the kernel.
 //!
 //! | map | key | value |
 //! |---|---|---|
-//! | `fib_v4`, `fib_v6` | a prefix | the route that is tried first for addresses whose longest prefix it is |
-//! | `fib_others` | a number | a route that is tried behind others |
-//! | `neighbours` | an interface, an address | a MAC |
-//! | `interfaces` | its number | MAC, MTU, whether packets that come in there are forwarded |
+//! | `fib_v4`, `fib_v6` | prefix | the first route to try for addresses with this longest prefix |
+//! | `fib_others` | number | a route to try after another |
+//! | `neighbours` | interface, address | MAC |
+//! | `interfaces` | number | MAC, MTU, whether packets received there are forwarded |
 
 mod tables;
 
@@ -17,53 +18,53 @@ pub use tables::{Interface, MapRow, Neighbour, Route, RoutingTables};
 use crate::map::Declaration;
 use crate::map::declare::{Comments, declarations};
 
-/// The functions that stand for them.
+/// WGSL function for `bpf_fib_lookup`.
 pub(super) const LOOKUP_FUNCTION: &str = "x_fib_lookup";
-/// See `LOOKUP`.
+/// WGSL function for `bpf_check_mtu`.
 pub(super) const MTU_FUNCTION: &str = "x_check_mtu";
 
-/// What the words of a route are called, in `fib_v4`, `fib_v6` and `fib_others` alike.
+/// Names of the words of a route, in `fib_v4`, `fib_v6` and `fib_others` alike.
 const ROUTE_FIELDS: &str = "type,table,interface,metric,mtu,tos,encap,source:ip,gateway:ip,next";
 
-/// Routes that are tried for an address, at most.
+/// Upper bound on routes that are tried for an address.
 pub const MAX_ROUTE_TRIES: usize = 256;
 
-/// Which of the maps a filter's are, by their numbers in it; those that it needs.
+/// Indices in the filter of the routing maps that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Maps {
-    /// Routes of IPv4.
+    /// IPv4 routes.
     pub v4: Option<usize>,
-    /// Routes of IPv6.
+    /// IPv6 routes.
     pub v6: Option<usize>,
-    /// Routes that are tried behind those.
+    /// Routes that are tried after those.
     pub others: Option<usize>,
-    /// Who is reached by which MAC.
+    /// MACs of neighbours.
     pub neighbours: Option<usize>,
     /// Interfaces.
     pub interfaces: Option<usize>,
 }
 
 impl Maps {
-    /// Whether it has none.
+    /// Whether the filter has no routing map.
     pub fn is_none(&self) -> bool {
         self.all().next().is_none()
     }
 
-    /// Those that there are.
+    /// The maps that the filter has.
     pub fn all(&self) -> impl Iterator<Item = usize> {
         [self.v4, self.v6, self.others, self.neighbours, self.interfaces].into_iter().flatten()
     }
 }
 
-/// Of which families a program may look for routes.
+/// Address families for which a program may look up routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct AddressFamilies {
     pub v4: bool,
     pub v6: bool,
 }
 
-/// The maps that a program needs for the helpers that it calls, and the functions that stand for these. `taken` are names of
-/// other maps; the first of the maps will be the one with the number `first`.
+/// Declares the maps that the called helpers need, and gives the WGSL functions for these. `taken`
+/// are the filter's maps so far; the new ones follow them.
 pub(super) fn declare_maps(
     called: &BTreeSet<&str>,
     families: AddressFamilies,
@@ -110,7 +111,7 @@ pub(super) fn declare_maps(
         if !is_needed {
             continue;
         }
-        // An object may have a map of this name itself.
+        // The object may have a map of this name.
         let is_taken = |name: &str| taken.iter().any(|map| map.name == name);
         let own = (1..).map(|n| if n == 1 { name.to_owned() } else { format!("{name}_{n}") }).find(|it| !is_taken(it));
         let own = own.unwrap_or_default();
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_gets_the_maps_that_it_needs() {
+    fn only_the_maps_that_helpers_need_are_declared() {
         let names = |called: &[&str], v4, v6| {
             let (maps, text, numbers) =
                 declare_maps(&called.iter().copied().collect(), AddressFamilies { v4, v6 }, &[]);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_keeps_the_names_of_its_maps() {
+    fn added_maps_avoid_the_names_of_the_object_s_maps() {
         let (own, _, _) = declare_maps(&[MTU_FUNCTION].into_iter().collect(), AddressFamilies::default(), &[]);
         let (maps, text, numbers) =
             declare_maps(&[MTU_FUNCTION].into_iter().collect(), AddressFamilies::default(), &own);

@@ -1,11 +1,12 @@
-//! What the host puts into the maps by which packets are routed.
+//! Routing tables as the host sets them, and their layout in the maps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::{MAX_ROUTE_TRIES, Maps};
 
-/// Tables of routes that are asked without a number: `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL` (linux/rtnetlink.h).
+/// The tables that lookups use without policy rules: `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL`
+/// (linux/rtnetlink.h).
 const DEFAULT_TABLE: u32 = 253;
 const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
@@ -13,81 +14,82 @@ const LOCAL_TABLE: u32 = 255;
 /// A route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The prefix's address; what is behind the prefix is zeros.
+    /// Address of the prefix; bits after the prefix are zero.
     pub to: IpAddr,
-    /// Bits of it that count.
+    /// Length of the prefix in bits.
     pub length: u8,
-    /// `RTN_*` (linux/rtnetlink.h): 1 where packets are forwarded, 6, 7 and 8 where they are dropped, refused and forbidden.
+    /// `RTN_*` (linux/rtnetlink.h): 1 is unicast; 6, 7 and 8 are blackhole, unreachable and
+    /// prohibit.
     pub kind: u32,
-    /// The number of its table.
+    /// Number of the routing table.
     pub table: u32,
-    /// The interface that packets go out of.
+    /// Output interface.
     pub interface: u32,
-    /// Its metric: of several the least counts.
+    /// Metric; the lowest wins.
     pub metric: u32,
-    /// The longest packets that may go there, in bytes from their IP header on; 0 where the interface says so.
+    /// MTU of the route in bytes from the IP header on; 0 for that of the interface.
     pub mtu: u32,
-    /// Of IPv4: packets of this type of service alone; 0 of any.
+    /// IPv4 type of service that the route is for; 0 for any.
     pub tos: u32,
-    /// Whether packets are put into others on the way, which `bpf_fib_lookup` does not do.
+    /// Whether packets are encapsulated, which `bpf_fib_lookup` does not do.
     pub encap: bool,
-    /// The address that packets come from.
+    /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// The next router, where there is one.
+    /// Gateway, if any.
     pub gateway: Option<IpAddr>,
 }
 
-/// Somebody on a link.
+/// A neighbour on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The interface that it is reached by.
+    /// Interface through which it is reached.
     pub interface: u32,
-    /// Its address.
+    /// IP address.
     pub address: IpAddr,
-    /// Its MAC.
+    /// MAC address.
     pub mac: [u8; 6],
 }
 
-/// An interface.
+/// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name, which is in no map.
+    /// Name; not stored in a map.
     pub name: String,
-    /// Its number.
+    /// Index of the interface.
     pub number: u32,
-    /// Its MAC; zeros where it has none.
+    /// MAC address; zeros if it has none.
     pub mac: [u8; 6],
-    /// The longest packets that it takes, in bytes behind the link's header.
+    /// MTU in bytes, without the link header.
     pub mtu: u32,
-    /// The longest of IPv6, where that is another number.
+    /// IPv6 MTU, if different, else 0.
     pub mtu_v6: u32,
-    /// Bytes of the link's header.
+    /// Size of the link header in bytes.
     pub header: u32,
-    /// Whether packets of IPv4 that come in there are forwarded.
+    /// Whether IPv4 packets received there are forwarded.
     pub forwarding_v4: bool,
-    /// Whether packets of IPv6 that come in there are forwarded.
+    /// Whether IPv6 packets received there are forwarded.
     pub forwarding_v6: bool,
 }
 
-/// All that is known of where packets go.
+/// Routes, neighbours and interfaces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RoutingTables {
-    /// Routes; of those to one prefix in one table, with the same type of service and metric, the first counts.
+    /// Routes; of equal prefix, table, type of service and metric, the first counts.
     pub routes: Vec<Route>,
-    /// Who is on which link.
+    /// Neighbours.
     pub neighbours: Vec<Neighbour>,
     /// Interfaces.
     pub interfaces: Vec<Interface>,
 }
 
-/// A prefix's bits, the first the highest, and how many count.
+/// Bits of a prefix, left-aligned, and its length.
 type Prefix = (u128, u8);
 
-/// A map's entry: the words of its key, and those of its value.
+/// Words of the key and of the value of a map entry.
 pub type MapRow = (Vec<u32>, Vec<u32>);
 
 impl RoutingTables {
-    /// What they are in a filter's maps: by the map's number, its entries, of which no key comes twice.
+    /// The rows of each routing map of a filter, by map index; keys are unique.
     pub fn rows(&self, maps: &Maps) -> Vec<(usize, Vec<MapRow>)> {
         let mut others = FallbackRoutes::default();
         let mut all = Vec::new();
@@ -116,11 +118,11 @@ impl RoutingTables {
         all
     }
 
-    /// The routes that are tried first, by prefix; those that are tried behind them are put into `others`.
+    /// The first route for each prefix; later ones are added to `others`.
     fn first_routes(&self, is_v4: bool, others: &mut FallbackRoutes) -> Vec<MapRow> {
         let routes: Vec<&Route> =
             self.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && is_routable(route)).collect();
-        // Prefixes, each behind those that it is a part of.
+        // Sorted, so that each prefix follows those that contain it.
         let mut prefixes: BTreeMap<Prefix, Vec<usize>> = BTreeMap::new();
         for (number, route) in routes.iter().enumerate() {
             prefixes.entry((address_bits(route.to), route.length)).or_default().push(number);
@@ -145,7 +147,7 @@ impl RoutingTables {
     }
 }
 
-/// Routes that are tried behind others: equal ends of their orders are one.
+/// Routes that are tried after others. Equal tails of the lists are shared.
 #[derive(Default)]
 struct FallbackRoutes {
     rows: Vec<MapRow>,
@@ -162,9 +164,9 @@ impl FallbackRoutes {
     }
 }
 
-/// In which order routes are tried for an address that begins with all of their prefixes: tables in that of the rules that
-/// there are without anybody's doing, then the longest prefix, then as the kernel keeps them. It has the local and the main
-/// table of IPv4 in one, as long as there are no other rules.
+/// Order in which routes are tried for an address that matches all their prefixes: tables in the
+/// order of the default rules, then the longest prefix, then the kernel's order. Without other
+/// rules the kernel merges the local and the main table of IPv4.
 fn rank(route: &Route) -> impl Ord + use<> {
     use std::cmp::Reverse;
     let table = match (route.to.is_ipv4(), route.table) {
@@ -175,7 +177,8 @@ fn rank(route: &Route) -> impl Ord + use<> {
     (table, Reverse(route.length), Reverse(route.table), Reverse(route.tos), route.metric)
 }
 
-/// Addresses of a link alone, the loopback interface's and multicast are never forwarded in IPv6, and nobody asks for their routes.
+/// IPv6 never forwards link-local, loopback and multicast addresses, so their routes are not looked
+/// up.
 fn is_routable(route: &Route) -> bool {
     let IpAddr::V6(to) = route.to else { return true };
     let is_link = to.segments()[0] & 0xffc0 == 0xfe80 && route.length >= 10;
@@ -183,7 +186,7 @@ fn is_routable(route: &Route) -> bool {
     !(is_link || is_loopback || (to.is_multicast() && route.length >= 8))
 }
 
-/// An address's bits, the first the highest.
+/// Bits of an address, left-aligned.
 fn address_bits(of: IpAddr) -> u128 {
     match of {
         IpAddr::V4(it) => u128::from(it.to_bits()) << 96,
@@ -199,7 +202,7 @@ fn to_words(bits: u128) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
-/// An address as four words: one of IPv4 as RFC 4291, section 2.5.5.2 has it; zeros where there is none.
+/// An address as four words: IPv4 as mapped (RFC 4291, section 2.5.5.2); zeros if absent.
 fn address_words(of: Option<IpAddr>) -> [u32; 4] {
     to_words(match of {
         None => 0,
@@ -229,7 +232,7 @@ mod tests {
         Route { to, length, kind: 1, table, interface, metric, mtu: 0, tos: 0, encap: false, source, gateway }
     }
 
-    /// The interfaces of the routes that are tried for a prefix.
+    /// The interfaces of the routes tried for a prefix, in order.
     fn tried(tables: &RoutingTables, prefix: &[u32]) -> Vec<u32> {
         let maps = Maps { v4: Some(0), v6: Some(1), others: Some(2), ..Maps::default() };
         let rows = tables.rows(&maps);
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_comes_first_and_shorter_ones_behind_it() {
+    fn longer_prefixes_are_tried_before_shorter_ones() {
         let tables = RoutingTables {
             routes: vec![
                 route("0.0.0.0/0", MAIN_TABLE, 1, 0),
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_local_table_of_ipv6_comes_before_the_main_one() {
+    fn the_local_table_of_ipv6_is_tried_before_the_main_one() {
         let tables = RoutingTables {
             routes: vec![
                 route("2001:db8::/32", LOCAL_TABLE, 1, 0),
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_ends_are_kept_once() {
+    fn equal_tails_of_fallback_lists_are_shared() {
         let mut routes = vec![route("0.0.0.0/0", MAIN_TABLE, 1, 0)];
         routes.extend((0..200).map(|n| route(&format!("10.0.{n}.0/24"), MAIN_TABLE, 2, 0)));
         let tables = RoutingTables { routes, ..RoutingTables::default() };

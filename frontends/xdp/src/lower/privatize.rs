@@ -2,8 +2,8 @@
 //!
 //! The only entry of a per-CPU array serves programs as memory beyond their stack, and hands state
 //! to tail calls; global variables are used likewise on a single queue. In the kernel no other
-//! packet runs in between. Here packets run side by side on one value, so what one packet has stored
-//! another might load.
+//! packet runs in between. Here packets run side by side on one value, so what one packet has
+//! stored another might load.
 //!
 //! So each packet gets its own copy of the words that it may load after having stored them: such a
 //! load gives what this packet stored. Every store is done to the map as well, and the copy starts
@@ -11,8 +11,8 @@
 //! exactly what they would see without copies.
 //!
 //! A copy consists of variables, a word each, of which only those are initialised that are read
-//! before they are set; and of an array, for words that the program indexes by a value known only at
-//! run time. The accesses are emitted in `analysis::transfer::private_copy`.
+//! before they are set; and of an array, for words that the program indexes by a value known only
+//! at run time. The accesses are emitted in `analysis::transfer::private_copy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -203,8 +203,8 @@ impl Privatization {
         self.accesses.entry(map).or_default().indexed.extend(words(bytes));
     }
 
-    /// Decides the copies from the recorded accesses. Returns false if a copy is too large; its words
-    /// are excluded then, and the program must be analysed again.
+    /// Decides the copies from the recorded accesses. Returns false if a copy is too large; its
+    /// words are excluded then, and the program must be analysed again.
     pub fn decide(&mut self) -> bool {
         let mut fits = true;
         for (&map, WordAccesses { reloaded, indexed }) in &self.accesses {

@@ -1,4 +1,4 @@
-//! `.BTF.ext`: which line of which file an instruction comes from (Documentation/bpf/btf.rst, section 4).
+//! `.BTF.ext`: source lines of instructions (Documentation/bpf/btf.rst, section 4).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use super::btf::{Btf, read_header, section_part};
 use super::{ObjectError, StringBudget};
 
-/// The line that an instruction, and those behind it, come from.
+/// Source line of an instruction and those after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineInfo {
-    /// The first instruction, in its section.
+    /// Index of the first instruction in its section.
     pub instruction: usize,
-    /// The file's name as the compiler was given it.
+    /// File name as given to the compiler.
     pub file: Arc<str>,
-    /// The line's text.
+    /// Text of the line.
     pub text: Arc<str>,
-    /// Its number, from 1; 0 where the compiler knows none, nor one before it in the function.
+    /// Line number from 1; 0 if neither this nor an earlier line of the function is known.
     pub line: u32,
-    /// The column, from 1; 0 where it is not known.
+    /// Column from 1; 0 if unknown.
     pub column: u32,
 }
 
-/// The lines of each section, by the section's name, in the order of the instructions.
+/// Reads the lines of each section, as (section name, lines in instruction order).
 pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<LineInfo>)>, ObjectError> {
     let what = ".BTF.ext";
     let (mut head, length) = read_header(bytes, what)?;
@@ -47,7 +47,7 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<LineInfo>
     }
     let (mut from, record) = records(16, "lines")?;
     let mut sections = Vec::new();
-    // Many lines are of one file, and many instructions of one line.
+    // Cache strings: many instructions share a file and a line.
     let (mut strings, mut known) = (StringBudget::default(), HashMap::<u32, Arc<str>>::new());
     let mut string = |at: u32| -> Result<Arc<str>, ObjectError> {
         if let Some(known) = known.get(&at) {
@@ -82,8 +82,8 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<LineInfo>
     Ok(sections)
 }
 
-/// Without those of which the compiler says that they have no line (it writes 0): such instructions are of the line before, but
-/// not of another function's.
+/// Drops entries without a line, for which the compiler writes 0, so that their instructions get
+/// the line before; but not that of another function.
 fn drop_unknown_lines(lines: Vec<LineInfo>, starts: &[usize]) -> Vec<LineInfo> {
     let function = |line: &LineInfo| starts.partition_point(|start| *start <= line.instruction);
     let mut all: Vec<LineInfo> = Vec::with_capacity(lines.len());

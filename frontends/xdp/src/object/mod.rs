@@ -1,7 +1,7 @@
-//! What is in an object file that clang made for the BPF target: programs, functions, maps, types and lines.
+//! Reader of BPF object files as clang writes them: programs, functions, maps, types and lines.
 //!
-//! Sources: ELF with machine `EM_BPF`; relocations as in Documentation/bpf/llvm_reloc.rst; `.maps`, `.BTF` and `.BTF.ext` as
-//! in Documentation/bpf/btf.rst and libbpf.
+//! Sources: ELF with machine `EM_BPF`; relocations as in Documentation/bpf/llvm_reloc.rst; `.maps`,
+//! `.BTF` and `.BTF.ext` as in Documentation/bpf/btf.rst and libbpf.
 
 pub mod btf;
 mod from_instructions;
@@ -21,17 +21,18 @@ pub use btf::Btf;
 pub use line_info::LineInfo;
 pub use map_definitions::{InitialSlot, MapDefinition, MapType, Variable};
 
-/// The largest object taken, in bytes.
+/// Maximum size of an object in bytes.
 pub const MAX_OBJECT: usize = 16 << 20;
 
-/// Instructions of all sections together, at most: as many as the kernel looks at (`BPF_COMPLEXITY_LIMIT_INSNS`).
+/// Maximum number of instructions in all sections, that of the verifier
+/// (`BPF_COMPLEXITY_LIMIT_INSNS`).
 const MAX_INSTRUCTIONS: usize = 1_000_000;
 
-/// Maps at most, sections of global variables included. (Of one program's the kernel takes 64.)
+/// Maximum number of maps, sections of global variables included. (The kernel takes 64 a program.)
 const MAX_MAPS: usize = 512;
 
-/// What programs are looked at with, each by itself: so many times their number, all bytes of instructions and of global
-/// variables may be at most.
+/// Upper bound on programs times bytes of instructions and global variables: each program is
+/// compiled by itself.
 const MAX_TOTAL_WORK: usize = 256 << 20;
 
 /// Why an object cannot be read.
@@ -45,8 +46,8 @@ impl ObjectError {
     }
 }
 
-/// Letters of names and lines that are still taken. Those of an object lie anywhere in its tables, over each other as well: a
-/// few bytes could have many letters.
+/// Characters of names and lines that may still be read. Strings may overlap in an object's tables,
+/// so that a few bytes could expand to very many characters.
 struct StringBudget(usize);
 
 impl Default for StringBudget {
@@ -65,51 +66,52 @@ impl StringBudget {
     }
 }
 
-/// What an instruction refers to by a relocation.
+/// The target of an instruction's relocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
-    /// A map, by its number.
+    /// A map, by index.
     Map(usize),
-    /// Global variables: their map, and an offset in them that the instruction's constant is added to.
+    /// Global variables; the instruction's constant is added to the offset.
     Data {
-        /// The map's number.
+        /// Index of the section's map.
         map: usize,
-        /// Bytes.
+        /// Offset in bytes.
         offset: u64,
     },
-    /// Code: a section, and an offset in it in bytes that the instruction's constant is added to.
+    /// Code; the instruction's constant is added to the offset.
     Code {
-        /// The section's number.
+        /// Index of the section.
         section: usize,
-        /// Bytes.
+        /// Offset in bytes.
         offset: u64,
     },
-    /// What is not in the object: a function of the kernel's, or a variable of its configuration.
+    /// A symbol outside of the object: a kernel function or configuration variable.
     External(String),
 }
 
 /// A section with code.
 #[derive(Debug, Clone)]
 pub struct Section {
-    /// Its name, by which it is known what it is for.
+    /// Name, which says what the section is for.
     pub name: String,
-    /// Its instructions; one with 64 bits takes two places.
+    /// Instructions; an LDDW takes two elements.
     pub instructions: Vec<Instruction>,
-    /// What instructions refer to.
+    /// Targets of relocations, by instruction.
     pub references: BTreeMap<usize, Reference>,
-    /// The lines that they come from.
+    /// Source lines, in instruction order.
     pub lines: Vec<LineInfo>,
 }
 
 impl Section {
-    /// Whether it is for programs of XDP.
+    /// Whether the section is for XDP programs.
     pub fn is_xdp(&self) -> bool {
-        // libbpf's names are `xdp`, `xdp.frags`, `xdp/devmap` and so on; before them `xdp` was what a name began with.
-        // With a question mark libbpf leaves a program alone until it is asked for, which it is here by its name.
+        // libbpf's section names are `xdp`, `xdp.frags`, `xdp/devmap` and so on; before, any name
+        // starting with `xdp`. A leading question mark tells libbpf not to load the program unless
+        // asked, as it is here by name.
         self.name.strip_prefix('?').unwrap_or(&self.name).starts_with("xdp")
     }
 
-    /// The line that an instruction comes from.
+    /// The source line of an instruction.
     pub fn line(&self, instruction: usize) -> Option<&LineInfo> {
         let before = &self.lines[..self.lines.partition_point(|line| line.instruction <= instruction)];
         before.last().filter(|line| line.line > 0)
@@ -119,38 +121,39 @@ impl Section {
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// The number of its section.
+    /// Index of its section.
     pub section: usize,
-    /// Its first instruction there.
+    /// First instruction in the section.
     pub first: usize,
-    /// The first behind it.
+    /// The instruction after the last.
     pub end: usize,
-    /// Whether others see it: what is in a section of programs is one then.
+    /// Whether the symbol is global. In a section for programs, such a function is a program.
     pub is_global: bool,
 }
 
-/// An object.
+/// A BPF object.
 #[derive(Debug, Clone)]
 pub struct Object {
-    /// The name of its file.
+    /// File name.
     pub name: String,
     /// Sections with code.
     pub sections: Vec<Section>,
-    /// Their functions, in the order of the sections and in them.
+    /// Functions, sorted by section and first instruction.
     pub functions: Vec<Function>,
-    /// Its maps. Global variables are behind those that it defines.
+    /// Maps; sections of global variables come after the maps that the object defines.
     pub maps: Vec<MapDefinition>,
-    /// Its types; none where it was built without `-g`.
+    /// Types; empty if the object was built without `-g`.
     pub btf: Btf,
 }
 
 impl Object {
-    /// Reads an object.
+    /// Reads an object file.
     ///
     /// # Errors
-    /// What is wrong with the file as a whole.
+    ///
+    /// The file is not a well-formed BPF object, or exceeds a limit.
     pub fn read(name: &str, bytes: &[u8]) -> Result<Object, ObjectError> {
         if bytes.len() > MAX_OBJECT {
             return Err(ObjectError::new(format!(
@@ -161,9 +164,9 @@ impl Object {
         if !is_elf {
             return Err(ObjectError::new("this is no object file: it does not begin as ELF does"));
         }
-        // Class and byte order: another kind of file would only be said to be wrong.
+        // Check class and byte order first, for a better message than the parser gives.
         if bytes.get(4..6) != Some(&[2, 1]) {
-            // The machine is where it is in either class, in the object's own byte order.
+            // The machine has the same offset in both classes, in the object's byte order.
             let is_big = bytes.get(4..6) == Some(&[2, 2]) && bytes.get(18..20) == Some(&EM_BPF.0.to_be_bytes());
             let what = match is_big {
                 true => {
@@ -183,25 +186,25 @@ impl Object {
         ObjectReader::new(name, file)?.read()
     }
 
-    /// The programs for XDP, in the order of the object.
+    /// The XDP programs, in the order of the object.
     pub fn programs(&self) -> impl Iterator<Item = &Function> {
         self.functions.iter().filter(|function| function.is_global && self.sections[function.section].is_xdp())
     }
 
-    /// The function that an instruction is in.
+    /// The index of the function that contains an instruction.
     pub fn function_at(&self, section: usize, instruction: usize) -> Option<usize> {
         let begin = |it: &Function| (it.section, it.first);
         let behind = self.functions.partition_point(|it| begin(it) <= (section, instruction));
         let found = self.functions[..behind].last()?;
         let is_in = found.section == section && instruction < found.end;
-        // A function may have several names.
+        // A function may have aliases; take the first.
         is_in.then(|| self.functions.partition_point(|it| begin(it) < begin(found)))
     }
 }
 
 type File<'a> = ElfFile64<'a, LittleEndian>;
 
-/// A function or variable, as the table of symbols has it.
+/// A function or variable of the symbol table.
 struct Symbol {
     name: String,
     is_function: bool,
@@ -211,17 +214,18 @@ struct Symbol {
     size: u64,
 }
 
-/// An object being read.
+/// State of reading an object.
 struct ObjectReader<'a> {
     file: File<'a>,
     object: Object,
     strings: StringBudget,
-    /// The symbols of functions and variables by ELF's number of their section, in the order of the table.
+    /// Symbols of functions and variables by ELF section index, in table order.
     symbols: BTreeMap<usize, Vec<Symbol>>,
-    /// By ELF's numbers of the sections: those that have code, and of those of global variables the numbers of their maps.
+    /// Section index of each ELF section with code.
     code: BTreeMap<usize, usize>,
+    /// Map index of each ELF section with global variables.
     data: BTreeMap<usize, usize>,
-    /// The maps of `.maps` and `maps` by ELF's number of the section and the place in it.
+    /// Index of each map of `.maps` and `maps`, by ELF section index and offset.
     places: BTreeMap<(usize, u64), usize>,
 }
 
@@ -232,7 +236,7 @@ fn malformed(error: object::Error) -> ObjectError {
 impl<'a> ObjectReader<'a> {
     fn new(name: &str, file: File<'a>) -> Result<ObjectReader<'a>, ObjectError> {
         let mut strings = StringBudget::default();
-        // They are looked at several times: once they count.
+        // Section names are read several times; charge them once.
         for section in file.sections() {
             strings.text(section.name_bytes().map_err(malformed)?)?;
         }
@@ -276,7 +280,7 @@ impl<'a> ObjectReader<'a> {
             let Some(section) = symbol.section_index().filter(|_| is_function || is_global || ty == STT_OBJECT) else {
                 continue;
             };
-            // One without a name is asked for by nobody.
+            // A symbol without a name cannot be referred to.
             let Ok(name) = symbol.name() else { continue };
             let name = self.strings.text(name.as_bytes())?;
             let (address, size) = (symbol.address(), symbol.size());
@@ -334,8 +338,8 @@ impl<'a> ObjectReader<'a> {
             }
         }
         functions.sort_by_key(|function| (function.section, function.first));
-        // A function ends where the next begins at the latest, or there, where nobody says how long it is; and by each of its
-        // names.
+        // A function ends where the next begins at the latest, or there if no symbol states its
+        // size. Aliases share the end.
         let mut next = None;
         for same in functions.chunk_by_mut(|a, b| (a.section, a.first) == (b.section, b.first)).rev() {
             let (section, first) = (same[0].section, same[0].first);
@@ -357,7 +361,7 @@ impl<'a> ObjectReader<'a> {
                 return Err(ObjectError::new(format!("{message}: build with -g, and keep `.BTF` when stripping")));
             }
             let symbols = self.variables_in(index);
-            // Of a name the first place.
+            // If a name occurs twice, the first place counts.
             let places: HashMap<&str, u64> = symbols.iter().rev().map(|it| (it.name.as_str(), it.address)).collect();
             let (maps, at) = map_definitions::from_btf(&self.object.btf, &places)?;
             slots = at;
@@ -385,7 +389,7 @@ impl<'a> ObjectReader<'a> {
         Ok(())
     }
 
-    /// The variables of a section, in the order of their places.
+    /// The variables of a section, by ascending offset.
     fn variables_in(&self, section: usize) -> Vec<&Symbol> {
         let mut all: Vec<&Symbol> = self.symbols.get(&section).into_iter().flatten().collect();
         all.retain(|it| it.is_object || it.is_global);
@@ -393,7 +397,7 @@ impl<'a> ObjectReader<'a> {
         all
     }
 
-    /// Sections of global variables.
+    /// Reads the sections of global variables.
     fn read_globals(&mut self) -> Result<(), ObjectError> {
         let mut all = 0_u64;
         let mut found = Vec::new();
@@ -421,12 +425,12 @@ impl<'a> ObjectReader<'a> {
         Ok(())
     }
 
-    /// The variables of such a section. Where there are types, only what has one is a variable: the rest is what the compiler
-    /// made. (Types say the places only once an object is linked; symbols do before.)
+    /// The variables of a data section. With BTF, only typed symbols are variables; the others are
+    /// the compiler's. (BTF has offsets only after linking, symbols have them before.)
     fn data_variables(&self, index: usize, section: &str, length: usize) -> Result<Vec<Variable>, ObjectError> {
         let btf = &self.object.btf;
         let typed = btf.section(section);
-        // Of a name the first type.
+        // If a name occurs twice, the first type counts.
         let types = typed.unwrap_or_default().iter().rev().map(|(ty, ..)| *ty);
         let types: HashMap<&str, u32> = types.filter_map(|ty| Some((btf.get(ty)?.name.as_str(), ty))).collect();
         let own = self.symbols.get(&index).into_iter().flatten().filter(|it| it.is_object);
@@ -439,20 +443,20 @@ impl<'a> ObjectReader<'a> {
         };
         let mut all: Vec<Variable> = own.filter_map(variable).collect();
         all.sort_by(|a, b| (a.at, &a.name).cmp(&(b.at, &b.name)));
-        // One may have several names, and that is all.
+        // A variable may have aliases, but not without bound.
         if all.iter().map(|it| it.size as usize).sum::<usize>() > 8 * length {
             return Err(ObjectError::new(format!("the variables of the section `{section}` lie over each other")));
         }
         Ok(all)
     }
 
-    /// What maps hold from the beginning: the relocations of `.maps`.
+    /// Reads the initial contents of maps from the relocations of `.maps`.
     fn read_slots(&mut self, mut slots: Vec<map_definitions::SlotsOffset>) -> Result<(), ObjectError> {
         let Some(section) = self.file.section_by_name(".maps") else { return Ok(()) };
         slots.sort_by_key(|it| it.offset);
         for (at, relocation) in section.relocations() {
             let RelocationTarget::Symbol(index) = relocation.target() else { continue };
-            // The last map whose slots begin before.
+            // The last map whose slots begin at or before the relocation.
             let Some(map) = slots[..slots.partition_point(|it| it.offset <= at)].last() else { continue };
             let symbol = self.file.symbol_by_index(index).map_err(malformed)?;
             let index = ((at - map.offset) / 8) as u32;
@@ -483,7 +487,7 @@ impl<'a> ObjectReader<'a> {
         Ok(())
     }
 
-    /// What is at a place in a section.
+    /// What a section and offset refer to.
     fn resolve(&self, section: usize, offset: u64) -> Option<Reference> {
         if let Some(&section) = self.code.get(&section) {
             return Some(Reference::Code { section, offset });

@@ -18,8 +18,8 @@ pub(crate) const ANONYMOUS: SymbolicName = u32::MAX;
 /// Abstract type of a register, in the manner of the kernel verifier's `enum bpf_reg_type`.
 ///
 /// At run time a register is two 32-bit halves. A scalar has its own low and high half. A pointer
-/// has its offset in the low half and, in the high half, what it points into; that is never zero, so
-/// a zero high half is NULL for every pointer type.
+/// has its offset in the low half and, in the high half, what it points into; that is never zero,
+/// so a zero high half is NULL for every pointer type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RegType {
     /// Not set on every path. Reading it is rejected. Absorbing in joins.

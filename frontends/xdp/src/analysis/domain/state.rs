@@ -96,7 +96,7 @@ impl Frame {
 /// beyond pointers to different objects. Each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sensitivity {
-    /// Nothing more.
+    /// No other distinctions.
     Minimal,
     /// A pointer and a scalar; an initialised register and an uninitialised one.
     Types,

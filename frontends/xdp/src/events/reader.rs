@@ -1,19 +1,19 @@
-//! Reading rings, between batches.
+//! Reading event rings between batches.
 
 use super::{Event, EventRing, HEAD_WORD, PrintFormat, TAIL_WORD};
 use crate::device::{DeviceError, Session};
 use crate::map::layout;
 use crate::program::Program;
 
-/// Words that are read at once, at most.
+/// Maximum number of words per read.
 const MAX_WORDS_PER_READ: u32 = 1 << 20;
 
-/// How many events there were.
+/// Counts of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventCounts {
-    /// Those that were there to be read.
+    /// Events that were complete and read.
     pub events: u64,
-    /// Those that there was no room for, or that were left half done.
+    /// Events that found no room, or were not completed.
     pub lost: u64,
 }
 
@@ -24,7 +24,7 @@ impl std::ops::AddAssign for EventCounts {
     }
 }
 
-/// The rings of a program as they are read: how far the host has come with each.
+/// Reader of a program's rings, with its position in each.
 #[derive(Debug)]
 pub struct EventReader {
     rings: Vec<(EventRing, u32)>,
@@ -33,10 +33,11 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// Begins with what comes from now on in a session of the program; `None` where it records nothing.
+    /// Starts at the current heads of a session's rings; `None` if the program records nothing.
     ///
     /// # Errors
-    /// The session's.
+    ///
+    /// Errors of the session.
     pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Option<EventReader>, DeviceError> {
         let Some(origin) = program.object().filter(|origin| !origin.rings.is_empty()) else { return Ok(None) };
         let mut rings = Vec::new();
@@ -53,24 +54,25 @@ impl EventReader {
         EventReader { rings, prints: Vec::new(), counts: EventCounts::default() }
     }
 
-    /// How many packets find room for their records in each ring, if none of them makes several at one place
-    /// ([`EventRing::packets`]).
+    /// Number of packets whose records fit every ring, if each records at most once per site; see
+    /// [`EventRing::packet_capacity`].
     pub fn packet_capacity(&self) -> u32 {
         self.rings.iter().map(|(ring, _)| ring.packet_capacity()).min().unwrap_or(u32::MAX)
     }
 
-    /// What has come of all up to now.
+    /// Totals so far.
     pub fn counts(&self) -> EventCounts {
         self.counts
     }
 
-    /// Reads what is new, ring by ring, each in the order in which packets took their slots. Where nobody wants it
-    /// (`None`), it is counted. Gives for how many packets there were records, if each had made one at each place: of the ring
-    /// with the most. It waits for the batches submitted
-    /// before, as [`Session::map_words_at`] does, and reads no more than there is.
+    /// Passes all new events to `want`, ring by ring in the order in which packets reserved slots;
+    /// with `None` they are only counted. Returns an estimate of the packets that recorded,
+    /// assuming one record per site. Like [`Session::map_words_at`], it waits for batches submitted
+    /// before.
     ///
     /// # Errors
-    /// The session's.
+    ///
+    /// Errors of the session.
     pub fn read(
         &mut self,
         session: &mut dyn Session,
@@ -109,7 +111,8 @@ impl EventReader {
     }
 }
 
-/// The records from a number on, in pieces that lie behind each other in the ring.
+/// Splits `count` records from `first` on into (first, count) ranges that are contiguous in the
+/// ring.
 fn contiguous_chunks(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
     let most = (MAX_WORDS_PER_READ / ring.stride()).max(1);
     let (mut number, mut left) = (first, count);
@@ -123,7 +126,7 @@ fn contiguous_chunks(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)
     all
 }
 
-/// Where an entry of a ring begins.
+/// Word offset of an entry of a ring.
 fn entry_offset(ring: &EventRing, entry: u32) -> usize {
     layout::HEADER as usize + entry as usize * ring.stride() as usize
 }
