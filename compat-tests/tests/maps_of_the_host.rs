@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 /// A packet is a number and a key: with 0 the key is looked for, with 1 made, with 2 removed. Its value's first word
 /// comes back in place of the number.

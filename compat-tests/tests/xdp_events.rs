@@ -8,10 +8,10 @@ use std::sync::Arc;
 use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::lang::xdp;
-use portcullis_core::lang::xdp::events::{EventCounts, EventPayload, EventReader};
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_xdp as xdp;
+use portcullis_xdp::events::{EventCounts, EventPayload, EventReader};
 
 /// A program of one of the sources; `None` where there is nothing to compile it.
 fn program(source: &str, name: &str, random_seed: u32) -> Option<Arc<Program>> {
@@ -36,7 +36,7 @@ fn told(
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     let mut drain = EventReader::begin(program, &mut *session).unwrap().expect("the program tells of events");
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    let (batches, _) = layouts::batches(packets, batch, Room::Both);
+    let (batches, _) = layouts::batches(packets, batch, ResizeRoom::Both);
     for batch in batches {
         session.run(batch).unwrap_or_else(|error| panic!("{error}"));
         let mut take = |event: xdp::events::Event<'_>| {
@@ -87,7 +87,7 @@ fn batches_of_many_packets_tell_all_that_each_tells() {
         for (program, want) in programs.iter().zip(&want) {
             for batch in [1000, 3000] {
                 let got = told(&**device, program, &packets, batch);
-                let name = &program.object().expect("it is of an object").program;
+                let name = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").program;
                 assert_eq!(got.1, want.1, "{}: {name}, batches of {batch}", device.info().id);
                 assert!(got.0 == want.0, "{}: {name}, batches of {batch}: other events", device.info().id);
                 assert_eq!(got.1.lost, 0);
@@ -99,7 +99,7 @@ fn batches_of_many_packets_tell_all_that_each_tells() {
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(program) = program("events_ringbuf", "ring_burst", 0) else { return };
-    let slots = program.object().expect("it is of an object").rings[0].slots as usize;
+    let slots = portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").rings[0].slots as usize;
     // Each tells of six events: seven rounds, of which the third is thrown away.
     let count = slots / 6 + 5000;
     let packets: Vec<Vec<u8>> = (0..count).map(|number| vec![number as u8; 63]).collect();

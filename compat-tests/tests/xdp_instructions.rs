@@ -15,8 +15,8 @@ use portcullis_compat_tests::instructions::model::{Code, Random, op};
 use portcullis_compat_tests::kernel::{self, KernelProgram};
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
-use portcullis_core::interp::Interp;
-use portcullis_core::packet::{Metadata, Room};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{Metadata, ResizeRoom};
 
 fn tables() -> Vec<Case> {
     let all = [table::of_arithmetic(), table::of_jumps(), table::of_memory(), table::of_atomics()];
@@ -194,7 +194,7 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
             );
         }
     };
-    let mut session = Interp::new().load(&program, &LoadOptions::default()).expect("the interpreter takes all");
+    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).expect("the interpreter takes all");
     let mut machine = Machine::new(code);
     for packet in packets {
         let ran = match there.run(packet) {
@@ -210,7 +210,7 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
             ));
         }
         let metadata = |_| Metadata { port: LOOPBACK, ..Metadata::default() };
-        let batch = layouts::batches_with(&[packet], 1, Room::Both, metadata).0.remove(0);
+        let batch = layouts::batches_with(&[packet], 1, ResizeRoom::Both, metadata).0.remove(0);
         let done = session.run(batch).expect("the interpreter runs all");
         let got = (objects::of_ours(done.verdicts.get(0)), done.batch.packet(0));
         let want = (objects::of_kernel(ran.verdict), ran.packet.as_slice());

@@ -7,7 +7,7 @@ mod model;
 use model::arbitrary::MAPS;
 use model::compare::{Comparison, compare};
 use model::{Code, Instruction};
-use portcullis_core as tree;
+use portcullis_xdp as xdp;
 
 /// The packet, whose length the first byte is, and the instructions behind it.
 fn parts(data: &[u8]) -> (&[u8], Code) {

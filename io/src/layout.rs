@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use portcullis_core::packet::{Arena, ArenaError, Batch, Carver, Descriptor, Metadata, ROOM, Room};
+use portcullis_core::packet::{Arena, ArenaError, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
 
 /// Arenas that come back when their batches are gone. A new one is made only when none is free.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ impl Pool {
         let _ = self.home.send(arena);
     }
 
-    fn carver(&self, arena: Arena) -> Carver {
-        Carver::new(arena, Some(self.home.clone()))
+    fn carver(&self, arena: Arena) -> BatchCutter {
+        BatchCutter::new(arena, Some(self.home.clone()))
     }
 }
 
@@ -100,7 +100,7 @@ impl Collector {
     }
 
     /// Gives up the arena that the collected packets lie in.
-    pub fn carve(&mut self, arena: Arena, pool: &Pool, room: Room, into: &mut Ready) {
+    pub fn carve(&mut self, arena: Arena, pool: &Pool, room: ResizeRoom, into: &mut Ready) {
         self.cut();
         self.expected = self.count + self.count / 8 + 64;
         self.count = 0;
@@ -111,14 +111,14 @@ impl Collector {
 /// Batches of one arena that wait to be asked for.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    carver: Option<Carver>,
+    carver: Option<BatchCutter>,
     pieces: VecDeque<(Vec<Descriptor>, Vec<Metadata>)>,
-    room: Room,
+    room: ResizeRoom,
 }
 
 impl Ready {
     pub fn none() -> Ready {
-        Ready { carver: None, pieces: VecDeque::new(), room: Room::None }
+        Ready { carver: None, pieces: VecDeque::new(), room: ResizeRoom::None }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -130,7 +130,7 @@ impl Ready {
         let (descriptors, metadata) = self.pieces.pop_front()?;
         let carver = self.carver.as_mut()?;
         let batch = carver
-            .carve(descriptors, metadata, self.room)
+            .cut_batch(descriptors, metadata, self.room)
             .expect("a source lays packets out in order, inside the arena, and apart");
         if self.pieces.is_empty() {
             // So that the arena goes home with the last batch, not with the next block.
@@ -140,7 +140,7 @@ impl Ready {
     }
 }
 
-/// Where the next packet's slot goes in an arena with [`Room::Both`].
+/// Where the next packet's slot goes in an arena with [`ResizeRoom::Both`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Slots {
     next: usize,
@@ -150,7 +150,7 @@ impl Slots {
     /// Bytes that a packet takes with its room: an odd number of cache lines, since strides that
     /// are a multiple of a large power of two use a fraction of the cache's sets.
     pub fn stride(length: usize) -> usize {
-        let lines = (length + 2 * ROOM as usize).div_ceil(64);
+        let lines = (length + 2 * RESIZE_ROOM as usize).div_ceil(64);
         (lines | 1) * 64
     }
 
@@ -161,7 +161,7 @@ impl Slots {
         if end > arena {
             return None;
         }
-        let at = self.next + ROOM as usize;
+        let at = self.next + RESIZE_ROOM as usize;
         self.next = end;
         Some(at)
     }
@@ -191,7 +191,7 @@ mod tests {
         for i in 0..5 {
             collector.push(i * 64, 60, Metadata::default());
         }
-        collector.carve(arena, &pool, Room::None, &mut ready);
+        collector.carve(arena, &pool, ResizeRoom::None, &mut ready);
         let sizes: Vec<usize> = std::iter::from_fn(|| ready.next()).map(|batch| batch.len()).collect();
         assert_eq!(sizes, [2, 2, 1]);
         assert_eq!(pool.take(4096).unwrap().span().id(), id);

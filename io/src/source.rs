@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use portcullis_core::packet::{ArenaError, Batch, Room};
+use portcullis_core::packet::{ArenaError, Batch, ResizeRoom};
 use portcullis_core::reason;
 
 use crate::capture::{self, LinkType};
@@ -65,8 +65,8 @@ pub struct Progress {
 pub struct SourceOptions {
     /// Packets in a batch, at most. Batches may be smaller: a batch lies in one arena.
     pub max_packets: usize,
-    /// Whether the filter changes lengths. With [`Room::Both`] packets are copied to slots.
-    pub room: Room,
+    /// Whether the filter changes lengths. With [`ResizeRoom::Both`] packets are copied to slots.
+    pub room: ResizeRoom,
     /// Whether batches carry metadata (wire length, port, time). A sink needs it; so does a filter
     /// that reads it.
     pub metadata: bool,
@@ -83,7 +83,7 @@ impl SourceOptions {
 
 impl Default for SourceOptions {
     fn default() -> Self {
-        SourceOptions { max_packets: usize::MAX, room: Room::None, metadata: true, block_size: Self::BLOCK_SIZE }
+        SourceOptions { max_packets: usize::MAX, room: ResizeRoom::None, metadata: true, block_size: Self::BLOCK_SIZE }
     }
 }
 

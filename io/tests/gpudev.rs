@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::packet::{Action, Batch, Room};
+use portcullis_core::packet::{Action, Batch, ResizeRoom};
 use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties, GpuSpec, SoftwareGpu};
 use portcullis_io::dpdk::{HeaderSplit, Mempool, Options, open};
 use portcullis_io::live::Loss;
@@ -364,7 +364,7 @@ fn packets_are_split_and_go_out_whole() {
         let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 24 + number, file("in.pcap").display(), out.display());
         let gpu = driver.map(Watched::new);
         let mempool = gpu.as_ref().map_or(Mempool::Host, |gpu| Mempool::Gpu(gpu.gpu()));
-        let options = Options { mempool, split: Some(HEAD as u16), room: Room::None, ..options(&[&port]) };
+        let options = Options { mempool, split: Some(HEAD as u16), room: ResizeRoom::None, ..options(&[&port]) };
         let run = open(&options).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(run.info[0].splitting, Some(HeaderSplit::Software));
         let mut at = 0;
@@ -409,7 +409,7 @@ fn packets_that_have_to_be_in_one_piece_are_not_split() {
         Ok(_) => panic!("{options:?} opens"),
         Err(error) => error.to_string(),
     };
-    let error = said(Options { split: Some(64), room: Room::Both, ..options(&["net_null26"]) });
+    let error = said(Options { split: Some(64), room: ResizeRoom::Both, ..options(&["net_null26"]) });
     assert!(error.contains("header split at 64 bytes") && error.contains("in one piece"), "{error}");
 }
 

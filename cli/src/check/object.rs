@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use portcullis::lang::Diagnostics;
-use portcullis::lang::xdp::events::{EventRing, RecordKind};
-use portcullis::lang::xdp::object::MapType;
-use portcullis::lang::xdp::{
+use portcullis::diagnostics::Diagnostics;
+use portcullis::frontend::xdp::events::{EventRing, RecordKind};
+use portcullis::frontend::xdp::object::MapType;
+use portcullis::frontend::xdp::{
     GlobalVariable, MapDefinition, MapReport, ObjectInfo, ObjectReport, PrivatizedValue, ProgramReport, ProgramSite,
 };
-use portcullis::map::typed::{CKind, CType, Leaf};
-use portcullis::map::{self, Typed};
+use portcullis::map::typed::{CKind, CType, ScalarField};
+use portcullis::map::{self, TypeInfo};
 use portcullis::program::Program;
 use serde_json::{Value, json};
 
-use crate::cli::out;
-use crate::cli::run::traps::Place;
+use crate::out;
+use crate::run::traps::Place;
 
 /// Letters of a value that are shown.
 const SHOWN: usize = 60;
@@ -119,7 +119,7 @@ fn state(ProgramReport { name, section, result, .. }: &ProgramReport) -> String 
 }
 
 fn origin_of(program: &ProgramReport) -> Option<&ObjectInfo> {
-    program.result.as_ref().ok().and_then(Program::object)
+    program.result.as_ref().ok().and_then(ObjectInfo::of)
 }
 
 fn traps_of(program: &ProgramReport) -> &[ProgramSite] {
@@ -182,7 +182,7 @@ fn first_of(diagnostics: &Diagnostics) -> String {
     let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
     let place = error.labels.first().map(|label| {
         let start = label.range.start;
-        format!("{}:{}: ", without_folder(diagnostics.source.part(start).name), diagnostics.source.location(start).0)
+        format!("{}:{}: ", without_folder(diagnostics.source.file_at(start).name), diagnostics.source.location(start).0)
     });
     let missing = error.notes.iter().find(|note| note.starts_with("missing feature"));
     let missing = missing.map(|note| format!("; {note}"));
@@ -194,7 +194,7 @@ fn without_folder(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
-fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> String {
+fn map_of(definition: &MapDefinition, typed: &TypeInfo, refused: Option<&str>) -> String {
     let kind = typed.map_type.as_str();
     // What these take are records.
     match definition.ty {
@@ -224,7 +224,7 @@ fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> S
 }
 
 /// What keys and values are: `keys struct flow (12 bytes), values __u64 (8 bytes)`.
-pub fn sizes(typed: &Typed) -> String {
+pub fn sizes(typed: &TypeInfo) -> String {
     let of = |ty: &CType| match &ty.kind {
         CKind::Section(_) => format!("the variables of {} ({} bytes)", ty.name, ty.size),
         _ => format!("{} ({} bytes)", ty.name, ty.size),
@@ -233,14 +233,21 @@ pub fn sizes(typed: &Typed) -> String {
 }
 
 /// The columns of a map's rows, below what it is.
-pub fn columns(typed: &Typed) -> String {
+pub fn columns(typed: &TypeInfo) -> String {
     let (key, value) = typed.columns();
-    let list = |leaves: &[Leaf]| match leaves {
+    let list = |scalar_fields: &[ScalarField]| match scalar_fields {
         [] => "nothing".into(),
-        [first, .., last] if leaves.len() > COLUMNS => {
-            format!("{} ({}) to {} ({}), {} in all", first.name, first.ty.name, last.name, last.ty.name, leaves.len())
+        [first, .., last] if scalar_fields.len() > COLUMNS => {
+            format!(
+                "{} ({}) to {} ({}), {} in all",
+                first.name,
+                first.ty.name,
+                last.name,
+                last.ty.name,
+                scalar_fields.len()
+            )
         }
-        _ => leaves.iter().map(|it| format!("{} ({})", it.name, it.ty.name)).collect::<Vec<_>>().join(", "),
+        _ => scalar_fields.iter().map(|it| format!("{} ({})", it.name, it.ty.name)).collect::<Vec<_>>().join(", "),
     };
     format!("\n  key    {}\n  value  {}", list(&key), list(&value))
 }
@@ -282,7 +289,7 @@ pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
 
 /// The maps of an object that its only program does not use.
 fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item = &'s MapReport> {
-    let used = program.object().into_iter().flat_map(|it| &it.maps).flatten();
+    let used = portcullis::frontend::xdp::ObjectInfo::of(&program).into_iter().flat_map(|it| &it.maps).flatten();
     let used: Vec<String> = used.map(|it| it.name.clone()).collect();
     report.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
@@ -336,7 +343,7 @@ fn map_json(map: &MapReport) -> Value {
     told
 }
 
-fn definition(map: &MapDefinition, typed: &Typed) -> Value {
+fn definition(map: &MapDefinition, typed: &TypeInfo) -> Value {
     let MapDefinition { name, ty: MapType(number), max_entries, flags, .. } = map;
     let mut told = of_types(typed);
     for (key, value) in [
@@ -351,7 +358,7 @@ fn definition(map: &MapDefinition, typed: &Typed) -> Value {
 }
 
 /// What a map is by its object's types.
-pub fn of_types(typed: &Typed) -> Value {
+pub fn of_types(typed: &TypeInfo) -> Value {
     json!({
         "type": typed.map_type, "key_type": typed.key.name, "key_bytes": typed.key.size,
         "value_type": typed.value.name, "value_bytes": typed.value.size,
@@ -359,9 +366,11 @@ pub fn of_types(typed: &Typed) -> Value {
 }
 
 /// The fields of a map's rows.
-pub fn fields(typed: &Typed) -> [Vec<Value>; 2] {
+pub fn fields(typed: &TypeInfo) -> [Vec<Value>; 2] {
     let (key, value) = typed.columns();
-    let fields = |leaves: &[Leaf]| leaves.iter().map(|it| json!({"name": it.name, "form": it.ty.name})).collect();
+    let fields = |scalar_fields: &[ScalarField]| {
+        scalar_fields.iter().map(|it| json!({"name": it.name, "form": it.ty.name})).collect()
+    };
     [fields(&key), fields(&value)]
 }
 
@@ -378,7 +387,7 @@ pub fn variables(globals: &[GlobalVariable]) -> Value {
 }
 
 /// A map in words: what its object says of it, and what it takes on a device.
-pub fn map_text(map: &map::Declaration, typed: &Typed, bytes: u64) -> String {
+pub fn map_text(map: &map::Declaration, typed: &TypeInfo, bytes: u64) -> String {
     let count = out::grouped(map.entries.into());
     let entries = if map.entries == 1 { "entry" } else { "entries" };
     let other = if map.name == typed.name { String::new() } else { format!(" (`{}` here)", map.name) };
@@ -389,7 +398,7 @@ pub fn map_text(map: &map::Declaration, typed: &Typed, bytes: u64) -> String {
 
 /// The ring that a map is, and what the object says of it where it is one of its maps.
 pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p EventRing, Option<&'p MapDefinition>)> {
-    let origin = program.object().filter(|_| map.is_ring)?;
+    let origin = portcullis::frontend::xdp::ObjectInfo::of(&program).filter(|_| map.is_ring)?;
     let ring = origin.rings.iter().find(|ring| ring.name == map.name)?;
     Some((ring, origin.maps.get(ring.map)?.as_ref()))
 }

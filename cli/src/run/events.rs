@@ -7,13 +7,13 @@ use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, DeviceError, Session};
+use portcullis::frontend::xdp::events::{Event, EventCounts, EventPayload, EventReader, MAX_PACKET_BYTES};
 use portcullis::io::SinkError;
-use portcullis::lang::xdp::events::{Event, EventCounts, EventPayload, EventReader, MAX_PACKET_BYTES};
 use portcullis::program::Program;
 use serde::Serialize;
 
-use crate::cli::failure::Failure;
-use crate::cli::out;
+use crate::failure::Failure;
+use crate::out;
 
 /// How long an event may wait to be read, at most.
 const LATEST: Duration = Duration::from_millis(100);

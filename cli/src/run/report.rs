@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use portcullis::device::DeviceInfo;
-use portcullis::lang::xdp::events::EventCounts;
+use portcullis::frontend::xdp::events::EventCounts;
 use portcullis::packet::Action;
 use portcullis::pipeline::Totals;
 use serde::{Deserialize, Serialize};
 
 use super::traps::{self, OutOfFuel, Trapped};
-use crate::cli::out;
+use crate::out;
 
 /// Redirect targets in the table; the JSON line has all that are counted.
 const SHOWN_TARGETS: usize = 16;
@@ -153,7 +153,7 @@ impl Run<'_> {
             ("  filter", times.device.kernel),
             ("  download", times.device.download),
             ("  write", times.write),
-            ("  other", totals.other()),
+            ("  other", totals.unattributed()),
         ];
         rows.extend(
             stages

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use portcullis_core::lang::xdp::MapDefinition;
-use portcullis_core::lang::xdp::instruction::Instruction;
-use portcullis_core::lang::xdp::object::{MapType, Object};
+use portcullis_xdp::MapDefinition;
+use portcullis_xdp::instruction::Instruction;
+use portcullis_xdp::object::{MapType, Object};
 
 use events::{PerfBuffer, RingBuffer};
 pub use link::Linked;

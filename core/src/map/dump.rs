@@ -6,10 +6,10 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::declare::{Declaration, Kind};
+use super::annotations::Annotation;
+use super::declaration::{Declaration, MapKind};
 use super::fields::{Columns, Field};
-use super::notes::Note;
-use super::rows::{Row, in_order};
+use super::rows::{Row, sorted_rows};
 
 /// How entries are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Format {
 /// # Errors
 /// What `out` fails with.
 pub fn dump(map: &Declaration, words: &[u32], format: Format, out: &mut dyn Write) -> io::Result<()> {
-    dump_rows(map, in_order(map, words), format, out)
+    dump_rows(map, sorted_rows(map, words), format, out)
 }
 
 /// The same of entries, in the order in which they come.
@@ -65,17 +65,17 @@ pub fn dump_rows(
 /// be escaped.
 fn cells<'a>(columns: &'a [Field], mut words: &'a [u32], quotes: &'a str) -> impl Iterator<Item = String> + 'a {
     columns.iter().map(move |column| {
-        let (cell, rest) = words.split_at(column.form.words().map_or(words.len(), |count| count as usize));
+        let (cell, rest) = words.split_at(column.ty.words().map_or(words.len(), |count| count as usize));
         words = rest;
-        let quotes = if column.form.is_number() { "" } else { quotes };
-        format!("{quotes}{}{quotes}", column.form.text(cell))
+        let quotes = if column.ty.is_number() { "" } else { quotes };
+        format!("{quotes}{}{quotes}", column.ty.text(cell))
     })
 }
 
 /// What is said of a row besides.
-fn said<'a>(map: &'a Declaration, row: &Row) -> impl Iterator<Item = (&'static str, &'a Note)> {
+fn said<'a>(map: &'a Declaration, row: &Row) -> impl Iterator<Item = (&'static str, &'a Annotation)> {
     let entry = row.key.first().copied().unwrap_or(u32::MAX);
-    map.notes.iter().flat_map(move |notes| notes.of(entry))
+    map.annotations.iter().flat_map(move |notes| notes.of(entry))
 }
 
 impl Declaration {
@@ -85,7 +85,7 @@ impl Declaration {
             return typed.header();
         }
         let own = Columns::of(self).header();
-        let notes = self.notes.iter().flat_map(|notes| &notes.columns);
+        let notes = self.annotations.iter().flat_map(|notes| &notes.columns);
         notes.fold(own, |header, name| header + "," + name)
     }
 }
@@ -107,11 +107,11 @@ fn json(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Wr
     let columns = Columns::of(map);
     // What there is one of is itself, and no list.
     let key = match map.kind {
-        Kind::Array | Kind::Counter => ("index", ["", ""]),
-        Kind::Lpm => ("prefix", ["", ""]),
-        Kind::Hash | Kind::LruHash => ("key", ["[", "]"]),
+        MapKind::Array | MapKind::Counter => ("index", ["", ""]),
+        MapKind::Lpm => ("prefix", ["", ""]),
+        MapKind::Hash | MapKind::LruHash => ("key", ["[", "]"]),
     };
-    let value = if map.kind == Kind::Counter { ("sum", ["", ""]) } else { ("value", ["[", "]"]) };
+    let value = if map.kind == MapKind::Counter { ("sum", ["", ""]) } else { ("value", ["[", "]"]) };
     out.write_all(b"[")?;
     let mut between = "\n{";
     for row in rows {
@@ -145,12 +145,12 @@ fn list(out: &mut dyn Write, items: impl IntoIterator<Item = impl Display>) -> i
 mod tests {
     use std::sync::Arc;
 
-    use super::super::declare::{Comments, declarations};
-    use super::super::layout::{HEADER, Layout, stored_word};
-    use super::super::notes::Notes;
+    use super::super::annotations::Annotations;
+    use super::super::declaration::{CommentSyntax, declarations};
+    use super::super::layout::{HEADER_WORDS, Layout, stored_word};
     use super::*;
 
-    fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+    fn map(kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
         Declaration::new("m", kind, key, value, entries)
     }
 
@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn what_is_said_of_entries_is_behind_them() {
-        let text = |text: &str| Note::from(text);
-        let rows = vec![vec![text("a"), 7_u32.into()], vec![text("say \"b\",\nor c"), Note::Unknown]];
-        let notes = Notes { columns: vec!["what", "line"], rows };
-        let map = Declaration { notes: Some(Arc::new(notes)), ..map(Kind::Counter, 1, 2, 3) };
+        let text = |text: &str| Annotation::from(text);
+        let rows = vec![vec![text("a"), 7_u32.into()], vec![text("say \"b\",\nor c"), Annotation::Unknown]];
+        let notes = Annotations { columns: vec!["what", "line"], rows };
+        let map = Declaration { annotations: Some(Arc::new(notes)), ..map(MapKind::Counter, 1, 2, 3) };
         let [csv, json] = both(&map, &vec![0; Layout::of(&map).words()]);
         // Of the third nothing is said.
         assert_eq!(csv, "index,sum,what,line\n0,0,a,7\n1,0,\"say \"\"b\"\",\nor c\",\n2,0\n");
@@ -181,11 +181,11 @@ mod tests {
 
     #[test]
     fn keys_and_values_are_columns() {
-        let map = map(Kind::Hash, 2, 3, 4);
+        let map = map(MapKind::Hash, 2, 3, 4);
         let layout = Layout::of(&map);
         let mut words = vec![0; layout.words()];
         for (place, key) in [(1, [7, 0]), (4, [6, u32::MAX])] {
-            let place = &mut words[layout.at(place)..layout.at(place + 1)];
+            let place = &mut words[layout.slot_offset(place)..layout.slot_offset(place + 1)];
             (0..3).for_each(|i| place[i] = stored_word(&key, i));
             place[3..].copy_from_slice(&[1, key[0] * 10, 0, u32::MAX]);
         }
@@ -201,15 +201,15 @@ mod tests {
     #[test]
     fn fields_are_columns_as_people_write_them() {
         let line = "//! map m: array value=5 entries=2 fields=slice,gateway:ip,port";
-        let [map] = &declarations(line, Comments::Wgsl).unwrap()[..] else { panic!("one map") };
+        let [map] = &declarations(line, CommentSyntax::Wgsl).unwrap()[..] else { panic!("one map") };
         let words: Vec<u32> =
-            [0; HEADER as usize].into_iter().chain([0, 0, 0xffff, 0x0a00_0001, 7, 1, 0, 0, 2, 3]).collect();
+            [0; HEADER_WORDS as usize].into_iter().chain([0, 0, 0xffff, 0x0a00_0001, 7, 1, 0, 0, 2, 3]).collect();
         let [csv, json] = both(map, &words);
         assert_eq!(csv, "slice,gateway,port\n0,10.0.0.1,7\n1,0:1::2,3\n");
         assert_eq!(json, "[\n{\"index\":0,\"value\":[\"10.0.0.1\",7]},\n{\"index\":1,\"value\":[\"0:1::2\",3]}\n]\n");
 
         let line = "//! map m: lpm key=1 value=3 entries=2 fields=network,port,next_hop:mac";
-        let [map] = &declarations(line, Comments::Wgsl).unwrap()[..] else { panic!("one map") };
+        let [map] = &declarations(line, CommentSyntax::Wgsl).unwrap()[..] else { panic!("one map") };
         let mut table = super::super::Table::new(map, Vec::new());
         table.set(&[0x0a00_0000, 8], &[7, 0x0200, 1]).unwrap();
         let [csv, json] = both(map, table.changes().1);
@@ -219,13 +219,13 @@ mod tests {
 
     #[test]
     fn maps_by_number_have_an_index_and_counters_a_sum() {
-        let words: Vec<u32> = [0; HEADER as usize].into_iter().chain([1, 0, u32::MAX, 2, 3, u32::MAX]).collect();
-        let [csv, json] = both(&map(Kind::Counter, 1, 2, 3), &words);
+        let words: Vec<u32> = [0; HEADER_WORDS as usize].into_iter().chain([1, 0, u32::MAX, 2, 3, u32::MAX]).collect();
+        let [csv, json] = both(&map(MapKind::Counter, 1, 2, 3), &words);
         assert_eq!(csv, "index,sum\n0,1\n1,12884901887\n2,18446744069414584323\n");
         let wanted = "[\n{\"index\":0,\"sum\":1},\n{\"index\":1,\"sum\":12884901887},\n\
                       {\"index\":2,\"sum\":18446744069414584323}\n]\n";
         assert_eq!(json, wanted);
-        let [csv, json] = both(&map(Kind::Array, 1, 3, 2), &words);
+        let [csv, json] = both(&map(MapKind::Array, 1, 3, 2), &words);
         assert_eq!(csv, "index,value0,value1,value2\n0,1,0,4294967295\n1,2,3,4294967295\n");
         assert!(json.ends_with("\n{\"index\":1,\"value\":[2,3,4294967295]}\n]\n"), "{json}");
     }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn prefixes_are_written_as_people_write_them() {
         let of = |key, rows: &[(&[u32], &[u32])]| {
-            let map = map(Kind::Lpm, key, 2, 5);
+            let map = map(MapKind::Lpm, key, 2, 5);
             let mut table = super::super::Table::new(&map, Vec::new());
             rows.iter().for_each(|(key, value)| table.set(key, value).unwrap());
             both(&map, table.changes().1)
@@ -252,12 +252,12 @@ mod tests {
 
     #[test]
     fn maps_without_entries_or_values_are_whole_too() {
-        let set = map(Kind::Hash, 1, 0, 4);
+        let set = map(MapKind::Hash, 1, 0, 4);
         let layout = Layout::of(&set);
         let mut words = vec![0; layout.words()];
         assert_eq!(both(&set, &words), ["key0\n", "[\n]\n"]);
-        (0..2).for_each(|i| words[layout.at(3) + i] = stored_word(&[9], i));
-        words[layout.at(3) + 2] = 1;
+        (0..2).for_each(|i| words[layout.slot_offset(3) + i] = stored_word(&[9], i));
+        words[layout.slot_offset(3) + 2] = 1;
         assert_eq!(both(&set, &words), ["key0\n9\n", "[\n{\"key\":[9],\"value\":[]}\n]\n"]);
     }
 

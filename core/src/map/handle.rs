@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::declare::{Declaration, Kind};
+use super::declaration::{Declaration, MapKind};
+use super::entry::{EntryAccess, EntryUpdate};
 use super::lpm::{self, PrefixError};
-use super::single::{Changed, Single};
-use super::table::{Full, Table};
+use super::table::{MapFull, Table};
 use super::words::Words;
 use crate::device::{DeviceError, Session};
 use crate::program::Program;
@@ -67,7 +67,7 @@ use crate::program::Program;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Handle<K, V> {
+pub struct MapHandle<K, V> {
     number: usize,
     map: Declaration,
     types: PhantomData<fn(K) -> V>,
@@ -98,7 +98,7 @@ pub enum OpenError {
 pub enum UpdateError {
     /// There is no room for an entry.
     #[error(transparent)]
-    Full(#[from] Full),
+    MapFull(#[from] MapFull),
     /// A map by number has no entry of this number.
     #[error("the map has no entry {0}")]
     NoEntry(u32),
@@ -110,13 +110,13 @@ pub enum UpdateError {
     Device(#[from] DeviceError),
 }
 
-impl<K: Words, V: Words> Handle<K, V> {
+impl<K: Words, V: Words> MapHandle<K, V> {
     /// That on the map of this name. Keys of maps by number are `u32`, those of an `lpm` are [`Prefix`](super::Prefix),
     /// sums of counters `u64`.
     ///
     /// # Errors
     /// Where there is no such map, or its keys or values have another number of words.
-    pub fn open(program: &Program, name: &str) -> Result<Handle<K, V>, OpenError> {
+    pub fn open(program: &Program, name: &str) -> Result<MapHandle<K, V>, OpenError> {
         let mut maps = program.maps().iter().enumerate();
         let found = maps.find(|(_, map)| map.name == name);
         let (number, map) = found.ok_or_else(|| OpenError::NoMap(name.into()))?;
@@ -125,7 +125,7 @@ impl<K: Words, V: Words> Handle<K, V> {
                 return Err(OpenError::Size { map: name.into(), part, declared: declared as usize, asked });
             }
         }
-        Ok(Handle { number, map: map.clone(), types: PhantomData })
+        Ok(MapHandle { number, map: map.clone(), types: PhantomData })
     }
 
     /// The map's declaration.
@@ -139,7 +139,7 @@ impl<K: Words, V: Words> Handle<K, V> {
     /// # Errors
     /// Those of [`Session::map_words_at`].
     pub fn get(&self, session: &mut dyn Session, key: &K) -> Result<Option<V>, DeviceError> {
-        let found = Single::new(session, self.number, &self.map, &words(key)).get()?;
+        let found = EntryAccess::new(session, self.number, &self.map, &words(key)).get()?;
         Ok(found.map(|value| V::read(&value)))
     }
 
@@ -152,10 +152,10 @@ impl<K: Words, V: Words> Handle<K, V> {
     pub fn set(&self, session: &mut dyn Session, key: &K, value: &V) -> Result<(), UpdateError> {
         let number = words(key);
         check(&self.map, &number)?;
-        match Single::new(session, self.number, &self.map, &number).set(&words(value))? {
-            Changed::Done => Ok(()),
-            Changed::Cannot => Err(Full.into()),
-            Changed::TakesAll => self.update(session, |rows| rows.set(key, value)),
+        match EntryAccess::new(session, self.number, &self.map, &number).set(&words(value))? {
+            EntryUpdate::Done => Ok(()),
+            EntryUpdate::Impossible => Err(MapFull.into()),
+            EntryUpdate::NeedsFullCopy => self.update(session, |rows| rows.set(key, value)),
         }
     }
 
@@ -165,10 +165,10 @@ impl<K: Words, V: Words> Handle<K, V> {
     /// # Errors
     /// Those of [`Session::set_map_words`].
     pub fn remove(&self, session: &mut dyn Session, key: &K) -> Result<bool, DeviceError> {
-        match Single::new(session, self.number, &self.map, &words(key)).remove()? {
-            Changed::Done => Ok(true),
-            Changed::Cannot => Ok(false),
-            Changed::TakesAll => self.update(session, |rows| Ok(rows.remove(key))),
+        match EntryAccess::new(session, self.number, &self.map, &words(key)).remove()? {
+            EntryUpdate::Done => Ok(true),
+            EntryUpdate::Impossible => Ok(false),
+            EntryUpdate::NeedsFullCopy => self.update(session, |rows| Ok(rows.remove(key))),
         }
     }
 
@@ -226,7 +226,7 @@ impl<K: Words, V: Words> Snapshot<K, V> {
             return Ok(());
         }
         if self.tidy {
-            return Err(Full.into());
+            return Err(MapFull.into());
         }
         // Keys that were removed take room until they are forgotten.
         self.table.tidy();
@@ -254,8 +254,8 @@ impl<K: Words, V: Words> Snapshot<K, V> {
 /// Refuses what is no key of a map's.
 fn check(map: &Declaration, key: &[u32]) -> Result<(), UpdateError> {
     match map.kind {
-        Kind::Array | Kind::Counter if key[0] >= map.entries => Err(UpdateError::NoEntry(key[0])),
-        Kind::Lpm => Ok(lpm::check(map, key)?),
+        MapKind::Array | MapKind::Counter if key[0] >= map.entries => Err(UpdateError::NoEntry(key[0])),
+        MapKind::Lpm => Ok(lpm::check(map, key)?),
         _ => Ok(()),
     }
 }

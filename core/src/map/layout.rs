@@ -1,47 +1,47 @@
 //! Where a map's parts lie in its memory, an array of 32-bit words: the same on every device, so that a map can be
 //! saved, loaded and moved. `docs/maps.md` is the specification.
 
-use super::declare::{Declaration, Kind};
-use super::lpm::Parts;
+use super::declaration::{Declaration, MapKind};
+use super::lpm::TrieLayout;
 
 /// Words before a map's entries.
-pub const HEADER: u32 = 16;
+pub const HEADER_WORDS: u32 = 16;
 
 /// The most words that a map has, so that the number of each has a bit to spare.
 pub const MAX_WORDS: u64 = 1 << 31;
 
 /// In the header: places that keys have taken since the last maintenance.
-pub const TAKEN: u32 = 0;
+pub const HEADER_CLAIMED: u32 = 0;
 
 /// In the header: those of them whose entry was removed.
-pub const REMOVED: u32 = 1;
+pub const HEADER_REMOVED: u32 = 1;
 
 /// In the header, of a map that makes room by itself: what entries are stamped with when they are used.
-pub const NOW: u32 = 2;
+pub const HEADER_GENERATION: u32 = 2;
 
 /// Places that a search looks at before it gives up.
-pub const PROBES: u32 = 128;
+pub const MAX_PROBES: u32 = 128;
 
 /// The state of a key's place whose entry is there. It is 0 before.
-pub const THERE: u32 = 1;
+pub const STATE_PRESENT: u32 = 1;
 
 /// And of one whose entry was removed.
-pub const GONE: u32 = 2;
+pub const STATE_REMOVED: u32 = 2;
 
 /// The bit that says, in a word of a key, that it was written. A word in memory has 31 bits of the key.
-pub const WRITTEN: u32 = 0x8000_0000;
+pub const KEY_WORD_WRITTEN: u32 = 0x8000_0000;
 
 /// Words that a key of so many words takes in memory.
-pub const fn stored(key: u32) -> u32 {
+pub const fn stored_key_words(key: u32) -> u32 {
     (32 * key).div_ceil(31)
 }
 
-/// The `index`th of a key's words as they are stored: bits 31 · `index` and on, and [`WRITTEN`]. Behind the key's end
+/// The `index`th of a key's words as they are stored: bits 31 · `index` and on, and [`KEY_WORD_WRITTEN`]. Behind the key's end
 /// there are zeros.
 pub fn stored_word(key: &[u32], index: usize) -> u32 {
     let low = index.checked_sub(1).and_then(|before| key.get(before)).map_or(0, |word| word >> (32 - index));
     let high = key.get(index).map_or(0, |word| word << index);
-    low | high | WRITTEN
+    low | high | KEY_WORD_WRITTEN
 }
 
 /// The words of maps with nothing in them.
@@ -53,7 +53,7 @@ pub(crate) fn zeros(maps: &[Declaration]) -> Vec<Vec<u32>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Places for entries. Of a map with keys that are hashed it is a power of two.
-    pub places: u32,
+    pub slots: u32,
     /// Words from place to place.
     pub stride: u32,
     /// In a place: the word that says whether its entry is there; what lies before it is the key.
@@ -63,48 +63,56 @@ pub struct Layout {
     /// In a place: the value's first word.
     pub value: u32,
     /// Places that keys may take before a map is full.
-    pub limit: u32,
+    pub max_claimed: u32,
     /// Words behind the places.
-    pub behind: usize,
+    pub trailing_words: usize,
 }
 
 impl Layout {
     /// That of a declaration.
     pub fn of(map: &Declaration) -> Layout {
         match map.kind {
-            Kind::Array | Kind::Counter => {
-                let (stride, limit) = (map.value, map.entries);
-                Layout { places: map.entries, stride, state: 0, stamp: None, value: 0, limit, behind: 0 }
+            MapKind::Array | MapKind::Counter => {
+                let (stride, max_claimed) = (map.value, map.entries);
+                Layout { slots: map.entries, stride, state: 0, stamp: None, value: 0, max_claimed, trailing_words: 0 }
             }
             // Values by number; prefixes and what finds them lie apart.
-            Kind::Lpm => {
-                let Parts { prefixes, end, .. } = Parts::of(map);
-                let behind = usize::try_from(end - prefixes).unwrap_or(usize::MAX);
-                let (stride, limit) = (map.value, map.entries);
-                Layout { places: map.entries, stride, state: 0, stamp: None, value: 0, limit, behind }
+            MapKind::Lpm => {
+                let TrieLayout { prefixes, end, .. } = TrieLayout::of(map);
+                let trailing_words = usize::try_from(end - prefixes).unwrap_or(usize::MAX);
+                let (stride, max_claimed) = (map.value, map.entries);
+                Layout { slots: map.entries, stride, state: 0, stamp: None, value: 0, max_claimed, trailing_words }
             }
-            Kind::Hash | Kind::LruHash => {
-                let lru = map.kind == Kind::LruHash;
+            MapKind::Hash | MapKind::LruHash => {
+                let lru = map.kind == MapKind::LruHash;
                 // What makes room between batches has room for as many keys again within one.
                 let keys = if lru { 2 * map.entries } else { map.entries };
                 // At most seven tenths of the places are taken: beyond that, searches grow long.
-                let places = (keys * 10).div_ceil(7).next_power_of_two().max(8);
-                let state = stored(map.key);
+                let slots = (keys * 10).div_ceil(7).next_power_of_two().max(8);
+                let state = stored_key_words(map.key);
                 let stamp = lru.then_some(state + 1);
                 let value = state + 1 + u32::from(lru);
-                Layout { places, stride: value + map.value, state, stamp, value, limit: places * 7 / 10, behind: 0 }
+                Layout {
+                    slots,
+                    stride: value + map.value,
+                    state,
+                    stamp,
+                    value,
+                    max_claimed: slots * 7 / 10,
+                    trailing_words: 0,
+                }
             }
         }
     }
 
     /// Where a place begins.
-    pub fn at(&self, place: u32) -> usize {
-        HEADER as usize + place as usize * self.stride as usize
+    pub fn slot_offset(&self, place: u32) -> usize {
+        HEADER_WORDS as usize + place as usize * self.stride as usize
     }
 
     /// Words in all.
     pub fn words(&self) -> usize {
-        self.at(self.places).saturating_add(self.behind)
+        self.slot_offset(self.slots).saturating_add(self.trailing_words)
     }
 }
 
@@ -133,7 +141,7 @@ mod tests {
 
     #[test]
     fn stored_words_hold_all_of_a_key() {
-        assert_eq!([1, 2, 4, 10, 16].map(stored), [2, 3, 5, 11, 17]);
+        assert_eq!([1, 2, 4, 10, 16].map(stored_key_words), [2, 3, 5, 11, 17]);
         let mut state = 1_u32;
         for length in 1..=16 {
             let key: Vec<u32> = (0..length)
@@ -142,8 +150,8 @@ mod tests {
                     state
                 })
                 .collect();
-            let words: Vec<u32> = (0..stored(length) as usize).map(|i| stored_word(&key, i)).collect();
-            assert!(words.iter().all(|word| word & WRITTEN != 0));
+            let words: Vec<u32> = (0..stored_key_words(length) as usize).map(|i| stored_word(&key, i)).collect();
+            assert!(words.iter().all(|word| word & KEY_WORD_WRITTEN != 0));
             // Bit by bit.
             let bit = |words: &[u32], width: usize, at: usize| words[at / width] >> (at % width) & 1;
             for at in 0..32 * length as usize {
@@ -156,21 +164,27 @@ mod tests {
     fn maps_have_room_for_what_they_say() {
         let map = |kind, key, value, entries| Declaration::new("m", kind, key, value, entries);
         for entries in [1, 5, 6, 7, 1000, 1 << 20, 16 << 20] {
-            let layout = Layout::of(&map(Kind::Hash, 4, 6, entries));
-            assert!(layout.limit >= entries && layout.limit <= layout.places * 7 / 10, "{entries}: {layout:?}");
-            assert!(layout.places.is_power_of_two());
+            let layout = Layout::of(&map(MapKind::Hash, 4, 6, entries));
+            assert!(
+                layout.max_claimed >= entries && layout.max_claimed <= layout.slots * 7 / 10,
+                "{entries}: {layout:?}"
+            );
+            assert!(layout.slots.is_power_of_two());
         }
-        let layout = Layout::of(&map(Kind::Hash, 4, 6, 700));
-        assert_eq!(layout, Layout { places: 1024, stride: 12, state: 5, stamp: None, value: 6, limit: 716, behind: 0 });
-        assert_eq!((layout.at(0), layout.at(2), layout.words()), (16, 40, 16 + 12 * 1024));
-        let layout = Layout::of(&map(Kind::LruHash, 4, 6, 350));
+        let layout = Layout::of(&map(MapKind::Hash, 4, 6, 700));
         assert_eq!(
             layout,
-            Layout { places: 1024, stride: 13, state: 5, stamp: Some(6), value: 7, limit: 716, behind: 0 }
+            Layout { slots: 1024, stride: 12, state: 5, stamp: None, value: 6, max_claimed: 716, trailing_words: 0 }
         );
-        let layout = Layout::of(&map(Kind::LruHash, 16, 64, 16 << 20));
-        assert!(layout.limit >= 32 << 20 && layout.places < 1 << 30);
-        let layout = Layout::of(&map(Kind::Counter, 1, 2, 3));
-        assert_eq!((layout.at(1), layout.words()), (18, 22));
+        assert_eq!((layout.slot_offset(0), layout.slot_offset(2), layout.words()), (16, 40, 16 + 12 * 1024));
+        let layout = Layout::of(&map(MapKind::LruHash, 4, 6, 350));
+        assert_eq!(
+            layout,
+            Layout { slots: 1024, stride: 13, state: 5, stamp: Some(6), value: 7, max_claimed: 716, trailing_words: 0 }
+        );
+        let layout = Layout::of(&map(MapKind::LruHash, 16, 64, 16 << 20));
+        assert!(layout.max_claimed >= 32 << 20 && layout.slots < 1 << 30);
+        let layout = Layout::of(&map(MapKind::Counter, 1, 2, 3));
+        assert_eq!((layout.slot_offset(1), layout.words()), (18, 22));
     }
 }

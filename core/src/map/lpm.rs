@@ -9,54 +9,54 @@
 //! - `trie`: the builder;
 //! - `host`: what a table needs to have prefixes set and removed.
 
-mod host;
+mod prefix_table;
 mod trie;
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::declare::Declaration;
-use super::layout::{HEADER, Layout};
+use super::declaration::Declaration;
+use super::layout::{HEADER_WORDS, Layout};
 
-pub(super) use host::Host;
+pub(super) use prefix_table::PrefixTable;
 
 /// In the header: where what is used of the memory ends.
-pub const END: u32 = 1;
+pub const HEADER_END: u32 = 1;
 
 /// Bits of an address that a node tells apart.
-pub const NODE_STEP: u32 = 5;
+pub const NODE_BITS: u32 = 5;
 
 /// Words of a node: the bits, then the number of the word before its first.
-pub const NODE: u32 = 2;
+pub const NODE_WORDS: u32 = 2;
 
 /// Bits of an address that a group tells apart.
-pub const STEP: u32 = NODE_STEP + 1;
+pub const GROUP_BITS: u32 = NODE_BITS + 1;
 
 /// Words of a group: its nodes.
-pub const GROUP: u32 = 2 * NODE;
+pub const GROUP_WORDS: u32 = 2 * NODE_WORDS;
 
 /// Words from node to node in the root: as many as a cache line has, so that most nodes' words lie in it as well.
-pub const LINE: u32 = 16;
+pub const ROOT_NODE_STRIDE: u32 = 16;
 
 /// Of a slot's word: it says where a group or a list is, and no entry's number.
-pub const INNER: u32 = 0x8000_0000;
+pub const INNER_FLAG: u32 = 0x8000_0000;
 
 /// Of such a word: it is a list. Both begin at multiples of four words.
-pub const LISTED: u32 = 1;
+pub const LIST_FLAG: u32 = 1;
 
 /// Beginnings of a list.
-pub const LISTS: u32 = 3;
+pub const LIST_PREFIXES: u32 = 3;
 
 /// Words of a list: the lengths of its beginnings, 8 bits each; they themselves, from the highest bit on; their words; and
 /// the word of what begins with none of them. They are in order of their lengths, and the last that fits counts.
-pub const LIST: u32 = 2 + 2 * LISTS;
+pub const LIST_WORDS: u32 = 2 + 2 * LIST_PREFIXES;
 
 /// Bits of a beginning at the most.
-pub const LIST_STEP: u32 = 31;
+pub const LIST_MAX_BITS: u32 = 31;
 
 /// Where the parts of such a map lie behind its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parts {
+pub struct TrieLayout {
     /// Bits of an address that number the root's nodes.
     pub root_bits: u32,
     /// Groups and lists that a search meets behind the root at the most.
@@ -71,24 +71,24 @@ pub struct Parts {
     pub end: u64,
 }
 
-impl Parts {
+impl TrieLayout {
     /// Those of a declaration.
-    pub fn of(map: &Declaration) -> Parts {
+    pub fn of(map: &Declaration) -> TrieLayout {
         let (entries, bits) = (u64::from(map.entries), bits(map));
         // Addresses of IPv4 are spread over more of their first bits than those of IPv6.
         let nodes = if bits == 32 { 8 * entries } else { 2 * entries };
         let root_bits = [19, 13].into_iter().find(|root_bits| 1 << root_bits <= nodes).unwrap_or(7);
-        let told_apart = root_bits + NODE_STEP;
-        let levels = (bits - told_apart).div_ceil(STEP);
-        let prefixes = u64::from(HEADER) + entries * u64::from(map.value);
-        let root = (prefixes + entries * u64::from(map.key + 1)).next_multiple_of(LINE.into());
-        let heap = root + (u64::from(LINE) << root_bits);
+        let told_apart = root_bits + NODE_BITS;
+        let levels = (bits - told_apart).div_ceil(GROUP_BITS);
+        let prefixes = u64::from(HEADER_WORDS) + entries * u64::from(map.value);
+        let root = (prefixes + entries * u64::from(map.key + 1)).next_multiple_of(ROOT_NODE_STRIDE.into());
+        let heap = root + (u64::from(ROOT_NODE_STRIDE) << root_bits);
         // Each is there for a prefix that is longer, and each but a prefix's last takes it six bits on at least. A group
         // has a word for each node, and two for each prefix that ends in it and all that is behind it; with what fills
         // them up to four words these are four each, and four for its nodes. A list that prefixes end in takes eight
         // words in place of theirs; behind any other is what takes no words of it.
         let inner = entries * u64::from(levels);
-        Parts { root_bits, levels, prefixes, root, heap, end: heap + 8 * inner + 4 * entries }
+        TrieLayout { root_bits, levels, prefixes, root, heap, end: heap + 8 * inner + 4 * entries }
     }
 }
 
@@ -135,25 +135,25 @@ pub fn check(map: &Declaration, prefix: &[u32]) -> Result<(), PrefixError> {
     let whole = left_aligned(address);
     let meant = whole & mask(length);
     if whole != meant {
-        let shown = |address: u128| Shown { address, length, bits: bits(map) }.to_string();
-        return Err(PrefixError::Bits { prefix: shown(whole), meant: shown(meant) });
+        let display_prefix = |address: u128| PrefixDisplay { address, length, bits: bits(map) }.to_string();
+        return Err(PrefixError::Bits { prefix: display_prefix(whole), meant: display_prefix(meant) });
     }
     Ok(())
 }
 
 /// A prefix as people write it; the words are right.
-pub fn shown(prefix: &[u32]) -> impl fmt::Display {
+pub fn display_prefix(prefix: &[u32]) -> impl fmt::Display {
     let (length, address) = prefix.split_last().map_or((0, prefix), |(length, address)| (*length, address));
-    Shown { address: left_aligned(address), length, bits: 32 * address.len() as u32 }
+    PrefixDisplay { address: left_aligned(address), length, bits: 32 * address.len() as u32 }
 }
 
-struct Shown {
+struct PrefixDisplay {
     address: u128,
     length: u32,
     bits: u32,
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for PrefixDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.bits {
             32 => write!(f, "{}/{}", Ipv4Addr::from((self.address >> 96) as u32), self.length),
@@ -212,7 +212,7 @@ impl Prefix {
 
     /// Where that of a place is.
     fn place(map: &Declaration, place: u32) -> usize {
-        Layout::of(map).at(map.entries) + place as usize * (map.key as usize + 1)
+        Layout::of(map).slot_offset(map.entries) + place as usize * (map.key as usize + 1)
     }
 
     /// Its address in words.

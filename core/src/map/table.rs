@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
-use super::declare::{Declaration, Kind};
-use super::layout::{HEADER, Layout, REMOVED, TAKEN};
-use super::lpm::Host;
-use super::place::{self, Meets};
+use super::compactor::rehashed;
+use super::declaration::{Declaration, MapKind};
+use super::layout::{HEADER_CLAIMED, HEADER_REMOVED, HEADER_WORDS, Layout};
+use super::lpm::PrefixTable;
 use super::rows::{Row, rows};
-use super::upkeep::rehashed;
+use super::slot::{self, SlotOwner};
 
 /// There is no room for an entry, or no entry of this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is no room in the map")]
-pub struct Full;
+pub struct MapFull;
 
 /// A map's memory, and what of it was changed.
 #[derive(Debug, Clone)]
@@ -22,17 +22,17 @@ pub struct Table {
     words: Vec<u32>,
     changed: Range<usize>,
     /// What there is beside it where the keys are prefixes.
-    prefixes: Host,
+    prefixes: PrefixTable,
 }
 
 /// What a search came to.
-enum Found {
+enum ProbeResult {
     /// The key's place.
     Place(u32),
     /// Where it would go.
     Free(u32),
     /// No place among those that are looked at.
-    Nowhere,
+    Absent,
 }
 
 impl Table {
@@ -40,7 +40,7 @@ impl Table {
     pub fn new(map: &Declaration, mut words: Vec<u32>) -> Table {
         let layout = Layout::of(map);
         words.resize(layout.words(), 0);
-        Table { map: map.clone(), layout, words, changed: 0..0, prefixes: Host::default() }
+        Table { map: map.clone(), layout, words, changed: 0..0, prefixes: PrefixTable::default() }
     }
 
     /// The entries in order of their keys.
@@ -67,22 +67,22 @@ impl Table {
     /// Gives a key a value, of which words that are missing are zeros; makes the entry where there is none.
     ///
     /// # Errors
-    /// [`Full`], also where the key is none that the map has: its words are too few or too many, or no prefix, of which
+    /// [`MapFull`], also where the key is none that the map has: its words are too few or too many, or no prefix, of which
     /// [`super::lpm::check`] says what is wrong.
-    pub fn set(&mut self, key: &[u32], value: &[u32]) -> Result<(), Full> {
-        self.set_within(key, value, self.layout.limit)
+    pub fn set(&mut self, key: &[u32], value: &[u32]) -> Result<(), MapFull> {
+        self.set_within(key, value, self.layout.max_claimed)
     }
 
     /// The same, with room where filters find none any more: for what was in a map before. Lanes that claim places at the
-    /// same time go a little beyond the limit, but for that of [`Declaration::most_keys`].
+    /// same time go a little beyond the limit, but for that of [`Declaration::max_keys`].
     ///
     /// # Errors
     /// As [`Table::set`]'s.
-    pub fn restore(&mut self, key: &[u32], value: &[u32]) -> Result<(), Full> {
-        self.set_within(key, value, self.layout.places)
+    pub fn restore(&mut self, key: &[u32], value: &[u32]) -> Result<(), MapFull> {
+        self.set_within(key, value, self.layout.slots)
     }
 
-    fn set_within(&mut self, key: &[u32], value: &[u32], limit: u32) -> Result<(), Full> {
+    fn set_within(&mut self, key: &[u32], value: &[u32], limit: u32) -> Result<(), MapFull> {
         let place = match self.place(key) {
             Some(place) => place,
             None => self.make(key, limit)?,
@@ -102,7 +102,7 @@ impl Table {
 
     /// Removes a key; whether it was there. Entries by number always are, and are set to zeros.
     pub fn remove(&mut self, key: &[u32]) -> bool {
-        if self.map.kind == Kind::Lpm {
+        if self.map.kind == MapKind::Lpm {
             return self.prefixes.remove(&self.map, &mut self.words, key);
         }
         let Some(number) = self.place(key) else { return false };
@@ -112,18 +112,18 @@ impl Table {
             self.note(value);
             return true;
         }
-        let (layout, at) = (self.layout, self.layout.at(number)..self.layout.at(number + 1));
+        let (layout, at) = (self.layout, self.layout.slot_offset(number)..self.layout.slot_offset(number + 1));
         let (header, place) = self.header_and_place(number);
-        place::remove(&layout, header, place);
+        slot::remove(&layout, header, place);
         self.note(at.start + layout.state as usize..at.end);
-        self.note(REMOVED as usize..REMOVED as usize + 1);
+        self.note(HEADER_REMOVED as usize..HEADER_REMOVED as usize + 1);
         true
     }
 
     /// Forgets the keys that were removed, so that their places are free again. What was changed is all of it then. Of
     /// arrays, counters and prefixes there is nothing to forget.
     pub fn tidy(&mut self) {
-        if !self.is_hashed() || self.words[REMOVED as usize] == 0 {
+        if !self.is_hashed() || self.words[HEADER_REMOVED as usize] == 0 {
             return;
         }
         if let Some(words) = rehashed(&self.map, &self.words, |_| true) {
@@ -134,11 +134,11 @@ impl Table {
 
     /// Places that keys have taken, those of keys that were removed included.
     pub fn taken(&self) -> u32 {
-        self.words[TAKEN as usize]
+        self.words[HEADER_CLAIMED as usize]
     }
 
     fn is_hashed(&self) -> bool {
-        matches!(self.map.kind, Kind::Hash | Kind::LruHash)
+        matches!(self.map.kind, MapKind::Hash | MapKind::LruHash)
     }
 
     fn note(&mut self, words: Range<usize>) {
@@ -149,62 +149,72 @@ impl Table {
     }
 
     fn header_and_place(&mut self, number: u32) -> (&mut [u32], &mut [u32]) {
-        let (at, end) = (self.layout.at(number), self.layout.at(number + 1));
-        let (header, places) = self.words.split_at_mut(HEADER as usize);
-        (header, &mut places[at - HEADER as usize..end - HEADER as usize])
+        let (at, end) = (self.layout.slot_offset(number), self.layout.slot_offset(number + 1));
+        let (header, places) = self.words.split_at_mut(HEADER_WORDS as usize);
+        (header, &mut places[at - HEADER_WORDS as usize..end - HEADER_WORDS as usize])
     }
 
     fn value(&self, place: u32) -> Range<usize> {
-        let start = self.layout.at(place) + self.layout.value as usize;
+        let start = self.layout.slot_offset(place) + self.layout.value as usize;
         start..start + self.map.value as usize
     }
 
     /// The place of a key that is there.
     fn place(&self, key: &[u32]) -> Option<u32> {
         match self.map.kind {
-            Kind::Array | Kind::Counter => return key.first().copied().filter(|number| *number < self.layout.places),
-            Kind::Lpm => return self.prefixes.place(&self.map, &self.words, key),
-            Kind::Hash | Kind::LruHash if key.len() != self.map.key as usize => return None,
-            Kind::Hash | Kind::LruHash => {}
+            MapKind::Array | MapKind::Counter => {
+                return key.first().copied().filter(|number| *number < self.layout.slots);
+            }
+            MapKind::Lpm => return self.prefixes.place(&self.map, &self.words, key),
+            MapKind::Hash | MapKind::LruHash if key.len() != self.map.key as usize => return None,
+            MapKind::Hash | MapKind::LruHash => {}
         }
         match self.search(key) {
-            Found::Place(place) if place::is_there(&self.layout, &self.words[self.layout.at(place)..]) => Some(place),
+            ProbeResult::Place(place)
+                if slot::is_present(&self.layout, &self.words[self.layout.slot_offset(place)..]) =>
+            {
+                Some(place)
+            }
             _ => None,
         }
     }
 
-    fn search(&self, key: &[u32]) -> Found {
-        for place in place::of(&self.layout, key) {
-            match place::meets(&self.layout, &self.words[self.layout.at(place)..], key) {
-                Meets::Key => return Found::Place(place),
-                Meets::Nobody => return Found::Free(place),
-                Meets::Another => {}
+    fn search(&self, key: &[u32]) -> ProbeResult {
+        for place in slot::of(&self.layout, key) {
+            match slot::meets(&self.layout, &self.words[self.layout.slot_offset(place)..], key) {
+                SlotOwner::Key => return ProbeResult::Place(place),
+                SlotOwner::Unclaimed => return ProbeResult::Free(place),
+                SlotOwner::OtherKey => {}
             }
         }
-        Found::Nowhere
+        ProbeResult::Absent
     }
 
     /// Makes an entry for a key that is not there.
-    fn make(&mut self, key: &[u32], limit: u32) -> Result<u32, Full> {
-        if self.map.kind == Kind::Lpm {
-            return self.prefixes.make(&self.map, &mut self.words, key).ok_or(Full);
+    fn make(&mut self, key: &[u32], limit: u32) -> Result<u32, MapFull> {
+        if self.map.kind == MapKind::Lpm {
+            return self.prefixes.make(&self.map, &mut self.words, key).ok_or(MapFull);
         }
         if !self.is_hashed() || key.len() != self.map.key as usize {
-            return Err(Full);
+            return Err(MapFull);
         }
         let (number, is_new) = match self.search(key) {
-            Found::Place(place) => (place, false),
-            Found::Free(place) if self.taken() < limit => (place, true),
-            Found::Free(_) | Found::Nowhere => return Err(Full),
+            ProbeResult::Place(place) => (place, false),
+            ProbeResult::Free(place) if self.taken() < limit => (place, true),
+            ProbeResult::Free(_) | ProbeResult::Absent => return Err(MapFull),
         };
-        if place::there(&self.words) >= self.map.most_keys() {
-            return Err(Full);
+        if slot::entry_count(&self.words) >= self.map.max_keys() {
+            return Err(MapFull);
         }
-        let (layout, at) = (self.layout, self.layout.at(number));
+        let (layout, at) = (self.layout, self.layout.slot_offset(number));
         let (header, place) = self.header_and_place(number);
-        place::make(&layout, header, place, key);
+        slot::make(&layout, header, place, key);
         self.note(at + if is_new { 0 } else { layout.state as usize }..at + layout.value as usize);
-        self.note(if is_new { TAKEN as usize..TAKEN as usize + 1 } else { REMOVED as usize..REMOVED as usize + 1 });
+        self.note(if is_new {
+            HEADER_CLAIMED as usize..HEADER_CLAIMED as usize + 1
+        } else {
+            HEADER_REMOVED as usize..HEADER_REMOVED as usize + 1
+        });
         Ok(number)
     }
 }
@@ -214,10 +224,10 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use super::super::typed::{CType, Typed};
+    use super::super::typed::{CType, TypeInfo};
     use super::*;
 
-    fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+    fn map(kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
         Declaration::new("m", kind, key, value, entries)
     }
 
@@ -229,7 +239,7 @@ mod tests {
             (state >> 8) % below
         };
         for length in [1, 2, 5] {
-            let map = map(Kind::Hash, length, 2, 400);
+            let map = map(MapKind::Hash, length, 2, 400);
             let (mut table, mut model) = (Table::new(&map, Vec::new()), BTreeMap::new());
             // What others see of it: all changes carried over.
             let mut copy = vec![0; Layout::of(&map).words()];
@@ -261,7 +271,7 @@ mod tests {
     /// An object's `hash` takes `max_entries` keys, whatever it has places for (`htab_map_update_elem`: E2BIG).
     #[test]
     fn a_table_of_an_object_takes_as_many_keys_as_it_has_entries() {
-        let typed = Typed {
+        let typed = TypeInfo {
             name: "m".into(),
             map_type: "hash".into(),
             map_type_number: 1,
@@ -269,30 +279,30 @@ mod tests {
             value: CType::unknown(4),
             constant: false,
         };
-        let map = Declaration { typed: Some(Arc::new(typed)), ..map(Kind::Hash, 1, 1, 6) };
+        let map = Declaration { typed: Some(Arc::new(typed)), ..map(MapKind::Hash, 1, 1, 6) };
         let mut table = Table::new(&map, Vec::new());
-        assert_eq!(table.layout.limit, 11, "places for more");
+        assert_eq!(table.layout.max_claimed, 11, "places for more");
         (0..6).for_each(|key| table.set(&[key], &[key]).unwrap());
-        assert_eq!((table.set(&[6], &[6]), table.restore(&[6], &[6])), (Err(Full), Err(Full)));
+        assert_eq!((table.set(&[6], &[6]), table.restore(&[6], &[6])), (Err(MapFull), Err(MapFull)));
         assert_eq!(table.set(&[5], &[7]), Ok(()), "it is there already");
         // Another in place of one that is removed, and the same one again.
         assert!(table.remove(&[0]));
-        assert_eq!((table.set(&[6], &[6]), table.set(&[0], &[0])), (Ok(()), Err(Full)));
+        assert_eq!((table.set(&[6], &[6]), table.set(&[0], &[0])), (Ok(()), Err(MapFull)));
         assert!(table.remove(&[6]));
-        assert_eq!((table.set(&[0], &[9]), table.set(&[6], &[6])), (Ok(()), Err(Full)));
+        assert_eq!((table.set(&[0], &[9]), table.set(&[6], &[6])), (Ok(()), Err(MapFull)));
         assert_eq!((table.rows().len(), table.get(&[0])), (6, Some(&[9][..])));
     }
 
     #[test]
     fn a_full_table_takes_no_more_and_numbers_are_bounded() {
-        let mut table = Table::new(&map(Kind::Hash, 1, 0, 5), Vec::new());
+        let mut table = Table::new(&map(MapKind::Hash, 1, 0, 5), Vec::new());
         let taken = (0..100).filter(|key| table.set(&[*key], &[]).is_ok()).count();
         assert_eq!(taken, 5, "seven tenths of eight places");
         assert_eq!(table.set(&[0], &[]), Ok(()), "it is there already");
-        assert_eq!((table.set(&[200], &[]), table.restore(&[200], &[])), (Err(Full), Ok(())), "as it was before");
-        assert_eq!(table.set(&[0, 1], &[]), Err(Full), "no key of this map");
-        let mut table = Table::new(&map(Kind::Array, 1, 3, 4), Vec::new());
-        assert_eq!((table.set(&[3], &[7]), table.set(&[4], &[7])), (Ok(()), Err(Full)));
+        assert_eq!((table.set(&[200], &[]), table.restore(&[200], &[])), (Err(MapFull), Ok(())), "as it was before");
+        assert_eq!(table.set(&[0, 1], &[]), Err(MapFull), "no key of this map");
+        let mut table = Table::new(&map(MapKind::Array, 1, 3, 4), Vec::new());
+        assert_eq!((table.set(&[3], &[7]), table.set(&[4], &[7])), (Ok(()), Err(MapFull)));
         assert_eq!((table.get(&[3]), table.get(&[4])), (Some(&[7, 0, 0][..]), None));
         assert!(table.remove(&[3]) && table.get(&[3]) == Some(&[0, 0, 0]));
     }

@@ -2,8 +2,8 @@
 
 use naga::Statement;
 
-use super::{Program, blocks};
-use crate::map::Call;
+use super::{Program, child_blocks};
+use crate::map::MapFunction;
 use crate::program::prelude::Intrinsic;
 
 /// Calls that a function makes: outside of loops, and in a round of all its loops.
@@ -16,7 +16,7 @@ struct Calls {
 impl Program {
     /// Calls that the filter makes for a packet at most of the prelude's functions that are `wanted`, those in helpers
     /// and loops counted as often as they may be made.
-    pub fn calls(&self, wanted: impl Fn(Intrinsic) -> bool) -> u64 {
+    pub fn max_calls(&self, wanted: impl Fn(Intrinsic) -> bool) -> u64 {
         let rounds = self.facts().max_iterations.unwrap_or(self.fuel()).min(self.fuel());
         // A function stands behind those that it calls.
         let mut all = vec![Calls::default(); self.module().functions.len()];
@@ -35,7 +35,7 @@ impl Program {
                             calls.looped = calls.looped.saturating_add(callee.looped);
                         }
                         let looped = looped || matches!(statement, Statement::Loop { .. });
-                        work.extend(blocks(statement).into_iter().map(|block| (block, looped)));
+                        work.extend(child_blocks(statement).into_iter().map(|block| (block, looped)));
                     }
                 }
             }
@@ -47,17 +47,18 @@ impl Program {
 
     /// Whether the filter may change a value of a map, by its number.
     pub(super) fn writes_values(&self, number: u32) -> bool {
-        let writes = |call| !matches!(call, Call::Find | Call::Read);
-        self.calls(|it| matches!(it, Intrinsic::Map { map, call } if map == number && writes(call))) > 0
+        let writes = |call| !matches!(call, MapFunction::Find | MapFunction::Read);
+        self.max_calls(|it| matches!(it, Intrinsic::Map { map, call } if map == number && writes(call))) > 0
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::lang::{Source, wgsl};
-    use crate::map::Call;
+    use crate::diagnostics::Source;
+    use crate::map::MapFunction;
     use crate::program::ProgramOptions;
     use crate::program::prelude::Intrinsic;
+    use crate::testing as wgsl;
 
     #[test]
     fn maps_are_read_only_where_nothing_writes_to_them() {
@@ -96,7 +97,7 @@ mod tests {
             let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
             let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
             let rounds = u64::from(program.facts().max_iterations.unwrap_or(u32::MAX));
-            (program.calls(|it| it == Intrinsic::Map { map: 0, call: Call::Insert }), rounds)
+            (program.max_calls(|it| it == Intrinsic::Map { map: 0, call: MapFunction::Insert }), rounds)
         };
         assert_eq!(inserts("").0, 0);
         assert_eq!(inserts("_ = m_insert(1u); if pkt_len(pkt) > 5u { twice(3u); twice(4u); }").0, 5);

@@ -70,7 +70,7 @@ impl Program {
 
     /// A program that redirects each packet to the number of its flow, where the filter has flows. A packet whose number
     /// cannot be worked out within the fuel is ABORTED, and belongs to flow 0.
-    pub fn flows(&self) -> Option<Program> {
+    pub fn flow_program(&self) -> Option<Program> {
         let flow = self.flow.as_ref()?;
         Some(Program { filter: flow.function, facts: flow.facts.clone(), flow: None, maps: Vec::new(), ..self.clone() })
     }

@@ -14,7 +14,7 @@ use naga::{
 };
 
 use super::CAPABILITIES;
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use crate::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// The value of a parameter, of its type.
 #[derive(Debug, Clone, PartialEq)]
@@ -250,7 +250,7 @@ fn values(
     let mut values = Vec::new();
     for (handle, o) in module.overrides.iter() {
         let name = o.name.as_deref().unwrap_or_default();
-        let at = super::verifier::name_place(source, module.overrides.get_span(handle), name);
+        let at = super::verifier::name_range(source, module.overrides.get_span(handle), name);
         let located = |error: Diagnostic, label: &str| match at.clone() {
             Some(at) => error.at(at, label),
             None => error,
@@ -360,7 +360,7 @@ fn evaluation_failed(
         PipelineConstantError::ConstantEvaluatorError(ConstantEvaluatorError::ShiftedMoreThan32Bits) => {
             "the shift count is 32 or more".to_owned()
         }
-        error => super::verifier::in_plain_words(&error.to_string()),
+        error => super::verifier::plain_message(&error.to_string()),
     };
     let diagnostic = Diagnostic::new(message);
     if !matches!(error, PipelineConstantError::ConstantEvaluatorError(_)) {
@@ -378,7 +378,7 @@ fn evaluation_failed(
         if fails(middle) { most = middle } else { least = middle + 1 }
     }
     let culprit = least.checked_sub(1).and_then(|last| spans.get(last));
-    match culprit.and_then(|span| super::verifier::place(source, *span)) {
+    match culprit.and_then(|span| super::verifier::text_range(source, *span)) {
         Some(at) => diagnostic.at(at, ""),
         None => diagnostic,
     }

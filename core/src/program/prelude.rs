@@ -3,7 +3,7 @@
 
 use naga::{Arena, Module, Span, UniqueArena};
 
-use crate::map::{self, Call, Declaration};
+use crate::map::{self, Declaration, MapFunction};
 use crate::program::CAPABILITIES;
 
 /// The text that gives the prelude its meaning, appended to every WGSL filter; those of its maps come behind it
@@ -15,7 +15,7 @@ pub const RESERVED_PREFIX: &str = "pc_";
 
 /// The bytes of a multi-byte value in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Order {
+pub enum ByteOrder {
     /// Highest byte first: network order.
     Big,
     /// Lowest byte first.
@@ -40,14 +40,14 @@ pub enum Intrinsic {
         /// Bytes.
         size: u32,
         /// Their order.
-        order: Order,
+        order: ByteOrder,
     },
     /// `store_*(pkt, off, value)`; as `Load`.
     Store {
         /// Bytes.
         size: u32,
         /// Their order.
-        order: Order,
+        order: ByteOrder,
     },
     /// `adjust_head(pkt, i32) -> bool`
     AdjustHead,
@@ -70,7 +70,7 @@ pub enum Intrinsic {
         /// Which: its number among the filter's maps.
         map: u32,
         /// What it does.
-        call: Call,
+        call: MapFunction,
     },
 }
 
@@ -90,7 +90,7 @@ impl Intrinsic {
     }
 
     /// Whether it is about maps: devices run the text's body.
-    pub fn is_of_maps(self) -> bool {
+    pub fn is_map_function(self) -> bool {
         matches!(self, Intrinsic::MapIsNew | Intrinsic::Map { .. })
     }
 
@@ -107,16 +107,16 @@ pub const FUNCTIONS: &[(&str, Intrinsic)] = &[
     ("pkt_port", Intrinsic::PktPort),
     ("pkt_time", Intrinsic::PktTime),
     ("pkt_time_ms", Intrinsic::PktTimeMs),
-    ("load_u8", Intrinsic::Load { size: 1, order: Order::Little }),
-    ("load_be16", Intrinsic::Load { size: 2, order: Order::Big }),
-    ("load_be32", Intrinsic::Load { size: 4, order: Order::Big }),
-    ("load_le16", Intrinsic::Load { size: 2, order: Order::Little }),
-    ("load_le32", Intrinsic::Load { size: 4, order: Order::Little }),
-    ("store_u8", Intrinsic::Store { size: 1, order: Order::Little }),
-    ("store_be16", Intrinsic::Store { size: 2, order: Order::Big }),
-    ("store_be32", Intrinsic::Store { size: 4, order: Order::Big }),
-    ("store_le16", Intrinsic::Store { size: 2, order: Order::Little }),
-    ("store_le32", Intrinsic::Store { size: 4, order: Order::Little }),
+    ("load_u8", Intrinsic::Load { size: 1, order: ByteOrder::Little }),
+    ("load_be16", Intrinsic::Load { size: 2, order: ByteOrder::Big }),
+    ("load_be32", Intrinsic::Load { size: 4, order: ByteOrder::Big }),
+    ("load_le16", Intrinsic::Load { size: 2, order: ByteOrder::Little }),
+    ("load_le32", Intrinsic::Load { size: 4, order: ByteOrder::Little }),
+    ("store_u8", Intrinsic::Store { size: 1, order: ByteOrder::Little }),
+    ("store_be16", Intrinsic::Store { size: 2, order: ByteOrder::Big }),
+    ("store_be32", Intrinsic::Store { size: 4, order: ByteOrder::Big }),
+    ("store_le16", Intrinsic::Store { size: 2, order: ByteOrder::Little }),
+    ("store_le32", Intrinsic::Store { size: 4, order: ByteOrder::Little }),
     ("adjust_head", Intrinsic::AdjustHead),
     ("adjust_tail", Intrinsic::AdjustTail),
     ("redirect", Intrinsic::Redirect),
@@ -128,8 +128,8 @@ pub const FUNCTIONS: &[(&str, Intrinsic)] = &[
 
 /// The prelude as naga has it, with the functions of a filter's maps and what else a front end wants behind them, for those
 /// that build a module and have no text of WGSL. Nothing in it has a place: that would be taken for one in the filter's text.
-pub(crate) fn module(maps: &[Declaration], more: &str) -> Module {
-    let text = format!("{TEXT}{}{more}", map::text(maps));
+pub fn module(maps: &[Declaration], more: &str) -> Module {
+    let text = format!("{TEXT}{}{more}", map::wgsl_text(maps));
     let options = naga::front::wgsl::Options { parse_doc_comments: false, capabilities: CAPABILITIES };
     let mut module = naga::front::wgsl::Frontend::new_with_options(options).parse(&text).expect("the prelude is right");
     let mut types = UniqueArena::new();

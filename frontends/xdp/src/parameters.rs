@@ -60,7 +60,7 @@ pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<GlobalVariabl
             name: it.name.clone(),
             section: map.name.clone(),
             ty: ty.name.clone(),
-            value: Place::whole(ty).text(bytes),
+            value: FieldLocation::whole(ty).text(bytes),
             json: typed::json(ty, bytes),
             constant: map.read_only,
             is_set: given.iter().any(|(name, _)| member_path(name, &it.name).is_some()),
@@ -115,7 +115,7 @@ fn has_variable(object: &Object, name: &str) -> bool {
 
 fn parse_seed(value: &str) -> Result<u32, Vec<String>> {
     let wrong = || vec![format!("`{value}` is no number that random numbers could begin with: 0 to {}", u32::MAX)];
-    typed::integer(value).ok().and_then(|it| u32::try_from(it).ok()).ok_or_else(wrong)
+    typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok()).ok_or_else(wrong)
 }
 
 /// Applies one parameter; on error, returns the message and notes.
@@ -141,10 +141,11 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
             (!known).then(|| what.to_owned())
         };
         let wrong = |what: String| [what].into_iter().chain([of.clone()]).chain(untyped()).collect::<Vec<_>>();
-        let place = typed::find(&ty, path).map_err(|what| wrong(format!("`{name}`: {what}")))?;
+        let place = typed::resolve_path(&ty, path).map_err(|what| wrong(format!("`{name}`: {what}")))?;
         let data = object.maps[map].data.as_mut().and_then(|data| data.get_mut(range));
         let data = data.ok_or_else(|| wrong(format!("`{name}` lies outside of its section")))?;
-        return typed::put(&place, value, Style::People, data).map_err(|what| wrong(format!("`{value}` {what}")));
+        return typed::parse_into(&place, value, NumberStyle::Human, data)
+            .map_err(|what| wrong(format!("`{value}` {what}")));
     }
     if let Some((map, what)) = name.rsplit_once('.')
         && let Some(map) = object.maps.iter_mut().find(|it| it.name == map && it.data.is_none())

@@ -6,10 +6,10 @@ pub mod elf;
 use std::io;
 use std::sync::Arc;
 
-use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{Format, dump};
 use portcullis_core::program::ProgramOptions;
+use portcullis_xdp::{self as xdp, Object};
 
 use crate::filter;
 

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::device::Done;
-use portcullis_core::packet::{Action, Parts, Verdict};
+use portcullis_core::device::Completion;
+use portcullis_core::packet::{Action, BatchParts, Verdict};
 
 use super::homes::{Held, Homes, Lists, Place};
 use super::tx::{Outgoing, Tx};
@@ -239,10 +239,10 @@ impl XdpExecutor {
 }
 
 impl Executor for XdpExecutor {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
-        let Done { batch, verdicts, .. } = done;
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
+        let Completion { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
-        let Parts { companion: held, descriptors, metadata } = parts;
+        let BatchParts { source_data: held, descriptors, metadata } = parts;
         let (mut places, queues) = held.take();
         for (index, (mut place, lies)) in places.drain(..).zip(&descriptors).enumerate() {
             let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::packet::{Descriptor, Metadata, ROOM};
+use portcullis_core::packet::{Descriptor, Metadata, RESIZE_ROOM};
 
 use super::umem::Frame;
 
@@ -31,12 +31,12 @@ impl Slot {
 
     /// Where a packet begins that has room on both sides, in bytes from the UMEM's first.
     pub fn address(&self) -> usize {
-        self.start + ROOM as usize
+        self.start + RESIZE_ROOM as usize
     }
 
     /// Bytes that a packet may have which has room on both sides.
     pub fn capacity(&self) -> usize {
-        self.length - 2 * ROOM as usize
+        self.length - 2 * RESIZE_ROOM as usize
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use portcullis_core::packet::{ROOM, Room};
+use portcullis_core::packet::{RESIZE_ROOM, ResizeRoom};
 use xsk_rs::config::UmemConfig;
 
 use super::error::XdpError;
@@ -58,7 +58,7 @@ pub struct Options {
     /// Whether memory is of huge pages.
     pub huge_pages: bool,
     /// Whether packets have room for filters that change lengths.
-    pub room: Room,
+    pub room: ResizeRoom,
     /// Whether batches carry metadata.
     pub metadata: bool,
     /// Whether the filter writes to packets. Checksums that the sender left to its network card are completed before such a
@@ -145,8 +145,8 @@ impl AfXdp {
 }
 
 /// A frame's bytes for packets of this length: as few as there may be.
-fn frame_size(longest: usize, room: Room) -> u32 {
-    let behind = if room == Room::Both { ROOM as usize } else { 0 };
+fn frame_size(longest: usize, room: ResizeRoom) -> u32 {
+    let behind = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
     if HEADROOM + longest + behind <= 2048 { 2048 } else { 4096 }
 }
 
@@ -329,7 +329,7 @@ impl<'a> Run<'a> {
             .comp_queue_size((options.frames / 4).try_into().expect("a power of two"))
             .build()
             .expect("a frame has room behind its headroom");
-        let slot_frames = (longest.max(size as usize) + 2 * ROOM as usize).div_ceil(size as usize);
+        let slot_frames = (longest.max(size as usize) + 2 * RESIZE_ROOM as usize).div_ceil(size as usize);
         let frames = options.frames as usize * queues + SLOTS * slot_frames * lanes;
         let frames = u32::try_from(frames).ok().filter(|frames| u64::from(*frames) * u64::from(size) < 1 << 32);
         let frames = frames.ok_or(XdpError::TooManyFrames { queues, frames: options.frames, size })?;

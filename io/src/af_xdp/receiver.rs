@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Room};
+use portcullis_core::packet::{Batch, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
 
 use super::homes::{Held, Homes, Lists, Place, Slot};
 use super::rx::{Piece, Rx};
@@ -34,7 +34,7 @@ pub(crate) struct Queue {
 /// How packets are handed on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handing {
-    pub room: Room,
+    pub room: ResizeRoom,
     pub metadata: bool,
     /// Whether checksums that the sender left to its network card are completed before a filter sees them.
     pub complete: bool,
@@ -244,10 +244,10 @@ impl Intake<'_> {
     fn has_room(&self, piece: &Piece) -> bool {
         let left = self.umem.room(&piece.frame);
         match self.handing.room {
-            Room::None => piece.length <= left,
-            Room::Both => {
+            ResizeRoom::None => piece.length <= left,
+            ResizeRoom::Both => {
                 let before = self.umem.frame_size() - left;
-                piece.length + ROOM as usize <= left && before >= ROOM as usize
+                piece.length + RESIZE_ROOM as usize <= left && before >= RESIZE_ROOM as usize
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use portcullis_core::packet::{Arena, Batch, Metadata, Room};
+use portcullis_core::packet::{Arena, Batch, Metadata, ResizeRoom};
 
 use super::LinkType;
 use crate::layout::{Collector, Pool, Ready, Slots};
@@ -242,12 +242,12 @@ impl<F: Format> CaptureSource<F> {
         let options = SourceOptions { block_size: options.block_size.clamp(64, Arena::MAX_LEN), ..options.clone() };
         let mut pool = Pool::new();
         let place = match options.room {
-            Room::None => {
+            ResizeRoom::None => {
                 let mut arena = pool.take(options.block_size)?;
                 arena[..begun.len()].copy_from_slice(begun);
                 Place::Arenas(Some(Window { bytes: Block(arena), at: 0, have: begun.len() }))
             }
-            Room::Both => {
+            ResizeRoom::Both => {
                 let mut bytes = vec![0; options.block_size];
                 bytes[..begun.len()].copy_from_slice(begun);
                 Place::Buffer(Window { bytes, at: 0, have: begun.len() })
@@ -327,7 +327,7 @@ impl<F: Format> CaptureSource<F> {
                 if self.collector.is_empty() {
                     self.pool.put(full.bytes.0);
                 } else {
-                    self.collector.carve(full.bytes.0, &self.pool, Room::None, &mut self.ready);
+                    self.collector.carve(full.bytes.0, &self.pool, ResizeRoom::None, &mut self.ready);
                     self.place = Place::Arenas(Some(window));
                     return Ok(());
                 }
@@ -342,7 +342,7 @@ impl<F: Format> CaptureSource<F> {
             }
         }
         if !self.collector.is_empty() {
-            self.collector.carve(window.bytes.0, &self.pool, Room::None, &mut self.ready);
+            self.collector.carve(window.bytes.0, &self.pool, ResizeRoom::None, &mut self.ready);
         }
         Ok(())
     }
@@ -401,7 +401,7 @@ impl<F: Format> CaptureSource<F> {
             self.pool.put(arena);
         } else {
             // What was read is worth handing out; the next fill starts with what is left.
-            self.collector.carve(arena, &self.pool, Room::Both, &mut self.ready);
+            self.collector.carve(arena, &self.pool, ResizeRoom::Both, &mut self.ready);
         }
         if let Some(fault) = fault {
             self.fail(fault, unparsed);

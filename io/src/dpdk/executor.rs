@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::Done;
-use portcullis_core::packet::{Action, Descriptor, Parts, Room, Verdict, Verdicts};
+use portcullis_core::device::Completion;
+use portcullis_core::packet::{Action, BatchParts, Descriptor, ResizeRoom, Verdict, Verdicts};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
@@ -67,7 +67,7 @@ const HOME: Way = 0;
 #[derive(Debug)]
 pub(super) struct DpdkExecutor {
     memory: Arc<Memory>,
-    room: Room,
+    room: ResizeRoom,
     /// Whether checksums are completed here.
     completes: bool,
     exits: Vec<Exit>,
@@ -85,7 +85,13 @@ pub(super) struct DpdkExecutor {
 }
 
 impl DpdkExecutor {
-    pub fn new(memory: Arc<Memory>, room: Room, completes: bool, ways: Ways, dropped: Arc<AtomicU64>) -> DpdkExecutor {
+    pub fn new(
+        memory: Arc<Memory>,
+        room: ResizeRoom,
+        completes: bool,
+        ways: Ways,
+        dropped: Arc<AtomicU64>,
+    ) -> DpdkExecutor {
         let mut exits = Vec::new();
         let mut exit = |port: Port, action| {
             exits.push(Exit { port, action, is_stuck: false });
@@ -214,17 +220,17 @@ impl DpdkExecutor {
 }
 
 impl Executor for DpdkExecutor {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         know_this_thread();
-        let Done { batch, verdicts, .. } = done;
+        let Completion { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
-        let Parts { companion: mut held, descriptors, metadata } = parts;
+        let BatchParts { source_data: mut held, descriptors, metadata } = parts;
         // The GPU is through with them.
         if let Some(ready) = held.listed.take() {
             ready.finish(true).cleanup();
         }
         self.count_dropped();
-        if self.room == Room::Both {
+        if self.room == ResizeRoom::Both {
             // SAFETY: the packets are ours, each with its place, which lies in its own buffer: a filter has moved it by no more than
             // the room that it had (`Batch::resize`). A place is a descriptor.
             unsafe {

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_core::packet::{Descriptor, DeviceView, Metadata, READABLE_PAST_END, ROOM, Room, Span};
+use portcullis_core::packet::{Descriptor, DeviceView, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::Eal;
@@ -23,7 +23,7 @@ pub const DATA: usize = 2048;
 
 /// Bytes of a buffer. With a packet's description before it, and what DPDK adds so that not all packets begin at the same lines of a
 /// cache, it is as far to the next one as no power of two is.
-const BUFFER: usize = HEADROOM + DATA + ROOM as usize;
+const BUFFER: usize = HEADROOM + DATA + RESIZE_ROOM as usize;
 
 /// Bytes from one buffer to the next where descriptions lie elsewhere: as little a power of two.
 const STRIDE: usize = BUFFER.next_multiple_of(64) + 64;
@@ -372,8 +372,8 @@ impl Memory {
     }
 
     /// The memory as the shim has it.
-    pub fn shim(&self, room: Room) -> sys::pc_memory {
-        let room = if room == Room::Both { ROOM } else { 0 };
+    pub fn shim(&self, room: ResizeRoom) -> sys::pc_memory {
+        let room = if room == ResizeRoom::Both { RESIZE_ROOM } else { 0 };
         sys::pc_memory { base: self.base(), length: self.span.len(), room }
     }
 
@@ -394,7 +394,7 @@ impl Memory {
 
     /// Puts a packet together that came in pieces, or somewhere else: `length` bytes.
     pub fn linearize(&self, mut mbuf: Mbuf, length: usize) -> Together {
-        let Some(pool) = self.long.as_ref().filter(|_| length <= LONG_BUFFER - HEADROOM - ROOM as usize) else {
+        let Some(pool) = self.long.as_ref().filter(|_| length <= LONG_BUFFER - HEADROOM - RESIZE_ROOM as usize) else {
             return Together::Never;
         };
         let mut made = [std::ptr::null_mut()];

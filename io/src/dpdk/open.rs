@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 
 use super::captures;
 use super::eal::{Eal, EalOptions};
@@ -38,7 +38,7 @@ pub struct Options {
     /// What DPDK is given beside.
     pub eal: Vec<String>,
     /// Whether packets have room for filters that change lengths.
-    pub room: Room,
+    pub room: ResizeRoom,
     /// Whether batches carry metadata.
     pub metadata: bool,
     /// Whether the filter writes to packets (as `af_xdp::Options::rewrites`).
@@ -72,7 +72,7 @@ impl Options {
             redirect: Vec::new(),
             pass_to: None,
             eal: Vec::new(),
-            room: Room::None,
+            room: ResizeRoom::None,
             metadata: false,
             rewrites: false,
             packets: Options::PACKETS,
@@ -272,9 +272,9 @@ fn writers(ports: &[Port], place: &Place) -> Result<Writers, DpdkError> {
 }
 
 /// Refuses header split where packets have to be in one piece.
-fn check_ports(bytes: u16, room: Room, ports: &[Port]) -> Result<(), DpdkError> {
+fn check_ports(bytes: u16, room: ResizeRoom, ports: &[Port]) -> Result<(), DpdkError> {
     let refused = |why: String| Err(DpdkError::Split { bytes, why });
-    if room == Room::Both {
+    if room == ResizeRoom::Both {
         return refused("packets may become longer and shorter, which needs them in one piece".into());
     }
     if let Some(port) = ports.iter().find(|port| leaves_checksums(&port.driver())) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use portcullis_core::packet::{Batch, Descriptor, Metadata, Room};
+use portcullis_core::packet::{Batch, Descriptor, Metadata, ResizeRoom};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
@@ -41,7 +41,7 @@ pub(super) struct Queue {
 /// How packets are handed on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Handing {
-    pub room: Room,
+    pub room: ResizeRoom,
     pub metadata: bool,
     /// Whether checksums that the sender left to its network card are completed before a filter sees them.
     pub complete: bool,

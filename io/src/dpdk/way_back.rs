@@ -87,7 +87,7 @@ impl WayBack {
     fn receive(&mut self, carried: &mut ExecutedCounts) -> usize {
         let mut lies = [sys::pc_lies::default(); BURST];
         let (mut bytes, mut elsewhere) = (0, 0);
-        let memory = self.memory.shim(portcullis_core::packet::Room::None);
+        let memory = self.memory.shim(portcullis_core::packet::ResizeRoom::None);
         // SAFETY: nobody else receives by this queue. There is room for so many packets and their places, of which as many are
         // written as it says, and the packets are ours.
         let came = unsafe {

@@ -8,7 +8,7 @@
 //!
 //! A [`Receiver`] and an [`Executor`] make a lane, which has one or more of a port's queues. The two may be driven from
 //! different threads. What the executor needs to know of a batch beside its packets comes with it, as its
-//! [companion](portcullis_core::packet::Companion), and so does the memory: a batch that is dropped anywhere gives its
+//! [source_data](portcullis_core::packet::Companion), and so does the memory: a batch that is dropped anywhere gives its
 //! memory back.
 
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
@@ -29,7 +29,7 @@ use std::time::Duration;
 #[cfg(feature = "live")]
 use std::time::SystemTime;
 
-use portcullis_core::device::Done;
+use portcullis_core::device::Completion;
 use portcullis_core::packet::{Batch, Span};
 
 use crate::RedirectGroups;
@@ -84,7 +84,7 @@ pub trait Executor: Send {
     ///
     /// # Errors
     /// [`LiveError`]: the lane is of no more use. A packet that cannot be sent is none, but a [`Loss`].
-    fn execute(&mut self, done: Done) -> Result<(), LiveError>;
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError>;
 
     /// Says what targets stand for that stand for several ports, for the batches that are carried out from now on. Whoever
     /// does not carry them out loses those packets, as others that go to targets for which nothing stands.

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use portcullis_core::device::Done;
+use portcullis_core::device::Completion;
 use portcullis_core::packet::{Action, Descriptor};
 
 use super::answers::Answers;
@@ -140,12 +140,12 @@ fn prepare(packet: &mut [u8], state: State) -> Result<(), Loss> {
 }
 
 impl Executor for QueueExecutor {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         self.poll()?;
-        let Done { batch, verdicts, .. } = done;
+        let Completion { batch, verdicts, .. } = done;
         self.descriptors.clear();
         self.descriptors.extend_from_slice(batch.descriptors());
-        let tickets = batch.into_companion::<Tickets>();
+        let tickets = batch.into_source_data::<Tickets>();
         let Some(mut tickets) = tickets.ok().filter(|tickets| Arc::ptr_eq(&tickets.queue, &self.queue)) else {
             let words = "the batch was not taken from this queue";
             return Err(self.queue.error("giving verdicts", io::Error::new(ErrorKind::InvalidInput, words)));

@@ -12,7 +12,7 @@
 
 use std::io;
 
-use portcullis_core::packet::{Arena, ROOM, Room};
+use portcullis_core::packet::{Arena, RESIZE_ROOM, ResizeRoom};
 
 use super::socket::{BURST, Socket};
 
@@ -40,9 +40,9 @@ pub(super) struct Layout {
 
 impl Layout {
     /// For so many packets, of which messages have so many bytes at most.
-    pub fn new(slots: usize, room: Room, packet: usize) -> Layout {
+    pub fn new(slots: usize, room: ResizeRoom, packet: usize) -> Layout {
         let message = (BEFORE_PACKET + packet).next_multiple_of(4);
-        let margin = if room == Room::Both { ROOM as usize } else { 0 };
+        let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let beginning = message.min(BEGINNING);
         let rest = message - beginning;
         let areas = if rest > 0 { slots.min(MAX_AREAS) } else { 0 };
@@ -161,11 +161,14 @@ mod tests {
 
     #[test]
     fn places_lie_in_the_arena_and_apart() {
-        for (slots, room, packet) in
-            [(1, Room::None, 1), (3, Room::Both, 100), (64, Room::None, 65_531), (300, Room::Both, 9000)]
-        {
+        for (slots, room, packet) in [
+            (1, ResizeRoom::None, 1),
+            (3, ResizeRoom::Both, 100),
+            (64, ResizeRoom::None, 65_531),
+            (300, ResizeRoom::Both, 9000),
+        ] {
             let layout = Layout::new(slots, room, packet);
-            let margin = if room == Room::Both { 128 } else { 0 };
+            let margin = if room == ResizeRoom::Both { 128 } else { 0 };
             let mut taken: Vec<(usize, usize)> = Vec::new();
             for slot in 0..slots {
                 let start = slot * layout.slot_stride;
@@ -185,7 +188,7 @@ mod tests {
 
     #[test]
     fn ends_join_their_beginnings_and_take_only_the_areas_that_they_need() {
-        let layout = Layout::new(BURST * 2, Room::Both, 65_531);
+        let layout = Layout::new(BURST * 2, ResizeRoom::Both, 65_531);
         let mut frames = Frames::new(layout, Arena::new(layout.arena()).unwrap());
         let areas = layout.areas;
         for burst in 0..2 {

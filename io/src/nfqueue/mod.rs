@@ -37,7 +37,7 @@ mod tickets;
 
 use std::sync::Arc;
 
-use portcullis_core::packet::{MIN_LENGTH, Room};
+use portcullis_core::packet::{MIN_PACKET_LENGTH, ResizeRoom};
 use portcullis_core::program::facts::Window;
 
 pub use error::{NfqueueError, queue_range};
@@ -49,7 +49,7 @@ use message::{Config, MAX_PAYLOAD};
 use queue::Queue;
 
 /// What is put in front of a packet: two addresses and an EtherType.
-const ETHERNET_HEADER: usize = MIN_LENGTH as usize;
+const ETHERNET_HEADER: usize = MIN_PACKET_LENGTH as usize;
 
 /// How a queue is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct QueueOptions {
     /// Packets in a batch, at most.
     pub batch: usize,
     /// Whether the filter changes lengths. Packets longer than a link takes are then cut before they come.
-    pub room: Room,
+    pub room: ResizeRoom,
     /// The bytes that the filter may change ([`Facts::writes`](portcullis_core::program::facts::Facts::writes)). What there is of
     /// them in each packet is copied when it comes, and compared when it goes back, which for a filter that writes to headers
     /// only costs little: only a packet that has really changed is copied back into the kernel.
@@ -68,7 +68,7 @@ pub struct QueueOptions {
     /// filters that read headers only this saves most of the copying of long packets. One that is not there as a whole cannot
     /// be changed.
     pub copy_range: u32,
-    /// Whether packets that are longer than a link takes come as they are. Not with [`Room::Both`].
+    /// Whether packets that are longer than a link takes come as they are. Not with [`ResizeRoom::Both`].
     pub gso: bool,
     /// Whether packets are accepted where nobody can give a verdict on them: the queue is full, or they are in a batch that
     /// was dropped. Where no program has the queue, the rule decides (`--queue-bypass`).
@@ -89,7 +89,7 @@ impl Default for QueueOptions {
         QueueOptions {
             queue: 0,
             batch: 1024,
-            room: Room::None,
+            room: ResizeRoom::None,
             writes: Window::WholePacket,
             copy_range: u32::MAX,
             gso: true,
@@ -123,7 +123,7 @@ pub fn open(options: &QueueOptions) -> Result<(QueueReceiver, QueueExecutor), Nf
     let layout = Layout::new(options.batch, options.room, copy_range as usize);
     // Before the queue is taken, so that no packet waits for a batch that cannot be.
     let arena = memory::arena(layout.arena()).map_err(|error| NfqueueError::Memory { queue: number, error })?;
-    let gso = options.gso && options.room == Room::None;
+    let gso = options.gso && options.room == ResizeRoom::None;
     let config = Config { copy_range, max_length: options.max_length, fail_open: options.fail_open, gso };
     let queue = Arc::new(Queue::take(number, &config, options.receive_buffer)?);
     let receiver = QueueReceiver::new(queue.clone(), *options, layout, arena);

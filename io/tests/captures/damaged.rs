@@ -1,6 +1,6 @@
 //! Captures that are cut short, broken, or something else altogether.
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{SourceError, SourceOptions, Warning, capture};
 
 use super::bytes::*;
@@ -8,7 +8,7 @@ use super::{Outcome, packet, read, read_all_ways, read_with};
 
 /// Room and block sizes that take different paths.
 fn ways() -> impl Iterator<Item = SourceOptions> {
-    [(Room::None, 64), (Room::None, 4096), (Room::Both, 64), (Room::Both, 4096)]
+    [(ResizeRoom::None, 64), (ResizeRoom::None, 4096), (ResizeRoom::Both, 64), (ResizeRoom::Both, 4096)]
         .into_iter()
         .map(|(room, block_size)| SourceOptions { room, block_size, ..SourceOptions::default() })
 }

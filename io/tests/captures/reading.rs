@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{Resolution, SourceOptions, Warning, capture};
 
 use super::bytes::*;
@@ -179,7 +179,7 @@ fn a_long_capture_takes_no_more_memory_than_a_short_one() {
     for i in 0..20_000u32 {
         bytes.extend(pcap_record(Order::Little, 1, 2, &vec![7; (i % 900) as usize], 900));
     }
-    for room in [Room::None, Room::Both] {
+    for room in [ResizeRoom::None, ResizeRoom::Both] {
         let options = SourceOptions { room, block_size: 8192, ..SourceOptions::default() };
         let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.clone())), &options).unwrap();
         let mut in_flight = std::collections::VecDeque::new();
@@ -219,7 +219,7 @@ impl std::io::Read for Slow {
 
 #[test]
 fn a_live_pipe_gives_its_packets_at_once() {
-    for room in [Room::None, Room::Both] {
+    for room in [ResizeRoom::None, ResizeRoom::Both] {
         let mut pieces = vec![pcap_header(Order::Little, 0xa1b2_c3d4, 1)];
         pieces.extend((0..10).map(|i| pcap_record(Order::Little, i, 2, &[i as u8; 60], 60)));
         let received = Arc::new(AtomicUsize::new(0));

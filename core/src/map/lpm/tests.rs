@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::super::layout::MAX_WORDS;
 use super::*;
-use crate::map::{Full, Kind, Row, Table};
+use crate::map::{MapFull, MapKind, Row, Table};
 
 fn map(key: u32, value: u32, entries: u32) -> Declaration {
-    Declaration::new("m", Kind::Lpm, key, value, entries)
+    Declaration::new("m", MapKind::Lpm, key, value, entries)
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_table_is_a_map_of_rust() {
                     let is_new = !model.contains_key(&key);
                     match table.set(&key, &value) {
                         Ok(()) => _ = model.insert(key, value),
-                        Err(Full) => assert!(is_new && model.len() == 300),
+                        Err(MapFull) => assert!(is_new && model.len() == 300),
                     }
                 }
                 _ => assert_eq!(table.get(&key), model.get(&key).map(Vec::as_slice)),
@@ -69,9 +69,9 @@ fn a_new_value_changes_no_more_than_it() {
     let mut table = Table::new(&map, image.to_vec());
     table.set(&[0x0a00_0000, 8], &[5, 6]).unwrap();
     // The shortest prefix has the first place.
-    assert_eq!(table.changes(), (HEADER as usize + 2, &[5, 6][..]));
+    assert_eq!(table.changes(), (HEADER_WORDS as usize + 2, &[5, 6][..]));
     table.set(&[0x0a00_0000, 9], &[]).unwrap();
-    assert_eq!(table.changes().1[HEADER as usize..][..6], [3, 0, 5, 6, 0, 0], "and then all of it");
+    assert_eq!(table.changes().1[HEADER_WORDS as usize..][..6], [3, 0, 5, 6, 0, 0], "and then all of it");
     // So it is where entries are shared, but for a value that is what it was.
     let map = Declaration { read_only: true, ..map };
     let mut table = Table::new(&map, image.to_vec());
@@ -92,7 +92,7 @@ fn what_is_no_prefix_is_refused_and_said() {
     let key = [0x2001_0db8, 0, 0, 1, 64];
     assert_eq!(said(&v6, &key), "beyond the length of `2001:db8::1/64` all bits are zero: `2001:db8::/64`");
     let mut table = Table::new(&v6, Vec::new());
-    assert_eq!((table.set(&key, &[1]), table.get(&key)), (Err(Full), None));
+    assert_eq!((table.set(&key, &[1]), table.get(&key)), (Err(MapFull), None));
     assert!(!table.remove(&key));
     for good in [[0, 0], [0x8000_0000, 1], [u32::MAX, 32]] {
         assert_eq!(check(&v4, &good), Ok(()));
@@ -106,7 +106,7 @@ fn there_is_room_for_the_worst() {
     for words in [1, 4] {
         for entries in [1, 2, 255, 1024, 5000, 66_000 / words] {
             let map = map(words, 1, entries);
-            let parts = Parts::of(&map);
+            let parts = TrieLayout::of(&map);
             let spread = |i: u32| u128::from(i.reverse_bits()) << 96;
             let shapes: [&dyn Fn(u32) -> u128; 6] = [
                 &spread,
@@ -121,7 +121,7 @@ fn there_is_room_for_the_worst() {
                 let prefix = |i| Prefix { address: shape(i), length: bits(&map) };
                 let image = trie::image(&map, (0..entries).map(|i| (prefix(i), &[1][..])).collect());
                 assert!(image.len() as u64 <= parts.end, "{words} words, {entries} entries: {}", image.len());
-                assert_eq!(image[END as usize] as usize, image.len());
+                assert_eq!(image[HEADER_END as usize] as usize, image.len());
             }
         }
     }
@@ -132,8 +132,8 @@ fn small_maps_are_small_and_the_largest_have_numbers_for_all_words() {
     let bytes = |key, entries| 4 * Layout::of(&map(key, 1, entries)).words();
     assert!(bytes(1, 1000) < 170_000 && bytes(4, 1000) < 800_000, "{} {}", bytes(1, 1000), bytes(4, 1000));
     assert!(bytes(1, 1 << 20) < 128 << 20 && bytes(4, 190_000) < 128 << 20);
-    assert_eq!([100, 1000, 2000, 100_000].map(|n| Parts::of(&map(1, 1, n)).root_bits), [7, 7, 13, 19]);
-    assert_eq!([100, 5000, 100_000, 1 << 20].map(|n| Parts::of(&map(4, 1, n)).root_bits), [7, 13, 13, 19]);
-    assert!(Parts::of(&map(1, 64, 16 << 20)).end <= MAX_WORDS);
-    assert!(Parts::of(&map(4, 1, 16 << 20)).end > MAX_WORDS);
+    assert_eq!([100, 1000, 2000, 100_000].map(|n| TrieLayout::of(&map(1, 1, n)).root_bits), [7, 7, 13, 19]);
+    assert_eq!([100, 5000, 100_000, 1 << 20].map(|n| TrieLayout::of(&map(4, 1, n)).root_bits), [7, 13, 13, 19]);
+    assert!(TrieLayout::of(&map(1, 64, 16 << 20)).end <= MAX_WORDS);
+    assert!(TrieLayout::of(&map(4, 1, 16 << 20)).end > MAX_WORDS);
 }

@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use super::super::declare::Declaration;
+use super::super::declaration::Declaration;
 use super::super::dump::Format;
 use super::super::rows::Row;
-use super::{Leaf, Typed, json, leaves};
+use super::{ScalarField, TypeInfo, json, scalar_fields};
 
-impl Typed {
+impl TypeInfo {
     /// The columns of CSV: those of the key, and those of the value.
-    pub fn columns(&self) -> (Vec<Leaf>, Vec<Leaf>) {
-        (leaves(&self.key, "key"), leaves(&self.value, "value"))
+    pub fn columns(&self) -> (Vec<ScalarField>, Vec<ScalarField>) {
+        (scalar_fields(&self.key, "key"), scalar_fields(&self.value, "value"))
     }
 
     /// The line of their names with which CSV begins.

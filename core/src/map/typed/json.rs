@@ -3,9 +3,8 @@
 
 use std::fmt::Write;
 
-use super::ty::{CKind, CMember, CType};
+use super::ctype::{CKind, CMember, CType, Encoding};
 use super::{bits_of, number_of};
-use crate::lang::xdp::object::btf::Encoding;
 
 /// A value, of which there are as many bytes as its type has.
 pub fn json(ty: &CType, bytes: &[u8]) -> String {

@@ -7,28 +7,27 @@
 //! - `dump`: entries as text;
 //! - `path`: members by their names.
 
-mod cells;
+mod ctype;
 mod dump;
 mod json;
 mod path;
-mod ty;
+mod scalars;
 
 use std::sync::Arc;
 
-pub(crate) use cells::integer;
-pub use cells::{Leaf, Style, byte, leaves, put};
+pub use ctype::{CKind, CMember, CType, Encoding, MAX_DEPTH};
 pub(super) use dump::cell;
 pub use json::json;
 pub(super) use json::quoted;
-pub use path::{Place, find, find_member};
-pub use ty::{CKind, CMember, CType};
+pub use path::{FieldLocation, find_member, resolve_path};
+pub use scalars::parse_integer;
+pub use scalars::{NumberStyle, ScalarField, parse_byte, parse_into, scalar_fields};
 
-use super::declare::{Declaration, Kind};
-use crate::lang::xdp::object::btf::Encoding;
+use super::declaration::{Declaration, MapKind};
 
 /// What an object says of a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Typed {
+pub struct TypeInfo {
     /// Its name there.
     pub name: String,
     /// Its type, as bpftool names it.
@@ -43,9 +42,9 @@ pub struct Typed {
     pub constant: bool,
 }
 
-impl Typed {
+impl TypeInfo {
     /// Whether the kernel has a value for each processor, of which there is one here.
-    pub fn is_per_processor(&self) -> bool {
+    pub fn is_per_cpu(&self) -> bool {
         matches!(self.map_type_number, 5 | 6 | 10)
     }
 
@@ -86,7 +85,7 @@ impl Declaration {
     /// (`struct bpf_lpm_trie_key`).
     pub fn key_bytes(&self, words: &[u32]) -> Vec<u8> {
         let mut bytes: Vec<u8> = match (self.kind, words.split_last()) {
-            (Kind::Lpm, Some((length, address))) => {
+            (MapKind::Lpm, Some((length, address))) => {
                 let address = address.iter().flat_map(|word| word.to_be_bytes());
                 length.to_le_bytes().into_iter().chain(address).collect()
             }
@@ -106,7 +105,7 @@ impl Declaration {
     /// The words of a key of the kernel's. Of an address, bits beyond the prefix's length are zeros, as the kernel takes them for.
     pub fn key_from_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         let mut bytes = bytes.to_vec();
-        if self.kind == Kind::Lpm || self.typed.as_ref().is_some_and(|typed| typed.is_trie()) {
+        if self.kind == MapKind::Lpm || self.typed.as_ref().is_some_and(|typed| typed.is_trie()) {
             let length = bytes.first_chunk().copied().map_or(0, u32::from_le_bytes);
             for (byte, at) in bytes.iter_mut().skip(4).zip((0_u32..).step_by(8)) {
                 let kept = length.saturating_sub(at).min(8);
@@ -115,7 +114,7 @@ impl Declaration {
         }
         let words = words(&bytes, self.key_words());
         match (self.kind, words.split_first()) {
-            (Kind::Lpm, Some((length, address))) => {
+            (MapKind::Lpm, Some((length, address))) => {
                 address.iter().map(|word| word.swap_bytes()).chain([*length]).collect()
             }
             _ => words,
@@ -163,9 +162,9 @@ fn set_bits(bytes: &mut [u8], bit: u32, bits: u32, value: u64) {
 /// One value of those that a kernel has for each processor: integers of four and eight bytes are summed up, as those are who
 /// count in such maps; all else is as it is for the first processor that has anything but zeros there. The leaves are those of
 /// the value's type.
-pub fn summed(leaves: &[Leaf], size: u32, all: &[Vec<u8>]) -> Vec<u8> {
+pub fn sum_per_cpu(scalar_fields: &[ScalarField], size: u32, all: &[Vec<u8>]) -> Vec<u8> {
     let mut sum = vec![0; size as usize];
-    for leaf in leaves {
+    for leaf in scalar_fields {
         let range = leaf.at as usize..(leaf.at + leaf.ty.size) as usize;
         let counts = leaf.bits == 0
             && matches!(leaf.ty.size, 4 | 8)
@@ -184,6 +183,3 @@ pub fn summed(leaves: &[Leaf], size: u32, all: &[Vec<u8>]) -> Vec<u8> {
     }
     sum
 }
-
-#[cfg(test)]
-mod tests;

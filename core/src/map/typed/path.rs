@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::ty::{CKind, CMember, CType};
+use super::ctype::{CKind, CMember, CType};
 use crate::spelling::nearest;
 
 /// A part of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FieldLocation {
     /// Its type.
     pub ty: Arc<CType>,
     /// Its first byte.
@@ -18,10 +18,10 @@ pub struct Place {
     pub bits: u32,
 }
 
-impl Place {
+impl FieldLocation {
     /// All of a value.
-    pub fn whole(ty: &Arc<CType>) -> Place {
-        Place { ty: ty.clone(), at: 0, bit: 0, bits: 0 }
+    pub fn whole(ty: &Arc<CType>) -> FieldLocation {
+        FieldLocation { ty: ty.clone(), at: 0, bit: 0, bits: 0 }
     }
 }
 
@@ -30,8 +30,8 @@ impl Place {
 ///
 /// # Errors
 /// What there is not, and what there is.
-pub fn find(ty: &Arc<CType>, path: &str) -> Result<Place, String> {
-    let mut place = Place::whole(ty);
+pub fn resolve_path(ty: &Arc<CType>, path: &str) -> Result<FieldLocation, String> {
+    let mut place = FieldLocation::whole(ty);
     let mut rest = path;
     while !rest.is_empty() {
         let here = place.ty.clone();
@@ -44,7 +44,7 @@ pub fn find(ty: &Arc<CType>, path: &str) -> Result<Place, String> {
             if number >= *count {
                 return Err(format!("`[{number}]` is none of the {count} elements of {}", here.name));
             }
-            place = Place { ty: of.clone(), at: place.at + number * of.size, bit: 0, bits: 0 };
+            place = FieldLocation { ty: of.clone(), at: place.at + number * of.size, bit: 0, bits: 0 };
             rest = behind;
             continue;
         }
@@ -62,7 +62,7 @@ pub fn find(ty: &Arc<CType>, path: &str) -> Result<Place, String> {
 ///
 /// # Errors
 /// That there is none, and what there is.
-pub fn find_member(ty: &CType, name: &str) -> Result<Place, String> {
+pub fn find_member(ty: &CType, name: &str) -> Result<FieldLocation, String> {
     let members = members_of(ty, name)?;
     member(members, name, 0).ok_or_else(|| no_member(ty, members, name))
 }
@@ -75,11 +75,11 @@ fn members_of<'a>(ty: &'a CType, name: &str) -> Result<&'a [CMember], String> {
 }
 
 /// A member of this name, also of those without a name of their own.
-pub(super) fn member(members: &[CMember], name: &str, at: u32) -> Option<Place> {
+pub(super) fn member(members: &[CMember], name: &str, at: u32) -> Option<FieldLocation> {
     members.iter().find_map(|member| {
         if !member.name.is_empty() && member.name == name {
             let bit = 8 * at + member.bit;
-            return Some(Place { ty: member.ty.clone(), at: bit / 8, bit, bits: member.bits });
+            return Some(FieldLocation { ty: member.ty.clone(), at: bit / 8, bit, bits: member.bits });
         }
         match &member.ty.kind {
             CKind::Members(inner) if member.name.is_empty() => self::member(inner, name, at + member.bit / 8),

@@ -5,23 +5,23 @@ use std::rc::Rc;
 use naga::{Expression, Function, Handle};
 
 use super::VerdictSet;
-use super::interval::{Interval, Kind};
-use super::scan::{Place, scan};
+use super::interpreter::{AbstractInterpreter, Frame, HEAD_SHIFT, Target};
+use super::interval::{IntKind, Interval};
+use super::scan::{StatementId, scan};
 use super::value::{Int, Value};
-use super::walk::{Frame, SHIFT, Target, Walk};
 use crate::program::prelude::Intrinsic;
 
 /// How far `adjust_head` may move a packet's first byte, in bytes: docs/semantics.md.
-const SHIFTS: Interval = Interval::new(-(crate::packet::ROOM as i64), u32::MAX as i64);
+const HEAD_SHIFT_RANGE: Interval = Interval::new(-(crate::packet::RESIZE_ROOM as i64), u32::MAX as i64);
 
-impl<'a> Walk<'a> {
+impl<'a> AbstractInterpreter<'a> {
     /// Walks a function's body with these arguments. The value it returns, where it does.
-    pub(super) fn enter(
+    pub(super) fn interpret_function(
         &mut self,
         function: Handle<Function>,
         arguments: Vec<Value>,
         caller: u32,
-        place: Place,
+        place: StatementId,
     ) -> Option<Value> {
         let next = self.instances.len() as u32;
         let instance = *self.instances.entry((caller, place)).or_insert(next);
@@ -58,23 +58,23 @@ impl<'a> Walk<'a> {
             let cell = self.frame().local(handle);
             self.state.evaluate(cell, value.without_conditions(), None);
         }
-        self.block(&body.body);
+        self.interpret_block(&body.body);
         if self.state.live {
-            self.leave(None);
+            self.interpret_return(None);
         }
         self.state.undo(mark);
         let frame = self.frames.pop().expect("pushed above");
         self.state.shrink(base, mark);
         self.iterations = frame.at_end;
-        self.follow(frame.returns);
+        self.continue_from(frame.returns);
         if !self.state.live && !self.frames.is_empty() {
-            self.ends_here();
+            self.end_path();
         }
         frame.result
     }
 
     /// A `return`: what the function did to its caller's cells, and its value.
-    pub(super) fn leave(&mut self, value: Option<Handle<Expression>>) {
+    pub(super) fn interpret_return(&mut self, value: Option<Handle<Expression>>) {
         let value = value.map(|value| self.value(value).without_conditions());
         let (mark, base) = (self.frame().mark, self.frame().base);
         let delta = self.state.delta(mark, base);
@@ -86,13 +86,13 @@ impl<'a> Walk<'a> {
                 None => value,
             });
         }
-        self.ends_here();
+        self.end_path();
         self.state.live = false;
     }
 
     /// A path ends here, other than in the innermost loop's own way: its iterations count for the
     /// last round of the loop that it is in, or else for the function.
-    pub(super) fn ends_here(&mut self) {
+    pub(super) fn end_path(&mut self) {
         let iterations = self.iterations;
         let frame = self.frames.len();
         let inner = self.targets.iter_mut().rev().find_map(|target| match target {
@@ -108,9 +108,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    pub(super) fn call(&mut self, place: Place, function: Handle<Function>, arguments: &[Handle<Expression>]) -> Value {
+    pub(super) fn interpret_call(
+        &mut self,
+        place: StatementId,
+        function: Handle<Function>,
+        arguments: &[Handle<Expression>],
+    ) -> Value {
         if let Some(&intrinsic) = self.subject.intrinsics.get(&function) {
-            return self.intrinsic(intrinsic, arguments);
+            return self.interpret_intrinsic(intrinsic, arguments);
         }
         if self.subject.prelude.contains(&function) {
             self.give_up();
@@ -118,11 +123,11 @@ impl<'a> Walk<'a> {
         }
         let arguments = arguments.iter().map(|&a| self.value(a).clone()).collect();
         let caller = self.frame().instance;
-        self.enter(function, arguments, caller, place).unwrap_or(Value::Any)
+        self.interpret_function(function, arguments, caller, place).unwrap_or(Value::Any)
     }
 
-    fn intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Handle<Expression>]) -> Value {
-        let full = Kind::Unsigned.full();
+    fn interpret_intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Handle<Expression>]) -> Value {
+        let full = IntKind::Unsigned.full();
         let argument = |i: usize| arguments.get(i).and_then(|&a| self.range(a));
         match intrinsic {
             Intrinsic::Load { size, .. } => {
@@ -136,18 +141,18 @@ impl<'a> Walk<'a> {
                 Value::Any
             }
             Intrinsic::AdjustHead => {
-                let delta = argument(1).unwrap_or(Kind::Signed.full());
+                let delta = argument(1).unwrap_or(IntKind::Signed.full());
                 let shift = self.shift();
                 if delta.lo < 0 {
                     // New bytes are cleared, in front of the packet or where it was cut off before.
                     self.found.write_end = u64::MAX;
                 }
                 let moved = Interval::new(shift.lo + delta.lo.min(0), shift.hi + delta.hi.max(0));
-                self.state.store(SHIFT, Value::range(moved.meet(SHIFTS).unwrap_or(SHIFTS)));
+                self.state.store(HEAD_SHIFT, Value::range(moved.meet(HEAD_SHIFT_RANGE).unwrap_or(HEAD_SHIFT_RANGE)));
                 Value::Any
             }
             Intrinsic::AdjustTail => {
-                if argument(1).unwrap_or(Kind::Signed.full()).hi > 0 {
+                if argument(1).unwrap_or(IntKind::Signed.full()).hi > 0 {
                     // As for the head.
                     self.found.write_end = u64::MAX;
                 }
@@ -177,9 +182,9 @@ impl<'a> Walk<'a> {
     }
 
     fn shift(&self) -> Interval {
-        match self.state.cell(SHIFT).value {
+        match self.state.cell(HEAD_SHIFT).value {
             Value::Int(int) => int.range,
-            _ => SHIFTS,
+            _ => HEAD_SHIFT_RANGE,
         }
     }
 

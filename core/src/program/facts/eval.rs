@@ -7,14 +7,14 @@ use naga::{
 };
 
 use super::VerdictSet;
-use super::interval::{Interval, Kind};
-use super::value::{Bool, Condition, Conditions, Int, Pointer, Value, kind_of};
-use super::walk::Walk;
+use super::interpreter::AbstractInterpreter;
+use super::interval::{IntKind, Interval};
+use super::value::{Bool, Condition, Conditions, Int, Pointer, Value, int_kind};
 
 /// How far a condition is followed back through sums and casts.
 const MAX_STEPS_BACK: u32 = 8;
 
-impl Walk<'_> {
+impl AbstractInterpreter<'_> {
     /// The cell of an expression of the function that is walked.
     pub(super) fn cell_of(&self, expression: Handle<Expression>) -> u32 {
         self.frame().base + expression.index() as u32
@@ -24,10 +24,10 @@ impl Walk<'_> {
         &self.state.cell(self.cell_of(expression)).value
     }
 
-    fn kind(&self, expression: Handle<Expression>) -> Option<Kind> {
+    fn kind(&self, expression: Handle<Expression>) -> Option<IntKind> {
         match *self.type_of(expression) {
-            TypeInner::Scalar(scalar) => kind_of(scalar),
-            TypeInner::Vector { scalar, .. } => kind_of(scalar),
+            TypeInner::Scalar(scalar) => int_kind(scalar),
+            TypeInner::Vector { scalar, .. } => int_kind(scalar),
             _ => None,
         }
     }
@@ -39,7 +39,7 @@ impl Walk<'_> {
     /// The number that an expression may be; `None` where it is no 32-bit integer scalar.
     pub(super) fn int(&self, expression: Handle<Expression>) -> Option<Int> {
         match *self.type_of(expression) {
-            TypeInner::Scalar(scalar) => Some(self.value(expression).int(kind_of(scalar)?)),
+            TypeInner::Scalar(scalar) => Some(self.value(expression).int(int_kind(scalar)?)),
             _ => None,
         }
     }
@@ -63,13 +63,13 @@ impl Walk<'_> {
                 }
                 _ => Value::Any,
             },
-            ref other => self.pure(expression, other),
+            ref other => self.eval_pure(expression, other),
         };
         let cell = self.cell_of(expression);
         self.state.evaluate(cell, value, loaded);
     }
 
-    fn pure(&self, whole: Handle<Expression>, expression: &Expression) -> Value {
+    fn eval_pure(&self, whole: Handle<Expression>, expression: &Expression) -> Value {
         match *expression {
             Expression::Literal(literal) => Value::literal(literal),
             Expression::Constant(constant) => self.constants[self.module.constants[constant].init.index()].clone(),
@@ -261,7 +261,7 @@ impl Walk<'_> {
             }
             // extractBits(e, offset, count) of a u32 keeps at most `count` bits.
             (MathFunction::ExtractBits, Some(_), Some(count)) if a.lo >= 0 && count.hi < 31 => match self.kind(arg) {
-                Some(Kind::Unsigned) => Value::range(Interval::new(0, (1 << count.hi) - 1)),
+                Some(IntKind::Unsigned) => Value::range(Interval::new(0, (1 << count.hi) - 1)),
                 _ => Value::Any,
             },
             _ => Value::Any,
@@ -278,9 +278,9 @@ impl Walk<'_> {
 
     /// An expression's value lies in `range`; so does what it was made of, as far as can be said.
     pub(super) fn restrict(&mut self, cell: u32, range: Interval, steps: u32) {
-        let Some((frame, expression)) = self.owner(cell) else { return };
+        let Some((frame, expression)) = self.expression_of_cell(cell) else { return };
         let TypeInner::Scalar(scalar) = *frame.info[expression].ty.inner_with(&self.module.types) else { return };
-        let Some(kind) = kind_of(scalar) else { return };
+        let Some(kind) = int_kind(scalar) else { return };
         let source = &frame.function.expressions[expression];
         let base = frame.base;
         self.meet(cell, range, kind);
@@ -312,9 +312,9 @@ impl Walk<'_> {
                 }
             }
             Expression::As { expr, convert, .. } if convert.is_none_or(|width| width == 4) => {
-                let Some((frame, _)) = self.owner(cell) else { return };
+                let Some((frame, _)) = self.expression_of_cell(cell) else { return };
                 if let TypeInner::Scalar(from) = *frame.info[expr].ty.inner_with(&self.module.types)
-                    && let Some(from) = kind_of(from)
+                    && let Some(from) = int_kind(from)
                 {
                     self.restrict(at(expr), from.wrap(range.lo.into(), range.hi.into()), steps - 1);
                 }
@@ -323,7 +323,7 @@ impl Walk<'_> {
         }
     }
 
-    fn meet(&mut self, cell: u32, range: Interval, kind: Kind) {
+    fn meet(&mut self, cell: u32, range: Interval, kind: IntKind) {
         let old = self.state.cell(cell).value.int(kind);
         match old.range.meet(range) {
             None => self.state.live = false,
@@ -357,7 +357,7 @@ fn map(a: &Value, op: &dyn Fn(Interval) -> Interval) -> Value {
 }
 
 /// Applies an operator to two numbers, or part by part where one or both are vectors.
-fn zip(a: &Value, b: &Value, op: &dyn Fn(Interval, Interval) -> Interval, kind: Kind) -> Value {
+fn zip(a: &Value, b: &Value, op: &dyn Fn(Interval, Interval) -> Interval, kind: IntKind) -> Value {
     match (a, b) {
         (Value::Parts(x), Value::Parts(y)) => {
             Value::Parts(Rc::new(x.iter().zip(y.iter()).map(|(x, y)| zip(x, y, op, kind)).collect()))

@@ -6,17 +6,17 @@
 
 /// The two types of 32-bit integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum IntKind {
     Unsigned,
     Signed,
 }
 
-impl Kind {
+impl IntKind {
     /// Every number of the type.
     pub(super) const fn full(self) -> Interval {
         match self {
-            Kind::Unsigned => Interval::new(0, u32::MAX as i64),
-            Kind::Signed => Interval::new(i32::MIN as i64, i32::MAX as i64),
+            IntKind::Unsigned => Interval::new(0, u32::MAX as i64),
+            IntKind::Signed => Interval::new(i32::MIN as i64, i32::MAX as i64),
         }
     }
 
@@ -69,15 +69,15 @@ impl Interval {
         self.lo >= 0
     }
 
-    pub(super) fn add(self, b: Interval, kind: Kind) -> Interval {
+    pub(super) fn add(self, b: Interval, kind: IntKind) -> Interval {
         kind.wrap(i128::from(self.lo + b.lo), i128::from(self.hi + b.hi))
     }
 
-    pub(super) fn sub(self, b: Interval, kind: Kind) -> Interval {
+    pub(super) fn sub(self, b: Interval, kind: IntKind) -> Interval {
         kind.wrap(i128::from(self.lo - b.hi), i128::from(self.hi - b.lo))
     }
 
-    pub(super) fn mul(self, b: Interval, kind: Kind) -> Interval {
+    pub(super) fn mul(self, b: Interval, kind: IntKind) -> Interval {
         let corner = |x: i64, y: i64| i128::from(x) * i128::from(y);
         let corners = [corner(self.lo, b.lo), corner(self.lo, b.hi), corner(self.hi, b.lo), corner(self.hi, b.hi)];
         let lo = corners.iter().copied().fold(i128::MAX, i128::min);
@@ -86,7 +86,7 @@ impl Interval {
     }
 
     /// `x / 0` is `x`.
-    pub(super) fn div(self, b: Interval, kind: Kind) -> Interval {
+    pub(super) fn div(self, b: Interval, kind: IntKind) -> Interval {
         if !self.is_natural() || !b.is_natural() {
             return kind.full();
         }
@@ -95,7 +95,7 @@ impl Interval {
     }
 
     /// `x % 0` is 0.
-    pub(super) fn rem(self, b: Interval, kind: Kind) -> Interval {
+    pub(super) fn rem(self, b: Interval, kind: IntKind) -> Interval {
         if !self.is_natural() || !b.is_natural() {
             return kind.full();
         }
@@ -105,7 +105,7 @@ impl Interval {
         Interval::new(0, self.hi.min((b.hi - 1).max(0)))
     }
 
-    pub(super) fn and(self, b: Interval, kind: Kind) -> Interval {
+    pub(super) fn and(self, b: Interval, kind: IntKind) -> Interval {
         match (self.is_natural(), b.is_natural()) {
             (true, true) => match (self.exact(), b.exact()) {
                 (Some(x), Some(y)) => Interval::one(x & y),
@@ -118,7 +118,7 @@ impl Interval {
         }
     }
 
-    pub(super) fn or(self, b: Interval, kind: Kind) -> Interval {
+    pub(super) fn or(self, b: Interval, kind: IntKind) -> Interval {
         if !self.is_natural() || !b.is_natural() {
             return kind.full();
         }
@@ -128,7 +128,7 @@ impl Interval {
         }
     }
 
-    pub(super) fn xor(self, b: Interval, kind: Kind) -> Interval {
+    pub(super) fn xor(self, b: Interval, kind: IntKind) -> Interval {
         if !self.is_natural() || !b.is_natural() {
             return kind.full();
         }
@@ -138,16 +138,16 @@ impl Interval {
         }
     }
 
-    pub(super) fn not(self, kind: Kind) -> Interval {
+    pub(super) fn not(self, kind: IntKind) -> Interval {
         kind.wrap(-1 - i128::from(self.hi), -1 - i128::from(self.lo))
     }
 
-    pub(super) fn neg(self, kind: Kind) -> Interval {
+    pub(super) fn neg(self, kind: IntKind) -> Interval {
         kind.wrap(-i128::from(self.hi), -i128::from(self.lo))
     }
 
     /// The count is a `u32`, and counts modulo 32.
-    pub(super) fn shl(self, count: Interval, kind: Kind) -> Interval {
+    pub(super) fn shl(self, count: Interval, kind: IntKind) -> Interval {
         let count = shift_count(count);
         if !self.is_natural() {
             return kind.full();
@@ -185,8 +185,8 @@ fn ones(x: i64) -> i64 {
 mod tests {
     use super::*;
 
-    const U: Kind = Kind::Unsigned;
-    const I: Kind = Kind::Signed;
+    const U: IntKind = IntKind::Unsigned;
+    const I: IntKind = IntKind::Signed;
 
     fn at(lo: i64, hi: i64) -> Interval {
         Interval::new(lo, hi)

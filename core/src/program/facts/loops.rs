@@ -4,28 +4,28 @@ use std::collections::HashMap;
 
 use naga::{BinaryOperator, Block, Expression, Handle};
 
-use super::interval::{Interval, Kind};
-use super::scan::{Place, Root};
+use super::interpreter::{AbstractInterpreter, HEAD_SHIFT, InferredFacts, Target};
+use super::interval::{IntKind, Interval};
+use super::scan::{StatementId, Variable};
 use super::state::Delta;
-use super::value::{Value, kind_of};
-use super::walk::{Found, SHIFT, Target, Walk};
+use super::value::{Value, int_kind};
 
 /// Walks with ever larger assumptions, at the most; after that anything is assumed.
-const MAX_CLIMB: usize = 24;
+const MAX_ASCENDING_PASSES: usize = 24;
 
 /// The same by their work.
-const MAX_CLIMB_WORK: u64 = 1 << 22;
+const MAX_ASCENDING_WORK: u64 = 1 << 22;
 
 /// Walks that make assumptions which hold more exact.
-const MAX_DESCENT: usize = 2;
+const MAX_NARROWING_PASSES: usize = 2;
 
 /// What the cells that a loop may store to held at its end, before it goes round again: `None` for
 /// those that it left alone or where it never goes round.
-pub(super) type Seen = HashMap<u32, Option<Value>>;
+pub(super) type BackEdgeState = HashMap<u32, Option<Value>>;
 
 /// A loop that is being walked.
 pub(super) struct LoopTarget {
-    place: Place,
+    place: StatementId,
     /// How many frames there were.
     pub(super) frame: usize,
     pub(super) mark: usize,
@@ -35,15 +35,15 @@ pub(super) struct LoopTarget {
     pub(super) at_continue: u64,
     /// The most iterations in a round that is left in the middle.
     pub(super) last: u64,
-    steps: Vec<Step>,
-    tested: HashMap<u32, Tested>,
+    steps: Vec<InductionStep>,
+    tested: HashMap<u32, InequalityBound>,
 }
 
 /// A variable of a known beginning that a test for inequality keeps from going past a number (see
-/// `scan::Test`).
+/// `scan::InequalityTest`).
 #[derive(Clone, Copy)]
-struct Tested {
-    kind: Kind,
+struct InequalityBound {
+    kind: IntKind,
     /// Where it is when a round begins.
     head: Interval,
     /// Where it is when it is moved on.
@@ -51,9 +51,9 @@ struct Tested {
 }
 
 /// A variable that every iteration moves in one direction without wrapping.
-struct Step {
+struct InductionStep {
     cell: u32,
-    kind: Kind,
+    kind: IntKind,
     upwards: bool,
     /// How far, at least 1.
     by: Interval,
@@ -61,10 +61,10 @@ struct Step {
     from: Interval,
 }
 
-impl Step {
+impl InductionStep {
     /// How often the step can be taken, beginning in `within`, when the variable holds one of `entry`
     /// at first: every step begins further on than the one before it.
-    fn times(&self, within: Interval, entry: Interval) -> u64 {
+    fn max_steps(&self, within: Interval, entry: Interval) -> u64 {
         let (first, last) =
             if self.upwards { (entry.lo.max(within.lo), within.hi) } else { (-entry.hi.min(within.hi), -within.lo) };
         if last < first { 0 } else { ((last - first) / self.by.lo) as u64 + 1 }
@@ -72,12 +72,12 @@ impl Step {
 
     /// How many full rounds there can be, when the variable holds one of `again` after each. The
     /// step that ends in the last round's `break` is in no full one.
-    fn rounds(&self, entry: Interval, again: Interval) -> u64 {
-        self.times(self.from, entry).min(self.times(again, self.beyond(entry)))
+    fn max_full_iterations(&self, entry: Interval, again: Interval) -> u64 {
+        self.max_steps(self.from, entry).min(self.max_steps(again, self.after_step(entry)))
     }
 
     /// Where the variable is after a step.
-    fn beyond(&self, entry: Interval) -> Interval {
+    fn after_step(&self, entry: Interval) -> Interval {
         let full = self.kind.full();
         if self.upwards {
             Interval::new(entry.lo + self.by.lo, full.hi)
@@ -87,37 +87,37 @@ impl Step {
     }
 }
 
-impl<'a> Walk<'a> {
+impl<'a> AbstractInterpreter<'a> {
     /// Walks until assumptions about loops hold, then to make them more exact. `None` where that is
     /// too much.
-    pub(super) fn settle(&mut self) -> Option<Found> {
-        let mut found = self.once()?;
+    pub(super) fn solve(&mut self) -> Option<InferredFacts> {
+        let mut found = self.run_pass()?;
         let mut work = self.state.work;
         let mut walks = 1;
-        while !self.holds() {
-            if walks == MAX_CLIMB || work > MAX_CLIMB_WORK {
+        while !self.assumptions_hold() {
+            if walks == MAX_ASCENDING_PASSES || work > MAX_ASCENDING_WORK {
                 self.assumed.clear();
                 self.pessimistic = true;
-                found = self.once()?;
+                found = self.run_pass()?;
                 break;
             }
-            self.climb(walks > 1);
-            found = self.once()?;
+            self.extend_assumptions(walks > 1);
+            found = self.run_pass()?;
             work += self.state.work;
             walks += 1;
         }
-        for _ in 0..MAX_DESCENT {
+        for _ in 0..MAX_NARROWING_PASSES {
             if self.assumed == self.seen {
                 break;
             }
             self.assumed = std::mem::take(&mut self.seen);
-            found = self.once()?;
+            found = self.run_pass()?;
         }
         Some(found)
     }
 
     /// Whether the last walk saw no more at the rounds' ends than was assumed.
-    fn holds(&self) -> bool {
+    fn assumptions_hold(&self) -> bool {
         self.seen.iter().all(|(key, seen)| {
             let assumed = self.assumed.get(key);
             seen.iter().all(|(cell, value)| match (value, assumed.and_then(|assumed| assumed.get(cell))) {
@@ -129,7 +129,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Assumes what was seen as well; what still grows then, as far as it may.
-    fn climb(&mut self, widen: bool) {
+    fn extend_assumptions(&mut self, widen: bool) {
         for (key, seen) in &self.seen {
             let assumed = self.assumed.entry(*key).or_default();
             for (cell, value) in seen {
@@ -145,9 +145,9 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks a loop once and goes on behind it.
-    pub(super) fn walk_loop(
+    pub(super) fn interpret_loop(
         &mut self,
-        place: Place,
+        place: StatementId,
         body: &'a Block,
         continuing: &'a Block,
         break_if: Option<Handle<Expression>>,
@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
             tested,
         }));
         let at = self.targets.len() - 1;
-        self.block(body);
+        self.interpret_block(body);
         let mut paths = Vec::new();
         if self.state.live {
             paths.push(self.state.delta(mark, u32::MAX));
@@ -201,8 +201,8 @@ impl<'a> Walk<'a> {
             self.iterations = ended.max(target.at_continue);
         }
         self.state.undo(mark);
-        self.follow(paths);
-        self.block_if_live(continuing);
+        self.continue_from(paths);
+        self.interpret_block_if_live(continuing);
         if let Some(condition) = break_if
             && self.state.live
         {
@@ -211,7 +211,7 @@ impl<'a> Walk<'a> {
 
         let Some(Target::Loop(target)) = self.targets.pop() else { return };
         let goes_round = self.state.live;
-        let mut seen = Seen::new();
+        let mut seen = BackEdgeState::new();
         for ((&cell, &version), entry) in cells.iter().zip(&versions).zip(&entry) {
             let now = self.state.cell(cell);
             let value = (goes_round && now.version != version).then(|| {
@@ -220,7 +220,7 @@ impl<'a> Walk<'a> {
                 match step {
                     Some(step) => {
                         let range = value.int(step.kind).range;
-                        let beyond = step.beyond(entry.int(step.kind).range);
+                        let beyond = step.after_step(entry.int(step.kind).range);
                         Value::range(range.meet(beyond).unwrap_or(range))
                     }
                     None => value,
@@ -237,7 +237,7 @@ impl<'a> Walk<'a> {
                 .iter()
                 .filter_map(|step| {
                     let again = self.state.cell(step.cell).value.int(step.kind).range;
-                    Some(step.rounds(entry_of(step.cell)?.int(step.kind).range, again))
+                    Some(step.max_full_iterations(entry_of(step.cell)?.int(step.kind).range, again))
                 })
                 .min()
                 .unwrap_or(u64::MAX)
@@ -250,15 +250,15 @@ impl<'a> Walk<'a> {
         self.iterations = outside.saturating_add(total);
 
         self.state.undo(mark);
-        self.follow(target.breaks);
-        if !self.state.live || self.returns(place) {
-            self.ends_here();
+        self.continue_from(target.breaks);
+        if !self.state.live || self.loop_returns(place) {
+            self.end_path();
         }
     }
 
-    fn block_if_live(&mut self, block: &'a Block) {
+    fn interpret_block_if_live(&mut self, block: &'a Block) {
         if self.state.live {
-            self.block(block);
+            self.interpret_block(block);
         }
     }
 
@@ -290,28 +290,28 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn returns(&self, place: Place) -> bool {
+    fn loop_returns(&self, place: StatementId) -> bool {
         self.frame().scan.loops.get(&place).is_none_or(|scan| scan.returns)
     }
 
     /// The cells that a loop may store to.
-    fn assigned(&self, place: Place) -> Vec<u32> {
+    fn assigned(&self, place: StatementId) -> Vec<u32> {
         let frame = self.frame();
         let Some(scan) = frame.scan.loops.get(&place) else { return Vec::new() };
         let mut cells: Vec<u32> = scan
             .assigned
             .iter()
             .filter_map(|root| match root {
-                Root::Local(local) => Some(frame.local(*local)),
-                Root::Private(global) => self.privates.get(global).copied(),
-                Root::Argument(index) => match &frame.arguments[*index as usize] {
+                Variable::Local(local) => Some(frame.local(*local)),
+                Variable::Private(global) => self.privates.get(global).copied(),
+                Variable::Argument(index) => match &frame.arguments[*index as usize] {
                     Value::Pointer(pointer) => Some(pointer.slot),
                     _ => None,
                 },
             })
             .collect();
         if scan.calls {
-            cells.push(SHIFT);
+            cells.push(HEAD_SHIFT);
             cells.extend(self.privates.values());
         }
         cells.sort_unstable();
@@ -321,14 +321,14 @@ impl<'a> Walk<'a> {
 
     /// What tests for inequality say: going up from at most `n` in steps that cannot miss it, a
     /// variable that is not `n` is at least a step below it.
-    fn tested(&self, place: Place) -> HashMap<u32, Tested> {
+    fn tested(&self, place: StatementId) -> HashMap<u32, InequalityBound> {
         let frame = self.frame();
         let mut found = HashMap::new();
         let Some(scan) = frame.scan.loops.get(&place) else { return found };
         for test in &scan.tests {
             let ty = frame.function.local_variables[test.local].ty;
             let naga::TypeInner::Scalar(scalar) = self.module.types[ty].inner else { continue };
-            let Some(kind) = kind_of(scalar) else { continue };
+            let Some(kind) = int_kind(scalar) else { continue };
             let cell = frame.local(test.local);
             let entry = self.state.cell(cell).value.int(kind).range;
             let Some(against) = self.range(test.against).and_then(Interval::exact) else { continue };
@@ -342,14 +342,14 @@ impl<'a> Walk<'a> {
                 continue;
             };
             if hits {
-                found.insert(cell, Tested { kind, head, from });
+                found.insert(cell, InequalityBound { kind, head, from });
             }
         }
         found
     }
 
     /// A store of a whole variable: if it is the one that a loop counts with, how it counts.
-    pub(super) fn note_step(&mut self, place: Place, cell: u32, value: Handle<Expression>) {
+    pub(super) fn record_step(&mut self, place: StatementId, cell: u32, value: Handle<Expression>) {
         let frame = self.frame();
         let Some(Target::Loop(target)) = self.targets.last() else { return };
         let counts = |scan: &super::scan::FunctionScan| {
@@ -369,7 +369,7 @@ impl<'a> Walk<'a> {
             _ => return,
         };
         let naga::TypeInner::Scalar(scalar) = *frame.info[value].ty.inner_with(&self.module.types) else { return };
-        let (Some(kind), Some(mut by)) = (kind_of(scalar), self.range(by)) else { return };
+        let (Some(kind), Some(mut by)) = (int_kind(scalar), self.range(by)) else { return };
         let mut upwards = op == BinaryOperator::Add;
         if by.hi < 0 {
             by = Interval::new(-by.hi, -by.lo);
@@ -383,7 +383,7 @@ impl<'a> Walk<'a> {
         if by.lo >= 1 && stays {
             let at = self.targets.len() - 1;
             if let Some(target) = self.loop_target(at) {
-                target.steps.push(Step { cell, kind, upwards, by, from });
+                target.steps.push(InductionStep { cell, kind, upwards, by, from });
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod calls;
 mod eval;
+mod interpreter;
 mod interval;
 mod loops;
 mod scan;
@@ -9,19 +10,18 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod value;
-mod walk;
 
 use std::collections::HashSet;
 use std::fmt;
 
 use naga::{Function, Handle, Scalar, ScalarKind, Statement, TypeInner};
 
-pub(in crate::program) use walk::Subject;
+pub(in crate::program) use interpreter::AnalysisInput;
 
 use crate::packet::Action;
 use crate::program::prelude::Intrinsic;
+use interpreter::{AbstractInterpreter, InferredFacts};
 use interval::Interval;
-use walk::{Found, Walk};
 
 /// A window that ends further out than this is taken for the whole packet, in bytes.
 const MAX_WINDOW: u64 = 1 << 16;
@@ -47,7 +47,7 @@ impl Window {
     }
 
     /// How many bytes from a packet's first on it may be at most.
-    pub fn reach(self) -> u32 {
+    pub fn max_bytes(self) -> u32 {
         self.of(u32::MAX)
     }
 
@@ -164,7 +164,7 @@ pub struct Facts {
     /// Verdicts that packets may get, running out of fuel included.
     pub verdicts: VerdictSet,
     /// Verdicts that the filter may return by itself: without it, ABORTED packets were out of fuel.
-    pub returns: VerdictSet,
+    pub returned_verdicts: VerdictSet,
     /// Whether it reads the wire length, the port or the time, so that the batch's metadata matters.
     pub uses_metadata: bool,
     /// Whether it reads the packet's length on the wire.
@@ -191,7 +191,7 @@ impl Facts {
             changes_length: true,
             redirects: true,
             verdicts: VerdictSet::ALL,
-            returns: VerdictSet::ALL,
+            returned_verdicts: VerdictSet::ALL,
             uses_metadata: true,
             uses_wire_length: true,
             uses_port: true,
@@ -221,9 +221,9 @@ impl Facts {
     }
 
     /// Analyses a filter that has `fuel`.
-    pub(super) fn find(subject: &Subject, fuel: u32) -> Facts {
-        let text = Text::read(subject);
-        let found = Walk::new(subject).settle().unwrap_or_else(|| text.bounds());
+    pub(super) fn analyze(subject: &AnalysisInput, fuel: u32) -> Facts {
+        let text = SyntacticFacts::read(subject);
+        let found = AbstractInterpreter::new(subject).solve().unwrap_or_else(|| text.bounds());
         let max_iterations = u32::try_from(found.iterations).ok();
         let mut verdicts = found.verdicts;
         if max_iterations.is_none_or(|most| most > fuel) {
@@ -236,7 +236,7 @@ impl Facts {
             changes_length: text.changes_length,
             redirects: verdicts.contains(Action::Redirect),
             verdicts,
-            returns: found.verdicts,
+            returned_verdicts: found.verdicts,
             uses_metadata: text.wire_length || text.port || text.time,
             uses_wire_length: text.wire_length,
             uses_port: text.port,
@@ -251,7 +251,7 @@ impl Facts {
 /// What the functions that the filter can reach contain, whether it is ever come to or not. Devices
 /// compile it all, so this decides what they have to provide.
 #[derive(Debug, Default)]
-struct Text {
+struct SyntacticFacts {
     reads: bool,
     writes: bool,
     changes_length: bool,
@@ -261,9 +261,9 @@ struct Text {
     loops: bool,
 }
 
-impl Text {
-    fn read(subject: &Subject) -> Text {
-        let mut text = Text::default();
+impl SyntacticFacts {
+    fn read(subject: &AnalysisInput) -> SyntacticFacts {
+        let mut text = SyntacticFacts::default();
         let mut seen: HashSet<Handle<Function>> = HashSet::from([subject.filter]);
         let mut functions = vec![subject.filter];
         while let Some(function) = functions.pop() {
@@ -304,9 +304,9 @@ impl Text {
     }
 
     /// What can be said of a filter that is too large to be walked.
-    fn bounds(&self) -> Found {
+    fn bounds(&self) -> InferredFacts {
         let all = |some: bool| if some { u64::MAX } else { 0 };
-        Found {
+        InferredFacts {
             read_end: all(self.reads),
             write_end: all(self.writes || self.changes_length),
             verdicts: VerdictSet::ALL,
@@ -317,7 +317,7 @@ impl Text {
 
 /// Whether 64-bit integers and whether floating point occur anywhere in the filter's part of the
 /// module, dead code included: a device has to compile it all.
-fn scalars(subject: &Subject) -> (bool, bool) {
+fn scalars(subject: &AnalysisInput) -> (bool, bool) {
     let module = subject.module;
     let (mut int64, mut float) = (false, false);
     let mut note = |inner: &TypeInner| {

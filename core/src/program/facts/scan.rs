@@ -9,11 +9,11 @@ use naga::{
 };
 
 /// A statement of the module, by its place in memory: the module does not move while it is analysed.
-pub(super) type Place = *const Statement;
+pub(super) type StatementId = *const Statement;
 
 /// A variable as a function's text names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Root {
+pub(super) enum Variable {
     Local(Handle<LocalVariable>),
     Private(Handle<GlobalVariable>),
     /// What the argument of this number points to.
@@ -23,7 +23,7 @@ pub(super) enum Root {
 /// A loop that goes on only where a variable differs from a number:
 /// every iteration that comes to the loop's only store of the variable has passed the test.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Test {
+pub(super) struct InequalityTest {
     pub(super) local: Handle<LocalVariable>,
     pub(super) against: Handle<Expression>,
     pub(super) upwards: bool,
@@ -34,29 +34,29 @@ pub(super) struct Test {
 #[derive(Debug, Default)]
 pub(super) struct LoopScan {
     /// Variables that the loop may store to, calls included (but see `calls`).
-    pub(super) assigned: Vec<Root>,
+    pub(super) assigned: Vec<Variable>,
     /// Whether it calls functions, which may store to private variables.
     pub(super) calls: bool,
     /// Whether it may be left by a `return`.
     pub(super) returns: bool,
     /// Stores that happen exactly once in every iteration that goes on, to a local variable that
     /// nothing else in the loop stores to.
-    pub(super) steps: HashSet<Place>,
-    /// See [`Test`].
-    pub(super) tests: Vec<Test>,
+    pub(super) steps: HashSet<StatementId>,
+    /// See [`InequalityTest`].
+    pub(super) tests: Vec<InequalityTest>,
 }
 
 /// The loops of one function.
 #[derive(Debug, Default)]
 pub(super) struct FunctionScan {
-    pub(super) loops: HashMap<Place, LoopScan>,
+    pub(super) loops: HashMap<StatementId, LoopScan>,
 }
 
 /// Stores of a part of a function.
 #[derive(Debug, Default)]
 struct Stores {
     /// How often each variable is stored to, in the text.
-    counts: HashMap<Root, usize>,
+    counts: HashMap<Variable, usize>,
     calls: bool,
     /// Whether a `continue` of the loop around is in it.
     continues: bool,
@@ -82,13 +82,13 @@ pub(super) fn scan(module: &Module, function: &Function) -> FunctionScan {
 }
 
 /// The variable that a pointer leads into.
-pub(super) fn root(function: &Function, mut pointer: Handle<Expression>) -> Option<Root> {
+pub(super) fn root(function: &Function, mut pointer: Handle<Expression>) -> Option<Variable> {
     loop {
         match function.expressions[pointer] {
             Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => pointer = base,
-            Expression::LocalVariable(local) => return Some(Root::Local(local)),
-            Expression::GlobalVariable(global) => return Some(Root::Private(global)),
-            Expression::FunctionArgument(index) => return Some(Root::Argument(index)),
+            Expression::LocalVariable(local) => return Some(Variable::Local(local)),
+            Expression::GlobalVariable(global) => return Some(Variable::Private(global)),
+            Expression::FunctionArgument(index) => return Some(Variable::Argument(index)),
             _ => return None,
         }
     }
@@ -97,7 +97,7 @@ pub(super) fn root(function: &Function, mut pointer: Handle<Expression>) -> Opti
 /// Whether an expression's text is a pointer.
 fn is_pointer(module: &Module, function: &Function, expression: Handle<Expression>) -> bool {
     match root(function, expression) {
-        Some(Root::Argument(index)) => matches!(
+        Some(Variable::Argument(index)) => matches!(
             module.types[function.arguments[index as usize].ty].inner,
             TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. }
         ),
@@ -150,7 +150,7 @@ fn one(module: &Module, function: &Function, statement: &Statement, scan: &mut F
 fn one_loop(
     module: &Module,
     function: &Function,
-    place: Place,
+    place: StatementId,
     [body, continuing]: [&Block; 2],
     scan: &mut FunctionScan,
 ) -> Stores {
@@ -175,7 +175,7 @@ fn one_loop(
                 };
                 if let Some((local, load, against)) = differs.and_then(|d| difference(function, *condition, d))
                     && loaded.contains(&load)
-                    && !stores.counts.contains_key(&Root::Local(local))
+                    && !stores.counts.contains_key(&Variable::Local(local))
                 {
                     tests.push((local, against));
                 }
@@ -191,7 +191,7 @@ fn one_loop(
     for statement in always {
         let Statement::Store { pointer, value } = *statement else { continue };
         let Expression::LocalVariable(local) = function.expressions[pointer] else { continue };
-        if stores.counts.get(&Root::Local(local)) != Some(&1) {
+        if stores.counts.get(&Variable::Local(local)) != Some(&1) {
             continue;
         }
         found.steps.insert(std::ptr::from_ref(statement));
@@ -201,7 +201,7 @@ fn one_loop(
             continue;
         }
         let of_this = tests.iter().filter(|(tested, _)| *tested == local);
-        found.tests.extend(of_this.map(|&(local, against)| Test { local, against, upwards, step }));
+        found.tests.extend(of_this.map(|&(local, against)| InequalityTest { local, against, upwards, step }));
     }
     scan.loops.insert(place, found);
     stores

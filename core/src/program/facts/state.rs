@@ -15,7 +15,7 @@ use super::value::{Conditions, Value, all};
 
 /// What an entry of a [`Delta`] costs, in memory above all: those of every `break` are kept until
 /// their loop has been walked.
-const LIST_WORK: u64 = 4;
+const DELTA_ENTRY_WORK: u64 = 4;
 
 /// What an expression or a variable may be.
 #[derive(Debug, Clone)]
@@ -132,7 +132,7 @@ impl State {
                 delta.push(Change { cell: id, value: cell.value.clone(), version: cell.version });
             }
         }
-        self.work += LIST_WORK * delta.len() as u64;
+        self.work += DELTA_ENTRY_WORK * delta.len() as u64;
         delta
     }
 
@@ -140,7 +140,7 @@ impl State {
     /// first and the second path were taken for.
     pub(super) fn join(&mut self, a: Delta, b: Delta, conditions: [&Conditions; 2]) -> Delta {
         self.stamp += 1;
-        self.work += LIST_WORK * (a.len() + b.len()) as u64;
+        self.work += DELTA_ENTRY_WORK * (a.len() + b.len()) as u64;
         for (at, change) in b.iter().enumerate() {
             let cell = &mut self.cells[change.cell as usize];
             cell.stamp = self.stamp;

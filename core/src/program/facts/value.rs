@@ -5,7 +5,7 @@ use std::rc::Rc;
 use naga::{ArraySize, Handle, Literal, Module, Scalar, ScalarKind, Type, TypeInner};
 
 use super::VerdictSet;
-use super::interval::{Interval, Kind};
+use super::interval::{IntKind, Interval};
 
 /// Vectors and structs of more parts than this are not told apart.
 const MAX_PARTS: usize = 64;
@@ -149,7 +149,7 @@ impl Value {
     }
 
     /// The number's range, where it is one, given the kind it has.
-    pub(super) fn int(&self, kind: Kind) -> Int {
+    pub(super) fn int(&self, kind: IntKind) -> Int {
         match self {
             // Widening does not know the kind.
             Value::Int(int) => Int { range: int.range.meet(kind.full()).unwrap_or(kind.full()), ..*int },
@@ -190,12 +190,12 @@ impl Value {
                 let lo = match range.lo {
                     same if same == a.range.lo => same,
                     0.. => 0,
-                    _ => Kind::Signed.full().lo,
+                    _ => IntKind::Signed.full().lo,
                 };
                 let hi = match range.hi {
                     same if same == a.range.hi => same,
-                    signed if signed <= Kind::Signed.full().hi => Kind::Signed.full().hi,
-                    _ => Kind::Unsigned.full().hi,
+                    signed if signed <= IntKind::Signed.full().hi => IntKind::Signed.full().hi,
+                    _ => IntKind::Unsigned.full().hi,
                 };
                 Value::Int(Int { range: Interval::new(lo, hi), verdicts: VerdictSet::ALL })
             }
@@ -300,7 +300,7 @@ impl<'a> Shapes<'a> {
     pub(super) fn zero(&self, ty: Handle<Type>) -> Value {
         let scalar = |scalar: Scalar| match scalar {
             Scalar { kind: ScalarKind::Bool, .. } => Value::Bool(Bool::exact(false)),
-            _ if kind_of(scalar).is_some() => Value::range(Interval::one(0)),
+            _ if int_kind(scalar).is_some() => Value::range(Interval::one(0)),
             _ => Value::Any,
         };
         match self.module.types[ty].inner {
@@ -343,10 +343,10 @@ impl<'a> Shapes<'a> {
 }
 
 /// The kind of a 32-bit integer scalar.
-pub(super) fn kind_of(scalar: Scalar) -> Option<Kind> {
+pub(super) fn int_kind(scalar: Scalar) -> Option<IntKind> {
     match scalar {
-        Scalar { kind: ScalarKind::Uint, width: 4 } => Some(Kind::Unsigned),
-        Scalar { kind: ScalarKind::Sint, width: 4 } => Some(Kind::Signed),
+        Scalar { kind: ScalarKind::Uint, width: 4 } => Some(IntKind::Unsigned),
+        Scalar { kind: ScalarKind::Sint, width: 4 } => Some(IntKind::Signed),
         _ => None,
     }
 }

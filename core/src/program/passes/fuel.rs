@@ -26,8 +26,8 @@ use naga::{
     Span, Statement, Type, TypeInner, UnaryOperator,
 };
 
-use super::super::Machinery;
-use super::rewrite::blocks_of;
+use super::super::PreludeInternals;
+use super::rewrite::child_blocks_mut;
 
 /// The private variables of the fuel counter. They start with the right values: an invocation
 /// handles one packet.
@@ -46,7 +46,7 @@ pub struct FuelState {
 pub(super) fn run(
     module: &mut Module,
     fuel: u32,
-    machinery: &Machinery,
+    internals: &PreludeInternals,
     own: impl Fn(Handle<Function>) -> bool,
 ) -> Option<FuelState> {
     let mut state = None;
@@ -63,10 +63,10 @@ pub(super) fn run(
             for statement in block.iter_mut() {
                 if let Statement::Loop { body, .. } = statement {
                     let state = *state.get_or_insert_with(|| globals(module, fuel));
-                    let counter = counter.get_or_insert_with(|| Counter::new(expressions, machinery, &state));
+                    let counter = counter.get_or_insert_with(|| Counter::new(expressions, internals, &state));
                     body.splice(0..0, counter.check(expressions));
                 }
-                work.extend(blocks_of(statement));
+                work.extend(child_blocks_mut(statement));
             }
         }
     }
@@ -110,16 +110,16 @@ struct Counter {
 }
 
 impl Counter {
-    fn new(to: &mut naga::Arena<Expression>, machinery: &Machinery, state: &FuelState) -> Counter {
+    fn new(to: &mut naga::Arena<Expression>, internals: &PreludeInternals, state: &FuelState) -> Counter {
         let mut add = |e| to.append(e, Span::UNDEFINED);
         Counter {
             fuel: add(Expression::GlobalVariable(state.fuel)),
             aborted: add(Expression::GlobalVariable(state.aborted)),
             saved_length: add(Expression::GlobalVariable(state.saved_length)),
-            offset: add(Expression::GlobalVariable(machinery.offset)),
-            length: add(Expression::GlobalVariable(machinery.length)),
-            first: add(Expression::GlobalVariable(machinery.first)),
-            last: add(Expression::GlobalVariable(machinery.last)),
+            offset: add(Expression::GlobalVariable(internals.offset)),
+            length: add(Expression::GlobalVariable(internals.length)),
+            first: add(Expression::GlobalVariable(internals.first)),
+            last: add(Expression::GlobalVariable(internals.last)),
             zero: add(Expression::Literal(Literal::U32(0))),
             one: add(Expression::Literal(Literal::U32(1))),
             yes: add(Expression::Literal(Literal::Bool(true))),

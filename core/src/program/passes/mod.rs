@@ -7,16 +7,16 @@
 //! pointers to parts of variables are copied, then the 64-bit integers go, whatever the passes before
 //! them have added, and last the shift counts are masked.
 
-mod clamp;
-mod entry;
+mod clamp_indices;
+mod entry_point;
 mod fuel;
+mod if_convert;
+mod inlined_size;
 mod int64;
+mod mask_shifts;
 mod nesting;
 mod pointers;
 mod rewrite;
-mod shifts;
-mod size;
-mod speculate;
 #[cfg(test)]
 mod testing;
 
@@ -27,14 +27,14 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{Function, Handle, Module};
 
 pub use fuel::FuelState;
-pub use nesting::nested;
-pub use size::inlined;
+pub use inlined_size::inlined_size;
+pub use nesting::inlined_nesting;
 
-use super::{Machinery, Program};
+use super::{PreludeInternals, Program};
 use crate::program::prelude::Intrinsic;
 
 /// Where functions have gone: the new handles by the old ones.
-type Moved = HashMap<Handle<Function>, Handle<Function>>;
+type FunctionMap = HashMap<Handle<Function>, Handle<Function>>;
 
 /// What a device needs done to a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,10 +53,10 @@ pub struct Lowering {
     pub mask_shifts: bool,
     /// Return without a branch where what comes after is cheap and harmless. For compilers that cannot
     /// know that loads are.
-    pub speculate: bool,
+    pub if_convert: bool,
     /// The same whatever it costs, for compilers that filter several packets side by side, which go both ways in any
     /// case: only where packets and maps are not written.
-    pub lanes: bool,
+    pub if_convert_all: bool,
 }
 
 impl Lowering {
@@ -67,8 +67,8 @@ impl Lowering {
         whole_pointers: false,
         int64: false,
         mask_shifts: false,
-        speculate: false,
-        lanes: false,
+        if_convert: false,
+        if_convert_all: false,
     };
 
     /// What naga's SPIR-V writer needs, and devices behind it.
@@ -78,8 +78,8 @@ impl Lowering {
         whole_pointers: true,
         int64: true,
         mask_shifts: true,
-        speculate: false,
-        lanes: false,
+        if_convert: false,
+        if_convert_all: false,
     };
 }
 
@@ -94,7 +94,7 @@ pub struct Lowered {
     /// The filter.
     pub filter: Handle<Function>,
     /// The prelude's inner parts.
-    pub machinery: Machinery,
+    pub internals: PreludeInternals,
     /// The prelude functions that filters may call.
     pub intrinsics: HashMap<Handle<Function>, Intrinsic>,
     /// Every function of the prelude, the machinery and what passes have added included.
@@ -121,22 +121,22 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
     let mut module = program.module.clone();
     let own = |f: Handle<Function>| !program.is_prelude(f);
     let mut info = Cow::Borrowed(&program.info);
-    let joins = lowering.speculate || lowering.lanes;
-    if joins && speculate::run(&mut module, &program.intrinsics, own, lowering.lanes) {
+    let joins = lowering.if_convert || lowering.if_convert_all;
+    if joins && if_convert::run(&mut module, &program.intrinsics, own, lowering.if_convert_all) {
         info = Cow::Owned(validate(&module, super::CAPABILITIES)?);
     }
     if lowering.clamp_indices {
-        clamp::run(&mut module, &info, own);
+        clamp_indices::run(&mut module, &info, own);
     }
     let mut fuel = None;
     if lowering.fuel && program.facts.may_exhaust(program.fuel) {
-        fuel = fuel::run(&mut module, program.fuel, &program.machinery, own);
+        fuel = fuel::run(&mut module, program.fuel, &program.internals, own);
     }
     let mut lowered = Lowered {
         module,
         info: info.into_owned(),
         filter: program.filter,
-        machinery: program.machinery,
+        internals: program.internals,
         intrinsics: program.intrinsics.clone(),
         prelude: program.prelude.clone(),
         fuel,
@@ -164,7 +164,7 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
     if lowering.mask_shifts {
         // Last, with the types of what the other passes have made: some of that may shift as well.
         let prelude = &lowered.prelude;
-        if shifts::run(&mut lowered.module, &lowered.info, |f| !prelude.contains(&f)) {
+        if mask_shifts::run(&mut lowered.module, &lowered.info, |f| !prelude.contains(&f)) {
             lowered.info = validate(&lowered.module, capabilities)?;
         }
     }
@@ -179,10 +179,10 @@ fn validate(module: &Module, capabilities: Capabilities) -> Result<ModuleInfo, L
 impl Lowered {
     /// Follows a pass that had to put functions in front of others (a function stands before its
     /// callers): old handles and the new ones.
-    fn move_functions(&mut self, moved: &Moved) {
+    fn move_functions(&mut self, moved: &FunctionMap) {
         let at = |f: Handle<Function>| moved.get(&f).copied().unwrap_or(f);
         self.filter = at(self.filter);
-        for function in [&mut self.machinery.enter, &mut self.machinery.leave, &mut self.machinery.verdict] {
+        for function in [&mut self.internals.enter, &mut self.internals.leave, &mut self.internals.verdict] {
             *function = at(*function);
         }
         self.intrinsics = self.intrinsics.iter().map(|(&f, &i)| (at(f), i)).collect();

@@ -8,7 +8,7 @@ use naga::{Block, Function, Module, Statement};
 /// Where lanes run in lockstep a compiler makes branches of jumps: behind `if a { return 1; }` the rest of the
 /// function comes to stand in an `else`, and a hundred such statements one behind the other are a hundred branches in
 /// each other. So all behind a statement that may leave its block stands one level deeper.
-pub fn nested(module: &Module, root: &Function) -> u64 {
+pub fn inlined_nesting(module: &Module, root: &Function) -> u64 {
     // A function stands behind those it calls, so one look at each is enough. Its returns stay inside of it.
     let mut levels: Vec<u64> = Vec::with_capacity(module.functions.len());
     for (_, function) in module.functions.iter() {
@@ -86,15 +86,16 @@ fn shape(statement: &Statement, functions: &[u64]) -> Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lang::{Source, wgsl};
+    use crate::diagnostics::Source;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     /// Levels of a filter with this body and these helpers.
     fn levels(helpers: &str, body: &str) -> u64 {
         let text = format!("{helpers} fn xdp_filter(pkt: u32) -> u32 {{ var y = 3u; {body} return y; }}");
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
-        nested(program.module(), &program.module().functions[program.filter()])
+        inlined_nesting(program.module(), &program.module().functions[program.filter()])
     }
 
     #[test]

@@ -20,19 +20,19 @@ use naga::{
     Statement, Type, TypeInner,
 };
 
-use super::Moved;
-use super::rewrite::{blocks_of, rebuild, settle_calls};
+use super::FunctionMap;
+use super::rewrite::{child_blocks_mut, rebuild, remap_calls};
 
 /// The variable that a pointer points into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Root {
+enum PathRoot {
     Global(Handle<GlobalVariable>),
     /// One of the caller's, to be handed over by a pointer of this type.
     Argument(Handle<Type>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Step {
+enum PathElement {
     /// A member or element that is known.
     Fixed(u32),
     /// An element whose index, of this type, is handed over.
@@ -41,14 +41,14 @@ enum Step {
 
 /// The way to what a pointer argument points to, but for the values of indices.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Part {
-    root: Root,
-    steps: Vec<Step>,
+struct PointeePath {
+    root: PathRoot,
+    elements: Vec<PathElement>,
 }
 
-/// A [`Step`] in the function that takes it.
+/// A [`PathElement`] in the function that takes it.
 #[derive(Debug, Clone, Copy)]
-enum Leg {
+enum ElementAccess {
     Fixed(u32),
     Index(Handle<Expression>),
 }
@@ -58,11 +58,11 @@ type IndexTypes = HashMap<Handle<Expression>, Handle<Type>>;
 
 /// Which copy of a function: for each of its arguments the way to the part, if it is a pointer to
 /// one.
-type Key = (Handle<Function>, Vec<Option<Part>>);
+type Key = (Handle<Function>, Vec<Option<PointeePath>>);
 
 /// Rewrites every call with a pointer to a part of a variable. Gives the functions' new handles, or
 /// nothing where there is no such call.
-pub(super) fn run(module: &mut Module) -> Result<Option<Moved>, ResolveError> {
+pub(super) fn run(module: &mut Module) -> Result<Option<FunctionMap>, ResolveError> {
     // The same handles; those of copies follow.
     let provisional = module.functions.clone();
     let groups = module.functions.iter().map(|(handle, function)| vec![(handle, function.clone())]).collect();
@@ -80,7 +80,7 @@ pub(super) fn run(module: &mut Module) -> Result<Option<Moved>, ResolveError> {
     if copies.is_empty() {
         return Ok(None);
     }
-    let mut settled = Moved::new();
+    let mut settled = FunctionMap::new();
     let mut functions = Arena::new();
     for (group, (original, _)) in groups.into_iter().zip(module.functions.iter()) {
         for (handle, function) in group {
@@ -88,7 +88,7 @@ pub(super) fn run(module: &mut Module) -> Result<Option<Moved>, ResolveError> {
         }
     }
     for (_, function) in functions.iter_mut() {
-        settle_calls(function, &settled);
+        remap_calls(function, &settled);
     }
     settled.retain(|&handle, _| module.functions.try_get(handle).is_ok());
     module.functions = functions;
@@ -113,21 +113,22 @@ impl Pass<'_> {
         while let Some(block) = blocks.pop() {
             for statement in block.iter_mut() {
                 if let Statement::Call { function: callee, arguments, result } = statement
-                    && arguments.iter().any(|&argument| self.way(function, argument).is_some())
+                    && arguments.iter().any(|&argument| self.pointee_path(function, argument).is_some())
                 {
                     let types = match &mut index_types {
                         Some(types) => types,
                         none => none.insert(self.index_types(function)?),
                     };
-                    let mut handed_over = Vec::new();
-                    let parts = arguments.iter().map(|&a| self.part(function, types, a, &mut handed_over)).collect();
+                    let mut new_arguments = Vec::new();
+                    let parts =
+                        arguments.iter().map(|&a| self.pointee(function, types, a, &mut new_arguments)).collect();
                     *callee = self.copy(*callee, parts);
-                    *arguments = handed_over;
+                    *arguments = new_arguments;
                     if let Some(result) = *result {
                         *function.expressions.get_mut(result) = Expression::CallResult(*callee);
                     }
                 }
-                blocks.extend(blocks_of(statement));
+                blocks.extend(child_blocks_mut(statement));
             }
         }
         function.body = body;
@@ -152,17 +153,21 @@ impl Pass<'_> {
 
     /// The variable that an argument points into, and the way from there; `None` for what is no
     /// pointer, or is one to a whole variable.
-    fn way(&self, function: &Function, argument: Handle<Expression>) -> Option<(Handle<Expression>, Vec<Leg>)> {
-        let mut legs = Vec::new();
+    fn pointee_path(
+        &self,
+        function: &Function,
+        argument: Handle<Expression>,
+    ) -> Option<(Handle<Expression>, Vec<ElementAccess>)> {
+        let mut accesses = Vec::new();
         let mut at = argument;
         loop {
             at = match function.expressions[at] {
                 Expression::Access { base, index } => {
-                    legs.push(Leg::Index(index));
+                    accesses.push(ElementAccess::Index(index));
                     base
                 }
                 Expression::AccessIndex { base, index } => {
-                    legs.push(Leg::Fixed(index));
+                    accesses.push(ElementAccess::Fixed(index));
                     base
                 }
                 _ => break,
@@ -179,48 +184,48 @@ impl Pass<'_> {
             }
             _ => false,
         };
-        legs.reverse();
-        (pointer && !legs.is_empty()).then_some((at, legs))
+        accesses.reverse();
+        (pointer && !accesses.is_empty()).then_some((at, accesses))
     }
 
-    /// What an argument points to, if it is a part of a variable; appends to `handed_over` what the
+    /// What an argument points to, if it is a part of a variable; appends to `new_arguments` what the
     /// copy gets in its place, or the argument itself.
-    fn part(
+    fn pointee(
         &mut self,
         function: &Function,
         types: &IndexTypes,
         argument: Handle<Expression>,
-        handed_over: &mut Vec<Handle<Expression>>,
-    ) -> Option<Part> {
-        let Some((variable, legs)) = self.way(function, argument) else {
-            handed_over.push(argument);
+        new_arguments: &mut Vec<Handle<Expression>>,
+    ) -> Option<PointeePath> {
+        let Some((variable, accesses)) = self.pointee_path(function, argument) else {
+            new_arguments.push(argument);
             return None;
         };
         let root = match function.expressions[variable] {
-            Expression::GlobalVariable(variable) => Root::Global(variable),
+            Expression::GlobalVariable(variable) => PathRoot::Global(variable),
             Expression::LocalVariable(local) => {
                 let inner =
                     TypeInner::Pointer { base: function.local_variables[local].ty, space: AddressSpace::Function };
-                Root::Argument(self.module.types.insert(Type { name: None, inner }, Span::UNDEFINED))
+                PathRoot::Argument(self.module.types.insert(Type { name: None, inner }, Span::UNDEFINED))
             }
-            Expression::FunctionArgument(index) => Root::Argument(function.arguments[index as usize].ty),
+            Expression::FunctionArgument(index) => PathRoot::Argument(function.arguments[index as usize].ty),
             _ => return None,
         };
-        if let Root::Argument(_) = root {
-            handed_over.push(variable);
+        if let PathRoot::Argument(_) = root {
+            new_arguments.push(variable);
         }
-        let step = |leg| match leg {
-            Leg::Fixed(index) => Step::Fixed(index),
-            Leg::Index(index) => {
-                handed_over.push(index);
-                Step::Index(types[&index])
+        let element = |access| match access {
+            ElementAccess::Fixed(index) => PathElement::Fixed(index),
+            ElementAccess::Index(index) => {
+                new_arguments.push(index);
+                PathElement::Index(types[&index])
             }
         };
-        Some(Part { root, steps: legs.into_iter().map(step).collect() })
+        Some(PointeePath { root, elements: accesses.into_iter().map(element).collect() })
     }
 
     /// The copy of `callee` whose arguments point to `parts`.
-    fn copy(&mut self, callee: Handle<Function>, parts: Vec<Option<Part>>) -> Handle<Function> {
+    fn copy(&mut self, callee: Handle<Function>, parts: Vec<Option<PointeePath>>) -> Handle<Function> {
         let key = (callee, parts);
         if let Some(&copy) = self.copies.get(&key) {
             return copy;
@@ -233,8 +238,8 @@ impl Pass<'_> {
     }
 }
 
-/// A function that goes to the parts itself, for which it takes what [`Pass::part`] hands over.
-fn point(mut function: Function, parts: &[Option<Part>]) -> Function {
+/// A function that goes to the parts itself, for which it takes what [`Pass::pointee`] hands over.
+fn point(mut function: Function, parts: &[Option<PointeePath>]) -> Function {
     // For each argument, its first new one.
     let mut first = Vec::new();
     let mut arguments = Vec::new();
@@ -244,14 +249,14 @@ fn point(mut function: Function, parts: &[Option<Part>]) -> Function {
             arguments.push(old);
             continue;
         };
-        if let Root::Argument(ty) = part.root {
+        if let PathRoot::Argument(ty) = part.root {
             arguments.push(FunctionArgument { ty, ..old.clone() });
         }
-        let index = |step: &Step| match *step {
-            Step::Index(ty) => Some(FunctionArgument { name: None, ty, binding: None }),
-            Step::Fixed(_) => None,
+        let index = |element: &PathElement| match *element {
+            PathElement::Index(ty) => Some(FunctionArgument { name: None, ty, binding: None }),
+            PathElement::Fixed(_) => None,
         };
-        arguments.extend(part.steps.iter().filter_map(index));
+        arguments.extend(part.elements.iter().filter_map(index));
     }
     function.arguments = arguments;
 
@@ -270,24 +275,24 @@ fn point(mut function: Function, parts: &[Option<Part>]) -> Function {
                 arena.append(Expression::FunctionArgument(next - 1), span)
             };
             let mut base = match part.root {
-                Root::Global(variable) => arena.append(Expression::GlobalVariable(variable), span),
-                Root::Argument(_) => argument(arena),
+                PathRoot::Global(variable) => arena.append(Expression::GlobalVariable(variable), span),
+                PathRoot::Argument(_) => argument(arena),
             };
-            let legs: Vec<Leg> = part
-                .steps
+            let accesses: Vec<ElementAccess> = part
+                .elements
                 .iter()
-                .map(|step| match *step {
-                    Step::Fixed(index) => Leg::Fixed(index),
-                    Step::Index(_) => Leg::Index(argument(arena)),
+                .map(|element| match *element {
+                    PathElement::Fixed(index) => ElementAccess::Fixed(index),
+                    PathElement::Index(_) => ElementAccess::Index(argument(arena)),
                 })
                 .collect();
             let from = arena.len() as u32;
-            for (n, leg) in legs.iter().enumerate() {
-                let access = match *leg {
-                    Leg::Fixed(index) => Expression::AccessIndex { base, index },
-                    Leg::Index(index) => Expression::Access { base, index },
+            for (n, access) in accesses.iter().enumerate() {
+                let access = match *access {
+                    ElementAccess::Fixed(index) => Expression::AccessIndex { base, index },
+                    ElementAccess::Index(index) => Expression::Access { base, index },
                 };
-                if n + 1 == legs.len() {
+                if n + 1 == accesses.len() {
                     // `rebuild` appends this one.
                     *expression = access;
                 } else {

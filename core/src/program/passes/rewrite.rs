@@ -5,10 +5,10 @@
 
 use naga::{Arena, AtomicFunction, Block, Expression, Function, Handle, Range, Span, Statement, SwitchCase};
 
-use super::Moved;
+use super::FunctionMap;
 
 /// The blocks that a statement holds.
-pub(super) fn blocks_of(statement: &mut Statement) -> Vec<&mut Block> {
+pub(super) fn child_blocks_mut(statement: &mut Statement) -> Vec<&mut Block> {
     match statement {
         Statement::Block(block) => vec![block],
         Statement::If { accept, reject, .. } => vec![accept, reject],
@@ -107,14 +107,14 @@ pub(super) fn rebuild<T>(
                     *range = Range::from_index_range(indices, &new);
                 }
             });
-            work.extend(blocks_of(statement));
+            work.extend(child_blocks_mut(statement));
         }
     }
     function.expressions = new;
 }
 
 /// Gives a function's calls the callees' new handles.
-pub(super) fn settle_calls(function: &mut Function, settled: &Moved) {
+pub(super) fn remap_calls(function: &mut Function, settled: &FunctionMap) {
     for (_, expression) in function.expressions.iter_mut() {
         if let Expression::CallResult(callee) = expression {
             *callee = settled[callee];
@@ -126,7 +126,7 @@ pub(super) fn settle_calls(function: &mut Function, settled: &Moved) {
             if let Statement::Call { function, .. } = statement {
                 *function = settled[function];
             }
-            blocks.extend(blocks_of(statement));
+            blocks.extend(child_blocks_mut(statement));
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::{Lowering, lower};
+use crate::diagnostics::Source;
 use crate::interp::{Interpreter, Outcome};
-use crate::lang::{Source, wgsl};
 use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
+use crate::testing as wgsl;
 
 pub(super) fn program(text: &str) -> Program {
     wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default())
@@ -20,7 +21,7 @@ fn after(program: &Program, lowering: Lowering) -> Program {
     after.module = lowered.module;
     after.info = lowered.info;
     after.filter = lowered.filter;
-    after.machinery = lowered.machinery;
+    after.internals = lowered.internals;
     after.intrinsics = lowered.intrinsics;
     after.prelude = lowered.prelude;
     after
@@ -41,7 +42,7 @@ impl Pair {
         let interpreter =
             |program: Program| Interpreter::new(&Arc::new(program)).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let after = after(&program, lowering);
-        let speculates = lowering.speculate || lowering.lanes;
+        let speculates = lowering.if_convert || lowering.if_convert_all;
         Pair { speculates, text: text.into(), before: interpreter(program), after: interpreter(after) }
     }
 

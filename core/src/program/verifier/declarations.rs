@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use naga::{AddressSpace, ArraySize, EntryPoint, Handle, Literal, Module, Scalar, ScalarKind, Type, TypeInner};
 
-use super::{Errors, Parts, name_place, place};
-use crate::lang::{FILTER, FLOW, Source};
+use super::{Errors, VerifierInput, name_range, text_range};
+use crate::diagnostics::Source;
+use crate::program::{FILTER_FUNCTION, FLOW_FUNCTION};
 
-pub(super) fn check(parts: &Parts, errors: &mut Errors) {
+pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
     let module = parts.module;
     entry_points(parts, errors);
     signature(parts, errors);
@@ -16,7 +17,7 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
     let why = |ty: Handle<Type>| refused[ty.index()];
     for (handle, variable) in module.global_variables.iter() {
         let name = variable.name.as_deref().unwrap_or_default();
-        let Some(at) = name_place(parts.source, module.global_variables.get_span(handle), name) else { continue };
+        let Some(at) = name_range(parts.source, module.global_variables.get_span(handle), name) else { continue };
         let (what, note) = match variable.space {
             AddressSpace::Private | AddressSpace::Function => match why(variable.ty) {
                 Some(reason) => (reason, ""),
@@ -35,7 +36,7 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
     }
     for (handle, ty) in module.types.iter() {
         if let (Some(reason), Some(name)) = (why(handle), ty.name.as_deref())
-            && let Some(at) = name_place(parts.source, module.types.get_span(handle), name)
+            && let Some(at) = name_range(parts.source, module.types.get_span(handle), name)
         {
             errors.add(Some(at), reason, "", "");
         }
@@ -47,7 +48,7 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
         }
         for (local, variable) in function.local_variables.iter() {
             if let Some(reason) = why(variable.ty) {
-                errors.add(place(parts.source, function.local_variables.get_span(local)), reason, "", "");
+                errors.add(text_range(parts.source, function.local_variables.get_span(local)), reason, "", "");
             }
         }
         for (expression, value) in function.expressions.iter() {
@@ -58,7 +59,7 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
                 _ => None,
             };
             if let Some(reason) = reason {
-                errors.add(place(parts.source, function.expressions.get_span(expression)), reason, "", "");
+                errors.add(text_range(parts.source, function.expressions.get_span(expression)), reason, "", "");
             }
         }
     }
@@ -68,18 +69,19 @@ const NO_SUCH_FLOATS: &str = "filters have no f16 and no f64";
 const RESOURCES: &str = "a filter reaches its packet through the prelude's functions (`load_u8`, `store_be16`, ...)";
 const UNIFORMS: &str = "a filter's parameters are `override`s, set by name when it is loaded";
 
-fn entry_points(parts: &Parts, errors: &mut Errors) {
+fn entry_points(parts: &VerifierInput, errors: &mut Errors) {
     for entry in &parts.module.entry_points {
         let message = format!("`{}` is an entry point", entry.name);
-        let note = format!("a filter is the plain function `{FILTER}`: each device adds an entry point of its own");
-        errors.add(entry_point_place(parts.source, entry), message, "", &note);
+        let note =
+            format!("a filter is the plain function `{FILTER_FUNCTION}`: each device adds an entry point of its own");
+        errors.add(entry_point_name_range(parts.source, entry), message, "", &note);
     }
 }
 
 /// Where an entry point's name stands. naga keeps no place for entry points: it is the last `fn NAME`
 /// in front of what it does.
-pub(super) fn entry_point_place(source: &Source, entry: &EntryPoint) -> Option<Range<usize>> {
-    let first = entry.function.body.span_iter().find_map(|(_, span)| place(source, *span));
+pub(super) fn entry_point_name_range(source: &Source, entry: &EntryPoint) -> Option<Range<usize>> {
+    let first = entry.function.body.span_iter().find_map(|(_, span)| text_range(source, *span));
     let before = source.text.get(..first.as_ref()?.start)?;
     let is_name = |at: &usize| {
         let (left, right) = (before[..*at].trim_end(), &before[at + entry.name.len()..]);
@@ -89,7 +91,7 @@ pub(super) fn entry_point_place(source: &Source, entry: &EntryPoint) -> Option<R
     name.map(|at| at..at + entry.name.len()).or(first)
 }
 
-fn signature(parts: &Parts, errors: &mut Errors) {
+fn signature(parts: &VerifierInput, errors: &mut Errors) {
     let is_u32 = |ty: Handle<Type>| parts.module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
     for root in parts.roots() {
         let function = &parts.module.functions[root];
@@ -99,8 +101,13 @@ fn signature(parts: &Parts, errors: &mut Errors) {
             continue;
         }
         let (name, note) = match root == parts.filter {
-            true => (FILTER, format!("a filter is `fn {FILTER}(pkt: u32) -> u32`, and returns a verdict")),
-            false => (FLOW, format!("a packet's flow is `fn {FLOW}(pkt: u32) -> u32`, equal for packets of one flow")),
+            true => {
+                (FILTER_FUNCTION, format!("a filter is `fn {FILTER_FUNCTION}(pkt: u32) -> u32`, and returns a verdict"))
+            }
+            false => (
+                FLOW_FUNCTION,
+                format!("a packet's flow is `fn {FLOW_FUNCTION}(pkt: u32) -> u32`, equal for packets of one flow"),
+            ),
         };
         errors.add(parts.name_of(root), format!("`{name}` has the wrong signature"), "", &note);
     }

@@ -7,8 +7,8 @@ use naga::proc::ResolveContext;
 use naga::valid::{CallError, ExpressionError, FunctionError, ValidationError};
 use naga::{BinaryOperator, Expression, Function, Handle, Module, Type, TypeInner, UnaryOperator, WithSpan};
 
-use super::{name_place, place};
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use super::{name_range, text_range};
+use crate::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// The diagnostic for what the validator found: the last reason first, because it is the one that
 /// says what is wrong. `module` is the one that was looked at, where it is at hand.
@@ -20,13 +20,13 @@ pub(in crate::program) fn explain(
     let mut reasons = Vec::new();
     let mut next: Option<&dyn std::error::Error> = Some(error.as_inner());
     while let Some(reason) = next {
-        reasons.push(in_plain_words(&reason.to_string()));
+        reasons.push(plain_message(&reason.to_string()));
         next = reason.source();
     }
     reasons.dedup();
     // Spans are those of the place itself and of what it lies in.
-    let mut places: Vec<_> = error.spans().filter_map(|(span, _)| place(source, *span)).collect();
-    places.sort_by_key(|place| place.len());
+    let mut places: Vec<_> = error.spans().filter_map(|(span, _)| text_range(source, *span)).collect();
+    places.sort_by_key(|text_range| text_range.len());
     let mut at = places.into_iter().next();
     let mut message = reasons.pop().unwrap_or_default();
     if let ValidationError::Function { handle, ref name, source: ref inner } = *error.as_inner() {
@@ -37,7 +37,7 @@ pub(in crate::program) fn explain(
         reasons.retain(|reason| !reason.contains("is invalid"));
         reasons.insert(0, format!("in the function `{name}`"));
         if let (Some(module), FunctionError::InvalidReturnType { expression: None, .. }) = (module, inner) {
-            at = name_place(source, module.functions.get_span(handle), name);
+            at = name_range(source, module.functions.get_span(handle), name);
         }
     }
     let mut diagnostic = Diagnostic::new(message);
@@ -149,7 +149,7 @@ fn symbol(operator: BinaryOperator) -> &'static str {
 }
 
 /// A message without naga's handles (`[17]`), and with WGSL's names for its commonest types.
-pub(crate) fn in_plain_words(message: &str) -> String {
+pub(crate) fn plain_message(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
     let mut rest = message;
     while let Some(open) = rest.find('[') {
@@ -183,5 +183,16 @@ pub(crate) fn in_plain_words(message: &str) -> String {
             text
         }
         _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain_message;
+
+    #[test]
+    fn handles_are_left_out_of_messages() {
+        assert_eq!(plain_message("The [12] is a[b] of [3]"), "the is a[b] of");
+        assert_eq!(plain_message("RHS [x [1"), "RHS [x [1");
     }
 }

@@ -5,24 +5,25 @@ use std::collections::HashSet;
 
 use naga::{Function, Handle, Statement};
 
-use super::statements::each;
-use super::{Errors, Parts, place};
-use crate::lang::FLOW;
+use super::statements::visit_statements;
+use super::{Errors, VerifierInput, text_range};
+use crate::program::FLOW_FUNCTION;
 use crate::program::prelude::Intrinsic;
 
-pub(super) fn check(parts: &Parts, errors: &mut Errors) {
+pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
     let Some(flow) = parts.flow else { return };
     let mut reached = HashSet::from([flow]);
     // A function stands behind those that it calls.
     let all: Vec<(Handle<Function>, &Function)> = parts.own_functions().collect();
     for &(handle, function) in all.iter().rev() {
         let of_flow = reached.contains(&handle);
-        each(&function.body, &mut |statement, span| {
+        visit_statements(&function.body, &mut |statement, span| {
             let Statement::Call { function: callee, .. } = *statement else { return };
-            let at = place(parts.source, span);
+            let at = text_range(parts.source, span);
             if callee == flow {
-                let note =
-                    format!("`{FLOW}` is called before the filter, by the device: a helper can be called from both");
+                let note = format!(
+                    "`{FLOW_FUNCTION}` is called before the filter, by the device: a helper can be called from both"
+                );
                 errors.add(at.clone(), "a packet's flow is not for the filter to ask", "", &note);
             }
             if !of_flow {
@@ -31,7 +32,7 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
             reached.insert(callee);
             if let Some(what) = parts.intrinsics.get(&callee).and_then(|intrinsic| refused(*intrinsic)) {
                 let note = "it is asked before the packet's turn comes, and may look at the packet alone";
-                errors.add(at, format!("`{FLOW}` {what}"), "it is reached from there", note);
+                errors.add(at, format!("`{FLOW_FUNCTION}` {what}"), "it is reached from there", note);
             }
         });
     }

@@ -9,8 +9,8 @@ use naga::proc::{Layouter, TypeResolution};
 use naga::valid::ModuleInfo;
 use naga::{AddressSpace, Block, Expression, Function, Handle, Module, Statement, Type, TypeInner};
 
-use super::statements::blocks;
-use super::{Errors, Parts, name_place, place};
+use super::statements::child_blocks;
+use super::{Errors, VerifierInput, name_range, text_range};
 
 /// Bytes of private memory that a filter may use for a packet: its `var<private>` variables, and
 /// the local variables of the deepest chain of calls.
@@ -45,7 +45,7 @@ struct Cost {
     next: Option<Handle<Function>>,
 }
 
-pub(super) fn check(parts: &Parts, info: &ModuleInfo, errors: &mut Errors) {
+pub(super) fn check(parts: &VerifierInput, info: &ModuleInfo, errors: &mut Errors) {
     let module = parts.module;
     let mut layouter = Layouter::default();
     if let Err(error) = layouter.update(module.to_ctx()) {
@@ -74,7 +74,7 @@ pub(super) fn check(parts: &Parts, info: &ModuleInfo, errors: &mut Errors) {
     }
     let globals = module.global_variables.iter().filter(|(handle, variable)| {
         variable.space == AddressSpace::Private
-            && place(parts.source, module.global_variables.get_span(*handle)).is_some()
+            && text_range(parts.source, module.global_variables.get_span(*handle)).is_some()
     });
     let globals = globals.map(|(_, variable)| u64::from(layouter[variable.ty].size)).fold(0, u64::saturating_add);
     for root in parts.roots() {
@@ -83,7 +83,7 @@ pub(super) fn check(parts: &Parts, info: &ModuleInfo, errors: &mut Errors) {
 }
 
 /// Judges what the device calls, by what it costs with all that it calls itself.
-fn total(parts: &Parts, root: Handle<Function>, globals: u64, costs: &[Cost], errors: &mut Errors) {
+fn total(parts: &VerifierInput, root: Handle<Function>, globals: u64, costs: &[Cost], errors: &mut Errors) {
     let total = costs[root.index()];
     let at = || parts.name_of(root);
     let name = parts.module.functions[root].name.as_deref().unwrap_or_default();
@@ -135,7 +135,7 @@ fn count(block: &Block, costs: &[Cost], cost: &mut Cost) -> usize {
         if let Statement::Switch { ref cases, .. } = *statement {
             cost.statements = cost.statements.saturating_add(cases.len() as u64);
         }
-        for inner in blocks(statement) {
+        for inner in child_blocks(statement) {
             deepest = deepest.max(count(inner, costs, cost));
         }
     }
@@ -172,7 +172,7 @@ fn spilled(
 
 /// Refuses values larger than private memory: no device could hold one.
 fn values(
-    parts: &Parts,
+    parts: &VerifierInput,
     info: &ModuleInfo,
     layouter: &Layouter,
     handle: Handle<Function>,
@@ -182,13 +182,13 @@ fn values(
     for (expression, _) in function.expressions.iter() {
         let TypeResolution::Handle(ty) = info[handle][expression].ty else { continue };
         if let Some(message) = too_large(parts.module, layouter, ty) {
-            let at = place(parts.source, function.expressions.get_span(expression));
+            let at = text_range(parts.source, function.expressions.get_span(expression));
             errors.add(at.or_else(|| parts.name_of(handle)), message, "", "");
         }
     }
 }
 
-fn types(parts: &Parts, layouter: &Layouter, errors: &mut Errors) {
+fn types(parts: &VerifierInput, layouter: &Layouter, errors: &mut Errors) {
     let module = parts.module;
     let mut depths = vec![0usize; module.types.len()];
     for (handle, ty) in module.types.iter() {
@@ -203,14 +203,14 @@ fn types(parts: &Parts, layouter: &Layouter, errors: &mut Errors) {
         // The first that is too deep: what is built of it is so because of it.
         if below == MAX_TYPE_DEPTH {
             let name = ty.name.as_deref().unwrap_or_default();
-            let at = name_place(parts.source, module.types.get_span(handle), name);
+            let at = name_range(parts.source, module.types.get_span(handle), name);
             errors.add(at, format!("types nest more than {MAX_TYPE_DEPTH} deep"), "", "");
         }
     }
     for (handle, constant) in module.constants.iter() {
         if let Some(message) = too_large(module, layouter, constant.ty) {
             let name = constant.name.as_deref().unwrap_or_default();
-            errors.add(name_place(parts.source, module.constants.get_span(handle), name), message, "", "");
+            errors.add(name_range(parts.source, module.constants.get_span(handle), name), message, "", "");
         }
     }
 }

@@ -13,8 +13,8 @@ mod declarations;
 mod explain;
 mod flow;
 mod limits;
+mod opaque_packet;
 mod operands;
-mod packet;
 mod statements;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,21 +23,22 @@ use std::ops::Range;
 use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module, Span};
 
-use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
+use crate::diagnostics::{Diagnostic, Diagnostics, Source};
+use crate::program::FILTER_FUNCTION;
 use crate::program::prelude::Intrinsic;
 
-pub(super) use explain::{explain, in_plain_words};
+pub(super) use explain::{explain, plain_message};
 pub use limits::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };
-pub use packet::operands;
-pub use statements::blocks;
+pub use opaque_packet::for_each_operand;
+pub use statements::child_blocks;
 
 /// Diagnostics shown of one run; a text that is wrong in more places gets a count of the rest.
 const MAX_ERRORS: usize = 20;
 
 /// The functions of a module, told apart.
-pub(super) struct Parts<'a> {
+pub(super) struct VerifierInput<'a> {
     /// The text.
     pub source: &'a Source,
     /// The module.
@@ -52,7 +53,7 @@ pub(super) struct Parts<'a> {
     pub prelude: &'a HashSet<Handle<Function>>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> VerifierInput<'a> {
     /// The filter and its helpers.
     fn own_functions(&self) -> impl Iterator<Item = (Handle<Function>, &'a Function)> + '_ {
         self.module.functions.iter().filter(|(handle, _)| !self.prelude.contains(handle))
@@ -66,27 +67,27 @@ impl<'a> Parts<'a> {
     /// Where a function's name stands.
     fn name_of(&self, function: Handle<Function>) -> Option<Range<usize>> {
         let name = self.module.functions[function].name.as_deref().unwrap_or_default();
-        name_place(self.source, self.module.functions.get_span(function), name)
+        name_range(self.source, self.module.functions.get_span(function), name)
     }
 }
 
 /// Why a module has no function that is the filter.
 pub(super) fn no_filter(source: &Source, module: &Module) -> Diagnostic {
-    let mut error = Diagnostic::new(format!("there is no function `{FILTER}`"));
-    if let Some(entry) = module.entry_points.iter().find(|entry| entry.name == FILTER) {
-        error = Diagnostic::new(format!("`{FILTER}` is an entry point"));
-        if let Some(place) = declarations::entry_point_place(source, entry) {
-            error = error.at(place, "");
+    let mut error = Diagnostic::new(format!("there is no function `{FILTER_FUNCTION}`"));
+    if let Some(entry) = module.entry_points.iter().find(|entry| entry.name == FILTER_FUNCTION) {
+        error = Diagnostic::new(format!("`{FILTER_FUNCTION}` is an entry point"));
+        if let Some(text_range) = declarations::entry_point_name_range(source, entry) {
+            error = error.at(text_range, "");
         }
     }
-    error.note(format!("a filter is the plain function `fn {FILTER}(pkt: u32) -> u32`, without attributes"))
+    error.note(format!("a filter is the plain function `fn {FILTER_FUNCTION}(pkt: u32) -> u32`, without attributes"))
 }
 
 /// Refuses what must not be there, whether or not naga's validator would take it.
 ///
 /// # Errors
 /// Everything found.
-pub(super) fn check_unvalidated(parts: &Parts) -> Result<(), Diagnostics> {
+pub(super) fn check_unvalidated(parts: &VerifierInput) -> Result<(), Diagnostics> {
     let mut errors = Errors::new(parts.source);
     declarations::check(parts, &mut errors);
     statements::check(parts, &mut errors);
@@ -97,9 +98,9 @@ pub(super) fn check_unvalidated(parts: &Parts) -> Result<(), Diagnostics> {
 ///
 /// # Errors
 /// Everything found.
-pub(super) fn check_validated(parts: &Parts, info: &ModuleInfo) -> Result<(), Diagnostics> {
+pub(super) fn check_validated(parts: &VerifierInput, info: &ModuleInfo) -> Result<(), Diagnostics> {
     let mut errors = Errors::new(parts.source);
-    packet::check(parts, &mut errors);
+    opaque_packet::check(parts, &mut errors);
     flow::check(parts, &mut errors);
     operands::check(parts, info, &mut errors);
     limits::check(parts, info, &mut errors);
@@ -119,11 +120,11 @@ impl<'a> Errors<'a> {
 
     /// Adds a refusal at a place of the text. A place outside the text (what naga made up itself)
     /// leaves a diagnostic without one.
-    fn add(&mut self, place: Option<Range<usize>>, message: impl Into<String>, label: &str, note: &str) {
-        let key = place.clone().map_or((0, 0), |p| (p.start, p.end));
+    fn add(&mut self, text_range: Option<Range<usize>>, message: impl Into<String>, label: &str, note: &str) {
+        let key = text_range.clone().map_or((0, 0), |p| (p.start, p.end));
         let mut error = Diagnostic::new(message);
-        if let Some(place) = place {
-            error = error.at(place, label);
+        if let Some(text_range) = text_range {
+            error = error.at(text_range, label);
         }
         if !note.is_empty() {
             error = error.note(note);
@@ -145,14 +146,14 @@ impl<'a> Errors<'a> {
 }
 
 /// The bytes of a span, if it lies in the filter's text.
-pub(super) fn place(source: &Source, span: Span) -> Option<Range<usize>> {
+pub(super) fn text_range(source: &Source, span: Span) -> Option<Range<usize>> {
     let range = span.to_range()?;
     (range.start < source.text.len()).then(|| range.start..range.end.min(source.text.len()))
 }
 
 /// The bytes of a declaration's name; all of the declaration where it is not found.
-pub(super) fn name_place(source: &Source, span: Span, name: &str) -> Option<Range<usize>> {
-    let range = place(source, span)?;
+pub(super) fn name_range(source: &Source, span: Span, name: &str) -> Option<Range<usize>> {
+    let range = text_range(source, span)?;
     let text = source.text.get(range.clone())?;
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let found = text.match_indices(name).map(|(at, _)| at).find(|&at| {
@@ -160,6 +161,3 @@ pub(super) fn name_place(source: &Source, span: Span, name: &str) -> Option<Rang
     });
     Some(found.map_or(range.clone(), |at| range.start + at..range.start + at + name.len()))
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,16 +3,16 @@
 
 use naga::{Block, Expression, Function, Span, Statement};
 
-use super::{Errors, Parts, place};
+use super::{Errors, VerifierInput, text_range};
 
-pub(super) fn check(parts: &Parts, errors: &mut Errors) {
+pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
     for (_, function) in parts.own_functions() {
         for (handle, expression) in function.expressions.iter() {
             if let Some(what) = refused_expression(expression) {
                 refuse(parts, function.expressions.get_span(handle), what, errors);
             }
         }
-        each(&function.body, &mut |statement, span| {
+        visit_statements(&function.body, &mut |statement, span| {
             if let Some(what) = refused_statement(statement) {
                 refuse(parts, place_of(function, statement).unwrap_or(span), what, errors);
             }
@@ -20,9 +20,9 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
     }
 }
 
-fn refuse(parts: &Parts, span: Span, what: &str, errors: &mut Errors) {
+fn refuse(parts: &VerifierInput, span: Span, what: &str, errors: &mut Errors) {
     let note = "a filter sees one packet, and packets of a batch run in any order and in parallel";
-    errors.add(place(parts.source, span), format!("{what} are not for filters"), "", note);
+    errors.add(text_range(parts.source, span), format!("{what} are not for filters"), "", note);
 }
 
 /// The place of a statement's result, which is narrower than the statement's where it has one.
@@ -40,17 +40,17 @@ fn place_of(function: &Function, statement: &Statement) -> Option<Span> {
 }
 
 /// Every statement of a block and of the blocks in it, with its place.
-pub(super) fn each(block: &Block, visit: &mut impl FnMut(&Statement, Span)) {
+pub(super) fn visit_statements(block: &Block, visit: &mut impl FnMut(&Statement, Span)) {
     for (statement, span) in block.span_iter() {
         visit(statement, *span);
-        for inner in blocks(statement) {
-            each(inner, visit);
+        for inner in child_blocks(statement) {
+            visit_statements(inner, visit);
         }
     }
 }
 
 /// The blocks directly in a statement.
-pub fn blocks(statement: &Statement) -> Vec<&Block> {
+pub fn child_blocks(statement: &Statement) -> Vec<&Block> {
     match statement {
         Statement::Block(block) => vec![block],
         Statement::If { accept, reject, .. } => vec![accept, reject],

@@ -66,7 +66,7 @@ impl MapInfo {
     pub fn typed(&self, object: &Object) -> Typed {
         let MapDefinition { ty, key_size, value_size, key, value, .. } = self.definition;
         let of = |number: Option<u32>, size: u32| {
-            let known = number.and_then(|number| CType::of(&object.btf, number)).filter(|ty| ty.size == size);
+            let known = number.and_then(|number| object.btf.c_type(number)).filter(|ty| ty.size == size);
             known.unwrap_or_else(|| CType::unknown(size))
         };
         let value =
@@ -85,7 +85,7 @@ impl MapInfo {
     fn check_size(&self) -> Result<(), String> {
         let declared = self.declaration();
         let words = match declared.kind {
-            Kind::Lpm => Parts::of(&declared).end,
+            MapKind::Lpm => TrieLayout::of(&declared).end,
             _ => Layout::of(&declared).words() as u64,
         };
         match words {
@@ -112,13 +112,13 @@ pub(crate) fn link_maps(object: &Object) -> Vec<MapInfo> {
             .trim_start_matches(['.', '_'])
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-            .take(crate::map::declare::MAX_NAME - 4)
+            .take(portcullis_core::map::declaration::MAX_NAME_BYTES - 4)
             .collect();
         // Generated functions are called `x_…`, and some prefixes belong to the prelude.
         if name.is_empty()
             || name.starts_with(|c: char| c.is_ascii_digit())
             || name == "x"
-            || crate::map::declare::taken(&name).is_some()
+            || portcullis_core::map::declaration::reserved_name_conflict(&name).is_some()
         {
             name = format!("m_{name}");
         }

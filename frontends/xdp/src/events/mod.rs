@@ -17,7 +17,7 @@ use std::fmt;
 pub use print::{Argument, PrintFormat};
 pub use reader::{EventCounts, EventReader};
 
-use crate::map::{Declaration, Kind};
+use portcullis_core::map::{Declaration, MapKind};
 
 /// Word of the ring's first entry: number of records so far, lost ones included.
 pub const HEAD_WORD: usize = 0;
@@ -125,7 +125,7 @@ impl EventRing {
 
     /// Declaration of the map that is the ring.
     pub(super) fn declaration(&self) -> Declaration {
-        let declared = Declaration::new(self.name.clone(), Kind::Array, 1, self.stride(), self.slots + 1);
+        let declared = Declaration::new(self.name.clone(), MapKind::Array, 1, self.stride(), self.slots + 1);
         Declaration { is_ring: true, ..declared }
     }
 

@@ -39,7 +39,9 @@ impl EventReader {
     ///
     /// Errors of the session.
     pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Option<EventReader>, DeviceError> {
-        let Some(origin) = program.object().filter(|origin| !origin.rings.is_empty()) else { return Ok(None) };
+        let Some(origin) = crate::ObjectInfo::of(program).filter(|origin| !origin.rings.is_empty()) else {
+            return Ok(None);
+        };
         let mut rings = Vec::new();
         for ring in &origin.rings {
             let head = read_head(ring, session)?;

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::device::{DeviceError, Done, Imported, Session, SubmitError};
-use crate::map::layout::Layout;
-use crate::packet::{Batch, Span};
+use portcullis_core::device::{Completion, DeviceError, Imported, Session, SubmitError};
+use portcullis_core::map::layout::Layout;
+use portcullis_core::packet::{Batch, Span};
 
 fn line(format: &str, words: &[u32]) -> Option<String> {
     let bytes: Vec<u8> = format.bytes().chain([0]).collect();
@@ -58,7 +58,7 @@ impl Session for Memory {
         Err(SubmitError { batch: Box::new(batch), error })
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(None)
     }
 
@@ -87,7 +87,7 @@ impl Memory {
 
     fn entry(&mut self, ring: &EventRing, entry: u32) -> &mut [u32] {
         let stride = ring.stride() as usize;
-        let at = crate::map::layout::HEADER as usize + entry as usize * stride;
+        let at = portcullis_core::map::layout::HEADER_WORDS as usize + entry as usize * stride;
         &mut self.0[at..at + stride]
     }
 

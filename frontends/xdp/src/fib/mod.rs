@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 
 pub use tables::{Interface, MapRow, Neighbour, Route, RoutingTables};
 
-use crate::map::Declaration;
-use crate::map::declare::{Comments, declarations};
+use portcullis_core::map::Declaration;
+use portcullis_core::map::declaration::{CommentSyntax, declarations};
 
 /// WGSL function for `bpf_fib_lookup`.
 pub(super) const LOOKUP_FUNCTION: &str = "x_fib_lookup";
@@ -117,7 +117,7 @@ pub(super) fn declare_maps(
         let own = own.unwrap_or_default();
         text = text.replace(&format!("{}_", name.to_uppercase()), &format!("{own}_"));
         let line = format!("//! map {own}: {rest}");
-        let map = declarations(&line, Comments::Wgsl).ok().and_then(|mut maps| maps.pop());
+        let map = declarations(&line, CommentSyntax::Wgsl).ok().and_then(|mut maps| maps.pop());
         let map = map.expect("it is declared as maps are");
         *number = Some(taken.len() + declared.len());
         declared.push(Declaration { place: 0..0, ..map });

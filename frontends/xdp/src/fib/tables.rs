@@ -93,11 +93,11 @@ impl RoutingTables {
     pub fn rows(&self, maps: &Maps) -> Vec<(usize, Vec<MapRow>)> {
         let mut others = FallbackRoutes::default();
         let mut all = Vec::new();
-        for (number, is_v4) in [(maps.v4, true), (maps.v6, false)] {
+        for (number, is_v4) in [(self.v4, true), (self.v6, false)] {
             let Some(number) = number else { continue };
             all.push((number, self.first_routes(is_v4, &mut others)));
         }
-        if let Some(number) = maps.others {
+        if let Some(number) = self.others {
             all.push((number, others.rows));
         }
         if let Some(number) = maps.neighbours {
@@ -117,6 +117,7 @@ impl RoutingTables {
         }
         all
     }
+}
 
     /// The first route for each prefix; later ones are added to `others`.
     fn first_routes(&self, is_v4: bool, others: &mut FallbackRoutes) -> Vec<MapRow> {
@@ -145,6 +146,23 @@ impl RoutingTables {
         }
         rows
     }
+    let mut rows: Vec<Row> = Vec::new();
+    let mut around: Vec<(Prefix, &[usize])> = Vec::new();
+    for (&(bits, length), own) in &prefixes {
+        while around.pop_if(|((outer, outer_length), _)| !begins_with(bits, *outer, *outer_length)).is_some() {}
+        around.push(((bits, length), own));
+        let mut tried: Vec<usize> = around.iter().flat_map(|(_, routes)| routes.iter().copied()).collect();
+        tried.sort_by_key(|&number| (rank(routes[number]), number));
+        tried.truncate(MOST_TRIES);
+        let mut next = 0;
+        for &number in tried[1..].iter().rev() {
+            next = others.number(is_v4, number, words(routes[number], next), next);
+        }
+        let value = words(routes[tried[0]], next).to_vec();
+        let address = if is_v4 { vec![(bits >> 96) as u32] } else { split(bits).to_vec() };
+        rows.push(([&address[..], &[u32::from(length)]].concat(), value));
+    }
+    rows
 }
 
 /// Routes that are tried after others. Equal tails of the lists are shared.
@@ -235,7 +253,7 @@ mod tests {
     /// The interfaces of the routes tried for a prefix, in order.
     fn tried(tables: &RoutingTables, prefix: &[u32]) -> Vec<u32> {
         let maps = Maps { v4: Some(0), v6: Some(1), others: Some(2), ..Maps::default() };
-        let rows = tables.rows(&maps);
+        let rows = maps.rows(&tables);
         let find = |map: usize, key: &[u32]| rows[map].1.iter().find(|row| row.0 == key).map(|row| row.1.clone());
         let mut value = find(if prefix.len() == 2 { 0 } else { 1 }, prefix);
         let mut seen = Vec::new();
@@ -280,7 +298,7 @@ mod tests {
         };
         assert_eq!(tried(&tables, &[0x2001_0db8, 0x0001_0000, 0, 0, 48]), [1, 2]);
         let maps = Maps { v6: Some(0), ..Maps::default() };
-        assert_eq!(tables.rows(&maps)[0].1.len(), 2);
+        assert_eq!(maps.rows(&tables)[0].1.len(), 2);
     }
 
     #[test]
@@ -289,7 +307,7 @@ mod tests {
         routes.extend((0..200).map(|n| route(&format!("10.0.{n}.0/24"), MAIN_TABLE, 2, 0)));
         let tables = RoutingTables { routes, ..RoutingTables::default() };
         let maps = Maps { v4: Some(0), others: Some(1), ..Maps::default() };
-        let rows = tables.rows(&maps);
+        let rows = maps.rows(&tables);
         assert_eq!((rows[0].1.len(), rows[1].1.len()), (201, 1));
     }
 }

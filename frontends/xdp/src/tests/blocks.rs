@@ -6,7 +6,7 @@ use naga::{Block, Statement};
 use super::model::compare::compile;
 use super::model::{Instruction, op};
 use super::{EXIT, VALUE, held_to_the_model};
-use crate::program::Program;
+use portcullis_core::program::Program;
 
 /// The program; it is what the model says of it, for packets that begin with every two of these bytes.
 #[track_caller]

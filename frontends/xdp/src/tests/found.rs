@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::model::compare::{Comparison, compare, compile};
 use super::model::{Code, Instruction, MapSpec, op};
 use super::{EXIT, VALUE, code, held_to_the_model};
-use crate::device::{Device, LoadOptions};
-use crate::interp::Interp;
-use crate::packet::{Batch, Verdict};
-use crate::program::Program;
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{Batch, Verdict};
+use portcullis_core::program::Program;
 
 /// Holds a program to the model over packets with these first bytes.
 #[track_caller]
@@ -186,7 +186,7 @@ fn objects_for_others_are_refused_with_what_builds_them() {
         let mut header = [0; 64];
         header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, order, 1]);
         (header[16], header[18], header[19], header[20], header[52]) = (1, machine[0], machine[1], 1, 64);
-        let said = crate::lang::xdp::object::Object::read("x.o", &header).map(|_| ()).unwrap_err().to_string();
+        let said = crate::object::Object::read("x.o", &header).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(why), "{said}");
         assert_eq!(said.contains("bpfel"), machine == [0, 247], "{said}");
     }
@@ -314,7 +314,7 @@ fn what_was_read_through_is_not_null() {
     let firsts = FIRSTS.into_iter().filter(|first| first[0] & 1 == 1).collect::<Vec<_>>();
     check(&with(&rest), &firsts);
     let program = compile(&code(&with(&rest))).expect("it is the same as the model");
-    let traps = &program.object().expect("it is of an object").traps;
+    let traps = &crate::ObjectInfo::of(&program).expect("it is of an object").traps;
     assert_eq!(traps.iter().map(|trap| trap.reason).collect::<Vec<_>>(), ["the pointer is NULL"]);
     assert_eq!(ran(&program, &[0; 32]), Verdict::Aborted);
 }
@@ -378,7 +378,7 @@ fn loops_that_end_at_a_number_store_where_they_do() {
         ];
         check(&with(&rest), &FIRSTS);
         let program = compile(&code(&with(&rest))).expect("it is the same as the model");
-        let traps = &program.object().expect("it is of an object").traps;
+        let traps = &crate::ObjectInfo::of(&program).expect("it is of an object").traps;
         // Below zero numbers are large ones here, and what goes there is anything.
         assert!(traps.is_empty() || last == -1, "{store:#x} {first} {last} {step}: {traps:?}");
     }
@@ -404,7 +404,7 @@ fn kept_pointers_that_a_store_may_hit() {
         check(&with(&rest), &firsts);
         let program = compile(&code(&with(&rest))).expect("it is the same as the model");
         let traps: Vec<_> =
-            program.object().expect("it is of an object").traps.iter().map(|trap| trap.reason).collect();
+            crate::ObjectInfo::of(&program).expect("it is of an object").traps.iter().map(|trap| trap.reason).collect();
         assert_eq!(traps, ["a spilled pointer would be overwritten"]);
         for at in 0..64 {
             let mut packet = vec![0; 32];
@@ -421,7 +421,8 @@ fn kept_pointers_that_a_store_may_hit() {
 
 /// What becomes of a packet.
 fn ran(program: &Arc<Program>, packet: &[u8]) -> Verdict {
-    let mut session = Interp::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
+    let mut session =
+        InterpDevice::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
     session.run(Batch::from_packets(&[packet]).expect("it fits")).expect("it runs").verdicts.get(0)
 }
 

@@ -8,7 +8,7 @@ mod instructions;
 mod model;
 mod programs;
 
-use crate as tree;
+use crate as xdp;
 
 use model::compare::{Comparison, compare};
 use model::{Code, Instruction, MapSpec, op};

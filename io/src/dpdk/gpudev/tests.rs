@@ -341,7 +341,7 @@ fn memory_for_cards_is_where_the_gpu_has_it_and_nobody_else() {
     let memory = Memory::new(eal(), 2048, &Place::Gpu(gpu.clone()), &Writers::Cards, None).unwrap();
     let view = memory.span.device_view().unwrap().clone();
     assert!(!memory.span.is_on_host() && memory.shift == 0);
-    let shim = memory.shim(portcullis_core::packet::Room::None);
+    let shim = memory.shim(portcullis_core::packet::ResizeRoom::None);
     assert_eq!((shim.base as u64, shim.length), (view.address, memory.span.len()));
     let mbufs = take(&memory, 2048, 60);
     assert_eq!(memory.count(), (2048, 0));

@@ -9,8 +9,9 @@ mod windows;
 use std::sync::Arc;
 
 use super::{Facts, Window};
-use crate::lang::{Source, wgsl};
+use crate::diagnostics::Source;
 use crate::program::{Program, ProgramOptions};
+use crate::testing as wgsl;
 
 fn program(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use super::super::Window;
+use crate::diagnostics::Source;
 use crate::interp::Interpreter;
-use crate::lang::{Source, wgsl};
 use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
+use crate::testing as wgsl;
 
 /// Filters in one run; `FACTS_FILTERS=N` makes it more, `FACTS_SEED=N` begins elsewhere.
 const FILTERS: u64 = 40;

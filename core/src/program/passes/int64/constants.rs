@@ -4,19 +4,19 @@ use std::collections::HashMap;
 
 use naga::{Arena, Constant, Expression, Handle, Literal, Module, Span};
 
-use super::types::{Wide, wide_literal};
-use super::{Int64Error, Source, Target};
+use super::types::{WideType, wide_literal};
+use super::{Int64Error, SourceModule, TargetModule};
 
 /// Handles of expressions that have been rewritten already.
-pub(super) type Done = HashMap<Handle<Expression>, Handle<Expression>>;
+pub(super) type RewrittenExpressions = HashMap<Handle<Expression>, Handle<Expression>>;
 
-impl Target {
+impl TargetModule {
     /// Rewrites the module's constants and constant expressions: the new expressions by the old
     /// ones' index.
-    pub(super) fn lower_globals(&mut self, source: &mut Source) -> Result<Vec<Handle<Expression>>, Int64Error> {
+    pub(super) fn lower_globals(&mut self, source: &mut SourceModule) -> Result<Vec<Handle<Expression>>, Int64Error> {
         let module = source.module;
         let mut made = Arena::new();
-        let mut done = Done::new();
+        let mut done = RewrittenExpressions::new();
         // A constant stands behind its initialiser and before whatever names it, but for handles of
         // constants, which only say which one is meant.
         for (handle, constant) in module.constants.iter() {
@@ -43,11 +43,11 @@ impl Target {
     /// has been evaluated.
     pub(super) fn constant(
         &mut self,
-        source: &Source,
+        source: &SourceModule,
         from: &Arena<Expression>,
         old: Handle<Expression>,
         to: &mut Arena<Expression>,
-        done: &mut Done,
+        done: &mut RewrittenExpressions,
     ) -> Option<Handle<Expression>> {
         if let Some(&new) = done.get(&old) {
             return Some(new);
@@ -88,11 +88,11 @@ impl Target {
     /// The scalars of a constant vector of 64-bit integers, or the one scalar.
     fn components(
         &mut self,
-        source: &Source,
+        source: &SourceModule,
         from: &Arena<Expression>,
         old: Handle<Expression>,
         to: &mut Arena<Expression>,
-        done: &mut Done,
+        done: &mut RewrittenExpressions,
     ) -> Option<Vec<Handle<Expression>>> {
         let Some(size) = wide_constant(source.module, from, old)?.size else {
             return Some(vec![self.constant(source, from, old, to, done)?]);
@@ -113,7 +113,7 @@ impl Target {
             // `to` may be a function's arena, which cannot reach into the module's: a copy.
             Expression::Constant(constant) => {
                 let init = source.module.constants[constant].init;
-                self.components(source, &source.module.global_expressions, init, to, &mut Done::new())
+                self.components(source, &source.module.global_expressions, init, to, &mut RewrittenExpressions::new())
             }
             _ => None,
         }
@@ -141,13 +141,13 @@ fn words(bits: u64) -> [Literal; 2] {
 }
 
 /// The type of a constant expression, if it is 64-bit.
-fn wide_constant(module: &Module, from: &Arena<Expression>, expression: Handle<Expression>) -> Option<Wide> {
+fn wide_constant(module: &Module, from: &Arena<Expression>, expression: Handle<Expression>) -> Option<WideType> {
     match from[expression] {
-        Expression::Literal(literal) => Wide::of(&literal.ty_inner()),
-        Expression::Constant(constant) => Wide::of(&module.types[module.constants[constant].ty].inner),
-        Expression::ZeroValue(ty) | Expression::Compose { ty, .. } => Wide::of(&module.types[ty].inner),
+        Expression::Literal(literal) => WideType::of(&literal.ty_inner()),
+        Expression::Constant(constant) => WideType::of(&module.types[module.constants[constant].ty].inner),
+        Expression::ZeroValue(ty) | Expression::Compose { ty, .. } => WideType::of(&module.types[ty].inner),
         Expression::Splat { size, value } => {
-            wide_constant(module, from, value).map(|wide| Wide { size: Some(size), ..wide })
+            wide_constant(module, from, value).map(|wide| WideType { size: Some(size), ..wide })
         }
         _ => None,
     }

@@ -8,7 +8,7 @@ use naga::{
 
 use super::Int64Error;
 use super::function::{Component, FunctionLowering};
-use super::types::{Wide, wide_literal};
+use super::types::{WideType, wide_literal};
 
 type Lowered = Result<Handle<Expression>, Int64Error>;
 
@@ -25,7 +25,7 @@ impl FunctionLowering<'_> {
     }
 
     /// An expression that is a 64-bit integer or a vector of them.
-    fn lower_wide(&mut self, old: Handle<Expression>, wide: Wide) -> Lowered {
+    fn lower_wide(&mut self, old: Handle<Expression>, wide: WideType) -> Lowered {
         let pairs = Component::Pair;
         match self.old.expressions[old] {
             Expression::Literal(literal) => {
@@ -74,7 +74,7 @@ impl FunctionLowering<'_> {
             Expression::Math { fun, arg, arg1, arg2, arg3 } => self.math(fun, wide, arg, [arg1, arg2, arg3]),
             Expression::As { expr, .. } => self.widen(expr, wide),
             // Variables, arguments, loads, accesses and zero values are what they were, of another type.
-            _ => self.take_over(old),
+            _ => self.import(old),
         }
     }
 
@@ -86,14 +86,14 @@ impl FunctionLowering<'_> {
             }
             Expression::As { expr, kind, convert } => match self.wide(expr) {
                 Some(wide) => self.narrow(expr, wide, kind, convert),
-                None => self.take_over(old),
+                None => self.import(old),
             },
-            _ => self.take_over(old),
+            _ => self.import(old),
         }
     }
 
     /// The same expression of new operands and types.
-    fn take_over(&mut self, old: Handle<Expression>) -> Lowered {
+    fn import(&mut self, old: Handle<Expression>) -> Lowered {
         let ty = |old: Handle<naga::Type>| self.source.types[old.index()];
         let new = match self.old.expressions[old] {
             Expression::Constant(constant) => Expression::Constant(self.source.constants[constant.index()]),
@@ -186,7 +186,7 @@ impl FunctionLowering<'_> {
         self.add(Expression::Relational { fun: RelationalFunction::Any, argument })
     }
 
-    fn swizzle(&mut self, vector: Handle<Expression>, wide: Wide, pattern: [SwizzleComponent; 4]) -> Lowered {
+    fn swizzle(&mut self, vector: Handle<Expression>, wide: WideType, pattern: [SwizzleComponent; 4]) -> Lowered {
         let from = self.wide(vector).ok_or_else(|| mixed("a swizzle"))?;
         let vector = self.get(vector)?;
         self.each(wide.size, Component::Pair, |this, i| Ok(this.component(vector, from, pattern[i as usize] as u32)))
@@ -265,7 +265,7 @@ impl FunctionLowering<'_> {
     fn math(
         &mut self,
         fun: MathFunction,
-        wide: Wide,
+        wide: WideType,
         first: Handle<Expression>,
         others: [Option<Handle<Expression>>; 3],
     ) -> Lowered {
@@ -309,7 +309,7 @@ impl FunctionLowering<'_> {
         })
     }
 
-    fn dot(&mut self, wide: Wide, left: Handle<Expression>, right: Handle<Expression>) -> Lowered {
+    fn dot(&mut self, wide: WideType, left: Handle<Expression>, right: Handle<Expression>) -> Lowered {
         let mut sum = None;
         for i in 0..wide.size.map_or(1, |size| size as u32) {
             let arguments = vec![self.component(left, wide, i), self.component(right, wide, i)];
@@ -323,7 +323,7 @@ impl FunctionLowering<'_> {
     }
 
     /// A conversion to a 64-bit integer.
-    fn widen(&mut self, expr: Handle<Expression>, to: Wide) -> Lowered {
+    fn widen(&mut self, expr: Handle<Expression>, to: WideType) -> Lowered {
         // Between signed and unsigned the bits stay.
         if self.wide(expr).is_some() {
             return self.get(expr);
@@ -356,7 +356,7 @@ impl FunctionLowering<'_> {
     }
 
     /// A conversion from a 64-bit integer to something else.
-    fn narrow(&mut self, expr: Handle<Expression>, from: Wide, kind: ScalarKind, width: Option<u8>) -> Lowered {
+    fn narrow(&mut self, expr: Handle<Expression>, from: WideType, kind: ScalarKind, width: Option<u8>) -> Lowered {
         let expr = self.get(expr)?;
         let to = match (kind, width) {
             (ScalarKind::Bool, _) => Scalar::BOOL,

@@ -10,14 +10,14 @@ use naga::{
     Statement, TypeInner, VectorSize,
 };
 
-use super::constants::Done;
-use super::types::Wide;
-use super::{Int64Error, Source, Target, library};
+use super::constants::RewrittenExpressions;
+use super::types::WideType;
+use super::{Int64Error, SourceModule, TargetModule, library};
 
 /// One function on its way.
 pub(super) struct FunctionLowering<'a> {
-    pub(super) source: &'a Source<'a>,
-    pub(super) target: &'a mut Target,
+    pub(super) source: &'a SourceModule<'a>,
+    pub(super) target: &'a mut TargetModule,
     pub(super) old: &'a Function,
     types: Typifier,
     /// The new expressions by the old ones' index.
@@ -42,7 +42,11 @@ pub(super) enum Component {
 }
 
 impl<'a> FunctionLowering<'a> {
-    pub(super) fn new(source: &'a Source, target: &'a mut Target, old: &'a Function) -> Result<Self, Int64Error> {
+    pub(super) fn new(
+        source: &'a SourceModule,
+        target: &'a mut TargetModule,
+        old: &'a Function,
+    ) -> Result<Self, Int64Error> {
         let mut types = Typifier::new();
         let context = ResolveContext::with_locals(source.module, &old.local_variables, &old.arguments);
         for (handle, _) in old.expressions.iter() {
@@ -93,7 +97,7 @@ impl<'a> FunctionLowering<'a> {
 
     fn lower_local_variables(&mut self) -> Result<(), Int64Error> {
         let pre_emitted = self.old.expressions.iter().zip(&self.map);
-        let mut done: Done = pre_emitted.filter_map(|((old, _), &new)| Some((old, new?))).collect();
+        let mut done: RewrittenExpressions = pre_emitted.filter_map(|((old, _), &new)| Some((old, new?))).collect();
         for (handle, local) in self.old.local_variables.iter() {
             let expressions = &mut self.new.expressions;
             let init = local.init.map(|init| {
@@ -137,8 +141,8 @@ impl<'a> FunctionLowering<'a> {
     }
 
     /// What kind of 64-bit integer an old expression is, if it is one.
-    pub(super) fn wide(&self, old: Handle<Expression>) -> Option<Wide> {
-        Wide::of(self.type_of(old))
+    pub(super) fn wide(&self, old: Handle<Expression>) -> Option<WideType> {
+        WideType::of(self.type_of(old))
     }
 
     /// Appends an expression that is evaluated here.
@@ -203,7 +207,7 @@ impl<'a> FunctionLowering<'a> {
     /// Calls a function of the library.
     pub(super) fn call(&mut self, name: &str, arguments: Vec<Handle<Expression>>) -> Handle<Expression> {
         let index = library::function(name).index();
-        self.target.called[index] = true;
+        self.target.used[index] = true;
         let function = self.target.library[index];
         self.emit();
         let result = self.new.expressions.append(Expression::CallResult(function), self.span);
@@ -212,7 +216,7 @@ impl<'a> FunctionLowering<'a> {
     }
 
     /// A component of what stands for `wide`: a scalar is the same for all.
-    pub(super) fn component(&mut self, of: Handle<Expression>, wide: Wide, index: u32) -> Handle<Expression> {
+    pub(super) fn component(&mut self, of: Handle<Expression>, wide: WideType, index: u32) -> Handle<Expression> {
         if wide.size.is_none() {
             return of;
         }

@@ -23,10 +23,10 @@ use std::collections::HashMap;
 
 use naga::{Arena, Constant, EntryPoint, Expression, Function, GlobalVariable, Handle, Module, Span, SpecialTypes};
 
-use super::Moved;
-use super::rewrite::settle_calls;
+use super::FunctionMap;
+use super::rewrite::remap_calls;
 use function::FunctionLowering;
-use types::{Types, Wide, wide_conversion, wide_literal};
+use types::{LoweredTypes, WideType, wide_conversion, wide_literal};
 
 /// Why a module was left as it was: it holds what the verifier refuses, or what does not validate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ pub(super) struct Int64Error(String);
 
 /// Rewrites every 64-bit integer of the module. Gives the functions' new handles, or nothing where
 /// there was nothing to do. Expects a module that validates, its `override`s resolved.
-pub(super) fn run(module: &mut Module) -> Result<Option<Moved>, Int64Error> {
+pub(super) fn run(module: &mut Module) -> Result<Option<FunctionMap>, Int64Error> {
     if !uses_int64(module) {
         return Ok(None);
     }
@@ -53,14 +53,14 @@ fn uses_int64(module: &Module) -> bool {
             _ => false,
         })
     };
-    module.types.iter().any(|(_, ty)| Wide::of(&ty.inner).is_some())
+    module.types.iter().any(|(_, ty)| WideType::of(&ty.inner).is_some())
         || wide(&module.global_expressions)
         || module.functions.iter().any(|(_, f)| wide(&f.expressions))
         || module.entry_points.iter().any(|e| wide(&e.function.expressions))
 }
 
 /// A module that is read, and where its parts have gone. Constants are filled in as they are made.
-struct Source<'a> {
+struct SourceModule<'a> {
     module: &'a Module,
     types: Vec<Handle<naga::Type>>,
     constants: Vec<Handle<Constant>>,
@@ -69,8 +69,8 @@ struct Source<'a> {
 
 /// The module that is made, but for its functions.
 #[derive(Default)]
-struct Target {
-    types: Types,
+struct TargetModule {
+    types: LoweredTypes,
     constants: Arena<Constant>,
     global_expressions: Arena<Expression>,
     /// A nameless constant for each 64-bit literal of a function.
@@ -78,24 +78,25 @@ struct Target {
     /// The library's functions, by their index there.
     library: Vec<Handle<Function>>,
     /// Those that are called.
-    called: Vec<bool>,
+    used: Vec<bool>,
 }
 
 /// Builds the module anew. Functions get provisional handles, as if all of the library stood in
 /// front, until it is known which of it is called.
-fn lower(old: &Module) -> Result<(Module, Moved), Int64Error> {
+fn lower(old: &Module) -> Result<(Module, FunctionMap), Int64Error> {
     let library = library::module();
     let mut provisional = Arena::new();
     let mut handles = |count: usize| -> Vec<_> {
         (0..count).map(|_| provisional.append(Function::default(), Span::UNDEFINED)).collect()
     };
-    let mut target = Target {
+    let mut target = TargetModule {
         library: handles(library.functions.len()),
-        called: vec![false; library.functions.len()],
-        ..Target::default()
+        used: vec![false; library.functions.len()],
+        ..TargetModule::default()
     };
-    let types = target.types.take_over(old);
-    let mut source = Source { module: old, types, constants: Vec::new(), functions: handles(old.functions.len()) };
+    let types = target.types.import(old);
+    let mut source =
+        SourceModule { module: old, types, constants: Vec::new(), functions: handles(old.functions.len()) };
 
     let globals = target.lower_globals(&mut source)?;
     let mut module = Module {
@@ -116,8 +117,8 @@ fn lower(old: &Module) -> Result<(Module, Moved), Int64Error> {
         module.entry_points.push(EntryPoint { function, ..entry.clone() });
     }
 
-    let library_source = Source {
-        types: target.types.take_over(library),
+    let library_source = SourceModule {
+        types: target.types.import(library),
         module: library,
         constants: Vec::new(),
         functions: target.library.clone(),
@@ -125,7 +126,7 @@ fn lower(old: &Module) -> Result<(Module, Moved), Int64Error> {
     let mut kept = Vec::new();
     // From the end, because a function calls only those before it.
     for (handle, function) in library.functions.iter().rev() {
-        if target.called[handle.index()] {
+        if target.used[handle.index()] {
             let lowered = FunctionLowering::new(&library_source, &mut target, function)?.run()?;
             target.called_by(&lowered);
             // The library's places mean nothing in the filter's text.
@@ -138,10 +139,10 @@ fn lower(old: &Module) -> Result<(Module, Moved), Int64Error> {
         settled.insert(provisional, module.functions.append(function, span));
     }
     for (_, function) in module.functions.iter_mut() {
-        settle_calls(function, &settled);
+        remap_calls(function, &settled);
     }
     for entry in &mut module.entry_points {
-        settle_calls(&mut entry.function, &settled);
+        remap_calls(&mut entry.function, &settled);
     }
     module.types = target.types.arena;
     module.constants = target.constants;
@@ -150,7 +151,7 @@ fn lower(old: &Module) -> Result<(Module, Moved), Int64Error> {
     Ok((module, moved))
 }
 
-fn lower_variables(source: &Source, globals: &[Handle<Expression>]) -> Arena<GlobalVariable> {
+fn lower_variables(source: &SourceModule, globals: &[Handle<Expression>]) -> Arena<GlobalVariable> {
     let old = &source.module.global_variables;
     let mut variables = Arena::new();
     for (handle, variable) in old.iter() {
@@ -165,19 +166,19 @@ fn lower_variables(source: &Source, globals: &[Handle<Expression>]) -> Arena<Glo
 }
 
 /// The types that naga keeps apart. Those of ray queries do not get past the verifier.
-fn special_types(source: &Source) -> SpecialTypes {
+fn special_types(source: &SourceModule) -> SpecialTypes {
     let old = &source.module.special_types.predeclared_types;
     let predeclared_types = old.iter().map(|(kind, ty)| (kind.clone(), source.types[ty.index()])).collect();
     SpecialTypes { predeclared_types, ..SpecialTypes::default() }
 }
 
-impl Target {
+impl TargetModule {
     /// Notes which of the library a function of the library calls.
     fn called_by(&mut self, function: &Function) {
         for (_, expression) in function.expressions.iter() {
             // Every function of the library gives a value.
             if let Expression::CallResult(callee) = expression {
-                self.called[callee.index()] = true;
+                self.used[callee.index()] = true;
             }
         }
     }

@@ -12,23 +12,23 @@ use naga::{
 
 /// A 64-bit integer type, or a vector of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wide {
+pub(super) struct WideType {
     /// Components, `None` for a scalar.
     pub(super) size: Option<VectorSize>,
     pub(super) signed: bool,
 }
 
-impl Wide {
+impl WideType {
     /// What `inner` is, if it is one.
-    pub(super) fn of(inner: &TypeInner) -> Option<Wide> {
+    pub(super) fn of(inner: &TypeInner) -> Option<WideType> {
         let (size, scalar) = match *inner {
             TypeInner::Scalar(scalar) => (None, scalar),
             TypeInner::Vector { size, scalar } => (Some(size), scalar),
             _ => return None,
         };
         match scalar {
-            Scalar::U64 => Some(Wide { size, signed: false }),
-            Scalar::I64 => Some(Wide { size, signed: true }),
+            Scalar::U64 => Some(WideType { size, signed: false }),
+            Scalar::I64 => Some(WideType { size, signed: true }),
             _ => None,
         }
     }
@@ -50,11 +50,11 @@ pub(super) fn wide_conversion(kind: ScalarKind, width: Option<u8>) -> bool {
 
 /// The types of the module that is made.
 #[derive(Debug, Default)]
-pub(super) struct Types {
+pub(super) struct LoweredTypes {
     pub(super) arena: UniqueArena<Type>,
 }
 
-impl Types {
+impl LoweredTypes {
     fn plain(&mut self, inner: TypeInner) -> Handle<Type> {
         self.arena.insert(Type { name: None, inner }, Span::UNDEFINED)
     }
@@ -79,13 +79,13 @@ impl Types {
 
     /// Takes over every type of `module`, without 64-bit integers: the new handles by the old ones'
     /// index.
-    pub(super) fn take_over(&mut self, module: &Module) -> Vec<Handle<Type>> {
+    pub(super) fn import(&mut self, module: &Module) -> Vec<Handle<Type>> {
         let mut map: Vec<Handle<Type>> = Vec::with_capacity(module.types.len());
         for (old, ty) in module.types.iter() {
             // A type comes behind those that it is made of.
             let at = |old: Handle<Type>| map[old.index()];
             let new = match ty.inner {
-                ref inner if Wide::of(inner).is_some() => self.wide(Wide::of(inner).and_then(|wide| wide.size)),
+                ref inner if WideType::of(inner).is_some() => self.wide(WideType::of(inner).and_then(|wide| wide.size)),
                 TypeInner::ValuePointer { size, scalar: Scalar::U64 | Scalar::I64, space } => {
                     let base = self.wide(size);
                     self.plain(TypeInner::Pointer { base, space })

@@ -415,7 +415,7 @@ fn may_write_field(op: &Op, interp: &BlockInterpreter, field: Field) -> bool {
     let Op::Call(Call { function, effect: Effect::Writes, arguments }) = op else { return false };
     let name = &interp.linked.maps[usize::from(field.map)].name;
     let own = function.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('_'));
-    let of_helper = function.strip_prefix("x_").or(function.strip_prefix(CHANGES));
+    let of_helper = function.strip_prefix("x_").or(function.strip_prefix(ATOMIC_FUNCTION_PREFIX));
     let of_helper = of_helper.and_then(|rest| rest.strip_prefix(name.as_str()));
     if !own && of_helper.is_none_or(|rest| !rest.starts_with('_')) {
         return false;

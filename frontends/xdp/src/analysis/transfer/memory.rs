@@ -68,7 +68,7 @@ impl BlockInterpreter<'_, '_> {
             8 => return self.metadata_pointer(),
             // ingress_ifindex
             12 => {
-                use crate::lang::xdp::lower::ir::{Argument, Effect};
+                use crate::lower::ir::{Argument, Effect};
                 let port = self.code.call("pkt_port", vec![Argument::Packet], Effect::Reads);
                 return Ok(self.scalar32(Interval::U32, port));
             }

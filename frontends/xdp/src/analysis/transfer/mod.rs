@@ -422,7 +422,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         if calls.ty.as_scalar().and_then(Interval::as_constant) == Some(0) {
             return self.reject(format!(
                 "functions call each other {} deep, which is deeper than the kernel allows",
-                crate::lang::xdp::analysis::domain::state::MAX_FRAMES
+                crate::analysis::domain::state::MAX_FRAMES
             ));
         }
         let always = self.code.boolean(true);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::reference::{Ending, Machine};
-use super::tree::device::{Device, LoadOptions};
-use super::tree::interp::Interp;
-use super::tree::lang::xdp;
-use super::tree::map::Table;
-use super::tree::packet::{Batch, Verdict};
-use super::tree::program::{Program, ProgramOptions};
+use super::xdp;
 use super::{Code, MapSpec};
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::map::Table;
+use portcullis_core::packet::{Batch, Verdict};
+use portcullis_core::program::{Program, ProgramOptions};
 
 /// Instructions that the model runs for a packet, at most; each round of a loop has several, so that there is fuel for all.
 pub const STEPS: u32 = 30_000;
@@ -54,7 +54,7 @@ pub fn entries(
     of: MapSpec,
     words: impl FnOnce(usize) -> Vec<u32>,
 ) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-    let origin = program.object().expect("it is of an object");
+    let origin = xdp::ObjectInfo::of(&program).expect("it is of an object");
     let name = format!("map{number}");
     let ours = origin.maps.iter().position(|map| map.as_ref().is_some_and(|map| map.name == name))?;
     let map = &program.maps()[ours];
@@ -81,7 +81,7 @@ pub fn compare(code: &Code, packets: &[Vec<u8>]) -> Result<Comparison, Differenc
         Err(why) => return Ok(Comparison::Refused(why)),
     };
     let differs = |what: String| Err(what.into());
-    let mut session = Interp::new().load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
+    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
     let mut machine = Machine::new(code);
     for (number, packet) in packets.iter().enumerate() {
         let (ending, after) = machine.run(packet, 0, STEPS);

@@ -9,9 +9,9 @@ pub mod reference;
 pub mod shrink;
 pub mod table;
 
-use super::tree;
-pub use tree::lang::xdp::instruction::Instruction;
-use tree::lang::xdp::object::{MapDefinition, MapType, Object};
+use super::xdp;
+pub use xdp::instruction::Instruction;
+use xdp::object::{MapDefinition, MapType, Object};
 
 /// A map of a program's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,11 +8,11 @@ mod random;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{Expression, Function, Literal, Module, Statement, SwitchCase, SwitchValue, TypeInner};
 
-use super::super::{Moved, testing::program};
+use super::super::{FunctionMap, testing::program};
 use super::library;
 
 /// Runs the pass and checks what every module must hold to.
-fn run(module: &mut Module, text: &str) -> Option<Moved> {
+fn run(module: &mut Module, text: &str) -> Option<FunctionMap> {
     let moved = super::run(module).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let dump = format!("{module:?}");
     for rest in ["U64(", "I64(", "width: 8", "convert: Some(8)"] {
