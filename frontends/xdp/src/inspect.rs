@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{CALL, call};
-use crate::lang::xdp::decode::maps::{self, MapUse};
-use crate::lang::xdp::object::{Object, Reference};
-use crate::lang::xdp::parameters::{self, GlobalVariable, globals};
-use crate::lang::xdp::{MapDefinition, compile_configured, file_error};
-use crate::lang::{Diagnostics, Source, on_large_stack};
-use crate::map::Typed;
-use crate::program::{Program, ProgramOptions};
+use crate::decode::helper;
+use crate::decode::instruction::{CALL, call};
+use crate::decode::maps::{self, MapUse};
+use crate::object::{Object, Reference};
+use crate::parameters::{self, GlobalVariable, globals};
+use crate::{MapDefinition, compile_configured, file_error};
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::map::TypeInfo;
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::run_on_large_stack;
 
 /// Report on a program.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub struct MapReport {
     /// Definition in the object.
     pub definition: MapDefinition,
     /// Types of keys and values.
-    pub typed: Typed,
+    pub typed: TypeInfo,
     /// Why no program can use the map, if so.
     pub refused: Option<String>,
 }
@@ -63,7 +64,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     let object = object;
     let mut programs = Vec::new();
     for function in object.programs() {
-        let compiled = on_large_stack(&Source::new(name, ""), || {
+        let compiled = run_on_large_stack(&Source::new(name, ""), || {
             compile_configured(&object, Some(&function.name), &options, given)
         });
         programs.push(ProgramReport {

@@ -41,11 +41,13 @@ pub use object_info::{ObjectInfo, PrivatizedValue, ProgramSite};
 pub use parameters::{GlobalVariable, globals};
 use rejection::Disassembly;
 
-use super::nearest::nearest;
-use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
-use crate::map::declare::MAX_MAPS;
-use crate::map::{Declaration, Kind};
-use crate::program::{Program, ProgramOptions};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::declaration::MAX_MAPS;
+use portcullis_core::map::{Declaration, MapKind};
+use portcullis_core::program::prelude;
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::spelling::nearest;
+use portcullis_core::stack::run_on_large_stack;
 
 /// Section name of iproute2's examples. It does not say which hook the program is for, so such a
 /// program is only taken if the user names it.
@@ -87,7 +89,7 @@ pub fn compile_object(
     let given = &options.parameters;
     let mut configured = object.clone();
     let options = parameters::apply(&mut configured, options)?;
-    on_large_stack(&Source::new(object.name.as_str(), ""), || {
+    run_on_large_stack(&Source::new(object.name.as_str(), ""), || {
         compile_configured(&configured, program, &options, given)
     })?
 }
@@ -150,8 +152,8 @@ fn compile_configured(
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
         let traps = linked.program_sites(analyzed.facts.trap_sites.values());
-        let counter = Declaration::new(lower::emit::TRAP_MAP, Kind::Counter, 1, 2, traps.len() as u32);
-        declared.push(Declaration { notes: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
+        let counter = Declaration::new(lower::emit::TRAP_MAP, MapKind::Counter, 1, 2, traps.len() as u32);
+        declared.push(Declaration { annotations: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
     }
     let disassembly = Disassembly::new(object);
     let fails = |message: String| Err(Diagnostics::one(&disassembly.source, Diagnostic::new(message)));
@@ -171,7 +173,7 @@ fn compile_configured(
     let program = Program::new(&disassembly.source, module, declared, options)?;
     let (mut info, initial) = linked.describe(&analyzed, (section, first), rings, (fib, added_maps));
     info.globals = globals(object, given);
-    Ok(program.with_object(info, initial))
+    Ok(program.with_origin(info, initial))
 }
 
 /// Selects from WGSL text the functions that are called, directly or by others that are.

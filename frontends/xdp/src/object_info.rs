@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use crate::lang::xdp::analysis::fixpoint::AnalyzedProgram;
-use crate::lang::xdp::broadcast::{self, Broadcast};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::linked::LinkedObject;
-use crate::lang::xdp::decode::maps::MapInfo;
-use crate::lang::xdp::lower::privatize::PrivateCopy;
-use crate::lang::xdp::object::{Btf, MapDefinition};
-use crate::lang::xdp::parameters::GlobalVariable;
-use crate::lang::xdp::rejection;
-use crate::lang::xdp::{events, fib};
-use crate::map::{Note, Notes};
-use crate::program::Initial;
+use crate::analysis::fixpoint::AnalyzedProgram;
+use crate::broadcast::{self, Broadcast};
+use crate::decode::helper;
+use crate::decode::linked::LinkedObject;
+use crate::decode::maps::MapInfo;
+use crate::lower::privatize::PrivateCopy;
+use crate::object::{Btf, MapDefinition};
+use crate::parameters::GlobalVariable;
+use crate::rejection;
+use crate::{events, fib};
+use portcullis_core::map::{Annotation, Annotations};
+use portcullis_core::program::{InitialMapWords, Program};
 
 /// Description of the object that a program was compiled from, for the host.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct ObjectInfo {
     /// Name of the program.
     pub program: String,
     /// Definitions of the program's maps in the object, in the order of
-    /// [`Program::maps`](crate::program::Program::maps); `None` for a map that the front end added.
+    /// [`Program::maps`]; `None` for a map that the front end added.
     pub maps: Vec<Option<MapDefinition>>,
     /// The object's types.
     pub btf: Btf,
@@ -50,6 +50,13 @@ pub struct ObjectInfo {
     pub rings: Vec<events::EventRing>,
     /// Formats of the program's prints, by the number that a record holds.
     pub prints: Vec<events::PrintFormat>,
+}
+
+impl ObjectInfo {
+    /// Returns the object that a program was compiled from, if it was.
+    pub fn of(program: &Program) -> Option<&ObjectInfo> {
+        program.origin()
+    }
 }
 
 /// A map value of which each packet has a private copy of some words.
@@ -80,13 +87,13 @@ pub struct ProgramSite {
 
 impl ProgramSite {
     /// Column names and rows that annotate the entries of the map `traps`.
-    pub(super) fn notes(all: &[ProgramSite]) -> Notes {
+    pub(super) fn notes(all: &[ProgramSite]) -> Annotations {
         let note = |it: &ProgramSite| {
             let (file, line) = it.line.as_ref().map(|(file, line)| (file.as_str(), *line)).unzip();
-            let text = [it.function.as_str(), &it.instruction].map(Note::from);
+            let text = [it.function.as_str(), &it.instruction].map(Annotation::from);
             text.into_iter().chain([file.into(), line.into(), it.reason.into()]).collect()
         };
-        Notes {
+        Annotations {
             columns: vec!["function", "instruction", "file", "line", "reason"],
             rows: all.iter().map(note).collect(),
         }
@@ -101,12 +108,16 @@ impl LinkedObject<'_> {
         (section, first): (usize, usize),
         rings: Vec<events::EventRing>,
         (fib, added_maps): (fib::Maps, usize),
-    ) -> (ObjectInfo, Vec<Initial>) {
+    ) -> (ObjectInfo, Vec<InitialMapWords>) {
         let object = self.object;
         let name = |section, at| object.function_at(section, at).map(|it| object.functions[it].name.clone());
         let used: Vec<&MapInfo> = analyzed.facts.used_maps.iter().map(|&map| &self.maps[usize::from(map)]).collect();
         let initial = used.iter().enumerate().flat_map(|(map, info)| {
-            self.initial_words(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
+            self.initial_words(info).into_iter().map(move |(offset, words)| InitialMapWords {
+                map,
+                offset,
+                words: words.into(),
+            })
         });
         let maps = used
             .iter()

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::lang::xdp::decode::maps::max_entries_of;
-use crate::lang::xdp::object::{MapDefinition, Object, Variable};
-use crate::lang::{Diagnostic, Diagnostics, Source};
-use crate::map::typed::{self, CKind, CMember, CType, Place, Style};
-use crate::program::ProgramOptions;
-use crate::spelling::nearest;
+use crate::decode::maps::max_entries_of;
+use crate::object::{MapDefinition, Object, Variable};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle};
+use portcullis_core::program::ProgramOptions;
+use portcullis_core::spelling::nearest;
 
 /// Number of names listed when one is not found.
 const MAX_LISTED_NAMES: usize = 24;
@@ -40,7 +40,7 @@ pub struct GlobalVariable {
 
 /// Type of a variable: from BTF, or a number of the symbol's size.
 fn variable_type(object: &Object, variable: &Variable) -> Arc<CType> {
-    let known = variable.ty.and_then(|ty| CType::of(&object.btf, ty)).filter(|ty| ty.size == variable.size);
+    let known = variable.ty.and_then(|ty| object.btf.c_type(ty)).filter(|ty| ty.size == variable.size);
     known.unwrap_or_else(|| CType::unknown(variable.size))
 }
 
@@ -153,7 +153,7 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
         if what != MAX_ENTRIES_FIELD {
             return Err(vec![format!("of a map `{MAX_ENTRIES_FIELD}` can be set: `{}.{MAX_ENTRIES_FIELD}`", map.name)]);
         }
-        let entries = typed::integer(value).ok().and_then(|it| u32::try_from(it).ok());
+        let entries = typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok());
         let most = max_entries_of(map.ty);
         let entries = entries.filter(|entries| (1..=most).contains(entries));
         map.max_entries = entries.ok_or_else(|| vec![format!("`{value}` is no number of entries: 1 to {most}")])?;

@@ -21,24 +21,22 @@ mod tail_call;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::lang::xdp::analysis::cfg::{
-    block_leaders, branch_target, reachable_instructions, reverse_post_order, successors_of,
-};
-use crate::lang::xdp::analysis::domain::reg_type::{RegType, SymbolicName};
-use crate::lang::xdp::analysis::domain::state::{Frame, Sensitivity, State, Value};
-use crate::lang::xdp::analysis::interner::Interner;
-use crate::lang::xdp::analysis::register_liveness::{self, RegisterSet};
-use crate::lang::xdp::analysis::transfer::{BlockInterpreter, EventUses};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, call, class};
-use crate::lang::xdp::decode::linked::LinkedObject;
-use crate::lang::xdp::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
-use crate::lang::xdp::lower::ir::{BlockCode, Id, Op};
-use crate::lang::xdp::lower::liveness::{self, BlockLiveness};
-use crate::lang::xdp::lower::privatize::{MapWords, Privatization, copy_frame};
-use crate::lang::xdp::lower::value_numbering;
-use crate::lang::xdp::object::Reference;
-use crate::lang::xdp::rejection::Rejection;
+use crate::analysis::cfg::{block_leaders, branch_target, reachable_instructions, reverse_post_order, successors_of};
+use crate::analysis::domain::reg_type::{RegType, SymbolicName};
+use crate::analysis::domain::state::{Frame, Sensitivity, State, Value};
+use crate::analysis::interner::Interner;
+use crate::analysis::register_liveness::{self, RegisterSet};
+use crate::analysis::transfer::{BlockInterpreter, EventUses};
+use crate::decode::helper;
+use crate::decode::instruction::{CALL, EXIT, Instruction, call, class};
+use crate::decode::linked::LinkedObject;
+use crate::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
+use crate::lower::ir::{BlockCode, Id, Op};
+use crate::lower::liveness::{self, BlockLiveness};
+use crate::lower::privatize::{MapWords, Privatization, copy_frame};
+use crate::lower::value_numbering;
+use crate::object::Reference;
+use crate::rejection::Rejection;
 
 type Result<T> = std::result::Result<T, Rejection>;
 
@@ -89,14 +87,14 @@ pub(crate) struct ProgramFacts {
     /// excluded.
     pub broadcasts: Interner<(u16, bool)>,
     /// Address families for which the program may look up routes.
-    pub families: crate::lang::xdp::fib::AddressFamilies,
+    pub families: crate::fib::AddressFamilies,
     /// Records and prints for the host.
     pub events: EventUses,
     /// The map values of which packets have private copies.
     pub privatization: Privatization,
     /// Frames whose stack is indexed by values known only at run time. They are arrays then, not a
     /// variable per word.
-    pub indexed_frames: [bool; crate::lang::xdp::analysis::domain::state::STACK_COUNT],
+    pub indexed_frames: [bool; crate::analysis::domain::state::STACK_COUNT],
     /// Whether spilled pointers survive a store at an unknown offset, which a run-time check then
     /// keeps from hitting them. Otherwise such a store turns them into scalars.
     pub guard_spills: bool,
@@ -243,7 +241,7 @@ fn analyze_with(
     guard_spills: bool,
     may_overwrite_spills: &mut bool,
 ) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
-    let mut indexed_frames = [false; crate::lang::xdp::analysis::domain::state::STACK_COUNT];
+    let mut indexed_frames = [false; crate::analysis::domain::state::STACK_COUNT];
     let mut left_out = MapWords::new();
     loop {
         let mut solver = FixpointSolver::new(linked, sensitivity, indexed_frames, guard_spills);
@@ -263,7 +261,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
     fn new(
         linked: &'a LinkedObject<'o>,
         sensitivity: Sensitivity,
-        indexed_frames: [bool; crate::lang::xdp::analysis::domain::state::STACK_COUNT],
+        indexed_frames: [bool; crate::analysis::domain::state::STACK_COUNT],
         guard_spills: bool,
     ) -> Self {
         let facts = ProgramFacts {
@@ -278,7 +276,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             prefix_search_maps: BTreeSet::new(),
             helpers: BTreeSet::new(),
             broadcasts: Interner::starting_at(0),
-            families: crate::lang::xdp::fib::AddressFamilies::default(),
+            families: crate::fib::AddressFamilies::default(),
             events: EventUses::default(),
             privatization: Privatization::default(),
             indexed_frames,
@@ -458,8 +456,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         let names = &mut self.facts.names;
         let mut given: BTreeMap<usize, SymbolicName> = BTreeMap::new();
         let is_ours = |names: &Interner<(u32, u32, u32, u32)>, name: SymbolicName| {
-            name != crate::lang::xdp::analysis::domain::reg_type::ANONYMOUS
-                && name != crate::lang::xdp::analysis::domain::reg_type::PACKET_START
+            name != crate::analysis::domain::reg_type::ANONYMOUS
+                && name != crate::analysis::domain::reg_type::PACKET_START
                 && names.values().get(name as usize - 1).is_some_and(|it| it.0 == u32::MAX && it.1 == base)
         };
         match &mut self.entry_states[number] {
@@ -475,9 +473,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                     given.insert(slot, names.intern((u32::MAX, base, slot as u32, 0)));
                 }
                 let snapshot = &*names;
-                let name = |slot: usize| {
-                    given.get(&slot).copied().unwrap_or(crate::lang::xdp::analysis::domain::reg_type::ANONYMOUS)
-                };
+                let name =
+                    |slot: usize| given.get(&slot).copied().unwrap_or(crate::analysis::domain::reg_type::ANONYMOUS);
                 Ok(known.join(state, bounds, name, |name| is_ours(snapshot, name)))
             }
         }
@@ -544,7 +541,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         // Earlier passes may have used what is no longer reachable.
         self.facts.used_maps.clear();
         self.facts.helpers.clear();
-        self.facts.families = crate::lang::xdp::fib::AddressFamilies::default();
+        self.facts.families = crate::fib::AddressFamilies::default();
         self.facts.events.reset_uses();
         self.facts.trap_sites = Interner::starting_at(0);
         self.facts.lost_update_sites = Interner::starting_at(0);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::lang::xdp::decode::maps::{self, MapInfo, MapUse};
-use crate::lang::xdp::object::{MapDefinition, Object};
-use crate::map::Table;
-use crate::map::layout::Layout;
+use crate::decode::maps::{self, MapInfo, MapUse};
+use crate::object::{MapDefinition, Object};
+use portcullis_core::map::Table;
+use portcullis_core::map::layout::Layout;
 
 /// `BPF_F_INNER_MAP`: an array with this flag may be an inner map with any number of entries.
 const BPF_F_INNER_MAP: u32 = 1 << 12;
@@ -34,7 +34,7 @@ impl<'o> LinkedObject<'o> {
         let layout = Layout::of(&info.declaration());
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
         if let Some(data) = data {
-            return vec![(layout.at(0), data.chunks(4).map(word).collect())];
+            return vec![(layout.slot_offset(0), data.chunks(4).map(word).collect())];
         }
         if slots.is_empty() {
             return Vec::new();
@@ -60,7 +60,7 @@ impl<'o> LinkedObject<'o> {
         slots
             .filter_map(|slot| {
                 let number = number(&slot.symbol)?;
-                Some((layout.at(slot.index), vec![number as u32 + 1]))
+                Some((layout.slot_offset(slot.index), vec![number as u32 + 1]))
             })
             .collect()
     }

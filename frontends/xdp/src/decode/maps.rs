@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 
-use crate::lang::xdp::events::PRINT_RING;
-use crate::lang::xdp::lower::emit::TRAP_MAP;
-use crate::lang::xdp::object::{MapDefinition, MapType, Object};
-use crate::lang::xdp::parameters::section_type;
-use crate::map::declare::{MAX_ENTRIES, MAX_KEY};
-use crate::map::layout::{Layout, MAX_WORDS};
-use crate::map::lpm::Parts;
-use crate::map::typed::{CType, Typed};
-use crate::map::{Declaration, Kind};
+use crate::events::PRINT_RING;
+use crate::lower::emit::TRAP_MAP;
+use crate::object::{MapDefinition, MapType, Object};
+use crate::parameters::section_type;
+use portcullis_core::map::declaration::{MAX_ENTRIES, MAX_KEY_WORDS};
+use portcullis_core::map::layout::{Layout, MAX_WORDS};
+use portcullis_core::map::lpm::TrieLayout;
+use portcullis_core::map::typed::{CType, TypeInfo};
+use portcullis_core::map::{Declaration, MapKind};
 
 /// What a map becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum MapUse {
     Lpm,
     /// A prefix trie that is searched for prefixes of any length (`lower::prefix_trie`).
     Prefixes,
-    /// A ring of events for the host; see [`crate::lang::xdp::events`].
+    /// A ring of events for the host; see [`crate::events`].
     EventRing,
     /// Not possible, for this reason.
     Unsupported(String),
@@ -54,16 +54,16 @@ impl MapInfo {
         let MapDefinition { ty, key_size, value_size, max_entries, .. } = self.definition;
         let words = |bytes: u32| bytes.div_ceil(4);
         let (kind, key) = match &self.used_as {
-            MapUse::Hash if ty.is_lru() => (Kind::LruHash, words(key_size)),
-            MapUse::Hash | MapUse::Prefixes => (Kind::Hash, words(key_size)),
-            MapUse::Lpm => (Kind::Lpm, words(key_size) - 1),
-            _ => (Kind::Array, 1),
+            MapUse::Hash if ty.is_lru() => (MapKind::LruHash, words(key_size)),
+            MapUse::Hash | MapUse::Prefixes => (MapKind::Hash, words(key_size)),
+            MapUse::Lpm => (MapKind::Lpm, words(key_size) - 1),
+            _ => (MapKind::Array, 1),
         };
         Declaration::new(self.name.clone(), kind, key, words(value_size), max_entries)
     }
 
     /// Types of keys and values, as the object's BTF describes them.
-    pub fn typed(&self, object: &Object) -> Typed {
+    pub fn typed(&self, object: &Object) -> TypeInfo {
         let MapDefinition { ty, key_size, value_size, key, value, .. } = self.definition;
         let of = |number: Option<u32>, size: u32| {
             let known = number.and_then(|number| object.btf.c_type(number)).filter(|ty| ty.size == size);
@@ -71,7 +71,7 @@ impl MapInfo {
         };
         let value =
             if self.is_global_section() { section_type(object, &self.definition) } else { of(value, value_size) };
-        Typed {
+        TypeInfo {
             name: self.definition.name.clone(),
             map_type: ty.name(),
             map_type_number: ty.0,
@@ -187,11 +187,11 @@ fn choose_use(map: &MapDefinition) -> MapUse {
     }
     match used {
         MapUse::Array if key_size != 4 => refused(format!("has keys of {key_size} bytes, and numbers have 4")),
-        MapUse::Hash if key_size == 0 || key_size > 4 * MAX_KEY => {
-            refused(format!("has keys of {key_size} bytes, and {} are the most", 4 * MAX_KEY))
+        MapUse::Hash if key_size == 0 || key_size > 4 * MAX_KEY_WORDS => {
+            refused(format!("has keys of {key_size} bytes, and {} are the most", 4 * MAX_KEY_WORDS))
         }
-        MapUse::Prefixes if !(5..=4 * MAX_KEY).contains(&key_size) => {
-            let most = 4 * MAX_KEY;
+        MapUse::Prefixes if !(5..=4 * MAX_KEY_WORDS).contains(&key_size) => {
+            let most = 4 * MAX_KEY_WORDS;
             refused(format!("has keys of {key_size} bytes: a prefix's length and what it is of have 5 to {most} here"))
         }
         used => {

@@ -1,9 +1,9 @@
 //! Reading event rings between batches.
 
 use super::{Event, EventRing, HEAD_WORD, PrintFormat, TAIL_WORD};
-use crate::device::{DeviceError, Session};
-use crate::map::layout;
-use crate::program::Program;
+use portcullis_core::device::{DeviceError, Session};
+use portcullis_core::map::layout;
+use portcullis_core::program::Program;
 
 /// Maximum number of words per read.
 const MAX_WORDS_PER_READ: u32 = 1 << 20;
@@ -130,7 +130,7 @@ fn contiguous_chunks(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)
 
 /// Word offset of an entry of a ring.
 fn entry_offset(ring: &EventRing, entry: u32) -> usize {
-    layout::HEADER as usize + entry as usize * ring.stride() as usize
+    layout::HEADER_WORDS as usize + entry as usize * ring.stride() as usize
 }
 
 fn read_head(ring: &EventRing, session: &mut dyn Session) -> Result<u32, DeviceError> {

@@ -1,6 +1,6 @@
 //! Routing: `bpf_fib_lookup` and `bpf_check_mtu`. Instead of the kernel's tables they use maps that
-//! the front end adds to the program, and that the host fills ([`RoutingTables`]), by hand or from
-//! the kernel.
+//! the front end adds to the program. The host fills these maps from
+//! [`portcullis_core::routes::RoutingTables`], which are set by hand or read from the kernel.
 //!
 //! | map | key | value |
 //! |---|---|---|
@@ -13,7 +13,7 @@ mod tables;
 
 use std::collections::BTreeSet;
 
-pub use tables::{Interface, MapRow, Neighbour, Route, RoutingTables};
+pub use tables::MapRow;
 
 use portcullis_core::map::Declaration;
 use portcullis_core::map::declaration::{CommentSyntax, declarations};

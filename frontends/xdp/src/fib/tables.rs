@@ -1,7 +1,9 @@
-//! Routing tables as the host sets them, and their layout in the maps.
+//! Layout of routing tables in the maps of a filter.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
+
+use portcullis_core::routes::{Route, RoutingTables};
 
 use super::{MAX_ROUTE_TRIES, Maps};
 
@@ -11,104 +13,33 @@ const DEFAULT_TABLE: u32 = 253;
 const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
 
-/// A route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// Address of the prefix; bits after the prefix are zero.
-    pub to: IpAddr,
-    /// Length of the prefix in bits.
-    pub length: u8,
-    /// `RTN_*` (linux/rtnetlink.h): 1 is unicast; 6, 7 and 8 are blackhole, unreachable and
-    /// prohibit.
-    pub kind: u32,
-    /// Number of the routing table.
-    pub table: u32,
-    /// Output interface.
-    pub interface: u32,
-    /// Metric; the lowest wins.
-    pub metric: u32,
-    /// MTU of the route in bytes from the IP header on; 0 for that of the interface.
-    pub mtu: u32,
-    /// IPv4 type of service that the route is for; 0 for any.
-    pub tos: u32,
-    /// Whether packets are encapsulated, which `bpf_fib_lookup` does not do.
-    pub encap: bool,
-    /// Preferred source address.
-    pub source: Option<IpAddr>,
-    /// Gateway, if any.
-    pub gateway: Option<IpAddr>,
-}
-
-/// A neighbour on a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Neighbour {
-    /// Interface through which it is reached.
-    pub interface: u32,
-    /// IP address.
-    pub address: IpAddr,
-    /// MAC address.
-    pub mac: [u8; 6],
-}
-
-/// A network interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
-    /// Name; not stored in a map.
-    pub name: String,
-    /// Index of the interface.
-    pub number: u32,
-    /// MAC address; zeros if it has none.
-    pub mac: [u8; 6],
-    /// MTU in bytes, without the link header.
-    pub mtu: u32,
-    /// IPv6 MTU, if different, else 0.
-    pub mtu_v6: u32,
-    /// Size of the link header in bytes.
-    pub header: u32,
-    /// Whether IPv4 packets received there are forwarded.
-    pub forwarding_v4: bool,
-    /// Whether IPv6 packets received there are forwarded.
-    pub forwarding_v6: bool,
-}
-
-/// Routes, neighbours and interfaces.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RoutingTables {
-    /// Routes; of equal prefix, table, type of service and metric, the first counts.
-    pub routes: Vec<Route>,
-    /// Neighbours.
-    pub neighbours: Vec<Neighbour>,
-    /// Interfaces.
-    pub interfaces: Vec<Interface>,
-}
-
 /// Bits of a prefix, left-aligned, and its length.
 type Prefix = (u128, u8);
 
 /// Words of the key and of the value of a map entry.
 pub type MapRow = (Vec<u32>, Vec<u32>);
 
-impl RoutingTables {
+impl Maps {
     /// The rows of each routing map of a filter, by map index; keys are unique.
-    pub fn rows(&self, maps: &Maps) -> Vec<(usize, Vec<MapRow>)> {
+    pub fn rows(&self, tables: &RoutingTables) -> Vec<(usize, Vec<MapRow>)> {
         let mut others = FallbackRoutes::default();
         let mut all = Vec::new();
         for (number, is_v4) in [(self.v4, true), (self.v6, false)] {
             let Some(number) = number else { continue };
-            all.push((number, self.first_routes(is_v4, &mut others)));
+            all.push((number, first_routes(tables, is_v4, &mut others)));
         }
         if let Some(number) = self.others {
             all.push((number, others.rows));
         }
-        if let Some(number) = maps.neighbours {
-            let rows = self.neighbours.iter().map(|it| {
+        if let Some(number) = self.neighbours {
+            let rows = tables.neighbours.iter().map(|it| {
                 let key = [&[it.interface][..], &address_words(Some(it.address))].concat();
                 (key, mac_words(it.mac).to_vec())
             });
             all.push((number, rows.collect::<BTreeMap<_, _>>().into_iter().collect()));
         }
-        if let Some(number) = maps.interfaces {
-            let rows = self.interfaces.iter().map(|it| {
+        if let Some(number) = self.interfaces {
+            let rows = tables.interfaces.iter().map(|it| {
                 let [first, last] = mac_words(it.mac);
                 let forwards = [u32::from(it.forwarding_v4), u32::from(it.forwarding_v6)];
                 (vec![it.number], [&[first, last, it.mtu, it.mtu_v6, it.header][..], &forwards].concat())
@@ -119,47 +50,29 @@ impl RoutingTables {
     }
 }
 
-    /// The first route for each prefix; later ones are added to `others`.
-    fn first_routes(&self, is_v4: bool, others: &mut FallbackRoutes) -> Vec<MapRow> {
-        let routes: Vec<&Route> =
-            self.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && is_routable(route)).collect();
-        // Sorted, so that each prefix follows those that contain it.
-        let mut prefixes: BTreeMap<Prefix, Vec<usize>> = BTreeMap::new();
-        for (number, route) in routes.iter().enumerate() {
-            prefixes.entry((address_bits(route.to), route.length)).or_default().push(number);
-        }
-        let mut rows: Vec<MapRow> = Vec::new();
-        let mut around: Vec<(Prefix, &[usize])> = Vec::new();
-        for (&(bits, length), own) in &prefixes {
-            while around.pop_if(|((outer, outer_length), _)| !has_prefix(bits, *outer, *outer_length)).is_some() {}
-            around.push(((bits, length), own));
-            let mut tried: Vec<usize> = around.iter().flat_map(|(_, routes)| routes.iter().copied()).collect();
-            tried.sort_by_key(|&number| (rank(routes[number]), number));
-            tried.truncate(MAX_ROUTE_TRIES);
-            let mut next = 0;
-            for &number in tried[1..].iter().rev() {
-                next = others.number(is_v4, number, route_words(routes[number], next), next);
-            }
-            let value = route_words(routes[tried[0]], next).to_vec();
-            let address = if is_v4 { vec![(bits >> 96) as u32] } else { to_words(bits).to_vec() };
-            rows.push(([&address[..], &[u32::from(length)]].concat(), value));
-        }
-        rows
+/// The first route for each prefix; later ones are added to `others`.
+fn first_routes(tables: &RoutingTables, is_v4: bool, others: &mut FallbackRoutes) -> Vec<MapRow> {
+    let routes: Vec<&Route> =
+        tables.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && is_routable(route)).collect();
+    // Sorted, so that each prefix follows those that contain it.
+    let mut prefixes: BTreeMap<Prefix, Vec<usize>> = BTreeMap::new();
+    for (number, route) in routes.iter().enumerate() {
+        prefixes.entry((address_bits(route.to), route.length)).or_default().push(number);
     }
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<MapRow> = Vec::new();
     let mut around: Vec<(Prefix, &[usize])> = Vec::new();
     for (&(bits, length), own) in &prefixes {
-        while around.pop_if(|((outer, outer_length), _)| !begins_with(bits, *outer, *outer_length)).is_some() {}
+        while around.pop_if(|((outer, outer_length), _)| !has_prefix(bits, *outer, *outer_length)).is_some() {}
         around.push(((bits, length), own));
         let mut tried: Vec<usize> = around.iter().flat_map(|(_, routes)| routes.iter().copied()).collect();
         tried.sort_by_key(|&number| (rank(routes[number]), number));
-        tried.truncate(MOST_TRIES);
+        tried.truncate(MAX_ROUTE_TRIES);
         let mut next = 0;
         for &number in tried[1..].iter().rev() {
-            next = others.number(is_v4, number, words(routes[number], next), next);
+            next = others.number(is_v4, number, route_words(routes[number], next), next);
         }
-        let value = words(routes[tried[0]], next).to_vec();
-        let address = if is_v4 { vec![(bits >> 96) as u32] } else { split(bits).to_vec() };
+        let value = route_words(routes[tried[0]], next).to_vec();
+        let address = if is_v4 { vec![(bits >> 96) as u32] } else { to_words(bits).to_vec() };
         rows.push(([&address[..], &[u32::from(length)]].concat(), value));
     }
     rows

@@ -11,8 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::lang::xdp::lower::ir::BinaryOp::{Add, And, Or, Shl, Shr};
-use crate::lang::xdp::lower::ir::{Argument, BlockCode, Call, Effect, Id, Op};
+use crate::lower::ir::BinaryOp::{Add, And, Or, Shl, Shr};
+use crate::lower::ir::{Argument, BlockCode, Call, Effect, Id, Op};
 
 /// A packet offset: a constant, or a constant distance from a run-time value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(accesses(code, &[elsewhere, there]), ["load_u8 2", "store_le16 0", "load_u8 1"]);
         // At an unknown distance, the pending byte may be any.
         let code = &mut BlockCode::default();
-        let somewhere = code.variable(crate::lang::xdp::lower::ir::Variable::Stack { frame: 0, word: 0 });
+        let somewhere = code.variable(crate::lower::ir::Variable::Stack { frame: 0, word: 0 });
         store(code, 0, somewhere);
         code.load_packet(somewhere, 1);
         let stored = code.ops.iter().filter(|op| BlockCode::has_side_effect(op)).count();
@@ -423,8 +423,7 @@ mod tests {
     #[test]
     fn word_stores_are_not_split_beside_single_bytes() {
         let code = &mut BlockCode::default();
-        let (at, word) =
-            (code.constant(4), code.variable(crate::lang::xdp::lower::ir::Variable::Stack { frame: 0, word: 0 }));
+        let (at, word) = (code.constant(4), code.variable(crate::lower::ir::Variable::Stack { frame: 0, word: 0 }));
         for byte in 1..4 {
             store(code, byte, word);
         }
@@ -433,7 +432,7 @@ mod tests {
         assert_eq!(accesses(code, &[]), ["store_le16 1", "store_u8 3", "store_le32 4"]);
         // Bytes of one word are stored as that word.
         let code = &mut BlockCode::default();
-        let word = code.variable(crate::lang::xdp::lower::ir::Variable::Stack { frame: 0, word: 0 });
+        let word = code.variable(crate::lower::ir::Variable::Stack { frame: 0, word: 0 });
         for byte in 0..4 {
             let it = code.binary_const(Shr, word, 8 * byte);
             let it = code.binary_const(And, it, 0xff);

@@ -7,18 +7,18 @@ use naga::{
     ScalarKind, Span, Statement, Type, TypeInner, UnaryOperator,
 };
 
-use crate::ir::builder::{Builder, Value};
-use crate::ir::structure::emit::{Blocks, Types, emit};
-use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::FILTER;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::{NOT_LOADED, STACK_COUNT, STACK_WORDS};
-use crate::lang::xdp::analysis::fixpoint::{AnalyzedProgram, Terminator};
-use crate::lang::xdp::decode::maps::MapInfo;
-use crate::lang::xdp::lower::if_convert::{self, IfConversion, MergedBlock};
-use crate::lang::xdp::lower::ir::{Argument, BinaryOp, BlockCode, Id, Op, Variable, WideOp};
-use crate::lang::xdp::lower::liveness::{BlockLiveness, REDIRECT, RESULT};
-use crate::lang::xdp::lower::privatize::{FIRST_COPY_FRAME, copy_frame};
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::{NOT_LOADED, STACK_COUNT, STACK_WORDS};
+use crate::analysis::fixpoint::{AnalyzedProgram, Terminator};
+use crate::decode::maps::MapInfo;
+use crate::lower::if_convert::{self, IfConversion, MergedBlock};
+use crate::lower::ir::{Argument, BinaryOp, BlockCode, Id, Op, Variable, WideOp};
+use crate::lower::liveness::{BlockLiveness, REDIRECT, RESULT};
+use crate::lower::privatize::{FIRST_COPY_FRAME, copy_frame};
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::structure::{Graph, TooDeep, structure};
+use portcullis_core::program::FILTER_FUNCTION;
 
 /// A block that returns is duplicated into its predecessors if it has at most this many operations.
 const MAX_DUPLICATED_OPS: usize = 6;
@@ -52,7 +52,8 @@ pub(crate) fn emit_filter(
     let functions = module.functions.iter();
     let named: HashMap<String, _> = functions.filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
     let counts = named.get(&format!("{TRAP_MAP}_add")).copied();
-    let (mut builder, packet) = packet_function(if counts.is_some() { PROGRAM_FUNCTION } else { FILTER }, types);
+    let (mut builder, packet) =
+        packet_function(if counts.is_some() { PROGRAM_FUNCTION } else { FILTER_FUNCTION }, types);
     let b = &mut builder;
     let frame = array_type(module, types, STACK_WORDS as u32);
     let records = flow.facts.events.records().iter();
@@ -99,7 +100,7 @@ fn packet_function(name: &str, types: Types) -> (Builder, Value) {
 /// Wraps a program with traps: counts the site of a trap, at one place for all sites, and aborts
 /// the packet.
 fn count_traps(program: Handle<Function>, counts: Handle<Function>, types: Types) -> Function {
-    let (mut builder, packet) = packet_function(FILTER, types);
+    let (mut builder, packet) = packet_function(FILTER_FUNCTION, types);
     let b = &mut builder;
     let verdict = b.call(program, vec![packet], true).expect("it gives a verdict");
     let mask = b.u32(TRAP_MARKER);

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use crate::lang::xdp::lower::coalesce::PendingStores;
+use crate::lower::coalesce::PendingStores;
 
 /// Index of an operation in its block.
 pub(crate) type Id = u32;

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::lang::xdp::analysis::fixpoint::{Block, Terminator};
-use crate::lang::xdp::analysis::transfer::REDIRECT_TARGET;
-use crate::lang::xdp::lower::ir::{BlockCode, FieldAlias, Id, Op, Variable};
+use crate::analysis::fixpoint::{Block, Terminator};
+use crate::analysis::transfer::REDIRECT_TARGET;
+use crate::lower::ir::{BlockCode, FieldAlias, Id, Op, Variable};
 
 /// Live parts of a block.
 pub(crate) struct BlockLiveness {

@@ -1,10 +1,10 @@
 //! WGSL functions that programs need of a map besides the map's own.
 
-use crate::lang::xdp::decode::maps::{MapInfo, MapUse};
-use crate::lang::xdp::lower::prefix_trie;
-use crate::lang::xdp::object::MapDefinition;
-use crate::map::layout::{HEADER, Layout, THERE};
-use crate::map::{Kind, changes};
+use crate::decode::maps::{MapInfo, MapUse};
+use crate::lower::prefix_trie;
+use crate::object::MapDefinition;
+use portcullis_core::map::layout::{HEADER_WORDS, Layout, STATE_PRESENT};
+use portcullis_core::map::{MapKind, atomic_functions};
 
 impl MapInfo {
     /// The functions that programs may call on this map.
@@ -23,17 +23,17 @@ impl MapInfo {
         }
         if self.used_as != MapUse::Lpm {
             let layout = Layout::of(&self.declaration());
-            let Layout { places, stride, state, .. } = layout;
+            let Layout { slots, stride, state, .. } = layout;
             let mut by_place = LOAD_FUNCTION.to_owned();
-            if self.declaration().kind != Kind::Array {
+            if self.declaration().kind != MapKind::Array {
                 by_place += ITERATION_FUNCTIONS;
             }
             let numbers = [
-                ("PLACES", places),
+                ("PLACES", slots),
                 ("STRIDE", stride),
                 ("STATE", state),
-                ("HEADER", HEADER),
-                ("THERE", THERE),
+                ("HEADER", HEADER_WORDS),
+                ("THERE", STATE_PRESENT),
                 ("LAST", layout.words() as u32 - 1),
             ];
             let add =
@@ -47,7 +47,7 @@ impl MapInfo {
         let insert = if self.enforces_max_entries() { "x_NAME_insert" } else { "NAME_insert" };
         let text = text.replace("ADDED", insert).replace("ENTRIES", &self.definition.max_entries.to_string());
         let text = text.replace("KEY", &key).replace("NAME", &self.name);
-        changes(&self.name).fold(text, |text, (_, change)| text + &change)
+        atomic_functions(&self.name).fold(text, |text, (_, change)| text + &change)
     }
 }
 
@@ -100,7 +100,7 @@ fn x_NAME_insert(key: KEY) -> u32 {
 }
 ";
 
-/// Functions for C's operators on map values, besides [`changes`].
+/// Functions for C's operators on map values, besides [`atomic_functions`].
 const COMMON_FUNCTIONS: &str = "
 // Adds to a 64-bit number and returns the previous value, low word first. The carry is added
 // separately: in between the number is wrong, in the end it is right.

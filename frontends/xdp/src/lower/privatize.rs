@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lang::xdp::decode::maps::{MapInfo, MapUse};
+use crate::decode::maps::{MapInfo, MapUse};
 
 /// Upper bound on the size of a value that is privatized.
 const MAX_VALUE_BYTES: u32 = 4096;

@@ -2,7 +2,7 @@
 //! and again; and details of functions and lines.
 
 use super::{MAX_MAPS, MAX_OBJECT, MAX_TOTAL_WORK, Object};
-use crate::lang::xdp::rejection::Disassembly;
+use crate::rejection::Disassembly;
 
 const PROGBITS: u32 = 1;
 const SYMTAB: u32 = 2;

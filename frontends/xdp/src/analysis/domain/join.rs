@@ -6,12 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType, SymbolicName};
-use crate::lang::xdp::analysis::domain::state::{
-    CarriedAlias, METADATA_FRAME, STACK_WORDS, Sensitivity, State, Value, Word,
-};
-use crate::lang::xdp::analysis::register_liveness::RegisterSet;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType, SymbolicName};
+use crate::analysis::domain::state::{CarriedAlias, METADATA_FRAME, STACK_WORDS, Sensitivity, State, Value, Word};
+use crate::analysis::register_liveness::RegisterSet;
 
 impl State {
     /// Whether another state may be joined with this one without losing what the program may rely

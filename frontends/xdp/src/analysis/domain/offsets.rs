@@ -1,6 +1,6 @@
 //! Strided intervals of pointer offsets, in bytes.
 
-use crate::lang::xdp::analysis::domain::interval::{Interval, gcd};
+use crate::analysis::domain::interval::{Interval, gcd};
 
 /// Bound beyond which offsets are not told apart: no memory reaches that far.
 pub(crate) const OFFSET_LIMIT: i64 = 1 << 40;

@@ -4,8 +4,8 @@
 //! with joined offsets, NULL and a pointer join to a nullable pointer, and all else joins to
 //! `Conflict` or `Uninit`, which a program must not use.
 
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::offsets::{OFFSET_LIMIT, Offsets};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::{OFFSET_LIMIT, Offsets};
 
 /// Symbolic name of a base address in the packet that is known only at run time, like the
 /// verifier's `reg->id`: what is proven about one pointer holds for every copy of the same name.

@@ -4,11 +4,11 @@ use super::{
     Add, BlockKey, BlockResult, BlockStart, CallContext, FixpointSolver, Lt, RegType, Result, State, Value,
     finish_with_branch, loop_or_exit,
 };
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::errno::E2BIG;
-use crate::lang::xdp::lower::ir::BinaryOp::{LogicalOr, Ne};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
+use crate::decode::helper;
+use crate::errno::E2BIG;
+use crate::lower::ir::BinaryOp::{LogicalOr, Ne};
 
 /// Maximum number of rounds (`BPF_MAX_LOOPS`).
 const MAX_ROUNDS: u64 = 1 << 23;

@@ -5,13 +5,13 @@ use super::{
     Add, BlockKey, BlockResult, BlockStart, CallContext, FixpointSolver, Lt, RegType, Result, State, Value,
     finish_with_branch, loop_or_exit,
 };
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::offsets::Offsets;
-use crate::lang::xdp::analysis::domain::reg_type::ANONYMOUS;
-use crate::lang::xdp::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::maps::MapUse;
-use crate::map::layout::Layout;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::reg_type::ANONYMOUS;
+use crate::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
+use crate::decode::helper;
+use crate::decode::maps::MapUse;
+use portcullis_core::map::layout::Layout;
 
 /// Stack offset where the callback finds the key: the far end of its frame. All active frames share
 /// 512 bytes and the caller counts at least 32 of them (`check_max_stack_depth`), so the callback
@@ -79,7 +79,7 @@ impl FixpointSolver<'_, '_> {
         let info = &interp.linked.maps[usize::from(map)];
         let is_hash = info.used_as == MapUse::Hash;
         let words = info.definition.key_size.div_ceil(4);
-        let places = Layout::of(&info.declaration()).places;
+        let places = Layout::of(&info.declaration()).slots;
         let entry = if is_hash { interp.next_entry(map, from.low) } else { from.low };
         let end = interp.code.constant(places);
         let goes_on = interp.code.binary(Lt, entry, end);

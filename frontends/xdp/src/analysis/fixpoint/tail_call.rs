@@ -5,9 +5,9 @@ use super::{
     Add, BlockKey, BlockResult, BlockStart, CallContext, Eq, FixpointSolver, Frame, Lt, PendingTerminator, RegType,
     Result, State, Value, finish_with_branch, into_parts,
 };
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::transfer::{BlockInterpreter, TAIL_CALL_COUNT};
-use crate::lang::xdp::lower::ir::BinaryOp::LogicalAnd;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::transfer::{BlockInterpreter, TAIL_CALL_COUNT};
+use crate::lower::ir::BinaryOp::LogicalAnd;
 
 /// Maximum number of tail calls a packet (`MAX_TAIL_CALL_CNT`).
 const MAX_TAIL_CALLS: u32 = 33;

@@ -1,13 +1,13 @@
 //! Arithmetic instructions (RFC 9669, sections 4.1 and 4.2).
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::offsets::{OFFSET_LIMIT, Offsets};
-use crate::lang::xdp::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType};
-use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, Value};
-use crate::lang::xdp::decode::instruction::{AluOp, Instruction, class};
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, WideOp};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::{OFFSET_LIMIT, Offsets};
+use crate::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType};
+use crate::analysis::domain::state::{METADATA_FRAME, Value};
+use crate::decode::instruction::{AluOp, Instruction, class};
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::{Effect, Id, Op, Sum, WideOp};
 
 /// Bound on offsets into the packet that are tracked (`BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;

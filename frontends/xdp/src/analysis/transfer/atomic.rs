@@ -1,14 +1,14 @@
 //! Atomic operations (RFC 9669, section 5.3).
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::offsets::Offsets;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::decode::instruction::Instruction;
-use crate::lang::xdp::lower::ir::{BinaryOp, Effect, Id};
-use crate::lang::xdp::lower::privatize::StoreCertainty;
-use crate::map::Change;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::Value;
+use crate::decode::instruction::Instruction;
+use crate::lower::ir::{BinaryOp, Effect, Id};
+use crate::lower::privatize::StoreCertainty;
+use portcullis_core::map::AtomicOp;
 
 const FETCH: i32 = 1;
 const ADD: i32 = 0;
@@ -113,10 +113,10 @@ impl BlockInterpreter<'_, '_> {
             return Ok(self.old_value(size, low, low));
         }
         let change = match it.imm & !FETCH {
-            OR => Change::Or,
-            AND => Change::And,
-            XOR => Change::Xor,
-            _ if it.imm == XCHG => Change::Exchange,
+            OR => AtomicOp::Or,
+            AND => AtomicOp::And,
+            XOR => AtomicOp::Xor,
+            _ if it.imm == XCHG => AtomicOp::Exchange,
             _ => return self.reject(format!("unknown atomic operation {:#x}", it.imm)),
         };
         let low = self.call_change(map, change, &[entry, word, value.low]);

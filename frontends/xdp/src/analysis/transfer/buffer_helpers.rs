@@ -2,12 +2,12 @@
 //! of the verifier, which need not be constant).
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::errno::{EFAULT, EINVAL};
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Argument, Effect, Id};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::Value;
+use crate::errno::{EFAULT, EINVAL};
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::{Argument, Effect, Id};
 
 /// Maximum size of a buffer, in bytes.
 const MAX_BYTES: u64 = 512;

@@ -1,18 +1,18 @@
 //! Helpers that record events for the host: ring buffers, perf event arrays and prints. The format
-//! of the records is in `crate::lang::xdp::events`.
+//! of the records is in `crate::events`.
 
 use std::collections::BTreeMap;
 
 use super::ring_record::record_frame;
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::offsets::Offsets;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
-use crate::lang::xdp::events::{Argument, MAX_PACKET_BYTES, PrintFormat, RecordSizes};
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Argument as Given, Effect, Id, Op};
-use crate::lang::xdp::object::MapType;
+use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::Value;
+use crate::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
+use crate::events::{Argument, MAX_PACKET_BYTES, PrintFormat, RecordSizes};
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::{Argument as Given, Effect, Id, Op};
+use crate::object::MapType;
 
 /// Maximum size of the data that a program gives for a record.
 const MAX_RECORD_BYTES: u64 = 2048;
@@ -90,7 +90,7 @@ struct Record {
 impl BlockInterpreter<'_, '_> {
     /// Name of a function of a ring: one of the map's own, or one of the front end's.
     fn ring_function(&self, ring: Option<u16>, end: &str, own: bool) -> String {
-        let name = ring.map_or(crate::lang::xdp::events::PRINT_RING, |map| &self.linked.maps[usize::from(map)].name);
+        let name = ring.map_or(crate::events::PRINT_RING, |map| &self.linked.maps[usize::from(map)].name);
         if own { format!("{name}_{end}") } else { format!("x_{name}_{end}") }
     }
 
@@ -106,7 +106,7 @@ impl BlockInterpreter<'_, '_> {
         let slot = self.code.call_values(&self.ring_function(ring, "take", false), &[wanted], Effect::Writes);
         let (entry, sequence) = self.split_pair(slot);
         let write = self.ring_function(ring, "write", true);
-        for (word, value) in (crate::lang::xdp::events::HEADER_WORDS..).zip(words) {
+        for (word, value) in (crate::events::HEADER_WORDS..).zip(words) {
             let word = self.code.constant(word);
             self.code.call_values(&write, &[entry, word, value], Effect::Writes);
         }

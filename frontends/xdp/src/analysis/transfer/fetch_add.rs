@@ -15,12 +15,12 @@
 
 use super::BlockInterpreter;
 use super::private_copy::ByteSpan;
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::{CarriedAlias, FieldLocation, METADATA_FRAME, Value};
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Argument, BlockCode, Call, Effect, Field, FieldAlias, Id, Op, Sum, Variable};
-use crate::map::{CHANGES, Change};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::{CarriedAlias, FieldLocation, METADATA_FRAME, Value};
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::{Argument, BlockCode, Call, Effect, Field, FieldAlias, Id, Op, Sum, Variable};
+use portcullis_core::map::{ATOMIC_FUNCTION_PREFIX, AtomicOp};
 
 /// Maximum depth of nested sums that are looked through.
 const MAX_SUM_DEPTH: u32 = 6;
@@ -85,7 +85,7 @@ impl BlockInterpreter<'_, '_> {
             }
             size => {
                 let (shift, mask) = self.part_of_word(field.at, size);
-                let old = self.call_change(field.map, Change::AddPart, &[entry, word, shift, mask, amount.0]);
+                let old = self.call_change(field.map, AtomicOp::AddBits, &[entry, word, shift, mask, amount.0]);
                 (old, vec![(alias.number.0, old)])
             }
         };

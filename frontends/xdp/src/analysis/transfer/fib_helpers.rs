@@ -2,13 +2,13 @@
 //! write.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::errno::EINVAL;
-use crate::lang::xdp::fib;
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Argument, BlockCode, Effect, Id, Op};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::Value;
+use crate::errno::EINVAL;
+use crate::fib;
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::{Argument, BlockCode, Effect, Id, Op};
 
 /// Size of `struct bpf_fib_lookup` in bytes.
 const PARAMETERS: u32 = 64;

@@ -2,14 +2,14 @@
 //! (`bpf_tail_call`, `bpf_loop`, `bpf_for_each_map_elem`) are in `analysis::fixpoint`.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{Instruction, call};
-use crate::lang::xdp::errno::EINVAL;
-use crate::lang::xdp::lower::ir::{Argument, Effect, Id};
-use crate::lang::xdp::object::MapType;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::Value;
+use crate::decode::helper;
+use crate::decode::instruction::{Instruction, call};
+use crate::errno::EINVAL;
+use crate::lower::ir::{Argument, Effect, Id};
+use crate::object::MapType;
 
 impl BlockInterpreter<'_, '_> {
     pub(super) fn call_helper(&mut self, it: Instruction) -> Result<()> {

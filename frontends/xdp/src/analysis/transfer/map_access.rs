@@ -2,18 +2,18 @@
 
 use super::private_copy::ByteSpan;
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::offsets::Offsets;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::maps::{MapInfo, MapUse};
-use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Argument, Effect, Field, Id};
-use crate::lang::xdp::lower::privatize::StoreCertainty;
-use crate::map::layout::{HEADER, Layout};
-use crate::map::{Change, change_of};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::Value;
+use crate::decode::helper;
+use crate::decode::maps::{MapInfo, MapUse};
+use crate::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::{Argument, Effect, Field, Id};
+use crate::lower::privatize::StoreCertainty;
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
+use portcullis_core::map::{AtomicOp, atomic_function_name};
 
 /// `BPF_F_LOCK`: update under the value's `bpf_spin_lock`, which no map here has.
 const BPF_F_LOCK: u64 = 4;
@@ -469,7 +469,7 @@ impl BlockInterpreter<'_, '_> {
         // The high half is the entry index plus one.
         let place = self.code.binary_const(Mul, high, stride);
         let place = self.code.binary(Add, place, word);
-        let at = self.code.binary_const(Add, place, (HEADER + value).wrapping_sub(stride));
+        let at = self.code.binary_const(Add, place, (HEADER_WORDS + value).wrapping_sub(stride));
         self.code.call_values(&get, &[at], Effect::Reads)
     }
 
@@ -569,7 +569,7 @@ impl BlockInterpreter<'_, '_> {
     }
 
     fn put_bits(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
-        self.call_change(map, Change::Put, &[entry, word, mask, bits]);
+        self.call_change(map, AtomicOp::ReplaceBits, &[entry, word, mask, bits]);
         self.write_private_bits(map, entry, word, mask, bits);
     }
 
@@ -604,8 +604,8 @@ impl BlockInterpreter<'_, '_> {
     }
 
     /// Calls a function that changes a word of a value; returns the previous content.
-    pub(super) fn call_change(&mut self, map: u16, change: Change, arguments: &[Id]) -> Id {
-        let name = change_of(&self.linked.maps[usize::from(map)].name, change);
+    pub(super) fn call_change(&mut self, map: u16, change: AtomicOp, arguments: &[Id]) -> Id {
+        let name = atomic_function_name(&self.linked.maps[usize::from(map)].name, change);
         self.code.call_values(&name, arguments, Effect::Writes)
     }
 

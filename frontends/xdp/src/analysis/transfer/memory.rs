@@ -2,11 +2,11 @@
 
 use super::buffer_helpers::split_access;
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::reg_type::{PACKET_START, RegType};
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::Id;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::reg_type::{PACKET_START, RegType};
+use crate::analysis::domain::state::Value;
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::Id;
 
 impl BlockInterpreter<'_, '_> {
     pub(super) fn load(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {

@@ -6,14 +6,14 @@
 //! does.
 
 use super::{BlockInterpreter, METADATA_LENGTH, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::offsets::Offsets;
-use crate::lang::xdp::analysis::domain::reg_type::{PACKET_START, RegType};
-use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, Value};
-use crate::lang::xdp::decode::instruction::Comparison;
-use crate::lang::xdp::errno::{EACCES, EINVAL};
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::Id;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::reg_type::{PACKET_START, RegType};
+use crate::analysis::domain::state::{METADATA_FRAME, Value};
+use crate::decode::instruction::Comparison;
+use crate::errno::{EACCES, EINVAL};
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::Id;
 
 /// Maximum size: the headroom of a received packet (`XDP_PACKET_HEADROOM`) less the 40 bytes of
 /// `struct xdp_frame` that the kernel keeps there. The limit of 252 bytes on metadata proper is

@@ -26,16 +26,16 @@ pub(crate) use event_helpers::EventUses;
 
 use std::fmt::Display;
 
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::offsets::Offsets;
-use crate::lang::xdp::analysis::domain::reg_type::{RegType, SymbolicName};
-use crate::lang::xdp::analysis::domain::state::{Frame, NOT_LOADED, State, Value};
-use crate::lang::xdp::analysis::fixpoint::ProgramFacts;
-use crate::lang::xdp::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
-use crate::lang::xdp::decode::linked::LinkedObject;
-use crate::lang::xdp::lower::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
-use crate::lang::xdp::object::Reference;
-use crate::lang::xdp::rejection::Rejection;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::reg_type::{RegType, SymbolicName};
+use crate::analysis::domain::state::{Frame, NOT_LOADED, State, Value};
+use crate::analysis::fixpoint::ProgramFacts;
+use crate::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
+use crate::decode::linked::LinkedObject;
+use crate::lower::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
+use crate::object::Reference;
+use crate::rejection::Rejection;
 
 pub(crate) type Result<T> = std::result::Result<T, Rejection>;
 
@@ -181,7 +181,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         let low = match ty {
             RegType::Scalar(range) if range.as_constant().is_some() => Some(self.code.constant(range.low as u32)),
             RegType::Context(off) => Some(self.code.constant(off as u32)),
-            RegType::Packet { name: crate::lang::xdp::analysis::domain::reg_type::PACKET_START, off, .. } => {
+            RegType::Packet { name: crate::analysis::domain::reg_type::PACKET_START, off, .. } => {
                 Some(self.code.constant(off as u32))
             }
             RegType::PacketEnd => Some(self.packet_length()),
@@ -294,7 +294,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
             return;
         }
         let site = self.facts.trap_sites.intern((self.section as u32, self.pc as u32, reason));
-        self.code.add(crate::lang::xdp::lower::ir::Op::Trap { when, site });
+        self.code.add(crate::lower::ir::Op::Trap { when, site });
     }
 
     /// Interprets an instruction that neither jumps nor calls what does. Returns the index of the
@@ -360,7 +360,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
                 Value::of(RegType::MapValue {
                     map: map as u16,
                     off,
-                    name: crate::lang::xdp::analysis::domain::reg_type::ANONYMOUS,
+                    name: crate::analysis::domain::reg_type::ANONYMOUS,
                     nullable: false,
                 })
             }
@@ -387,7 +387,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
 
     /// Sign-extends the low `bits` of a number.
     pub fn sign_extend(&mut self, of: Value, bits: u32) -> Value {
-        use crate::lang::xdp::lower::ir::BinaryOp::{Sar, Shl};
+        use crate::lower::ir::BinaryOp::{Sar, Shl};
         let low = if bits < 32 {
             let up = self.code.binary_const(Shl, of.low, 32 - bits);
             self.code.binary_const(Sar, up, 32 - bits)
@@ -414,7 +414,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     /// replaced functions, the call depth depends on the packet, so exceeding it is a run-time
     /// check.
     pub fn push_frame(&mut self) -> Result<bool> {
-        if self.state.frames.len() < crate::lang::xdp::analysis::domain::state::MAX_FRAMES {
+        if self.state.frames.len() < crate::analysis::domain::state::MAX_FRAMES {
             self.state.frames.push(Frame::new());
             return Ok(true);
         }

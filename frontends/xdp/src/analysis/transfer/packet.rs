@@ -1,11 +1,11 @@
 //! Packet accesses. What the program has not compared with the packet's end is checked at run time.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType};
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::Id;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType};
+use crate::analysis::domain::state::Value;
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::Id;
 
 impl BlockInterpreter<'_, '_> {
     /// Offset of an access from the packet's first byte; aborts the packet at run time if the

@@ -2,12 +2,12 @@
 //! XDP_REDIRECT.
 
 use super::{BlockInterpreter, REDIRECT_TARGET, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::broadcast;
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::Id;
-use crate::lang::xdp::object::MapType;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::state::Value;
+use crate::broadcast;
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::Id;
+use crate::object::MapType;
 
 /// `enum xdp_action`.
 const XDP_ABORTED: u32 = 0;

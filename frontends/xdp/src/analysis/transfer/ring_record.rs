@@ -2,11 +2,11 @@
 //! other packet can affect them.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::{STACK_COUNT, Value};
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Id, Op};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::{STACK_COUNT, Value};
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::{Id, Op};
 
 /// The number of the indexed frame that holds a record.
 pub(crate) fn record_frame(record: u16) -> u16 {

@@ -2,12 +2,12 @@
 //! known only at run time.
 
 use super::{BlockInterpreter, Result};
-use crate::lang::xdp::analysis::domain::interval::Interval;
-use crate::lang::xdp::analysis::domain::offsets::Offsets;
-use crate::lang::xdp::analysis::domain::reg_type::RegType;
-use crate::lang::xdp::analysis::domain::state::{METADATA_FRAME, NOT_LOADED, STACK_WORDS, Value, Word};
-use crate::lang::xdp::lower::ir::BinaryOp::*;
-use crate::lang::xdp::lower::ir::{Id, Op, Variable};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::{METADATA_FRAME, NOT_LOADED, STACK_WORDS, Value, Word};
+use crate::lower::ir::BinaryOp::*;
+use crate::lower::ir::{Id, Op, Variable};
 
 const STACK_BYTES: i64 = 4 * STACK_WORDS as i64;
 
