@@ -120,7 +120,7 @@ pub(super) fn declare_maps(
         let map = declarations(&line, CommentSyntax::Wgsl).ok().and_then(|mut maps| maps.pop());
         let map = map.expect("it is declared as maps are");
         *number = Some(taken.len() + declared.len());
-        declared.push(Declaration { place: 0..0, ..map });
+        declared.push(Declaration { source_range: 0..0, ..map });
     }
     (declared, text, maps)
 }
