@@ -115,9 +115,9 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     // A kernel launch costs as much as reading many packets, so GPUs get larger batches; a CPU
     // wants a batch that fits its cache.
     let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
-    // What packets tell the host is read between batches: several of them are to find room.
-    let rings = program.object().map_or(&[][..], |object| &object.rings);
-    let room = rings.iter().map(|ring| (ring.packet_capacity() as usize / 4).max(256)).min();
+    // Event rings are drained between batches, so a ring must hold the events of several batches.
+    let rings = portcullis_xdp::ObjectInfo::of(program).map_or(&[][..], |object| &object.rings);
+    let ring_packets = rings.iter().map(|ring| (ring.packet_capacity() as usize / 4).max(256)).min();
     SourceOptions {
         max_packets: ring_packets.unwrap_or(usize::MAX),
         room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
