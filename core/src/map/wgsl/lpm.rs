@@ -1,14 +1,14 @@
-//! Finding the longest prefix that an address begins with.
+//! Longest-prefix match in WGSL, over the structure that `map::lpm` describes.
 //!
-//! Each step is bounded by the depth, and each number that is read out of memory by the memory's end: whatever is in
-//! there, a search ends, and stays inside.
+//! The number of steps is bounded by the trie's depth, and every index read from memory is clamped
+//! to the memory's end. So a search terminates and stays in bounds whatever the memory contains.
 
 use crate::map::declaration::Declaration;
 use crate::map::lpm::{
     GROUP_BITS, INNER_FLAG, LIST_FLAG, LIST_PREFIXES, LIST_WORDS, NODE_BITS, ROOT_NODE_STRIDE, TrieLayout,
 };
 
-/// What is found in a node: bits are counted up to the slot's own.
+/// The word of a node's slot: a population count up to and including the slot's bit.
 const LEAF: &str = "
 fn pc_in_NAME_leaf(node: u32, slot: u32) -> u32 {
     let bits = atomicLoad(&pc_map_NAME[node]) & (0xffffffffu >> (31u - slot));
@@ -17,7 +17,7 @@ fn pc_in_NAME_leaf(node: u32, slot: u32) -> u32 {
 }
 ";
 
-/// What is found in a list, and how many bits that has told apart.
+/// The word of the last matching bit string in a list, and the string's length.
 const LISTED_LEAF: &str = "
 fn pc_in_NAME_listed(list: u32, rest: u32) -> vec2<u32> {
     let lengths = atomicLoad(&pc_map_NAME[list]);
@@ -27,7 +27,7 @@ BEGINNINGS
 }
 ";
 
-/// For each of its beginnings.
+/// One bit string of a list.
 const BEGINNING: &str = "    let lengthI = max((lengths >> SHIFTu) & 31u, 1u);
     let fitsI = ((rest ^ atomicLoad(&pc_map_NAME[list + BITSu])) >> (32u - lengthI)) == 0u;
     found = select(found, vec2<u32>(atomicLoad(&pc_map_NAME[list + WORDu]), lengthI), fitsI);";
@@ -83,7 +83,7 @@ fn NAME_find(address: vec4<u32>) -> u32 {
 }
 ";
 
-/// The text of `NAME_find`, in which the map's name is left to be put in.
+/// Source of `NAME_find`, in which the map's name is still to be filled in.
 pub(super) fn find(map: &Declaration) -> String {
     let TrieLayout { root_bits, levels, root, end, .. } = TrieLayout::of(map);
     let numbers = [

@@ -1,4 +1,5 @@
-//! Operands that naga's validator takes and WGSL does not: backends have no code for them.
+//! Rejects operands that naga's validator accepts and WGSL does not: backends have no code for
+//! them.
 
 use naga::valid::ModuleInfo;
 use naga::{Expression, MathFunction, ScalarKind};
@@ -13,7 +14,7 @@ pub(super) fn check(parts: &VerifierInput, info: &ModuleInfo, errors: &mut Error
             if inner.scalar_kind() == Some(ScalarKind::Uint) {
                 let text_range = text_range(parts.source, function.expressions.get_span(handle));
                 let note = "the sign of an unsigned `x` is `min(x, 1u)`";
-                errors.add(text_range, "`sign` takes no unsigned numbers", "", note);
+                errors.add(text_range, "`sign` does not take unsigned numbers", "", note);
             }
         }
     }
