@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use portcullis_core::packet::{Arena, Batch, Metadata, Room};
 
 use super::LinkType;
-use crate::layout::{Collector, Pool, Ready, Slots};
+use crate::batching::{ArenaPool, BatchCollector, ReadyBatches, SlotAllocator};
 use crate::source::{CaptureFormat, Progress, Source, SourceError, SourceOptions, Warning};
 
 /// A read that gives less than this has emptied a pipe.
@@ -220,9 +220,9 @@ pub(super) struct CaptureSource<F> {
     input: Input,
     cursor: Cursor<F>,
     place: Place,
-    pool: Pool,
-    collector: Collector,
-    ready: Ready,
+    pool: ArenaPool,
+    collector: BatchCollector,
+    ready: ReadyBatches,
     description: CaptureFormat,
     options: SourceOptions,
     warnings: Vec<Warning>,
@@ -240,7 +240,7 @@ impl<F: Format> CaptureSource<F> {
         options: &SourceOptions,
     ) -> Result<CaptureSource<F>, SourceError> {
         let options = SourceOptions { block_size: options.block_size.clamp(64, Arena::MAX_LEN), ..options.clone() };
-        let mut pool = Pool::new();
+        let mut pool = ArenaPool::new();
         let place = match options.room {
             Room::None => {
                 let mut arena = pool.take(options.block_size)?;
@@ -258,8 +258,8 @@ impl<F: Format> CaptureSource<F> {
             cursor: Cursor { format, skip: 0, skipping: 0 },
             place,
             pool,
-            collector: Collector::new(options.max_packets, options.metadata),
-            ready: Ready::none(),
+            collector: BatchCollector::new(options.max_packets, options.metadata),
+            ready: ReadyBatches::empty(),
             description: CaptureFormat::default(),
             options,
             warnings: Vec::new(),
@@ -325,9 +325,9 @@ impl<F: Format> CaptureSource<F> {
                 let next = Window { bytes: Block(next), at: 0, have: window.left() };
                 let full = std::mem::replace(&mut window, next);
                 if self.collector.is_empty() {
-                    self.pool.put(full.bytes.0);
+                    self.pool.release(full.bytes.0);
                 } else {
-                    self.collector.carve(full.bytes.0, &self.pool, Room::None, &mut self.ready);
+                    self.collector.finish_arena(full.bytes.0, &self.pool, Room::None, &mut self.ready);
                     self.place = Place::Arenas(Some(window));
                     return Ok(());
                 }
@@ -342,7 +342,7 @@ impl<F: Format> CaptureSource<F> {
             }
         }
         if !self.collector.is_empty() {
-            self.collector.carve(window.bytes.0, &self.pool, Room::None, &mut self.ready);
+            self.collector.finish_arena(window.bytes.0, &self.pool, Room::None, &mut self.ready);
         }
         Ok(())
     }
@@ -351,13 +351,13 @@ impl<F: Format> CaptureSource<F> {
     fn fill_slots(&mut self) -> Result<(), SourceError> {
         let Place::Buffer(window) = &mut self.place else { unreachable!("only called for a buffer") };
         let mut arena = self.pool.take(self.options.block_size)?;
-        let mut slots = Slots::default();
+        let mut slots = SlotAllocator::default();
         let (mut fault, mut left) = (None, None);
         loop {
             let collector = &mut self.collector;
             let bytes = &window.bytes[..window.have];
             let stop = self.cursor.advance(bytes, self.input.read, &mut window.at, |start, length, metadata| {
-                let Some(at) = slots.place(length, arena.len()) else { return false };
+                let Some(at) = slots.allocate(length, arena.len()) else { return false };
                 arena[at..at + length].copy_from_slice(&bytes[start..start + length]);
                 collector.push(at, length, metadata);
                 true
@@ -365,7 +365,7 @@ impl<F: Format> CaptureSource<F> {
             let need = match stop {
                 Stop::More(need) => need,
                 Stop::Full(length) if self.collector.is_empty() => {
-                    arena = self.pool.take(Slots::stride(length))?;
+                    arena = self.pool.take(SlotAllocator::stride(length))?;
                     continue;
                 }
                 Stop::Full(_) => break,
@@ -398,10 +398,10 @@ impl<F: Format> CaptureSource<F> {
         }
         let unparsed = window.left();
         if self.collector.is_empty() {
-            self.pool.put(arena);
+            self.pool.release(arena);
         } else {
             // What was read is worth handing out; the next fill starts with what is left.
-            self.collector.carve(arena, &self.pool, Room::Both, &mut self.ready);
+            self.collector.finish_arena(arena, &self.pool, Room::Both, &mut self.ready);
         }
         if let Some(fault) = fault {
             self.fail(fault, unparsed);

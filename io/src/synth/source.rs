@@ -3,7 +3,7 @@
 use portcullis_core::packet::{Arena, Batch, Room};
 
 use super::{Generator, Spec};
-use crate::layout::{Collector, Pool, Ready, Slots};
+use crate::batching::{ArenaPool, BatchCollector, ReadyBatches, SlotAllocator};
 use crate::source::{CaptureFormat, Progress, Source, SourceError, SourceOptions};
 
 /// Makes packets straight into arenas.
@@ -14,9 +14,9 @@ pub struct SynthSource {
     done: u64,
     options: SourceOptions,
     format: CaptureFormat,
-    pool: Pool,
-    collector: Collector,
-    ready: Ready,
+    pool: ArenaPool,
+    collector: BatchCollector,
+    ready: ReadyBatches,
 }
 
 impl SynthSource {
@@ -28,9 +28,9 @@ impl SynthSource {
             done: 0,
             options: options.clone(),
             format: CaptureFormat::default(),
-            pool: Pool::new(),
-            collector: Collector::new(options.max_packets, options.metadata),
-            ready: Ready::none(),
+            pool: ArenaPool::new(),
+            collector: BatchCollector::new(options.max_packets, options.metadata),
+            ready: ReadyBatches::empty(),
         }
     }
 }
@@ -43,9 +43,9 @@ impl Source for SynthSource {
         if self.done == self.packets {
             return Ok(None);
         }
-        let slot = Slots::stride(Generator::MAX_PACKET);
+        let slot = SlotAllocator::stride(Generator::MAX_PACKET);
         let mut arena = self.pool.take(self.options.block_size.clamp(slot, Arena::MAX_LEN))?;
-        let mut slots = Slots::default();
+        let mut slots = SlotAllocator::default();
         let mut next = 0;
         while self.done < self.packets && next + slot <= arena.len() {
             let place = &mut arena[next..];
@@ -60,14 +60,14 @@ impl Source for SynthSource {
                 Room::Both => {
                     let margin = portcullis_core::packet::ROOM as usize;
                     (length, metadata) = self.generator.next_packet(&mut place[margin..]);
-                    at = slots.place(length, arena.len()).expect("there is a slot for the longest packet");
-                    next += Slots::stride(length);
+                    at = slots.allocate(length, arena.len()).expect("there is a slot for the longest packet");
+                    next += SlotAllocator::stride(length);
                 }
             }
             self.collector.push(at, length, metadata);
             self.done += 1;
         }
-        self.collector.carve(arena, &self.pool, self.options.room, &mut self.ready);
+        self.collector.finish_arena(arena, &self.pool, self.options.room, &mut self.ready);
         Ok(self.ready.next())
     }
 

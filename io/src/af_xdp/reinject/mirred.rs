@@ -17,7 +17,7 @@ use std::io;
 
 use super::names;
 use crate::af_xdp::bpf::error::BpfError;
-use crate::live::link::netlink::{LINK, Message, Netlink, attributes};
+use crate::live::link::netlink::{LINK_HEADER, Message, Netlink, attributes};
 
 /// Hands frames on until it is dropped.
 #[derive(Debug)]
@@ -112,9 +112,9 @@ fn redirect(from: u32, to: u32) -> Message {
 
 /// Gives an interface another's MAC address.
 fn copy_mac(netlink: &mut Netlink, from: u32, to: u32) -> io::Result<()> {
-    let answer = netlink.ask(libc::RTM_GETLINK, &Message::link(from, 0, 0))?;
+    let answer = netlink.query(libc::RTM_GETLINK, &Message::link(from, 0, 0))?;
     let mut message = Message::link(to, 0, 0);
-    for (kind, address) in attributes(answer.get(LINK..).unwrap_or_default()) {
+    for (kind, address) in attributes(answer.get(LINK_HEADER..).unwrap_or_default()) {
         if kind == libc::IFLA_ADDRESS {
             message.attribute(kind, address);
         }

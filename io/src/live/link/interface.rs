@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::error::LinkError;
-use super::netlink::{LINK, Message, Netlink, attributes};
+use super::netlink::{LINK_HEADER, Message, Netlink, attributes};
 
 /// An interface, as it was when the kernel was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Interface {
         }
         message.string(libc::IFLA_IFNAME, name);
         message.number(libc::IFLA_EXT_MASK, libc::RTEXT_FILTER_SKIP_STATS as u32);
-        let asked = netlink.ask(libc::RTM_GETLINK, &message);
+        let asked = netlink.query(libc::RTM_GETLINK, &message);
         let nonsense = || io::Error::other("the kernel's answer makes no sense");
         let mut interface = asked
             .and_then(|answer| Interface::parse(&answer).ok_or_else(nonsense))
@@ -88,7 +88,7 @@ impl Interface {
             rx_vlan_offload: false,
         };
         let number = |value: &[u8]| Some(u32::from_ne_bytes(*value.first_chunk()?));
-        for (kind, value) in attributes(answer.get(LINK..)?) {
+        for (kind, value) in attributes(answer.get(LINK_HEADER..)?) {
             match kind {
                 libc::IFLA_IFNAME => {
                     interface.name = String::from_utf8_lossy(value.strip_suffix(b"\0").unwrap_or(value)).into_owned();
@@ -134,7 +134,7 @@ pub(super) struct Header {
 
 impl Header {
     pub fn parse(message: &[u8]) -> Option<Header> {
-        let bytes: &[u8; LINK] = message.first_chunk()?;
+        let bytes: &[u8; LINK_HEADER] = message.first_chunk()?;
         let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let kind = u16::from_ne_bytes([bytes[2], bytes[3]]);
         Some(Header { family: bytes[0], kind, index: word(4), flags: word(8), changed: word(12) })

@@ -4,7 +4,7 @@ use std::io;
 
 use super::error::LinkError;
 use super::interface::{Interface, netlink};
-use super::netlink::{LINK, Message, Netlink, attributes};
+use super::netlink::{LINK_HEADER, Message, Netlink, attributes};
 
 // include/uapi/linux/if_link.h
 const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
@@ -31,8 +31,8 @@ impl Links {
         let mut message = Message::link(0, 0, 0);
         message.number(libc::IFLA_EXT_MASK, libc::RTEXT_FILTER_SKIP_STATS as u32);
         let mut found = Vec::new();
-        self.0.list(libc::RTM_GETLINK, &message, |answer| {
-            let mut all = attributes(answer.get(LINK..).unwrap_or_default());
+        self.0.dump(libc::RTM_GETLINK, &message, |answer| {
+            let mut all = attributes(answer.get(LINK_HEADER..).unwrap_or_default());
             let is_one = all.any(|(kind, value)| kind == libc::IFLA_IFALIAS && value.starts_with(prefix.as_bytes()));
             found
                 .extend(Interface::parse(answer).filter(|_| is_one).map(|interface| (interface.index, interface.name)));

@@ -57,7 +57,7 @@ impl LinkWatch {
         let (mut state, index) = (self.state, self.index);
         let mut some_lost = false;
         loop {
-            let ended = self.events.heard(|answer| {
+            let ended = self.events.drain_events(|answer| {
                 // Not what a bridge says of its ports.
                 let is_its = |header: &Header| header.index == index && i32::from(header.family) == libc::AF_UNSPEC;
                 let Some(header) = Header::parse(answer.body).filter(is_its) else { return };
@@ -84,7 +84,7 @@ impl LinkWatch {
     }
 
     fn ask(&mut self) -> Result<(), LinkError> {
-        self.state = match self.questions.ask(libc::RTM_GETLINK, &Message::link(self.index, 0, 0)) {
+        self.state = match self.questions.query(libc::RTM_GETLINK, &Message::link(self.index, 0, 0)) {
             _ if self.state == LinkState::Gone => LinkState::Gone,
             Ok(answer) => Header::parse(&answer).map_or(self.state, |header| LinkState::of(&header)),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => LinkState::Gone,
