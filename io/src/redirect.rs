@@ -50,7 +50,7 @@ impl RedirectSink {
     const MAX_OPEN: usize = 64;
 
     /// Bytes buffered per file; 1,025 buffers are 16 MiB.
-    const BUFFER: usize = 16 << 10;
+    const BUFFER_SIZE: usize = 16 << 10;
 
     /// Creates the directory if it does not exist.
     ///
@@ -99,14 +99,14 @@ impl RedirectSink {
             let file = self.file_of(target);
             // // A packet longer than the buffer makes it grow, so flush first what it already
             // holds.
-            if !self.files[file].buffer.is_empty() && self.files[file].buffer.len() + length > Self::BUFFER {
+            if !self.files[file].buffer.is_empty() && self.files[file].buffer.len() + length > Self::BUFFER_SIZE {
                 self.flush(file)?;
             }
             let output = &mut self.files[file];
             self.written.bytes += output.encoder.packet(batch, index, &mut output.buffer) as u64;
-            if output.buffer.len() >= Self::BUFFER {
+            if output.buffer.len() >= Self::BUFFER_SIZE {
                 self.flush(file)?;
-                self.files[file].buffer.shrink_to(Self::BUFFER);
+                self.files[file].buffer.shrink_to(Self::BUFFER_SIZE);
             }
             self.written.packets += 1;
         }

@@ -140,7 +140,7 @@ impl XdpError {
             Some(libc::EBUSY) => {
                 let holder = CString::new(interface).ok().and_then(|name| OwnerProcess::of_xdp_program(&name));
                 // Where packets come in, the program is ours by now.
-                let holder = holder.filter(|it| it.process != std::process::id());
+                let holder = holder.filter(|it| it.pid != std::process::id());
                 XdpError::Socket { interface: interface.into(), queue, error, holder }
             }
             _ => XdpError::Socket { interface: interface.into(), queue, error, holder: None },

@@ -41,13 +41,13 @@ impl Interfaces {
     ///
     /// # Errors
     /// [`LiveError::Gone`]: one of them is.
-    pub fn look(&mut self) -> Result<(), LiveError> {
+    pub fn poll(&mut self) -> Result<(), LiveError> {
         self.questions = self.questions.wrapping_add(1);
         if !self.questions.is_multiple_of(QUESTIONS) || self.looked.elapsed() < LOOKED {
             return Ok(());
         }
         self.looked = Instant::now();
-        let gone = self.watches.iter_mut().find_map(|(name, watch)| match watch.look() {
+        let gone = self.watches.iter_mut().find_map(|(name, watch)| match watch.poll() {
             Ok(LinkState::Gone) => Some(&*name),
             _ => None,
         });

@@ -243,7 +243,7 @@ impl Receiver for DpdkReceiver {
         }
         know_this_thread();
         // Here, so that what came before is still carried out.
-        self.interfaces.as_mut().map_or(Ok(()), Interfaces::look)?;
+        self.interfaces.as_mut().map_or(Ok(()), Interfaces::poll)?;
         let is_ending = self.ending.load(Ordering::Relaxed);
         // An item of a list has so many packets, and no more.
         let most = match &self.listing {

@@ -6,7 +6,7 @@ use super::{Generator, Spec};
 use crate::batching::{ArenaPool, BatchCollector, ReadyBatches, SlotAllocator};
 use crate::source::{CaptureFormat, Progress, Source, SourceError, SourceOptions};
 
-/// Makes packets straight into arenas.
+/// A source that generates packets directly into arenas.
 #[derive(Debug)]
 pub struct SynthSource {
     generator: Generator,
@@ -20,7 +20,7 @@ pub struct SynthSource {
 }
 
 impl SynthSource {
-    /// A source of the packets that `spec` orders. They do not depend on `options`.
+    /// Creates a source of the packets that `spec` describes. They do not depend on `options`.
     pub fn new(spec: &Spec, options: &SourceOptions) -> SynthSource {
         SynthSource {
             generator: Generator::new(spec),
@@ -54,7 +54,7 @@ impl Source for SynthSource {
                 Room::None => {
                     (length, metadata) = self.generator.next_packet(place);
                     at = next;
-                    // The next word is another packet's.
+                    // Devices write whole words: no word may belong to two packets.
                     next = (next + length).next_multiple_of(4);
                 }
                 Room::Both => {
