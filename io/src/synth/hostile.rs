@@ -129,9 +129,9 @@ fn to_port(port: u16, mut packet: Vec<u8>) -> Vec<u8> {
 }
 
 /// Inserts tags, given as (EtherType, control information), after the addresses.
-fn tagged(packet: &[u8], tag_stacks: &[[u16; 2]]) -> Vec<u8> {
-    let tag_stacks: Vec<u8> = tag_stacks.as_flattened().iter().flat_map(|word| word.to_be_bytes()).collect();
-    [&packet[..12], &tag_stacks, &packet[12..]].concat()
+fn tagged(packet: &[u8], tags: &[[u16; 2]]) -> Vec<u8> {
+    let tags: Vec<u8> = tags.as_flattened().iter().flat_map(|word| word.to_be_bytes()).collect();
+    [&packet[..12], &tags, &packet[12..]].concat()
 }
 
 /// A packet of every shape that some filter distinguishes, and some invalid ones.
