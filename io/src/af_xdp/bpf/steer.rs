@@ -80,13 +80,13 @@ struct RuleIndex<'a> {
 
 impl<'a> RuleIndex<'a> {
     fn of(steer: &'a Steering) -> RuleIndex<'a> {
-        let mut rules = RuleIndex { ethertypes: BTreeSet::new(), protocols: BTreeSet::new(), ports: BTreeMap::new() };
+        let mut index = RuleIndex { ethertypes: BTreeSet::new(), protocols: BTreeSet::new(), ports: BTreeMap::new() };
         match steer {
-            Steering::Default => rules.ethertypes.extend([ETH_P_IP, ETH_P_IPV6]),
+            Steering::Default => index.ethertypes.extend([ETH_P_IP, ETH_P_IPV6]),
             Steering::All => {}
-            Steering::Only(rules) => rules.as_slice().iter().for_each(|rule| rules.add(rule)),
+            Steering::Only(rules) => rules.as_slice().iter().for_each(|rule| index.add(rule)),
         }
-        rules
+        index
     }
 
     fn add(&mut self, rule: &'a Rule) {
