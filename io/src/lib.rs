@@ -27,7 +27,8 @@
 //! let mut source = open("synth:packets=1000,seed=7,size=64..1500", &SourceOptions::default())?;
 //! let mut sink = create(path, source.format())?;
 //! while let Some(batch) = source.next_batch()? {
-//!     let short: Vec<u32> = (0..batch.len() as u32).filter(|&i| batch.packet(i as usize).len() < 300).collect();
+//!     let is_short = |&i: &u32| batch.packet(i as usize).len() < 300;
+//!     let short: Vec<u32> = (0..batch.len() as u32).filter(is_short).collect();
 //!     sink.write(&batch, &short)?;
 //! }
 //! for warning in source.take_warnings() {

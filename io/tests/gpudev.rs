@@ -341,8 +341,8 @@ fn a_failure_to_open_releases_everything() {
     assert!(error.contains("allocating") && error.contains("no memory for"), "{error}");
     let error = said(memory().with_separate_memory().without_mappings(), Mempool::Gpu, "net_null23,copy=1");
     assert!(error.contains("net_null writes packets with the CPU") && error.contains("--mempool host"), "{error}");
-    for most in [0, 1, 5] {
-        let error = said(memory().with_registration_limit(most), Mempool::Pinned, "net_null24");
+    for max in [0, 1, 5] {
+        let error = said(memory().with_registration_limit(max), Mempool::Pinned, "net_null24");
         assert!(error.contains("cannot register more memory"), "{error}");
     }
     let error = said(memory().with_registration_limit(3), Mempool::Gpu, "net_null25");

@@ -220,8 +220,8 @@ impl XdpExecutor {
         true
     }
 
-    /// Queues a packet for all outputs in `self.group_outputs`: copies, and for the last one the packet
-    /// itself.
+    /// Queues a packet for all outputs in `self.group_outputs`: copies, and for the last one the
+    /// packet itself.
     fn queue_to_group(&mut self, memory: PacketMemory, offset: usize, length: usize) {
         let group_outputs = std::mem::take(&mut self.group_outputs);
         match group_outputs.split_last() {

@@ -171,7 +171,8 @@ impl FramePool {
     }
 
     fn lock(&self, lane: usize) -> MutexGuard<'_, LanePool> {
-        // Free lists are valid between any two pushes and pops, so a panic elsewhere does not spoil them.
+        // Free lists are valid between any two pushes and pops, so a panic elsewhere does not spoil
+        // them.
         self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

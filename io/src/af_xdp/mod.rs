@@ -7,7 +7,7 @@
 //! a queue ──► the kernel ──► RX ring ──► XdpReceiver     │ batch dropped       │ completion ring
 //!                                             │          │                     │
 //!                                             ▼          │                     │
-//!                                    Batch with BatchFrames ──► XdpExecutor ──► TX rings of this and other ports
+//!                                    Batch with BatchFrames ──► XdpExecutor ──► ports' TX rings
 //! ```
 //!
 //! All sockets of a run share one memory, so that forwarding a packet between ports takes no copy:

@@ -304,7 +304,7 @@ struct RxPort {
     is_zero_copy: bool,
 }
 
-/// What has been opened so far.
+/// State of a run while it is being opened.
 struct OpenState<'a> {
     umem: Arc<Umem>,
     pool: Arc<FramePool>,

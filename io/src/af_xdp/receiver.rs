@@ -133,13 +133,13 @@ impl XdpReceiver {
 }
 
 impl Receiver for XdpReceiver {
-    fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
+    fn receive(&mut self, max: usize) -> Result<usize, LiveError> {
         let now = if self.format.metadata { nanoseconds() } else { 0 };
         let before = self.open_batch.descriptors.len();
         let count = self.queues.len();
         for turn in 0..count {
             let index = (self.next + turn) % count;
-            let left = most - (self.open_batch.descriptors.len() - before);
+            let left = max - (self.open_batch.descriptors.len() - before);
             if left == 0 {
                 break;
             }
@@ -166,13 +166,13 @@ impl Receiver for XdpReceiver {
         Ok(self.open_batch.descriptors.len() - before)
     }
 
-    fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
+    fn wait(&mut self, max: Duration) -> Result<(), LiveError> {
         let begun = Instant::now();
-        if self.poll_for(self.busy_poll.unwrap_or(self.spin).min(most)) {
+        if self.poll_for(self.busy_poll.unwrap_or(self.spin).min(max)) {
             return Ok(());
         }
-        let most = most.saturating_sub(begun.elapsed());
-        let time = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+        let max = max.saturating_sub(begun.elapsed());
+        let time = libc::timespec { tv_sec: max.as_secs() as i64, tv_nsec: i64::from(max.subsec_nanos()) };
         // SAFETY: `waits` and `time` are live and as long as stated.
         let ready = unsafe {
             libc::ppoll(self.waits.as_mut_ptr(), self.waits.len() as libc::nfds_t, &raw const time, std::ptr::null())

@@ -225,9 +225,9 @@ fn number<T: TryFrom<u32>>(term: &str, text: &str) -> Result<T, RulesError> {
     // The standard parser accepts a sign.
     let value = if digits.starts_with('+') { None } else { u32::from_str_radix(digits, radix).ok() };
     value.and_then(|value| T::try_from(value).ok()).ok_or_else(|| {
-        let most = (1u64 << (8 * size_of::<T>())) - 1;
+        let max = (1u64 << (8 * size_of::<T>())) - 1;
         let (term, text) = (term.escape_debug(), text.escape_debug());
-        RulesError(format!("\"{term}\": \"{text}\" is not a number from 0 to {most}"))
+        RulesError(format!("\"{term}\": \"{text}\" is not a number from 0 to {max}"))
     })
 }
 

@@ -59,11 +59,11 @@ impl Rx {
         self.rx.nb_avail(1) > 0
     }
 
-    /// Takes at most `most` frames, in order of arrival.
-    pub fn take(&mut self, most: usize, mut each: impl FnMut(RxFragment)) -> usize {
+    /// Takes at most `max` frames, in order of arrival.
+    pub fn take(&mut self, max: usize, mut each: impl FnMut(RxFragment)) -> usize {
         let mut taken = 0;
-        while taken < most {
-            let wanted = BURST.min(most - taken);
+        while taken < max {
+            let wanted = BURST.min(max - taken);
             // SAFETY: the descriptors are local, and the socket belongs to the UMEM whose frames
             // they become.
             let came = unsafe { self.rx.consume(&mut self.descs[..wanted]) };

@@ -58,7 +58,7 @@ pub(crate) struct Rings {
     pub tx: TxQueue,
     pub fill: FillQueue,
     pub completion: CompQueue,
-    /// Whether it was bound in zero-copy mode.
+    /// Whether the socket was bound in zero-copy mode.
     pub is_zero_copy: bool,
 }
 

@@ -122,16 +122,16 @@ pub enum DpdkError {
         log_lines: Vec<String>,
     },
     /// A port has too few queues.
-    #[error("{port} ({driver}) has at most {most} {kind} queues, and {asked} are needed")]
+    #[error("{port} ({driver}) has at most {max} {kind} queues, and {asked} are needed")]
     Queues {
         /// The port.
         port: String,
-        /// Its driver.
+        /// Driver of the port.
         driver: String,
         /// `receive` or `transmit`.
         kind: &'static str,
         /// Maximum number of queues.
-        most: u16,
+        max: u16,
         /// Required number of queues.
         asked: u16,
     },
@@ -178,7 +178,7 @@ pub enum DpdkError {
     OutOfReach {
         /// The port.
         port: String,
-        /// Its driver.
+        /// Driver of the port.
         driver: String,
         /// The GPU.
         gpu: String,
@@ -201,7 +201,7 @@ pub enum DpdkError {
         card: String,
         /// A port that is not.
         port: String,
-        /// Its driver.
+        /// Driver of the port.
         driver: String,
         /// The GPU.
         gpu: String,

@@ -237,8 +237,8 @@ impl Executor for DpdkExecutor {
         }
         self.count_dropped();
         if self.room == Room::Both {
-            // SAFETY: the mbufs are owned here, and each packet descriptor in its own buffer: a filter
-            // moves it by at most its room (`Batch::resize`). `pc_lies` has the layout of
+            // SAFETY: the mbufs are owned here, and each packet descriptor in its own buffer: a
+            // filter moves it by at most its room (`Batch::resize`). `pc_lies` has the layout of
             // `Descriptor`.
             unsafe {
                 let locations = descriptors.as_ptr().cast::<sys::pc_lies>();

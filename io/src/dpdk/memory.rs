@@ -512,14 +512,14 @@ impl Mbufs {
         self.0.is_empty()
     }
 
-    /// Adds the mbufs that `fill` writes; it returns their number, at most `most`.
+    /// Adds the mbufs that `fill` writes; it returns their number, at most `max`.
     ///
     /// # Safety
     /// `fill` must have written as many mbufs as it returns, without another owner.
-    pub unsafe fn extend(&mut self, most: usize, fill: impl FnOnce(*mut *mut sys::rte_mbuf) -> usize) -> usize {
-        self.0.reserve(most);
+    pub unsafe fn extend(&mut self, max: usize, fill: impl FnOnce(*mut *mut sys::rte_mbuf) -> usize) -> usize {
+        self.0.reserve(max);
         let count = fill(self.0.spare_capacity_mut().as_mut_ptr().cast());
-        debug_assert!(count <= most);
+        debug_assert!(count <= max);
         // SAFETY: the capacity was reserved, and `fill` has written `mbuf_counts` elements.
         unsafe { self.0.set_len(self.0.len() + count) };
         count

@@ -239,7 +239,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         };
         // The lane with a port's first queue counts the port's drops.
         let counts = queues.iter().filter(|(_, queue)| *queue == 0).map(|(port, _)| run.ports[*port].number).collect();
-        let most = queues.len() * options.packets as usize / 2;
+        let max = queues.len() * options.packets as usize / 2;
         let queues =
             queues.into_iter().map(|(port, queue)| Queue { port: run.ports[port].number, queue, number: port as u32 });
         let format = BatchFormat { complete: options.rewrites && leaves, ..format };
@@ -247,7 +247,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         let list = place.gpu().map(|gpu| CommList::new(gpu, options.items, memory.gpu_offset, options.split.is_some()));
         let comm_list = list.transpose()?.map(|list| LaneCommList { list, dropped: dropped.clone() });
         let receiver =
-            DpdkReceiver::new(memory.clone(), format, queues.collect(), counts, most, ending.clone(), comm_list)
+            DpdkReceiver::new(memory.clone(), format, queues.collect(), counts, max, ending.clone(), comm_list)
                 .watching(interfaces.take());
         let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, outputs, dropped);
         made.push(Lane {
@@ -298,7 +298,7 @@ fn check_ports(bytes: u16, room: Room, ports: &[Port]) -> Result<(), DpdkError> 
     Ok(())
 }
 
-/// What has been opened so far.
+/// State of a run while it is being opened.
 struct Run {
     eal: &'static Eal,
     ports: Vec<Port>,

@@ -188,7 +188,7 @@ impl Port {
     /// Checks that the port has enough queues.
     pub fn check_queues(&self, receive: u16, send: u16) -> Result<(), DpdkError> {
         let queues =
-            |kind, most, asked| DpdkError::Queues { port: self.name.clone(), driver: self.driver(), kind, most, asked };
+            |kind, max, asked| DpdkError::Queues { port: self.name.clone(), driver: self.driver(), kind, max, asked };
         if receive > self.info.max_rx_queues {
             return Err(queues("receive", self.info.max_rx_queues, receive));
         }
@@ -303,7 +303,7 @@ impl Port {
         Err(self.refused(what, error))
     }
 
-    /// Whether it is a network card, which writes packets by DMA, and not a virtual device.
+    /// Whether the port is a network card, which writes packets by DMA, and not a virtual device.
     pub fn is_card(&self) -> bool {
         if self.info.device.is_null() {
             return false;
@@ -327,10 +327,10 @@ impl Port {
 
     /// Drains the receive queues, bounded by the number of mbufs.
     fn empty(&self) {
-        let most = self.memory.as_ref().map_or(0, |memory| memory.mbuf_counts().0);
+        let max = self.memory.as_ref().map_or(0, |memory| memory.mbuf_counts().0);
         for queue in 0..self.rx_queue_count {
             let (mut mbufs, mut all) = (Mbufs::default(), 0);
-            while all < most {
+            while all < max {
                 // SAFETY: the port is started, and its lanes are gone, so nothing else receives
                 // from its queues. The array has room for a burst, which becomes owned here.
                 let came =

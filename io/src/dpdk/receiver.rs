@@ -72,7 +72,7 @@ pub(super) struct DpdkReceiver {
     /// Since when the waiting caller has received nothing.
     idle: Option<Instant>,
     /// Maximum number of packets in a batch, which leaves some to the driver.
-    most: usize,
+    max: usize,
     /// Set when the run is to end.
     ending: Arc<AtomicBool>,
     /// Packets still to be received after that: as many as the rings may have batch_mbufs.
@@ -98,11 +98,11 @@ impl DpdkReceiver {
         format: BatchFormat,
         queues: Vec<Queue>,
         counts: Vec<u16>,
-        most: usize,
+        max: usize,
         ending: Arc<AtomicBool>,
         comm_list: Option<LaneCommList>,
     ) -> DpdkReceiver {
-        let most = if comm_list.is_some() { most.min(CommList::MAX_PACKETS) } else { most };
+        let max = if comm_list.is_some() { max.min(CommList::MAX_PACKETS) } else { max };
         let left = queues.len() * usize::from(RING_SIZE);
         DpdkReceiver {
             set_aside_packets: VecDeque::new(),
@@ -117,7 +117,7 @@ impl DpdkReceiver {
             received: ReceivedCounts::default(),
             counts,
             idle: None,
-            most,
+            max,
             ending,
             left,
             comm_list,
@@ -133,24 +133,24 @@ impl DpdkReceiver {
 
     /// Receives a burst from a queue; returns the number of packets from the driver and of those
     /// added to the batch.
-    fn burst(&mut self, index: usize, most: usize, now: u64) -> (usize, usize) {
+    fn burst(&mut self, index: usize, max: usize, now: u64) -> (usize, usize) {
         let Queue { port, queue, .. } = self.queues[index];
         let memory = self.memory.to_shim(self.format.room);
         let BatchBuffers { batch_mbufs, descriptors, .. } = &mut self.open_batch;
         let first = descriptors.len();
-        descriptors.reserve(most);
+        descriptors.reserve(max);
         let (mut bytes, mut elsewhere) = (0, 0);
         let lies = descriptors.spare_capacity_mut().as_mut_ptr().cast::<sys::pc_lies>();
         // SAFETY: the queue belongs to this lane alone. Both arrays have room for a burst, and the
         // mbufs written become owned here.
         let came = unsafe {
-            batch_mbufs.mbufs.extend(most, |room| {
+            batch_mbufs.mbufs.extend(max, |room| {
                 let (bytes, elsewhere) = (&raw mut bytes, &raw mut elsewhere);
                 let came = match self.memory.tail_pool() {
-                    None => sys::pc_receive(port, queue, memory, room, lies, most as u16, bytes, elsewhere),
+                    None => sys::pc_receive(port, queue, memory, room, lies, max as u16, bytes, elsewhere),
                     Some((rest, head)) => {
                         let split = sys::pc_split { rest, head };
-                        sys::pc_receive_split(port, queue, memory, split, room, lies, most as u16, bytes, elsewhere)
+                        sys::pc_receive_split(port, queue, memory, split, room, lies, max as u16, bytes, elsewhere)
                     }
                 };
                 usize::from(came)
@@ -193,12 +193,12 @@ impl DpdkReceiver {
         self.set_aside_queue = index;
     }
 
-    /// Adds packets that were set aside, at most `most`, to the batch, linearising those that are
+    /// Adds packets that were set aside, at most `max`, to the batch, linearising those that are
     /// not contiguous in our memory. Stops at one that has to wait for a long buffer.
     #[cold]
-    fn add_set_aside(&mut self, most: usize) {
+    fn add_set_aside(&mut self, max: usize) {
         let BatchBuffers { batch_mbufs, descriptors, .. } = &mut self.open_batch;
-        let enough = descriptors.len() + most;
+        let enough = descriptors.len() + max;
         while descriptors.len() < enough {
             let Some((mut mbuf, mut place)) = self.set_aside_packets.pop_front() else { return };
             if place.offset == sys::PC_ELSEWHERE {
@@ -240,7 +240,7 @@ impl DpdkReceiver {
 }
 
 impl Receiver for DpdkReceiver {
-    fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
+    fn receive(&mut self, max: usize) -> Result<usize, LiveError> {
         if let Some(error) = self.failed.take() {
             let what = "giving packets to the GPU".into();
             return Err(LiveError::System { what, error: io::Error::other(error.to_string()) });
@@ -250,25 +250,25 @@ impl Receiver for DpdkReceiver {
         self.interfaces.as_mut().map_or(Ok(()), InterfaceWatch::poll)?;
         let is_ending = self.ending.load(Ordering::Relaxed);
         // A communication list item has a limited number of packets.
-        let most = match &self.comm_list {
-            Some(_) => most.min(CommList::MAX_PACKETS.saturating_sub(self.open_batch.descriptors.len())),
-            None => most,
+        let max = match &self.comm_list {
+            Some(_) => max.min(CommList::MAX_PACKETS.saturating_sub(self.open_batch.descriptors.len())),
+            None => max,
         };
         let now = if self.format.metadata { nanoseconds() } else { 0 };
         let before = self.open_batch.descriptors.len();
         let (count, mut got) = (self.queues.len(), 0);
         if !self.set_aside_packets.is_empty() {
-            self.add_set_aside(most);
+            self.add_set_aside(max);
             got = self.finish_columns(before, self.set_aside_queue, now);
         }
-        let most = if is_ending { (most - got).min(self.left) } else { most - got };
+        let max = if is_ending { (max - got).min(self.left) } else { max - got };
         // Count rejected packets as well: a port may deliver nothing else, without end.
         let mut all = 0;
         for turn in 0..count {
             let index = (self.next + turn) % count;
             // Packets that were set aside come first.
-            while all < most && self.set_aside_packets.is_empty() {
-                let wanted = BURST.min(most - all);
+            while all < max && self.set_aside_packets.is_empty() {
+                let wanted = BURST.min(max - all);
                 let (came, kept) = self.burst(index, wanted, now);
                 (all, got) = (all + came, got + kept);
                 if came < wanted {
@@ -290,10 +290,10 @@ impl Receiver for DpdkReceiver {
     }
 
     /// Spins; after a while without packets it sleeps between polls. There are no interrupts.
-    fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
+    fn wait(&mut self, max: Duration) -> Result<(), LiveError> {
         match self.idle.get_or_insert_with(Instant::now).elapsed() < SPIN_TIME {
             true => std::hint::spin_loop(),
-            false => std::thread::sleep(POLL_SLEEP.min(most)),
+            false => std::thread::sleep(POLL_SLEEP.min(max)),
         }
         Ok(())
     }
@@ -303,7 +303,7 @@ impl Receiver for DpdkReceiver {
     }
 
     fn is_full(&self) -> bool {
-        self.open_batch.descriptors.len() >= self.most || !self.set_aside_packets.is_empty()
+        self.open_batch.descriptors.len() >= self.max || !self.set_aside_packets.is_empty()
     }
 
     fn take_batch(&mut self) -> Option<Batch> {

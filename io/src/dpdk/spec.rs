@@ -72,8 +72,8 @@ impl FromStr for PortSpec {
 /// (`rte_pci_device_name`).
 pub(super) fn pci(text: &str) -> Option<String> {
     let (rest, function) = text.rsplit_once('.')?;
-    let hex = |text: &str, most: usize| {
-        let is_hex = (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let hex = |text: &str, max: usize| {
+        let is_hex = (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_hex.then(|| u32::from_str_radix(text, 16).ok())?
     };
     let parts: Vec<&str> = rest.split(':').collect();

@@ -46,18 +46,18 @@ pub(crate) fn nanoseconds() -> u64 {
 
 /// Receives live packets and collects them into batches.
 pub trait Receiver: Send {
-    /// Adds available packets, at most `most`, to the open batch without blocking; returns their
+    /// Adds available packets, at most `max`, to the open batch without blocking; returns their
     /// number.
     ///
     /// # Errors
     /// [`LiveError`]; no more packets follow.
-    fn receive(&mut self, most: usize) -> Result<usize, LiveError>;
+    fn receive(&mut self, max: usize) -> Result<usize, LiveError>;
 
-    /// Blocks until packets may be available, at most for `most`; may return early for no reason.
+    /// Blocks until packets may be available, at most for `max`; may return early for no reason.
     ///
     /// # Errors
     /// [`LiveError`]; no more packets follow.
-    fn wait(&mut self, most: Duration) -> Result<(), LiveError>;
+    fn wait(&mut self, max: Duration) -> Result<(), LiveError>;
 
     /// Number of packets that the source can queue while nobody receives, starting from an empty
     /// queue, before packets are lost; 0 if packets arrive only during [`Receiver::wait`].

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! slot:          room · netlink header and attributes · packet ·· room
-//!                                       Ethernet ──┘ overwrites the last 14 bytes of the attributes
+//!                                       Ethernet ──┘ overwrites the attributes' last 14 bytes
 //! overflow area: room · as long as a slot's message · what does not fit into a slot ·· room
 //! ```
 //!
@@ -81,7 +81,7 @@ pub(super) struct MessageLocation {
     pub length: usize,
     /// Whether the message was truncated.
     pub is_truncated: bool,
-    /// Whether it was received into a slot and an overflow area.
+    /// Whether the message was received into a slot and an overflow area.
     pub was_joined: bool,
 }
 
@@ -116,10 +116,10 @@ impl MessageBuffer {
         self.areas_taken.fill(false);
     }
 
-    /// Receives at most `most` messages; returns their number.
-    pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
+    /// Receives at most `max` messages; returns their number.
+    pub fn receive(&mut self, socket: &Socket, max: usize) -> io::Result<usize> {
         let layout = self.layout;
-        let most = most.min(self.free_messages()).min(BURST);
+        let max = max.min(self.free_messages()).min(BURST);
         let (slots, areas) = self.arena.split_at_mut(layout.slots * layout.slot_stride);
         let slot_parts = slots.chunks_exact_mut(layout.slot_stride).skip(self.slots_taken);
         let slot_parts = slot_parts.map(|slot| &mut slot[layout.margin..][..layout.slot_bytes]);
@@ -135,7 +135,7 @@ impl MessageBuffer {
         // If no message can overflow, pair the slots with empty slices.
         let overflow_parts = overflow_parts.chain(std::iter::repeat_with(|| &mut [][..]));
         let places =
-            slot_parts.zip(overflow_parts).take(most).map(|(slot_bytes, overflow_bytes)| [slot_bytes, overflow_bytes]);
+            slot_parts.zip(overflow_parts).take(max).map(|(slot_bytes, overflow_bytes)| [slot_bytes, overflow_bytes]);
         socket.receive_many(places, &mut self.lengths)
     }
 

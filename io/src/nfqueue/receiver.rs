@@ -84,7 +84,7 @@ impl QueueReceiver {
     }
 
     /// Receives one burst; returns the numbers of messages and of packets among them.
-    fn burst(&mut self, most: usize) -> Result<(usize, usize), LiveError> {
+    fn burst(&mut self, max: usize) -> Result<(usize, usize), LiveError> {
         let (queue, options) = (self.queue.clone(), self.options);
         let open_batch = self.open_batch()?;
         if open_batch.descriptors.is_empty() {
@@ -92,7 +92,7 @@ impl QueueReceiver {
             open_batch.buffer.reset();
         }
         let messages = loop {
-            match open_batch.buffer.receive(queue.socket(), most) {
+            match open_batch.buffer.receive(queue.socket(), max) {
                 Ok(messages) => break messages,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break 0,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -185,11 +185,11 @@ fn refuse(queue: &Queue, received: &mut ReceivedCounts, id: Option<u32>) {
 }
 
 impl Receiver for QueueReceiver {
-    fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
+    fn receive(&mut self, max: usize) -> Result<usize, LiveError> {
         self.queue.check()?;
         let mut got = 0;
-        while got < most {
-            let wanted = (most - got).min(BURST);
+        while got < max {
+            let wanted = (max - got).min(BURST);
             let (messages, packets) = self.burst(wanted)?;
             got += packets;
             if messages < wanted {
@@ -199,12 +199,12 @@ impl Receiver for QueueReceiver {
         Ok(got)
     }
 
-    fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
+    fn wait(&mut self, max: Duration) -> Result<(), LiveError> {
         self.queue.check()?;
         if self.is_full() {
             return Ok(());
         }
-        let ready = self.queue.socket().wait(most);
+        let ready = self.queue.socket().wait(max);
         ready.map(|_| ()).map_err(|error| self.queue.error("waiting for packets", error))
     }
 
@@ -226,10 +226,10 @@ impl Receiver for QueueReceiver {
         let span = arena.span().clone();
         pending_batch.arena = Some(arena);
         let room = self.options.room;
-        // SAFETY: each packet with its room lies in a slot or overflow area of its own (`message_buffer`:
-        // the room before it starts at the slot's start or later), and these start at multiples of
-        // 64 bytes. The companion has the only handle on the memory and does not use it while the
-        // batch owns the companion.
+        // SAFETY: each packet with its room lies in a slot or overflow area of its own
+        // (`message_buffer`: the room before it starts at the slot's start or later), and these
+        // start at multiples of 64 bytes. The companion has the only handle on the memory and does
+        // not use it while the batch owns the companion.
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, room, Box::new(pending_batch)) };
         Some(batch.expect("packets lie in their arena, and have as many entries of metadata, or none"))
     }

@@ -90,13 +90,13 @@ impl Socket {
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Waits until a datagram is available, a signal arrives or `most` has passed; returns whether
+    /// Waits until a datagram is available, a signal arrives or `max` has passed; returns whether
     /// a datagram is available.
-    pub fn wait(&self, most: Duration) -> io::Result<bool> {
+    pub fn wait(&self, max: Duration) -> io::Result<bool> {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let timeout = libc::timespec {
-            tv_sec: most.as_secs().min(i32::MAX as u64) as libc::time_t,
-            tv_nsec: most.subsec_nanos().into(),
+            tv_sec: max.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: max.subsec_nanos().into(),
         };
         // SAFETY: `poll` and `timeout` outlive the call; there is no signal mask.
         match check(unsafe { libc::ppoll(&raw mut poll, 1, &raw const timeout, std::ptr::null()) }) {

@@ -13,7 +13,8 @@ const EPOCH: u64 = 1_700_000_000_000_000_000;
 /// second.
 const MAX_GAP: u32 = 2000;
 
-// EtherTypes (IANA, IEEE 802 Numbers) and protocol numbers (IANA, Assigned Internet Protocol Numbers).
+// EtherTypes (IANA, IEEE 802 Numbers) and protocol numbers (IANA, Assigned Internet Protocol
+// Numbers).
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const VLAN: u16 = 0x8100;
@@ -118,7 +119,7 @@ struct PacketShape {
     is_ipv6: bool,
     transport: Transport,
     fragment: Fragment,
-    /// Whether it has IPv4 options or IPv6 extension headers.
+    /// Whether the packet has IPv4 options or IPv6 extension headers.
     has_options: bool,
 }
 

@@ -168,7 +168,7 @@ impl Insn {
         Insn::new(BPF_JMP | BPF_EXIT, 0, 0, 0, 0)
     }
 
-    /// The same jump with another distance.
+    /// Returns this jump with another distance.
     pub fn with_distance(self, distance: i16) -> Insn {
         Insn { offset: distance, ..self }
     }

@@ -4,7 +4,8 @@
 //! ```text
 //! ip link set dev FROM address MAC-OF-TO
 //! tc qdisc add dev FROM clsact
-//! tc filter add dev FROM ingress protocol all u32 match u32 0 0 action mirred ingress redirect dev TO
+//! tc filter add dev FROM ingress protocol all u32 match u32 0 0 \
+//!     action mirred ingress redirect dev TO
 //! ```
 //!
 //! The kernel decides by MAC address at the first ingress whether a frame is for this machine, so

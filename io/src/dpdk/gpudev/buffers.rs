@@ -22,7 +22,7 @@ pub(in crate::dpdk) enum PacketWriters {
     Cpu {
         /// The port.
         port: String,
-        /// Its driver.
+        /// Driver of the port.
         driver: String,
     },
 }

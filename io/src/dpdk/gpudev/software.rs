@@ -52,8 +52,8 @@ impl SoftwareGpu {
     }
 
     /// Limits the number of registered host memory ranges.
-    pub fn with_registration_limit(self, most: usize) -> SoftwareGpu {
-        SoftwareGpu { max_registered: most, ..self }
+    pub fn with_registration_limit(self, max: usize) -> SoftwareGpu {
+        SoftwareGpu { max_registered: max, ..self }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {

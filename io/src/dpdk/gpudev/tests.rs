@@ -121,11 +121,11 @@ fn a_flag_is_visible_at_the_gpu_address() {
 fn a_list_that_cannot_be_created_leaks_nothing() {
     // Registered are the list, each item's packet array, and the status words unless they are in
     // GPU memory.
-    for most in 0..5 {
-        let gpu = open(software().with_registration_limit(most));
+    for max in 0..5 {
+        let gpu = open(software().with_registration_limit(max));
         let error = CommList::new(&gpu, 8, 0, false).unwrap_err().to_string();
         assert!(error.contains("a communication list of 8 items"), "{error}");
-        assert_eq!(gpu.memory_usage(), nothing(), "{most}");
+        assert_eq!(gpu.memory_usage(), nothing(), "{max}");
     }
     let gpu = open(software());
     assert!(matches!(CommList::new(&gpu, 0, 0, false), Err(DpdkError::Gpu { .. })));

@@ -18,9 +18,9 @@ pub struct Interface {
     pub mac: Option<[u8; 6]>,
     /// Maximum packet length in bytes, without the Ethernet header.
     pub mtu: u32,
-    /// Whether it is administratively up.
+    /// Whether the interface is administratively up.
     pub is_up: bool,
-    /// Whether it has carrier.
+    /// Whether the interface has carrier.
     pub has_link: bool,
     /// Number of receive queues.
     pub receive_queues: u32,
@@ -28,8 +28,8 @@ pub struct Interface {
     pub send_queues: u32,
     /// Driver name, if the driver reports it.
     pub driver: Option<String>,
-    /// Whether it strips VLAN tags from received frames (`rx-vlan-offload`); XDP does not see the
-    /// tags then.
+    /// Whether the interface strips VLAN tags from received frames (`rx-vlan-offload`); XDP does
+    /// not see the tags then.
     pub rx_vlan_offload: bool,
 }
 
@@ -182,7 +182,8 @@ struct Value {
     data: u32,
 }
 
-// include/uapi/linux/ethtool.h: `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GCHANNELS`, `ETH_FLAG_RXVLAN`.
+// include/uapi/linux/ethtool.h: `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GCHANNELS`,
+// `ETH_FLAG_RXVLAN`.
 const GET_DRIVER: u32 = 0x3;
 const GET_FLAGS: u32 = 0x25;
 const GET_CHANNELS: u32 = 0x3c;

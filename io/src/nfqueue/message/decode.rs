@@ -33,9 +33,10 @@ pub struct Packet {
     pub payload: Range<usize>,
     /// Original length, which may exceed the bytes in the message.
     pub length: usize,
-    /// Whether its checksum is partial (`CHECKSUM_PARTIAL`).
+    /// Whether the packet's checksum is partial (`CHECKSUM_PARTIAL`).
     pub has_partial_checksum: bool,
-    /// Whether it is longer than the MTU and will be segmented by the kernel, or was coalesced.
+    /// Whether the packet is longer than the MTU and will be segmented by the kernel, or was
+    /// coalesced.
     pub is_gso: bool,
 }
 

@@ -97,8 +97,8 @@ fn rule(random: &mut Random) -> Rule {
 }
 
 fn rules(random: &mut Random) -> Steering {
-    let most = random.pick(&[1, 1, 2, 4, 64]);
-    let count = 1 + random.below(most);
+    let max = random.pick(&[1, 1, 2, 4, 64]);
+    let count = 1 + random.below(max);
     Steering::Only(Rules::new((0..count).map(|_| rule(random)).collect()).unwrap())
 }
 

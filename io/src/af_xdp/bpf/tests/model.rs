@@ -96,12 +96,12 @@ impl Headers {
 }
 
 /// Skips tags (IEEE 802.1Q): a tag protocol identifier, two bytes of tag, then an EtherType.
-fn without_tags(ethertype: u16, rest: &[u8], most: u32) -> Option<(u16, &[u8])> {
-    if most == 0 || ![0x8100, 0x88a8].contains(&ethertype) {
+fn without_tags(ethertype: u16, rest: &[u8], max: u32) -> Option<(u16, &[u8])> {
+    if max == 0 || ![0x8100, 0x88a8].contains(&ethertype) {
         return Some((ethertype, rest));
     }
     let (ethertype, rest) = be16(rest.get(2..))?;
-    without_tags(ethertype, rest, most - 1)
+    without_tags(ethertype, rest, max - 1)
 }
 
 fn be16(bytes: Option<&[u8]>) -> Option<(u16, &[u8])> {
