@@ -14,8 +14,8 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis::auto::calibration::Store;
-use portcullis::auto::{AutoDevice, Measure, Settings};
+use portcullis::auto::calibration::CalibrationStore;
+use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
 use portcullis::devices;
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::packet::Batch;
@@ -50,7 +50,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// The least part of the best device's speed that auto had.
 fn sweep(name: &str, program: &Arc<Program>, candidates: &[Arc<dyn Device>], sizes: &[usize], turns: usize) -> f64 {
-    let settings = Settings { store: Store::none(), measure: Measure::Anew, ..Settings::default() };
+    let settings =
+        Settings { store: CalibrationStore::disabled(), mode: CalibrationMode::Always, ..Settings::default() };
     let auto = AutoDevice::new(candidates.to_vec(), settings);
     let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
     let chosen = auto.load(program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));

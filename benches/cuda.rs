@@ -116,7 +116,8 @@ fn measure(device: &CudaDevice, scale: &Scale) -> Value {
 fn touched(program: &Program) -> f64 {
     let facts = program.facts();
     let sectors = |reach: u32| u64::from(reach).min(LENGTH as u64).div_ceil(SECTOR) * SECTOR;
-    let packet = sectors(facts.reads.reach()).max(sectors(facts.writes.reach())) + sectors(facts.writes.reach());
+    let packet =
+        sectors(facts.reads.max_bytes()).max(sectors(facts.writes.max_bytes())) + sectors(facts.writes.max_bytes());
     (size_of::<Descriptor>() as u64 + packet + 1 + if facts.redirects { 4 } else { 0 }) as f64
 }
 

@@ -13,10 +13,11 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 use support::{LENGTH, Random, Table, in_turn, only_testing};
 
@@ -60,7 +61,9 @@ fn batch(packets: usize, mut each: impl FnMut(usize, &mut [u8])) -> Batch {
     let mut arena = Arena::new(packets * LENGTH).expect("memory for the packets");
     arena.chunks_exact_mut(LENGTH).enumerate().for_each(|(index, slot)| each(index, slot));
     let descriptors = (0..packets).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
-    Carver::new(arena, None).carve(descriptors.collect(), Vec::new(), Room::None).expect("slots do not overlap")
+    BatchCutter::new(arena, None)
+        .cut_batch(descriptors.collect(), Vec::new(), ResizeRoom::None)
+        .expect("slots do not overlap")
 }
 
 /// Segments of open connections in random order, so many in a hundred of one and the same.

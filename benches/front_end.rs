@@ -8,11 +8,12 @@ mod support;
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
-use portcullis::selftest::filters::STOCK;
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::opencl_c::{self, preprocessor};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_conformance::filters::STOCK;
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
+use portcullis_opencl_c::files::NoIncludes;
+use portcullis_opencl_c::{self as opencl_c, preprocessor};
+use portcullis_wgsl as wgsl;
 
 use support::{Table, Times, in_turn, only_testing, time};
 

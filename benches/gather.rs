@@ -10,7 +10,7 @@ mod support;
 use std::hint::black_box;
 
 use portcullis_core::packet::Batch;
-use portcullis_core::packet::gather::{Rows, Store};
+use portcullis_core::packet::gather::{StorePolicy, WindowRows};
 
 use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
 
@@ -36,14 +36,14 @@ fn in_turn(sides: &mut [Side<'_>], repeats: u32, rounds: usize) -> Vec<Times> {
 fn measure(what: &str, batch: &Batch, repeats: u32, rounds: usize) {
     let mut table = Table::new(&format!("{what}, {} packets", batch.len()), "gathered", "other");
     for window in WINDOWS {
-        let rows = Rows::new(batch, 0..batch.len(), window);
+        let rows = WindowRows::new(batch, 0..batch.len(), window);
         let from = vec![1_u8; rows.size()];
         let [mut cached, mut streamed, mut plain, mut copied] = [0; 4].map(|_| vec![0_u8; rows.size() + 64]);
         let at = streamed.as_ptr().align_offset(64);
         let mut sides: [Side<'_>; 4] = [
-            ("gathered", Box::new(|| rows.write(black_box(&mut cached), Store::Cached))),
-            ("past the caches", Box::new(|| rows.write(black_box(&mut streamed[at..]), Store::Streamed))),
-            ("the plain loop", Box::new(|| rows.write_plainly(black_box(&mut plain)))),
+            ("gathered", Box::new(|| rows.write(black_box(&mut cached), StorePolicy::Cached))),
+            ("past the caches", Box::new(|| rows.write(black_box(&mut streamed[at..]), StorePolicy::Streamed))),
+            ("the plain loop", Box::new(|| rows.write_reference(black_box(&mut plain)))),
             ("memcpy", Box::new(|| black_box(&mut copied)[..from.len()].copy_from_slice(black_box(&from)))),
         ];
         let times = in_turn(&mut sides, repeats, rounds);

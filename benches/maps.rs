@@ -16,11 +16,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table as MapTable;
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 use support::{LENGTH, Random, Table, in_turn, only_testing};
 
@@ -105,7 +106,9 @@ fn batch(work: Work, packets: usize, keys: u32) -> Batch {
         slot[30..34].copy_from_slice(&key[1].to_le_bytes());
     }
     let descriptors = (0..packets).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
-    Carver::new(arena, None).carve(descriptors.collect(), Vec::new(), Room::None).expect("slots do not overlap")
+    BatchCutter::new(arena, None)
+        .cut_batch(descriptors.collect(), Vec::new(), ResizeRoom::None)
+        .expect("slots do not overlap")
 }
 
 fn word(packet: &[u8], at: usize) -> u32 {

@@ -13,14 +13,15 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use portcullis::pipeline::Outputs;
-use portcullis::selftest::filters::STOCK;
-use portcullis_core::device::{Device, Done, LoadOptions, StageTimes};
-use portcullis_core::lang::{Source as Text, wgsl};
-use portcullis_core::map::Handle;
+use portcullis_conformance::filters::STOCK;
+use portcullis_core::device::{Completion, Device, LoadOptions, StageTimes};
+use portcullis_core::diagnostics::Source as Text;
+use portcullis_core::map::MapHandle;
 use portcullis_core::packet::{Batch, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 use portcullis_io::{Sink, Source, SourceOptions, Written, capture};
+use portcullis_wgsl as wgsl;
 
 use support::allocations::{Counting, asked};
 use support::{Traffic, only_testing};
@@ -127,7 +128,7 @@ fn maps(criterion: &mut Criterion, found: &mut Asked, keys: u32) {
     );
     let program = program("maps", &text);
     let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
-    let table = Handle::<u32, u64>::open(&program, "table").expect("it is declared so");
+    let table = MapHandle::<u32, u64>::open(&program, "table").expect("it is declared so");
     table
         .update(&mut *session, |rows| (0..keys).try_for_each(|key| rows.set(&key, &u64::from(key))))
         .expect("there is room");
@@ -175,9 +176,9 @@ fn verdicts(criterion: &mut Criterion, found: &mut Asked, count: usize) {
     let mut random = support::Random::new();
     let returns: Vec<u32> = (0..count).map(|_| [1, 2, 2, 3][random.next() as usize % 4]).collect();
     let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
-    let done = Done { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
+    let done = Completion { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
     let mut outputs = Outputs::new(Some(Box::new(Nowhere)), Some(Box::new(Nowhere)), None);
-    let mut take = || outputs.take(&done).expect("it goes nowhere");
+    let mut take = || outputs.write(&done).expect("it goes nowhere");
     group.bench_function("to two sinks", |b| b.iter(&mut take));
     found.note("verdicts to two sinks, packets", count, &mut take);
     let mut counts = || {

@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table as MapTable;
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 use hand_written::dir24::Dir24;
 use hand_written::router::{self, DROP, NextHop, PASS, redirect};
@@ -131,7 +132,9 @@ impl Family {
             }
         }
         let descriptors = (0..count).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
-        Carver::new(arena, None).carve(descriptors.collect(), Vec::new(), Room::None).expect("slots do not overlap")
+        BatchCutter::new(arena, None)
+            .cut_batch(descriptors.collect(), Vec::new(), ResizeRoom::None)
+            .expect("slots do not overlap")
     }
 
     /// A filter with the routes in its map `routes`.

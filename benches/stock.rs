@@ -15,12 +15,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput};
-use portcullis::selftest::filters::STOCK;
+use portcullis_conformance::filters::STOCK;
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Batch, Room};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 use support::{Table, Times, Traffic, in_turn, note_bar, only_testing, time};
 
@@ -142,7 +143,7 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
 
 /// All code that comes later, and rounds until the session has tried each style of it.
 fn settle(session: &mut dyn Session, batch: &mut Option<Batch>, count: usize) {
-    session.settle();
+    session.finish_background_work();
     (0..(1_usize << 18).div_ceil(count)).for_each(|_| round(session, batch));
 }
 
@@ -153,7 +154,7 @@ fn against_one_by_one(cpu: &Cpu, count: usize, rounds: usize) {
     let (count, _, rounds) = places(count, rounds)[0];
     for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
         let mut packed = Some(support::batch(traffic, count, support::LENGTH));
-        let mut roomy = Some(support::batch_with(traffic, count, 320 + support::LENGTH, Room::Both));
+        let mut roomy = Some(support::batch_with(traffic, count, 320 + support::LENGTH, ResizeRoom::Both));
         for &(name, _) in STOCK {
             let program = compile(name);
             let batch = if program.facts().changes_length { &mut roomy } else { &mut packed };

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use portcullis::device::LoadOptions;
-use portcullis::lang::{Source, wgsl};
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use portcullis::packet::Batch;
 use portcullis::program::ProgramOptions;
 
@@ -20,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     arp[12..14].copy_from_slice(&[0x08, 0x06]);
 
     let program = Arc::new(wgsl::compile(&Source::new("ipv4.wgsl", FILTER), &ProgramOptions::default())?);
-    let mut session = portcullis::devices::auto()?.load(&program, &LoadOptions::default())?;
+    let mut session = portcullis::devices::open_auto()?.load(&program, &LoadOptions::default())?;
     let done = session.run(Batch::from_packets(&[ipv4, arp])?)?;
     for (packet, verdict) in done.batch.packets().zip(done.verdicts.iter()) {
         println!("{} bytes: {verdict}", packet.len());

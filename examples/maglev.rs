@@ -7,7 +7,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use portcullis::device::{LoadOptions, Session};
-use portcullis::lang::{Source, wgsl};
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use portcullis::maglev::{self, Backend};
 use portcullis::map::Table;
 use portcullis::packet::{Batch, Verdict};
@@ -45,7 +46,7 @@ fn packet(client: u32) -> Vec<u8> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let program = Arc::new(wgsl::compile(&Source::new("maglev_lb.wgsl", FILTER), &ProgramOptions::default())?);
-    let mut session = portcullis::devices::auto()?.load(&program, &LoadOptions::default())?;
+    let mut session = portcullis::devices::open_auto()?.load(&program, &LoadOptions::default())?;
 
     let pool = [("10.9.0.1", 2), ("10.9.0.2", 1), ("10.9.0.3", 1)].map(|(name, weight)| Backend { name, weight });
     // Whether it is healthy, its IP and MAC addresses, and the port that it is reached by.
@@ -53,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     set(&program, &mut *session, "vips", &[(VIP.to_bits(), vec![])])?;
     set(&program, &mut *session, "backends", &[1, 2, 3].map(|number| backend(number, 1)))?;
     let places: Vec<_> =
-        (0..).zip(maglev::table(&pool, 65_537)?).map(|(place, number)| (place, vec![number])).collect();
+        (0..).zip(maglev::build_table(&pool, 65_537)?).map(|(place, number)| (place, vec![number])).collect();
     set(&program, &mut *session, "table", &places)?;
 
     let packets: Vec<_> = (0..10_000).map(packet).collect();

@@ -4,9 +4,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use portcullis::device::LoadOptions;
+use portcullis::diagnostics;
+use portcullis::frontend::wgsl;
 use portcullis::io::{self, Source, SourceOptions};
-use portcullis::lang;
-use portcullis::map::{Handle, UpdateError};
+use portcullis::map::{MapHandle, UpdateError};
 use portcullis::pipeline;
 use portcullis::program::ProgramOptions;
 
@@ -26,13 +27,13 @@ const FILTER: &str = "
     }";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let program = Arc::new(lang::wgsl::compile(&lang::Source::new("maps.wgsl", FILTER), &ProgramOptions::default())?);
-    let device = portcullis::devices::auto()?;
+    let program = Arc::new(wgsl::compile(&diagnostics::Source::new("maps.wgsl", FILTER), &ProgramOptions::default())?);
+    let device = portcullis::devices::open_auto()?;
     let mut session = device.load(&program, &LoadOptions::default())?;
 
     // Keys and values as types: an address, and bytes and packets. They must be as long as is declared.
-    let sources = Handle::<Ipv4Addr, (u64, u32)>::open(&program, "sources")?;
-    let blocked = Handle::<Ipv4Addr, ()>::open(&program, "blocked")?;
+    let sources = MapHandle::<Ipv4Addr, (u64, u32)>::open(&program, "sources")?;
+    let blocked = MapHandle::<Ipv4Addr, ()>::open(&program, "blocked")?;
 
     let batches =
         SourceOptions { max_packets: 10_000, ..pipeline::source_options(&program, device.info().kind, false) };

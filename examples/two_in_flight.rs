@@ -7,18 +7,19 @@
 use std::sync::Arc;
 
 use portcullis::device::LoadOptions;
+use portcullis::diagnostics;
+use portcullis::frontend::wgsl;
 use portcullis::io::{self, Source, SourceOptions};
-use portcullis::lang;
 use portcullis::packet::VerdictCounts;
 use portcullis::pipeline;
 use portcullis::program::ProgramOptions;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let text = include_str!("../shaders/port_filter.wgsl");
-    let filter = lang::Source::new("port_filter.wgsl", text);
-    let program = Arc::new(lang::wgsl::compile(&filter, &ProgramOptions::default())?);
+    let filter = diagnostics::Source::new("port_filter.wgsl", text);
+    let program = Arc::new(wgsl::compile(&filter, &ProgramOptions::default())?);
 
-    let device = portcullis::devices::auto()?;
+    let device = portcullis::devices::open_auto()?;
     let options = LoadOptions { depth: 2, ..LoadOptions::default() };
     let mut session = device.load(&program, &options)?;
 

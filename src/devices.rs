@@ -7,9 +7,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use portcullis_core::device::noop::Noop;
+use portcullis_core::device::noop::NoopDevice;
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, RUNS_NO_FILTER};
-use portcullis_core::interp::Interp;
+use portcullis_core::interp::InterpDevice;
 
 /// A family of devices behind one piece of code.
 #[derive(Debug)]
@@ -17,12 +17,12 @@ pub struct Backend {
     /// Its name, the first part of its devices' ids.
     pub name: &'static str,
     /// What it is, in a line.
-    pub about: &'static str,
-    probe: fn() -> Found,
+    pub description: &'static str,
+    probe: fn() -> BackendDevices,
 }
 
 /// What a backend has found: its devices in the order of their numbers, or why there are none.
-pub type Found = Result<Vec<Arc<dyn Device>>, DeviceError>;
+pub type BackendDevices = Result<Vec<Arc<dyn Device>>, DeviceError>;
 
 impl Backend {
     /// Looks for the backend's devices.
@@ -30,7 +30,7 @@ impl Backend {
     /// # Errors
     /// [`DeviceError::Missing`] with what to install or load; [`DeviceError::Failed`] where a
     /// driver broke down.
-    pub fn probe(&self) -> Found {
+    pub fn probe(&self) -> BackendDevices {
         let found = (self.probe)()?;
         if found.is_empty() {
             return Err(DeviceError::Missing(format!("{} has no device on this machine", self.name)));
@@ -42,61 +42,61 @@ impl Backend {
 /// Every backend that there is, whether this build has it or not.
 pub fn backends() -> &'static [Backend] {
     &[
-        Backend { name: "cpu", about: "the host's processor, native code by Cranelift", probe: cpu },
-        Backend { name: "cuda", about: "NVIDIA GPUs through CUDA", probe: cuda },
-        Backend { name: "wgpu", about: "GPUs through Vulkan, Metal or DX12", probe: wgpu },
-        Backend { name: "opencl", about: "GPUs and processors through OpenCL", probe: opencl },
-        Backend { name: "interp", about: "the reference interpreter: slow, and right", probe: interp },
-        Backend { name: "noop", about: "no filter at all: every packet passes", probe: noop },
+        Backend { name: "cpu", description: "the host's processor, native code by Cranelift", probe: cpu },
+        Backend { name: "cuda", description: "NVIDIA GPUs through CUDA", probe: cuda },
+        Backend { name: "wgpu", description: "GPUs through Vulkan, Metal or DX12", probe: wgpu },
+        Backend { name: "opencl", description: "GPUs and processors through OpenCL", probe: opencl },
+        Backend { name: "interp", description: "the reference interpreter: slow, and right", probe: interp },
+        Backend { name: "noop", description: "no filter at all: every packet passes", probe: noop },
     ]
 }
 
 #[cfg(feature = "cpu")]
-fn cpu() -> Found {
+fn cpu() -> BackendDevices {
     Ok(vec![Arc::new(portcullis_cpu::Cpu::new())])
 }
 
 #[cfg(not(feature = "cpu"))]
-fn cpu() -> Found {
+fn cpu() -> BackendDevices {
     Err(left_out("cpu"))
 }
 
 #[cfg(feature = "cuda")]
-fn cuda() -> Found {
+fn cuda() -> BackendDevices {
     Ok(portcullis_cuda::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda() -> Found {
+fn cuda() -> BackendDevices {
     Err(left_out("cuda"))
 }
 
 #[cfg(feature = "wgpu")]
-fn wgpu() -> Found {
+fn wgpu() -> BackendDevices {
     Ok(portcullis_wgpu::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
 }
 
 #[cfg(not(feature = "wgpu"))]
-fn wgpu() -> Found {
+fn wgpu() -> BackendDevices {
     Err(left_out("wgpu"))
 }
 
 #[cfg(feature = "opencl")]
-fn opencl() -> Found {
+fn opencl() -> BackendDevices {
     Ok(portcullis_opencl::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
 }
 
 #[cfg(not(feature = "opencl"))]
-fn opencl() -> Found {
+fn opencl() -> BackendDevices {
     Err(left_out("opencl"))
 }
 
-fn interp() -> Found {
-    Ok(vec![Arc::new(Interp::new())])
+fn interp() -> BackendDevices {
+    Ok(vec![Arc::new(InterpDevice::new())])
 }
 
-fn noop() -> Found {
-    Ok(vec![Arc::new(Noop::new())])
+fn noop() -> BackendDevices {
+    Ok(vec![Arc::new(NoopDevice::new())])
 }
 
 #[cfg(not(all(feature = "cpu", feature = "cuda", feature = "wgpu", feature = "opencl")))]
@@ -111,7 +111,7 @@ pub enum Selector {
     /// them; `portcullis run` has both share the work, by a calibration ([`crate::auto`]).
     Auto,
     /// A device of one backend.
-    Of {
+    Backend {
         /// The backend's name.
         backend: &'static str,
         /// Which of its devices, from 0; `None` is the best: a real GPU before a software one.
@@ -121,10 +121,10 @@ pub enum Selector {
 
 /// A name that no backend has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no device `{asked}`; there are auto, {}", names())]
+#[error("there is no device `{requested}`; there are auto, {}", names())]
 pub struct UnknownDevice {
     /// What was asked for.
-    pub asked: String,
+    pub requested: String,
 }
 
 fn names() -> String {
@@ -145,7 +145,7 @@ impl FromStr for Selector {
     type Err = UnknownDevice;
 
     fn from_str(text: &str) -> Result<Selector, UnknownDevice> {
-        let unknown = || UnknownDevice { asked: text.escape_debug().to_string() };
+        let unknown = || UnknownDevice { requested: text.escape_debug().to_string() };
         if text == "auto" {
             return Ok(Selector::Auto);
         }
@@ -157,7 +157,7 @@ impl FromStr for Selector {
             None => (text, None),
         };
         let backend = backends().iter().find(|b| b.name == name).ok_or_else(unknown)?.name;
-        Ok(Selector::Of { backend, index })
+        Ok(Selector::Backend { backend, index })
     }
 }
 
@@ -165,8 +165,8 @@ impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Selector::Auto => f.write_str("auto"),
-            Selector::Of { backend, index: None } => f.write_str(backend),
-            Selector::Of { backend, index: Some(index) } => write!(f, "{backend}:{index}"),
+            Selector::Backend { backend, index: None } => f.write_str(backend),
+            Selector::Backend { backend, index: Some(index) } => write!(f, "{backend}:{index}"),
         }
     }
 }
@@ -178,8 +178,8 @@ impl Selector {
     /// [`DeviceError::Missing`], with what there is or what to install.
     pub fn open(&self) -> Result<Arc<dyn Device>, DeviceError> {
         let (name, index) = match *self {
-            Selector::Auto => return auto(),
-            Selector::Of { backend, index } => (backend, index),
+            Selector::Auto => return open_auto(),
+            Selector::Backend { backend, index } => (backend, index),
         };
         let backend = backends().iter().find(|b| b.name == name).expect("a selector names a backend");
         let mut found = backend.probe()?;
@@ -206,7 +206,7 @@ pub fn open(id: &str) -> Result<Arc<dyn Device>, DeviceError> {
 ///
 /// # Errors
 /// [`DeviceError::Missing`] where there is neither.
-pub fn auto() -> Result<Arc<dyn Device>, DeviceError> {
+pub fn open_auto() -> Result<Arc<dyn Device>, DeviceError> {
     match gpu() {
         Some(gpu) => Ok(gpu),
         None => processor(),
@@ -321,13 +321,13 @@ mod tests {
     #[test]
     fn auto_never_takes_a_software_or_reference_device() {
         let candidates = candidates().unwrap_or_default();
-        for device in auto().iter().chain(&candidates) {
+        for device in open_auto().iter().chain(&candidates) {
             let kind = device.info().kind;
             assert!(kind.is_gpu() || kind == DeviceKind::Cpu, "{kind:?}");
         }
         // Each of them once, and that first which is taken where nothing is known.
         let id = |device: &Arc<dyn Device>| device.info().id.clone();
-        assert_eq!(candidates.first().map(id), auto().ok().as_ref().map(id));
+        assert_eq!(candidates.first().map(id), open_auto().ok().as_ref().map(id));
         assert!(candidates.len() <= 2, "a GPU and the CPU");
     }
 }

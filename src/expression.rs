@@ -1,11 +1,11 @@
 //! tcpdump's expressions, compiled by libpcap: `docs/expressions.md`.
 //!
 //! What an expression means is libpcap's to say, and what its program means is
-//! [`lang::expression`](crate::lang::expression)'s. Without the feature `pcap-expr` there is no libpcap here, and an expression is
+//! [`lang::expression`](portcullis_bpf)'s. Without the feature `pcap-expr` there is no libpcap here, and an expression is
 //! refused with a word on what to do.
 
-use portcullis_core::lang::expression::{Instruction, compile_program};
-use portcullis_core::lang::{Diagnostic, Diagnostics, Source};
+use portcullis_bpf::{Instruction, compile_program};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::program::{Program, ProgramOptions};
 
 /// The program that tcpdump would have for a capture of Ethernet: optimised, and with no netmask, so that of IPv4's broadcasts only
@@ -15,7 +15,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 /// What libpcap has to say, with the whole expression as the place: it says no other.
 #[cfg(feature = "pcap-expr")]
 pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
-    use portcullis_core::lang::expression::read;
+    use portcullis_bpf::parse;
 
     let refused = |error: pcap::Error| {
         let message = match error {
@@ -36,7 +36,7 @@ pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
     // An instruction of that crate shows its numbers as text, and in no other way.
     let instructions = program.get_instructions();
     let lines: String = instructions.iter().map(|instruction| format!("{instruction}\n")).collect();
-    let mut program = read(&Source::new("libpcap", format!("{}\n{lines}", instructions.len())))?;
+    let mut program = parse(&Source::new("libpcap", format!("{}\n{lines}", instructions.len())))?;
     for instruction in program.iter_mut().filter(|it| (it.code, it.k) == (RETURN, SNAPSHOT)) {
         instruction.k = SNAPSHOT_OF_TCPDUMP;
     }
@@ -103,11 +103,11 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
 #[cfg(all(test, feature = "pcap-expr"))]
 mod tests {
     use super::*;
-    use portcullis_core::lang::expression::listing;
+    use portcullis_bpf::disassemble;
 
     fn of(expression: &str) -> Result<String, String> {
         let program = program(&Source::new("--expr", expression));
-        program.map(|it| listing(&it)).map_err(|errors| errors.to_string())
+        program.map(|it| disassemble(&it)).map_err(|errors| errors.to_string())
     }
 
     #[test]

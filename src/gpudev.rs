@@ -19,25 +19,25 @@ const SOFTWARE: usize = 4 << 30;
 
 /// Which GPU is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
+pub enum GpuChoice {
     /// One that there is not, in the host's memory.
-    SoftwareGpu,
+    Software,
     /// The CUDA device of this number.
     Cuda(usize),
     /// The one that DPDK's own driver has found with this number.
     Found(i16),
 }
 
-impl FromStr for Choice {
+impl FromStr for GpuChoice {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Choice, String> {
+    fn from_str(text: &str) -> Result<GpuChoice, String> {
         let number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok());
         let choice = match (text, text.strip_prefix("cuda:")) {
-            ("software", _) => Some(Choice::SoftwareGpu),
-            ("cuda", _) => Some(Choice::Cuda(0)),
-            (_, Some(digits)) => number(digits).flatten().map(|number: u16| Choice::Cuda(number.into())),
-            _ => number(text).flatten().and_then(|number: u16| i16::try_from(number).ok()).map(Choice::Found),
+            ("software", _) => Some(GpuChoice::Software),
+            ("cuda", _) => Some(GpuChoice::Cuda(0)),
+            (_, Some(digits)) => number(digits).flatten().map(|number: u16| GpuChoice::Cuda(number.into())),
+            _ => number(text).flatten().and_then(|number: u16| i16::try_from(number).ok()).map(GpuChoice::Found),
         };
         choice.ok_or_else(|| {
             "there are `software` (none, in the host's memory), `cuda:N`, and the number of one that DPDK's own driver has found".into()
@@ -45,24 +45,24 @@ impl FromStr for Choice {
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for GpuChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::SoftwareGpu => f.write_str("software"),
-            Choice::Cuda(number) => write!(f, "cuda:{number}"),
-            Choice::Found(number) => write!(f, "{number}"),
+            GpuChoice::Software => f.write_str("software"),
+            GpuChoice::Cuda(number) => write!(f, "cuda:{number}"),
+            GpuChoice::Found(number) => write!(f, "{number}"),
         }
     }
 }
 
-impl Choice {
+impl GpuChoice {
     /// The GPU that is to have packets where none is named: the one that filters them.
     ///
     /// # Errors
     /// Where that is no CUDA device: what to do.
-    pub fn of_device(device: &DeviceInfo) -> Result<Choice, String> {
+    pub fn for_device(device: &DeviceInfo) -> Result<GpuChoice, String> {
         let number = device.id.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-        number.map(Choice::Cuda).ok_or_else(|| {
+        number.map(GpuChoice::Cuda).ok_or_else(|| {
             format!(
                 "which one is to have packets that {} filters? `--gpu cuda:0` for example, or `--gpu software`",
                 device.id
@@ -73,7 +73,7 @@ impl Choice {
     /// Where packets' buffers are, for DPDK: in the GPU's memory, or in the host's, which it is shown.
     ///
     /// # Errors
-    /// As [`Choice::spec`], with the option.
+    /// As [`GpuChoice::spec`], with the option.
     pub fn mempool(self, in_gpu: bool) -> Result<Mempool, String> {
         let spec = self.spec().map_err(|error| format!("--gpu {self}: {error}"))?;
         Ok(if in_gpu { Mempool::Gpu(spec) } else { Mempool::Pinned(spec) })
@@ -85,14 +85,14 @@ impl Choice {
     /// Where there is no such CUDA device: what to do.
     pub fn spec(self) -> Result<GpuSpec, String> {
         Ok(match self {
-            Choice::SoftwareGpu => GpuSpec::Driver(Arc::new(SoftwareGpu::new(SOFTWARE))),
+            GpuChoice::Software => GpuSpec::Driver(Arc::new(SoftwareGpu::new(SOFTWARE))),
             #[cfg(feature = "cuda")]
-            Choice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number).map_err(|e| e.to_string())?)),
+            GpuChoice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number).map_err(|e| e.to_string())?)),
             #[cfg(not(feature = "cuda"))]
-            Choice::Cuda(_) => {
+            GpuChoice::Cuda(_) => {
                 return Err("this program was built without CUDA; build it with `--features cuda`".into());
             }
-            Choice::Found(number) => GpuSpec::Found { number, properties },
+            GpuChoice::Found(number) => GpuSpec::Found { number, properties },
         })
     }
 }
@@ -245,14 +245,15 @@ mod tests {
 
     #[test]
     fn gpus_read_as_they_are_written() {
-        for (text, choice) in [("software", Choice::SoftwareGpu), ("cuda:3", Choice::Cuda(3)), ("0", Choice::Found(0))]
+        for (text, choice) in
+            [("software", GpuChoice::Software), ("cuda:3", GpuChoice::Cuda(3)), ("0", GpuChoice::Found(0))]
         {
             assert_eq!(text.parse(), Ok(choice));
             assert_eq!(choice.to_string(), text);
         }
-        assert_eq!("cuda".parse(), Ok(Choice::Cuda(0)));
+        assert_eq!("cuda".parse(), Ok(GpuChoice::Cuda(0)));
         for text in ["", "cuda:", "cuda:-1", "cuda:x", "-1", "70000", "33000", "gpu", "cpu"] {
-            assert!(text.parse::<Choice>().unwrap_err().contains("cuda:N"), "{text}");
+            assert!(text.parse::<GpuChoice>().unwrap_err().contains("cuda:N"), "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! - **One meaning.** A filter is one function, `fn xdp_filter(pkt: u32) -> u32`, called once for
 //!   each packet. What it may do and what that means is `docs/semantics.md`; the reference
 //!   interpreter ([`interp`]) runs exactly that, and every device must agree with it to the bit.
-//! - **One hub.** Front ends ([`lang`]) make a [`Program`](program::Program): a validated naga
+//! - **One hub.** Front ends ([`frontend`]) make a [`Program`](program::Program): a validated naga
 //!   module and facts about it. Backends take that and nothing else, so N front ends and M
 //!   backends cost N + M.
 //! - **Nobody copies packets to make a batch.** A source reads a large block into an
@@ -25,7 +25,8 @@
 //! use std::sync::Arc;
 //!
 //! use portcullis::device::{Device, LoadOptions};
-//! use portcullis::lang::{Source, wgsl};
+//! use portcullis::diagnostics::Source;
+//! use portcullis::frontend::wgsl;
 //! use portcullis::packet::Batch;
 //! use portcullis::program::ProgramOptions;
 //!
@@ -49,8 +50,6 @@
 //! Without any, the interpreter and the device that does nothing remain.
 
 pub mod auto;
-#[path = "../report/src/lib.rs"]
-pub mod bench;
 pub mod control;
 pub mod devices;
 pub mod expression;
@@ -60,11 +59,17 @@ pub mod maglev;
 pub mod map_file;
 pub mod pipeline;
 pub mod routes;
-#[path = "../conformance/src/lib.rs"]
-pub mod selftest;
 
 pub use portcullis_c_writer as c_writer;
-pub use portcullis_core::{device, interp, lang, map, naga, packet, program, reason};
+/// Front ends: from a filter's text or object to a [`program::Program`].
+pub mod frontend {
+    pub use portcullis_bpf as bpf;
+    pub use portcullis_opencl_c as opencl_c;
+    pub use portcullis_wgsl as wgsl;
+    pub use portcullis_xdp as xdp;
+}
+
+pub use portcullis_core::{device, diagnostics, interp, map, naga, packet, program, reason, spelling, stack};
 #[cfg(feature = "cpu")]
 pub use portcullis_cpu as cpu;
 #[cfg(feature = "cuda")]

@@ -20,7 +20,7 @@ pub struct NotPrime(pub u32);
 ///
 /// # Errors
 /// [`NotPrime`]: only then does each backend meet all places in an order of its own. 65537 is a prime.
-pub fn table(backends: &[Backend<'_>], places: u32) -> Result<Vec<u32>, NotPrime> {
+pub fn build_table(backends: &[Backend<'_>], places: u32) -> Result<Vec<u32>, NotPrime> {
     if !is_prime(places) {
         return Err(NotPrime(places));
     }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn shares_are_as_weights_say() {
         let (names, weight) = (names(10), |i| [1, 2, 5, 0, 10][i % 5]);
-        let table = table(&backends(&names, weight), PLACES).unwrap();
+        let table = build_table(&backends(&names, weight), PLACES).unwrap();
         for (i, number) in (0..10).zip(1..) {
             let share = table.iter().filter(|place| **place == number).count() as f64;
             let wanted = f64::from(PLACES) * f64::from(weight(i)) / 36.0;
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn the_places_of_others_stay_when_one_goes() {
         let names = names(20);
-        let all = table(&backends(&names, |_| 1), PLACES).unwrap();
-        let without = table(&backends(&names, |i| u32::from(i != 7)), PLACES).unwrap();
+        let all = build_table(&backends(&names, |_| 1), PLACES).unwrap();
+        let without = build_table(&backends(&names, |i| u32::from(i != 7)), PLACES).unwrap();
         let moved = all.iter().zip(&without).filter(|(before, after)| **before != 8 && before != after).count();
         // The paper's figure 12: below two in a hundred where places are a hundred times the backends and more.
         assert!(moved < PLACES as usize / 50, "{moved}");
@@ -133,11 +133,11 @@ mod tests {
 
     #[test]
     fn there_need_not_be_a_backend_but_a_prime() {
-        assert_eq!(table(&[], 7), Ok(vec![0; 7]));
-        assert_eq!(table(&[Backend { name: "a", weight: 0 }], 7), Ok(vec![0; 7]));
-        assert_eq!(table(&[Backend { name: "a", weight: u32::MAX }], 2), Ok(vec![1; 2]));
+        assert_eq!(build_table(&[], 7), Ok(vec![0; 7]));
+        assert_eq!(build_table(&[Backend { name: "a", weight: 0 }], 7), Ok(vec![0; 7]));
+        assert_eq!(build_table(&[Backend { name: "a", weight: u32::MAX }], 2), Ok(vec![1; 2]));
         for number in [0, 1, 9, 65_536] {
-            assert_eq!(table(&[], number), Err(NotPrime(number)));
+            assert_eq!(build_table(&[], number), Err(NotPrime(number)));
         }
     }
 }

@@ -2,16 +2,17 @@
 //! from tables, for example the kernel's.
 
 use portcullis_core::device::{DeviceError, Session};
-use portcullis_core::lang::xdp::fib::{self, Tables};
 use portcullis_core::map::{Declaration, Table};
 use portcullis_core::program::Program;
+pub use portcullis_core::routes::RoutingTables;
+use portcullis_xdp::fib;
 
 use crate::map_file::{self, Entries};
 
 /// The maps of a filter that are filled from tables: what is not in these is not in the maps
 /// either.
 #[derive(Debug, Clone)]
-pub struct Routed {
+pub struct RouteMaps {
     numbers: fib::Maps,
     maps: Vec<Declaration>,
     /// What was last put into each of the filter's maps.
@@ -21,7 +22,7 @@ pub struct Routed {
 /// Why tables are not in the maps, which are as they were.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RoutedError {
+pub enum RouteMapsError {
     /// There are more entries than a map has room for.
     #[error("the map `{map}` has room for {room} entries, and {count} are to be in it")]
     Full {
@@ -37,11 +38,12 @@ pub enum RoutedError {
     Device(#[from] DeviceError),
 }
 
-impl Routed {
+impl RouteMaps {
     /// Those of a filter; `None` where it looks for no routes.
-    pub fn of(program: &Program) -> Option<Routed> {
-        let numbers = program.object().map(|origin| origin.fib).filter(|maps| !maps.is_none())?;
-        Some(Routed { numbers, maps: program.maps().to_vec(), put: Vec::new() })
+    pub fn from_program(program: &Program) -> Option<RouteMaps> {
+        let numbers =
+            portcullis_xdp::ObjectInfo::of(&program).map(|origin| origin.fib).filter(|maps| !maps.is_none())?;
+        Some(RouteMaps { numbers, maps: program.maps().to_vec(), put: Vec::new() })
     }
 
     /// Which they are.
@@ -52,10 +54,10 @@ impl Routed {
     /// Puts tables into the maps: between two batches, in all of them or in none.
     ///
     /// # Errors
-    /// [`RoutedError`].
-    pub fn set(&mut self, tables: &Tables, session: &mut dyn Session) -> Result<(), RoutedError> {
+    /// [`RouteMapsError`].
+    pub fn apply_tables(&mut self, tables: &RoutingTables, session: &mut dyn Session) -> Result<(), RouteMapsError> {
         let mut changes = Vec::new();
-        for (number, rows) in tables.rows(&self.numbers) {
+        for (number, rows) in self.numbers.rows(&tables) {
             let map = &self.maps[number];
             let mut entries = Entries::new(map);
             rows.iter().for_each(|(key, value)| entries.push(&[&key[..], value].concat()));
@@ -65,8 +67,8 @@ impl Routed {
             }
             let none = Entries::new(map);
             let mut table = Table::new(map, session.map_words(number)?);
-            if map_file::follow(map, &mut table, before.unwrap_or(&none), &entries).is_err() {
-                return Err(RoutedError::Full { map: map.name.clone(), room: map.entries, count: rows.len() });
+            if map_file::sync_table(map, &mut table, before.unwrap_or(&none), &entries).is_err() {
+                return Err(RouteMapsError::Full { map: map.name.clone(), room: map.entries, count: rows.len() });
             }
             changes.push((number, table, entries));
         }

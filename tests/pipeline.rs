@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use portcullis::device::{CancelToken, DeviceError, LoadOptions, Session};
 use portcullis::devices;
+use portcullis::diagnostics;
+use portcullis::frontend::wgsl;
 use portcullis::io::synth::{Spec, SynthSource};
 use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
-use portcullis::lang::{self, wgsl};
-use portcullis::map::layout::HEADER;
+use portcullis::map::layout::HEADER_WORDS;
 use portcullis::packet::Batch;
-use portcullis::pipeline::{self, Event, Finished, Observer, Outputs, PipelineError};
+use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
 use portcullis::program::ProgramOptions;
 
 /// A session of the device that passes everything.
 fn session() -> Box<dyn Session> {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
-    let program = wgsl::compile(&lang::Source::new("f", text), &ProgramOptions::default()).unwrap();
+    let program = wgsl::compile(&diagnostics::Source::new("f", text), &ProgramOptions::default()).unwrap();
     devices::open("noop").unwrap().load(&Arc::new(program), &LoadOptions::default()).unwrap()
 }
 
@@ -70,7 +71,7 @@ impl Sink for Kept {
     }
 }
 
-fn run(source: Box<dyn Source>, outputs: Outputs) -> Finished {
+fn run(source: Box<dyn Source>, outputs: Outputs) -> RunOutcome {
     pipeline::run(source, &mut *session(), outputs, &CancelToken::new(), &mut |_: Event<'_>| {})
 }
 
@@ -212,11 +213,11 @@ struct Numbering {
 }
 
 impl Observer for Numbering {
-    fn event(&mut self, _: Event<'_>) {}
+    fn on_event(&mut self, _: Event<'_>) {}
 
-    fn boundary(&mut self, session: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
         self.batches += 1;
-        session.set_map_words(0, HEADER as usize, &[self.batches])
+        session.set_map_words(0, HEADER_WORDS as usize, &[self.batches])
     }
 }
 
@@ -224,7 +225,7 @@ impl Observer for Numbering {
 fn what_is_done_at_a_boundary_is_there_for_the_batches_behind_it_alone() {
     let text = "//! map number: array value=1 entries=1
         fn xdp_filter(pkt: u32) -> u32 { store_be32(pkt, 0u, number_read(0u, 0u)); return XDP_PASS; }";
-    let program = Arc::new(wgsl::compile(&lang::Source::new("f", text), &ProgramOptions::default()).unwrap());
+    let program = Arc::new(wgsl::compile(&diagnostics::Source::new("f", text), &ProgramOptions::default()).unwrap());
     for device in ["cpu", "interp"] {
         let Ok(device) = devices::open(device) else { continue };
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
@@ -243,8 +244,8 @@ fn what_is_done_at_a_boundary_is_there_for_the_batches_behind_it_alone() {
 fn an_error_at_a_boundary_ends_the_run() {
     struct Failing;
     impl Observer for Failing {
-        fn event(&mut self, _: Event<'_>) {}
-        fn boundary(&mut self, session: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
+        fn on_event(&mut self, _: Event<'_>) {}
+        fn on_batch_boundary(&mut self, session: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
             session.set_map_words(7, 0, &[1])
         }
     }

@@ -4,11 +4,12 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use portcullis::selftest::filters::STOCK;
+use portcullis_conformance::filters::STOCK;
 use portcullis_core::device::Session;
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use super::{LENGTH, Traffic};
 
@@ -36,10 +37,12 @@ pub fn batches(count: usize) -> Vec<Batch> {
     for (slot, packet) in arena.chunks_exact_mut(LENGTH).zip(whole.packets()) {
         slot.copy_from_slice(packet);
     }
-    let mut carver = Carver::new(arena, None);
+    let mut carver = BatchCutter::new(arena, None);
     let descriptors: Vec<Descriptor> = whole.descriptors().to_vec();
     let parts = descriptors.chunks(count / BATCHES);
-    parts.map(|part| carver.carve(part.to_vec(), Vec::new(), Room::None).expect("slots do not overlap")).collect()
+    parts
+        .map(|part| carver.cut_batch(part.to_vec(), Vec::new(), ResizeRoom::None).expect("slots do not overlap"))
+        .collect()
 }
 
 /// All batches once through the session, as many in flight as it takes.

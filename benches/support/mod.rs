@@ -10,7 +10,7 @@ pub mod routes;
 
 use std::time::{Duration, Instant};
 
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, ROOM, Room};
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, RESIZE_ROOM, ResizeRoom};
 
 /// What the packets are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,12 +40,12 @@ pub const LENGTH: usize = 64;
 
 /// A batch of `count` packets of [`LENGTH`] bytes, one every `stride` bytes.
 pub fn batch(traffic: Traffic, count: usize, stride: usize) -> Batch {
-    batch_with(traffic, count, stride, Room::None)
+    batch_with(traffic, count, stride, ResizeRoom::None)
 }
 
 /// The same with room for packets to grow, in front of each of them and behind it: slots have to be longer for that.
-pub fn batch_with(traffic: Traffic, count: usize, stride: usize, room: Room) -> Batch {
-    let before = if room == Room::Both { ROOM as usize } else { 0 };
+pub fn batch_with(traffic: Traffic, count: usize, stride: usize, room: ResizeRoom) -> Batch {
+    let before = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
     let mut arena = Arena::new(count * stride).expect("memory for the packets");
     let mut random = Random::new();
     let mut descriptors = Vec::with_capacity(count);
@@ -53,7 +53,7 @@ pub fn batch_with(traffic: Traffic, count: usize, stride: usize, room: Room) -> 
         write_packet(&mut slot[before..][..LENGTH], traffic, &mut random);
         descriptors.push(Descriptor { offset: (index * stride + before) as u32, length: LENGTH as u32 });
     }
-    Carver::new(arena, None).carve(descriptors, Vec::new(), room).expect("slots do not overlap")
+    BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), room).expect("slots do not overlap")
 }
 
 /// Xorshift (Marsaglia, 2003): the same packets in every run.
@@ -169,8 +169,8 @@ pub fn only_testing() -> bool {
 /// Notes what a bar was measured to be, for reports (docs/bench.md), where somebody asks for that and the bench is more than a trial.
 pub fn note_bar(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) {
     if !only_testing() {
-        let bar = portcullis::bench::bars::of_ratios(what, against, least, command, ratios);
-        portcullis::bench::bars::record(bar).expect("the file that PORTCULLIS_BARS names can be written");
+        let bar = portcullis_bench::bars::of_ratios(what, against, least, command, ratios);
+        portcullis_bench::bars::record(bar).expect("the file that PORTCULLIS_BARS names can be written");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::auto::{EXPECTED, Measure, Settings};
+use portcullis::auto::{CalibrationMode, EXPECTED_BATCH_PACKETS, Settings};
 use portcullis::device::{Dispatch, LoadOptions};
 use portcullis::devices::{self, Selector};
 
@@ -40,12 +40,12 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     portcullis_cache::costs::force_remeasurement();
     let program = Arc::new(args.filter.load()?);
-    let expected = args.batch.map_or(EXPECTED, |packets| packets as usize);
-    let mut settings = Settings { measure: Measure::Anew, expected, ..Settings::default() };
+    let expected = args.batch.map_or(EXPECTED_BATCH_PACKETS, |packets| packets as usize);
+    let mut settings = Settings { mode: CalibrationMode::Always, expected_packets: expected, ..Settings::default() };
     let candidates = match args.device.is_empty() {
         true => devices::candidates()?,
         false => {
-            settings.store = portcullis::auto::calibration::Store::none();
+            settings.store = portcullis::auto::calibration::CalibrationStore::disabled();
             args.device.iter().map(Selector::open).collect::<Result<_, _>>()?
         }
     };

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
-use portcullis::lang::expression::listing;
-use portcullis::lang::xdp::Survey;
-use portcullis::lang::{Diagnostic, Diagnostics};
+use portcullis::diagnostics::{Diagnostic, Diagnostics};
+use portcullis::frontend::bpf::disassemble;
+use portcullis::frontend::xdp::ObjectReport;
 use portcullis::map::fields::{Columns, Field};
-use portcullis::map::{self, Kind};
+use portcullis::map::{self, MapKind};
 use portcullis::packet::Action;
 use portcullis::program::facts::Window;
 use portcullis::program::{Facts, Parameter, ParameterValue, Program};
@@ -59,21 +59,21 @@ enum Emit {
 
 /// Checks.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let survey = args.survey()?;
-    if let Some(survey) = survey.as_ref().filter(|it| it.programs.len() > 1 && !args.explain) {
+    let report = args.inspect()?;
+    if let Some(report) = report.as_ref().filter(|it| it.programs.len() > 1 && !args.explain) {
         let text = if args.json {
-            let mut line = object::json(survey, errors_json);
+            let mut line = object::json(report, errors_json);
             line["filter"] = json!(args.filter.name());
             line.to_string() + "\n"
         } else {
-            object::text(survey)
+            object::text(report)
         };
         out::print(text)?;
-        let all = survey.programs.iter().all(|it| it.result.is_ok());
+        let all = report.programs.iter().all(|it| it.result.is_ok());
         return if all { Ok(()) } else { Err(Failure::Silent(WRONG)) };
     }
     let (program, instructions) = match args.filter.load_with_instructions() {
-        Err(Failure::Filter(diagnostics)) => return refused(&args, *diagnostics, survey.as_ref()),
+        Err(Failure::Filter(diagnostics)) => return refused(&args, *diagnostics, report.as_ref()),
         other => other?,
     };
     match args.emit {
@@ -86,26 +86,26 @@ pub fn run(args: Args) -> Result<(), Failure> {
             }
             out::print(spirv(&program)?)
         }
-        Some(Emit::Clif) => out::print(clif(&program)?),
+        Some(Emit::Clif) => out::print(render_clif(&program)?),
         Some(Emit::Lanes) => out::print(lanes(&program)?),
         Some(Emit::Opencl) => out::print(c(&program, Language::OpenCl)?),
         Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
         Some(Emit::Bpf) => match instructions {
-            Some(instructions) => out::print(listing(&instructions)),
+            Some(instructions) => out::print(disassemble(&instructions)),
             None => Err(Failure::Wrong(
                 "this filter was not made of classic BPF, as those of --expr and in .bpf files are".into(),
             )),
         },
         None if args.json => {
             let mut line = facts_json(&program);
-            if let Some(survey) = &survey {
-                object::add_besides(&mut line["object"], survey, &program);
+            if let Some(report) = &report {
+                object::add_besides(&mut line["object"], report, &program);
             }
             line["filter"] = json!(args.filter.name());
             out::print(line.to_string() + "\n")
         }
         None => {
-            let (name, facts) = (args.filter.name(), facts_text(&program, survey.as_ref()));
+            let (name, facts) = (args.filter.name(), facts_text(&program, report.as_ref()));
             let mut text = format!("{}: no errors\n{facts}", out::printable(&name));
             if args.explain {
                 text += &explain::text(&[explain::transfer_of_filter(&program)]);
@@ -117,32 +117,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Says why a filter is none; and of an object what there is in it all the same.
-fn refused(args: &Args, diagnostics: Diagnostics, survey: Option<&Survey>) -> Result<(), Failure> {
+fn refused(args: &Args, diagnostics: Diagnostics, report: Option<&ObjectReport>) -> Result<(), Failure> {
     if args.json {
         let mut line = json!({"ok": false, "errors": errors_json(&diagnostics)});
-        if let Some(survey) = survey {
-            line["object"] = object::json(survey, errors_json);
+        if let Some(report) = report {
+            line["object"] = object::json(report, errors_json);
         }
         line["filter"] = json!(args.filter.name());
         out::print(line.to_string() + "\n")?;
         return Err(Failure::Silent(code(&diagnostics)));
     }
-    if let Some(survey) = survey {
-        out::print(object::text(survey))?;
+    if let Some(report) = report {
+        out::print(object::text(report))?;
     }
     Err(Failure::Filter(Box::new(diagnostics)))
 }
 
 impl Args {
     /// All of an object, where none of its programs is named.
-    fn survey(&self) -> Result<Option<Survey>, Failure> {
+    fn inspect(&self) -> Result<Option<ObjectReport>, Failure> {
         if self.emit.is_some() {
             return Ok(None);
         }
-        match self.filter.survey() {
+        match self.filter.inspect() {
             // What is wrong with the object as a whole is said by who loads it.
             Err(Failure::Filter(_)) => Ok(None),
-            survey => survey,
+            report => report,
         }
     }
 }
@@ -154,7 +154,7 @@ fn errors_json(diagnostics: &Diagnostics) -> Vec<serde_json::Value> {
         let start = error.labels.first().map(|label| label.range.start);
         let place = start.map(|start| source.location(start));
         json!({
-            "file": start.map(|start| source.part(start).name),
+            "file": start.map(|start| source.file_at(start).name),
             "line": place.map(|p| p.0), "column": place.map(|p| p.1),
             "message": error.message, "notes": error.notes,
         })
@@ -180,12 +180,12 @@ fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
 }
 
 #[cfg(feature = "cpu")]
-fn clif(program: &Program) -> Result<String, Failure> {
-    Ok(portcullis::cpu::clif(program)?)
+fn render_clif(program: &Program) -> Result<String, Failure> {
+    Ok(portcullis::cpu::render_clif(program)?)
 }
 
 #[cfg(not(feature = "cpu"))]
-fn clif(_: &Program) -> Result<String, Failure> {
+fn render_clif(_: &Program) -> Result<String, Failure> {
     Err(Failure::Wrong("this build has no cpu backend, which makes Cranelift code".into()))
 }
 
@@ -240,13 +240,13 @@ fn map_text(program: &Program, map: &map::Declaration) -> String {
     }
     let words = |n: u32| if n == 1 { "1 word".into() } else { format!("{n} words") };
     let sizes = match map.kind {
-        Kind::Array => format!("values of {}", words(map.value)),
-        Kind::Counter => "sums of 64 bits".into(),
-        Kind::Lpm => {
+        MapKind::Array => format!("values of {}", words(map.value)),
+        MapKind::Counter => "sums of 64 bits".into(),
+        MapKind::Lpm => {
             let family = if map.key == 1 { "IPv4" } else { "IPv6" };
             format!("prefixes of {family}, values of {}", words(map.value))
         }
-        Kind::Hash | Kind::LruHash => format!("keys of {}, values of {}", words(map.key), words(map.value)),
+        MapKind::Hash | MapKind::LruHash => format!("keys of {}, values of {}", words(map.key), words(map.value)),
     };
     let entries = if map.entries == 1 { "entry" } else { "entries" };
     let (count, bytes) = (out::grouped(map.entries.into()), out::grouped(bytes(map)));
@@ -254,8 +254,8 @@ fn map_text(program: &Program, map: &map::Declaration) -> String {
     let columns = Columns::of(map);
     let list = |columns: &[Field]| match columns {
         [] => "nothing".into(),
-        [first, .., last] if is_long(map, columns) => format!("{} to {} ({})", first.name, last.name, first.form),
-        _ => columns.iter().map(|it| format!("{} ({})", it.name, it.form)).collect::<Vec<_>>().join(", "),
+        [first, .., last] if is_long(map, columns) => format!("{} to {} ({})", first.name, last.name, first.ty),
+        _ => columns.iter().map(|it| format!("{} ({})", it.name, it.ty)).collect::<Vec<_>>().join(", "),
     };
     let names = |columns: &[Field]| match columns {
         [first, .., last] if is_long(map, columns) => format!("{},…,{}", first.name, last.name),
@@ -263,7 +263,7 @@ fn map_text(program: &Program, map: &map::Declaration) -> String {
     };
     let (key, value) = (list(&columns.key), list(&columns.value));
     let header: Vec<String> = [&columns.key, &columns.value].into_iter().map(|it| names(it)).collect();
-    let notes = map.notes.iter().flat_map(|notes| &notes.columns).copied();
+    let notes = map.annotations.iter().flat_map(|annotations| &annotations.columns).copied();
     let header = header.iter().map(String::as_str).filter(|it| !it.is_empty()).chain(notes);
     let header = header.collect::<Vec<_>>().join(",");
     format!("{first}\n  key    {key}\n  value  {value}\n  CSV    {header}")
@@ -274,7 +274,7 @@ fn is_long(map: &map::Declaration, columns: &[Field]) -> bool {
     map.fields.is_empty() && columns.len() > 8
 }
 
-fn facts_text(program: &Program, survey: Option<&Survey>) -> String {
+fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
     let facts = program.facts();
     let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
     let iterations = match facts.max_iterations {
@@ -311,9 +311,9 @@ fn facts_text(program: &Program, survey: Option<&Survey>) -> String {
             ),
         ]
         .into_iter()
-        .chain(program.object().map(object::rows).unwrap_or_default())
+        .chain(portcullis::frontend::xdp::ObjectInfo::of(&program).map(object::rows).unwrap_or_default())
         .chain(maps)
-        .chain(survey.map(|survey| object::besides(survey, program)).unwrap_or_default())
+        .chain(report.map(|report| object::besides(report, program)).unwrap_or_default())
         .map(|(name, value)| vec![format!("  {name}"), value])
         .collect(),
         &[],
@@ -342,7 +342,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
     let map = |map: &map::Declaration| {
         let columns = Columns::of(map);
         let fields = |fields: &[Field]| -> Vec<_> {
-            fields.iter().map(|field| json!({"name": field.name, "form": field.form.name()})).collect()
+            fields.iter().map(|field| json!({"name": field.name, "form": field.ty.name()})).collect()
         };
         json!({
             "name": map.name, "kind": map.kind.name(), "key_words": map.key, "value_words": map.value,
@@ -362,11 +362,11 @@ fn facts_json(program: &Program) -> serde_json::Value {
         }
         told
     };
-    let of_object = program.object().map(|origin| {
+    let of_object = portcullis::frontend::xdp::ObjectInfo::of(&program).map(|origin| {
         json!({
             "file": origin.object, "program": origin.program, "helpers": origin.helpers,
             "variables": object::variables(&origin.globals), "traps": object::sites_json(&origin.traps),
-            "losses": object::sites_json(&origin.losses),
+            "losses": object::sites_json(&origin.lost_updates),
             "copies": object::copies_json(&origin.copies),
         })
     });

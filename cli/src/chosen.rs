@@ -33,7 +33,7 @@ impl Chosen {
     /// The one that `auto` takes where nothing is known.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn first() -> Result<Chosen, DeviceError> {
-        Ok(Chosen { device: devices::auto()?, auto: None })
+        Ok(Chosen { device: devices::open_auto()?, auto: None })
     }
 
     /// Of these devices the one that each batch is best at.
@@ -43,7 +43,7 @@ impl Chosen {
     }
 
     /// What takes batches most of whose packets are of one flow, from a GPU that nobody asked for by name.
-    pub fn one_sided(&self) -> Option<Arc<dyn Device>> {
+    pub fn elephant_flow_device(&self) -> Option<Arc<dyn Device>> {
         self.auto.as_ref().and_then(|_| devices::open("cpu").ok())
     }
 
@@ -54,7 +54,7 @@ impl Chosen {
 
     /// Says what is odd about the choice, once the filter is loaded.
     pub fn warn(&self) {
-        self.auto.iter().flat_map(|auto| auto.take_notes()).for_each(|note| out::warn(&note));
+        self.auto.iter().flat_map(|auto| auto.take_warnings()).for_each(|note| out::warn(&note));
     }
 
     /// What `auto` would choose for a filter on this machine, by what is kept: nothing is loaded or measured.
@@ -65,7 +65,7 @@ impl Chosen {
         };
         let [device] = &candidates[..] else {
             let auto = AutoDevice::new(candidates, Settings::default());
-            return match auto.foresee(program, &LoadOptions::default()) {
+            return match auto.predict(program, &LoadOptions::default()) {
                 Ok(explanation) => explanation.to_string(),
                 Err(why) => format!("device auto: a calibration is not used: {why}\n"),
             };

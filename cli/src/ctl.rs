@@ -101,14 +101,14 @@ mod asking {
     use std::path::Path;
     use std::time::Duration;
 
-    use portcullis::control::{self, Answer, Refused, Reloaded, Request, Rows};
+    use portcullis::control::{self, Answer, Refusal, ReloadReport, Request, RowFormat};
     use portcullis::pipeline::live::RunSummary;
     use portcullis::reason;
 
     use super::{Args, Command, MapCommand};
-    use crate::cli::failure::{Failure, USAGE, WRONG};
-    use crate::cli::out;
-    use crate::cli::run::live::report::{self, Besides};
+    use crate::failure::{Failure, USAGE, WRONG};
+    use crate::out;
+    use crate::run::live::report::{self, Besides};
 
     /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes is cut to less.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -129,7 +129,7 @@ mod asking {
                     out::print(report::table(&summary, "so far", None, &besides))
                 }
             },
-            Answer::Refused(Refused { error, is_rendered, is_usage }) => {
+            Answer::Refused(Refusal { error, is_rendered, is_usage }) => {
                 if is_rendered {
                     out::note(&out::printable(error.trim_end()));
                 } else {
@@ -149,7 +149,7 @@ mod asking {
                 MapCommand::Get { name, key, json } => Request::MapGet {
                     map: name.clone(),
                     key: key.as_deref().map(cells),
-                    format: if *json { Rows::Json } else { Rows::Csv },
+                    format: if *json { RowFormat::Json } else { RowFormat::Csv },
                 },
                 MapCommand::Set { name, key, value } => {
                     let value = value.iter().flat_map(|text| cells(text)).collect();
@@ -184,8 +184,8 @@ mod asking {
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         let line = control::encode(request);
-        if line.len() > control::LONGEST_REQUEST {
-            return Err(Failure::Usage(format!("the request has more than {} bytes", control::LONGEST_REQUEST)));
+        if line.len() > control::MAX_REQUEST_BYTES {
+            return Err(Failure::Usage(format!("the request has more than {} bytes", control::MAX_REQUEST_BYTES)));
         }
         stream.write_all(&line).map_err(failed)?;
         let mut answer = Vec::new();
@@ -197,7 +197,7 @@ mod asking {
     }
 
     /// What became of the maps.
-    fn told(reloaded: &Reloaded) -> String {
+    fn told(reloaded: &ReloadReport) -> String {
         let mut text = format!("{} has taken over\n", reloaded.filter);
         for (names, what) in [
             (&reloaded.carried, "maps carried over"),

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use portcullis::device::{CancelToken, Device, LoadOptions};
 use portcullis::devices::backends;
+use portcullis::diagnostics;
+use portcullis::frontend::wgsl;
 use portcullis::io::capture;
-use portcullis::lang::{self, wgsl};
 use portcullis::packet::Action;
 use portcullis::pipeline::{self, Event, Outputs, Totals};
 use portcullis::program::{Program, ProgramOptions};
@@ -20,7 +21,7 @@ const SAMPLE: (&str, &[u8]) = ("samples/mixed.pcap", include_bytes!("../../sampl
 
 /// Runs the sample filter on every device that is found, and says what to try next.
 pub fn run() -> Result<(), Failure> {
-    let program = wgsl::compile(&lang::Source::new(FILTER.0, FILTER.1), &ProgramOptions::default())?;
+    let program = wgsl::compile(&diagnostics::Source::new(FILTER.0, FILTER.1), &ProgramOptions::default())?;
     let program = Arc::new(program);
     out::print(format!("Portcullis {}\n\n{} over {}:\n\n", env!("CARGO_PKG_VERSION"), FILTER.0, SAMPLE.0))?;
     let mut rows = vec![["device", "packets", "pass", "drop", "Mpps", ""].map(String::from).to_vec()];

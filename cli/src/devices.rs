@@ -1,6 +1,6 @@
 //! `portcullis devices`
 
-use portcullis::devices::{Backend, Found, backends};
+use portcullis::devices::{Backend, BackendDevices, backends};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -16,14 +16,14 @@ pub struct Args {
 
 /// Probes and lists.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let found: Vec<(&Backend, Found)> = backends().iter().map(|b| (b, b.probe())).collect();
+    let found: Vec<(&Backend, BackendDevices)> = backends().iter().map(|b| (b, b.probe())).collect();
     if args.json { out::print(as_json(&found) + "\n") } else { out::print(as_text(&found)) }
 }
 
-fn as_text(found: &[(&Backend, Found)]) -> String {
+fn as_text(found: &[(&Backend, BackendDevices)]) -> String {
     let mut text = String::new();
     for (backend, found) in found {
-        text += &format!("{}: {}\n", backend.name, backend.about);
+        text += &format!("{}: {}\n", backend.name, backend.description);
         match found {
             Err(reason) => text += &format!("  none: {reason}\n"),
             Ok(devices) => {
@@ -45,7 +45,7 @@ fn as_text(found: &[(&Backend, Found)]) -> String {
     text
 }
 
-fn as_json(found: &[(&Backend, Found)]) -> String {
+fn as_json(found: &[(&Backend, BackendDevices)]) -> String {
     let backends: Vec<_> = found
         .iter()
         .map(|(backend, found)| {
@@ -66,7 +66,7 @@ fn as_json(found: &[(&Backend, Found)]) -> String {
                     })
                 })
                 .collect();
-            json!({"backend": backend.name, "about": backend.about, "devices": devices, "missing": missing})
+            json!({"backend": backend.name, "about": backend.description, "devices": devices, "missing": missing})
         })
         .collect();
     json!({ "backends": backends }).to_string()

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use portcullis::device::plan::Needs;
-use portcullis::device::planner::{self, Plan, Reach, Site, Why};
+use portcullis::device::chunk::AccessNeeds;
+use portcullis::device::transfer_planner::{self, BatchMemory, MemoryReach, PlanReason, TransferPlan};
 use portcullis::device::{Clock, Session, Stages, Transfer, TransferCosts};
-use portcullis::packet::{Arena, Carver, Descriptor, ROOM, Room};
+use portcullis::packet::{Arena, BatchCutter, Descriptor, RESIZE_ROOM, ResizeRoom};
 use portcullis::program::Program;
 
 use super::out;
@@ -33,11 +33,12 @@ const BATCHES: [(u32, u32); 4] = [(64, 60), (512, 508), (1500, 1500), (2112, 150
 
 /// How packets would get to a GPU on this machine: to be told of a filter alone.
 pub fn transfer_of_filter(program: &Program) -> Section {
-    let (needs, costs) = (Needs::of_program(program), portcullis_cache::costs::host_costs());
+    let (needs, costs) = (AccessNeeds::of_program(program), portcullis_cache::costs::host_costs());
     let mut lines = vec![format!("this machine: {costs}")];
-    for (reach, what) in
-        [(Reach::Bus, "by a GPU that reads the host's memory"), (Reach::Not, "by a GPU that the host copies for")]
-    {
+    for (reach, what) in [
+        (MemoryReach::Bus, "by a GPU that reads the host's memory"),
+        (MemoryReach::Unreachable, "by a GPU that the host copies for"),
+    ] {
         for (stride, length) in BATCHES {
             let told =
                 plan(needs, reach, stride, length, costs).map_or_else(|| "no memory to try".into(), |p| p.to_string());
@@ -47,27 +48,33 @@ pub fn transfer_of_filter(program: &Program) -> Section {
     Section { title: "transfer", lines }
 }
 
-fn plan(needs: Needs, reach: Reach, stride: u32, length: u32, costs: TransferCosts) -> Option<Plan> {
+fn plan(
+    needs: AccessNeeds,
+    reach: MemoryReach,
+    stride: u32,
+    length: u32,
+    costs: TransferCosts,
+) -> Option<TransferPlan> {
     if needs.window == 0 {
-        return Some(Plan::unseen(needs));
+        return Some(TransferPlan::without_access(needs));
     }
     const PACKETS: u32 = 64;
     // The room of filters that change lengths comes on top.
-    let (stride, first) = if needs.room { (stride + 2 * ROOM, ROOM) } else { (stride, 0) };
+    let (stride, first) = if needs.room { (stride + 2 * RESIZE_ROOM, RESIZE_ROOM) } else { (stride, 0) };
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: first + i * stride, length }).collect();
     let arena = Arena::new((PACKETS * stride + 2 * first) as usize).ok()?;
-    let room = if needs.room { Room::Both } else { Room::None };
-    let batch = Carver::new(arena, None).carve(descriptors, vec![], room).ok()?;
-    let site = Site::<()> { reach, words: true, ..Site::not_reached() };
-    planner::choose(&batch, needs, &site, Transfer::Auto, || costs).ok()
+    let room = if needs.room { ResizeRoom::Both } else { ResizeRoom::None };
+    let batch = BatchCutter::new(arena, None).cut_batch(descriptors, vec![], room).ok()?;
+    let site = BatchMemory::<()> { reach, word_aligned_only: true, ..BatchMemory::unreachable() };
+    transfer_planner::plan_transfer(&batch, needs, &site, Transfer::Auto, || costs).ok()
 }
 
 /// How packets got to a session's device.
 pub fn transfer_of_run(session: &dyn Session) -> Section {
     let mut lines = Vec::new();
-    match session.plan() {
+    match session.transfer_plan() {
         Some(plan) => {
-            if let Why::Cheaper(estimate) = plan.why {
+            if let PlanReason::Cheaper(estimate) = plan.reason {
                 lines.push(format!("this machine: {}", estimate.costs));
             }
             lines.push(format!("the last batch: {plan}"));
@@ -81,7 +88,7 @@ pub fn transfer_of_run(session: &dyn Session) -> Section {
 }
 
 fn stages_of(stages: &Stages) -> [String; 3] {
-    let taken = stages.taken;
+    let taken = stages.transfers;
     let counts = [
         (taken.unseen, "unseen"),
         (taken.resident, "resident"),

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use codespan_reporting::term::termcolor::StandardStream;
 use portcullis::device::DeviceError;
+use portcullis::diagnostics::Diagnostics;
 use portcullis::io::SinkError;
-use portcullis::lang::Diagnostics;
 
 use super::out;
 

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 #[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::control::{Refused, Reload};
-use portcullis::lang::expression::Instruction;
-use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
-use portcullis::lang::xdp::Survey;
-use portcullis::lang::{Diagnostics, MAX_SOURCE, Source, expression, opencl_c, wgsl, xdp};
+use portcullis::control::{Refusal, Reload};
+use portcullis::diagnostics::{Diagnostics, MAX_SOURCE, Source};
+use portcullis::frontend::bpf::Instruction;
+use portcullis::frontend::opencl_c::files::{Includes, NoIncludes};
+use portcullis::frontend::xdp::ObjectReport;
+use portcullis::frontend::{bpf, opencl_c, wgsl, xdp};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 
@@ -153,13 +154,13 @@ impl FilterArgs {
 
     /// What is to be loaded for such a request.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn of(reload: &Reload) -> Result<FilterArgs, Refused> {
+    pub fn of(reload: &Reload) -> Result<FilterArgs, Refusal> {
         let Reload { filter, expr, language, set, fuel } = reload;
         let language = language.as_deref().map(|name| <Language as ValueEnum>::from_str(name, false)).transpose();
-        let language = language.map_err(|_| Refused::usage("the language is `wgsl`, `opencl-c`, `bpf` or `xdp`"))?;
+        let language = language.map_err(|_| Refusal::usage("the language is `wgsl`, `opencl-c`, `bpf` or `xdp`"))?;
         let fuel = fuel.unwrap_or(DEFAULT_FUEL);
         if fuel > MOST_FUEL {
-            return Err(Refused::usage(format!("fuel is {MOST_FUEL} at most")));
+            return Err(Refusal::usage(format!("fuel is {MOST_FUEL} at most")));
         }
         Ok(FilterArgs {
             filter: filter.as_ref().map(PathBuf::from),
@@ -202,7 +203,7 @@ impl FilterArgs {
             Text::Expression(text) => {
                 let source = Source::new("--expr", text);
                 let instructions = portcullis::expression::program(&source)?;
-                let program = expression::compile_program(&source, &instructions, &options)?;
+                let program = bpf::compile_program(&source, &instructions, &options)?;
                 return Ok((program, Some(instructions)));
             }
             Text::File(file) => file.parent().unwrap_or(Path::new("")),
@@ -218,8 +219,8 @@ impl FilterArgs {
             Language::OpenclC if self.is_stdin() => opencl_c::compile(&source, &options, &mut NoIncludes),
             Language::OpenclC => opencl_c::compile(&source, &options, &mut Folder(folder)),
             Language::Bpf => {
-                instructions = expression::read(&source).ok();
-                expression::compile(&source, &options)
+                instructions = bpf::parse(&source).ok();
+                bpf::compile(&source, &options)
             }
         };
         let program = compiled.map_err(|mut diagnostics| {
@@ -227,7 +228,7 @@ impl FilterArgs {
                 let hint = "standard input is taken for WGSL; of OpenCL C say --language opencl-c";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
-            if self.is_stdin() && self.language.is_none() && expression::read(&source).is_ok() {
+            if self.is_stdin() && self.language.is_none() && bpf::parse(&source).is_ok() {
                 let hint = "standard input is taken for WGSL; of what `tcpdump -ddd` prints say --language bpf";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
@@ -256,12 +257,12 @@ impl FilterArgs {
     }
 
     /// What is in an object as a whole, where the filter is one, and no program of it is named.
-    pub fn survey(&self) -> Result<Option<Survey>, Failure> {
+    pub fn inspect(&self) -> Result<Option<ObjectReport>, Failure> {
         if self.is_stdin() || !matches!(self.object(), Some((_, None))) {
             return Ok(None);
         }
         let (shown, bytes, _) = self.object_file()?;
-        Ok(Some(xdp::survey(&shown, &bytes, &self.options()).map_err(of_arguments)?))
+        Ok(Some(xdp::inspect(&shown, &bytes, &self.options()).map_err(of_arguments)?))
     }
 
     fn options(&self) -> ProgramOptions {

@@ -31,11 +31,11 @@ mod linux {
     use portcullis_compat_tests::kernel::{self, KernelProgram};
     use portcullis_compat_tests::objects;
     use portcullis_core::device::{Device, LoadOptions, Session};
-    use portcullis_core::lang::xdp::{self, Object};
     use portcullis_core::map::Table as MapTable;
-    use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+    use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
     use portcullis_core::program::{Program, ProgramOptions};
     use portcullis_cpu::Cpu;
+    use portcullis_xdp::{self as xdp, Object};
 
     use crate::support::{LENGTH, Pair, Random, Sample, Table, Times, in_turn, note_bar, only_testing, time};
 
@@ -109,7 +109,9 @@ mod linux {
         arena[..size_of_val(frames)].copy_from_slice(frames.as_flattened());
         let at = |i: usize| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 };
         let descriptors = (0..frames.len()).map(at).collect();
-        Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None).expect("slots do not overlap")
+        BatchCutter::new(arena, None)
+            .cut_batch(descriptors, Vec::new(), ResizeRoom::None)
+            .expect("slots do not overlap")
     }
 
     fn source(name: &str) -> std::path::PathBuf {
@@ -129,7 +131,7 @@ mod linux {
         let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
         let mut session = Cpu::new().load(program, &options).expect("the CPU takes it");
         for (map, entries) in presets {
-            let of = &program.object().expect("it is of an object").maps;
+            let of = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").maps;
             let is_it = |it: &Option<xdp::MapDefinition>| it.as_ref().is_some_and(|it| it.name == *map);
             let number = of.iter().position(is_it).expect("the program has that map");
             let declared = &program.maps()[number];

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis::device::{Device, DeviceError, Dispatch, Only};
+use portcullis::device::{Device, DeviceError, Dispatch, SingleDispatch};
 use portcullis_cpu::{Cpu, Processor, Style};
 
 /// Devices and tools whose absence fails the tests, with commas between: `cpu,wgpu`.
@@ -87,7 +87,7 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
         // Each way of handing batches over has kernels of its own, but for `inline`, which takes one batch at a
         // time so suites that send several cannot use.
         "cuda" => {
-            let by = |&method| Only::new(device, method).unwrap_or_else(|e| panic!("{id} has named it: {e}"));
+            let by = |&method| SingleDispatch::new(device, method).unwrap_or_else(|e| panic!("{id} has named it: {e}"));
             info.dispatch
                 .iter()
                 .skip(1)

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Metadata, Room, Verdict};
+use portcullis_core::packet::{Metadata, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use crate::layouts;
 
@@ -129,7 +130,7 @@ pub fn check(device: &Arc<dyn Device>, cases: &[(Arc<Program>, &[&str])]) {
         let reference = Interpreter::new(program).unwrap_or_else(|e| panic!("{e}"));
         let session = device.load(program, &LoadOptions::default());
         let mut session = session.unwrap_or_else(|e| panic!("{e}\n{}", program.source().text));
-        let (mut batches, _) = layouts::batches(&packets, packets.len(), Room::None);
+        let (mut batches, _) = layouts::batches(&packets, packets.len(), ResizeRoom::None);
         let done = session.run(batches.remove(0)).unwrap_or_else(|e| panic!("{e}"));
         for (index, packet) in packets.iter().enumerate() {
             let want = reference.run(packet, &Metadata::default()).unwrap_or_else(|e| panic!("{e}"));

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
 use portcullis_core::interp::{InterpError, Interpreter};
-use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::Program;
 
 use crate::layouts;
@@ -127,7 +127,8 @@ impl Case {
         let outcomes = self.outcomes().as_ref().map_err(|e| mismatch(What::Reference(e.clone())))?;
         let mut session = device.load(program, &LoadOptions::default()).map_err(|e| mismatch(What::Device(e)))?;
         // Packets without room of their own are laid out more tightly, and only some filters take them.
-        let rooms: &[Room] = if program.facts().changes_length { &[Room::Both] } else { &[Room::None, Room::Both] };
+        let rooms: &[ResizeRoom] =
+            if program.facts().changes_length { &[ResizeRoom::Both] } else { &[ResizeRoom::None, ResizeRoom::Both] };
         for (&size, &room) in batches.iter().flat_map(|size| rooms.iter().map(move |room| (size, room))) {
             let size = size.max(1);
             let (batches, watched) = layouts::batches(packets, size, room);
@@ -170,10 +171,11 @@ pub fn compare(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::device::noop::Noop;
-    use portcullis_core::interp::Interp;
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::device::noop::NoopDevice;
+    use portcullis_core::diagnostics::Source;
+    use portcullis_core::interp::InterpDevice;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     fn program(text: &str) -> Arc<Program> {
         Arc::new(wgsl::compile(&Source::new("x.wgsl", text), &ProgramOptions::default()).unwrap())
@@ -183,7 +185,7 @@ mod tests {
     fn a_wrong_verdict_is_reported_with_filter_and_packet() {
         let program = program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }");
         let packets = [vec![2], vec![2], vec![1, 0xab]];
-        let mismatch = compare(&program, &Noop::new(), &packets, &[2]).unwrap_err();
+        let mismatch = compare(&program, &NoopDevice::new(), &packets, &[2]).unwrap_err();
         let report = mismatch.to_string();
         for part in [
             "noop differs on x.wgsl, packet 0 of a batch of 1",
@@ -194,13 +196,13 @@ mod tests {
         ] {
             assert!(report.contains(part), "{report}");
         }
-        compare(&program, &Interp::new(), &packets, &[1, 2, 100]).unwrap_or_else(|m| panic!("{m}"));
+        compare(&program, &InterpDevice::new(), &packets, &[1, 2, 100]).unwrap_or_else(|m| panic!("{m}"));
     }
 
     #[test]
     fn wrong_bytes_are_found_behind_a_right_verdict() {
         let program = program("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 1u, 7u); return XDP_PASS; }");
-        let mismatch = compare(&program, &Noop::new(), &[vec![1], vec![1, 2]], &[8]).unwrap_err();
+        let mismatch = compare(&program, &NoopDevice::new(), &[vec![1], vec![1, 2]], &[8]).unwrap_err();
         assert!(matches!(mismatch.what, What::Packet { index: 1, .. }), "{mismatch}");
     }
 }

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    DeviceError, Done, HostMaps, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
+    Completion, DeviceError, HostMaps, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
-use portcullis_core::map::upkeep::Upkeep;
+use portcullis_core::map::compactor::MapCompactor;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
 use portcullis_cpu::vector::interp::{Outcome, Packet};
@@ -28,8 +28,8 @@ pub struct InTurn<E> {
     program: Arc<Program>,
     executor: E,
     maps: HostMaps,
-    upkeep: Option<Upkeep>,
-    done: VecDeque<Done>,
+    compactor: Option<MapCompactor>,
+    done: VecDeque<Completion>,
     depth: usize,
 }
 
@@ -40,16 +40,16 @@ impl<E: Execute> InTurn<E> {
             device,
             executor,
             maps: HostMaps::new(program),
-            upkeep: Upkeep::new(program),
+            compactor: MapCompactor::new(program),
             program: program.clone(),
             done: VecDeque::new(),
             depth: options.depth.max(1),
         }
     }
 
-    fn run_batch(&mut self, mut batch: Batch) -> Result<Done, SubmitError> {
-        if let Some(upkeep) = &mut self.upkeep {
-            let Ok(()) = upkeep.look(batch.len(), &mut self.maps.words);
+    fn run_batch(&mut self, mut batch: Batch) -> Result<Completion, SubmitError> {
+        if let Some(compactor) = &mut self.compactor {
+            let Ok(()) = compactor.compact_if_needed(batch.len(), &mut self.maps.words);
         }
         let metadata: Vec<Metadata> = (0..batch.len()).map(|index| batch.metadata_of(index)).collect();
         let packets: Vec<_> = batch.packets().zip(&metadata).collect();
@@ -66,7 +66,7 @@ impl<E: Execute> InTurn<E> {
         };
         let descriptors = batch.descriptors().iter().zip(&outcomes).map(moved).collect();
         if let Err(error) = batch.resize(descriptors) {
-            let error = DeviceError::Broken { device: self.device.into(), error };
+            let error = DeviceError::InvalidResult { device: self.device.into(), error };
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         for (index, outcome) in outcomes.iter().enumerate() {
@@ -77,7 +77,7 @@ impl<E: Execute> InTurn<E> {
         }
         let values: Vec<u32> = outcomes.iter().map(|outcome| outcome.verdict).collect();
         let verdicts = Verdicts::from_returns(&values, self.program.facts().redirects);
-        Ok(Done { batch, verdicts, times: StageTimes::default() })
+        Ok(Completion { batch, verdicts, times: StageTimes::default() })
     }
 }
 
@@ -95,7 +95,7 @@ impl<E: Execute> Session for InTurn<E> {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(self.done.pop_front())
     }
 

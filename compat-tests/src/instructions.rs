@@ -2,7 +2,7 @@
 //! programs that nobody would write.
 
 #[path = "../../frontends/xdp/src/tests/model/mod.rs"]
-#[allow(missing_docs, dead_code, reason = "it is the core's tests'")]
+#[allow(missing_docs, dead_code, reason = "it is shared with the front end's tests")]
 pub mod model;
 
-use portcullis_core as tree;
+use portcullis_xdp as xdp;

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
+    Completion, DeviceError, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
 use portcullis_core::map::layout::Layout;
-use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM, Room, Span, Verdicts};
+use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span, Verdicts};
 use portcullis_core::program::Program;
 
 /// What lies where no packet does.
@@ -77,13 +77,13 @@ impl LaunchSession {
         DeviceError::Failed { device: self.device.clone(), reason: reason.to_string() }
     }
 
-    fn run_batch(&mut self, mut batch: Batch) -> Result<Done, DeviceError> {
+    fn run_batch(&mut self, mut batch: Batch) -> Result<Completion, DeviceError> {
         // The packets in memory of their own, each as far from a word's start as it was.
-        let margin = if batch.room() == Room::Both { ROOM as usize } else { 0 };
+        let margin = if batch.room() == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let (mut arena, mut descriptors, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         for (index, packet) in batch.packets().enumerate() {
             let shift = if self.aligned { 0 } else { batch.descriptors()[index].offset as usize % 4 };
-            if self.nowhere && packet.is_empty() && batch.room() == Room::None {
+            if self.nowhere && packet.is_empty() && batch.room() == ResizeRoom::None {
                 descriptors.push(Descriptor { offset: (NOWHERE + shift) as u32, length: 0 });
                 continue;
             }
@@ -130,7 +130,7 @@ impl LaunchSession {
             moved.push(Descriptor { offset, length: new[1] });
         }
         if moved != batch.descriptors() {
-            let broken = |error| DeviceError::Broken { device: self.device.clone(), error };
+            let broken = |error| DeviceError::InvalidResult { device: self.device.clone(), error };
             batch.resize(moved).map_err(broken)?;
         }
         for (index, new) in places.chunks_exact(2).enumerate().filter(|(_, new)| new[1] > 0) {
@@ -140,7 +140,7 @@ impl LaunchSession {
         }
         let targets = if self.program.facts().redirects { targets } else { Vec::new() };
         let verdicts = Verdicts::from_columns(verdicts, targets);
-        Ok(Done { batch, verdicts, times: StageTimes::default() })
+        Ok(Completion { batch, verdicts, times: StageTimes::default() })
     }
 }
 
@@ -157,7 +157,7 @@ impl Session for LaunchSession {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let batch = self.queue.pop_front();
         batch.map(|batch| self.run_batch(batch)).transpose()
     }

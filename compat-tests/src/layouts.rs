@@ -1,8 +1,8 @@
 //! Packets in memory, laid out as the self-test lays them out.
 
-use portcullis::selftest::corpora::Packet;
-use portcullis::selftest::layout::Watched;
-use portcullis_core::packet::{Batch, Metadata, Room};
+use portcullis_conformance::corpora::Packet;
+use portcullis_conformance::layout::Watched;
+use portcullis_core::packet::{Batch, Metadata, ResizeRoom};
 
 /// What is known of packet `i`.
 pub fn metadata(i: u32) -> Metadata {
@@ -13,7 +13,7 @@ pub fn metadata(i: u32) -> Metadata {
 ///
 /// # Panics
 /// When there is no memory for them.
-pub fn batches<P: AsRef<[u8]>>(packets: &[P], size: usize, room: Room) -> (Vec<Batch>, Watched) {
+pub fn batches<P: AsRef<[u8]>>(packets: &[P], size: usize, room: ResizeRoom) -> (Vec<Batch>, Watched) {
     batches_with(packets, size, room, metadata)
 }
 
@@ -24,7 +24,7 @@ pub fn batches<P: AsRef<[u8]>>(packets: &[P], size: usize, room: Room) -> (Vec<B
 pub fn batches_with<P: AsRef<[u8]>>(
     packets: &[P],
     size: usize,
-    room: Room,
+    room: ResizeRoom,
     metadata: impl Fn(u32) -> Metadata,
 ) -> (Vec<Batch>, Watched) {
     let packet = |(i, bytes): (u32, &P)| Packet { bytes: bytes.as_ref().to_vec(), metadata: metadata(i) };

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis_core::lang::xdp::MapDefinition;
-use portcullis_core::map::{Declaration, Kind, Table};
+use portcullis_core::map::{Declaration, MapKind, Table};
 use portcullis_core::packet::Verdict;
+use portcullis_xdp::MapDefinition;
 
 use crate::clang;
 use crate::kernel::Entries;
@@ -127,7 +127,7 @@ pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> 
     rows.map(|row| {
         let key = match map.kind {
             // The length first; the address's bytes in the order of the network.
-            Kind::Lpm => {
+            MapKind::Lpm => {
                 let (length, address) = row.key.split_last().expect("a prefix has a length");
                 let address = address.iter().flat_map(|word| word.to_be_bytes());
                 length.to_le_bytes().into_iter().chain(address).collect()
@@ -137,7 +137,7 @@ pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> 
         (key, bytes(&row.value, definition.value_size))
     })
     // Where nothing was put in there is no entry.
-    .filter(|(_, value)| !definition.ty.is_of_targets() || value.iter().any(|byte| *byte != 0))
+    .filter(|(_, value)| !definition.ty.holds_redirect_targets() || value.iter().any(|byte| *byte != 0))
     .collect()
 }
 
@@ -145,7 +145,7 @@ pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> 
 pub fn key(map: &Declaration, key: &[u8]) -> Vec<u32> {
     let words = words(key);
     match map.kind {
-        Kind::Lpm => words[1..].iter().map(|word| word.swap_bytes()).chain([words[0]]).collect(),
+        MapKind::Lpm => words[1..].iter().map(|word| word.swap_bytes()).chain([words[0]]).collect(),
         _ => words,
     }
 }

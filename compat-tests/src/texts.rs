@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Diagnostics, Source, opencl_c, wgsl};
+use portcullis_core::diagnostics::{Diagnostics, Source};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
+use portcullis_wgsl as wgsl;
 
 /// A filter in WGSL.
 ///

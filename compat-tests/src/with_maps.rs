@@ -4,9 +4,9 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, DeviceError, Done, LoadOptions, Session};
-use portcullis_core::interp::Interp;
-use portcullis_core::map::{Kind, Table, rows};
+use portcullis_core::device::{Completion, Device, DeviceError, LoadOptions, Session};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::map::{MapKind, Table, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
@@ -17,7 +17,7 @@ use crate::generator::Maps;
 /// # Panics
 /// When they have no room.
 pub fn fill(program: &Program, session: &mut dyn Session) {
-    for (number, map) in program.maps().iter().enumerate().filter(|(_, map)| map.kind == Kind::Lpm) {
+    for (number, map) in program.maps().iter().enumerate().filter(|(_, map)| map.kind == MapKind::Lpm) {
         let mut table = Table::new(map, Vec::new());
         for i in 0..40_u32 {
             let mut prefix = vec![0; map.key as usize];
@@ -47,7 +47,7 @@ pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, maps: Maps, packe
         }
         loaded => loaded.unwrap_or_else(|error| panic!("{error}\n{}", program.source().text)),
     };
-    let mut reference = Interp::new().load(program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(program, &LoadOptions::default()).unwrap();
     fill(program, &mut *session);
     fill(program, &mut *reference);
     let mut rest = packets;
@@ -58,7 +58,7 @@ pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, maps: Maps, packe
         let batch = || Batch::from_packets(now).unwrap();
         let (done, want) = (session.run(batch()).unwrap(), reference.run(batch()).unwrap());
         for (index, packet) in now.iter().enumerate() {
-            let of = |done: &Done| (done.verdicts.get(index), done.batch.packet(index).to_vec());
+            let of = |done: &Completion| (done.verdicts.get(index), done.batch.packet(index).to_vec());
             let context = || format!("packet {packet:x?} of {}\n{}", now.len(), program.source().text);
             assert_eq!(of(&done), of(&want), "{}: {}", device.info().id, context());
         }
@@ -77,14 +77,14 @@ pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, maps: Maps, packe
 pub fn all_are_used<'a>(filters: impl IntoIterator<Item = (&'a Arc<Program>, &'a [Vec<u8>])>) {
     let mut entries: Vec<usize> = Vec::new();
     for (program, packets) in filters {
-        let mut session = Interp::new().load(program, &LoadOptions::default()).unwrap();
+        let mut session = InterpDevice::new().load(program, &LoadOptions::default()).unwrap();
         fill(program, &mut *session);
         session.run(Batch::from_packets(packets).unwrap()).unwrap();
         entries.resize(program.maps().len(), 0);
         for (number, (map, entries)) in program.maps().iter().zip(&mut entries).enumerate() {
             let rows = rows(map, &session.map_words(number).unwrap());
             // Of prefixes, which the host has made, those that were counted.
-            *entries += rows.iter().filter(|row| map.kind != Kind::Lpm || row.value[1] != 0).count();
+            *entries += rows.iter().filter(|row| map.kind != MapKind::Lpm || row.value[1] != 0).count();
         }
     }
     println!("entries by map: {entries:?}");

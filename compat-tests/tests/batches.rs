@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::devices::on_each;
 use portcullis_core::device::{CancelToken, Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Metadata, Room, Verdict};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 fn program(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());
@@ -33,7 +34,7 @@ fn strided(count: usize, length: usize, start: usize, stride: usize, mut fill: i
         fill(index, &mut arena[offset..offset + length]);
         descriptors.push(Descriptor { offset: offset as u32, length: length as u32 });
     }
-    Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()
+    BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
 }
 
 /// As many packets as a device has something to do with; the interpreter is slow.
@@ -115,11 +116,11 @@ fn packets_without_bytes() {
     on_each("packets without bytes", |device| {
         let carved = |room| {
             let at = |offset| Descriptor { offset, length: 0 };
-            let mut carver = Carver::new(Arena::new(4096).unwrap(), None);
-            carver.carve(vec![at(200), at(456), at(1000)], vec![], room).unwrap()
+            let mut carver = BatchCutter::new(Arena::new(4096).unwrap(), None);
+            carver.cut_batch(vec![at(200), at(456), at(1000)], vec![], room).unwrap()
         };
         for text in [NUMBER, COUNT] {
-            for room in [Room::None, Room::Both] {
+            for room in [ResizeRoom::None, ResizeRoom::Both] {
                 let (verdicts, after) = run_batch(device, &program(text), carved(room));
                 assert_eq!(verdicts.len(), 3);
                 assert_eq!(after, vec![vec![0u8; 0]; 3]);
@@ -160,7 +161,7 @@ fn batches_come_back_in_order() {
             let depth = session.depth();
             assert!(depth == if dispatch == Dispatch::Inline { 1 } else { 4 }, "{dispatch}: {depth}");
             let mut back = 0;
-            let check = |done: portcullis_core::device::Done, back: usize| {
+            let check = |done: portcullis_core::device::Completion, back: usize| {
                 assert_eq!(done.batch.len(), 1000 + back * 100, "{dispatch}");
                 if text == NUMBER {
                     assert!(
@@ -217,10 +218,10 @@ fn many_spans_and_several_batches_of_one() {
             for i in 0..2000u32 {
                 arena[i as usize * 128..][..4].copy_from_slice(&(i + round).to_be_bytes());
             }
-            let mut carver = Carver::new(arena, None);
+            let mut carver = BatchCutter::new(arena, None);
             for part in 0..2u32 {
                 let descriptors = (0..1000).map(|i| Descriptor { offset: (part * 1000 + i) * 128, length: 60 });
-                session.submit(carver.carve(descriptors.collect(), vec![], Room::None).unwrap()).unwrap();
+                session.submit(carver.cut_batch(descriptors.collect(), vec![], ResizeRoom::None).unwrap()).unwrap();
             }
             drop(carver);
             for part in 0..2u32 {
@@ -240,8 +241,8 @@ fn what_the_source_writes_between_batches_is_seen() {
         let mut arena = Arena::new(1 << 20).unwrap();
         for round in 0..20u32 {
             arena[..4].copy_from_slice(&round.to_be_bytes());
-            let mut carver = Carver::new(arena, Some(home.clone()));
-            let batch = carver.carve(vec![Descriptor { offset: 0, length: 4 }], vec![], Room::None).unwrap();
+            let mut carver = BatchCutter::new(arena, Some(home.clone()));
+            let batch = carver.cut_batch(vec![Descriptor { offset: 0, length: 4 }], vec![], ResizeRoom::None).unwrap();
             drop(carver);
             let done = session.run(batch).unwrap();
             assert_eq!(done.verdicts.get(0), Verdict::Redirect(round));
@@ -369,8 +370,8 @@ fn metadata_comes_with_the_packet() {
         (0..300u32).map(|i| Metadata::new(i + 1000, i % 7, 0x0123_4567_89ab_cdef + u64::from(i))).collect();
     let words = |packet: &[u8]| packet.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect::<Vec<_>>();
     on_each("metadata comes with the packet", |device| {
-        let mut carver = Carver::new(Arena::new(8000).unwrap(), None);
-        let batch = carver.carve(descriptors.clone(), metadata.clone(), Room::None).unwrap();
+        let mut carver = BatchCutter::new(Arena::new(8000).unwrap(), None);
+        let batch = carver.cut_batch(descriptors.clone(), metadata.clone(), ResizeRoom::None).unwrap();
         let (_, after) = run_batch(device, &program(text), batch);
         for (i, packet) in after.iter().enumerate() {
             let time = 0x0123_4567_89ab_cdef_u64 + i as u64;
@@ -438,7 +439,7 @@ fn packets_far_apart_grow_and_shrink() {
             after[0] = i;
             expected.push(after);
         }
-        let batch = Carver::new(arena, None).carve(descriptors, vec![], Room::Both).unwrap();
+        let batch = BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::Both).unwrap();
         let (verdicts, after) = run_batch(device, &program(text), batch);
         assert!(verdicts.iter().all(|&v| v == Verdict::Pass));
         assert_eq!(after, expected);

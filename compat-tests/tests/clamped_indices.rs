@@ -7,10 +7,11 @@ use std::collections::{BTreeSet, HashMap};
 use naga::{
     AddressSpace, ArraySize, Expression, Function, Handle, Literal, MathFunction, ScalarKind, Statement, TypeInner,
 };
-use portcullis::selftest::filters;
 use portcullis_compat_tests::generator::{self, Config};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_conformance::filters;
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
+use portcullis_wgsl as wgsl;
 
 const ALONE: Lowering = Lowering { clamp_indices: true, ..Lowering::NONE };
 
@@ -208,7 +209,7 @@ fn programs() -> Vec<Program> {
     let mut programs: Vec<Program> =
         filters::cases().iter().map(|case| (*case.compile().expect("the library's own")).clone()).collect();
     programs.push(compile("matrices", MATRICES, &ProgramOptions::default()));
-    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/tests/golden");
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
     for entry in std::fs::read_dir(golden).expect("the golden lowerings") {
         let path = entry.expect("the golden lowerings").path();
         if path.is_file() && !path.to_string_lossy().ends_with(".lowered.wgsl") {

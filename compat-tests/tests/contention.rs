@@ -9,8 +9,8 @@ use portcullis::io::synth::Random;
 use portcullis_compat_tests::interleavings::check::{Call, What, filter, memory, packet};
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
-use portcullis_core::map::layout::{Layout, REMOVED, TAKEN, THERE, WRITTEN};
-use portcullis_core::map::{Declaration, Kind, rows};
+use portcullis_core::map::layout::{HEADER_CLAIMED, HEADER_REMOVED, KEY_WORD_WRITTEN, Layout, STATE_PRESENT};
+use portcullis_core::map::{Declaration, MapKind, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
@@ -21,7 +21,7 @@ fn key(number: u32, words: u32) -> Vec<u32> {
     (1..words).map(|i| i.wrapping_mul(0x1234_5678)).chain([number.wrapping_mul(0x9e37_79b1)]).collect()
 }
 
-fn program(kind: Kind, words: u32, entries: u32) -> Arc<Program> {
+fn program(kind: MapKind, words: u32, entries: u32) -> Arc<Program> {
     texts::in_wgsl("contention.wgsl", &filter(kind, words, entries))
 }
 
@@ -108,7 +108,7 @@ fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, Seen>, Vec<u32>))
     memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut after: BTreeMap<_, _> = rows(map, &words).into_iter().map(|row| (row.key, row.value[0])).collect();
     let entries = after.len();
-    let is_full = words[TAKEN as usize] >= Layout::of(map).limit;
+    let is_full = words[HEADER_CLAIMED as usize] >= Layout::of(map).max_claimed;
     for (key, seen) in seen {
         assert!(is_full || seen.full == 0, "no room for {key:x?} in a map that has");
         seen.check(after.remove(&key));
@@ -186,7 +186,7 @@ fn all_packets_count_one_key() {
 #[test]
 fn batches_of_any_size_count_few_keys() {
     devices::on_each("contention: batches of all sizes", |device| {
-        let program = program(Kind::Hash, 3, 40);
+        let program = program(MapKind::Hash, 3, 40);
         // Groups of lanes that are full, all but, and a little more than that.
         for size in [1, 31, 32, 33, 63, 64, 65, 255, 1000] {
             let calls: Vec<Call> = (0..size * 2).map(|i| (Count(1), key(i as u32 % 5, 3))).collect();
@@ -214,7 +214,7 @@ fn a_million_keys_are_made_at_once() {
     const FIRST: u32 = 0xffff_fff5;
     devices::on_each("contention: a million keys", |device| {
         let count = many(device);
-        let program = program(Kind::Hash, 2, count);
+        let program = program(MapKind::Hash, 2, count);
         let mut session = load(device, &program);
         // All numbers below `count`, in another order: it has no factor in common with this one.
         let numbers = (0..count).map(|i| (u64::from(i) * 7919 % u64::from(count)) as u32);
@@ -227,16 +227,16 @@ fn a_million_keys_are_made_at_once() {
 
         let (words, layout) = (session.map_words(0).unwrap(), Layout::of(&program.maps()[0]));
         let mut is_there = vec![false; count as usize];
-        for place in words[layout.at(0)..].chunks_exact(layout.stride as usize).filter(|place| place[0] != 0) {
+        for place in words[layout.slot_offset(0)..].chunks_exact(layout.stride as usize).filter(|place| place[0] != 0) {
             // 31 bits a word, the lowest first (docs/maps.md, "Memory").
-            let bits = |index: usize| place[index] & !WRITTEN;
+            let bits = |index: usize| place[index] & !KEY_WORD_WRITTEN;
             let (first, number) = (bits(0) | bits(1) << 31, bits(1) >> 1 | bits(2) << 30);
-            let whole = first == FIRST && place[..3].iter().all(|word| word & WRITTEN != 0);
-            assert!(whole && place[3..] == [THERE, 1], "not what a packet has made: {place:x?}");
+            let whole = first == FIRST && place[..3].iter().all(|word| word & KEY_WORD_WRITTEN != 0);
+            assert!(whole && place[3..] == [STATE_PRESENT, 1], "not what a packet has made: {place:x?}");
             assert!(!std::mem::replace(&mut is_there[number as usize], true), "{number} has two places");
         }
         assert!(is_there.iter().all(|there| *there), "a key is lost");
-        assert_eq!((words[TAKEN as usize], words[REMOVED as usize]), (count, 0));
+        assert_eq!((words[HEADER_CLAIMED as usize], words[HEADER_REMOVED as usize]), (count, 0));
     });
 }
 
@@ -244,7 +244,7 @@ fn a_million_keys_are_made_at_once() {
 fn more_keys_come_than_there_is_room_for() {
     devices::on_each("contention: more keys than room", |device| {
         for (words, entries) in [(1, 300), (5, 700)] {
-            let program = program(Kind::Hash, words, entries);
+            let program = program(MapKind::Hash, words, entries);
             let map = &program.maps()[0];
             let mut random = Random::new(2, 0);
             let calls: Vec<Call> = (0..6000).map(|_| (Count(1), key(random.below(1500), words))).collect();
@@ -259,7 +259,7 @@ fn more_keys_come_than_there_is_room_for() {
 #[test]
 fn keys_come_and_go_within_a_batch() {
     devices::on_each("contention: insert and remove", |device| {
-        for (kind, words) in [(Kind::Hash, 1), (Kind::Hash, 4), (Kind::LruHash, 2)] {
+        for (kind, words) in [(MapKind::Hash, 1), (MapKind::Hash, 4), (MapKind::LruHash, 2)] {
             let program = program(kind, words, 60);
             for keys in [1, 8] {
                 let mut random = Random::new(u64::from(keys), 0);
@@ -290,7 +290,7 @@ fn work_groups_may_have_any_size() {
             let Some(device) = devices::with_group_size(device, size) else {
                 return println!("{} has no work groups to say the size of", device.info().id);
             };
-            let program = program(Kind::Hash, 3, 300);
+            let program = program(MapKind::Hash, 3, 300);
             let mut random = Random::new(u64::from(size), 1);
             // One key, more keys than there is room for, and keys that come and go.
             let one = vec![(Count(1), key(7, 3)); 3000];

@@ -4,17 +4,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis::selftest::corpora::Packet;
-use portcullis::selftest::layout::Watched;
+use portcullis_bpf::compile_program;
+use portcullis_bpf::disassemble;
 use portcullis_compat_tests::expressions::arbitrary::{self, Random};
 use portcullis_compat_tests::expressions::reference::{self, Input};
 use portcullis_compat_tests::expressions::{Said, Tcpdump, expressions, instructions, packets};
 use portcullis_compat_tests::{devices, layouts};
+use portcullis_conformance::corpora::Packet;
+use portcullis_conformance::layout::Watched;
 use portcullis_core::device::{Device, DeviceKind, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::Source;
-use portcullis_core::lang::expression::{compile_program, listing};
-use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
 
@@ -24,17 +25,18 @@ const BATCH: usize = 3001;
 /// Expressions that tcpdump is to take, at least: those of libpcap 1.10.
 const LEAST: usize = 150;
 
-fn program(name: &str, code: &[portcullis_core::lang::expression::Instruction], fuel: u32) -> Arc<Program> {
+fn program(name: &str, code: &[portcullis_bpf::Instruction], fuel: u32) -> Arc<Program> {
     let options = ProgramOptions { fuel, ..ProgramOptions::default() };
     let program = compile_program(&Source::new(name, name), code, &options);
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), listing(code))))
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), disassemble(code))))
 }
 
 /// The packets that a device passes, and those that it aborts. All others are dropped.
 fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) -> [BTreeSet<u32>; 2] {
     let what = |error: &dyn std::fmt::Display| format!("{}: {}: {error}", device.info().id, program.source().name);
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", what(&e)));
-    let (batches, watched) = Watched::lay_out(packets, BATCH, Room::None).unwrap_or_else(|e| panic!("{}", what(&e)));
+    let (batches, watched) =
+        Watched::lay_out(packets, BATCH, ResizeRoom::None).unwrap_or_else(|e| panic!("{}", what(&e)));
     let [mut passed, mut aborted] = [BTreeSet::new(), BTreeSet::new()];
     let mut number = 0;
     for batch in batches {
@@ -67,7 +69,7 @@ fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, Said, Arc<Program
         match tcpdump.ask(expression) {
             Ok(said) => {
                 let code = instructions(&said.numbers);
-                assert_eq!(listing(&code), said.listing, "{expression}");
+                assert_eq!(disassemble(&code), said.listing, "{expression}");
                 all.push((expression, said, program(expression, &code, 32_768)));
             }
             // Each libpcap knows other words.
@@ -141,7 +143,7 @@ fn programs_of_any_kind_mean_the_same_everywhere() {
     let cases: Vec<_> = (0..150)
         .map(|round| {
             let count = 1 + random.below(if round % 3 == 0 { 60 } else { 14 });
-            let code = arbitrary::any(&mut random, count, round % 4 == 0);
+            let code = arbitrary::program(&mut random, count, round % 4 == 0);
             let packets = arbitrary::packets(&mut random, 300);
             let program = program(&format!("program {round}"), &code, 300);
             (code, program, packets)
@@ -158,7 +160,7 @@ fn programs_of_any_kind_mean_the_same_everywhere() {
             let expected = expected.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
             // Loops may be out of fuel.
             if verdict != Verdict::Aborted || program.facts().max_iterations.is_some() {
-                assert_eq!(Some(verdict), expected, "{packet:02x?}\n{}", listing(code));
+                assert_eq!(Some(verdict), expected, "{packet:02x?}\n{}", disassemble(code));
             }
             all += 1;
             taken += usize::from(verdict == Verdict::Pass);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
-use portcullis_core::interp::Interp;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
@@ -133,7 +133,7 @@ fn packets_of_a_flow_keep_their_order() {
     ];
     let cases = cases.map(|(program, count, flows, large)| {
         let packets = packets(count, flows, large, u64::from(flows));
-        let mut reference = Interp::new().load(&program, &options(1)).unwrap();
+        let mut reference = InterpDevice::new().load(&program, &options(1)).unwrap();
         let wanted = outcome(&mut *reference, &program, &packets, &[packets.len()]);
         let passed = wanted.0.iter().filter(|verdict| **verdict == 2).count();
         assert!(passed > packets.len() / 2, "{passed} came in order");
@@ -184,14 +184,14 @@ fn one_sided_batches_are_left_to_another_device() {
     let mut all = packets(10_000, 800, 1 << 31, 1);
     all.extend(packets(12_000, 3, 2, 2));
     all.extend(packets(14_000, 800, 1 << 31, 3));
-    let mut reference = Interp::new().load(&program, &options(1)).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &options(1)).unwrap();
     let wanted = outcome(&mut *reference, &program, &all, &[all.len()]);
     devices::on_each("one-sided batches", |device: &Arc<dyn Device>| {
         if device.info().id == "interp" {
             return println!("interp is what the others are held to");
         }
         let counted = Arc::new(Counted(Cpu::new(), AtomicUsize::new(0)));
-        let options = LoadOptions { one_sided: Some(counted.clone()), ..options(2) };
+        let options = LoadOptions { elephant_flow_device: Some(counted.clone()), ..options(2) };
         let Some(mut session) = load(device, &program, &options) else { return };
         let found = outcome(&mut *session, &program, &all, &[2000]);
         assert!(found == wanted, "what comes of the packets");

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use portcullis_compat_tests::interleavings::check::{Call, Check, What, filter, packet};
 use portcullis_compat_tests::interleavings::memory::Order;
 use portcullis_compat_tests::interleavings::{Case, Fault, explore};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::map::layout::{HEADER, Layout, NOW, REMOVED, TAKEN, hash};
-use portcullis_core::map::{Kind, Table};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::map::layout::{HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, Layout, hash};
+use portcullis_core::map::{MapKind, Table};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use What::{Count, Find, Insert, Remove};
 
@@ -21,7 +22,7 @@ fn program(text: &str) -> Arc<Program> {
 
 /// A map of eight places, five of which may be taken, and what is done to it.
 struct Scenario {
-    kind: Kind,
+    kind: MapKind,
     /// Words of a key.
     key: u32,
     /// Entries before, and keys that were there and were removed.
@@ -36,7 +37,7 @@ impl Scenario {
     fn of(packets: Vec<Vec<Call>>) -> Scenario {
         let key = packets[0][0].1.len() as u32;
         Scenario {
-            kind: Kind::Hash,
+            kind: MapKind::Hash,
             key,
             before: BTreeMap::new(),
             gone: Vec::new(),
@@ -58,7 +59,7 @@ impl Scenario {
 
     /// What is wrong with the first outcome that is not right; else the number of outcomes and states.
     fn explored(&self, fault: Option<Fault>) -> Result<(usize, usize), String> {
-        let program = program(&filter(self.kind, self.key, if self.kind == Kind::Hash { 5 } else { 2 }));
+        let program = program(&filter(self.kind, self.key, if self.kind == MapKind::Hash { 5 } else { 2 }));
         let map = &program.maps()[0];
         let mut table = Table::new(map, Vec::new());
         self.gone.iter().for_each(|key| assert!(table.set(key, &[0]).is_ok() && table.remove(key)));
@@ -66,7 +67,7 @@ impl Scenario {
         let mut words = vec![0; Layout::of(map).words()];
         let (at, changed) = table.changes();
         words[at..at + changed.len()].copy_from_slice(changed);
-        words[NOW as usize] = if self.kind == Kind::LruHash { 3 } else { 0 };
+        words[HEADER_GENERATION as usize] = if self.kind == MapKind::LruHash { 3 } else { 0 };
         let packets = self.packets.iter().map(|calls| packet(calls)).collect();
         let case = Case { program: &program, maps: vec![words], packets, order: self.order, whims: self.whims, fault };
         let check = Check { map, before: &self.before, packets: &self.packets };
@@ -179,7 +180,7 @@ fn what_is_used_is_stamped() {
     ] {
         let packets = packets.map(|call| vec![call]).to_vec();
         let what = format!("lru_hash: {packets:?}");
-        Scenario { kind: Kind::LruHash, ..Scenario::of(packets) }.holds(&what);
+        Scenario { kind: MapKind::LruHash, ..Scenario::of(packets) }.holds(&what);
     }
 }
 
@@ -197,12 +198,12 @@ fn sums_and_exchanges_are_exact() {
         }";
     let program = program(text);
     let amounts = [u32::MAX, 5, 0x8000_0000];
-    let maps = || vec![[vec![0; HEADER as usize], vec![0, 0]].concat(), vec![0; HEADER as usize + 1]];
+    let maps = || vec![[vec![0; HEADER_WORDS as usize], vec![0, 0]].concat(), vec![0; HEADER_WORDS as usize + 1]];
     let packets = amounts.map(|amount| amount.to_le_bytes().to_vec()).to_vec();
     let case = Case { program: &program, maps: maps(), packets, order: Order::Relaxed, whims: 1, fault: None };
     let mut winners = std::collections::BTreeSet::new();
     explore(&case, |outcome| {
-        let [low, high] = outcome.maps[0][HEADER as usize..] else { panic!("one sum") };
+        let [low, high] = outcome.maps[0][HEADER_WORDS as usize..] else { panic!("one sum") };
         assert_eq!(
             u64::from(low) | u64::from(high) << 32,
             amounts.iter().map(|amount| u64::from(*amount)).sum::<u64>()
@@ -212,7 +213,7 @@ fn sums_and_exchanges_are_exact() {
             amounts.into_iter().zip(before.clone()).filter(|(_, b)| *b == 0).map(|(a, _)| a).collect();
         assert_eq!(first.len(), 1, "one has found nothing");
         assert!(before.into_iter().all(|before| before == 0 || before == first[0]));
-        assert_eq!(outcome.maps[1][HEADER as usize], first[0]);
+        assert_eq!(outcome.maps[1][HEADER_WORDS as usize], first[0]);
         winners.insert(first[0]);
     })
     .unwrap_or_else(|waits| panic!("{waits:?}"));
@@ -232,11 +233,11 @@ fn what_is_wrong_is_found() {
     let two = |x: &Vec<u32>, y: &Vec<u32>, what| vec![vec![(what, x.clone())], vec![(what, y.clone())]];
     found(Fault::InTwo, two(a, a, Insert), &[], "the header counts 2 places");
     found(Fault::InTwo, two(a, b, Insert), &[], "");
-    let skipped = Fault::Skipped { word: 1, header: HEADER as usize, stride: 5 };
+    let skipped = Fault::Skipped { word: 1, header: HEADER_WORDS as usize, stride: 5 };
     found(skipped, two(a, b, Insert), &[], "a place has half a key");
     let apart = alike(0);
-    found(Fault::Lost(TAKEN as usize), two(&apart[0], &apart[1], Insert), &[], "the header counts 1 places");
-    found(Fault::Lost(REMOVED as usize), two(a, b, Remove), &[a, b], "and 1 of removed keys");
-    let value = Fault::Lost(HEADER as usize + (hash(a) & 7) as usize * 5 + 4);
+    found(Fault::Lost(HEADER_CLAIMED as usize), two(&apart[0], &apart[1], Insert), &[], "the header counts 1 places");
+    found(Fault::Lost(HEADER_REMOVED as usize), two(a, b, Remove), &[a, b], "and 1 of removed keys");
+    let value = Fault::Lost(HEADER_WORDS as usize + (hash(a) & 7) as usize * 5 + 4);
     found(value, two(a, a, Count(1)), &[], "no order of");
 }

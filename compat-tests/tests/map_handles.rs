@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
-use portcullis_core::device::{Device, DeviceError, Done, Imported, LoadOptions, Session, SubmitError};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::map::{Full, Handle, OpenError, Prefix, UpdateError, Words};
+use portcullis_core::device::{Completion, Device, DeviceError, Imported, LoadOptions, Session, SubmitError};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::map::{MapFull, MapHandle, OpenError, Prefix, UpdateError, Words};
 use portcullis_core::packet::{Batch, Span, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 fn program(kind: &str) -> Arc<Program> {
     let text = "
@@ -48,7 +49,7 @@ fn packet(key: &Key) -> Vec<u8> {
 }
 
 /// A copy and single look-ups are of one mind, and of the model's.
-fn agree(hosts: &Handle<Key, Host>, session: &mut dyn Session, model: &BTreeMap<Key, Host>) {
+fn agree(hosts: &MapHandle<Key, Host>, session: &mut dyn Session, model: &BTreeMap<Key, Host>) {
     let rows = hosts.snapshot(session).unwrap();
     assert_eq!(rows.iter().collect::<BTreeMap<_, _>>(), *model);
     let in_order: Vec<Key> = rows.iter().map(|(key, _)| key).collect();
@@ -70,7 +71,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
     let program = program(kind);
     let mut session = device.load(&program, &LoadOptions::default()).unwrap();
     let session = &mut *session;
-    let hosts = Handle::<Key, Host>::open(&program, "hosts").unwrap();
+    let hosts = MapHandle::<Key, Host>::open(&program, "hosts").unwrap();
     let mut model = BTreeMap::new();
     hosts
         .update(session, |rows| {
@@ -98,7 +99,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
     agree(&hosts, session, &model);
 
     // Filters find what was set, and what they write is found here.
-    let numbers = Handle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
+    let numbers = MapHandle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
     numbers.set(session, &1, &[0, 0, 3]).unwrap();
     let keys: Vec<Key> = (0..350).map(key).collect();
     let done = session.run(Batch::from_packets(&keys.iter().map(packet).collect::<Vec<_>>()).unwrap()).unwrap();
@@ -112,7 +113,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
     }
     agree(&hosts, session, &model);
 
-    let sums = Handle::<u32, u64>::open(&program, "sums").unwrap();
+    let sums = MapHandle::<u32, u64>::open(&program, "sums").unwrap();
     assert_eq!(sums.get(session, &3).unwrap(), Some(350 * 0xffff_ffff));
     sums.set(session, &0, &u64::MAX).unwrap();
     assert_eq!(
@@ -131,7 +132,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
         let program = program("hash");
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         let session = &mut *session;
-        let small = Handle::<Ipv4Addr, ()>::open(&program, "small").unwrap();
+        let small = MapHandle::<Ipv4Addr, ()>::open(&program, "small").unwrap();
         let address = |last| Ipv4Addr::new(192, 0, 2, last);
         let rows = |session: &mut dyn Session| -> Vec<Ipv4Addr> {
             small.snapshot(session).unwrap().iter().map(|(key, ())| key).collect()
@@ -142,7 +143,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
             assert!(rows.remove(&address(1)));
             (2..=7).try_for_each(|last| rows.set(&address(last), &()))
         });
-        assert_eq!((full, rows(session)), (Err(UpdateError::Full(Full)), vec![address(1)]));
+        assert_eq!((full, rows(session)), (Err(UpdateError::MapFull(MapFull)), vec![address(1)]));
         let cancelled = small.update(session, |rows| {
             rows.set(&address(2), &()).unwrap();
             Err::<(), DeviceError>(DeviceError::Cancelled)
@@ -160,7 +161,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
             assert_eq!(rows(session), (0..5).map(|last| address(5 * round + last)).collect::<Vec<_>>());
             assert_eq!(small.get(session, &address(5 * round)).unwrap(), Some(()));
         }
-        assert_eq!(small.set(session, &address(0), &()), Err(UpdateError::Full(Full)));
+        assert_eq!(small.set(session, &address(0), &()), Err(UpdateError::MapFull(MapFull)));
     });
 }
 
@@ -171,7 +172,7 @@ fn updates_stand_between_the_batches_in_flight() {
         let options = LoadOptions { depth: 3, ..LoadOptions::default() };
         let mut session = device.load(&program, &options).unwrap();
         let session = &mut *session;
-        let hosts = Handle::<Key, Host>::open(&program, "hosts").unwrap();
+        let hosts = MapHandle::<Key, Host>::open(&program, "hosts").unwrap();
         let keys: Vec<Key> = (0..200).map(key).collect();
         let batch = || Batch::from_packets(&keys.iter().map(packet).collect::<Vec<_>>()).unwrap();
         let mut passed = Vec::new();
@@ -219,7 +220,7 @@ impl Session for Counting {
         self.session.submit(batch)
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         self.session.complete()
     }
 
@@ -268,7 +269,7 @@ fn single_entries_move_a_few_places() {
             let program = Arc::new(program);
             let session = device.load(&program, &LoadOptions::default()).unwrap();
             let mut session = Counting { session, moved: 0 };
-            let flows = Handle::<(Ipv4Addr, u32), (u32, u32)>::open(&program, "flows").unwrap();
+            let flows = MapHandle::<(Ipv4Addr, u32), (u32, u32)>::open(&program, "flows").unwrap();
             let key = |seed: u32| (Ipv4Addr::from_bits(seed.wrapping_mul(0x9e37_79b1)), seed % 5);
             let most = 5734;
             flows
@@ -301,7 +302,7 @@ fn single_entries_move_a_few_places() {
             assert!(each < HEADER + 2 * 32 * stride, "{each} words an entry");
             let rows = |session: &mut Counting| -> BTreeMap<_, _> {
                 let rows = flows.snapshot(session).unwrap();
-                assert_eq!(rows.table().taken(), most, "each key has a place");
+                assert_eq!(rows.table().claimed_slots(), most, "each key has a place");
                 rows.iter().collect()
             };
             assert_eq!(rows(&mut session), model);
@@ -321,7 +322,7 @@ fn single_entries_move_a_few_places() {
                 let (set, words) = session.moves(|it| flows.set(it, &key(300_000 + seed), &(3, 3)));
                 moved.push(words);
                 if set.is_err() {
-                    assert_eq!((set, model.len()), (Err(UpdateError::Full(Full)), most as usize));
+                    assert_eq!((set, model.len()), (Err(UpdateError::MapFull(MapFull)), most as usize));
                     break;
                 }
                 model.insert(key(300_000 + seed), (3, 3));
@@ -364,8 +365,8 @@ fn values_by_number_and_by_prefix_move_alone() {
     devices::on_each("single values", |device: &Arc<dyn Device>| {
         let session = device.load(&program, &LoadOptions::default()).unwrap();
         let mut session = Counting { session, moved: 0 };
-        let numbers = Handle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
-        let sums = Handle::<u32, u64>::open(&program, "sums").unwrap();
+        let numbers = MapHandle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
+        let sums = MapHandle::<u32, u64>::open(&program, "sums").unwrap();
         for (number, value) in [(0, [1, 2, 3]), (4999, [4, 5, 6])] {
             assert_eq!(session.moves(|it| numbers.set(it, &number, &value).unwrap()), ((), 3));
             assert_eq!(session.moves(|it| numbers.get(it, &number).unwrap()), (Some(value), 3));
@@ -378,7 +379,7 @@ fn values_by_number_and_by_prefix_move_alone() {
         assert!(numbers.remove(&mut session, &4999).unwrap());
         assert_eq!(numbers.snapshot(&mut session).unwrap().iter().filter(|row| row.1 != [0; 3]).count(), 1);
 
-        let routes = Handle::<Prefix<Ipv4Addr>, u32>::open(&program, "routes").unwrap();
+        let routes = MapHandle::<Prefix<Ipv4Addr>, u32>::open(&program, "routes").unwrap();
         let prefix = |second: u8| Prefix { address: Ipv4Addr::new(10, second, 0, 0), length: 16 };
         routes.update(&mut session, |rows| (0..=255).try_for_each(|second| rows.set(&prefix(second), &7))).unwrap();
         // The prefixes, and one value.
@@ -391,7 +392,7 @@ fn values_by_number_and_by_prefix_move_alone() {
         let (there, words) = session.moves(|it| routes.remove(it, &prefix(200)).unwrap());
         assert!(there && words > all, "the trie is made again");
         // Of this one the filter only reads values, so that prefixes may share them.
-        let shared = Handle::<Prefix<Ipv4Addr>, u32>::open(&program, "shared").unwrap();
+        let shared = MapHandle::<Prefix<Ipv4Addr>, u32>::open(&program, "shared").unwrap();
         shared.update(&mut session, |rows| (0..=255).try_for_each(|second| rows.set(&prefix(second), &100))).unwrap();
         shared.set(&mut session, &prefix(9), &200).unwrap();
         let packet = |second: u8| [&[10, second, 3, 4][..], &[0; 56]].concat();
@@ -416,7 +417,7 @@ fn prefixes_are_keys_as_well() {
     devices::on_each("handles on prefixes", |device: &Arc<dyn Device>| {
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         let session = &mut *session;
-        let routes = Handle::<Prefix<Ipv4Addr>, u32>::open(&program, "routes").unwrap();
+        let routes = MapHandle::<Prefix<Ipv4Addr>, u32>::open(&program, "routes").unwrap();
         let prefix = |address: u32, length: u32| {
             let kept = u32::MAX.checked_shl(32 - length).unwrap_or(0);
             Prefix { address: Ipv4Addr::from_bits(address & kept), length }
@@ -456,7 +457,7 @@ fn prefixes_are_keys_as_well() {
         }
         let bits = Prefix { address: Ipv4Addr::new(10, 0, 0, 1), length: 8 };
         let refused = routes.set(session, &bits, &1).unwrap_err();
-        assert_eq!(refused.to_string(), "beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`");
+        assert_eq!(refused.to_string(), "`10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?");
     });
 }
 
@@ -464,12 +465,12 @@ fn prefixes_are_keys_as_well() {
 fn types_are_those_that_are_declared() {
     let program = program("hash");
     let opened = |error: OpenError| error.to_string();
-    let none = Handle::<u32, u32>::open(&program, "host").map(drop).map_err(opened);
+    let none = MapHandle::<u32, u32>::open(&program, "host").map(drop).map_err(opened);
     assert_eq!(none, Err("the filter has no map `host`".into()));
-    let key = Handle::<Ipv6Addr, Host>::open(&program, "hosts").map(drop).map_err(opened);
-    assert_eq!(key, Err("the map `hosts` has keys of 5 words, and the type asked for is 4".into()));
-    let value = Handle::<u32, u32>::open(&program, "sums").map(drop).map_err(opened);
-    assert_eq!(value, Err("the map `sums` has values of 2 words, and the type asked for is 1".into()));
+    let key = MapHandle::<Ipv6Addr, Host>::open(&program, "hosts").map(drop).map_err(opened);
+    assert_eq!(key, Err("the map `hosts` has keys of 5 words, but the requested type has 4".into()));
+    let value = MapHandle::<u32, u32>::open(&program, "sums").map(drop).map_err(opened);
+    assert_eq!(value, Err("the map `sums` has values of 2 words, but the requested type has 1".into()));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
-use portcullis_core::interp::Interp;
-use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
@@ -63,7 +63,7 @@ fn everything(words: u32) -> String {
 /// Runs a filter with keys of `words` words packet by packet, and its twin in the interpreter.
 fn is_the_interpreter(device: &Arc<dyn Device>, program: &Arc<Program>, twin: &Arc<Program>, words: u32) {
     let mut session = load(device, program);
-    let mut reference = Interp::new().load(twin, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(twin, &LoadOptions::default()).unwrap();
     let mut random = Random::new(u64::from(words), 0);
     for _ in 0..120 {
         let packet = (0..=words).map(|i| if i == 0 { random.below(20) } else { random.u32() }).collect();
@@ -123,7 +123,7 @@ fn as_many_maps_as_there_may_be_are_those_of_the_interpreter() {
                 }
                 Err(error) => panic!("{error}"),
             };
-            let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+            let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
             let mut random = Random::new(64, 0);
             for _ in 0..40 {
                 let packets = [vec![random.below(20), 0, 0, 0]];
@@ -247,7 +247,7 @@ fn opencl_c_makes_a_key_once_as_wgsl_does() {
     let each = [1, 100, 3000].map(|keys| {
         let mut random = Random::new(6, 0);
         let packets: Vec<Vec<u32>> = (0..5_000).map(|_| vec![random.below(keys), 0, 0, 0]).collect();
-        let mut reference = Interp::new().load(&twin, &LoadOptions::default()).unwrap();
+        let mut reference = InterpDevice::new().load(&twin, &LoadOptions::default()).unwrap();
         let wanted = outcome(&twin, &mut *reference, &packets);
         (keys, packets, wanted)
     });

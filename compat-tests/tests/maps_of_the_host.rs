@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 /// A packet is a number and a key: with 0 the key is looked for, with 1 made, with 2 removed. Its value's first word
 /// comes back in place of the number.
@@ -91,9 +92,9 @@ fn host_and_filters_find_what_the_other_has_made() {
             let rows =
                 |table: &Table| table.rows().into_iter().map(|row| (row.key, row.value)).collect::<BTreeMap<_, _>>();
             assert_eq!(rows(&table), model, "{words} words");
-            assert!(table.taken() as usize > model.len(), "of those that were removed the places are taken");
+            assert!(table.claimed_slots() as usize > model.len(), "of those that were removed the places are taken");
             table.tidy();
-            assert_eq!((rows(&table), table.taken() as usize), (model.clone(), model.len()));
+            assert_eq!((rows(&table), table.claimed_slots() as usize), (model.clone(), model.len()));
             session.set_map_words(0, table.changes().0, table.changes().1).unwrap();
             let done = session.run(batch(0, &keys)).unwrap();
             let found = done.verdicts.actions().iter().filter(|verdict| **verdict == 2).count();

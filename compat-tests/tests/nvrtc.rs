@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use portcullis::cuda::{CubinSource, cubins};
 use portcullis::device::Dispatch;
-use portcullis::selftest::filters::{self, Case, Language};
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::nvidia::{ARCHITECTURES, PTXAS, Usage, assemble};
 use portcullis_compat_tests::{devices, stateful, texts};
+use portcullis_conformance::filters::{self, Case, Language};
 use portcullis_core::program::{Program, ProgramOptions};
 
 const SUITE: &str = "NVRTC and ptxas";
@@ -79,7 +79,7 @@ fn stock_filters_in_opencl_c_are_taken_and_spill_nothing() {
 }
 
 /// What is in the device's memory may have been written, by a network card, since a kernel that stays has begun: none of
-/// its loads may come by way of the cache for constants, which does not see that (`entries.cu`).
+/// its loads may come by way of the cache for constants, which does not see that (`mailbox.cu`).
 #[test]
 fn kernels_that_answer_slots_read_nothing_as_constant() {
     let Some(_) = compilers() else { return };

@@ -16,13 +16,15 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::witness::opencl::{self, Compiled, Packet};
 use portcullis_compat_tests::witness::{Answer, Unit};
 use portcullis_compat_tests::{devices, host, stock};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, prelude};
 use portcullis_core::map;
-use portcullis_core::map::declare::{Comments, declarations};
+use portcullis_core::map::declaration::{CommentSyntax, declarations};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::ProgramOptions;
+use portcullis_core::program::prelude;
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
 
 /// What lies beside a packet, in turn.
 const FILLS: [u8; 3] = [0, 0xff, 0x06];
@@ -212,8 +214,8 @@ fn the_header_has_the_prelude_s_names() {
     for (name, _) in prelude::FUNCTIONS {
         assert!(header.contains(&format!(" {name}(")), "{name} is not declared");
     }
-    let maps = declarations("//! map m: counter entries=1", Comments::C).unwrap();
-    let of_maps = map::text(&maps);
+    let maps = declarations("//! map m: counter entries=1", CommentSyntax::C).unwrap();
+    let of_maps = map::wgsl_text(&maps);
     let constants: Vec<(&str, &str)> = prelude::TEXT
         .lines()
         .chain(of_maps.lines())

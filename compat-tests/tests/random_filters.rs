@@ -6,9 +6,10 @@ use portcullis_compat_tests::generator::{self, Config, Maps};
 use portcullis_compat_tests::harness::{Mismatch, What};
 use portcullis_compat_tests::{devices, harness, shrink, texts, with_maps};
 use portcullis_core::device::{Device, DeviceError};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::Verdict;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 /// How many filters, where somebody wants more (or fewer) than [`FILTERS`].
 const COUNT: &str = "PORTCULLIS_RANDOM_FILTERS";
@@ -206,7 +207,7 @@ fn facts_are_true() {
 /// A device that is wrong is found out, and shown by a small filter.
 #[test]
 fn a_mismatch_is_made_small() {
-    let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::Noop::new());
+    let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::NoopDevice::new());
     let seed = 4;
     let program = program(seed);
     let packets = generator::packets(seed, 40);

@@ -12,11 +12,12 @@ use std::time::Instant;
 use portcullis_compat_tests::stock;
 use portcullis_compat_tests::traffic::frame::{ACK, FIN, Frame, PSH, RST, SYN};
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::rows;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::ProgramOptions;
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 /// How many packets, more than [`SETTLED`].
 const COUNT: &str = "PORTCULLIS_SOAK_PACKETS";

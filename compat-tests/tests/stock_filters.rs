@@ -7,10 +7,12 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
-use portcullis_core::packet::Room;
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
+use portcullis_wgsl as wgsl;
 
 /// Packets a batch: no power of two, so that groups of packets end anywhere.
 const BATCH: usize = 3001;
@@ -28,7 +30,7 @@ fn programs() -> Vec<(&'static str, &'static str, Arc<Program>)> {
     compiled.map(|(name, ending, p)| (name, ending, Arc::new(p.unwrap_or_else(|e| panic!("{}", e.render()))))).collect()
 }
 
-fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: Room) -> Vec<Outcome> {
+fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: ResizeRoom) -> Vec<Outcome> {
     let mut outcomes = Vec::with_capacity(packets.len());
     let (batches, watched) = layouts::batches(packets, BATCH, room);
     for batch in batches {
@@ -58,10 +60,10 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
         let what = format!("{name}.{ending} on {} over {}", device.info().id, corpus.name);
         let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
         let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
-        compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, Room::Both), &want);
+        compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, ResizeRoom::Both), &want);
         // The interpreter sees one packet at a time, however it lies.
         if !program.facts().changes_length && device.info().kind != DeviceKind::Reference {
-            compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, Room::None), &want);
+            compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, ResizeRoom::None), &want);
         }
     }
 }
@@ -124,6 +126,6 @@ fn hostile_packets_reach_every_verdict() {
 #[test]
 #[should_panic(expected = "simple_filter.wgsl on noop over hostile packets: packet")]
 fn a_device_that_is_wrong_is_found_out() {
-    let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::Noop::new());
+    let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::NoopDevice::new());
     check(&device, &corpora::hostile());
 }

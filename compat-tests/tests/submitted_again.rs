@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 fn load(device: &Arc<dyn Device>, body: &str) -> Box<dyn Session> {
     let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}");

@@ -8,11 +8,12 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{
-    Clock, Device, DeviceError, DeviceKind, LoadOptions, READS_IN_PLACE, Session, Taken, Transfer,
+    Clock, Device, DeviceError, DeviceKind, LoadOptions, READS_IN_PLACE, Session, Transfer, TransferCounts,
 };
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Batch, Room};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 /// Packets a batch: no power of two, so that tiles of rows end anywhere.
 const BATCH: usize = 1003;
@@ -35,7 +36,7 @@ fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
 
 /// A session by a transfer; `None` where the device says why there is none.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) -> Option<Box<dyn Session>> {
-    let options = LoadOptions { transfer, clocks: true, ..LoadOptions::default() };
+    let options = LoadOptions { transfer, record_stages: true, ..LoadOptions::default() };
     match device.load(program, &options) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
@@ -63,7 +64,7 @@ fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Ve
 }
 
 /// Whether every packet was brought by the transfer, as the session says.
-fn is_by(taken: Taken, transfer: Transfer, batches: u64) -> bool {
+fn is_by(taken: TransferCounts, transfer: Transfer, batches: u64) -> bool {
     let by = |count: u64| count + taken.unseen == batches;
     match transfer {
         Transfer::Auto => true,
@@ -94,7 +95,11 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
                     );
                 }
             };
-            let rooms: &[Room] = if program.facts().changes_length { &[Room::Both] } else { &[Room::None, Room::Both] };
+            let rooms: &[ResizeRoom] = if program.facts().changes_length {
+                &[ResizeRoom::Both]
+            } else {
+                &[ResizeRoom::None, ResizeRoom::Both]
+            };
             for &room in rooms {
                 let (batches, watched) = layouts::batches(&corpus.packets, BATCH, room);
                 for (number, batch) in batches.into_iter().enumerate() {
@@ -112,7 +117,10 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
             }
             *had += usize::from(count > 0);
             let stages = session.stages().expect("clocks were asked for");
-            assert!(stages.batches == count && is_by(stages.taken, transfer, count), "{name}, {transfer}: {stages:?}");
+            assert!(
+                stages.batches == count && is_by(stages.transfers, transfer, count),
+                "{name}, {transfer}: {stages:?}"
+            );
         }
     }
     println!("{}: filters by transfer {:?}: {had:?}", device.info().id, Transfer::ALL.map(Transfer::name));
@@ -191,12 +199,12 @@ fn what_is_moved_is_counted() {
 
 /// A session for packets that stay at the device; `None` where the filter or the device has none, with the reason printed.
 fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -> Option<Box<dyn Session>> {
-    match device.load(program, &LoadOptions { resident: true, clocks: true, ..LoadOptions::default() }) {
+    match device.load(program, &LoadOptions { resident: true, record_stages: true, ..LoadOptions::default() }) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) => {
             let facts = program.facts();
-            let changes = facts.writes.reach() > 0 || facts.changes_length;
-            let unseen = facts.reads.reach() == 0;
+            let changes = facts.writes.max_bytes() > 0 || facts.changes_length;
+            let unseen = facts.reads.max_bytes() == 0;
             assert!(changes || facts.uses_metadata || unseen || !program.maps().is_empty(), "{name}: {reason}");
             assert!(reason.starts_with("its packets cannot stay at the device"), "{reason}");
             None

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::lang::xdp;
-use portcullis_core::lang::xdp::events::{Counts, Drain, Said};
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_xdp as xdp;
+use portcullis_xdp::events::{EventCounts, EventPayload, EventReader};
 
 /// A program of one of the sources; `None` where there is nothing to compile it.
 fn program(source: &str, name: &str, random_seed: u32) -> Option<Arc<Program>> {
@@ -32,18 +32,18 @@ fn told(
     program: &Arc<Program>,
     packets: &[Vec<u8>],
     batch: usize,
-) -> (BTreeMap<String, Vec<Vec<u8>>>, Counts) {
+) -> (BTreeMap<String, Vec<Vec<u8>>>, EventCounts) {
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    let mut drain = Drain::begin(program, &mut *session).unwrap().expect("the program tells of events");
+    let mut drain = EventReader::begin(program, &mut *session).unwrap().expect("the program tells of events");
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    let (batches, _) = layouts::batches(packets, batch, Room::Both);
+    let (batches, _) = layouts::batches(packets, batch, ResizeRoom::Both);
     for batch in batches {
         session.run(batch).unwrap_or_else(|error| panic!("{error}"));
         let mut take = |event: xdp::events::Event<'_>| {
-            let bytes = match event.said {
-                Said::Data(data) => data,
-                Said::WithPacket { data, packet, .. } => [data, packet].concat(),
-                Said::Text(text) => text.into_bytes(),
+            let bytes = match event.payload {
+                EventPayload::Data(data) => data,
+                EventPayload::WithPacket { data, packet, .. } => [data, packet].concat(),
+                EventPayload::Text(text) => text.into_bytes(),
             };
             told.entry(event.ring.name.clone()).or_default().push(bytes);
         };
@@ -87,7 +87,7 @@ fn batches_of_many_packets_tell_all_that_each_tells() {
         for (program, want) in programs.iter().zip(&want) {
             for batch in [1000, 3000] {
                 let got = told(&**device, program, &packets, batch);
-                let name = &program.object().expect("it is of an object").program;
+                let name = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").program;
                 assert_eq!(got.1, want.1, "{}: {name}, batches of {batch}", device.info().id);
                 assert!(got.0 == want.0, "{}: {name}, batches of {batch}: other events", device.info().id);
                 assert_eq!(got.1.lost, 0);
@@ -99,7 +99,7 @@ fn batches_of_many_packets_tell_all_that_each_tells() {
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(program) = program("events_ringbuf", "ring_burst", 0) else { return };
-    let slots = program.object().expect("it is of an object").rings[0].slots as usize;
+    let slots = portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").rings[0].slots as usize;
     // Each tells of six events: seven rounds, of which the third is thrown away.
     let count = slots / 6 + 5000;
     let packets: Vec<Vec<u8>> = (0..count).map(|number| vec![number as u8; 63]).collect();
@@ -109,7 +109,7 @@ fn what_finds_no_room_is_counted() {
             return;
         }
         let (told, counts) = told(&**device, &program, &packets, count);
-        assert_eq!(counts, Counts { events: room, lost: all - room }, "{}", device.info().id);
+        assert_eq!(counts, EventCounts { events: room, lost: all - room }, "{}", device.info().id);
         // Those that are there are whole: a number, bytes that count up from the packet's, and their sum.
         for record in &told["events"] {
             let (number, first) = (record[0], record[4].wrapping_sub(record[0]));

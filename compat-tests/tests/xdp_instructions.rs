@@ -7,16 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use portcullis::device::DeviceKind;
 use portcullis_compat_tests::harness;
 use portcullis_compat_tests::instructions::model::arbitrary;
-use portcullis_compat_tests::instructions::model::hold::{self, STEPS, compiled};
+use portcullis_compat_tests::instructions::model::compare::{self, STEPS, compile};
 use portcullis_compat_tests::instructions::model::reference::{Ending, Machine};
-use portcullis_compat_tests::instructions::model::shrink::shrunk;
+use portcullis_compat_tests::instructions::model::shrink::shrink;
 use portcullis_compat_tests::instructions::model::table::{self, Case};
 use portcullis_compat_tests::instructions::model::{Code, Random, op};
 use portcullis_compat_tests::kernel::{self, KernelProgram};
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
-use portcullis_core::interp::Interp;
-use portcullis_core::packet::{Metadata, Room};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{Metadata, ResizeRoom};
 
 fn tables() -> Vec<Case> {
     let all = [table::of_arithmetic(), table::of_jumps(), table::of_memory(), table::of_atomics()];
@@ -98,7 +98,7 @@ fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
     for helper in 1..=209 {
         let instructions = vec![op(0x85, 0, 0, 0, helper), op(0xb7, 0, 0, 0, 2), op(0x95, 0, 0, 0, 0)];
         let code = Code { instructions, functions: vec![0], maps: Vec::new() };
-        let Err(said) = compiled(&code) else { continue };
+        let Err(said) = compile(&code) else { continue };
         if said.contains("other hooks than XDP") {
             others += 1;
             let there = KernelProgram::load(&code.object(), "program").map(drop);
@@ -120,7 +120,7 @@ fn every_device_means_the_same_by_every_instruction() {
         .into_iter()
         .filter(|case| !case.is_constant)
         .map(|case| {
-            let program = compiled(&case.code).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            let program = compile(&case.code).unwrap_or_else(|error| panic!("{}: {error}", case.name));
             // Each packet is alone here: of what is left in maps each sees what it would see first.
             let packets = case.packets.into_iter().step_by(3).collect();
             harness::Case::new(program, packets)
@@ -175,12 +175,12 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
     let mut machine = Machine::new(code);
     for packet in packets {
         match machine.run(packet, LOOPBACK, STEPS).0 {
-            Ending::Returned(value) if hold::verdict(value, machine.target).is_some() => {}
+            Ending::Returned(value) if compare::verdict(value, machine.target).is_some() => {}
             other => return Met::Apart("the model does not say", format!("{other:?}")),
         }
     }
     let object = code.object();
-    let here = compiled(code);
+    let here = compile(code);
     let there = KernelProgram::load(&object, "program");
     let (program, there) = match (here, there) {
         (Ok(here), Ok(there)) => (here, there),
@@ -194,7 +194,7 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
             );
         }
     };
-    let mut session = Interp::new().load(&program, &LoadOptions::default()).expect("the interpreter takes all");
+    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).expect("the interpreter takes all");
     let mut machine = Machine::new(code);
     for packet in packets {
         let ran = match there.run(packet) {
@@ -210,7 +210,7 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
             ));
         }
         let metadata = |_| Metadata { port: LOOPBACK, ..Metadata::default() };
-        let batch = layouts::batches_with(&[packet], 1, Room::Both, metadata).0.remove(0);
+        let batch = layouts::batches_with(&[packet], 1, ResizeRoom::Both, metadata).0.remove(0);
         let done = session.run(batch).expect("the interpreter runs all");
         let got = (objects::of_ours(done.verdicts.get(0)), done.batch.packet(0));
         let want = (objects::of_kernel(ran.verdict), ran.packet.as_slice());
@@ -219,7 +219,7 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
         }
     }
     for (number, &map) in code.maps.iter().enumerate() {
-        let ours = hold::entries(&program, number, map, |ours| session.map_words(ours).unwrap_or_default());
+        let ours = compare::entries(&program, number, map, |ours| session.map_words(ours).unwrap_or_default());
         let theirs = there.entries(number).expect("the kernel shows its maps").unwrap_or_default();
         let theirs: Vec<_> = theirs.into_iter().collect();
         if ours.as_ref().is_some_and(|ours| *ours != theirs) {
@@ -250,7 +250,7 @@ fn programs_that_nobody_would_write_do_what_they_do_in_the_kernel() {
                 Met::Same => (same, whole) = (same + 1, whole + u64::from(is_whole)),
                 Met::Apart(what, why) => *apart.entry((what, why)).or_default() += 1,
                 Met::Differs(what) => {
-                    let small = shrunk(&code, |code| matches!(meet(code, &packets), Met::Differs(_)));
+                    let small = shrink(&code, |code| matches!(meet(code, &packets), Met::Differs(_)));
                     let small_what = meet(&small, &packets);
                     panic!("seed {seed}: {what}\n{}\n{small_what:?}\n{}", code.listing(), small.listing());
                 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::{corpora, devices, layouts, objects, oracle};
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
-use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_xdp::{self as xdp, Object};
 
 /// A program of one of the sources.
 fn program(stem: &str, name: &str) -> Arc<Program> {
@@ -68,7 +68,7 @@ fn full_hashes_take_no_key_more() {
     devices::on_each("full hashes", |device| {
         for (program, map, most) in &programs {
             let mut session = load(&**device, program);
-            let (batches, _) = layouts::batches(&packets, 700, Room::Both);
+            let (batches, _) = layouts::batches(&packets, 700, ResizeRoom::Both);
             for batch in batches {
                 session.run(batch).unwrap_or_else(|error| panic!("{error}"));
                 let entries = table(&mut *session, program, map).rows().len();
@@ -129,8 +129,8 @@ fn counters_are_added_to_at_once() {
         let object = Object::read("counters_anywhere", &bytes).unwrap();
         for function in object.programs() {
             let program = compiled("counters_anywhere", &bytes, &function.name);
-            let losses = &program.object().unwrap().losses;
-            assert!(losses.is_empty(), "{} ({processor} {level}): {losses:?}", function.name);
+            let lost_updates = &portcullis_xdp::ObjectInfo::of(&program).unwrap().lost_updates;
+            assert!(lost_updates.is_empty(), "{} ({processor} {level}): {lost_updates:?}", function.name);
             assert!(oracle::only_adds(&program), "{} ({processor} {level})", function.name);
             count += 1;
         }
@@ -144,7 +144,7 @@ fn what_decides_is_not_added_to_at_once() {
     if is_absent() {
         return;
     }
-    for (change, losses) in [
+    for (change, lost_updates) in [
         ("if (*v) *v -= 1;", 1),
         ("if (*v < 100) *v += ctx->rx_queue_index + 1;", 1),
         // What is stored first is what was there.
@@ -158,9 +158,9 @@ fn what_decides_is_not_added_to_at_once() {
     ] {
         let text = DECIDES.replace("CHANGE", change);
         let program = of_text(&text).unwrap_or_else(|error| panic!("{change}: {error}"));
-        let told = &program.object().expect("it is of an object").losses;
-        assert_eq!(told.len(), losses, "{change}: {told:?}");
-        assert_eq!(oracle::only_adds(&program), losses == 0, "{change}");
+        let told = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").lost_updates;
+        assert_eq!(told.len(), lost_updates, "{change}: {told:?}");
+        assert_eq!(oracle::only_adds(&program), lost_updates == 0, "{change}");
     }
 }
 
@@ -194,8 +194,8 @@ fn the_host_says_what_maps_of_maps_hold() {
         return;
     }
     let program = of_text(HOST).unwrap_or_else(|error| panic!("{error}"));
-    let held = &program.object().expect("it is of an object").held;
-    let slot = |name: &str| 1 + held.iter().position(|it| it == name).expect("it is held") as u32;
+    let inner_maps = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").inner_maps;
+    let slot = |name: &str| 1 + inner_maps.iter().position(|it| it == name).expect("it is held") as u32;
     let names = ["first", "second", "another"];
     // By what the slot holds: the verdict, and how often each map was counted in. A map of another shape is none of them.
     let steps = [
@@ -213,7 +213,7 @@ fn the_host_says_what_maps_of_maps_hold() {
             outer.set(&[7, 1], &[slot]).expect("there is room");
             let (at, words) = outer.changes();
             session.set_map_words(number, at, words).unwrap_or_else(|error| panic!("{error}"));
-            let (batches, _) = layouts::batches(&[[0_u8; 60]], 1, Room::None);
+            let (batches, _) = layouts::batches(&[[0_u8; 60]], 1, ResizeRoom::None);
             for batch in batches {
                 let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(objects::of_ours(done.verdicts.get(0)), objects::of_ours(verdict), "slot {slot}");

@@ -9,13 +9,14 @@ use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
-use portcullis_core::interp::Interp;
-use portcullis_core::lang::xdp::events::{Drain, Event, Records, Said};
-use portcullis_core::lang::xdp::object::MapType;
-use portcullis_core::lang::xdp::{self, Object};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::map::Table;
-use portcullis_core::packet::{Metadata, Room};
+use portcullis_core::packet::{Metadata, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_xdp::events::{Event, EventPayload, EventReader, RecordKind};
+use portcullis_xdp::object::MapType;
+use portcullis_xdp::{self as xdp};
+use portcullis_xdp::{self, Object};
 
 /// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
 const NOT_YET: &[(&str, &str)] = &[];
@@ -115,7 +116,7 @@ fn case(
     presets: Vec<(String, Vec<u8>, Vec<u8>)>,
     packets: &[Vec<u8>],
 ) -> Case {
-    let origin = here.object().expect("it is of an object");
+    let origin = portcullis_xdp::ObjectInfo::of(&here).expect("it is of an object");
     let set = |(map, key, value): (String, Vec<u8>, Vec<u8>)| {
         let number = object.maps.iter().position(|it| it.name == map);
         let number = number.unwrap_or_else(|| panic!("{name}: the object has no map `{map}`, which is to be set"));
@@ -203,13 +204,13 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
             return Some(format!("what the map {} holds before could not be set", map.name));
         }
     }
-    let mut drain = match Drain::begin(&case.program, &mut *session) {
+    let mut drain = match EventReader::begin(&case.program, &mut *session) {
         Ok(drain) => drain,
         Err(error) => return Some(format!("{error}")),
     };
     // In the kernel's test run they come from the loopback interface, which is number 1.
     let metadata = |i| Metadata { port: 1, ..layouts::metadata(i) };
-    let (batches, watched) = layouts::batches_with(packets, size, Room::Both, metadata);
+    let (batches, watched) = layouts::batches_with(packets, size, ResizeRoom::Both, metadata);
     for ((batch, want), packets) in batches.into_iter().zip(case.ran.chunks(size)).zip(packets.chunks(size)) {
         let done = match session.run(batch) {
             Ok(done) => done,
@@ -241,7 +242,7 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
         return Some(difference);
     }
     let maps = if packets.len() == case.ran.len() { &case.maps } else { &case.few };
-    let origin = case.program.object()?;
+    let origin = portcullis_xdp::ObjectInfo::of(&case.program)?;
     for (number, (map, definition)) in case.program.maps().iter().zip(&origin.maps).enumerate() {
         let (Some(definition), Some(want)) = (definition, &maps[number]) else { continue };
         let table = match session.map_words(number) {
@@ -265,13 +266,13 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
 }
 
 /// Whether the host was told something else than the kernel was.
-fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[Ran]) -> Option<String> {
+fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, ran: &[Ran]) -> Option<String> {
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let mut take = |event: Event<'_>| {
-        let bytes = match event.said {
-            Said::Data(data) => data,
-            Said::WithPacket { data, packet, .. } => [data, packet].concat(),
-            Said::Text(text) => text.into_bytes(),
+        let bytes = match event.payload {
+            EventPayload::Data(data) => data,
+            EventPayload::WithPacket { data, packet, .. } => [data, packet].concat(),
+            EventPayload::Text(text) => text.into_bytes(),
         };
         told.entry(event.ring.name.clone()).or_default().push(bytes);
     };
@@ -285,8 +286,8 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[
         return is_no_sample(told.values().flatten(), ran.len(), *rate);
     }
     let is_random = TELLS_RANDOM.iter().any(|source| case.name.starts_with(source));
-    for ring in case.program.object().map_or(&[][..], |origin| &origin.rings) {
-        if ring.records == Records::Prints && !case.reads_prints {
+    for ring in portcullis_xdp::ObjectInfo::of(&case.program).map_or(&[][..], |origin| &origin.rings) {
+        if ring.records == RecordKind::Prints && !case.reads_prints {
             continue;
         }
         let (got, want) = (told.remove(&ring.name).unwrap_or_default(), {
@@ -296,14 +297,14 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[
         // The kernel fills samples up: with the number of their bytes they are multiples of eight.
         let same = |got: &Vec<u8>, want: &Vec<u8>| match ring.records {
             _ if is_random => got.len() == want.len(),
-            Records::Perf => want.starts_with(got) && want.len() == (got.len() + 4).next_multiple_of(8) - 4,
+            RecordKind::Perf => want.starts_with(got) && want.len() == (got.len() + 4).next_multiple_of(8) - 4,
             _ => got == want,
         };
         let first = got.iter().zip(&want).position(|(got, want)| !same(got, want));
         if got.len() != want.len() || first.is_some() {
             let at = first.unwrap_or(got.len().min(want.len()));
             let show = |it: Option<&Vec<u8>>| match it {
-                Some(bytes) if ring.records == Records::Prints => String::from_utf8_lossy(bytes).into_owned(),
+                Some(bytes) if ring.records == RecordKind::Prints => String::from_utf8_lossy(bytes).into_owned(),
                 other => format!("{other:02x?}"),
             };
             return Some(format!(
@@ -412,7 +413,7 @@ fn a_large_object_is_taken_by_every_device() {
         let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
         let mut all = Vec::new();
         // One by one: the table of connections knows who came first.
-        let (batches, watched) = layouts::batches_with(&packets, 1, Room::Both, layouts::metadata);
+        let (batches, watched) = layouts::batches_with(&packets, 1, ResizeRoom::Both, layouts::metadata);
         for batch in batches {
             let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
             all.push((done.verdicts.get(0), done.batch.packet(0).to_vec()));
@@ -420,7 +421,7 @@ fn a_large_object_is_taken_by_every_device() {
         assert_eq!(watched.trespass(), None, "{}: beside the packets", device.info().id);
         all
     };
-    let wanted = run(&Interp::new());
+    let wanted = run(&InterpDevice::new());
     let verdicts: BTreeSet<_> = wanted.iter().map(|(verdict, _)| objects::of_ours(*verdict)).collect();
     assert!(verdicts.len() > 1, "all of them are the same: {verdicts:?}");
     devices::on_each("a large object", |device| {

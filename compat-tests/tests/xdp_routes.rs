@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use portcullis::io::routes;
 use portcullis::io::synth::Random;
-use portcullis::routes::Routed;
-use portcullis::selftest::corpora::Packet;
-use portcullis::selftest::layout::Watched;
+use portcullis::routes::RouteMaps;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{devices, oracle};
+use portcullis_conformance::corpora::Packet;
+use portcullis_conformance::layout::Watched;
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::lang::xdp::fib::Tables;
-use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
-use portcullis_core::packet::{Metadata, Room};
+use portcullis_core::packet::{Metadata, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::routes::RoutingTables;
 use portcullis_live_tests::Namespace;
+use portcullis_xdp::{self as xdp, Object};
 
 /// What `ip` is told, in order. All addresses are for documentation or private.
 const NETWORK: &str = "
@@ -290,7 +290,7 @@ fn packets(random: &mut Random, interfaces: &[u32]) -> Vec<Asked> {
 }
 
 /// Every program with what the kernel answers in this thread's network namespace.
-fn cases(tables: &Tables) -> Vec<Case> {
+fn cases(tables: &RoutingTables) -> Vec<Case> {
     kernel::on_first_processor();
     // None, one that is not there, and all that are.
     let mut interfaces = vec![0, 999];
@@ -314,7 +314,7 @@ fn cases(tables: &Tables) -> Vec<Case> {
                     there.run_at(packet, *interface).unwrap_or_else(|error| panic!("{name}: {error}"))
                 };
                 let ran = asked.iter().map(run).collect();
-                let origin = here.object().expect("it is of an object");
+                let origin = portcullis_xdp::ObjectInfo::of(&here).expect("it is of an object");
                 let maps = origin.maps.iter().map(|map| {
                     let number = object.maps.iter().position(|it| Some(it) == map.as_ref())?;
                     there.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -328,18 +328,18 @@ fn cases(tables: &Tables) -> Vec<Case> {
 }
 
 /// What is different on a device.
-fn differs(device: &dyn Device, case: &Case, tables: &Tables) -> Option<String> {
+fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<String> {
     let Case { asked, ran, program, .. } = case;
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    if let Some(mut routed) = Routed::of(program) {
-        routed.set(tables, &mut *session).unwrap_or_else(|error| panic!("{error}"));
+    if let Some(mut routed) = RouteMaps::from_program(program) {
+        routed.apply_tables(tables, &mut *session).unwrap_or_else(|error| panic!("{error}"));
     }
     let packet = |(bytes, interface): &Asked| Packet {
         bytes: bytes.clone(),
         metadata: Metadata::new(bytes.len() as u32, *interface, 0),
     };
     let packets: Vec<Packet> = asked.iter().map(packet).collect();
-    let (batches, _watched) = Watched::lay_out(&packets, 500, Room::None).expect("there is memory");
+    let (batches, _watched) = Watched::lay_out(&packets, 500, ResizeRoom::None).expect("there is memory");
     let mut number = 0;
     for batch in batches {
         let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
@@ -359,7 +359,7 @@ fn differs(device: &dyn Device, case: &Case, tables: &Tables) -> Option<String> 
             number += 1;
         }
     }
-    let origin = program.object()?;
+    let origin = portcullis_xdp::ObjectInfo::of(&program)?;
     for (number, (map, definition)) in program.maps().iter().zip(&origin.maps).enumerate() {
         let (Some(definition), Some(want)) = (definition, &case.maps[number]) else { continue };
         let words = session.map_words(number).unwrap_or_else(|error| panic!("{error}"));

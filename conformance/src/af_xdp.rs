@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Done, StageTimes};
-use portcullis_core::packet::{Action, Room, Verdicts};
+use portcullis_core::device::{CancelToken, Completion, StageTimes};
+use portcullis_core::packet::{Action, ResizeRoom, Verdicts};
 use portcullis_io::af_xdp::xdp::{Mode, program_at};
 use portcullis_io::af_xdp::{self, AfXdp, BpfError, CopyMode, LaneLayout, PortSpec, Steering, XdpError};
 use portcullis_io::live::link::{Interface, StackDevice};
@@ -243,7 +243,7 @@ fn attempt(
         copying,
         busy_poll: None,
         huge_pages: false,
-        room: Room::None,
+        room: ResizeRoom::None,
         metadata: false,
         rewrites: false,
         frames: af_xdp::Options::FRAMES,
@@ -309,7 +309,7 @@ fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), Live
         let packets = lane.receiver.receive(BATCH)?;
         if let Some(batch) = lane.receiver.take_batch() {
             let verdicts = Verdicts::new(vec![verdict as u8; batch.len()], Vec::new());
-            lane.executor.execute(Done { batch, verdicts, times: StageTimes::default() })?;
+            lane.executor.execute(Completion { batch, verdicts, times: StageTimes::default() })?;
         }
         lane.executor.poll()?;
         if end.is_cancelled() {

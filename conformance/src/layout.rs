@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use portcullis_core::packet::{Arena, ArenaError, Batch, Carver, Descriptor, ROOM, Room};
+use portcullis_core::packet::{Arena, ArenaError, Batch, BatchCutter, Descriptor, RESIZE_ROOM, ResizeRoom};
 
 use super::corpora::Packet;
 
@@ -19,13 +19,13 @@ pub struct Watched {
 
 impl Watched {
     /// Lays `packets` out in batches of `size`, at least 1, each packet at another distance from a 4-byte
-    /// word than the one before it, as packets of a capture are. With [`Room::Both`] a packet's room is
+    /// word than the one before it, as packets of a capture are. With [`ResizeRoom::Both`] a packet's room is
     /// its own.
     ///
     /// # Errors
     /// More packets than an arena can hold, or than there is memory for.
-    pub fn lay_out(packets: &[Packet], size: usize, room: Room) -> Result<(Vec<Batch>, Watched), ArenaError> {
-        let margin = if room == Room::Both { ROOM as usize } else { 0 };
+    pub fn lay_out(packets: &[Packet], size: usize, room: ResizeRoom) -> Result<(Vec<Batch>, Watched), ArenaError> {
+        let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let mut descriptors = Vec::with_capacity(packets.len());
         let mut allowed = Vec::with_capacity(packets.len());
         let mut end = 8;
@@ -42,11 +42,11 @@ impl Watched {
             arena[d.offset as usize..][..packet.bytes.len()].copy_from_slice(&packet.bytes);
         }
         let (sender, home) = channel();
-        let mut carver = Carver::new(arena, Some(sender));
+        let mut carver = BatchCutter::new(arena, Some(sender));
         let mut batches = Vec::new();
         for (packets, descriptors) in packets.chunks(size).zip(descriptors.chunks(size)) {
             let metadata = packets.iter().map(|p| p.metadata).collect();
-            let batch = carver.carve(descriptors.to_vec(), metadata, room);
+            let batch = carver.cut_batch(descriptors.to_vec(), metadata, room);
             batches.push(batch.expect("laid out in order, apart, and inside the arena"));
         }
         Ok((batches, Watched { home, allowed }))
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_bytes_arrive_at_every_alignment() {
-        for room in [Room::None, Room::Both] {
+        for room in [ResizeRoom::None, ResizeRoom::Both] {
             let (batches, watched) = Watched::lay_out(&packets(), 6, room).unwrap();
             assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [6, 6, 6, 2]);
             assert!(batches.iter().flat_map(Batch::packets).eq(packets().iter().map(|p| &p.bytes[..])));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn writing_beside_a_packet_is_found_out() {
-        let (mut batches, mut watched) = Watched::lay_out(&packets(), 20, Room::None).unwrap();
+        let (mut batches, mut watched) = Watched::lay_out(&packets(), 20, ResizeRoom::None).unwrap();
         batches[0].packet_mut(5).fill(0);
         // As if the packet were one byte shorter than what was written.
         watched.allowed[5].end -= 1;

@@ -11,7 +11,7 @@ pub mod corpora;
 pub mod filters;
 pub mod layout;
 mod report;
-pub(crate) mod state;
+pub mod state;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
 use portcullis_core::map::Row;
-use portcullis_core::packet::{Batch, Room, Verdict};
+use portcullis_core::packet::{Batch, ResizeRoom, Verdict};
 use portcullis_core::program::Program;
 
 use corpora::{Corpus, Packet};
@@ -30,13 +30,13 @@ use state::Entry;
 
 /// Batch sizes and layouts: one packet; odd numbers that end inside any group of lanes; a whole work
 /// group and one more; all that there are.
-const LAYOUTS: [(usize, Room); 6] = [
-    (1, Room::Both),
-    (7, Room::None),
-    (64, Room::Both),
-    (257, Room::None),
-    (usize::MAX, Room::Both),
-    (usize::MAX, Room::None),
+const LAYOUTS: [(usize, ResizeRoom); 6] = [
+    (1, ResizeRoom::Both),
+    (7, ResizeRoom::None),
+    (64, ResizeRoom::Both),
+    (257, ResizeRoom::None),
+    (usize::MAX, ResizeRoom::Both),
+    (usize::MAX, ResizeRoom::None),
 ];
 
 /// The batches that a reference gets: it takes packets one after the other anyway, and is slow.
@@ -113,7 +113,7 @@ impl<'a> Prepared<'a> {
             let mut maps = [Vec::new(), Vec::new()];
             let mut outcomes = Vec::new();
             for (packets, maps) in [first, rest].into_iter().zip(&mut maps) {
-                outcomes.extend(run_all(&mut *session, packets, usize::MAX, Room::Both).map_err(failed)?.0);
+                outcomes.extend(run_all(&mut *session, packets, usize::MAX, ResizeRoom::Both).map_err(failed)?.0);
                 *maps = state::of(&mut *session, &meaning).map_err(failed)?;
             }
             if case.always_passes {
@@ -130,7 +130,7 @@ impl<'a> Prepared<'a> {
         let names: Vec<&str> = self.program.maps().iter().map(|map| map.name.as_str()).collect();
         for Expected { corpus, outcomes, maps } in &self.corpora {
             for (size, room) in LAYOUTS {
-                if room == Room::None && self.program.facts().changes_length {
+                if room == ResizeRoom::None && self.program.facts().changes_length {
                     continue;
                 }
                 if device.info().kind == DeviceKind::Reference && size != REFERENCE_BATCH {
@@ -175,7 +175,7 @@ fn run_all(
     session: &mut dyn Session,
     packets: &[Packet],
     size: usize,
-    room: Room,
+    room: ResizeRoom,
 ) -> Result<(Vec<Outcome>, Option<usize>), DeviceError> {
     let laid_out = Watched::lay_out(packets, size.min(packets.len().max(1)), room);
     let (batches, watched) = laid_out.map_err(|error| DeviceError::Refused(error.to_string()))?;
@@ -207,12 +207,12 @@ mod tests {
     use super::corpora::Depth;
     use super::filters::Language;
     use super::*;
-    use portcullis_core::device::noop::Noop;
+    use portcullis_core::device::noop::NoopDevice;
 
     /// The reference itself is on trial too: by the probes that know their answer.
     #[test]
     fn the_interpreter_agrees_with_itself_and_with_the_probes() {
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let report = run(
             std::slice::from_ref(&interp),
             &*interp,
@@ -228,8 +228,8 @@ mod tests {
     /// else.
     #[test]
     fn a_device_that_is_wrong_is_found_out() {
-        let noop: Arc<dyn Device> = Arc::new(Noop::new());
-        let interp = crate::devices::open("interp").unwrap();
+        let noop: Arc<dyn Device> = Arc::new(NoopDevice::new());
+        let interp = portcullis::devices::open("interp").unwrap();
         let (right, wrong) = (["minimal", "loads"], ["port_filter", "stores", "verdicts", "metadata", "redirects"]);
         let mut cases = filters::cases();
         cases.retain(|case| case.language == Language::Wgsl);
@@ -246,7 +246,7 @@ mod tests {
     /// Stateful filters find something in their maps, and change them or decide by them.
     #[test]
     fn stateful_filters_have_something_to_do() {
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let corpora = corpora::corpora(Depth::Quick);
         for case in filters::stateful().iter().filter(|case| case.language == Language::Wgsl) {
             let prepared = Prepared::new(case, &corpora, &*interp).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     /// A device whose verdicts are right, and whose maps are not, is found out.
     #[test]
     fn maps_that_are_wrong_are_found_out() {
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let corpora = corpora::corpora(Depth::Quick);
         let cases = filters::stateful();
         let case = cases.iter().find(|case| case.name == "flow_stats").unwrap();
@@ -289,7 +289,7 @@ mod tests {
         let mut cases = filters::cases();
         cases.retain(|case| case.name == "minimal");
         cases.iter_mut().filter(|case| case.language == Language::OpenClC).for_each(|case| case.text = text.into());
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let report = run(std::slice::from_ref(&interp), &*interp, &cases, &corpora::corpora(Depth::Quick), &mut |_| {});
         let device = &report.devices[0];
         assert_eq!(Language::ALL.map(|language| device.differing(language)), [(0, 1), (1, 1)]);

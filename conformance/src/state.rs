@@ -55,8 +55,8 @@ pub fn entries(filter: &str) -> Vec<Entry> {
 pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> Result<(), DeviceError> {
     for (number, map) in program.maps().iter().enumerate() {
         session.set_map_words(number, 0, &vec![0; Layout::of(map).words()])?;
-        for initial in program.initial().iter().filter(|initial| initial.map == number) {
-            session.set_map_words(number, initial.at, &initial.words)?;
+        for initial in program.initial_map_words().iter().filter(|initial| initial.map == number) {
+            session.set_map_words(number, initial.offset, &initial.words)?;
         }
         let mut own = entries.iter().filter(|(name, ..)| *name == map.name).peekable();
         if own.peek().is_none() {

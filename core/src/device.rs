@@ -10,26 +10,26 @@ use crate::map::layout::Layout;
 use crate::packet::{Batch, BatchError, DeviceView, Span, Verdicts};
 use crate::program::Program;
 
+pub mod chunk;
 mod dispatch;
-mod flows;
+mod fallback;
+mod flow_session;
 mod host_maps;
+pub mod launch_budget;
 pub mod noop;
 pub mod offload;
-pub mod pace;
-pub mod plan;
-pub mod planner;
-pub mod records;
-mod relieved;
+pub mod record_kernel;
+mod synthetic_work;
 mod transfer;
-mod work;
+pub mod transfer_planner;
 
-pub use dispatch::{Dispatch, Only, UnknownDispatch};
-pub use flows::{Flows, InOrder};
+pub use dispatch::{Dispatch, SingleDispatch, UnknownDispatch};
+pub use fallback::WithFallback;
+pub use flow_session::{FlowSession, OrderedSession};
 pub use host_maps::HostMaps;
-pub use planner::{Plan, TransferCosts};
-pub use relieved::Relieved;
-pub use transfer::{Clock, Stages, Taken, Transfer, UnknownTransfer};
-pub use work::MAX_WORK;
+pub use synthetic_work::MAX_SYNTHETIC_WORK;
+pub use transfer::{Clock, Stages, Transfer, TransferCounts, UnknownTransfer};
+pub use transfer_planner::{TransferCosts, TransferPlan};
 
 /// What a device is made of, as far as it matters for choosing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -150,10 +150,10 @@ pub struct LoadOptions {
     /// For a filter with flows on a GPU: the device that takes batches most of whose packets are of one flow, which a GPU
     /// would filter one after the other on one of its lanes. The filter's maps move there, and back. With `None` all
     /// batches stay. Devices that gain nothing by it do not look at this.
-    pub one_sided: Option<Arc<dyn Device>>,
-    /// For benches: how long each packet keeps its lane or thread beside the filter's own time, at least; [`MAX_WORK`] at
+    pub elephant_flow_device: Option<Arc<dyn Device>>,
+    /// For benches: how long each packet keeps its lane or thread beside the filter's own time, at least; [`MAX_SYNTHETIC_WORK`] at
     /// most. The CPU and CUDA devices do so, others refuse.
-    pub work: Option<Duration>,
+    pub synthetic_work: Option<Duration>,
     /// How packets get to the device. One that the device does not have for the filter is an error, here or, where it
     /// depends on the batch's memory, of [`Session::submit`].
     pub transfer: Transfer,
@@ -166,7 +166,7 @@ pub struct LoadOptions {
     pub resident: bool,
     /// Takes note of what becomes of time and bytes ([`Session::stages`]). It costs some looks at the clock a batch, and on
     /// devices with clocks of their own two of those a launch or copy.
-    pub clocks: bool,
+    pub record_stages: bool,
     /// Gives work up. It is looked at between the pieces that a session cuts its work into, and while
     /// the host waits for a device. [`Session::complete`] then ends with [`DeviceError::Cancelled`]
     /// within a second or two, and so do [`Session::submit`], which gives a batch back of which nothing is
@@ -181,12 +181,12 @@ impl Default for LoadOptions {
             threads: None,
             depth: 3,
             dispatch: None,
-            one_sided: None,
-            work: None,
+            elephant_flow_device: None,
+            synthetic_work: None,
             transfer: Transfer::Auto,
             costs: None,
             resident: false,
-            clocks: false,
+            record_stages: false,
             cancel: CancelToken::new(),
         }
     }
@@ -198,12 +198,12 @@ impl fmt::Debug for LoadOptions {
             .field("threads", &self.threads)
             .field("depth", &self.depth)
             .field("dispatch", &self.dispatch)
-            .field("one_sided", &self.one_sided.as_ref().map(|device| &device.info().id))
-            .field("work", &self.work)
+            .field("elephant_flow_device", &self.elephant_flow_device.as_ref().map(|device| &device.info().id))
+            .field("synthetic_work", &self.synthetic_work)
             .field("transfer", &self.transfer)
             .field("costs", &self.costs)
             .field("resident", &self.resident)
-            .field("clocks", &self.clocks)
+            .field("record_stages", &self.record_stages)
             .field("cancel", &self.cancel)
             .finish()
     }
@@ -246,7 +246,7 @@ pub enum DeviceError {
     },
     /// A device returned what it must not: a fault of ours or of its driver.
     #[error("{device} returned an impossible packet: {error}")]
-    Broken {
+    InvalidResult {
         /// The device's id.
         device: String,
         /// What was wrong with it.
@@ -290,7 +290,7 @@ impl std::ops::AddAssign for StageTimes {
 
 /// A batch that came back.
 #[derive(Debug)]
-pub struct Done {
+pub struct Completion {
     /// The batch, its packets rewritten and resized as the filter left them.
     pub batch: Batch,
     /// One verdict a packet.
@@ -344,9 +344,9 @@ pub trait Session: Send {
     /// that until now; `None` when there is none.
     ///
     /// # Errors
-    /// [`DeviceError::Failed`], [`DeviceError::Broken`] or [`DeviceError::Cancelled`]; the session
+    /// [`DeviceError::Failed`], [`DeviceError::InvalidResult`] or [`DeviceError::Cancelled`]; the session
     /// is of no more use then.
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError>;
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError>;
 
     /// A copy of the memory of a map of the filter's, by its number ([`crate::map`] reads it), as the batches submitted
     /// before leave it: this waits until they have been filtered. They stay in flight, to be completed.
@@ -380,7 +380,7 @@ pub trait Session: Send {
 
     /// Has done now, and waits for, what the session would do beside filtering to get faster, like compiling more code: for
     /// measurements. What is to be learnt of the traffic still is, from the batches that follow.
-    fn settle(&mut self) {}
+    fn finish_background_work(&mut self) {}
 
     /// Batches in flight now.
     fn in_flight(&self) -> usize;
@@ -389,19 +389,19 @@ pub trait Session: Send {
     fn depth(&self) -> usize;
 
     /// What became of time and bytes in the batches that are complete; `None` where nobody asked for it when the filter was
-    /// loaded ([`LoadOptions::clocks`]), or the device cannot tell.
+    /// loaded ([`LoadOptions::record_stages`]), or the device cannot tell.
     fn stages(&self) -> Option<Stages> {
         None
     }
 
     /// How the packets of the batch before came to the device, and why; `None` where nothing was decided.
-    fn plan(&self) -> Option<Plan> {
+    fn transfer_plan(&self) -> Option<TransferPlan> {
         None
     }
 
     /// A session of the same filter on another device, for batches that would have to wait since this one has all that it
-    /// takes ([`Relieved`]); `None` where there is none.
-    fn relief(&mut self) -> Option<&mut dyn Session> {
+    /// takes ([`WithFallback`]); `None` where there is none.
+    fn fallback(&mut self) -> Option<&mut dyn Session> {
         None
     }
 
@@ -410,7 +410,7 @@ pub trait Session: Send {
     ///
     /// # Errors
     /// As [`Session::submit`] and [`Session::complete`].
-    fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
+    fn run(&mut self, batch: Batch) -> Result<Completion, DeviceError> {
         assert_eq!(self.in_flight(), 0, "run needs an idle session");
         self.submit(batch).map_err(|refused| refused.error)?;
         Ok(self.complete()?.expect("one batch is in flight"))
@@ -421,7 +421,7 @@ pub trait Session: Send {
 ///
 /// # Errors
 /// [`DeviceError::Refused`] where there is no such map.
-pub fn check_map(program: &Program, map: usize) -> Result<Layout, DeviceError> {
+pub fn map_layout(program: &Program, map: usize) -> Result<Layout, DeviceError> {
     let declared = program.maps().get(map).map(Layout::of);
     let all = program.maps().len();
     declared.ok_or_else(|| DeviceError::Refused(format!("there is no map {map}: the filter has {all}, counted from 0")))
@@ -431,8 +431,8 @@ pub fn check_map(program: &Program, map: usize) -> Result<Layout, DeviceError> {
 ///
 /// # Errors
 /// [`DeviceError::Refused`].
-pub fn check_map_words(program: &Program, map: usize, at: usize, words: usize) -> Result<(), DeviceError> {
-    let all = check_map(program, map)?.words();
+pub fn check_map_range(program: &Program, map: usize, at: usize, words: usize) -> Result<(), DeviceError> {
+    let all = map_layout(program, map)?.words();
     if at <= all && words <= all - at {
         return Ok(());
     }
@@ -447,9 +447,9 @@ fn beyond(map: usize, at: usize, words: usize, all: usize) -> DeviceError {
 /// the host's memory alone.
 ///
 /// # Errors
-/// As [`check_host`] and [`check_batch`].
+/// As [`check_host_memory`] and [`check_batch`].
 pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, depth: usize) -> Result<(), DeviceError> {
-    check_host(batch.span())?;
+    check_host_memory(batch.span())?;
     check_batch(program, batch, in_flight, depth)
 }
 
@@ -457,7 +457,7 @@ pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, dept
 ///
 /// # Errors
 /// [`DeviceError::Refused`] where it is another device's.
-pub fn check_host(span: &Span) -> Result<(), DeviceError> {
+pub fn check_host_memory(span: &Span) -> Result<(), DeviceError> {
     match span.device_view() {
         Some(DeviceView { device: owner, .. }) if !span.is_on_host() => Err(DeviceError::Refused(format!(
             "its packets are in the memory of {owner}, which this device does not reach; run the filter on {owner}, or have \
@@ -475,7 +475,7 @@ pub fn check_batch(program: &Program, batch: &Batch, in_flight: usize, depth: us
     if in_flight >= depth {
         return Err(DeviceError::Refused(format!("{in_flight} batches are in flight already, complete one first")));
     }
-    if program.facts().changes_length && batch.room() == crate::packet::Room::None && !batch.is_empty() {
+    if program.facts().changes_length && batch.room() == crate::packet::ResizeRoom::None && !batch.is_empty() {
         return Err(DeviceError::Refused(
             "the filter changes packet lengths, and the packets have no room for it (Room::Both), or have used it up"
                 .into(),
@@ -488,9 +488,9 @@ pub fn check_batch(program: &Program, batch: &Batch, in_flight: usize, depth: us
 ///
 /// # Errors
 /// Those of [`Session::set_map_words`].
-pub fn begin(program: &Program, mut session: Box<dyn Session>) -> Result<Box<dyn Session>, DeviceError> {
-    for initial in program.initial() {
-        session.set_map_words(initial.map, initial.at, &initial.words)?;
+pub fn load_initial_maps(program: &Program, mut session: Box<dyn Session>) -> Result<Box<dyn Session>, DeviceError> {
+    for initial in program.initial_map_words() {
+        session.set_map_words(initial.map, initial.offset, &initial.words)?;
     }
     Ok(session)
 }

@@ -1,7 +1,6 @@
 //! What a packet filter is and what it means, apart from any file, socket or device.
 //!
 //! - [`packet`]: arenas, descriptors, batches, verdicts;
-//! - [`lang`]: source text in, a [`program::Program`] out;
 //! - [`program`]: the validated filter, what is known about it, and the passes that ready it for a
 //!   device;
 //! - [`interp`]: the reference interpreter, which says what is right;
@@ -11,14 +10,16 @@
 pub mod device;
 pub mod diagnostics;
 pub mod interp;
-mod ir;
-pub mod lang;
+pub mod ir;
 pub mod map;
 pub mod packet;
 pub mod program;
 mod reason;
+pub mod routes;
 pub mod spelling;
-mod stack;
+pub mod stack;
+#[cfg(test)]
+mod testing;
 
 /// The intermediate representation that front ends make and backends take.
 pub use naga;

@@ -8,9 +8,9 @@ mod reference;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use portcullis_bpf::{self as bpf, Instruction};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::Source;
-use portcullis_core::lang::expression::{self, Instruction};
 use portcullis_core::packet::{Metadata, Verdict};
 use portcullis_core::program::ProgramOptions;
 
@@ -81,9 +81,9 @@ pub fn run(data: &[u8]) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{code} {jt} {jf} {k}");
     }
-    crate::filter::run(text.as_bytes(), expression::compile);
+    crate::filter::run(text.as_bytes(), bpf::compile);
     let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
-    let Ok(compiled) = expression::compile(&Source::new("fuzz", text), &options) else { return };
+    let Ok(compiled) = bpf::compile(&Source::new("fuzz", text), &options) else { return };
     let metadata = Metadata { wire_length: packet.len() as u32 + 3, port: 2, ..Metadata::default() };
     let input = Input { packet, wire_length: metadata.wire_length, port: metadata.port };
     let bounded = compiled.facts().max_iterations.is_some();
@@ -94,7 +94,7 @@ pub fn run(data: &[u8]) {
     let want = want.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
     // A loop may be out of fuel.
     if got != Verdict::Aborted || bounded {
-        assert_eq!(Some(got), want, "{packet:02x?}\n{}", expression::listing(&program));
+        assert_eq!(Some(got), want, "{packet:02x?}\n{}", bpf::disassemble(&program));
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
     fn the_seeds_are_programs_and_their_mutations_sometimes() {
         let compiles = |data: Vec<u8>| {
             let (_, program) = parts(&data);
-            expression::compile_program(&Source::new("f", ""), &program, &ProgramOptions::default()).is_ok()
+            bpf::compile_program(&Source::new("f", ""), &program, &ProgramOptions::default()).is_ok()
         };
         for seed in CORPUS.seeds {
             assert!(compiles(seed.to_vec()));

@@ -1,6 +1,6 @@
 //! Any bytes as what `tcpdump -ddd` prints.
 
-use portcullis_core::lang::expression;
+use portcullis_bpf as bpf;
 
 use crate::mutate::Corpus;
 
@@ -72,12 +72,12 @@ pub const CORPUS: Corpus = Corpus {
 /// # Panics
 /// Where the compiler failed, or let through what a device cannot take: faults of Portcullis.
 pub fn run(data: &[u8]) {
-    crate::filter::run(data, expression::compile);
+    crate::filter::run(data, bpf::compile);
 }
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::lang::Source;
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
 
     use super::*;
@@ -92,7 +92,7 @@ mod tests {
     fn the_seeds_are_programs_and_their_mutations_sometimes() {
         let compiles = |data: Vec<u8>| {
             let source = Source::from_bytes("f", data).ok();
-            source.is_some_and(|source| expression::compile(&source, &ProgramOptions::default()).is_ok())
+            source.is_some_and(|source| bpf::compile(&source, &ProgramOptions::default()).is_ok())
         };
         for seed in CORPUS.seeds {
             assert!(compiles(seed.to_vec()));

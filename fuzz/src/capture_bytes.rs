@@ -4,7 +4,7 @@
 use std::io::{Cursor, Read, Write};
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_io::capture::{self, CaptureKind, CaptureSink};
 use portcullis_io::{CaptureFormat, Sink, Source, SourceOptions};
 
@@ -96,7 +96,7 @@ pub fn run(data: &[u8]) {
     assert!(wanted.iter().map(|(packet, ..)| packet.len() + 16).sum::<usize>() <= bytes.len());
     let options = SourceOptions {
         max_packets: if how & 1 == 0 { 3 } else { usize::MAX },
-        room: if how & 2 == 0 { Room::None } else { Room::Both },
+        room: if how & 2 == 0 { ResizeRoom::None } else { ResizeRoom::Both },
         block_size: if how & 4 == 0 { 64 } else { 4096 },
         ..SourceOptions::default()
     };

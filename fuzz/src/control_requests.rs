@@ -1,8 +1,8 @@
 //! Any bytes as what somebody asks at the control socket, a request a line: no panic, an answer of one line to each, which can be
 //! read; and what is refused changes nothing.
 
-use portcullis::control::{self, Answer, Refused, Reload, Reloaded, Request, Service};
-use portcullis::map::declare::{Comments, declarations};
+use portcullis::control::{self, Answer, Refusal, Reload, ReloadReport, Request, Service};
+use portcullis::map::declaration::{CommentSyntax, declarations};
 use portcullis::map::layout::Layout;
 use portcullis::map::{Declaration, Table};
 use serde_json::value::RawValue;
@@ -25,7 +25,7 @@ struct Run {
 
 impl Run {
     fn new() -> Run {
-        let maps = declarations(MAPS, Comments::Wgsl).expect("they are right");
+        let maps = declarations(MAPS, CommentSyntax::Wgsl).expect("they are right");
         let words = maps.iter().map(|map| vec![0; Layout::of(map).words()]).collect();
         Run { maps, words }
     }
@@ -40,34 +40,34 @@ impl Run {
 }
 
 impl Service for Run {
-    fn stats(&mut self) -> Result<Box<RawValue>, Refused> {
-        RawValue::from_string("{}".into()).map_err(|error| Refused::wrong(error.to_string()))
+    fn stats(&mut self) -> Result<Box<RawValue>, Refusal> {
+        RawValue::from_string("{}".into()).map_err(|error| Refusal::failed(error.to_string()))
     }
 
-    fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
+    fn reload(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
         assert!(filter.filter.as_deref().is_none_or(|path| path.starts_with('/')), "{filter:?}");
-        Err(Refused::wrong("there is no other filter"))
+        Err(Refusal::failed("there is no other filter"))
     }
 
     fn maps(&mut self) -> Vec<Declaration> {
         self.maps.clone()
     }
 
-    fn words(&mut self, map: usize) -> Result<Vec<u32>, Refused> {
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, Refusal> {
         Ok(self.words[map].clone())
     }
 
-    fn get(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refused> {
+    fn get_entry(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refusal> {
         assert_eq!(key.len(), self.maps[map].key_words() as usize);
         Ok(self.change(map, |table| table.get(&key).map(<[u32]>::to_vec)))
     }
 
-    fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused> {
+    fn set_entry(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refusal> {
         assert_eq!((key.len(), value.len()), (self.maps[map].key_words() as usize, self.maps[map].value as usize));
         Ok(self.change(map, |table| table.set(&key, &value).is_ok()))
     }
 
-    fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused> {
+    fn remove_entry(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refusal> {
         assert_eq!(key.len(), self.maps[map].key_words() as usize);
         Ok(self.change(map, |table| table.remove(&key)))
     }
@@ -84,7 +84,7 @@ pub fn run(data: &[u8]) {
         assert!(!line.contains(&b'\n'), "an answer is a line");
         let decoded = control::decode(request);
         match control::decode_answer(&line).unwrap_or_else(|wrong| panic!("{}", wrong.error)) {
-            Answer::Refused(Refused { error, is_rendered, .. }) => {
+            Answer::Refused(Refusal { error, is_rendered, .. }) => {
                 assert!(!error.is_empty() && (is_rendered || !error.chars().any(char::is_control)), "{error:?}");
                 assert_eq!(service.words, before, "what is refused changes nothing");
             }
@@ -97,7 +97,7 @@ pub fn run(data: &[u8]) {
         }
         if let Ok(decoded) = decoded {
             let again = control::encode(&decoded);
-            if again.len() <= control::LONGEST_REQUEST {
+            if again.len() <= control::MAX_REQUEST_BYTES {
                 assert_eq!(control::decode(&again), Ok(decoded), "what is sent is what is read");
             }
         }

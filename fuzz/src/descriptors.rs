@@ -1,7 +1,7 @@
 //! Any descriptors over a small arena: a batch comes of them exactly when a map of the arena's words
 //! says that they may stand side by side, and then each packet's bytes are its own.
 
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Metadata, ROOM, Room};
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
 
 /// Bytes of the arena. Small, so that random descriptors meet.
 const ARENA: usize = 1024;
@@ -56,20 +56,20 @@ fn check_apart(batch: &mut Batch) {
 /// Where a batch came of what it must not, or not of what it may.
 pub fn run(data: &[u8]) {
     let Some((&how, bytes)) = data.split_first() else { return };
-    let (room, margin) = if how & 1 == 0 { (Room::None, 0) } else { (Room::Both, i64::from(ROOM)) };
+    let (room, margin) = if how & 1 == 0 { (ResizeRoom::None, 0) } else { (ResizeRoom::Both, i64::from(RESIZE_ROOM)) };
     let mut all = descriptors(bytes);
     if how & 2 != 0 {
         all.sort_by_key(|d| d.offset);
     }
     let resized = all.split_off(all.len() - all.len() / 3);
     let first = all.len().min(usize::from(how >> 4));
-    let mut carver = Carver::new(Arena::new(ARENA).expect("a small arena"), None);
+    let mut carver = BatchCutter::new(Arena::new(ARENA).expect("a small arena"), None);
     let mut taken = vec![false; ARENA / 4];
     let mut batches = Vec::new();
     for part in [&all[..first], &all[first..]] {
         let metadata = if how & 4 == 0 { Vec::new() } else { vec![Metadata::default(); part.len()] };
         let wanted = may_lie(part, margin, &mut taken);
-        let carved = carver.carve(part.to_vec(), metadata, room);
+        let carved = carver.cut_batch(part.to_vec(), metadata, room);
         assert_eq!(carved.is_ok(), wanted, "{part:?} with {room:?}: {:?}", carved.err());
         batches.extend(carved);
     }

@@ -5,9 +5,9 @@
 mod model;
 
 use model::arbitrary::MAPS;
-use model::hold::{Held, hold};
+use model::compare::{Comparison, compare};
 use model::{Code, Instruction};
-use portcullis_core as tree;
+use portcullis_xdp as xdp;
 
 /// The packet, whose length the first byte is, and the instructions behind it.
 fn parts(data: &[u8]) -> (&[u8], Code) {
@@ -24,10 +24,10 @@ fn parts(data: &[u8]) -> (&[u8], Code) {
     (packet, Code { instructions, functions: vec![0], maps: MAPS.to_vec() })
 }
 
-fn held(data: &[u8]) -> Held {
+fn held(data: &[u8]) -> Comparison {
     let (packet, code) = parts(data);
     let packets = [packet.to_vec(), vec![0x45; 60], vec![0xff; 14]];
-    hold(&code, &packets).unwrap_or_else(|difference| panic!("{}\n{}", difference.what, code.listing()))
+    compare(&code, &packets).unwrap_or_else(|difference| panic!("{}\n{}", difference.what, code.listing()))
 }
 
 /// Takes the instructions for a program, and runs what is one over the packet and two others.
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_seeds_are_programs_and_their_mutations_sometimes() {
         let seeds = seeds();
-        let is_taken = |data: &[u8]| !matches!(held(data), Held::Refused(_));
+        let is_taken = |data: &[u8]| !matches!(held(data), Comparison::Refused(_));
         let taken = seeds.iter().filter(|seed| is_taken(seed)).count();
         assert!(taken > 15, "{taken} of {}", seeds.len());
         let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();

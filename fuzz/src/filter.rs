@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use portcullis_core::diagnostics::{Diagnostics, Source};
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::{Diagnostics, Source};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Lowering, Program, ProgramOptions, lower};
@@ -55,5 +55,5 @@ pub(crate) fn taken(program: &Arc<Program>) {
         assert_eq!((got.verdict, got.packet), (want.verdict.to_return(), want.packet), "{}", traced.dump());
     }
     lower(program, Lowering::SPIRV).expect("a valid filter can be lowered");
-    portcullis_cpu::clif(program).expect("a valid filter becomes native code");
+    portcullis_cpu::render_clif(program).expect("a valid filter becomes native code");
 }

@@ -1,10 +1,10 @@
 //! Any bytes as the rows of a map, and as the state of maps: no panic, errors that can be printed, and what was read can
 //! be written and is the same when it is read again.
 
-use portcullis::map::declare::{Comments, declarations};
+use portcullis::map::declaration::{CommentSyntax, declarations};
 use portcullis::map::layout::Layout;
 use portcullis::map::{Declaration, Format, Table, dump};
-use portcullis::map_file::{Entries, put, state, text};
+use portcullis::map_file::{Entries, insert_entries, state, text};
 
 /// Maps of every kind.
 const MAPS: &str = "//! map flows: hash key=2 value=3 entries=20
@@ -17,7 +17,7 @@ const MAPS: &str = "//! map flows: hash key=2 value=3 entries=20
 ";
 
 fn maps() -> Vec<Declaration> {
-    declarations(MAPS, Comments::Wgsl).expect("they are right")
+    declarations(MAPS, CommentSyntax::Wgsl).expect("they are right")
 }
 
 /// The first byte says which map, or that it is state; with 8 added it is JSON, or state whose checksum is put right.
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn rows(map: &Declaration, format: Format, bytes: &[u8]) {
-    let rows = match text::read(map, format, bytes) {
+    let rows = match text::parse(map, format, bytes) {
         Ok(rows) => rows,
         Err(problems) => {
             let lines = bytes.iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -49,16 +49,16 @@ fn rows(map: &Declaration, format: Format, bytes: &[u8]) {
     assert_eq!(rows.lines.len(), rows.entries.len());
     assert!(rows.lines.is_sorted());
     let mut table = Table::new(map, Vec::new());
-    if put(&mut table, &rows.entries).is_err() {
+    if insert_entries(&mut table, &rows.entries).is_err() {
         return;
     }
     for (_, format) in Format::ALL {
         let mut dumped = Vec::new();
         dump(map, &memory(map, &table), format, &mut dumped).expect("memory takes everything");
-        let again = text::read(map, format, &dumped);
+        let again = text::parse(map, format, &dumped);
         let again = again.unwrap_or_else(|wrong| panic!("{wrong} of\n{}", String::from_utf8_lossy(&dumped)));
         let mut other = Table::new(map, Vec::new());
-        put(&mut other, &again.entries).expect("there was room for them");
+        insert_entries(&mut other, &again.entries).expect("there was room for them");
         assert_eq!(other.rows(), table.rows());
     }
 }
@@ -73,8 +73,8 @@ fn carried(maps: &[Declaration], bytes: &[u8]) {
     let mut memories = Vec::new();
     for (map, entries) in maps.iter().zip(&all) {
         let mut table = Table::new(map, Vec::new());
-        if let Err(entry) = put(&mut table, entries) {
-            return assert!(is_printable(&state::no_room(map, entries, entry).to_string()));
+        if let Err(entry) = insert_entries(&mut table, entries) {
+            return assert!(is_printable(&state::no_room_error(map, entries, entry).to_string()));
         }
         memories.push(memory(map, &table));
         writer.map(map, &memories[memories.len() - 1]).expect("memory takes everything");

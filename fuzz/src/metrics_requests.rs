@@ -1,7 +1,7 @@
 //! Any bytes as a request for metrics: no panic, and an answer that is one of HTTP. How the bytes are cut on their way makes no
 //! difference.
 
-use portcullis::pipeline::live::metrics::http::{LONGEST, Reply, reply};
+use portcullis::pipeline::live::metrics::http::{MAX_HEAD_BYTES, Reply, reply};
 
 const METRICS: &str = "metrics\n";
 
@@ -10,12 +10,12 @@ const METRICS: &str = "metrics\n";
 pub fn run(data: &[u8]) {
     let at_once = reply(data, || METRICS.into());
     match &at_once {
-        Reply::Wait => assert!(data.len() < LONGEST, "nobody waits for more than that"),
+        Reply::Wait => assert!(data.len() < MAX_HEAD_BYTES, "nobody waits for more than that"),
         Reply::Answer(answer) => check(answer),
     }
     // The first answer is the one that is sent.
     let mut asked = 0;
-    let cut = (1..=data.len().min(LONGEST)).find_map(|length| match reply(&data[..length], || METRICS.into()) {
+    let cut = (1..=data.len().min(MAX_HEAD_BYTES)).find_map(|length| match reply(&data[..length], || METRICS.into()) {
         Reply::Answer(answer) => Some(answer),
         Reply::Wait => {
             asked += 1;

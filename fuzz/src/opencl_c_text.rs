@@ -1,7 +1,7 @@
 //! Any bytes as a filter's text in OpenCL C.
 
-use portcullis_core::lang::opencl_c;
-use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
 
 use crate::mutate::Corpus;
 
@@ -147,7 +147,7 @@ pub fn run(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::lang::Source;
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! Any bytes as a filter's text.
 
-use portcullis_core::lang::wgsl;
+use portcullis_wgsl as wgsl;
 
 use crate::mutate::Corpus;
 
@@ -139,7 +139,7 @@ pub fn run(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::lang::Source;
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
 
     use super::*;

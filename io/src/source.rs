@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use portcullis_core::packet::{ArenaError, Batch, Room};
+use portcullis_core::packet::{ArenaError, Batch, ResizeRoom};
 use portcullis_core::reason;
 
 use crate::capture::{self, LinkType};
@@ -84,7 +84,7 @@ impl SourceOptions {
 
 impl Default for SourceOptions {
     fn default() -> Self {
-        SourceOptions { max_packets: usize::MAX, room: Room::None, metadata: true, block_size: Self::BLOCK_SIZE }
+        SourceOptions { max_packets: usize::MAX, room: ResizeRoom::None, metadata: true, block_size: Self::BLOCK_SIZE }
     }
 }
 

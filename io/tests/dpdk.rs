@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::time::Instant;
 
-use portcullis_core::packet::{Action, Descriptor, Room};
+use portcullis_core::packet::{Action, Descriptor, ResizeRoom};
 use portcullis_io::dpdk::{Dpdk, DpdkError, Options, PassTarget, open};
 use portcullis_io::live::{ExecutedCounts, Loss};
 use support::{
@@ -207,7 +207,8 @@ fn packets_from_the_stack_are_forwarded_unchanged() {
         let out = file(&format!("out{number}.pcap"));
         let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 21 + number, file("in.pcap").display(), out.display());
         let ring = format!("net_ring{}", 6 + number);
-        let options = Options { split, room: Room::None, pass_to: Some(ring.parse().unwrap()), ..options(&[&port]) };
+        let options =
+            Options { split, room: ResizeRoom::None, pass_to: Some(ring.parse().unwrap()), ..options(&[&port]) };
         let carried = pass_and_come_back(&options, 600);
         assert_eq!((carried.of(Action::Pass), carried.from_stack, carried.from_stack_lost), (600, 600, 0));
         assert_eq!(packets(&out), sent);
@@ -220,7 +221,8 @@ fn malformed_packets_from_the_stack_are_counted() {
     for (number, split) in [Some(64), None].into_iter().enumerate() {
         let null = format!("net_null{},size=9000", 5 + number);
         let port = format!("net_ring{}", 8 + number);
-        let options = Options { split, room: Room::None, pass_to: Some(null.parse().unwrap()), ..options(&[&port]) };
+        let options =
+            Options { split, room: ResizeRoom::None, pass_to: Some(null.parse().unwrap()), ..options(&[&port]) };
         let carried = pass_and_come_back(&options, 100);
         assert!(carried.from_stack == 0 && carried.from_stack_lost >= 100, "{carried:?}");
     }

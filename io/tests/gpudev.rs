@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::packet::{Action, Batch, Room};
+use portcullis_core::packet::{Action, Batch, ResizeRoom};
 use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties, GpuSpec, SoftwareGpu};
 use portcullis_io::dpdk::{HeaderSplit, Mempool, Options, open};
 use portcullis_io::live::Loss;
@@ -365,7 +365,7 @@ fn split_packets_are_transmitted_whole() {
         let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 24 + number, file("in.pcap").display(), out.display());
         let gpu = driver.map(Watched::new);
         let mempool = gpu.as_ref().map_or(Mempool::Host, |gpu| Mempool::Gpu(gpu.gpu()));
-        let options = Options { mempool, split: Some(HEAD as u16), room: Room::None, ..options(&[&port]) };
+        let options = Options { mempool, split: Some(HEAD as u16), room: ResizeRoom::None, ..options(&[&port]) };
         let run = open(&options).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(run.info[0].splitting, Some(HeaderSplit::Software));
         let mut at = 0;

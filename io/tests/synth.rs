@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use portcullis_core::packet::{Metadata, Room};
+use portcullis_core::packet::{Metadata, ResizeRoom};
 use portcullis_io::synth::{Generator, Kind, Mix, Size, Spec, SynthSource, sample};
 use portcullis_io::{Source, SourceOptions, open};
 
@@ -262,7 +262,7 @@ fn batch_size_and_room_do_not_affect_packets() {
     let spec = spec("packets=3000,seed=7,size=64..9000");
     let wanted = packets(&spec, &SourceOptions::default());
     assert_eq!(wanted.len(), 3000);
-    for room in [Room::None, Room::Both] {
+    for room in [ResizeRoom::None, ResizeRoom::Both] {
         for (max_packets, block_size) in [(1, 1), (7, 100_000), (usize::MAX, 4 << 20)] {
             let options = SourceOptions { max_packets, room, block_size, ..SourceOptions::default() };
             assert!(packets(&spec, &options) == wanted, "{options:?}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use portcullis_core::packet::{Batch, Room};
+use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_io::capture::CaptureSink;
 use portcullis_io::wrap::{Fault, Faults, Limit, Repeat, Tee};
 use portcullis_io::{
@@ -105,8 +105,8 @@ fn faults_occur_at_their_rates_and_are_reproducible() {
         let inner = open("synth:packets=4000,seed=3,size=64..200", &options).unwrap();
         drain(&mut Fault::new(inner, faults))
     };
-    let got = damaged(100_000, Room::None);
-    assert!(got == damaged(7, Room::Both));
+    let got = damaged(100_000, ResizeRoom::None);
+    assert!(got == damaged(7, ResizeRoom::Both));
     let mut cut = 0;
     let mut flipped = 0;
     for (before, after) in all.iter().zip(&got) {

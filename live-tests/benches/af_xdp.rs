@@ -16,8 +16,8 @@ use std::time::Duration;
 use portcullis::device::{CancelToken, Dispatch};
 use portcullis::io::af_xdp::{self, CopyMode, LaneLayout, Options, Steering};
 use portcullis::io::live::link::StackDevice;
-use portcullis::packet::Room;
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::packet::ResizeRoom;
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
 use support::bare::bare;
 use support::latency::{quantile, round_trips};
@@ -74,7 +74,7 @@ struct Bench {
 impl Bench {
     fn receive(&self) {
         let ours = |filter, dispatch| {
-            move || self.flooded(|end| ours(end, filter, dispatch, Closing::default(), None, measure_carried))
+            move || self.flooded(|end| ours(end, filter, dispatch, BatchPolicy::default(), None, measure_carried))
         };
         let mut sides = vec![Side::new("bare loop", || {
             self.flooded(|end| end.namespace().run(|| bare(end.name(), FRAMES, |count| rate(count))))
@@ -99,19 +99,19 @@ impl Bench {
     fn batches(&self) {
         let ms = Duration::from_millis(1);
         let ways = [
-            ("inline, 256 packets", Dispatch::Inline, Closing::default()),
-            ("inline, as found", Dispatch::Inline, Closing::auto()),
-            ("pipelined, 256 packets", Dispatch::Pipelined, Closing::default()),
-            ("pipelined, as found", Dispatch::Pipelined, Closing::auto()),
-            ("pipelined, 256 in 1 ms", Dispatch::Pipelined, Closing::at(256, ms)),
-            ("pipelined, 4096 in 1 ms", Dispatch::Pipelined, Closing::at(4096, ms)),
+            ("inline, 256 packets", Dispatch::Inline, BatchPolicy::default()),
+            ("inline, as found", Dispatch::Inline, BatchPolicy::adaptive()),
+            ("pipelined, 256 packets", Dispatch::Pipelined, BatchPolicy::default()),
+            ("pipelined, as found", Dispatch::Pipelined, BatchPolicy::adaptive()),
+            ("pipelined, 256 in 1 ms", Dispatch::Pipelined, BatchPolicy::fixed(256, ms)),
+            ("pipelined, 4096 in 1 ms", Dispatch::Pipelined, BatchPolicy::fixed(4096, ms)),
         ];
         let woken: Vec<_> = ways.iter().map(|_| Mutex::new(Vec::new())).collect();
         let sides = ways.iter().zip(&woken).map(|((name, dispatch, closing), woken)| {
             let measure = |stats: &LaneStats| {
-                let (packets, waits) = (stats.snapshot().carried.all(), waits());
+                let (packets, waits) = (stats.snapshot().executed.all(), waits());
                 let rate = measure_carried(stats);
-                let (packets, waits) = (stats.snapshot().carried.all() - packets, self::waits() - waits);
+                let (packets, waits) = (stats.snapshot().executed.all() - packets, self::waits() - waits);
                 woken.lock().unwrap().push(packets as f64 / waits.max(1) as f64);
                 rate
             };
@@ -133,7 +133,7 @@ impl Bench {
         let back = || came(&self.veth.left);
         let ours = |dispatch| {
             let measure = move |_: &LaneStats| rate(&mut || back());
-            move || self.flooded(|end| ours(end, "mac_swap", dispatch, Closing::default(), None, measure))
+            move || self.flooded(|end| ours(end, "mac_swap", dispatch, BatchPolicy::default(), None, measure))
         };
         let mut sides = Vec::new();
         if self.has_testpmd {
@@ -155,7 +155,7 @@ impl Bench {
         let passed = |dispatch| {
             move || {
                 self.flooded(|end| {
-                    ours(end, "minimal", dispatch, Closing::default(), Some(StackDevice::Veth), |_| {
+                    ours(end, "minimal", dispatch, BatchPolicy::default(), Some(Kind::Veth), |_| {
                         rate(&mut || into_stack(end))
                     })
                 })
@@ -201,7 +201,7 @@ impl Bench {
             };
             let mut own = [0.0; SHARES.len()];
             let mut round = None;
-            ours(&self.veth.right, "mac_swap", Dispatch::Inline, Closing::default(), None, |stats| {
+            ours(&self.veth.right, "mac_swap", Dispatch::Inline, BatchPolicy::default(), None, |stats| {
                 round = Some(trips());
                 let latency = stats.snapshot().latency;
                 own = SHARES.map(|(_, share)| latency.value_at_quantile(share) as f64 / 1e3);
@@ -270,7 +270,7 @@ fn waits() -> i64 {
 
 /// Packets that have had their verdict.
 fn measure_carried(stats: &LaneStats) -> f64 {
-    rate(&mut || stats.snapshot().carried.all())
+    rate(&mut || stats.snapshot().executed.all())
 }
 
 /// Packets that have come in at an end of a link, whatever XDP makes of them.
@@ -295,8 +295,8 @@ fn ours(
     end: &End,
     filter: &str,
     dispatch: Dispatch,
-    closing: Closing,
-    stack: Option<StackDevice>,
+    closing: BatchPolicy,
+    stack: Option<Kind>,
     measure: impl FnOnce(&LaneStats) -> f64 + Send,
 ) -> f64 {
     let options = Options {
@@ -310,7 +310,7 @@ fn ours(
         copying: CopyMode::Auto,
         busy_poll: None,
         huge_pages: false,
-        room: Room::None,
+        room: ResizeRoom::None,
         metadata: false,
         rewrites: filter == "mac_swap",
         frames: FRAMES,

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use portcullis::device::{CancelToken, Dispatch, Done, StageTimes};
-use portcullis::packet::{Action, Room, Verdicts};
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::device::{CancelToken, Completion, Dispatch, StageTimes};
+use portcullis::packet::{Action, ResizeRoom, Verdicts};
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_dpdk_sys as sys;
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, open};
 use portcullis_io::live::Lane;
@@ -38,7 +38,7 @@ fn main() {
     if !support::begin() {
         return;
     }
-    let burst = Closing::at(BURST, Duration::ZERO);
+    let burst = BatchPolicy::fixed(BURST, Duration::ZERO);
     if is_wanted("io") {
         let mut sides = [
             Side::new("testpmd io", || testpmd("io")),
@@ -74,13 +74,13 @@ fn build() {
 
 fn batches() {
     let back = support::stock("mac_swap");
-    let at = |size| Closing::at(size, Duration::ZERO);
+    let at = |size| BatchPolicy::fixed(size, Duration::ZERO);
     let mut sides = vec![Side::new("64", || ours(&back, at(64)))];
     for (name, size) in [("16", 16), ("32", 32), ("128", 128), ("256", 256), ("512", 512), ("1024", 1024)] {
         let back = &back;
         sides.push(Side::new(name, move || ours(back, at(size))));
     }
-    sides.push(Side::new("which find their size", || ours(&back, Closing::auto())));
+    sides.push(Side::new("which find their size", || ours(&back, BatchPolicy::adaptive())));
     compare("mac_swap, packets a batch", ROUNDS, 1, &mut sides);
 }
 
@@ -101,7 +101,7 @@ fn port() -> Dpdk {
         redirect: vec![],
         pass_to: None,
         eal: vec![],
-        room: Room::None,
+        room: ResizeRoom::None,
         metadata: false,
         rewrites: false,
         packets: Options::PACKETS,
@@ -119,7 +119,7 @@ fn close(run: Dpdk) {
 }
 
 /// The program's own pipeline.
-fn ours(filter: &str, closing: Closing) -> f64 {
+fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     let session = support::session_of(filter, Dispatch::Inline);
     let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();
@@ -129,7 +129,7 @@ fn ours(filter: &str, closing: Closing) -> f64 {
     let rate = std::thread::scope(|scope| {
         let (stop, stats) = (&stop, &stats);
         let ran = scope.spawn(move || support::drive(lane, session, &live, stats, stop, || ()));
-        let rate = rate(&mut || stats.snapshot().carried.all());
+        let rate = rate(&mut || stats.snapshot().executed.all());
         stop.cancel();
         ran.join().unwrap();
         rate
@@ -188,7 +188,7 @@ fn dropped(lane: &mut Lane, _: u16) -> u64 {
     let Some(batch) = lane.receiver.take_batch() else { return 0 };
     let count = batch.len();
     let verdicts = Verdicts::from_columns(drop_all(count), Vec::new());
-    let done = Done { batch: black_box(batch), verdicts, times: StageTimes::default() };
+    let done = Completion { batch: black_box(batch), verdicts, times: StageTimes::default() };
     lane.executor.execute(done).expect("the port is there");
     count as u64
 }

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use portcullis::device::{CancelToken, Dispatch, Done};
+use portcullis::device::{CancelToken, Completion, Dispatch};
 use portcullis::io::live::{ExecutedCounts, Executor, Lane, LiveError};
 use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
 use portcullis_live_tests::{Namespace, Veth, on_processor, wait_until};
 use support::Side;
@@ -175,9 +175,9 @@ impl Bench {
         is_over: &Arc<AtomicBool>,
         packets: u64,
     ) -> (u64, Instant) {
-        let closing = Closing::at(Closing::default().most, delay);
+        let closing = BatchPolicy::fixed(BatchPolicy::default().max_packets, delay);
         let queue = QueueOptions {
-            batch: closing.most,
+            batch: closing.max_packets,
             writes: Window::Nothing,
             max_length: MAX_LENGTH,
             receive_buffer: RECEIVE_BUFFER,
@@ -252,7 +252,7 @@ impl Counting {
 }
 
 impl Executor for Counting {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         let packets = done.batch.len() as u64;
         self.inner.execute(done)?;
         self.count += packets;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use portcullis_core::device::{Done, StageTimes};
-use portcullis_core::packet::{Action, Batch, Room, Verdicts};
+use portcullis_core::device::{Completion, StageTimes};
+use portcullis_core::packet::{Action, Batch, ResizeRoom, Verdicts};
 use portcullis_io::af_xdp::{self, AfXdp, CopyMode, FrameCounts, LaneLayout, Options, PortInfo, Steering};
 use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
@@ -35,7 +35,7 @@ pub fn lane_options(ports: &[&str]) -> Options {
         copying: CopyMode::Auto,
         busy_poll: None,
         huge_pages: false,
-        room: Room::Both,
+        room: ResizeRoom::Both,
         metadata: true,
         rewrites: false,
         frames: 512,
@@ -135,7 +135,7 @@ fn drive(run: &mut AfXdp, filter: &(impl Fn(&mut Batch) -> Vec<u32> + Sync), sto
             if let Some(mut batch) = lane.receiver.take_batch() {
                 let returns = filter(&mut batch);
                 let verdicts = Verdicts::from_returns(&returns, true);
-                let done = Done { batch, verdicts, times: StageTimes::default() };
+                let done = Completion { batch, verdicts, times: StageTimes::default() };
                 lane.executor.execute(done).unwrap_or_else(|error| panic!("{error}"));
             }
             lane.executor.poll().unwrap_or_else(|error| panic!("{error}"));

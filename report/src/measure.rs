@@ -6,9 +6,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::planner::Reach;
+use portcullis_core::device::transfer_planner::MemoryReach;
 use portcullis_core::device::{
-    CancelToken, Device, DeviceError, Dispatch, Done, LoadOptions, Session, Stages, Transfer,
+    CancelToken, Completion, Device, DeviceError, Dispatch, LoadOptions, Session, Stages, Transfer,
 };
 use portcullis_core::program::Program;
 
@@ -17,7 +17,7 @@ use super::results::{self, Ended, Estimate, Latency, Load, RESIDENT};
 use super::run::AUTO;
 use super::statistics::{Latencies, median};
 use super::traffic::{Pool, RING, Ring};
-use crate::selftest::state;
+use portcullis_conformance::state;
 
 /// Batches in flight.
 const DEPTH: usize = 3;
@@ -80,7 +80,7 @@ impl Way {
             dispatch: Some(self.dispatch),
             transfer: self.transfer,
             resident: self.resident,
-            clocks,
+            record_stages: clocks,
             cancel: cancel.clone(),
             ..LoadOptions::default()
         };
@@ -310,7 +310,7 @@ fn prepare(
         lane.session = Some(lane.way.load(subject.program, false, &settings.give_up)?);
     }
     let Some(session) = lane.session.as_deref_mut() else { return Ok(()) };
-    session.settle();
+    session.finish_background_work();
     compare(session, cell, ring, subject)?;
     cell.transfer = transfer(&lane.way, &*session);
     if cell.found.is_some() {
@@ -523,7 +523,7 @@ fn stages(
     }
     let Some(session) = lane.clocked.as_deref_mut() else { return Ok(None) };
     // Code and buffers first, and then what counts.
-    session.settle();
+    session.finish_background_work();
     ring.restore(subject.pool);
     // What is to be at the device is brought there now, all of it.
     let first = if lane.way.resident { ring.count } else { DEPTH.min(ring.count) };
@@ -561,7 +561,7 @@ fn pass(
     session: &mut dyn Session,
     ring: &mut Ring,
     batches: usize,
-    see: &mut dyn FnMut(usize, &Done),
+    see: &mut dyn FnMut(usize, &Completion),
 ) -> Result<(), DeviceError> {
     let most = session.depth().min(ring.count);
     let (mut sent, mut flying) = (0, VecDeque::with_capacity(most));
@@ -597,10 +597,10 @@ fn transfer(way: &Way, session: &dyn Session) -> &'static str {
     if way.device.info().id == AUTO {
         return CHOSEN;
     }
-    let Some(plan) = session.plan() else { return "in place" };
+    let Some(plan) = session.transfer_plan() else { return "in place" };
     match (plan.transfer(), plan.reach) {
         (None, _) => UNSEEN,
-        (Some(Transfer::Imported), Reach::Own) => RESIDENT,
+        (Some(Transfer::Imported), MemoryReach::DeviceLocal) => RESIDENT,
         (Some(Transfer::Imported), _) => "imported memory",
         (Some(Transfer::Window), _) => "read window",
         (Some(Transfer::Whole | Transfer::Auto), _) => "whole packets",

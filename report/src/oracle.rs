@@ -1,13 +1,13 @@
 //! What the reference interpreter makes of a benchmark's packets, and whether a device makes the same of them.
 
-use portcullis_core::device::{Device, DeviceError, Done, LoadOptions, Session};
+use portcullis_core::device::{Completion, Device, DeviceError, LoadOptions, Session};
 use portcullis_core::map::Row;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::Program;
 use std::sync::Arc;
 
 use super::traffic::Pool;
-use crate::selftest::state;
+use portcullis_conformance::state;
 
 /// Batches that the interpreter gets.
 const BATCH: usize = 1024;
@@ -48,7 +48,7 @@ impl Expected {
         let mut expected = Expected {
             actions: Vec::with_capacity(pool.len()),
             targets: Vec::with_capacity(pool.len()),
-            packets: (facts.changes_length || facts.writes.reach() > 0).then(Vec::new),
+            packets: (facts.changes_length || facts.writes.max_bytes() > 0).then(Vec::new),
             maps: None,
         };
         let ring = super::traffic::Ring::lay_out(pool, program, BATCH.min(pool.len()), super::traffic::RING, 1 << 32);
@@ -92,7 +92,7 @@ impl Expected {
     }
 
     /// What differs first in a batch whose first packet has this number: `None` where nothing does.
-    pub fn differs(&self, first: usize, done: &Done) -> Option<String> {
+    pub fn differs(&self, first: usize, done: &Completion) -> Option<String> {
         let packets = done.batch.len();
         let found = done.verdicts.len();
         if found != packets {
@@ -143,13 +143,14 @@ fn target(verdict: Verdict) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::traffic::Packets;
-    use portcullis_core::lang::{Source, wgsl};
+    use crate::traffic::Packets;
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     #[test]
     fn maps_count_where_the_order_of_packets_does_not_decide_them() {
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         for (statement, counts) in
             [("seen_add(0u, 0u, load_be32(pkt, 26u));", true), ("seen_write(0u, 0u, load_be32(pkt, 26u));", false)]
         {

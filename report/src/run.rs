@@ -479,7 +479,7 @@ fn measured(results: &Results, way: &Way, filter: &Filter, pool: &Pool, figures:
     let lines = |bytes: u32, length: usize| {
         u64::from(bytes.min(length as u32).next_multiple_of(64)).min(length.next_multiple_of(4) as u64)
     };
-    let touched = |length: usize| lines(facts.reads.reach(), length) + lines(facts.writes.reach(), length);
+    let touched = |length: usize| lines(facts.reads.max_bytes(), length) + lines(facts.writes.max_bytes(), length);
     let memory_bytes = pool.mean_of(touched) + 9.0 + if facts.redirects { 4.0 } else { 0.0 };
     let copied_bytes = figures.stages.map(|(_, bytes)| bytes).filter(|bytes| *bytes > 0.0);
     let bus_bytes = if kind.is_gpu() { copied_bytes } else { None };

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Metadata, READABLE_PAST_END, ROOM, Room};
+use portcullis_core::packet::{
+    Arena, Batch, BatchCutter, Descriptor, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom,
+};
 use portcullis_core::program::Program;
 use portcullis_io::synth::{Generator, Kind, Mix, Size, Spec};
 
@@ -137,8 +139,8 @@ impl Ring {
     /// Why there is no memory for it, of which `most` bytes may be taken.
     pub fn lay_out(pool: &Pool, program: &Program, batch: usize, around: usize, most: u64) -> Result<Ring, String> {
         let facts = program.facts();
-        let room = if facts.changes_length { Room::Both } else { Room::None };
-        let margin = if room == Room::Both { ROOM as usize } else { 0 };
+        let room = if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None };
+        let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let place = |length: usize| (length + 2 * margin).next_multiple_of(4);
         // What packets that repeat take, for however many.
         let cycle: u64 = (0..pool.len()).map(|i| place(pool.packet(i).len()) as u64).sum();
@@ -166,7 +168,7 @@ impl Ring {
             descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
             at += place(packet.len());
         }
-        let mut carver = Carver::new(arena, None);
+        let mut carver = BatchCutter::new(arena, None);
         let mut batches = VecDeque::with_capacity(count);
         for (number, descriptors) in descriptors.chunks(batch).enumerate() {
             let first = number * batch;
@@ -175,10 +177,10 @@ impl Ring {
             } else {
                 Vec::new()
             };
-            let batch = carver.carve(descriptors.to_vec(), metadata, room).map_err(|error| error.to_string())?;
+            let batch = carver.cut_batch(descriptors.to_vec(), metadata, room).map_err(|error| error.to_string())?;
             batches.push_back((first, batch));
         }
-        Ok(Ring { batches, batch, count, writes: facts.writes.reach() > 0 || facts.changes_length })
+        Ok(Ring { batches, batch, count, writes: facts.writes.max_bytes() > 0 || facts.changes_length })
     }
 
     /// Whether some were lost with a device.
@@ -205,7 +207,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::selftest::filters;
+    use portcullis_conformance::filters;
 
     fn program(name: &str) -> std::sync::Arc<Program> {
         let case = filters::cases().into_iter().find(|case| case.name == name).unwrap();

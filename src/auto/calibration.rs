@@ -28,7 +28,7 @@ impl Key {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = options.threads.map_or(0, |threads| threads.get());
         let method = options.dispatch.map_or("any", |method| method.name());
-        let work = options.work.unwrap_or_default().as_nanos();
+        let work = options.synthetic_work.unwrap_or_default().as_nanos();
         // Writing to a string cannot fail.
         let (depth, transfer) = (options.depth, options.transfer);
         let _ = writeln!(text, "processors {processors} threads {threads} depth {depth} {method} {transfer} {work}");
@@ -67,22 +67,22 @@ struct Kept {
 
 /// Where calibrations are kept.
 #[derive(Debug, Clone)]
-pub struct Store(Result<Cache, CacheError>);
+pub struct CalibrationStore(Result<Cache, CacheError>);
 
-impl Store {
+impl CalibrationStore {
     /// The user's.
-    pub fn users() -> Store {
-        Store(Cache::try_open(KIND))
+    pub fn open_user_cache() -> CalibrationStore {
+        CalibrationStore(Cache::try_open(KIND))
     }
 
     /// Nowhere.
-    pub fn none() -> Store {
-        Store(Err(CacheError { path: Default::default(), reason: "calibrations are not kept" }))
+    pub fn disabled() -> CalibrationStore {
+        CalibrationStore(Err(CacheError { path: Default::default(), reason: "calibrations are not kept" }))
     }
 
     /// This one.
-    pub fn at(cache: Cache) -> Store {
-        Store(Ok(cache))
+    pub fn with_cache(cache: Cache) -> CalibrationStore {
+        CalibrationStore(Ok(cache))
     }
 
     /// What was kept for a key, if something was.
@@ -124,10 +124,11 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::device::noop::Noop;
+    use portcullis_core::device::noop::NoopDevice;
     use portcullis_core::device::{Device, Dispatch};
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     use super::super::curve::Curve;
     use super::*;
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn keys_tell_apart_what_costs_differently() {
         let text = "override limit: u32 = 3u;\nfn xdp_filter(pkt: u32) -> u32 { return select(1u, 2u, pkt_len(pkt) > limit); }";
-        let noop = Noop::new();
+        let noop = NoopDevice::new();
         let info = noop.info().clone();
         let options = LoadOptions::default();
         let key = |program: &Program, info: &[&DeviceInfo], options: &LoadOptions| Key::new(program, info, options);
@@ -173,7 +174,7 @@ mod tests {
     fn what_is_kept_comes_back_and_what_is_not_sound_is_said_to_be() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("auto");
-        let store = Store::at(Cache::at(&at, 1 << 20).unwrap());
+        let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
         let ids = ["cpu".to_owned(), "cuda:0".to_owned()];
         let key = Key("a".into());
         assert_eq!(store.get(&key, &ids), Ok(None));
@@ -213,11 +214,11 @@ mod tests {
         {
             use std::os::unix::fs::PermissionsExt;
             std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o777)).unwrap();
-            let store = Store(Cache::at(&at, 1 << 20));
+            let store = CalibrationStore(Cache::at(&at, 1 << 20));
             assert_eq!(store.get(&key, &ids), Ok(None));
             let said = store.put(&key, &ids, &costs()).unwrap_err();
             assert!(said.contains("others may enter it"), "{said}");
         }
-        assert!(Store::none().put(&key, &ids, &costs()).unwrap_err().contains("not kept"));
+        assert!(CalibrationStore::disabled().put(&key, &ids, &costs()).unwrap_err().contains("not kept"));
     }
 }

@@ -135,7 +135,7 @@ impl Traffic {
         from: u32,
         time: Duration,
     ) -> Result<Option<Curve>, DeviceError> {
-        session.settle();
+        session.finish_background_work();
         let sizes: Vec<u32> = SIZES.into_iter().filter(|&size| size >= from).collect();
         let mut points: Vec<(u32, f64)> = Vec::new();
         let mut begun = None;

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
-use calibration::{Key, Store};
+use calibration::{CalibrationStore, Key};
 use chooser::Chooser;
 use costs::{Costs, LENGTHS, Plan, SWEEP, SplitCosts, WORTH_SPLITTING};
 pub use explain::Explanation;
@@ -40,30 +40,30 @@ use measure::{Clock, Monotonic, SIZES, Traffic};
 use session::{AutoSession, Ready};
 
 /// Packets of a batch, where nobody knows how many there will be: what a block of a capture holds.
-pub const EXPECTED: usize = 16_384;
+pub const EXPECTED_BATCH_PACKETS: usize = 16_384;
 
 /// When a filter's costs are measured that are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
+pub enum CalibrationMode {
     /// Not at all: without a calibration it is the first candidate that takes the filter.
     Never,
     /// Of the first filter that is loaded, as nothing is under way yet.
-    First,
+    FirstLoad,
     /// Anew, whatever is kept.
-    Anew,
+    Always,
 }
 
 /// How a device is chosen.
 #[derive(Clone)]
 pub struct Settings {
     /// Where calibrations are kept.
-    pub store: Store,
+    pub store: CalibrationStore,
     /// When to measure.
-    pub measure: Measure,
+    pub mode: CalibrationMode,
     /// Packets of a batch, about: filters with maps and flows are on one device, for batches of this size.
-    pub expected: usize,
+    pub expected_packets: usize,
     /// Packets to measure with, at most.
-    pub packets: usize,
+    pub max_packets: usize,
     /// How batches are handed to the CPU where no other method was asked for; its own choice when `None`.
     pub cpu_dispatch: Option<Dispatch>,
     /// What tells the time.
@@ -73,10 +73,10 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            store: Store::users(),
-            measure: Measure::First,
-            expected: EXPECTED,
-            packets: measure::PACKETS,
+            store: CalibrationStore::open_user_cache(),
+            mode: CalibrationMode::FirstLoad,
+            expected_packets: EXPECTED_BATCH_PACKETS,
+            max_packets: measure::PACKETS,
             cpu_dispatch: None,
             clock: Arc::new(Monotonic::default()),
         }
@@ -150,7 +150,7 @@ impl AutoDevice {
 
     /// What there is to be said since this was last asked: calibrations that could not be read or kept, devices that failed
     /// while they were measured, or cannot run a filter.
-    pub fn take_notes(&self) -> Vec<String> {
+    pub fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -166,14 +166,14 @@ impl AutoDevice {
         let key = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
         let infos = self.candidates.iter().map(|device| device.info().clone()).collect();
-        Some(Explanation::new(infos, decided.get(&key)?.clone(), self.settings.expected))
+        Some(Explanation::new(infos, decided.get(&key)?.clone(), self.settings.expected_packets))
     }
 
     /// What would be decided for a filter by what is kept of it, without loading it anywhere or measuring anything.
     ///
     /// # Errors
     /// Why what is kept is of no use, in words.
-    pub fn foresee(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Explanation, String> {
+    pub fn predict(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Explanation, String> {
         let infos: Vec<_> = self.candidates.iter().map(|device| device.info()).collect();
         let costs = self.settings.store.get(&Key::new(program, &infos, options), &self.ids())?;
         let mut decided = Decided {
@@ -183,7 +183,7 @@ impl AutoDevice {
             costs: costs.map(|costs| (costs, Origin::Kept)),
         };
         self.settle_on(program, &mut decided);
-        Ok(Explanation::new(infos.into_iter().cloned().collect(), decided, self.settings.expected))
+        Ok(Explanation::new(infos.into_iter().cloned().collect(), decided, self.settings.expected_packets))
     }
 
     /// What the devices in use for the filter that was loaded last are, for the making of batches: a GPU where one is among
@@ -219,7 +219,7 @@ impl AutoDevice {
         let kind = self.candidates[device].info().kind;
         LoadOptions {
             dispatch: options.dispatch.or(self.settings.cpu_dispatch.filter(|_| kind == DeviceKind::Cpu)),
-            one_sided: options.one_sided.clone().filter(|_| kind != DeviceKind::Cpu),
+            elephant_flow_device: options.elephant_flow_device.clone().filter(|_| kind != DeviceKind::Cpu),
             ..options.clone()
         }
     }
@@ -254,16 +254,16 @@ impl AutoDevice {
         let ids = self.ids();
         let mut left_out = Vec::new();
         let mut costs = None;
-        if self.settings.measure != Measure::Anew {
+        if self.settings.mode != CalibrationMode::Always {
             match self.settings.store.get(key, &ids) {
                 Ok(kept) => costs = kept.map(|costs| (costs, Origin::Kept)),
                 Err(why) => self.note(format!("a calibration is not used: {why}")),
             }
         }
-        let may_measure = match self.settings.measure {
-            Measure::Never => false,
-            Measure::First => !self.has_measured.swap(true, Ordering::Relaxed),
-            Measure::Anew => true,
+        let may_measure = match self.settings.mode {
+            CalibrationMode::Never => false,
+            CalibrationMode::FirstLoad => !self.has_measured.swap(true, Ordering::Relaxed),
+            CalibrationMode::Always => true,
         };
         if costs.is_none() && may_measure {
             let measured = self.measure(program, options, &mut left_out)?;
@@ -290,10 +290,10 @@ impl AutoDevice {
         left_out: &mut Vec<(usize, String)>,
     ) -> Result<Costs, DeviceError> {
         // Reading devices' clocks costs time that other runs do not take.
-        let options = &LoadOptions { clocks: false, ..options.clone() };
+        let options = &LoadOptions { record_stages: false, ..options.clone() };
         let clock = &self.settings.clock;
         let mut traffic: [Traffic; LENGTHS.len()] =
-            std::array::from_fn(|class| Traffic::new(program, class, self.settings.packets));
+            std::array::from_fn(|class| Traffic::new(program, class, self.settings.max_packets));
         let mut costs = Costs { devices: vec![None; self.candidates.len()], split: None };
         for device in 0..self.candidates.len() {
             let Some(mut session) = self.load_on(device, program, options, left_out)? else { continue };
@@ -394,7 +394,7 @@ impl AutoDevice {
         let alone = match &decided.costs {
             None => Some((0, "there is no calibration, so it is the first one that takes the filter")),
             Some((costs, _)) if !is_stateless(program) => {
-                let best = costs.one_for_all(self.settings.expected).unwrap_or(0);
+                let best = costs.one_for_all(self.settings.expected_packets).unwrap_or(0);
                 Some((best, "the filter's state is in one place, so all batches go to one device"))
             }
             Some((costs, _)) => {

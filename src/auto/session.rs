@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_core::device::{
-    self, DeviceError, Done, Imported, Session, Stages, SubmitError, check_batch, check_host, check_map,
-    check_map_words,
+    self, Completion, DeviceError, Imported, Session, Stages, SubmitError, check_batch, check_host_memory,
+    check_map_range, map_layout,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -39,7 +39,7 @@ enum Place {
     /// The first part on one device, the second one on another.
     Split(usize, usize),
     /// Back already, for there was no room for one behind it.
-    Back(Box<Result<Done, DeviceError>>),
+    Back(Box<Result<Completion, DeviceError>>),
 }
 
 /// What is to be known of a batch to learn from its time.
@@ -159,7 +159,7 @@ impl AutoSession {
         }
     }
 
-    fn complete_on(&mut self, device: usize) -> Result<Done, DeviceError> {
+    fn complete_on(&mut self, device: usize) -> Result<Completion, DeviceError> {
         let ready = self.device(device)?;
         let done = ready.session.complete()?;
         done.ok_or_else(|| DeviceError::Failed {
@@ -170,7 +170,7 @@ impl AutoSession {
 
     /// The first part is filtered on the caller's thread where it is small or the device does so: the other device works
     /// meanwhile.
-    fn complete_both(&mut self, first: usize, second: usize) -> Result<Done, DeviceError> {
+    fn complete_both(&mut self, first: usize, second: usize) -> Result<Completion, DeviceError> {
         let head = self.complete_on(first);
         // Whatever came of the first: a batch that stays there would be taken for the next one.
         let tail = self.complete_on(second);
@@ -196,7 +196,7 @@ impl AutoSession {
             }
             Plan::Split { first, second, share } => {
                 let room = self.make_room(first).and_then(|()| self.make_room(second));
-                let fits = room.and_then(|()| check_host(batch.span()));
+                let fits = room.and_then(|()| check_host_memory(batch.span()));
                 let fits = fits.and_then(|()| check_batch(&self.program, &batch, 0, 1));
                 let fits = fits.and_then(|()| self.device(first).map(drop));
                 let fits = fits.and_then(|()| self.device(second).map(drop));
@@ -300,7 +300,7 @@ impl AutoSession {
     }
 
     /// Completes all that is under way, and gives the last that a device has.
-    fn take_newest(&mut self, device: usize) -> Result<Done, DeviceError> {
+    fn take_newest(&mut self, device: usize) -> Result<Completion, DeviceError> {
         self.bring_back(self.queue.len());
         self.complete_on(device)
     }
@@ -334,8 +334,8 @@ fn usual_length(batch: &Batch) -> u32 {
 }
 
 impl Session for AutoSession {
-    fn settle(&mut self) {
-        self.devices.iter_mut().flatten().for_each(|ready| ready.session.settle());
+    fn finish_background_work(&mut self) {
+        self.devices.iter_mut().flatten().for_each(|ready| ready.session.finish_background_work());
     }
 
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
@@ -372,7 +372,7 @@ impl Session for AutoSession {
         self.submit_anew(batch)
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some(Entry { place, timing }) = self.queue.pop_front() else {
             let (device, count @ 1..) = self.streak else { return Ok(None) };
             self.streak.1 = count - 1;
@@ -402,11 +402,11 @@ impl Session for AutoSession {
     // Filters with maps are on one device, by its own session: what follows is for those that ask without need.
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map(&self.program, map).map(|_| Vec::new())
+        map_layout(&self.program, map).map(|_| Vec::new())
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_map_words(&self.program, map, at, words.len())
+        check_map_range(&self.program, map, at, words.len())
     }
 
     /// Those of all devices; a batch that was cut in two counts as two.
@@ -418,8 +418,8 @@ impl Session for AutoSession {
         Some(sum)
     }
 
-    fn plan(&self) -> Option<device::Plan> {
-        self.devices.iter().flatten().find_map(|ready| ready.session.plan())
+    fn transfer_plan(&self) -> Option<device::TransferPlan> {
+        self.devices.iter().flatten().find_map(|ready| ready.session.transfer_plan())
     }
 
     fn in_flight(&self) -> usize {

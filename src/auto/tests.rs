@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_cache::Cache;
-use portcullis_core::device::{Done, Imported, StageTimes, SubmitError, check_submission};
-use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::device::{Completion, Imported, StageTimes, SubmitError, check_submission};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Action, Batch, Span, Verdicts};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 use super::chooser::Choice;
 use super::*;
@@ -66,7 +67,8 @@ struct Fake {
 
 impl Fake {
     fn new(id: &str, kind: DeviceKind, clock: &Arc<Simulated>, fixed: u64, packet: u64) -> Fake {
-        let info = DeviceInfo { id: id.into(), name: format!("{id} of a test"), kind, ..Interp::new().info().clone() };
+        let info =
+            DeviceInfo { id: id.into(), name: format!("{id} of a test"), kind, ..InterpDevice::new().info().clone() };
         Fake {
             info,
             clock: clock.clone(),
@@ -114,11 +116,11 @@ impl Device for Fake {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.into() });
         }
         self.loads.fetch_add(1, Ordering::Relaxed);
-        let dispatch = Dispatch::of(&self.info, options)?;
-        Ok(dispatch.session(FakeSession {
+        let dispatch = Dispatch::select(&self.info, options)?;
+        Ok(dispatch.wrap(FakeSession {
             id: self.info.id.clone(),
             program: program.clone(),
-            reference: Interp::new().load(program, &LoadOptions::default())?,
+            reference: InterpDevice::new().load(program, &LoadOptions::default())?,
             filters: self.filters,
             clock: self.clock.clone(),
             fixed: self.fixed.clone(),
@@ -161,7 +163,7 @@ impl Session for FakeSession {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some((batch, at)) = self.queue.pop_front() else { return Ok(None) };
         self.clock.wait_until(at);
         self.left = self.left.wrapping_sub(1);
@@ -172,7 +174,7 @@ impl Session for FakeSession {
             Filters::Rightly => self.reference.run(batch).map(Some),
             Filters::Not => {
                 let verdicts = Verdicts::new(vec![Action::Pass as u8; batch.len()], Vec::new());
-                Ok(Some(Done { batch, verdicts, times: StageTimes::default() }))
+                Ok(Some(Completion { batch, verdicts, times: StageTimes::default() }))
             }
         }
     }
@@ -234,7 +236,7 @@ fn pair(clock: &Arc<Simulated>) -> [Fake; 2] {
 
 fn settings(clock: &Arc<Simulated>) -> Settings {
     // Sizes up to 2,048 packets: what is simulated is the same beyond.
-    Settings { store: Store::none(), clock: clock.clone(), packets: 1 << 13, ..Settings::default() }
+    Settings { store: CalibrationStore::disabled(), clock: clock.clone(), max_packets: 1 << 13, ..Settings::default() }
 }
 
 /// Fakes behind handles that stay.
@@ -245,13 +247,13 @@ fn auto(fakes: Vec<Fake>, settings: Settings) -> (AutoDevice, Vec<Arc<Fake>>) {
 }
 
 /// What was seen of a batch that came back.
-fn seen(done: &Done) -> (Vec<u32>, Vec<Vec<u8>>) {
+fn seen(done: &Completion) -> (Vec<u32>, Vec<Vec<u8>>) {
     let verdicts = done.verdicts.iter().map(|verdict| verdict.to_return()).collect();
     (verdicts, done.batch.packets().map(<[u8]>::to_vec).collect())
 }
 
 fn reference(program: &Arc<Program>, packets: &[Vec<u8>]) -> (Vec<u32>, Vec<Vec<u8>>) {
-    let mut session = Interp::new().load(program, &LoadOptions::default()).unwrap();
+    let mut session = InterpDevice::new().load(program, &LoadOptions::default()).unwrap();
     seen(&session.run(Batch::from_packets(packets).unwrap()).unwrap())
 }
 
@@ -335,7 +337,7 @@ fn batches_come_back_in_order_whatever_their_sizes() {
         let program = program(BUSY);
         let options = LoadOptions { depth, ..LoadOptions::default() };
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+        let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
         let settings = Settings { store, cpu_dispatch, ..settings(&clock) };
         auto(fakes(Filters::Not), settings.clone()).0.load(&program, &options).unwrap();
         let (device, fakes) = auto(fakes(Filters::Rightly), settings);
@@ -465,12 +467,13 @@ fn filters_that_remember_stay_on_one_device() {
         measured.iter_mut().for_each(|fake| fake.filters = Filters::Not);
         // What it costs is known from devices that do not filter, as the interpreter is slow.
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
-        let with = |measure| Settings { store: store.clone(), measure, expected, ..settings(&clock) };
+        let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+        let with =
+            |measure| Settings { store: store.clone(), mode: measure, expected_packets: expected, ..settings(&clock) };
         let program = program(text);
-        auto(measured.into(), with(Measure::First)).0.load(&program, &LoadOptions::default()).unwrap();
+        auto(measured.into(), with(CalibrationMode::FirstLoad)).0.load(&program, &LoadOptions::default()).unwrap();
 
-        let (device, fakes) = auto(pair(&clock).into(), with(Measure::Never));
+        let (device, fakes) = auto(pair(&clock).into(), with(CalibrationMode::Never));
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         assert_eq!(device.costs().unwrap().1, Origin::Kept);
         let sizes = [3usize, 900, 40, 2000];
@@ -491,9 +494,9 @@ fn filters_that_remember_stay_on_one_device() {
 fn it_is_measured_once_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().join("auto");
-    let store = Store::at(Cache::at(&at, 1 << 20).unwrap());
+    let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
     let clock = Arc::new(Simulated::default());
-    let with = |measure| Settings { store: store.clone(), measure, ..settings(&clock) };
+    let with = |measure| Settings { store: store.clone(), mode: measure, ..settings(&clock) };
     let fakes = || {
         let mut fakes = pair(&clock);
         fakes.iter_mut().for_each(|fake| fake.filters = Filters::Not);
@@ -504,22 +507,22 @@ fn it_is_measured_once_and_kept() {
     let options = LoadOptions::default();
 
     // Nobody may measure: it is as it was before there were calibrations.
-    let (device, tested) = auto(fakes(), with(Measure::Never));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::Never));
     device.load(&one, &options).unwrap();
     assert_eq!((came(&tested), device.costs()), (0, None));
     assert_eq!([0, 1].map(|at| tested[at].loads.load(Ordering::Relaxed)), [1, 0], "the GPU");
     assert!(device.explain().unwrap().to_string().contains("calibration: none"));
 
-    let (device, tested) = auto(fakes(), with(Measure::First));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
     let measured = came(&tested);
-    assert!(measured > 0 && device.take_notes().is_empty());
+    assert!(measured > 0 && device.take_warnings().is_empty());
     device.load(&one, &options).unwrap();
     // By now packets may be under way.
     device.load(&other, &options).unwrap();
     assert_eq!((came(&tested), device.costs()), (measured, None));
 
-    let (device, tested) = auto(fakes(), with(Measure::First));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
     assert_eq!((came(&tested), device.costs().unwrap().1), (0, Origin::Kept));
     assert!(device.explain().unwrap().to_string().contains("kept by an earlier run"));
@@ -527,7 +530,7 @@ fn it_is_measured_once_and_kept() {
     // A new driver.
     let mut changed = fakes();
     changed[0].info.driver = "2".into();
-    let (device, tested) = auto(changed, with(Measure::First));
+    let (device, tested) = auto(changed, with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
     assert!(came(&tested) > 0);
 
@@ -535,18 +538,18 @@ fn it_is_measured_once_and_kept() {
     for file in std::fs::read_dir(&at).unwrap() {
         std::fs::write(file.unwrap().path(), "nothing").unwrap();
     }
-    let (device, tested) = auto(fakes(), with(Measure::First));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
-    let notes = device.take_notes();
+    let notes = device.take_warnings();
     assert!(came(&tested) > 0 && notes.len() == 1, "{notes:?}");
     assert!(notes[0].starts_with("a calibration is not used: ") && notes[0].contains("damaged"), "{notes:?}");
 
-    let (device, tested) = auto(fakes(), with(Measure::Anew));
+    let (device, tested) = auto(fakes(), with(CalibrationMode::Always));
     device.load(&one, &options).unwrap();
     assert!(came(&tested) > 0);
     let (device, _) = auto(fakes(), settings(&clock));
     device.load(&one, &options).unwrap();
-    assert_eq!(device.take_notes(), ["the calibration is not kept: calibrations are not kept"]);
+    assert_eq!(device.take_warnings(), ["the calibration is not kept: calibrations are not kept"]);
 }
 
 #[test]
@@ -592,15 +595,15 @@ fn what_took_long_because_others_had_the_machine_is_measured_again() {
 fn what_would_be_chosen_is_told_without_loading_anything() {
     let clock = Arc::new(Simulated::default());
     let folder = tempfile::tempdir().unwrap();
-    let kept = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+    let kept = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
     let (device, fakes) = auto(pair(&clock).into(), Settings { store: kept, ..settings(&clock) });
     for text in [PLAIN, COUNTS] {
         let (program, options) = (program(text), LoadOptions::default());
-        let before = device.foresee(&program, &options).unwrap().to_string();
+        let before = device.predict(&program, &options).unwrap().to_string();
         assert!(before.contains("there is no calibration"), "{before}");
         device.load(&program, &options).unwrap();
         let loads: Vec<_> = fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect();
-        let (foreseen, explained) = (device.foresee(&program, &options).unwrap(), device.explain().unwrap());
+        let (foreseen, explained) = (device.predict(&program, &options).unwrap(), device.explain().unwrap());
         let told = |explanation: Explanation| {
             explanation.to_string().replace("made for this run, and kept for the next ones", "")
         };
@@ -623,7 +626,7 @@ fn devices_that_fail_are_named_and_others_left_in_use() {
     let (device, _) = auto(fakes.into(), settings(&clock));
     let mut session = device.load(&program, &options).unwrap();
     session.run(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
-    let notes = device.take_notes();
+    let notes = device.take_warnings();
     assert!(notes[0].contains("gpu cannot run this filter: it has no arithmetic"), "{notes:?}");
     assert!(device.explain().unwrap().to_string().contains("left out: gpu cannot run this filter"));
 
@@ -640,7 +643,7 @@ fn devices_that_fail_are_named_and_others_left_in_use() {
     fakes[0].fails_after = 20;
     let (device, _) = auto(fakes.into(), settings(&clock));
     device.load(&program, &options).unwrap();
-    let notes = device.take_notes();
+    let notes = device.take_warnings();
     assert!(notes[0].contains("gpu: fell off the bus"), "{notes:?}");
 
     // One is lost later: that is an error with its name, and nothing is hidden.

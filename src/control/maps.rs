@@ -1,54 +1,56 @@
 //! Entries of a map that goes on, in the text forms of maps' files.
 
 use portcullis_core::device::{DeviceError, Session};
-use portcullis_core::map::{Changed, Declaration, Format, Row, Single, Table, dump, dump_rows};
+use portcullis_core::map::{Declaration, EntryAccess, EntryUpdate, Format, Row, Table, dump, dump_rows};
 
-use super::{Refused, Service};
+use super::{Refusal, Service};
 use crate::map_file::{self, Entries, text};
 
 /// All entries as text, or one of them.
-pub fn get(service: &mut dyn Service, name: &str, key: Option<&[String]>, format: Format) -> Result<String, Refused> {
+pub fn get(service: &mut dyn Service, name: &str, key: Option<&[String]>, format: Format) -> Result<String, Refusal> {
     let (number, map) = find(service, name)?;
     let mut out = Vec::new();
     let written = match key {
-        None => dump(&map, &service.words(number)?, format, &mut out),
+        None => dump(&map, &service.map_words(number)?, format, &mut out),
         Some(cells) => {
-            let key = text::key(&map, cells).map_err(Refused::wrong)?;
-            let value = service.get(number, key.clone())?.ok_or_else(|| no_entry(&map, cells))?;
+            let key = text::parse_key(&map, cells).map_err(Refusal::failed)?;
+            let value = service.get_entry(number, key.clone())?.ok_or_else(|| no_entry(&map, cells))?;
             dump_rows(&map, [Row { key, value }], format, &mut out)
         }
     };
-    written.map_err(|error| Refused::wrong(error.to_string()))?;
-    String::from_utf8(out).map_err(|error| Refused::wrong(error.to_string()))
+    written.map_err(|error| Refusal::failed(error.to_string()))?;
+    String::from_utf8(out).map_err(|error| Refusal::failed(error.to_string()))
 }
 
 /// Gives an entry a value.
-pub fn set(service: &mut dyn Service, name: &str, key: &[String], value: &[String]) -> Result<(), Refused> {
+pub fn set(service: &mut dyn Service, name: &str, key: &[String], value: &[String]) -> Result<(), Refusal> {
     let (number, map) = find(service, name)?;
-    let (key, value) = text::entry(&map, key, value).map_err(Refused::wrong)?;
-    if service.set(number, key, value)? {
+    let (key, value) = text::parse_entry(&map, key, value).map_err(Refusal::failed)?;
+    if service.set_entry(number, key, value)? {
         return Ok(());
     }
-    let remedy = map_file::remedy(&map, map.entries as usize + 1);
+    let capacity_hint = map_file::capacity_hint(&map, map.entries as usize + 1);
     let entries = map.entries;
-    Err(Refused::wrong(format!("there is no room in the map `{name}` for this entry (entries={entries}){remedy}")))
+    Err(Refusal::failed(format!(
+        "there is no room in the map `{name}` for this entry (entries={entries}){capacity_hint}"
+    )))
 }
 
 /// Removes an entry.
-pub fn remove(service: &mut dyn Service, name: &str, cells: &[String]) -> Result<(), Refused> {
+pub fn remove(service: &mut dyn Service, name: &str, cells: &[String]) -> Result<(), Refusal> {
     let (number, map) = find(service, name)?;
-    let key = text::key(&map, cells).map_err(Refused::wrong)?;
-    if service.remove(number, key)? { Ok(()) } else { Err(no_entry(&map, cells)) }
+    let key = text::parse_key(&map, cells).map_err(Refusal::failed)?;
+    if service.remove_entry(number, key)? { Ok(()) } else { Err(no_entry(&map, cells)) }
 }
 
-fn find(service: &mut dyn Service, name: &str) -> Result<(usize, Declaration), Refused> {
+fn find(service: &mut dyn Service, name: &str) -> Result<(usize, Declaration), Refusal> {
     let maps = service.maps();
-    let number = map_file::find(&maps, name).map_err(Refused::wrong)?;
+    let number = map_file::find_map(&maps, name).map_err(Refusal::failed)?;
     Ok((number, maps[number].clone()))
 }
 
-fn no_entry(map: &Declaration, cells: &[String]) -> Refused {
-    Refused::wrong(format!("the map `{}` has no entry {}", map.name, cells.join(",")))
+fn no_entry(map: &Declaration, cells: &[String]) -> Refusal {
+    Refusal::failed(format!("the map `{}` has no entry {}", map.name, cells.join(",")))
 }
 
 /// Gives a key of a session's map a value; whether there was room for it. Of the map only what a search for the key looks at
@@ -56,20 +58,20 @@ fn no_entry(map: &Declaration, cells: &[String]) -> Refused {
 ///
 /// # Errors
 /// The session's.
-pub fn set_in(
+pub fn set_map_entry(
     session: &mut dyn Session,
     number: usize,
     map: &Declaration,
     (key, value): (&[u32], &[u32]),
 ) -> Result<bool, DeviceError> {
-    match Single::new(session, number, map, key).set(value)? {
-        Changed::Done => Ok(true),
-        Changed::Cannot => Ok(false),
-        Changed::TakesAll => {
+    match EntryAccess::new(session, number, map, key).set(value)? {
+        EntryUpdate::Done => Ok(true),
+        EntryUpdate::Impossible => Ok(false),
+        EntryUpdate::NeedsFullCopy => {
             let mut table = Table::new(map, session.map_words(number)?);
             let mut entries = Entries::new(map);
             entries.push(&[key, value].concat());
-            if map_file::put(&mut table, &entries).is_err() {
+            if map_file::insert_entries(&mut table, &entries).is_err() {
                 return Ok(false);
             }
             let (at, words) = table.changes();
@@ -78,20 +80,20 @@ pub fn set_in(
     }
 }
 
-/// Removes a key of a session's map, as [`set_in`] sets it; whether it was there.
+/// Removes a key of a session's map, as [`set_map_entry`] sets it; whether it was there.
 ///
 /// # Errors
 /// The session's.
-pub fn remove_in(
+pub fn remove_map_entry(
     session: &mut dyn Session,
     number: usize,
     map: &Declaration,
     key: &[u32],
 ) -> Result<bool, DeviceError> {
-    match Single::new(session, number, map, key).remove()? {
-        Changed::Done => Ok(true),
-        Changed::Cannot => Ok(false),
-        Changed::TakesAll => {
+    match EntryAccess::new(session, number, map, key).remove()? {
+        EntryUpdate::Done => Ok(true),
+        EntryUpdate::Impossible => Ok(false),
+        EntryUpdate::NeedsFullCopy => {
             let mut table = Table::new(map, session.map_words(number)?);
             if !table.remove(key) {
                 return Ok(false);

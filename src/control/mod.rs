@@ -9,13 +9,13 @@ use portcullis_core::map::{Declaration, Format};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use maps::{remove_in, set_in};
+pub use maps::{remove_map_entry, set_map_entry};
 
 /// The version of all this: a request of another is refused.
 pub const VERSION: u32 = 1;
 
 /// Bytes of a request, at most, the end of its line not counted.
-pub const LONGEST_REQUEST: usize = 64 << 10;
+pub const MAX_REQUEST_BYTES: usize = 64 << 10;
 
 /// A request's line.
 #[derive(Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub enum Request {
         key: Option<Vec<String>>,
         /// How entries are to be written.
         #[serde(default)]
-        format: Rows,
+        format: RowFormat,
     },
     /// An entry is to have this value, and is made where it is not there.
     MapSet {
@@ -99,13 +99,13 @@ impl Reload {
     }
 
     /// Refuses what is neither a file nor an expression, or both.
-    fn check(&self) -> Result<(), Refused> {
+    fn check(&self) -> Result<(), Refusal> {
         match (&self.filter, &self.expr) {
             (Some(file), None) if !file.starts_with('/') => {
-                Err(Refused::usage(format!("{file}: the filter's path is to be absolute")))
+                Err(Refusal::usage(format!("{file}: the filter's path is to be absolute")))
             }
             (Some(_), None) | (None, Some(_)) => Ok(()),
-            _ => Err(Refused::usage("a filter is `filter`, a file, or `expr`, an expression, and not both")),
+            _ => Err(Refusal::usage("a filter is `filter`, a file, or `expr`, an expression, and not both")),
         }
     }
 }
@@ -113,7 +113,7 @@ impl Reload {
 /// How entries are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rows {
+pub enum RowFormat {
     /// As rows of CSV, the names of the columns before them.
     #[default]
     Csv,
@@ -121,11 +121,11 @@ pub enum Rows {
     Json,
 }
 
-impl From<Rows> for Format {
-    fn from(rows: Rows) -> Format {
+impl From<RowFormat> for Format {
+    fn from(rows: RowFormat) -> Format {
         match rows {
-            Rows::Csv => Format::Csv,
-            Rows::Json => Format::Json,
+            RowFormat::Csv => Format::Csv,
+            RowFormat::Json => Format::Json,
         }
     }
 }
@@ -137,19 +137,19 @@ pub enum Answer {
     /// It is done.
     Done,
     /// The filter has taken over.
-    Reloaded(Reloaded),
+    Reloaded(ReloadReport),
     /// A text, as it is to be printed.
     Text(String),
     /// How things stand: a run's summary, as `run --json` prints it.
     Stats(Box<RawValue>),
     /// It is not done, and nothing is changed.
-    Refused(Refused),
+    Refused(Refusal),
 }
 
 /// What became of the maps when a filter took over.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Reloaded {
+pub struct ReloadReport {
     /// The filter's name.
     pub filter: String,
     /// Maps that have what the old filter's had.
@@ -163,7 +163,7 @@ pub struct Reloaded {
 /// Why something is not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Refused {
+pub struct Refusal {
     /// Why.
     pub error: String,
     /// Whether `error` is a compiler's: several lines, with the places in the filter's text.
@@ -174,15 +174,15 @@ pub struct Refused {
     pub is_usage: bool,
 }
 
-impl Refused {
+impl Refusal {
     /// What is wrong.
-    pub fn wrong(error: impl Into<String>) -> Refused {
-        Refused { error: error.into(), is_rendered: false, is_usage: false }
+    pub fn failed(error: impl Into<String>) -> Refusal {
+        Refusal { error: error.into(), is_rendered: false, is_usage: false }
     }
 
     /// What makes no sense.
-    pub fn usage(error: impl Into<String>) -> Refused {
-        Refused { is_usage: true, ..Refused::wrong(error) }
+    pub fn usage(error: impl Into<String>) -> Refusal {
+        Refusal { is_usage: true, ..Refusal::failed(error) }
     }
 }
 
@@ -192,13 +192,13 @@ pub trait Service {
     ///
     /// # Errors
     /// Why that cannot be said.
-    fn stats(&mut self) -> Result<Box<RawValue>, Refused>;
+    fn stats(&mut self) -> Result<Box<RawValue>, Refusal>;
 
     /// Has another filter take over.
     ///
     /// # Errors
     /// Why it does not; the old one goes on.
-    fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused>;
+    fn reload(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal>;
 
     /// The maps of the filter that is in force.
     fn maps(&mut self) -> Vec<Declaration>;
@@ -207,25 +207,25 @@ pub trait Service {
     ///
     /// # Errors
     /// Why it cannot be had.
-    fn words(&mut self, map: usize) -> Result<Vec<u32>, Refused>;
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, Refusal>;
 
     /// The value of a key, as long as the map's are.
     ///
     /// # Errors
     /// Why it cannot be had.
-    fn get(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refused>;
+    fn get_entry(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refusal>;
 
     /// Gives a key a value; whether there was room for it.
     ///
     /// # Errors
     /// Why that cannot be done.
-    fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused>;
+    fn set_entry(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refusal>;
 
     /// Removes a key; whether it was there.
     ///
     /// # Errors
     /// Why that cannot be done.
-    fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused>;
+    fn remove_entry(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refusal>;
 }
 
 /// A request's line, its end included.
@@ -243,15 +243,15 @@ fn line(content: &impl Serialize) -> Vec<u8> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn decode(bytes: &[u8]) -> Result<Request, Refused> {
-    if bytes.len() > LONGEST_REQUEST {
-        return Err(Refused::usage(format!("the request has more than {LONGEST_REQUEST} bytes")));
+pub fn decode(bytes: &[u8]) -> Result<Request, Refusal> {
+    if bytes.len() > MAX_REQUEST_BYTES {
+        return Err(Refusal::usage(format!("the request has more than {MAX_REQUEST_BYTES} bytes")));
     }
     let line: RequestLine<&RawValue> = serde_json::from_slice(bytes).map_err(|error| wrong(&error, "a request"))?;
     if line.version != VERSION {
         let version = line.version;
         let what = format!("the request is of version {version}, and this run answers those of version {VERSION}");
-        return Err(Refused::usage(what + "; use the `portcullis ctl` of the same release"));
+        return Err(Refusal::usage(what + "; use the `portcullis ctl` of the same release"));
     }
     serde_json::from_str(line.request.get()).map_err(|error| wrong(&error, "a request"))
 }
@@ -260,16 +260,16 @@ pub fn decode(bytes: &[u8]) -> Result<Request, Refused> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn decode_answer(bytes: &[u8]) -> Result<Answer, Refused> {
+pub fn decode_answer(bytes: &[u8]) -> Result<Answer, Refusal> {
     let line: AnswerLine<Answer> = serde_json::from_slice(bytes).map_err(|error| wrong(&error, "an answer"))?;
     Ok(line.answer)
 }
 
-fn wrong(error: &serde_json::Error, what: &str) -> Refused {
+fn wrong(error: &serde_json::Error, what: &str) -> Refusal {
     // Names out of the line are in it as they are there.
     let error: String =
         error.to_string().chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
-    Refused::usage(format!("this is no line of JSON that is {what}: {error}"))
+    Refusal::usage(format!("this is no line of JSON that is {what}: {error}"))
 }
 
 /// The line that answers a request, whatever that is. The request comes without the end of its line, the answer has one.
@@ -279,7 +279,7 @@ pub fn answer(request: &[u8], service: &mut dyn Service) -> Vec<u8> {
 }
 
 /// Has a service do what is asked.
-fn dispatch(request: Request, service: &mut dyn Service) -> Result<Answer, Refused> {
+fn dispatch(request: Request, service: &mut dyn Service) -> Result<Answer, Refusal> {
     match request {
         Request::Stats => service.stats().map(Answer::Stats),
         Request::Reload(filter) => {

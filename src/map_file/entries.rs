@@ -1,6 +1,6 @@
 //! Entries of a map, out of a file.
 
-use portcullis_core::map::{Declaration, Kind, in_order};
+use portcullis_core::map::{Declaration, MapKind, sorted_rows};
 
 /// Entries, one behind the other: the words of the key, then those of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +19,8 @@ impl Entries {
     /// Those in a map's memory, in order of their keys. Of maps by number those that are zeros are left out.
     pub fn in_memory(map: &Declaration, words: &[u32]) -> Entries {
         let mut entries = Entries::new(map);
-        let numbered = matches!(map.kind, Kind::Array | Kind::Counter);
-        for row in in_order(map, words).filter(|row| !numbered || row.value.iter().any(|word| *word != 0)) {
+        let numbered = matches!(map.kind, MapKind::Array | MapKind::Counter);
+        for row in sorted_rows(map, words).filter(|row| !numbered || row.value.iter().any(|word| *word != 0)) {
             entries.words.extend(row.key);
             entries.words.extend(row.value);
         }

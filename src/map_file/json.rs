@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use portcullis_core::map::Kind;
-use portcullis_core::map::fields::{Field, Form};
+use portcullis_core::map::MapKind;
+use portcullis_core::map::fields::{Field, FieldType};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::text::{Part, Reader, shown};
-use super::typed::Pairs;
+use super::typed_rows::Pairs;
 
 /// A row as it stands in the text.
 #[derive(Deserialize, Default)]
@@ -95,10 +95,10 @@ fn row(text: &str, line: usize, rows: &mut Reader) -> Result<(), (usize, String)
         }
     };
     let (key, value) = match rows.map.kind {
-        Kind::Array => (("index", object.index), ("value", object.value)),
-        Kind::Counter => (("index", object.index), ("sum", object.sum)),
-        Kind::Lpm => (("prefix", object.prefix), ("value", object.value)),
-        Kind::Hash | Kind::LruHash => (("key", object.key), ("value", object.value)),
+        MapKind::Array => (("index", object.index), ("value", object.value)),
+        MapKind::Counter => (("index", object.index), ("sum", object.sum)),
+        MapKind::Lpm => (("prefix", object.prefix), ("value", object.value)),
+        MapKind::Hash | MapKind::LruHash => (("key", object.key), ("value", object.value)),
     };
     let given = [object.index, object.key, object.prefix, object.value, object.sum].into_iter().flatten().count();
     if given > key.1.iter().chain(value.1.iter()).count() {
@@ -155,24 +155,24 @@ fn example(rows: &Reader) -> String {
     // So many cells, and the others need not be shown.
     const MOST: usize = 6;
     let cells = |columns: &[Field]| {
-        let cells = columns.iter().take(MOST).map(|column| match column.form {
-            Form::U32 | Form::U64 => "1",
-            Form::Ipv4 => r#""10.0.0.19""#,
-            Form::Ip => r#""2001:db8::7""#,
-            Form::Mac => r#""02:1a:2b:3c:4d:5e""#,
-            Form::Prefix if rows.map.key == 1 => r#""10.0.0.0/8""#,
-            Form::Prefix => r#""2001:db8::/32""#,
+        let cells = columns.iter().take(MOST).map(|column| match column.ty {
+            FieldType::U32 | FieldType::U64 => "1",
+            FieldType::Ipv4 => r#""10.0.0.19""#,
+            FieldType::Ip => r#""2001:db8::7""#,
+            FieldType::Mac => r#""02:1a:2b:3c:4d:5e""#,
+            FieldType::Prefix if rows.map.key == 1 => r#""10.0.0.0/8""#,
+            FieldType::Prefix => r#""2001:db8::/32""#,
         });
         let rest = (columns.len() > MOST).then_some("…");
         cells.chain(rest).collect::<Vec<_>>().join(", ")
     };
     let (key, value) = (cells(&rows.columns.key), cells(&rows.columns.value));
     match rows.map.kind {
-        Kind::Array => format!(r#"{{"index": {key}, "value": [{value}]}}"#),
-        Kind::Counter => format!(r#"{{"index": {key}, "sum": {value}}}"#),
-        Kind::Lpm => format!(r#"{{"prefix": {key}, "value": [{value}]}}"#),
-        Kind::Hash | Kind::LruHash if value.is_empty() => format!(r#"{{"key": [{key}]}}"#),
-        Kind::Hash | Kind::LruHash => format!(r#"{{"key": [{key}], "value": [{value}]}}"#),
+        MapKind::Array => format!(r#"{{"index": {key}, "value": [{value}]}}"#),
+        MapKind::Counter => format!(r#"{{"index": {key}, "sum": {value}}}"#),
+        MapKind::Lpm => format!(r#"{{"prefix": {key}, "value": [{value}]}}"#),
+        MapKind::Hash | MapKind::LruHash if value.is_empty() => format!(r#"{{"key": [{key}]}}"#),
+        MapKind::Hash | MapKind::LruHash => format!(r#"{{"key": [{key}], "value": [{value}]}}"#),
     }
 }
 

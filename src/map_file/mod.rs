@@ -7,16 +7,16 @@
 mod csv;
 mod entries;
 mod json;
-mod notation;
+mod literals;
 pub mod state;
 pub mod text;
-mod typed;
+mod typed_rows;
 pub mod watch;
 
 use std::collections::{HashMap, HashSet};
 
-use portcullis_core::lang::nearest::nearest;
-use portcullis_core::map::{Declaration, Full, Kind, Table};
+use portcullis_core::map::{Declaration, MapFull, MapKind, Table};
+use portcullis_core::spelling::nearest;
 
 pub use entries::Entries;
 
@@ -24,7 +24,7 @@ pub use entries::Entries;
 ///
 /// # Errors
 /// That there is none whose entries anybody could look at or set, and what there is.
-pub fn find(maps: &[Declaration], name: &str) -> Result<usize, String> {
+pub fn find_map(maps: &[Declaration], name: &str) -> Result<usize, String> {
     match maps.iter().position(|map| map.is_called(name)) {
         Some(number) if maps[number].is_ring => Err(format!(
             "`{}` is a ring of events, which has no entries: what the filter tells there is written by `run --events FILE` while packets flow",
@@ -43,7 +43,7 @@ pub fn find(maps: &[Declaration], name: &str) -> Result<usize, String> {
 
 /// What gives a map room for so many entries, for the end of an error's text: of an object, since a filter in text says it
 /// itself.
-pub fn remedy(map: &Declaration, entries: usize) -> String {
+pub fn capacity_hint(map: &Declaration, entries: usize) -> String {
     map.typed.as_ref().map_or_else(String::new, |typed| format!(": --set {}.max_entries={entries}", typed.name))
 }
 
@@ -51,23 +51,23 @@ pub fn remedy(map: &Declaration, entries: usize) -> String {
 ///
 /// # Errors
 /// The number of the first entry that there is no room for. The table is of no more use then.
-pub fn put(table: &mut Table, entries: &Entries) -> Result<(), usize> {
-    put_by(table, entries, Table::set)
+pub fn insert_entries(table: &mut Table, entries: &Entries) -> Result<(), usize> {
+    insert_with(table, entries, Table::set)
 }
 
 /// The same, of entries that were in a map of this kind before: there may be a few more than it has room for
 /// ([`Table::restore`]).
 ///
 /// # Errors
-/// As [`put`]'s.
-pub fn put_back(table: &mut Table, entries: &Entries) -> Result<(), usize> {
-    put_by(table, entries, Table::restore)
+/// As [`insert_entries`]'s.
+pub fn restore_entries(table: &mut Table, entries: &Entries) -> Result<(), usize> {
+    insert_with(table, entries, Table::restore)
 }
 
-fn put_by(
+fn insert_with(
     table: &mut Table,
     entries: &Entries,
-    set: impl Fn(&mut Table, &[u32], &[u32]) -> Result<(), Full>,
+    set: impl Fn(&mut Table, &[u32], &[u32]) -> Result<(), MapFull>,
 ) -> Result<(), usize> {
     for (number, (key, value)) in entries.iter().enumerate() {
         if set(table, key, value).is_err() {
@@ -87,14 +87,14 @@ fn put_by(
 ///
 /// # Errors
 /// The number of the first entry that there is no room for. The table is of no more use then.
-pub fn follow(map: &Declaration, table: &mut Table, before: &Entries, after: &Entries) -> Result<(), usize> {
+pub fn sync_table(map: &Declaration, table: &mut Table, before: &Entries, after: &Entries) -> Result<(), usize> {
     let stay: HashSet<&[u32]> = after.iter().map(|(key, _)| key).collect();
     let goes = |key: &&[u32]| !stay.contains(key);
     match map.kind {
-        Kind::Array | Kind::Counter => before.iter().map(|(key, _)| key).filter(goes).for_each(|key| {
+        MapKind::Array | MapKind::Counter => before.iter().map(|(key, _)| key).filter(goes).for_each(|key| {
             table.remove(key);
         }),
-        Kind::Hash | Kind::LruHash | Kind::Lpm => {
+        MapKind::Hash | MapKind::LruHash | MapKind::Lpm => {
             for row in table.rows().iter().filter(|row| goes(&row.key.as_slice())) {
                 table.remove(&row.key);
             }
@@ -109,14 +109,14 @@ pub fn follow(map: &Declaration, table: &mut Table, before: &Entries, after: &En
             numbers.push(number);
         }
     }
-    put(table, &changed).map_err(|number| numbers[number])
+    insert_entries(table, &changed).map_err(|number| numbers[number])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+    fn map(kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
         Declaration::new("m", kind, key, value, entries)
     }
 
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn a_table_follows_a_file_and_keeps_what_filters_wrote() {
-        for kind in [Kind::Hash, Kind::LruHash] {
+        for kind in [MapKind::Hash, MapKind::LruHash] {
             let map = map(kind, 1, 1, 50);
             let mut table = Table::new(&map, Vec::new());
             let first = entries(&map, &[&[1, 10], &[2, 20], &[3, 30], &[4, 40]]);
             table.set(&[9], &[90]).unwrap();
-            follow(&map, &mut table, &Entries::new(&map), &first).unwrap();
+            sync_table(&map, &mut table, &Entries::new(&map), &first).unwrap();
             assert_eq!(rows(&table), [[1, 10], [2, 20], [3, 30], [4, 40]], "what was there before is not in the file");
             // A filter counts, makes an entry and removes one.
             (1..=3).for_each(|key| table.set(&[key], &[1000 + key]).unwrap());
@@ -145,37 +145,37 @@ mod tests {
             table.remove(&[4]);
             // 1 stays, 2 has changed, 3 goes, 4 is the same in the file, 5 is new.
             let second = entries(&map, &[&[5, 50], &[1, 10], &[2, 21], &[4, 40]]);
-            follow(&map, &mut table, &first, &second).unwrap();
+            sync_table(&map, &mut table, &first, &second).unwrap();
             assert_eq!(rows(&table), [[1, 1001], [2, 21], [4, 40], [5, 50]]);
         }
     }
 
     #[test]
     fn entries_by_number_that_the_file_never_had_stay() {
-        let map = map(Kind::Array, 1, 1, 5);
+        let map = map(MapKind::Array, 1, 1, 5);
         let mut table = Table::new(&map, Vec::new());
         let first = entries(&map, &[&[1, 10], &[2, 20]]);
         table.set(&[0], &[7]).unwrap();
-        follow(&map, &mut table, &Entries::new(&map), &first).unwrap();
+        sync_table(&map, &mut table, &Entries::new(&map), &first).unwrap();
         table.set(&[4], &[8]).unwrap();
         table.set(&[2], &[21]).unwrap();
-        follow(&map, &mut table, &first, &entries(&map, &[&[2, 20], &[3, 30]])).unwrap();
+        sync_table(&map, &mut table, &first, &entries(&map, &[&[2, 20], &[3, 30]])).unwrap();
         assert_eq!(rows(&table), [[0, 7], [1, 0], [2, 21], [3, 30], [4, 8]]);
     }
 
     #[test]
     fn a_full_table_can_be_replaced_as_a_whole() {
-        let map = map(Kind::Hash, 1, 0, 5);
+        let map = map(MapKind::Hash, 1, 0, 5);
         let mut table = Table::new(&map, Vec::new());
         let mut before = Entries::new(&map);
         for round in 0..10_u32 {
             let keys: Vec<[u32; 1]> = (0..5).map(|n| [10 * round + n]).collect();
             let after = entries(&map, &keys.iter().map(|key| &key[..]).collect::<Vec<_>>());
-            follow(&map, &mut table, &before, &after).unwrap();
+            sync_table(&map, &mut table, &before, &after).unwrap();
             assert_eq!(rows(&table), keys);
             before = after;
         }
         let more = entries(&map, &[&[1], &[2], &[3], &[4], &[5], &[6]]);
-        assert_eq!(follow(&map, &mut table, &before, &more), Err(5));
+        assert_eq!(sync_table(&map, &mut table, &before, &more), Err(5));
     }
 }

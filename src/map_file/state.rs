@@ -6,7 +6,7 @@
 
 use std::io::{self, Write};
 
-use portcullis_core::map::{Declaration, Kind};
+use portcullis_core::map::{Declaration, MapKind};
 
 use super::entries::Entries;
 
@@ -34,7 +34,7 @@ pub enum StateError {
     Differs(String),
     /// A map has become smaller than what was in it.
     #[error("{0}; declare more, or remove the file to begin anew")]
-    Room(String),
+    ResizeRoom(String),
 }
 
 /// Writes state: maps one by one, in the filter's order.
@@ -129,16 +129,16 @@ pub fn read(maps: &[Declaration], bytes: &[u8]) -> Result<Vec<Entries>, StateErr
 }
 
 /// That there is no room for an entry.
-pub fn no_room(map: &Declaration, entries: &Entries, number: usize) -> StateError {
+pub fn no_room_error(map: &Declaration, entries: &Entries, number: usize) -> StateError {
     let (name, room) = (&map.name, map.entries);
-    StateError::Room(match (map.kind, entries.iter().nth(number)) {
-        (Kind::Array | Kind::Counter, Some((key, _))) => {
+    StateError::ResizeRoom(match (map.kind, entries.iter().nth(number)) {
+        (MapKind::Array | MapKind::Counter, Some((key, _))) => {
             format!("entry {} of the map `{name}` is not zero, and the map ends before (entries={room})", key[0])
         }
         _ => format!(
             "the map `{name}` has {} entries in it, for which entries={room} of the filter's is too few{}",
             entries.len(),
-            super::remedy(map, entries.len())
+            super::capacity_hint(map, entries.len())
         ),
     })
 }
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
     /// A map's number among the filter's, and its entries.
     fn map(&mut self, maps: &[Declaration]) -> Result<(usize, Entries), StateError> {
         let kind = self.word()?;
-        let kind = Kind::ALL.into_iter().find(|other| number(*other) == kind);
+        let kind = MapKind::ALL.into_iter().find(|other| number(*other) == kind);
         let kind = kind.ok_or(StateError::Damaged("a map is of no kind"))?;
         let [key, value, entries, count, length] =
             [self.word()?, self.word()?, self.word()?, self.word()?, self.word()?];
@@ -198,20 +198,20 @@ impl<'a> Reader<'a> {
 /// A declaration as far as it must stay the same.
 fn shape(map: &Declaration) -> String {
     match map.kind {
-        Kind::Counter => "counter".into(),
-        Kind::Array => format!("array value={}", map.value),
+        MapKind::Counter => "counter".into(),
+        MapKind::Array => format!("array value={}", map.value),
         kind => format!("{kind} key={} value={}", map.key, map.value),
     }
 }
 
 /// A kind's number in files, which stays what it is.
-fn number(kind: Kind) -> u32 {
+fn number(kind: MapKind) -> u32 {
     match kind {
-        Kind::Array => 0,
-        Kind::Hash => 1,
-        Kind::LruHash => 2,
-        Kind::Lpm => 3,
-        Kind::Counter => 4,
+        MapKind::Array => 0,
+        MapKind::Hash => 1,
+        MapKind::LruHash => 2,
+        MapKind::Lpm => 3,
+        MapKind::Counter => 4,
     }
 }
 

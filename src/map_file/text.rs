@@ -5,19 +5,19 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use portcullis_core::map::fields::{Columns, Field, Form};
-use portcullis_core::map::{Declaration, Format, Kind, lpm};
+use portcullis_core::map::fields::{Columns, Field, FieldType};
+use portcullis_core::map::{Declaration, Format, MapKind, lpm};
 
 use super::entries::Entries;
-use super::typed::Bytes;
-use super::{csv, json, notation};
+use super::typed_rows::Bytes;
+use super::{csv, json, literals};
 
 /// Problems that are told of one by one.
 const SHOWN: usize = 8;
 
 /// The rows of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rows {
+pub struct ParsedRows {
     /// What is in them.
     pub entries: Entries,
     /// The line that each begins in, from 1.
@@ -26,17 +26,17 @@ pub struct Rows {
 
 /// What is wrong with a file's rows, the first things of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
-pub struct Problems {
+pub struct RowErrors {
     /// A line, from 1, and what is wrong there.
     pub first: Vec<(usize, String)>,
     /// How many more there are.
     pub more: usize,
 }
 
-impl Problems {
+impl RowErrors {
     /// A single one.
-    pub fn one(line: usize, what: impl Into<String>) -> Problems {
-        Problems { first: vec![(line, what.into())], more: 0 }
+    pub fn single(line: usize, what: impl Into<String>) -> RowErrors {
+        RowErrors { first: vec![(line, what.into())], more: 0 }
     }
 
     pub(super) fn push(&mut self, line: usize, what: String) {
@@ -47,7 +47,7 @@ impl Problems {
     }
 
     /// As text, a line each: `blocked.csv:17: …`.
-    pub fn of(&self, file: &str) -> String {
+    pub fn with_file_name(&self, file: &str) -> String {
         let mut lines: Vec<String> = self.first.iter().map(|(line, what)| format!("{file}:{line}: {what}")).collect();
         match self.more {
             0 => {}
@@ -58,9 +58,9 @@ impl Problems {
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for RowErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.of("line"))
+        f.write_str(&self.with_file_name("line"))
     }
 }
 
@@ -68,13 +68,13 @@ impl fmt::Display for Problems {
 ///
 /// # Errors
 /// What is wrong with them; there are none then.
-pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Problems> {
+pub fn parse(map: &Declaration, format: Format, bytes: &[u8]) -> Result<ParsedRows, RowErrors> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        Problems::one(before + 1, "this is no text in UTF-8; save it in that encoding")
+        RowErrors::single(before + 1, "this is no text in UTF-8; save it in that encoding")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    check_variable(map).map_err(|what| Problems::one(1, what))?;
+    check_variable(map).map_err(|what| RowErrors::single(1, what))?;
     let mut reader = Reader::new(map);
     match format {
         Format::Csv => csv::read(text, &mut reader),
@@ -98,7 +98,7 @@ fn check_variable(map: &Declaration) -> Result<(), String> {
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
+pub fn parse_key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
     let mut reader = Reader::new(map);
     reader.key(cells)?;
     if let Some(bytes) = &reader.bytes {
@@ -115,7 +115,7 @@ pub fn key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, Str
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn entry(
+pub fn parse_entry(
     map: &Declaration,
     key: &[impl AsRef<str>],
     value: &[impl AsRef<str>],
@@ -136,7 +136,7 @@ pub fn entry(
 ///
 /// # Errors
 /// Why there are none.
-pub fn bytes(path: &Path, map: &Declaration) -> io::Result<Vec<u8>> {
+pub fn read_file(path: &Path, map: &Declaration) -> io::Result<Vec<u8>> {
     // A cell of the longest, with its name in JSON and what people put around it; and comments.
     let row = match &map.typed {
         // Each with its name, in all forms that there are.
@@ -188,27 +188,27 @@ pub(super) struct Reader<'a> {
     pub names: Vec<String>,
     /// Where keys and values have types, all that becomes of cells.
     pub bytes: Option<Bytes<'a>>,
-    rows: Rows,
+    rows: ParsedRows,
     /// Of the row that is read now.
     words: Vec<u32>,
-    pub problems: Problems,
+    pub problems: RowErrors,
 }
 
 impl<'a> Reader<'a> {
     fn new(map: &'a Declaration) -> Reader<'a> {
-        let rows = Rows { entries: Entries::new(map), lines: Vec::new() };
+        let rows = ParsedRows { entries: Entries::new(map), lines: Vec::new() };
         let bytes = map.typed.as_ref().map(|typed| Bytes::new(map, typed));
         let columns = Columns::of(map);
         let names = match &bytes {
             Some(bytes) => bytes.names(),
             None => columns.iter().map(|column| column.name.clone()).collect(),
         };
-        Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: Problems::default() }
+        Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: RowErrors::default() }
     }
 
     /// Columns behind the map's own, which are nothing to read.
     pub fn notes(&self) -> &'a [&'static str] {
-        self.map.notes.as_ref().map(|notes| notes.columns.as_slice()).unwrap_or_default()
+        self.map.annotations.as_ref().map(|annotations| annotations.columns.as_slice()).unwrap_or_default()
     }
 
     /// Words of a part.
@@ -266,19 +266,19 @@ impl<'a> Reader<'a> {
     }
 
     fn words_of(&self, text: &str, part: Part, before: usize) -> Result<Vec<u32>, String> {
-        if self.map.kind == Kind::Counter && part == Part::Value {
-            let sum = notation::number(text)?;
+        if self.map.kind == MapKind::Counter && part == Part::Value {
+            let sum = literals::number(text)?;
             return Ok(vec![sum as u32, (sum >> 32) as u32]);
         }
-        let form = self.column(part, before).filter(|column| column.begins).map(|column| column.field.form);
-        if let Some(words) = notation::field(text, form) {
+        let ty = self.column(part, before).filter(|column| column.begins).map(|column| column.field.ty);
+        if let Some(words) = literals::field(text, ty) {
             return words;
         }
         let prefix = match (self.map.kind, part, before) {
-            (Kind::Lpm, Part::Key, 0) => notation::prefix(text),
+            (MapKind::Lpm, Part::Key, 0) => literals::prefix(text),
             _ => None,
         };
-        let Some(prefix) = prefix else { return Ok(notation::cell(text)?.get().to_vec()) };
+        let Some(prefix) = prefix else { return Ok(literals::cell(text)?.get().to_vec()) };
         let words = prefix?.get().to_vec();
         match (words.len(), self.map.key) {
             (2, 4) => Err(format!("is of IPv4, and the keys of the map `{}` are of IPv6 (key=4)", self.map.name)),
@@ -296,7 +296,7 @@ impl<'a> Reader<'a> {
         let mut end = 0;
         columns.iter().find_map(|field| {
             let start = end;
-            end += field.form.words().map_or(self.length(part), |words| words as usize);
+            end += field.ty.words().map_or(self.length(part), |words| words as usize);
             (word < end).then(|| Column { field, begins: word == start, room: end - word })
         })
     }
@@ -304,36 +304,36 @@ impl<'a> Reader<'a> {
     /// What is wrong with the key that is there now.
     fn check_key(&self) -> Result<(), String> {
         match self.map.kind {
-            Kind::Array | Kind::Counter if self.words[0] >= self.map.entries => {
+            MapKind::Array | MapKind::Counter if self.words[0] >= self.map.entries => {
                 let (name, number, last) = (&self.map.name, self.words[0], self.map.entries - 1);
                 Err(format!("the map `{name}` has no entry {number}: its entries are 0 to {last}"))
             }
-            Kind::Lpm => lpm::check(self.map, &self.words).map_err(|error| error.to_string()),
+            MapKind::Lpm => lpm::check(self.map, &self.words).map_err(|error| error.to_string()),
             _ => Ok(()),
         }
     }
 
     /// What a cell may be.
     fn expected(&self, part: Part, room: usize, column: Option<Column<'_>>) -> String {
-        let numbered = matches!(self.map.kind, Kind::Array | Kind::Counter);
+        let numbered = matches!(self.map.kind, MapKind::Array | MapKind::Counter);
         match (self.map.kind, part) {
-            (Kind::Counter, Part::Value) => return format!("expected a number up to {}", u64::MAX),
+            (MapKind::Counter, Part::Value) => return format!("expected a number up to {}", u64::MAX),
             (_, Part::Key) if numbered => return format!("expected a number up to {}", self.map.entries - 1),
-            (Kind::Lpm, Part::Key) if room == self.length(part) => {
+            (MapKind::Lpm, Part::Key) if room == self.length(part) => {
                 let example = if self.map.key == 1 { "10.0.0.0/8" } else { "2001:db8::/32" };
                 return format!("expected a prefix ({example})");
             }
             _ => {}
         }
         if let Some(Column { field, begins, .. }) = column {
-            let what = match field.form {
+            let what = match field.ty {
                 _ if !begins => "numbers for the rest of its words",
-                Form::U32 => "a number (80, 0x50)",
-                Form::U64 => "a number of up to 64 bits",
-                Form::Ipv4 => "an IPv4 address (10.0.0.19)",
-                Form::Ip => "an IPv6 or IPv4 address (2001:db8::7, 10.0.0.19)",
-                Form::Mac => "a MAC (02:1a:2b:3c:4d:5e)",
-                Form::Prefix => "a prefix",
+                FieldType::U32 => "a number (80, 0x50)",
+                FieldType::U64 => "a number of up to 64 bits",
+                FieldType::Ipv4 => "an IPv4 address (10.0.0.19)",
+                FieldType::Ip => "an IPv6 or IPv4 address (2001:db8::7, 10.0.0.19)",
+                FieldType::Mac => "a MAC (02:1a:2b:3c:4d:5e)",
+                FieldType::Prefix => "a prefix",
             };
             return format!("expected {what} as `{}`", field.name);
         }
@@ -354,10 +354,10 @@ impl<'a> Reader<'a> {
         }
         let words = |count| if count == 1 { "1 word".into() } else { format!("{count} words") };
         match self.map.kind {
-            Kind::Counter => "a row is a number and a sum".into(),
-            Kind::Array => format!("a row is a number and a value of {}", words(self.map.value)),
-            Kind::Lpm => format!("a row is a prefix and a value of {}", words(self.map.value)),
-            Kind::Hash | Kind::LruHash => {
+            MapKind::Counter => "a row is a number and a sum".into(),
+            MapKind::Array => format!("a row is a number and a value of {}", words(self.map.value)),
+            MapKind::Lpm => format!("a row is a prefix and a value of {}", words(self.map.value)),
+            MapKind::Hash | MapKind::LruHash => {
                 format!("a row is a key of {} and a value of {}", words(self.map.key), words(self.map.value))
             }
         }
@@ -398,7 +398,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<Rows, Problems> {
+    fn finish(mut self) -> Result<ParsedRows, RowErrors> {
         if self.problems.first.is_empty() {
             self.find_duplicates();
         }

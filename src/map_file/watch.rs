@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use portcullis_core::map::{Declaration, Format};
 use portcullis_core::reason;
 
-use super::text::{self, Rows};
+use super::text::{self, ParsedRows};
 
 /// How often the file is looked at.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -30,18 +30,18 @@ const COARSE: Duration = Duration::from_secs(2);
 
 /// A file that is being watched, until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct FileWatcher {
     changes: Arc<Mutex<Changes>>,
 }
 
 /// What came of a change, or why there is nothing in it to be had, as text.
-pub type Change = Result<Rows, String>;
+pub type Change = Result<ParsedRows, String>;
 
 /// What nobody has asked for yet. Rows that are no good do not take away those before them, which the map is to have
 /// meanwhile.
 #[derive(Debug, Default)]
 struct Changes {
-    rows: Option<Rows>,
+    rows: Option<ParsedRows>,
     wrong: Option<String>,
 }
 
@@ -59,12 +59,12 @@ impl Changes {
     }
 }
 
-impl Watch {
+impl FileWatcher {
     /// Reads the file, and watches it from then on.
     ///
     /// # Errors
     /// Why the file cannot be read or what is wrong with its rows, as text.
-    pub fn start(path: &Path, map: &Declaration, format: Format) -> Result<(Rows, Watch), String> {
+    pub fn start(path: &Path, map: &Declaration, format: Format) -> Result<(ParsedRows, FileWatcher), String> {
         let mut file = File::new(path, map, format);
         let rows = match file.look() {
             Some(change) => change?,
@@ -77,11 +77,11 @@ impl Watch {
             .name("watch".into())
             .spawn(move || file.watch(&of_thread))
             .map_err(|error| format!("{}: it cannot be watched: {}", path.display(), reason(&error)))?;
-        Ok((rows, Watch { changes }))
+        Ok((rows, FileWatcher { changes }))
     }
 
     /// What came of changes since this was asked: of the last one, and of the last that was good, which comes first.
-    pub fn take(&mut self) -> Option<Change> {
+    pub fn take_change(&mut self) -> Option<Change> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -177,7 +177,7 @@ impl File {
         {
             return None;
         }
-        let bytes = match text::bytes(&self.path, &self.map) {
+        let bytes = match text::read_file(&self.path, &self.map) {
             Ok(bytes) => bytes,
             Err(error) => return self.nothing(&error),
         };
@@ -206,7 +206,7 @@ impl File {
     }
 
     fn read(&self) -> Change {
-        let bytes = text::bytes(&self.path, &self.map)
+        let bytes = text::read_file(&self.path, &self.map)
             .map_err(|error| format!("{}: {}", self.path.display(), reason(&error)))?;
         self.parse(&bytes)
     }
@@ -219,18 +219,18 @@ impl File {
                 "{name}: it is empty; where a map is to have no entries, write a line of names or `#`"
             ));
         }
-        text::read(&self.map, self.format, bytes).map_err(|problems| problems.of(&name))
+        text::parse(&self.map, self.format, bytes).map_err(|problems| problems.with_file_name(&name))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::map::Kind;
+    use portcullis_core::map::MapKind;
 
     use super::*;
 
     fn file(path: &Path) -> File {
-        let map = Declaration::new("m", Kind::Hash, 1, 0, 9);
+        let map = Declaration::new("m", MapKind::Hash, 1, 0, 9);
         File::new(path, &map, Format::Csv)
     }
 

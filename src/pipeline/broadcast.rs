@@ -1,53 +1,64 @@
-//! Packets that go to all devices of a map: what the map has when their batch comes back.
+//! Redirect targets that stand for every device of a map (`BPF_F_BROADCAST`), resolved to ports for
+//! each completed batch.
 
 use std::sync::Arc;
 
-use portcullis_core::device::{DeviceError, Done, Session};
-use portcullis_core::lang::xdp::Broadcast;
-use portcullis_core::map::{Declaration, in_order};
+use portcullis_core::device::{Completion, DeviceError, Session};
+use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
+use portcullis_xdp::Broadcast;
 
-/// The targets of a filter that stand for all ports in a map.
+/// The broadcast targets of a filter: redirect targets that stand for all ports in a map.
 #[derive(Debug, Clone)]
 pub struct Broadcasts {
-    all: Vec<Broadcast>,
+    targets: Vec<Broadcast>,
     maps: Vec<Declaration>,
-    last: Arc<RedirectGroups>,
+    resolved: Arc<RedirectGroups>,
 }
 
 impl Broadcasts {
-    /// A filter's; `None` where it has none.
-    pub fn of(program: &Program) -> Option<Broadcasts> {
-        let all = program.object().map(|origin| origin.broadcasts.clone()).filter(|all| !all.is_empty())?;
-        Some(Broadcasts { all, maps: program.maps().to_vec(), last: Arc::default() })
+    /// Returns the broadcast targets of `program`, or `None` if it has none.
+    pub fn from_program(program: &Program) -> Option<Broadcasts> {
+        let targets = portcullis_xdp::ObjectInfo::of(&program)
+            .map(|origin| origin.broadcasts.clone())
+            .filter(|targets| !targets.is_empty())?;
+        Some(Broadcasts { targets, maps: program.maps().to_vec(), resolved: Arc::default() })
     }
 
-    /// Whether it has to be known by which ports packets came in.
-    pub fn need_ports(program: &Program) -> bool {
-        program.object().is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
+    /// Whether a broadcast of `program` excludes the ingress port, so that packets need their port
+    /// as metadata.
+    pub fn needs_ingress_port(program: &Program) -> bool {
+        portcullis_xdp::ObjectInfo::of(&program)
+            .is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 
-    /// What they stand for, where a batch that has come back has such targets. It is read from the maps then, which costs a
-    /// wait for what is in flight.
+    /// Looks up the ports behind the broadcast targets if a packet of the completed batch has one.
+    ///
+    /// Reading the maps waits for the batches in flight. Returns `None` if no packet of the batch
+    /// is broadcast.
     ///
     /// # Errors
-    /// The session's.
-    pub fn read(&mut self, session: &mut dyn Session, done: &Done) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
-        let is_one = |target: &u32| self.all.iter().any(|it| it.target == *target);
+    /// If the session cannot read a map.
+    pub fn resolve(
+        &mut self,
+        session: &mut dyn Session,
+        done: &Completion,
+    ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
+        let is_one = |target: &u32| self.targets.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {
             return Ok(None);
         }
-        let mut several = RedirectGroups::default();
-        for Broadcast { target, map, exclude_ingress } in &self.all {
+        let mut redirect_groups = RedirectGroups::default();
+        for Broadcast { target, map, exclude_ingress } in &self.targets {
             let words = session.map_words(*map)?;
-            let ports = in_order(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
-            several.push(*target, *exclude_ingress, ports.collect());
+            let ports = sorted_rows(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);
+            redirect_groups.push(*target, *exclude_ingress, ports.collect());
         }
-        if *self.last != several {
-            self.last = Arc::new(several);
+        if *self.resolved != redirect_groups {
+            self.resolved = Arc::new(redirect_groups);
         }
-        Ok(Some(self.last.clone()))
+        Ok(Some(self.resolved.clone()))
     }
 }

@@ -1,202 +1,216 @@
-//! What captures and live packets have in common: batches go into a session, and come out of it with their verdicts.
+//! The batch loop that captures and live lanes share: submits batches to a session and delivers
+//! them, with their verdicts, once they are complete.
 //!
 //! ```text
-//! Ends::next ──► Ends::boundary, submit … complete ──► Ends::done
-//!                  as many in flight as the session takes
+//! next_batch ──► on_batch_boundary, submit … complete ──► inspect_completed, deliver
+//!                up to Session::depth batches in flight
 //! ```
 //!
-//! Submitting and completing are one thread's, for a session is a queue that only one has. Where batches come from, and
-//! where they go, may have threads of their own behind [`Ends`].
+//! A session is used by one thread, so one thread both submits and completes. [`Endpoints`] supply
+//! and take the batches and may run threads of their own.
+//!
+//! A session with a fallback (`--overload`) gets batches filtered by that while it is full and its
+//! oldest batch is not due.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use portcullis_core::device::{DeviceError, Done, Session};
+use portcullis_core::device::{Completion, DeviceError, Session};
 use portcullis_core::packet::Batch;
 
-use super::due::Due;
+use super::completion_estimator::CompletionEstimator;
 
-/// What came of asking for a batch.
-pub(super) enum Next<N> {
-    /// A batch, and what is to be known of it when it comes back.
-    Batch(Batch, N),
-    /// There is none yet.
-    NotYet,
-    /// There will be none any more.
+/// Result of asking the endpoints for a batch.
+pub(super) enum NextBatch<T> {
+    /// A batch, and the tag to deliver it with.
+    Ready(Batch, T),
+    /// No batch is available yet.
+    Pending,
+    /// There will be no more batches.
     End,
 }
 
-/// Where a session is.
-pub(super) trait Slot {
-    /// It.
+/// A place that holds a session. Commands between batches may replace the session in it.
+pub(super) trait SessionSlot {
+    /// Returns the session that is in the slot now.
     fn session(&mut self) -> &mut dyn Session;
 }
 
-impl Slot for &mut dyn Session {
+impl SessionSlot for &mut dyn Session {
     fn session(&mut self) -> &mut dyn Session {
         &mut **self
     }
 }
 
-impl Slot for &mut Box<dyn Session> {
+impl SessionSlot for &mut Box<dyn Session> {
     fn session(&mut self) -> &mut dyn Session {
         &mut ***self
     }
 }
 
-/// Where batches come from and where they go, with a device in between.
-pub(super) trait Ends<S> {
-    /// What is to be known of a batch while it is in flight.
-    type Note;
-    /// What may go wrong.
+/// Source and destination of the batches that go through a session.
+pub(super) trait Endpoints<S> {
+    /// Data kept with each batch while it is in flight.
+    type Tag;
+    /// Error that ends the run.
     type Error: From<DeviceError>;
 
-    /// The next batch. Where nothing is in flight (`idle`) it is waited for, though not for ever: what else there is to be
-    /// done, is done in between.
-    fn next(&mut self, idle: bool) -> Result<Next<Self::Note>, Self::Error>;
+    /// Returns the next batch. If nothing is in flight (`is_idle`), waits for one, but only for a
+    /// short time so that the driver can poll.
+    fn next_batch(&mut self, is_idle: bool) -> Result<NextBatch<Self::Tag>, Self::Error>;
 
-    /// A batch of so many packets is about to be submitted; or none has come for a while, and none is in flight.
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError>;
+    /// Called before a batch of `packets` is submitted, and with 0 if none came for a while and
+    /// none is in flight.
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError>;
 
-    /// A batch has come back from the session, and will be [`done`](Ends::done) next: for what is to be read of maps for it.
-    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    /// Called with each completed batch before [`deliver`](Endpoints::deliver), while the session's
+    /// maps can be read for it.
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         let _ = (session, done);
         Ok(())
     }
 
-    /// A batch has come back; where it is `aside`, from the session's relief, and maybe before others that went in before it.
-    fn done(&mut self, done: Done, note: Self::Note, aside: bool) -> Result<(), Self::Error>;
+    /// Takes a completed batch. With `by_fallback` the session's fallback filtered it, possibly
+    /// ahead of batches submitted before.
+    fn deliver(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
 
-    /// Does what others want done with the session between two batches. Gives false where that has to wait until nothing is
-    /// in flight (`idle`): then nothing is submitted before.
-    fn obey(&mut self, slot: &mut S, idle: bool) -> Result<bool, DeviceError> {
-        let _ = (slot, idle);
+    /// Runs what other threads want done with the session between two batches. Returns false if a
+    /// command has to wait until no batch is in flight (`is_idle`); then nothing is submitted
+    /// before it has run.
+    fn run_commands(&mut self, slot: &mut S, is_idle: bool) -> Result<bool, DeviceError> {
+        let _ = (slot, is_idle);
         Ok(true)
     }
 
-    /// Nothing came, and nothing is in flight.
+    /// Called if no batch came and none is in flight.
     fn poll(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }
 }
 
-/// Drives a session.
-pub(super) struct Driver<S, E: Ends<S>> {
+/// The loop that keeps a session supplied with batches.
+pub(super) struct Driver<S, E: Endpoints<S>> {
     slot: S,
-    pub ends: E,
-    /// When each batch in flight was submitted, where the session has a relief, and what is to be known of it.
-    in_flight: VecDeque<(Option<Instant>, E::Note)>,
-    due: Due,
+    pub endpoints: E,
+    /// Each batch in flight, oldest first: when it was submitted, if the session has a fallback,
+    /// and its tag.
+    in_flight: VecDeque<(Option<Instant>, E::Tag)>,
+    estimator: CompletionEstimator,
 }
 
-impl<S: Slot, E: Ends<S>> Driver<S, E> {
-    /// Of a session in which nothing is in flight.
-    pub fn new(slot: S, ends: E) -> Driver<S, E> {
-        Driver { slot, ends, in_flight: VecDeque::new(), due: Due::new(Instant::now()) }
+impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
+    /// Creates a driver for a session with no batch in flight.
+    pub fn new(slot: S, endpoints: E) -> Driver<S, E> {
+        Driver { slot, endpoints, in_flight: VecDeque::new(), estimator: CompletionEstimator::new(Instant::now()) }
     }
 
-    /// Submits what comes and hands on what is done, until nothing more comes and nothing is in flight.
+    /// Submits batches and delivers completed ones until the source ends and nothing is in flight.
     pub fn drive(&mut self) -> Result<(), E::Error> {
-        let mut ended = false;
+        let mut is_ended = false;
         loop {
-            self.obey()?;
-            let mut waiting = !ended;
-            while waiting && self.has_room() {
-                let idle = self.slot.session().in_flight() == 0;
-                match self.ends.next(idle)? {
-                    Next::Batch(batch, note) => self.submit(batch, note)?,
-                    Next::NotYet => waiting = false,
-                    Next::End => (ended, waiting) = (true, false),
+            self.run_commands()?;
+            let mut may_submit = !is_ended;
+            while may_submit && self.has_capacity() {
+                let is_idle = self.slot.session().in_flight() == 0;
+                match self.endpoints.next_batch(is_idle)? {
+                    NextBatch::Ready(batch, tag) => self.submit(batch, tag)?,
+                    NextBatch::Pending => may_submit = false,
+                    NextBatch::End => (is_ended, may_submit) = (true, false),
                 }
             }
-            if waiting && self.may_relieve() {
-                match self.ends.next(false)? {
-                    Next::Batch(batch, note) => {
-                        self.relieve(batch, note)?;
+            if may_submit && self.can_use_fallback() {
+                match self.endpoints.next_batch(false)? {
+                    NextBatch::Ready(batch, tag) => {
+                        self.run_on_fallback(batch, tag)?;
                         continue;
                     }
-                    Next::NotYet => {}
-                    Next::End => ended = true,
+                    NextBatch::Pending => {}
+                    NextBatch::End => is_ended = true,
                 }
             }
             match self.complete()? {
                 true => {}
-                false if ended => return Ok(()),
+                false if is_ended => return Ok(()),
                 false => {
-                    // Maps follow their files while nothing comes, too: somebody may look.
-                    self.ends.boundary(self.slot.session(), 0)?;
-                    self.ends.poll()?;
+                    // Maps follow their files without traffic, too: someone may read them
+                    // meanwhile.
+                    self.endpoints.on_batch_boundary(self.slot.session(), 0)?;
+                    self.endpoints.poll()?;
                 }
             }
         }
     }
 
-    /// Hands on all that is in flight.
+    /// Completes and delivers all batches in flight.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn drain(&mut self) -> Result<(), E::Error> {
         while self.complete()? {}
         Ok(())
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_capacity(&mut self) -> bool {
         let session = self.slot.session();
         session.in_flight() < session.depth()
     }
 
-    /// Does what others want done with the session.
-    fn obey(&mut self) -> Result<(), E::Error> {
+    /// Runs pending commands, completing batches first if a command needs an idle session.
+    fn run_commands(&mut self) -> Result<(), E::Error> {
         loop {
-            let idle = self.slot.session().in_flight() == 0;
-            if self.ends.obey(&mut self.slot, idle)? {
+            let is_idle = self.slot.session().in_flight() == 0;
+            if self.endpoints.run_commands(&mut self.slot, is_idle)? {
                 return Ok(());
             }
             self.complete()?;
         }
     }
 
-    fn submit(&mut self, batch: Batch, note: E::Note) -> Result<(), E::Error> {
-        // What was wanted before the batch came is done before it is filtered.
-        self.obey()?;
-        self.ends.boundary(self.slot.session(), batch.len())?;
+    fn submit(&mut self, batch: Batch, tag: E::Tag) -> Result<(), E::Error> {
+        // Commands queued before this batch arrived must take effect on it.
+        self.run_commands()?;
+        self.endpoints.on_batch_boundary(self.slot.session(), batch.len())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
-        let submitted = self.slot.session().relief().is_some().then(Instant::now);
-        self.in_flight.push_back((submitted, note));
+        let submitted = self.slot.session().fallback().is_some().then(Instant::now);
+        self.in_flight.push_back((submitted, tag));
         Ok(())
     }
 
-    /// Waits for the oldest batch in flight, and hands it on; false where there is none.
+    /// Waits for the oldest batch in flight and delivers it. Returns false if none is in flight.
     fn complete(&mut self) -> Result<bool, E::Error> {
         let Some(done) = self.slot.session().complete()? else { return Ok(false) };
-        self.ends.came_back(self.slot.session(), &done)?;
-        // A session gives back what it was given, and in that order.
-        if let Some((submitted, note)) = self.in_flight.pop_front() {
+        self.endpoints.inspect_completed(self.slot.session(), &done)?;
+        // Sessions complete batches in the order of submission.
+        if let Some((submitted, tag)) = self.in_flight.pop_front() {
             if let Some(submitted) = submitted {
-                self.due.came(submitted, Instant::now());
+                self.estimator.record_completion(submitted, Instant::now());
             }
-            self.ends.done(done, note, false)?;
+            self.endpoints.deliver(done, tag, false)?;
         }
         Ok(true)
     }
 
-    /// Whether the session has all that it takes and a relief, which has time for a batch before the oldest one is done.
-    fn may_relieve(&mut self) -> bool {
+    /// Whether the session has a fallback that can filter a batch before the oldest batch in flight
+    /// is due.
+    fn can_use_fallback(&mut self) -> bool {
         let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
-        self.slot.session().relief().is_some() && oldest.is_some_and(|oldest| !self.due.is_due(oldest, Instant::now()))
+        self.slot.session().fallback().is_some()
+            && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
     }
 
-    fn relieve(&mut self, batch: Batch, note: E::Note) -> Result<(), E::Error> {
-        self.obey()?;
+    /// Filters a batch by the session's fallback.
+    fn run_on_fallback(&mut self, batch: Batch, tag: E::Tag) -> Result<(), E::Error> {
+        self.run_commands()?;
         if !batch.span().is_on_host() {
-            // What relieves is another device, which does not reach it: it waits for its turn.
+            // The fallback device cannot reach this device's memory, so the batch waits for its own
+            // device.
             self.complete()?;
-            return self.submit(batch, note);
+            return self.submit(batch, tag);
         }
         let session = self.slot.session();
-        let done = match session.relief() {
-            Some(relief) => relief.run(batch)?,
-            None => return self.submit(batch, note),
+        let done = match session.fallback() {
+            Some(fallback) => fallback.run(batch)?,
+            None => return self.submit(batch, tag),
         };
-        self.ends.done(done, note, true)
+        self.endpoints.deliver(done, tag, true)
     }
 }
 
@@ -205,33 +219,35 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_core::device::{Device, Imported, LoadOptions, StageTimes, SubmitError};
-    use portcullis_core::interp::Interp;
-    use portcullis_core::lang::{Source, wgsl};
-    use portcullis_core::packet::{Descriptor, DeviceView, Room, Span, Verdicts};
+    use portcullis_core::diagnostics::Source;
+    use portcullis_core::interp::InterpDevice;
+    use portcullis_core::packet::{Descriptor, DeviceView, ResizeRoom, Span, Verdicts};
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     use super::*;
 
-    /// A session with room for one batch, wherever its packets are, and a relief that reaches the host's memory alone.
-    struct Reaching {
+    /// A session of depth 1 that takes batches in any memory, with a fallback that reaches host
+    /// memory only.
+    struct SingleBatchSession {
         batch: Option<Batch>,
-        relief: Box<dyn Session>,
+        fallback: Box<dyn Session>,
     }
 
-    impl Session for Reaching {
+    impl Session for SingleBatchSession {
         fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
             Ok(Imported::InPlace)
         }
 
         fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-            assert!(self.batch.replace(batch).is_none(), "there is room for one");
+            assert!(self.batch.replace(batch).is_none(), "the depth is 1");
             Ok(())
         }
 
-        fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
             Ok(self.batch.take().map(|batch| {
                 let verdicts = Verdicts::from_columns(vec![2; batch.len()], Vec::new());
-                Done { batch, verdicts, times: StageTimes::default() }
+                Completion { batch, verdicts, times: StageTimes::default() }
             }))
         }
 
@@ -243,60 +259,60 @@ mod tests {
             1
         }
 
-        fn relief(&mut self) -> Option<&mut dyn Session> {
-            Some(&mut *self.relief)
+        fn fallback(&mut self) -> Option<&mut dyn Session> {
+            Some(&mut *self.fallback)
         }
     }
 
-    /// Notes which batches came back, and whether from the relief.
+    /// Records the tag of each delivered batch, and whether the fallback filtered it.
     #[derive(Default)]
-    struct Noted(Vec<(u32, bool)>);
+    struct RecordingEndpoints(Vec<(u32, bool)>);
 
-    impl<S> Ends<S> for Noted {
-        type Note = u32;
+    impl<S> Endpoints<S> for RecordingEndpoints {
+        type Tag = u32;
         type Error = DeviceError;
 
-        fn next(&mut self, _: bool) -> Result<Next<u32>, DeviceError> {
-            Ok(Next::End)
+        fn next_batch(&mut self, _: bool) -> Result<NextBatch<u32>, DeviceError> {
+            Ok(NextBatch::End)
         }
 
-        fn boundary(&mut self, _: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
+        fn on_batch_boundary(&mut self, _: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
             Ok(())
         }
 
-        fn done(&mut self, _: Done, note: u32, aside: bool) -> Result<(), DeviceError> {
-            self.0.push((note, aside));
+        fn deliver(&mut self, _: Completion, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
+            self.0.push((tag, by_fallback));
             Ok(())
         }
     }
 
-    /// A packet in the memory of a device that is not there.
-    #[expect(unsafe_code, reason = "memory of a device's is named by its address")]
-    fn elsewhere() -> Batch {
+    /// A batch of one packet in the memory of a device that does not exist.
+    #[expect(unsafe_code, reason = "device memory is given by its address")]
+    fn device_resident_batch() -> Batch {
         let view = DeviceView { device: "cuda:0".into(), address: 1 << 40 };
-        // SAFETY: nobody looks at the memory, nor at the packet.
+        // SAFETY: nothing accesses the memory or the packet.
         unsafe {
             let span = Span::from_views(None, Some(view), 4096, 8192, Box::new(())).unwrap();
             let packet = Descriptor { offset: 128, length: 60 };
-            Batch::from_frames(span, vec![packet], Vec::new(), Room::Both, Box::new(())).unwrap()
+            Batch::from_frames(span, vec![packet], Vec::new(), ResizeRoom::Both, Box::new(())).unwrap()
         }
     }
 
     #[test]
-    fn packets_in_a_devices_memory_wait_for_it_where_others_are_relieved() {
+    fn packets_in_device_memory_wait_for_their_device_and_others_use_the_fallback() {
         let program = wgsl::compile(
             &Source::new("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"),
             &ProgramOptions::default(),
         );
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-        let relief = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-        let mut session = Reaching { batch: None, relief };
-        let mut driver = Driver::new(&mut session as &mut dyn Session, Noted::default());
-        driver.submit(elsewhere(), 1).unwrap();
-        driver.relieve(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
-        driver.relieve(elsewhere(), 3).unwrap();
-        assert_eq!(driver.ends.0, [(2, true), (1, false)]);
+        let fallback = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut session = SingleBatchSession { batch: None, fallback };
+        let mut driver = Driver::new(&mut session as &mut dyn Session, RecordingEndpoints::default());
+        driver.submit(device_resident_batch(), 1).unwrap();
+        driver.run_on_fallback(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
+        driver.run_on_fallback(device_resident_batch(), 3).unwrap();
+        assert_eq!(driver.endpoints.0, [(2, true), (1, false)]);
         driver.drive().unwrap();
-        assert_eq!(driver.ends.0, [(2, true), (1, false), (3, false)]);
+        assert_eq!(driver.endpoints.0, [(2, true), (1, false), (3, false)]);
     }
 }

@@ -1,18 +1,18 @@
-//! From a source through a device to sinks, with several batches under way at once.
+//! Runs packets from a source through a device to sinks, with several batches in flight.
 //!
 //! ```text
 //! reader thread ──2 batches──► driver: submit … complete ──2 batches──► writer thread
 //!    Source                       Session (its depth in flight)            Outputs
 //! ```
 //!
-//! The driver is that of live packets, too (`live`): it takes batches from where they come, has as many in flight as
-//! the session takes, and hands them on. Every stage keeps the packets' order. Both queues are bounded and a source hands out arenas of
-//! a fixed size, so memory does not grow with the capture. Counting is done by the driver, so that
-//! it can tell how far it is; the writer thread is there only when something is to be written.
+//! The driver is shared with live lanes (`live`). Every stage keeps the packets' order. Both queues
+//! are bounded and a source hands out arenas of a fixed size, so memory does not grow with the
+//! capture. The driver counts, so that it can report progress; the writer thread exists only if
+//! packets are written.
 
 mod broadcast;
+mod completion_estimator;
 mod driver;
-mod due;
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub mod live;
 mod outputs;
@@ -23,56 +23,57 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Session};
-use portcullis_core::packet::{Batch, Room};
+use portcullis_core::device::{CancelToken, Completion, DeviceError, DeviceKind, Session};
+use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_core::program::Program;
 use portcullis_core::reason;
 use portcullis_io::{Progress, RedirectGroups, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use broadcast::Broadcasts;
-use driver::{Driver, Ends, Next};
+use driver::{Driver, Endpoints, NextBatch};
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};
 
-/// Batches that wait between two stages.
-const QUEUE: usize = 2;
+/// Capacity of the queues between stages, in batches.
+const QUEUE_DEPTH: usize = 2;
 
-/// How long the driver sleeps before it looks again whether it is to stop.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How often a driver that waits for the reader checks whether it is to stop.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the caller is told while packets flow.
+/// What an [`Observer`] is told while packets flow.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The source met something odd.
+    /// A problem in the source that does not end the run.
     Warning(Warning),
-    /// A batch is done.
+    /// A batch has been completed.
     Batch {
-        /// What has come through so far.
+        /// Totals of the run up to and including this batch.
         totals: &'a Totals,
-        /// How far the source had come when it made this batch.
+        /// Position of the source when it made this batch.
         progress: Progress,
     },
 }
 
-/// Who is told what happens, and may look after the filter's maps between batches. A closure that takes an [`Event`] is one.
+/// Follows a run, and may access the filter's maps between batches. A closure that takes an
+/// [`Event`] is an observer.
 pub trait Observer {
-    /// Something happens.
-    fn event(&mut self, event: Event<'_>);
+    /// Called for each event.
+    fn on_event(&mut self, event: Event<'_>);
 
-    /// A batch of so many packets is about to be submitted: what is done to the session's maps now is there for this batch and
-    /// all behind it, and for none before it. This is also called now and then while no batch comes and none is in flight,
-    /// with 0.
+    /// Called before a batch of `packets` is submitted. Changes made to the session's maps here
+    /// take effect for this batch and later ones, and for none before. Also called with 0 from time
+    /// to time while no batch comes and none is in flight.
     ///
     /// # Errors
-    /// Those of the session: they end the run.
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        let _ = (session, coming);
+    /// An error of the session ends the run.
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
+        let _ = (session, packets);
         Ok(())
     }
 }
 
 impl<F: FnMut(Event<'_>)> Observer for F {
-    fn event(&mut self, event: Event<'_>) {
+    fn on_event(&mut self, event: Event<'_>) {
         self(event);
     }
 }
@@ -81,7 +82,7 @@ impl<F: FnMut(Event<'_>)> Observer for F {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// The source failed. What came before went through to the sinks.
+    /// The source failed. Packets before the failure went through to the sinks.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The device failed; the batches in flight are lost.
@@ -90,99 +91,102 @@ pub enum PipelineError {
     /// A sink failed.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// A thread of the pipeline could not be started, or died: a fault of the system or of ours.
-    #[error("the {thread} thread {what}")]
+    /// A thread of the pipeline could not be started, or panicked.
+    #[error("the {thread} thread {problem}")]
     Thread {
-        /// Which.
+        /// Name of the thread.
         thread: &'static str,
-        /// What happened to it.
-        what: String,
+        /// What happened to it, as the rest of a sentence.
+        problem: String,
     },
 }
 
 impl PipelineError {
-    /// Whether the reader of an output pipe went away, which is no fault worth a message.
+    /// Whether the reader of an output pipe closed it (SIGPIPE), which deserves no message.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, PipelineError::Sink(error) if error.is_broken_pipe())
     }
 }
 
-/// How a source shall make batches for `program` on a device of this kind; `written` says whether
-/// its packets go to sinks.
+/// Options for a source that feeds `program` on a device of this kind. `written` says whether
+/// packets go to sinks.
 pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> SourceOptions {
     let facts = program.facts();
-    // Launching a kernel costs as much as reading a good many packets, so GPUs get longer batches;
-    // a processor wants its batch in the cache.
+    // A kernel launch costs as much as reading many packets, so GPUs get larger batches; a CPU
+    // wants a batch that fits its cache.
     let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
-    // What packets tell the host is read between batches: several of them are to find room.
-    let rings = program.object().map_or(&[][..], |object| &object.rings);
-    let room = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
+    // Event rings are drained between batches, so a ring must hold the events of several batches.
+    let rings = portcullis_xdp::ObjectInfo::of(program).map_or(&[][..], |object| &object.rings);
+    let ring_packets = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
     SourceOptions {
-        max_packets: room.unwrap_or(usize::MAX),
-        room: if facts.changes_length { Room::Both } else { Room::None },
-        metadata: written || facts.uses_metadata || Broadcasts::need_ports(program),
+        max_packets: ring_packets.unwrap_or(usize::MAX),
+        room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
+        metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug)]
-pub struct Finished {
-    /// What came through, up to the end or the error.
+pub struct RunOutcome {
+    /// Totals up to the end or the error.
     pub totals: Totals,
-    /// Whether it was told to stop before the source was empty.
+    /// Whether the run was told to stop before the source ended.
     pub stopped: bool,
-    /// What went wrong, if something did. The sinks were finished all the same where they could be.
+    /// The error that ended the run. Sinks were still finished as far as possible.
     pub error: Option<PipelineError>,
 }
 
-/// What the reader thread sends.
-enum FromReader {
+/// Messages from the reader thread.
+enum ReaderMessage {
     Batch {
         batch: Batch,
         progress: Progress,
-        took: Duration,
+        read_time: Duration,
     },
     Warning(Warning),
-    /// No more will come.
+    /// The source has ended, possibly with an error. Nothing follows.
     End(Option<SourceError>),
 }
 
-/// Runs all packets of `source` through `session` and gives them to `outputs` by their verdicts. Unless the device or a
-/// sink failed, no batch is in flight when it ends, so that the session's maps can be looked at.
+/// Runs all packets of `source` through `session` and writes them to `outputs` by their verdicts.
 ///
-/// When `stop` is cancelled the source is asked for no more, what is in flight comes home, and the
-/// sinks are finished. A session that should give up its work in flight has a token of its own
+/// Unless the device or a sink failed, no batch is in flight on return, so the session's maps can
+/// be read.
+///
+/// When `stop` is cancelled, no more batches are read, those in flight are completed, and the sinks
+/// are finished. To give up work in flight as well, cancel the session's own token
 /// ([`LoadOptions`](portcullis_core::device::LoadOptions)).
 pub fn run(
     source: Box<dyn Source>,
     session: &mut dyn Session,
     outputs: Outputs,
     stop: &CancelToken,
-    observe: &mut dyn Observer,
-) -> Finished {
-    let begun = Instant::now();
-    let (totals, ended) = start(source, session, outputs, stop, observe);
-    let (stopped, error) = match ended {
+    observer: &mut dyn Observer,
+) -> RunOutcome {
+    let started = Instant::now();
+    let (totals, result) = run_stages(source, session, outputs, stop, observer);
+    let (stopped, error) = match result {
         Ok(stopped) => (stopped, None),
         Err(error) => (stop.is_cancelled(), Some(error)),
     };
-    Finished { totals: Totals { elapsed: begun.elapsed(), ..totals }, stopped, error }
+    RunOutcome { totals: Totals { elapsed: started.elapsed(), ..totals }, stopped, error }
 }
 
-/// Starts the threads, drives, and ends them. True when it was stopped.
-fn start(
+/// Starts the threads, drives the session, and joins the threads. Returns whether the run was
+/// stopped.
+fn run_stages(
     source: Box<dyn Source>,
     session: &mut dyn Session,
     mut outputs: Outputs,
     stop: &CancelToken,
-    observe: &mut dyn Observer,
+    observer: &mut dyn Observer,
 ) -> (Totals, Result<bool, PipelineError>) {
     let broadcasts = outputs.broadcasts.take();
-    let (batches, from_reader) = sync_channel(QUEUE);
+    let (batches, from_reader) = sync_channel(QUEUE_DEPTH);
     let reader = {
         let stop = stop.clone();
-        spawn("reader", move || read(source, &batches, &stop))
+        spawn("reader", move || run_reader(source, &batches, &stop))
     };
     let reader = match reader {
         Ok(reader) => reader,
@@ -192,191 +196,198 @@ fn start(
         Ok(writer) => writer,
         Err(error) => return (Totals::default(), Err(error)),
     };
-    let ends = Captures {
+    let endpoints = CaptureEndpoints {
         reader: from_reader,
         writer,
         stop,
-        observe,
+        observer,
         totals: Totals::default(),
-        failed: None,
+        source_error: None,
         broadcasts,
-        several: None,
+        redirect_groups: None,
     };
-    let mut driver = Driver::new(session, ends);
-    let driven = driver.drive();
-    let Captures { reader: from_reader, writer, mut totals, failed, .. } = driver.ends;
-    let driven = driven.and(failed.map_or(Ok(stop.is_cancelled()), |error| Err(error.into())));
-    // The reader stops at its next batch. One that still waits for input after a stop or an error is left behind: it may
-    // wait for ever.
+    let mut driver = Driver::new(session, endpoints);
+    let drive_result = driver.drive();
+    let CaptureEndpoints { reader: from_reader, writer, mut totals, source_error, .. } = driver.endpoints;
+    let drive_result = drive_result.and(source_error.map_or(Ok(stop.is_cancelled()), |error| Err(error.into())));
+    // Dropping the queue ends the reader at its next batch. After a stop or an error it is not
+    // joined while it waits for input, which may never come.
     drop(from_reader);
-    if ((driven.is_ok() && !stop.is_cancelled()) || reader.is_finished()) && reader.join().is_err() {
-        return (totals, Err(died("reader")));
+    if ((drive_result.is_ok() && !stop.is_cancelled()) || reader.is_finished()) && reader.join().is_err() {
+        return (totals, Err(thread_panicked("reader")));
     }
-    // Even after an error, what has come so far belongs in the files.
+    // Batches completed before an error are still written.
     let written = writer.map(Writer::finish);
-    let ended = driven.and_then(|stopped| {
+    let result = drive_result.and_then(|stopped| {
         totals.times.write = written.transpose()?.unwrap_or_default();
         Ok(stopped)
     });
-    (totals, ended)
+    (totals, result)
 }
 
-/// A reader and a writer of captures.
-struct Captures<'a> {
-    reader: Receiver<FromReader>,
+/// Endpoints of a capture: the reader and writer threads.
+struct CaptureEndpoints<'a> {
+    reader: Receiver<ReaderMessage>,
     writer: Option<Writer>,
     stop: &'a CancelToken,
-    observe: &'a mut dyn Observer,
+    observer: &'a mut dyn Observer,
     totals: Totals,
-    /// The error by which the source ended.
-    failed: Option<SourceError>,
+    /// The error that ended the source.
+    source_error: Option<SourceError>,
     broadcasts: Option<Broadcasts>,
-    /// What targets stand for in the batch that has just come back, where some stand for several.
-    several: Option<Arc<RedirectGroups>>,
+    /// Redirect groups of the batch that was just completed, if it has broadcasts.
+    redirect_groups: Option<Arc<RedirectGroups>>,
 }
 
-impl<S> Ends<S> for Captures<'_> {
-    /// How far the source had come.
-    type Note = Progress;
+impl<S> Endpoints<S> for CaptureEndpoints<'_> {
+    /// Position of the source after it read the batch.
+    type Tag = Progress;
     type Error = PipelineError;
 
-    fn next(&mut self, idle: bool) -> Result<Next<Progress>, PipelineError> {
+    fn next_batch(&mut self, is_idle: bool) -> Result<NextBatch<Progress>, PipelineError> {
         loop {
-            match wait(&self.reader, idle, &self.writer, self.stop) {
-                Message::Some(FromReader::Batch { batch, progress, took }) => {
-                    self.totals.times.read += took;
-                    return Ok(Next::Batch(batch, progress));
+            match poll_reader(&self.reader, is_idle, &self.writer, self.stop) {
+                QueuePoll::Received(ReaderMessage::Batch { batch, progress, read_time }) => {
+                    self.totals.times.read += read_time;
+                    return Ok(NextBatch::Ready(batch, progress));
                 }
-                Message::Some(FromReader::Warning(warning)) => self.observe.event(Event::Warning(warning)),
-                Message::Some(FromReader::End(error)) => {
-                    self.failed = error;
-                    return Ok(Next::End);
+                QueuePoll::Received(ReaderMessage::Warning(warning)) => self.observer.on_event(Event::Warning(warning)),
+                QueuePoll::Received(ReaderMessage::End(error)) => {
+                    self.source_error = error;
+                    return Ok(NextBatch::End);
                 }
-                Message::NotYet => return Ok(Next::NotYet),
-                Message::Stopped => return Ok(Next::End),
-                Message::Died => return Err(died("reader")),
-                Message::HungUp => return Err(hung_up(&mut self.writer)),
+                QueuePoll::Empty => return Ok(NextBatch::Pending),
+                QueuePoll::Stopped => return Ok(NextBatch::End),
+                QueuePoll::ReaderPanicked => return Err(thread_panicked("reader")),
+                QueuePoll::WriterEnded => return Err(writer_error(&mut self.writer)),
             }
         }
     }
 
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        self.observe.boundary(session, coming)
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
+        self.observer.on_batch_boundary(session, packets)
     }
 
-    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts {
-            self.several = broadcasts.read(session, done)?;
+            self.redirect_groups = broadcasts.resolve(session, done)?;
         }
         Ok(())
     }
 
-    fn done(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {
-        let several = self.several.take();
-        self.totals.add_with(&done, several.as_deref());
-        self.observe.event(Event::Batch { totals: &self.totals, progress });
+    fn deliver(&mut self, done: Completion, progress: Progress, _: bool) -> Result<(), PipelineError> {
+        let redirect_groups = self.redirect_groups.take();
+        self.totals.add_with_broadcasts(&done, redirect_groups.as_deref());
+        self.observer.on_event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
-            Some(thread) if thread.queue.send((done, several)).is_err() => Err(hung_up(&mut self.writer)),
+            Some(thread) if thread.queue.send((done, redirect_groups)).is_err() => Err(writer_error(&mut self.writer)),
             _ => Ok(()),
         }
     }
 }
 
-/// What the reader's queue gives.
-enum Message {
-    Some(FromReader),
-    NotYet,
+/// Result of polling the reader's queue.
+enum QueuePoll {
+    Received(ReaderMessage),
+    Empty,
     Stopped,
-    Died,
-    /// The writer has ended before its time.
-    HungUp,
+    ReaderPanicked,
+    /// The writer thread has ended although its queue is open.
+    WriterEnded,
 }
 
-/// The next message; waits for it only when there is nothing else to do.
-fn wait(reader: &Receiver<FromReader>, idle: bool, writer: &Option<Writer>, stop: &CancelToken) -> Message {
-    if !idle {
+/// Polls the reader's queue, and waits for a message if nothing is in flight (`is_idle`).
+fn poll_reader(
+    reader: &Receiver<ReaderMessage>,
+    is_idle: bool,
+    writer: &Option<Writer>,
+    stop: &CancelToken,
+) -> QueuePoll {
+    if !is_idle {
         return match reader.try_recv() {
-            Ok(message) => Message::Some(message),
-            Err(TryRecvError::Empty) => Message::NotYet,
-            Err(TryRecvError::Disconnected) => Message::Died,
+            Ok(message) => QueuePoll::Received(message),
+            Err(TryRecvError::Empty) => QueuePoll::Empty,
+            Err(TryRecvError::Disconnected) => QueuePoll::ReaderPanicked,
         };
     }
     let mut stopped_before = false;
     loop {
-        match reader.recv_timeout(PATIENCE) {
-            Ok(message) => return Message::Some(message),
-            Err(RecvTimeoutError::Disconnected) => return Message::Died,
-            // A reader that waits for input never sees the token; it had its chance.
-            Err(RecvTimeoutError::Timeout) if stopped_before => return Message::Stopped,
-            // Nothing will be sent to it that would show it.
+        match reader.recv_timeout(STOP_POLL_INTERVAL) {
+            Ok(message) => return QueuePoll::Received(message),
+            Err(RecvTimeoutError::Disconnected) => return QueuePoll::ReaderPanicked,
+            // A reader that blocks on input does not notice the token. It has had one interval to
+            // do so.
+            Err(RecvTimeoutError::Timeout) if stopped_before => return QueuePoll::Stopped,
+            // With nothing to send to the writer, only this check notices that it failed.
             Err(RecvTimeoutError::Timeout) if writer.as_ref().is_some_and(|w| w.thread.is_finished()) => {
-                return Message::HungUp;
+                return QueuePoll::WriterEnded;
             }
             Err(RecvTimeoutError::Timeout) => stopped_before = stop.is_cancelled(),
         }
     }
 }
 
-/// The reader thread. A driver that hung up wants no more.
-fn read(mut source: Box<dyn Source>, to: &SyncSender<FromReader>, stop: &CancelToken) {
+/// Body of the reader thread. It returns once the driver drops the queue.
+fn run_reader(mut source: Box<dyn Source>, to: &SyncSender<ReaderMessage>, stop: &CancelToken) {
     loop {
         if stop.is_cancelled() {
-            let _ = to.send(FromReader::End(None));
+            let _ = to.send(ReaderMessage::End(None));
             return;
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let next = source.next_batch();
-        let took = begun.elapsed();
+        let read_time = started.elapsed();
         for warning in source.take_warnings() {
-            if to.send(FromReader::Warning(warning)).is_err() {
+            if to.send(ReaderMessage::Warning(warning)).is_err() {
                 return;
             }
         }
         let message = match next {
-            Ok(Some(batch)) => FromReader::Batch { batch, progress: source.progress(), took },
-            Ok(None) => FromReader::End(None),
-            Err(error) => FromReader::End(Some(error)),
+            Ok(Some(batch)) => ReaderMessage::Batch { batch, progress: source.progress(), read_time },
+            Ok(None) => ReaderMessage::End(None),
+            Err(error) => ReaderMessage::End(Some(error)),
         };
-        let last = matches!(message, FromReader::End(_));
-        if to.send(message).is_err() || last {
+        let is_last = matches!(message, ReaderMessage::End(_));
+        if to.send(message).is_err() || is_last {
             return;
         }
     }
 }
 
-/// The thread that writes.
+/// The writer thread and its queue.
 struct Writer {
-    queue: SyncSender<(Done, Option<Arc<RedirectGroups>>)>,
+    queue: SyncSender<(Completion, Option<Arc<RedirectGroups>>)>,
     thread: JoinHandle<Result<Duration, SinkError>>,
 }
 
 impl Writer {
     fn start(mut outputs: Outputs) -> Result<Writer, PipelineError> {
-        let (queue, waiting) = sync_channel::<(Done, Option<Arc<RedirectGroups>>)>(QUEUE);
+        let (queue, waiting) = sync_channel::<(Completion, Option<Arc<RedirectGroups>>)>(QUEUE_DEPTH);
         let thread = spawn("writer", move || {
             let mut busy = Duration::ZERO;
-            for (done, several) in waiting {
-                let begun = Instant::now();
-                if let Err(error) = outputs.take_with(&done, several.as_deref()) {
-                    // What the others have is whole all the same; this error came first.
+            for (done, redirect_groups) in waiting {
+                let started = Instant::now();
+                if let Err(error) = outputs.write_with_broadcasts(&done, redirect_groups.as_deref()) {
+                    // Finish the other outputs so that they are complete, but report this error: it
+                    // came first.
                     let _ = outputs.finish();
                     return Err(error);
                 }
-                // Freed here, so that this too is counted as the writer's time.
+                // Drop inside the timed section: freeing the batch is part of the writer's time.
                 drop(done);
-                busy += begun.elapsed();
+                busy += started.elapsed();
             }
-            let begun = Instant::now();
+            let started = Instant::now();
             outputs.finish()?;
-            Ok(busy + begun.elapsed())
+            Ok(busy + started.elapsed())
         })?;
         Ok(Writer { queue, thread })
     }
 
-    /// Waits until everything is written; the time that took in all.
+    /// Waits until everything is written. Returns the time that the thread was busy.
     fn finish(self) -> Result<Duration, PipelineError> {
         drop(self.queue);
-        Ok(self.thread.join().map_err(|_| died("writer"))??)
+        Ok(self.thread.join().map_err(|_| thread_panicked("writer"))??)
     }
 }
 
@@ -384,20 +395,20 @@ fn spawn<T: Send + 'static>(
     name: &'static str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, PipelineError> {
-    thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map_err(|error| PipelineError::Thread { thread: name, what: format!("cannot be started: {}", reason(&error)) })
+    thread::Builder::new().name(name.into()).spawn(body).map_err(|error| PipelineError::Thread {
+        thread: name,
+        problem: format!("cannot be started: {}", reason(&error)),
+    })
 }
 
-/// The error that made the writer hang up.
-fn hung_up(writer: &mut Option<Writer>) -> PipelineError {
+/// Joins a writer whose queue is closed and returns its error.
+fn writer_error(writer: &mut Option<Writer>) -> PipelineError {
     match writer.take().map(Writer::finish) {
         Some(Err(error)) => error,
-        _ => died("writer"),
+        _ => thread_panicked("writer"),
     }
 }
 
-fn died(thread: &'static str) -> PipelineError {
-    PipelineError::Thread { thread, what: "died (a fault of this program; please report it)".into() }
+fn thread_panicked(thread: &'static str) -> PipelineError {
+    PipelineError::Thread { thread, problem: "panicked; this is a bug in portcullis, please report it".into() }
 }

@@ -1,49 +1,55 @@
-//! Carrying out verdicts: which packets go to which sink.
+//! Applies verdicts to captures: writes each packet to the sinks that its verdict selects.
 
-use portcullis_core::device::Done;
+use portcullis_core::device::Completion;
 use portcullis_core::packet::Action;
 use portcullis_io::{RedirectGroups, RedirectSink, Sink, SinkError};
 
 use super::Broadcasts;
 
-/// Where packets go by their verdicts. Dropped and aborted packets go nowhere.
+/// Sinks by verdict. Dropped and aborted packets are not written.
 #[derive(Default)]
 pub struct Outputs {
-    /// For packets that pass.
+    /// Sink for packets with verdict PASS.
     pub pass: Option<Box<dyn Sink>>,
-    /// For packets that go out where they came from.
+    /// Sink for packets with verdict TX.
     pub tx: Option<Box<dyn Sink>>,
-    /// For redirected packets.
+    /// Sink for packets with verdict REDIRECT, by target.
     pub redirect: Option<RedirectSink>,
-    /// Targets that stand for several, where the filter has such ([`Broadcasts::of`]).
+    /// Broadcast targets of the filter, if it has any ([`Broadcasts::from_program`]).
     pub broadcasts: Option<Broadcasts>,
     indices: Vec<u32>,
 }
 
 impl Outputs {
-    /// Sinks for the packets that pass, are sent back, and are redirected.
+    /// Creates outputs from sinks for PASS, TX and REDIRECT, with no broadcasts.
     pub fn new(pass: Option<Box<dyn Sink>>, tx: Option<Box<dyn Sink>>, redirect: Option<RedirectSink>) -> Outputs {
         Outputs { pass, tx, redirect, broadcasts: None, indices: Vec::new() }
     }
 
-    /// Whether nothing is written at all.
+    /// Whether no sink is set, so that nothing is written.
     pub fn is_empty(&self) -> bool {
         self.pass.is_none() && self.tx.is_none() && self.redirect.is_none()
     }
 
-    /// Gives the packets of a batch to their sinks, to each even where another fails.
+    /// Writes the packets of a completed batch to their sinks, to each sink even if another fails.
     ///
     /// # Errors
-    /// The first sink's that failed, which is gone then; the others may still be finished.
-    pub fn take(&mut self, done: &Done) -> Result<(), SinkError> {
-        self.take_with(done, None)
+    /// The first error of a sink. The PASS or TX sink that failed is removed; the others can still
+    /// be finished.
+    pub fn write(&mut self, done: &Completion) -> Result<(), SinkError> {
+        self.write_with_broadcasts(done, None)
     }
 
-    /// The same, where some targets stand for several.
+    /// Variant of [`write`](Self::write) that sends packets for a redirect group to each of its
+    /// ports.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
-    pub fn take_with(&mut self, done: &Done, several: Option<&RedirectGroups>) -> Result<(), SinkError> {
+    /// As [`write`](Self::write).
+    pub fn write_with_broadcasts(
+        &mut self,
+        done: &Completion,
+        redirect_groups: Option<&RedirectGroups>,
+    ) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
         let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
@@ -59,11 +65,13 @@ impl Outputs {
             indices.clear();
             done.verdicts.indices(Action::Redirect, indices);
             if !indices.is_empty() {
-                // The files but the one that failed are of use still.
-                result = result.and(match several {
+                // Keep the redirect sink after an error: only one of its files failed.
+                result = result.and(match redirect_groups {
                     None => open.write(&done.batch, indices, done.verdicts.targets()),
-                    Some(several) => {
-                        let to = |&index: &u32| leads(done, several, index as usize).map(move |target| (index, target));
+                    Some(redirect_groups) => {
+                        let to = |&index: &u32| {
+                            redirect_targets(done, redirect_groups, index as usize).map(move |target| (index, target))
+                        };
                         open.write_to(&done.batch, indices.iter().flat_map(to))
                     }
                 });
@@ -72,10 +80,10 @@ impl Outputs {
         result
     }
 
-    /// Finishes every sink, even where another fails.
+    /// Finishes every sink, even if another fails.
     ///
     /// # Errors
-    /// The first sink's that failed.
+    /// The first error of a sink.
     pub fn finish(self) -> Result<(), SinkError> {
         let one = |sink: Option<Box<dyn Sink>>| sink.map_or(Ok(()), |sink| sink.finish().map(drop));
         let (pass, tx) = (one(self.pass), one(self.tx));
@@ -84,10 +92,14 @@ impl Outputs {
     }
 }
 
-/// Where a packet goes that is redirected.
-pub(super) fn leads<'s>(done: &Done, several: &'s RedirectGroups, index: usize) -> impl Iterator<Item = u32> + use<'s> {
+/// The ports that the redirected packet `index` goes to: those of its group, or its target itself.
+pub(super) fn redirect_targets<'s>(
+    done: &Completion,
+    redirect_groups: &'s RedirectGroups,
+    index: usize,
+) -> impl Iterator<Item = u32> + use<'s> {
     let target = done.verdicts.targets()[index];
-    let ports = several.ports(target, done.batch.metadata_of(index).port);
+    let ports = redirect_groups.ports(target, done.batch.metadata_of(index).port);
     let itself = if ports.is_none() { Some(target) } else { None };
     ports.into_iter().flatten().chain(itself)
 }

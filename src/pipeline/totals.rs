@@ -1,55 +1,56 @@
-//! What came through a pipeline.
+//! Packet counts and times of a pipeline run.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
 use portcullis_io::RedirectGroups;
 
-use super::outputs::leads;
+use super::outputs::redirect_targets;
 
-/// Redirect targets that are counted one by one; packets to further ones are counted together.
+/// Number of redirect targets counted one by one; packets to further targets are counted together.
 pub const MAX_TARGETS: usize = 65_536;
 
-/// Counts of everything that came through, and where the time went.
+/// Counts of all packets of a run, and the time that each stage took.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Their captured bytes, as they arrived.
+    /// Captured bytes, before the filter changed any lengths.
     pub bytes: u64,
-    /// Packets with each verdict.
+    /// Number of packets by verdict.
     pub verdicts: VerdictCounts,
-    /// Where the redirected packets went.
+    /// Number of redirected packets by target.
     pub targets: TargetCounts,
     /// Time that each stage was busy.
     pub times: Times,
-    /// Time from the start to the last write. A capture has read its first block before.
+    /// Time from the start to the last write. A capture reads its first block before the start.
     pub elapsed: Duration,
 }
 
-/// Time that each stage was busy. Stages work at the same time: the sum may exceed the time elapsed.
-/// See [`Totals::other`] where it does not reach it.
+/// Busy time of each stage. Stages run at the same time, so the sum may exceed the time elapsed;
+/// see [`Totals::unattributed`] for what it lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Times {
     /// Reading and cutting batches.
     pub read: Duration,
-    /// What the device tells of itself.
+    /// The device's own account of its stages.
     pub device: StageTimes,
-    /// Carrying out verdicts: writing captures.
+    /// Writing captures.
     pub write: Duration,
 }
 
 impl Totals {
-    /// Counts a batch.
-    pub fn add(&mut self, done: &Done) {
-        self.add_with(done, None);
+    /// Adds a completed batch.
+    pub fn add(&mut self, done: &Completion) {
+        self.add_with_broadcasts(done, None);
     }
 
-    /// Counts a batch, where some targets stand for several: a packet counts once as redirected, and once for each target.
-    pub fn add_with(&mut self, done: &Done, several: Option<&RedirectGroups>) {
-        let Done { batch, verdicts, times } = done;
+    /// Adds a completed batch. A packet for a redirect group counts once as redirected, and once
+    /// for each port of the group.
+    pub fn add_with_broadcasts(&mut self, done: &Completion, redirect_groups: Option<&RedirectGroups>) {
+        let Completion { batch, verdicts, times } = done;
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();
         let counts = verdicts.counts();
@@ -58,34 +59,36 @@ impl Totals {
         }
         if counts[Action::Redirect as usize] > 0 {
             for (index, (&action, &target)) in verdicts.actions().iter().zip(verdicts.targets()).enumerate() {
-                match several {
+                match redirect_groups {
                     _ if action != Action::Redirect as u8 => {}
                     None => self.targets.add(target),
-                    Some(several) => leads(done, several, index).for_each(|target| self.targets.add(target)),
+                    Some(redirect_groups) => {
+                        redirect_targets(done, redirect_groups, index).for_each(|target| self.targets.add(target))
+                    }
                 }
             }
         }
         self.times.device += *times;
     }
 
-    /// The time elapsed that no stage took: starting threads, waiting for each other, counting. Zero
-    /// where stages that worked at the same time took more in all.
-    pub fn other(&self) -> Duration {
+    /// Elapsed time that belongs to no stage: starting threads, waiting, counting. Zero if
+    /// overlapping stages took more than the time elapsed.
+    pub fn unattributed(&self) -> Duration {
         let Times { read, device: StageTimes { upload, kernel, download }, write } = self.times;
         self.elapsed.saturating_sub(read + upload + kernel + download + write)
     }
 
-    /// Millions of packets a second, over the time elapsed.
+    /// Millions of packets per second of elapsed time.
     pub fn mpps(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { self.packets as f64 / seconds / 1e6 } else { 0.0 }
     }
 }
 
-/// Packets by redirect target, in bounded memory.
+/// Number of packets by redirect target, in bounded memory.
 #[derive(Debug, Clone, Default)]
 pub struct TargetCounts {
-    /// The first few targets by number: no hashing for the usual filter.
+    /// Counts of targets below `LOW`, indexed by target: most filters need no hashing.
     low: Vec<u64>,
     high: HashMap<u32, u64>,
     other: u64,
@@ -110,7 +113,7 @@ impl TargetCounts {
         }
     }
 
-    /// Each target that was counted, by number, with its packets.
+    /// Returns each target counted by itself with its packets, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
         let mut high: Vec<_> = self.high.iter().map(|(&target, &count)| (target, count)).collect();
         high.sort_unstable();
@@ -118,7 +121,7 @@ impl TargetCounts {
         low.map(|(target, &count)| (target as u32, count)).chain(high)
     }
 
-    /// Packets to targets beyond the first [`MAX_TARGETS`].
+    /// Number of packets to targets beyond the first [`MAX_TARGETS`].
     pub fn other(&self) -> u64 {
         self.other
     }
@@ -129,13 +132,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_stage_took_is_other_time() {
+    fn unattributed_time_is_what_no_stage_took() {
         let [read, kernel, write] = [1, 2, 4].map(Duration::from_millis);
         let device = StageTimes { kernel, ..StageTimes::default() };
         let mut totals = Totals { times: Times { read, device, write }, ..Totals::default() };
-        assert_eq!(totals.other(), Duration::ZERO);
+        assert_eq!(totals.unattributed(), Duration::ZERO);
         totals.elapsed = Duration::from_millis(10);
-        assert_eq!(totals.other(), Duration::from_millis(3));
+        assert_eq!(totals.unattributed(), Duration::from_millis(3));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use naga::{
     ArraySize, BinaryOperator, Expression, Handle, Literal, MathFunction, RelationalFunction, Scalar, ScalarKind,
     TypeInner,
 };
-use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 
 use crate::builtins::{Matrix, unsupported};
 use crate::statements::Body;

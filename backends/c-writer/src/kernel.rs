@@ -1,12 +1,12 @@
 //! The file as a whole: what is needed of types, helpers and functions, and the kernel around them.
 
+use portcullis_core::program::prelude::Intrinsic;
 use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::BIND_GROUP;
-use portcullis_core::packet::{Action, Metadata, ROOM};
-use portcullis_core::program::passes::inlined;
+use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
+use portcullis_core::program::passes::inlined_size;
 
 use crate::names::Names;
 use crate::prelude::{FAR, PACKET, name};
@@ -57,7 +57,7 @@ impl Writer<'_> {
     pub(crate) fn write(mut self) -> Result<Kernel> {
         let survey = self.survey();
         let mut names = Names::file(self.dialect);
-        for (_, intrinsic) in portcullis_core::lang::prelude::FUNCTIONS {
+        for (_, intrinsic) in portcullis_core::program::prelude::FUNCTIONS {
             names.reserve(name(*intrinsic));
             if let Intrinsic::Load { .. } = intrinsic {
                 names.reserve(&format!("{}{FAR}", name(*intrinsic)));
@@ -91,12 +91,12 @@ impl Writer<'_> {
         for own in ["bytes", "words", "metadata", "offset", "length", "first", "last"] {
             members.reserve(own);
         }
-        let machinery = &self.lowered.machinery;
+        let internals = &self.lowered.internals;
         for (global, member) in [
-            (machinery.offset, "offset"),
-            (machinery.length, "length"),
-            (machinery.first, "first"),
-            (machinery.last, "last"),
+            (internals.offset, "offset"),
+            (internals.length, "length"),
+            (internals.first, "first"),
+            (internals.last, "last"),
         ] {
             self.globals.insert(global, member.into());
         }
@@ -137,7 +137,7 @@ impl Writer<'_> {
                 source += "\n";
             }
         }
-        let size = inlined(self.module, &self.module.functions[self.lowered.filter]);
+        let size = inlined_size(self.module, &self.module.functions[self.lowered.filter]);
         Ok(Kernel { source, entry: self.options.entry.clone(), arguments, size })
     }
 
@@ -370,8 +370,8 @@ impl Writer<'_> {
         }
         lines.push(format!("{pkt}.length = {descriptor}.length;"));
         if self.has_ends() {
-            lines.push(format!("{pkt}.first = {descriptor}.offset - {ROOM}u;"));
-            lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {ROOM}u;"));
+            lines.push(format!("{pkt}.first = {descriptor}.offset - {RESIZE_ROOM}u;"));
+            lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {RESIZE_ROOM}u;"));
         }
         for (number, (handle, map)) in self.maps.iter().zip(&maps).enumerate() {
             let words = if self.options.entry_kind == EntryKind::Function {

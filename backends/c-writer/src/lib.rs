@@ -28,9 +28,9 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use naga::{Constant, Function, GlobalVariable, Handle, Module, Type};
-use portcullis_core::device::offload::Effects;
-use portcullis_core::lang::on_large_stack;
+use portcullis_core::device::offload::KernelEffects;
 use portcullis_core::program::{Lowered, Lowering, Program, lower};
+use portcullis_core::stack::run_on_large_stack;
 
 use dialect::Dialect;
 pub use dialect::Language;
@@ -158,12 +158,12 @@ pub enum WriteError {
 
 impl Kernel {
     /// What it does, for the session that launches it.
-    pub fn effects(&self) -> Effects {
+    pub fn effects(&self) -> KernelEffects {
         let has = |is: fn(&Argument) -> bool| self.arguments.iter().any(is);
-        Effects {
-            sees_packets: has(|argument| matches!(argument, Argument::Arena { .. })),
+        KernelEffects {
+            accesses_packets: has(|argument| matches!(argument, Argument::Arena { .. })),
             writes_packets: has(|argument| matches!(argument, Argument::Arena { writes: true })),
-            moves_ends: has(|argument| matches!(argument, Argument::Descriptors { writes: true })),
+            resizes_packets: has(|argument| matches!(argument, Argument::Descriptors { writes: true })),
             metadata: has(|argument| matches!(argument, Argument::Metadata)),
             redirects: has(|argument| matches!(argument, Argument::Targets)),
             size: self.size,
@@ -181,18 +181,18 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
     let work = || {
         let failed = |error: portcullis_core::program::LowerError| WriteError::Failed(error.to_string());
         let mut lowering =
-            Lowering { fuel: true, clamp_indices: true, mask_shifts: true, speculate: true, ..Lowering::default() };
+            Lowering { fuel: true, clamp_indices: true, mask_shifts: true, if_convert: true, ..Lowering::default() };
         let lower = |lowering| {
             lower(program, lowering).map(|mut lowered| {
                 // What maps do is written as it stands in the prelude.
-                lowered.intrinsics.retain(|_, intrinsic| !intrinsic.is_of_maps());
+                lowered.intrinsics.retain(|_, intrinsic| !intrinsic.is_map_function());
                 lowered
             })
         };
         let mut lowered = lower(lowering).map_err(failed)?;
         if options.packet_access == PacketAccess::Vectorizable {
             let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
-            let joined = lower(Lowering { lanes: true, ..lowering }).map_err(failed)?;
+            let joined = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
             if plain && kernel::is_straight(&joined) && !kernel::points_into_vectors(&joined) {
                 return Writer::new(program, &joined, options).write();
             }
@@ -209,7 +209,7 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
         Writer::new(program, &lowered, options).write()
     };
     // Statements and expressions are nested as deep as the filter's text is.
-    on_large_stack(program.source(), work).map_err(|error| WriteError::Failed(error.to_string()))?
+    run_on_large_stack(program.source(), work).map_err(|error| WriteError::Failed(error.to_string()))?
 }
 
 /// A file as it is written.

@@ -1,7 +1,7 @@
 //! The prelude's functions, in C: what each does is said in `core/src/lang/prelude.wgsl`.
 
-use portcullis_core::lang::prelude::{FUNCTIONS, Intrinsic, Order};
-use portcullis_core::packet::{MIN_LENGTH, READABLE_PAST_END};
+use portcullis_core::packet::{MIN_PACKET_LENGTH, READABLE_PAST_END};
+use portcullis_core::program::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
 
 use crate::{PacketAccess, Writer};
 
@@ -59,7 +59,7 @@ impl Writer<'_> {
                         "if (delta >= 0) {",
                         "    uint cut = (uint)delta;",
                         &format!(
-                            "    if (pkt->length < {MIN_LENGTH}u || cut > pkt->length - {MIN_LENGTH}u) return false;"
+                            "    if (pkt->length < {MIN_PACKET_LENGTH}u || cut > pkt->length - {MIN_PACKET_LENGTH}u) return false;"
                         ),
                         "    pkt->bytes += cut;",
                         "    pkt->offset += cut;",
@@ -68,7 +68,7 @@ impl Writer<'_> {
                         "}",
                         "uint add = 0u - (uint)delta;",
                         &format!(
-                            "if (add > pkt->offset - pkt->first || pkt->length + add < {MIN_LENGTH}u) return false;"
+                            "if (add > pkt->offset - pkt->first || pkt->length + add < {MIN_PACKET_LENGTH}u) return false;"
                         ),
                         "pkt->bytes -= add;",
                         "pkt->offset -= add;",
@@ -86,14 +86,16 @@ impl Writer<'_> {
                         "if (delta < 0) {",
                         "    uint cut = 0u - (uint)delta;",
                         &format!(
-                            "    if (pkt->length < {MIN_LENGTH}u || cut > pkt->length - {MIN_LENGTH}u) return false;"
+                            "    if (pkt->length < {MIN_PACKET_LENGTH}u || cut > pkt->length - {MIN_PACKET_LENGTH}u) return false;"
                         ),
                         "    pkt->length -= cut;",
                         "    return true;",
                         "}",
                         "uint add = (uint)delta;",
                         "uint end = pkt->offset + pkt->length;",
-                        &format!("if (add > pkt->last - end || pkt->length + add < {MIN_LENGTH}u) return false;"),
+                        &format!(
+                            "if (add > pkt->last - end || pkt->length + add < {MIN_PACKET_LENGTH}u) return false;"
+                        ),
                         "pc_clear(pkt->bytes + pkt->length, add);",
                         "pkt->length += add;",
                         "return true;",
@@ -136,7 +138,7 @@ impl Writer<'_> {
 
     /// Memory safety: the bytes lie in the packet, or, for a near load, not further than [`READABLE_PAST_END`] behind
     /// its first one, which is never past the arena's end.
-    fn load(&mut self, name: &str, size: u32, order: Order, near: bool) -> String {
+    fn load(&mut self, name: &str, size: u32, order: ByteOrder, near: bool) -> String {
         if self.options.packet_access == PacketAccess::Vectorizable {
             return self.load_side_by_side(name, size, order, near);
         }
@@ -151,20 +153,20 @@ impl Writer<'_> {
             self.uses_bytes = true;
             text += &format!("    {buffer}{constant}uchar *at = pkt->bytes + off;\n");
             let byte = |i: u32| {
-                let shift = 8 * if order == Order::Big { size - 1 - i } else { i };
+                let shift = 8 * if order == ByteOrder::Big { size - 1 - i } else { i };
                 if shift == 0 { format!("(uint)at[{i}]") } else { format!("(uint)at[{i}] << {shift}") }
             };
             (0..size).map(byte).collect::<Vec<_>>().join(" | ")
         } else {
             let word = self.word(size == 4);
             match (size, order) {
-                (4, Order::Little) => format!("{word}(pkt, off)"),
-                (4, Order::Big) => {
+                (4, ByteOrder::Little) => format!("{word}(pkt, off)"),
+                (4, ByteOrder::Big) => {
                     let swap = self.swap();
                     swap.replace('@', &format!("{word}(pkt, off)"))
                 }
-                (_, Order::Little) => format!("{word}(pkt, off) & 0xffffu"),
-                (_, Order::Big) => {
+                (_, ByteOrder::Little) => format!("{word}(pkt, off) & 0xffffu"),
+                (_, ByteOrder::Big) => {
                     text += &format!("    uint both = {word}(pkt, off);\n");
                     "(both & 0xffu) << 8 | (both >> 8 & 0xffu)".into()
                 }
@@ -182,7 +184,7 @@ impl Writer<'_> {
     ///
     /// Memory safety: a near load's word ends no further than [`READABLE_PAST_END`] behind the packet's first byte, which is a
     /// multiple of 4. Another's begins in the packet, or is its first.
-    fn load_side_by_side(&mut self, name: &str, size: u32, order: Order, near: bool) -> String {
+    fn load_side_by_side(&mut self, name: &str, size: u32, order: ByteOrder, near: bool) -> String {
         self.uses_bytes = true;
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
         // The packed structure tells that it may begin at any byte (the OpenCL specification, section 6.11.1).
@@ -203,10 +205,10 @@ impl Writer<'_> {
         let down = if near && size < 4 { " >> (off - from) * 8u" } else { "" };
         let value = match (size, order) {
             (1, _) => "word & 0xffu".to_owned(),
-            (2, Order::Big) => "(word & 0xffu) << 8 | (word >> 8 & 0xffu)".to_owned(),
-            (2, Order::Little) => "word & 0xffffu".to_owned(),
-            (_, Order::Big) => self.swap().replace('@', "word"),
-            (_, Order::Little) => "word".to_owned(),
+            (2, ByteOrder::Big) => "(word & 0xffu) << 8 | (word >> 8 & 0xffu)".to_owned(),
+            (2, ByteOrder::Little) => "word & 0xffffu".to_owned(),
+            (_, ByteOrder::Big) => self.swap().replace('@', "word"),
+            (_, ByteOrder::Little) => "word".to_owned(),
         };
         let lines = [
             format!("bool outside = (pkt->length < {size}u) | (off > pkt->length - {size}u);"),
@@ -261,7 +263,7 @@ impl Writer<'_> {
         name
     }
 
-    fn store(&mut self, name: &str, size: u32, order: Order) -> String {
+    fn store(&mut self, name: &str, size: u32, order: ByteOrder) -> String {
         self.uses_bytes = true;
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
         let mut text = format!("{function}void {name}(pc_packet *pkt, uint off, uint value)\n{{\n");
@@ -269,16 +271,16 @@ impl Writer<'_> {
         if self.options.packet_access == PacketAccess::Bytes || size == 1 {
             text += &format!("    {buffer}uchar *at = pkt->bytes + off;\n");
             for i in 0..size {
-                let shift = 8 * if order == Order::Big { size - 1 - i } else { i };
+                let shift = 8 * if order == ByteOrder::Big { size - 1 - i } else { i };
                 let byte = if shift == 0 { "value".into() } else { format!("(value >> {shift})") };
                 text += &format!("    at[{i}] = (uchar){byte};\n");
             }
         } else {
             let set = self.set(size == 4);
             let value = match (size, order) {
-                (_, Order::Little) => "value".into(),
-                (4, Order::Big) => self.swap().replace('@', "value"),
-                (_, Order::Big) => "value << 8 | (value >> 8 & 0xffu)".into(),
+                (_, ByteOrder::Little) => "value".into(),
+                (4, ByteOrder::Big) => self.swap().replace('@', "value"),
+                (_, ByteOrder::Big) => "value << 8 | (value >> 8 & 0xffu)".into(),
             };
             text += &format!("    {set}(pkt, off, {value});\n");
         }

@@ -7,9 +7,9 @@ use naga::valid::FunctionInfo;
 use naga::{
     AtomicFunction, Block, Expression, Function, Handle, Literal, LocalVariable, Statement, SwitchValue, TypeInner,
 };
-use portcullis_core::program::operands;
+use portcullis_core::program::for_each_operand;
 
-use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 
 use crate::expressions::{Place, by_component};
 use crate::names::Names;
@@ -233,7 +233,7 @@ impl<'w, 'a> Body<'w, 'a> {
                 }
                 // Another choice, which names its own.
                 Expression::Select { condition, .. } => work.push(condition),
-                ref other => operands(other, |operand| work.push(operand)),
+                ref other => for_each_operand(other, |operand| work.push(operand)),
             }
         }
     }
@@ -566,7 +566,7 @@ impl<'w, 'a> Body<'w, 'a> {
                             reads.push(handle);
                         }
                         let mut depth = 0;
-                        operands(&self.function.expressions[handle], |operand| {
+                        for_each_operand(&self.function.expressions[handle], |operand| {
                             depth = depth.max(self.depth_with(&depths, operand));
                         });
                         if let Expression::Load { pointer } = self.function.expressions[handle]
@@ -601,7 +601,7 @@ impl<'w, 'a> Body<'w, 'a> {
         let mut reached = HashSet::new();
         while let Some(handle) = roots.pop() {
             if !self.baked.contains_key(&handle) && reached.insert(handle) {
-                operands(&self.function.expressions[handle], |operand| roots.push(operand));
+                for_each_operand(&self.function.expressions[handle], |operand| roots.push(operand));
             }
         }
         if !reads.iter().all(|read| reached.contains(read)) {
@@ -640,7 +640,7 @@ impl<'w, 'a> Body<'w, 'a> {
         let function = self.function;
         let expression = &function.expressions[handle];
         let mut depth = 0;
-        operands(expression, |operand| depth = depth.max(self.depth(operand)));
+        for_each_operand(expression, |operand| depth = depth.max(self.depth(operand)));
         if let Expression::Load { pointer } = *expression {
             if let Expression::LocalVariable(local) = function.expressions[pointer]
                 && let Some(condition) = self.conditions.get_mut(&local)
@@ -709,7 +709,7 @@ impl<'w, 'a> Body<'w, 'a> {
             {
                 self.conditions.remove(&local);
             }
-            operands(expression, |operand| work.push(operand));
+            for_each_operand(expression, |operand| work.push(operand));
         }
     }
 
@@ -722,7 +722,7 @@ impl<'w, 'a> Body<'w, 'a> {
         let mut work = used.to_vec();
         while let Some(handle) = work.pop() {
             if !self.baked.contains_key(&handle) && consumed.insert(handle) {
-                operands(&self.function.expressions[handle], |operand| work.push(operand));
+                for_each_operand(&self.function.expressions[handle], |operand| work.push(operand));
             }
         }
         for handle in std::mem::take(&mut self.waiting) {
@@ -763,7 +763,7 @@ impl<'w, 'a> Body<'w, 'a> {
                 if evaluated.contains(&handle) && !self.is_pointer(handle) {
                     crossing.insert(handle);
                 } else {
-                    operands(&self.function.expressions[handle], |operand| work.push(operand));
+                    for_each_operand(&self.function.expressions[handle], |operand| work.push(operand));
                 }
             }
         }
@@ -890,7 +890,7 @@ impl<'w, 'a> Body<'w, 'a> {
             match *statement {
                 Statement::Emit(ref range) => {
                     for handle in range.clone() {
-                        operands(&self.function.expressions[handle], |operand| {
+                        for_each_operand(&self.function.expressions[handle], |operand| {
                             used.insert(operand);
                         });
                     }

@@ -1,8 +1,9 @@
 //! The form that other kernels are put behind: one signature, whatever the filter needs.
 
 use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, write};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 const SIGNATURE: &str = "static __device__ __forceinline__ void pc_filter_packet(
     uchar *arena,

@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 /// Those with maps: the prelude's text for these is most of them, and is the same in others. One has long keys and a
 /// counter, the other flows.

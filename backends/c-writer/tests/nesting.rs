@@ -1,9 +1,9 @@
 //! How deep blocks stand in each other, which compilers of OpenCL C bound (docs/semantics.md, "What is refused").
 
 use portcullis_c_writer::{Language, Options, write};
-use portcullis_core::lang::Source;
-use portcullis_core::lang::opencl_c::{self, files::NoIncludes};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
+use portcullis_opencl_c::{self as opencl_c, files::NoIncludes};
 
 /// The limit that is documented.
 const MOST: usize = 185;

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use portcullis_core::device::TransferCosts;
-use portcullis_core::device::planner::Known;
+use portcullis_core::device::transfer_planner::CostSource;
 
 use crate::Cache;
 
@@ -40,7 +40,7 @@ pub fn host_costs() -> TransferCosts {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let measure = || {
             let costs = TransferCosts::measure();
-            (costs.host == Known::Measured).then_some([
+            (costs.host_source == CostSource::Measured).then_some([
                 costs.copy_bytes_per_ns,
                 costs.gather_packed_ns,
                 costs.gather_slots_ns,
@@ -48,9 +48,13 @@ pub fn host_costs() -> TransferCosts {
         };
         let cache = Cache::open(KIND);
         match kept(cache.as_ref(), &format!("processor {processors} {}", processor()), measure) {
-            Some(([copy_bytes_per_ns, gather_packed_ns, gather_slots_ns], host)) => {
-                TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host, ..TransferCosts::GEN4 }
-            }
+            Some(([copy_bytes_per_ns, gather_packed_ns, gather_slots_ns], host)) => TransferCosts {
+                copy_bytes_per_ns,
+                gather_packed_ns,
+                gather_slots_ns,
+                host_source: host,
+                ..TransferCosts::GEN4
+            },
             None => TransferCosts::GEN4,
         }
     })
@@ -59,22 +63,22 @@ pub fn host_costs() -> TransferCosts {
 /// The same with the bus of a device, which `about` tells from all others; `copy` has it bring [`BUS_COPY_BYTES`] bytes, and says how
 /// long that took. Where it fails the bus is assumed. Looked up, or measured, once a process and device.
 pub fn device_costs(about: &str, copy: impl FnMut() -> Option<Duration>) -> TransferCosts {
-    static BUSES: Mutex<Option<HashMap<String, (f64, Known)>>> = Mutex::new(None);
+    static BUSES: Mutex<Option<HashMap<String, (f64, CostSource)>>> = Mutex::new(None);
     // Others wait: two at once would slow each other.
     let mut buses = BUSES.lock().unwrap_or_else(PoisonError::into_inner);
     let found = buses.get_or_insert_default().entry(about.into());
     let (bus_bytes_per_ns, bus) = *found.or_insert_with(|| of_bus(Cache::open(KIND).as_ref(), about, copy));
-    TransferCosts { bus_bytes_per_ns, bus, ..host_costs() }
+    TransferCosts { bus_bytes_per_ns, bus_source: bus, ..host_costs() }
 }
 
-fn of_bus(cache: Option<&Cache>, about: &str, mut copy: impl FnMut() -> Option<Duration>) -> (f64, Known) {
+fn of_bus(cache: Option<&Cache>, about: &str, mut copy: impl FnMut() -> Option<Duration>) -> (f64, CostSource) {
     let measure = || {
         // The first touches pages. Others' work only adds to the time.
         let quietest = (0..4).map(|_| copy()).collect::<Option<Vec<_>>>()?.into_iter().skip(1).min()?;
         Some([BUS_COPY_BYTES as f64 / quietest.as_nanos().max(1) as f64])
     };
     let found = kept(cache, &format!("bus {about}"), measure);
-    found.map_or((TransferCosts::GEN4.bus_bytes_per_ns, Known::Assumed), |([bus], known)| (bus, known))
+    found.map_or((TransferCosts::GEN4.bus_bytes_per_ns, CostSource::Assumed), |([bus], known)| (bus, known))
 }
 
 /// What was kept, or else is measured now, and kept.
@@ -82,11 +86,11 @@ fn kept<const N: usize>(
     cache: Option<&Cache>,
     about: &str,
     measure: impl FnOnce() -> Option<[f64; N]>,
-) -> Option<([f64; N], Known)> {
+) -> Option<([f64; N], CostSource)> {
     let key = format!("transfer {GENERATION} portcullis {} {about}", env!("CARGO_PKG_VERSION"));
     let known = || decode(&cache?.get(key.as_bytes())?);
     if let Some(costs) = (!ANEW.load(Ordering::Relaxed)).then(known).flatten() {
-        return Some((costs, Known::Kept));
+        return Some((costs, CostSource::Cached));
     }
     let costs = measure().filter(|costs| costs.iter().all(|cost| POSSIBLE.contains(cost)))?;
     if let Some(cache) = cache {
@@ -96,7 +100,7 @@ fn kept<const N: usize>(
         });
         cache.put(key.as_bytes(), text.as_bytes());
     }
-    Some((costs, Known::Measured))
+    Some((costs, CostSource::Measured))
 }
 
 /// A number a line, each a possible cost.
@@ -124,9 +128,9 @@ mod tests {
         let look = |about: &str, measured: Option<[f64; 2]>| kept(Some(&cache), about, || measured);
         let third = 1.0 / 3.0;
         assert_eq!(look("a", None), None);
-        assert_eq!(look("a", Some([third, 8.0])), Some(([third, 8.0], Known::Measured)));
-        assert_eq!(look("a", Some([1.0, 1.0])), Some(([third, 8.0], Known::Kept)));
-        assert_eq!(look("b", Some([2.0, 1.0])), Some(([2.0, 1.0], Known::Measured)), "another's");
+        assert_eq!(look("a", Some([third, 8.0])), Some(([third, 8.0], CostSource::Measured)));
+        assert_eq!(look("a", Some([1.0, 1.0])), Some(([third, 8.0], CostSource::Cached)));
+        assert_eq!(look("b", Some([2.0, 1.0])), Some(([2.0, 1.0], CostSource::Measured)), "another's");
         // Nothing of the kind is kept.
         for impossible in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
             assert_eq!(look("c", Some([1.0, impossible])), None);
@@ -143,8 +147,8 @@ mod tests {
             b"\xff\n1.0\n",
         ] {
             assert!(cache.put(key.as_bytes(), bad));
-            assert_eq!(look("d", Some([3.0, 4.0])), Some(([3.0, 4.0], Known::Measured)), "{bad:?}");
-            assert_eq!(look("d", None), Some(([3.0, 4.0], Known::Kept)));
+            assert_eq!(look("d", Some([3.0, 4.0])), Some(([3.0, 4.0], CostSource::Measured)), "{bad:?}");
+            assert_eq!(look("d", None), Some(([3.0, 4.0], CostSource::Cached)));
         }
         // Files that were cut off.
         for file in std::fs::read_dir(folder.path().join(KIND)).unwrap() {
@@ -152,8 +156,8 @@ mod tests {
             let whole = std::fs::read(&path).unwrap();
             std::fs::write(&path, &whole[..whole.len() - 3]).unwrap();
         }
-        assert_eq!(look("a", Some([5.0, 6.0])), Some(([5.0, 6.0], Known::Measured)));
-        assert_eq!(kept(None, "a", || Some([7.0])), Some(([7.0], Known::Measured)), "without a folder");
+        assert_eq!(look("a", Some([5.0, 6.0])), Some(([5.0, 6.0], CostSource::Measured)));
+        assert_eq!(kept(None, "a", || Some([7.0])), Some(([7.0], CostSource::Measured)), "without a folder");
     }
 
     #[test]
@@ -163,9 +167,9 @@ mod tests {
         // The first does not count, nor what others added.
         let mut times = [1, 4, 2, 3].into_iter().map(Duration::from_millis);
         let measured = BUS_COPY_BYTES as f64 / 2e6;
-        assert_eq!(of_bus(Some(&cache), "a", || times.next()), (measured, Known::Measured));
-        assert_eq!(of_bus(Some(&cache), "a", || panic!("it was measured")), (measured, Known::Kept));
+        assert_eq!(of_bus(Some(&cache), "a", || times.next()), (measured, CostSource::Measured));
+        assert_eq!(of_bus(Some(&cache), "a", || panic!("it was measured")), (measured, CostSource::Cached));
         let mut fails = [1, 4, 2].into_iter().map(Duration::from_millis);
-        assert_eq!(of_bus(Some(&cache), "b", || fails.next()), (25.0, Known::Assumed));
+        assert_eq!(of_bus(Some(&cache), "b", || fails.next()), (25.0, CostSource::Assumed));
     }
 }

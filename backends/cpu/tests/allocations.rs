@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 /// The system's allocator, counting how often it is asked.
 struct Counting;
@@ -70,7 +71,7 @@ fn filtering_asks_for_memory_by_the_batch() {
             let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
             let mut session = portcullis_cpu::Cpu::new().load(&program, &options).unwrap();
             // Code that comes later is made with memory too.
-            session.settle();
+            session.finish_background_work();
             // The first batch may set up what the later ones use.
             asked(&mut *session, 100);
             // Of a batch that one thread filters alone nothing else is needed. Threads of the session's

@@ -4,11 +4,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::{Batch, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 /// A packet's verdict depends on how many of its flow came before it, and the flow's sum on their order.
 const TEXT: &str = "

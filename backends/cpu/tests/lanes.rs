@@ -1,11 +1,12 @@
 //! Filters as lane IR: control flow in every combination means what the reference says, checks that are needed are
 //! there, others are not, and what is too large is refused.
 
+use portcullis_wgsl as wgsl;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;

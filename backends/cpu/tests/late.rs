@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions, Session};
-use portcullis_core::interp::Interp;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Batch, Verdicts};
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
@@ -28,7 +28,7 @@ fn packets(count: usize) -> Vec<Vec<u8>> {
 }
 
 fn expected(program: &Arc<Program>, packets: &[Vec<u8>]) -> Verdicts {
-    let mut session = Interp::new().load(program, &LoadOptions::default()).unwrap();
+    let mut session = InterpDevice::new().load(program, &LoadOptions::default()).unwrap();
     session.run(Batch::from_packets(packets).unwrap()).unwrap().verdicts
 }
 
@@ -53,10 +53,10 @@ fn verdicts_are_the_interpreters_before_and_after_and_while_it_comes() {
             let want = expected(&program, &packets);
             let mut session = Cpu::new().load(&program, &options(threads)).unwrap();
             is_right(&mut *session, 40, &packets, &want);
-            session.settle();
+            session.finish_background_work();
             is_right(&mut *session, 40, &packets, &want);
             // Again there is nothing to wait for.
-            session.settle();
+            session.finish_background_work();
             is_right(&mut *session, 2, &packets, &want);
         }
     }
@@ -72,7 +72,7 @@ fn batches_in_flight_are_filtered_all_the_same() {
     for _ in 0..3 {
         session.submit(Batch::from_packets(&packets).unwrap()).unwrap();
     }
-    session.settle();
+    session.finish_background_work();
     for _ in 0..3 {
         assert!(session.complete().unwrap().expect("there is one").verdicts == want);
     }
@@ -104,7 +104,7 @@ fn several_sessions_of_a_program_are_strangers() {
         sessions.iter_mut().for_each(|session| is_right(&mut **session, 20, &packets, &want));
         if round == 3 {
             drop(sessions.remove(1));
-            sessions[0].settle();
+            sessions[0].finish_background_work();
         }
     }
 }
@@ -118,6 +118,6 @@ fn whoever_cancels_gets_an_end() {
     let want = expected(&program("http_only"), &packets);
     is_right(&mut *session, 20, &packets, &want);
     cancel.cancel();
-    session.settle();
+    session.finish_background_work();
     assert!(matches!(session.run(Batch::from_packets(&packets).unwrap()), Err(DeviceError::Cancelled)));
 }

@@ -5,11 +5,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
+use portcullis_wgsl as wgsl;
 
 /// Fuel that is soon used up, in the interpreter too.
 const FUEL: u32 = 100;
@@ -84,7 +85,7 @@ fn is_the_interpreter(text: &str, batches: &[Vec<Vec<u32>>]) {
         };
         batches.iter().map(&mut outcome).collect::<Vec<_>>()
     };
-    let want = run(&Interp::new());
+    let want = run(&InterpDevice::new());
     for device in devices() {
         for (round, (done, want)) in run(&device).iter().zip(&want).enumerate() {
             assert_eq!(done, want, "{}, round {round}", device.info().id);

@@ -7,10 +7,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, READABLE_PAST_END, ROOM, Room};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
+use portcullis_wgsl as wgsl;
 
 const PAGE: usize = 4096;
 
@@ -56,22 +57,22 @@ fn program(text: &str) -> Arc<Program> {
 
 /// As many packets as code has at a time, one behind the other up to the arena's very end (or as near as their room lets them
 /// be), and one at its start.
-fn packets(length: u32, room: Room) -> Batch {
+fn packets(length: u32, room: ResizeRoom) -> Batch {
     let mut arena = guarded();
     arena.fill(0x5a);
-    let margin = if room == Room::Both { ROOM } else { 0 };
+    let margin = if room == ResizeRoom::Both { RESIZE_ROOM } else { 0 };
     let end = arena.len() as u32 - margin;
     let slot = length.next_multiple_of(4) + 2 * margin;
     let offset = |number: u32| end - length - number * slot;
     let mut descriptors: Vec<_> = (0..7).rev().map(|number| Descriptor { offset: offset(number), length }).collect();
     descriptors.insert(0, Descriptor { offset: margin, length });
-    Carver::new(arena, None).carve(descriptors, Vec::new(), room).unwrap()
+    BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), room).unwrap()
 }
 
 /// Runs a filter over short packets at both ends of the memory, in each style of code, and with code that runs ahead.
 fn run(text: &str) {
     let program = program(text);
-    let room = if program.facts().changes_length { Room::Both } else { Room::None };
+    let room = if program.facts().changes_length { ResizeRoom::Both } else { ResizeRoom::None };
     for device in [
         Cpu::with_style(Style::BranchFree),
         Cpu::with_style(Style::Branching),

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room, Verdict};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
+use portcullis_wgsl as wgsl;
 
 fn program(text: &str) -> Arc<Program> {
     let options = ProgramOptions::default();
@@ -72,8 +73,8 @@ fn a_full_queue_gives_the_batch_back() {
 fn a_filter_that_changes_lengths_needs_room() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, adjust_head(pkt, -4)); }";
     let mut session = Cpu::new().load(&program(text), &options(1, 1)).unwrap();
-    let mut carver = Carver::new(Arena::new(64).unwrap(), None);
-    let tight = carver.carve(vec![Descriptor { offset: 0, length: 60 }], Vec::new(), Room::None).unwrap();
+    let mut carver = BatchCutter::new(Arena::new(64).unwrap(), None);
+    let tight = carver.cut_batch(vec![Descriptor { offset: 0, length: 60 }], Vec::new(), ResizeRoom::None).unwrap();
     assert!(matches!(session.submit(tight).unwrap_err().error, DeviceError::Refused(_)));
     let done = session.run(Batch::from_packets(&[[9u8; 60]]).unwrap()).unwrap();
     assert_eq!(done.batch.packet(0), [[0u8; 4].as_slice(), &[9; 60]].concat());
@@ -106,9 +107,9 @@ fn cancelling_ends_a_batch_that_would_take_minutes() {
     let options = LoadOptions { cancel: cancel.clone(), ..options(2, 1) };
     let mut session = Cpu::new().load(&program(ENDLESS), &options).unwrap();
     // Two million packets of 32,768 rounds each.
-    let mut carver = Carver::new(Arena::new(8 << 20).unwrap(), None);
+    let mut carver = BatchCutter::new(Arena::new(8 << 20).unwrap(), None);
     let descriptors = (0..2 << 20).map(|i| Descriptor { offset: i * 4, length: 4 }).collect();
-    session.submit(carver.carve(descriptors, Vec::new(), Room::None).unwrap()).unwrap();
+    session.submit(carver.cut_batch(descriptors, Vec::new(), ResizeRoom::None).unwrap()).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     cancel.cancel();
     assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
@@ -126,7 +127,9 @@ fn cancelling_ends_a_batch_whose_packets_grow_slow() {
     let mut arena = Arena::new(8 * n).unwrap();
     arena[4 * n..].fill(1);
     let descriptors = (0..2 * n as u32).map(|i| Descriptor { offset: i * 4, length: 4 }).collect();
-    session.submit(Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None).unwrap()).unwrap();
+    session
+        .submit(BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), ResizeRoom::None).unwrap())
+        .unwrap();
     std::thread::sleep(Duration::from_millis(300));
     cancel.cancel();
     assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
@@ -148,7 +151,7 @@ fn variables_of_helpers_share_their_memory() {
     let done = session.run(Batch::from_packets(&[[7u8, 7], [7, 8]]).unwrap()).unwrap();
     assert_eq!(done.verdicts.get(0), Verdict::Redirect((0..300).sum()));
     assert_eq!(done.verdicts.get(1), Verdict::Redirect(0));
-    let form = portcullis_cpu::clif(&program(&text)).unwrap();
+    let form = portcullis_cpu::render_clif(&program(&text)).unwrap();
     assert!(form.contains("explicit_slot 4000"), "{}", form.lines().take(5).collect::<String>());
 }
 
@@ -165,13 +168,13 @@ fn what_would_keep_the_compiler_busy_for_minutes_is_refused() {
 
 #[test]
 fn the_intermediate_form_can_be_looked_at() {
-    let text = portcullis_cpu::clif(&program(ECHO)).unwrap();
+    let text = portcullis_cpu::render_clif(&program(ECHO)).unwrap();
     assert!(text.starts_with("; branch-free\nfunction u0:0(i64, i64, i64)"), "{text}");
 }
 
 /// Whether the filter's two styles of code are two indeed; the branching one's text.
 fn branching_form(text: &str) -> Option<String> {
-    let form = portcullis_cpu::clif(&program(text)).unwrap();
+    let form = portcullis_cpu::render_clif(&program(text)).unwrap();
     let (_, branching) = form.split_once("; branching\n")?;
     Some(branching.split("\n; ").next().unwrap_or(branching).to_owned())
 }

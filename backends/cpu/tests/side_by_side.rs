@@ -6,25 +6,26 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Metadata, ROOM, Room, Verdicts};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
+use portcullis_wgsl as wgsl;
 
 /// Packets in an arena, with metadata, and room around them.
 fn batch(packets: &[Vec<u8>]) -> Batch {
     let (mut bytes, mut descriptors, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
     for (i, packet) in packets.iter().enumerate() {
-        bytes.resize(bytes.len() + ROOM as usize, 0x77);
+        bytes.resize(bytes.len() + RESIZE_ROOM as usize, 0x77);
         descriptors.push(Descriptor { offset: bytes.len() as u32, length: packet.len() as u32 });
         metadata.push(Metadata::new(packet.len() as u32 + 4, i as u32 % 3, i as u64 * 1_000_003));
         bytes.extend(packet);
-        bytes.resize(bytes.len().next_multiple_of(4) + ROOM as usize, 0x77);
+        bytes.resize(bytes.len().next_multiple_of(4) + RESIZE_ROOM as usize, 0x77);
     }
     let mut arena = Arena::new(bytes.len()).unwrap();
     arena.copy_from_slice(&bytes);
-    Carver::new(arena, None).carve(descriptors, metadata, Room::Both).unwrap()
+    BatchCutter::new(arena, None).cut_batch(descriptors, metadata, ResizeRoom::Both).unwrap()
 }
 
 /// Verdicts, and packets.
@@ -52,7 +53,7 @@ fn outcomes(
 }
 
 fn is_the_interpreter(name: &str, program: &Arc<Program>, counts: &[usize], packets: &[Vec<u8>]) {
-    let want = outcomes(&Interp::new(), program, counts, packets);
+    let want = outcomes(&InterpDevice::new(), program, counts, packets);
     for style in [Style::SpeculativeVector, Style::Vector] {
         let ours = outcomes(&Cpu::with_style(style), program, counts, packets);
         for ((ours, want), count) in ours.0.iter().zip(&want.0).zip(counts) {
@@ -75,7 +76,7 @@ fn stock_filters_give_what_the_interpreter_gives() {
 #[test]
 fn most_filters_have_such_code() {
     let has = |text: &str| {
-        let form = portcullis_cpu::clif(&program(text)).unwrap();
+        let form = portcullis_cpu::render_clif(&program(text)).unwrap();
         (form.contains("; speculative vector\n"), form.contains("; vector\n"))
     };
     let stock =

@@ -1,44 +1,44 @@
-//! Portcullis on NVIDIA GPUs, through CUDA's driver.
+//! Portcullis on NVIDIA GPUs, through the CUDA driver API.
 //!
-//! How it works:
-//! - the driver and NVRTC, CUDA's compiler, are found when the program runs. A machine without them builds
-//!   and starts it all the same, and is told what to install;
-//! - the filter becomes CUDA C++, and NVRTC makes machine code of it for the device's own architecture. That
-//!   is kept in a folder of the user's for the next run. A machine without NVRTC can be given what was made
-//!   elsewhere ([`CUBINS`], [`cubins`]);
-//! - the device gets what the filter may touch of each packet and no more, out of memory that is pinned:
-//!   the source's own where packets lie close together, else a copy. Only what may have changed comes back. Packets in
-//!   the device's own memory, where a network card has put them, are filtered there ([`memory`] is for sources);
-//! - batches are handed over in one of five ways (the modules of `dispatch`): copies and launches in
-//!   streams, one batch at a time or several at once; a graph for each slot; kernels queued ahead that wait
-//!   for a value in memory; or one kernel that stays and polls;
-//! - all sessions share the device's primary context, so their kernels run side by side. Kernels that stay
-//!   leave for as long as it takes where memory comes or goes (`context`);
-//! - no launch takes longer than a fraction of a second, whatever the filter does. Cancelling takes effect
-//!   between launches and while the host waits. A device that is still busy half a second later is left
-//!   behind with what it uses, and a thread frees that when the device is done.
+//! Design:
+//! - The driver and NVRTC, CUDA's run-time compiler, are loaded at run time. Without them the
+//!   program builds and starts all the same, and [`probe`] says what to install.
+//! - The filter is written as CUDA C++, which NVRTC compiles for the device's own architecture. The
+//!   binary is cached on disk. A machine without NVRTC can use binaries that were compiled
+//!   elsewhere ([`CUBIN_FOLDER_ENV`], [`cubins`]).
+//! - The device gets only those bytes of each packet that the filter may access, from pinned
+//!   memory: the source's own if packets lie close together, else a copy. Only what the filter may
+//!   have changed is copied back. Packets in device memory, put there by a network card, are
+//!   filtered in place (the module [`memory`] is for such sources).
+//! - Batches are dispatched by one of five methods (`session`): copies and launches in streams, one
+//!   batch at a time or several at once; a CUDA graph for each slot; kernels queued ahead that wait
+//!   for a value in memory; or one persistent kernel that polls.
+//! - All sessions share the device's primary context, so their kernels run concurrently. Resident
+//!   kernels leave the device while memory is allocated or freed (`driver::context`).
+//! - No launch takes longer than a fraction of a second, whatever the filter does. Cancellation
+//!   takes effect between launches and while the host waits. If the device is still busy half a
+//!   second later, the session is abandoned and a thread frees its resources once the device is
+//!   done.
 //!
-//! Of the crate `cudarc` the types are used. Its own functions panic where a driver is older than they are (`api`
-//! says more).
+//! Only the types of the crate `cudarc` are used: its functions panic if the driver is older than
+//! they are (`driver::api`).
 //!
-//! [`probe`] finds the devices. A machine without any gets a message that says what to do.
-// The driver's own functions, and kernels that run without checks but their own: each block says why it holds.
+//! Modules import only those after them in this list: `measure`, `probe`, `device`, `session`,
+//! `compile`, `maps`, `memory`, `driver`.
+// Calls of the driver, and kernels that run without bounds checks: each block says why it is sound.
 #![allow(unsafe_code)]
 
-mod api;
 mod compile;
-mod context;
 mod device;
-mod dispatch;
+mod driver;
 mod maps;
 pub mod memory;
-mod nvrtc;
 mod probe;
 mod session;
-mod wait;
 
-pub use compile::{CUBINS, CubinSource, cubins, nvrtc_version};
-pub use probe::{CudaDevice, probe};
+pub use compile::{CUBIN_FOLDER_ENV, CubinSource, cubins, nvrtc_version};
+pub use device::CudaDevice;
+pub use probe::probe;
 
 #[doc(hidden)]
 pub mod measure;

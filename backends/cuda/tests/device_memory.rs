@@ -1,28 +1,35 @@
-//! Batches whose packets are in a GPU's memory, over the emulated driver: by every dispatch method, against the reference
-//! interpreter on the same packets, and without a copy of any.
+//! Batches whose packets are in GPU memory, on the emulated driver: by every dispatch method,
+//! compared with the reference interpreter on the same packets, and without copying any.
 //!
-//! Each test runs once more in a process of its own, which finds the emulated libraries where a driver's would be.
-// Who reads and writes memory of a device's is for its owner to say.
+//! Each test runs again in a child process that finds the emulated libraries in place of the
+//! driver.
+// Spans over device memory, whose owner answers for who accesses it.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Done, Imported, LoadOptions, Session};
-use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Descriptor, DeviceView, Metadata, READABLE_PAST_END, ROOM, Room, Span};
+use portcullis_core::device::{CancelToken, Completion, Device, DeviceError, Dispatch, Imported, LoadOptions, Session};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{
+    Arena, Batch, Descriptor, DeviceView, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span,
+};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cuda::memory::{DeviceBuffer, EVERY_DEVICE, Gpu};
+use portcullis_wgsl as wgsl;
 
 mod child;
-use child::{CHILD, again, again_without, is_child, passes, passes_with, program, said, say};
+use child::{
+    CHILD, child_passes, child_passes_with, is_child, program, report, reported, run_child, run_child_without,
+};
 
-/// Bytes from frame to frame.
+/// Distance between frames in bytes.
 const FRAME: u32 = 512;
 
-/// Packets as a card leaves them: each in a frame of its own, in any order, with others' bytes between.
+/// Packets as a network card leaves them: each in a frame of its own, in any order, among other
+/// bytes.
 struct Packets {
     memory: Vec<u8>,
     descriptors: Vec<Descriptor>,
@@ -39,9 +46,10 @@ impl Packets {
         let mut memory: Vec<u8> = (0..(count + 1) * FRAME).map(|_| next() as u8).collect();
         let (mut descriptors, mut metadata) = (Vec::new(), Vec::new());
         for number in 0..count {
-            // Every frame once: the factor is odd and the number of frames a power of two, or they descend.
+            // A permutation of the frames: an odd factor modulo a power of two, or descending
+            // order.
             let frame = if count.is_power_of_two() { number.wrapping_mul(77) % count } else { count - 1 - number };
-            let d = Descriptor { offset: frame * FRAME + ROOM, length: 14 + next() % 240 };
+            let d = Descriptor { offset: frame * FRAME + RESIZE_ROOM, length: 14 + next() % 240 };
             let packet = &mut memory[d.offset as usize..][..d.length as usize];
             let ethertype = [[0x08, 0x00], [0x86, 0xdd], [0x81, 0x00]][next() as usize % 3];
             packet[12..14].copy_from_slice(&ethertype);
@@ -59,23 +67,24 @@ impl Packets {
     }
 
     fn batch(&self, span: &Arc<Span>) -> Batch {
-        // SAFETY: no two packets have a frame in common, and nobody else uses the memory before the batch is back.
+        // SAFETY: no two packets share a frame, and nobody else uses the memory before the batch is
+        // back.
         let batch = unsafe {
             let (descriptors, metadata) = (self.descriptors.clone(), self.metadata.clone());
-            Batch::from_frames(span.clone(), descriptors, metadata, Room::Both, Box::new(()))
+            Batch::from_frames(span.clone(), descriptors, metadata, ResizeRoom::Both, Box::new(()))
         };
         batch.unwrap()
     }
 
-    /// Filtered by the interpreter.
-    fn filtered(&self, session: &mut Box<dyn Session>) -> Done {
+    /// Filters the packets with the interpreter.
+    fn filtered(&self, session: &mut Box<dyn Session>) -> Completion {
         let mut arena = Arena::new(self.memory.len()).unwrap();
         arena.copy_from_slice(&self.memory);
         session.run(self.batch(arena.span())).unwrap()
     }
 }
 
-/// Memory of the device's with these packets in it, and no view from the host.
+/// Device memory with these packets in it, and a span over it without a host view.
 fn in_device(gpu: &Gpu, packets: &Packets) -> (Arc<DeviceBuffer>, Arc<Span>) {
     let memory = gpu.allocate(packets.memory.len(), 1).unwrap();
     memory.write(0, &packets.memory).unwrap();
@@ -103,7 +112,7 @@ fn compiled(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
-/// Counts, asks for all metadata, redirects, and rewrites.
+/// Uses a map and all metadata, redirects and rewrites.
 const ALL: &str = "//! map seen: array value=1 entries=8
 fn xdp_filter(pkt: u32) -> u32 {
     seen_add(pkt_len(pkt) % 8u, 0u, 1u);
@@ -112,7 +121,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     return pkt_time_ms(pkt) % 4u;
 }";
 
-/// Grows and shrinks packets at either end, and writes to what it has added.
+/// Moves both ends of packets, and writes to the bytes added.
 const MOVES: &str = "fn xdp_filter(pkt: u32) -> u32 {
     let d = i32(load_u8(pkt, 0u)) - 127;
     if adjust_head(pkt, d) { store_be32(pkt, 0u, 0x01020304u); }
@@ -120,8 +129,9 @@ const MOVES: &str = "fn xdp_filter(pkt: u32) -> u32 {
     return XDP_DROP;
 }";
 
-/// The batch came back as the interpreter's did, its bytes in the device's memory, and nothing else there has changed.
-fn check(done: &Done, memory: &DeviceBuffer, packets: &Packets, want: &Done, what: &str) {
+/// Asserts that the batch came back as the interpreter's did, with its bytes in device memory, and
+/// that nothing else there has changed.
+fn check(done: &Completion, memory: &DeviceBuffer, packets: &Packets, want: &Completion, what: &str) {
     assert_eq!(done.verdicts, want.verdicts, "{what}");
     assert_eq!(done.batch.descriptors(), want.batch.descriptors(), "{what}: ends");
     let mut now = vec![0; memory.size()];
@@ -130,8 +140,8 @@ fn check(done: &Done, memory: &DeviceBuffer, packets: &Packets, want: &Done, wha
     for (number, (d, before)) in done.batch.descriptors().iter().zip(&packets.descriptors).enumerate() {
         let bytes = &now[d.offset as usize..][..d.length as usize];
         assert!(bytes == want.batch.packet(number), "{what}: packet {number}");
-        // Filters that move no end have no business in the rooms.
-        let room = if want.batch.descriptors() == packets.descriptors { 0 } else { ROOM };
+        // A filter that moves no end must not write to head- or tailrooms.
+        let room = if want.batch.descriptors() == packets.descriptors { 0 } else { RESIZE_ROOM };
         owned[(before.offset - room) as usize..(before.offset + before.length + room) as usize].fill(true);
     }
     let untouched = (0..now.len()).all(|at| owned[at] || now[at] == packets.memory[at]);
@@ -139,20 +149,21 @@ fn check(done: &Done, memory: &DeviceBuffer, packets: &Packets, want: &Done, wha
 }
 
 #[test]
-fn every_method_filters_packets_where_they_are() {
-    const TEST: &str = "every_method_filters_packets_where_they_are";
+fn every_method_filters_packets_in_place() {
+    const TEST: &str = "every_method_filters_packets_in_place";
     if !is_child() {
         let cache = tempfile::tempdir().unwrap();
-        return passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+        return child_passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
     }
     let gpu = Gpu::open(0).unwrap();
     let mut stocks: Vec<_> = ["port_filter", "dscp_mark", "vlan_pop"].map(|name| (name, stock(name))).to_vec();
     stocks.extend([("all", compiled(ALL)), ("moves", compiled(MOVES))]);
     for (name, program) in stocks {
         for dispatch in Dispatch::ALL {
-            let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+            let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
             let mut session = device().load(&program, &options(dispatch)).unwrap();
-            // Sizes around those of a block and an entry, and of several; in one memory, as frames come again and again.
+            // Sizes around those of a block and a request, and of several; all in one memory, as
+            // frames are reused.
             let largest = Packets::new(8192, 5);
             let (memory, span) = in_device(&gpu, &largest);
             assert_eq!(session.import(&span).unwrap(), Imported::InPlace);
@@ -172,15 +183,15 @@ fn every_method_filters_packets_where_they_are() {
 }
 
 #[test]
-fn batches_in_both_memories_take_turns_in_a_session() {
-    const TEST: &str = "batches_in_both_memories_take_turns_in_a_session";
+fn a_session_takes_batches_in_host_and_device_memory_in_turn() {
+    const TEST: &str = "a_session_takes_batches_in_host_and_device_memory_in_turn";
     if !is_child() {
         let cache = tempfile::tempdir().unwrap();
-        return passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+        return child_passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
     }
     let (gpu, program) = (Gpu::open(0).unwrap(), compiled(ALL));
     for dispatch in Dispatch::ALL {
-        let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
         let mut session = device().load(&program, &options(dispatch)).unwrap();
         for round in 0..4 {
             let packets: Vec<_> = (0..session.depth() as u32).map(|n| Packets::new(300 + 50 * n, round + n)).collect();
@@ -209,21 +220,23 @@ fn batches_in_both_memories_take_turns_in_a_session() {
 }
 
 #[test]
-fn no_byte_of_a_packet_is_copied_and_what_cards_write_is_seen() {
-    const TEST: &str = "no_byte_of_a_packet_is_copied_and_what_cards_write_is_seen";
+fn no_packet_is_copied_and_remote_writes_are_flushed() {
+    const TEST: &str = "no_packet_is_copied_and_remote_writes_are_flushed";
     const COUNT: u32 = 4096;
     const ROUNDS: u32 = 3;
     let Some(dispatch) = std::env::var(CHILD).ok() else {
         for dispatch in Dispatch::ALL {
-            let Some(child) = again_without(TEST, "report,unordered", &[], &[(CHILD, dispatch.name())]) else { return };
-            said(&child);
+            let Some(child) = run_child_without(TEST, "report,unordered", &[], &[(CHILD, dispatch.name())]) else {
+                return;
+            };
+            reported(&child);
             let error = String::from_utf8_lossy(&child.stderr).into_owned();
             let number = |before: &str| -> u64 {
                 let rest = error.split_once(before).unwrap_or_else(|| panic!("{error}")).1;
                 rest.split(' ').next().unwrap().parse().unwrap()
             };
             let (copied_in, copied_out) = (number("copied "), number("bytes to the device, "));
-            // The test's own copy; then descriptors, heads and verdicts.
+            // The test's own upload; then descriptors, headers and verdicts only.
             let own = u64::from((COUNT + 1) * FRAME);
             let most = u64::from(ROUNDS * COUNT) * 9 + 100_000;
             assert!((own..own + most).contains(&copied_in), "{dispatch}: {copied_in} bytes in");
@@ -232,39 +245,39 @@ fn no_byte_of_a_packet_is_copied_and_what_cards_write_is_seen() {
         }
         return;
     };
-    // May look at every byte, and write to it.
+    // May read and write every byte.
     let program = program(
         "let sum = load_be32(pkt, 2u) + load_be32(pkt, load_u8(pkt, 0u)) + load_be32(pkt, pkt_len(pkt) - 4u);
          store_be32(pkt, load_u8(pkt, 1u), sum); return sum % 5u;",
     );
     let (gpu, mut packets) = (Gpu::open(0).unwrap(), Packets::new(COUNT, 3));
     let mut session = device().load(&program, &options(dispatch.parse().unwrap())).unwrap();
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let (_memory, span) = in_device(&gpu, &packets);
     for _ in 0..ROUNDS {
         let done = session.run(packets.batch(&span)).unwrap();
         let want = packets.filtered(&mut reference);
-        // What a round has written the next one finds.
+        // Each round sees what the previous one wrote.
         assert_eq!(done.verdicts, want.verdicts);
         for (number, d) in packets.descriptors.iter().enumerate() {
             packets.memory[d.offset as usize..][..d.length as usize].copy_from_slice(want.batch.packet(number));
         }
     }
-    say("done");
+    report("done");
 }
 
 #[test]
-fn memory_that_both_see_is_filtered_where_it_is() {
-    const TEST: &str = "memory_that_both_see_is_filtered_where_it_is";
+fn memory_with_a_host_and_a_device_view_is_filtered_in_place() {
+    const TEST: &str = "memory_with_a_host_and_a_device_view_is_filtered_in_place";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let (gpu, program, packets) = (Gpu::open(0).unwrap(), compiled(MOVES), Packets::new(500, 9));
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let want = packets.filtered(&mut reference);
     for dispatch in Dispatch::ALL {
         let mut session = device().load(&program, &options(dispatch)).unwrap();
-        // The device's memory, which the processor sees as well (GDRCopy).
+        // Device memory that the CPU has mapped (GDRCopy).
         let memory = gpu.allocate(packets.memory.len(), 1).unwrap();
         memory.write(0, &packets.memory).unwrap();
         let (mapping, view, all) = (memory.map().unwrap(), memory.view(), memory.allocated());
@@ -276,11 +289,11 @@ fn memory_that_both_see_is_filtered_where_it_is() {
         check(&done, &memory, &packets, &want, &format!("{dispatch}, mapped"));
         assert!(done.batch.packets().eq(want.batch.packets()), "the processor sees the same");
 
-        // The host's memory, which was registered before: the driver would not do that again.
+        // Host memory registered beforehand: the session need not register it.
         let mut arena = Arena::new(packets.memory.len()).unwrap();
         arena.copy_from_slice(&packets.memory);
         let (start, all) = (NonNull::new(arena.span().as_ptr()).unwrap(), arena.span().allocated());
-        // SAFETY: the arena stays longer.
+        // SAFETY: the arena outlives the registration.
         let registered = unsafe { gpu.register(start, all) }.unwrap();
         let (view, owner) = (registered.view(), Box::new(arena));
         assert_eq!(view.device, EVERY_DEVICE);
@@ -297,15 +310,15 @@ fn memory_that_both_see_is_filtered_where_it_is() {
 }
 
 #[test]
-fn what_a_session_does_not_reach_is_refused_and_comes_back() {
-    const TEST: &str = "what_a_session_does_not_reach_is_refused_and_comes_back";
+fn inaccessible_or_misaligned_packets_are_refused() {
+    const TEST: &str = "inaccessible_or_misaligned_packets_are_refused";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let (gpu, program, mut packets) = (Gpu::open(0).unwrap(), stock("dscp_mark"), Packets::new(10, 1));
     let (memory, span) = in_device(&gpu, &packets);
     let view = DeviceView { device: "cuda:1".into(), address: memory.address() };
-    // SAFETY: nobody looks at it, as it is said to be elsewhere.
+    // SAFETY: nobody accesses it: its view says that it is on another device.
     let other = unsafe { Span::from_views(None, Some(view), 8192, 8192 + READABLE_PAST_END, Box::new(())) }.unwrap();
     for dispatch in Dispatch::ALL {
         let mut session = device().load(&program, &options(dispatch)).unwrap();
@@ -320,9 +333,9 @@ fn what_a_session_does_not_reach_is_refused_and_comes_back() {
         assert_eq!(session.run(*refused.batch).err().map(|error| error.to_string().contains(&why)), Some(true));
         assert_eq!(session.run(packets.batch(&span)).unwrap().verdicts.len(), 10, "{dispatch}");
     }
-    // Filters that move packets take them wherever they begin.
+    // Filters that move packets accept any alignment.
     let program = compiled(MOVES);
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     packets.descriptors.iter_mut().zip(0..).for_each(|(d, number)| d.offset += number % 4);
     for dispatch in Dispatch::ALL {
         memory.write(0, &packets.memory).unwrap();
@@ -332,12 +345,12 @@ fn what_a_session_does_not_reach_is_refused_and_comes_back() {
 }
 
 #[test]
-fn flows_stay_in_order_there_and_leave_one_sided_batches_to_nobody() {
-    const TEST: &str = "flows_stay_in_order_there_and_leave_one_sided_batches_to_nobody";
+fn one_sided_batches_in_device_memory_stay_on_the_device() {
+    const TEST: &str = "one_sided_batches_in_device_memory_stay_on_the_device";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
-    // Each packet is told how many of its flow came before.
+    // Each packet gets the number of earlier packets of its flow.
     let program = compiled(
         "//! map before: array value=1 entries=256
          fn xdp_flow(pkt: u32) -> u32 { return load_u8(pkt, 0u); }
@@ -349,11 +362,12 @@ fn flows_stay_in_order_there_and_leave_one_sided_batches_to_nobody() {
          }",
     );
     let gpu = Gpu::open(0).unwrap();
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-    let one_sided: Arc<dyn Device> = Arc::new(Interp::new());
-    let options = LoadOptions { one_sided: Some(one_sided), ..options(Dispatch::Pipelined) };
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let elephant_flow_device: Arc<dyn Device> = Arc::new(InterpDevice::new());
+    let options = LoadOptions { elephant_flow_device: Some(elephant_flow_device), ..options(Dispatch::Pipelined) };
     let mut session = device().load(&program, &options).unwrap();
-    // Of one flow each, as the other device takes from the host's memory; in between some that it does not reach.
+    // Batches of one flow go to the other device if they are in host memory; in between come
+    // batches that it cannot access.
     for (round, on_host) in [true, true, true, false, true, true, true, false, false, true].into_iter().enumerate() {
         let mut packets = Packets::new(1500, round as u32);
         for d in &packets.descriptors {
@@ -374,12 +388,13 @@ fn flows_stay_in_order_there_and_leave_one_sided_batches_to_nobody() {
 }
 
 #[test]
-fn a_device_that_fails_ends_the_session_and_another_goes_on() {
-    const TEST: &str = "a_device_that_fails_ends_the_session_and_another_goes_on";
+fn a_failed_launch_ends_the_session_but_not_the_next_one() {
+    const TEST: &str = "a_failed_launch_ends_the_session_but_not_the_next_one";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
-        // The second launch is the first batch's, or, of the method that queues ahead, one of those.
+        // The second launch is that of the first batch, or for `waitvalue` one of those queued
+        // ahead.
         for dispatch in Dispatch::ALL {
-            passes_with(TEST, "launch-fails=2", &[(CHILD, dispatch.name())]);
+            child_passes_with(TEST, "launch-fails=2", &[(CHILD, dispatch.name())]);
         }
         return;
     };
@@ -389,7 +404,7 @@ fn a_device_that_fails_ends_the_session_and_another_goes_on() {
         let (memory, span) = in_device(&gpu, &packets);
         let mut session = device().load(&program, &options)?;
         let done = session.run(packets.batch(&span))?;
-        let mut reference = Interp::new().load(&program, &LoadOptions::default())?;
+        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default())?;
         check(&done, &memory, &packets, &packets.filtered(&mut reference), dispatch.as_str());
         Ok::<_, DeviceError>(())
     };
@@ -399,11 +414,11 @@ fn a_device_that_fails_ends_the_session_and_another_goes_on() {
 }
 
 #[test]
-fn packets_of_a_kernel_that_never_ends_stay_where_they_are() {
-    const TEST: &str = "packets_of_a_kernel_that_never_ends_stay_where_they_are";
+fn packets_of_a_hanging_kernel_stay_allocated() {
+    const TEST: &str = "packets_of_a_hanging_kernel_stay_allocated";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
         for dispatch in Dispatch::ALL {
-            let Some(child) = again_without(TEST, "hang=2,linger=200", &[], &[(CHILD, dispatch.name())]) else {
+            let Some(child) = run_child_without(TEST, "hang=2,linger=200", &[], &[(CHILD, dispatch.name())]) else {
                 return;
             };
             let error = String::from_utf8_lossy(&child.stderr);
@@ -431,8 +446,8 @@ fn packets_of_a_kernel_that_never_ends_stay_where_they_are() {
 }
 
 #[test]
-fn a_cancelled_session_gives_packets_up_when_its_kernels_have_left() {
-    const TEST: &str = "a_cancelled_session_gives_packets_up_when_its_kernels_have_left";
+fn a_cancelled_session_releases_packets_once_its_kernels_have_left() {
+    const TEST: &str = "a_cancelled_session_releases_packets_once_its_kernels_have_left";
     if is_child() {
         let (gpu, packets, program) = (Gpu::open(0).unwrap(), Packets::new(8192, 1), stock("dscp_mark"));
         for dispatch in Dispatch::ALL {
@@ -447,8 +462,8 @@ fn a_cancelled_session_gives_packets_up_when_its_kernels_have_left() {
             drop((ended, session));
             assert_eq!((Arc::strong_count(&span), Arc::strong_count(&memory)), (1, 2), "{dispatch}");
         }
-        return say("done");
+        return report("done");
     }
-    let Some(child) = again(TEST, "") else { return };
-    said(&child);
+    let Some(child) = run_child(TEST, "") else { return };
+    reported(&child);
 }

@@ -1,33 +1,36 @@
-//! The whole backend over the emulated driver: every dispatch method, against the reference interpreter, and
-//! what becomes of drivers that fail.
+//! The whole backend on the emulated driver: every dispatch method compared with the reference
+//! interpreter, and the consequences of driver failures.
 //!
-//! Each test runs once more in a process of its own, which finds the emulated libraries where a driver's would be.
+//! Each test runs again in a child process that finds the emulated libraries in place of the
+//! driver.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::records::{HostMemory, Records};
+use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{
     CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, Session, Transfer,
 };
-use portcullis_core::interp::Interp;
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::Program;
 use portcullis_cuda::CudaDevice;
 use portcullis_cuda::measure::CudaRecords;
 
 mod child;
-use child::{CHILD, again, again_without, is_child, passes, passes_with, program, said, say};
+use child::{
+    CHILD, child_passes, child_passes_with, is_child, program, report, reported, run_child, run_child_without,
+};
 
-/// Far more than anything here takes, far less than a driver that hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than any test takes; a test that exceeds it hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn device() -> CudaDevice {
     portcullis_cuda::probe().unwrap().remove(0)
 }
 
-/// Filters that between them need every buffer there is.
+/// Filters that together use every kind of buffer.
 const FILTERS: [&str; 5] = [
     "return XDP_PASS;",
     "return select(XDP_PASS, XDP_DROP, load_be32(pkt, 2u) % 3u == 1u);",
@@ -37,7 +40,8 @@ const FILTERS: [&str; 5] = [
      if adjust_tail(pkt, -d) { return redirect(pkt_len(pkt)); } return XDP_DROP;",
 ];
 
-/// Packets of this and that length, `stride` bytes apart where that is not 0, with room where there is any.
+/// A batch of packets of varying lengths, `stride` bytes apart or, for 0, as close as possible,
+/// with head- and tailroom where there is space for it.
 fn batch(packets: u32, stride: u32, seed: u32) -> Batch {
     let mut at = 128;
     let mut descriptors = Vec::new();
@@ -52,19 +56,19 @@ fn batch(packets: u32, stride: u32, seed: u32) -> Batch {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         *byte = (state >> 24) as u8;
     }
-    let room = if stride == 0 || stride >= 340 { Room::Both } else { Room::None };
-    Carver::new(arena, None).carve(descriptors, vec![], room).unwrap()
+    let room = if stride == 0 || stride >= 340 { ResizeRoom::Both } else { ResizeRoom::None };
+    BatchCutter::new(arena, None).cut_batch(descriptors, vec![], room).unwrap()
 }
 
 fn bytes(batch: &Batch) -> Vec<Vec<u8>> {
     batch.packets().map(<[u8]>::to_vec).collect()
 }
 
-/// Says why there is no device, or what there is to know about it.
-fn say_devices() {
+/// Reports why there is no device, or the first device's description.
+fn report_devices() {
     match portcullis_cuda::probe() {
-        Ok(devices) => say(format_args!("{:?}", devices[0].info())),
-        Err(DeviceError::Missing(reason)) => say(reason),
+        Ok(devices) => report(format_args!("{:?}", devices[0].info())),
+        Err(DeviceError::Missing(reason)) => report(reason),
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -74,24 +78,25 @@ fn options(dispatch: Dispatch) -> LoadOptions {
 }
 
 #[test]
-fn every_method_does_what_the_interpreter_does() {
-    const TEST: &str = "every_method_does_what_the_interpreter_does";
+fn every_method_agrees_with_the_interpreter() {
+    const TEST: &str = "every_method_agrees_with_the_interpreter";
     if !is_child() {
-        // What is compiled once serves two of the methods.
+        // `inline` and `pipelined` share a cache entry.
         let cache = tempfile::tempdir().unwrap();
-        return passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+        return child_passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
     }
     let device = device();
     assert_eq!(device.info().dispatch.len(), 5);
     for body in FILTERS {
         let program = program(body);
-        let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
         for dispatch in device.info().dispatch {
             let mut session = device.load(&program, &options(*dispatch)).unwrap();
-            // Sizes around those of a block, an entry and a slot; the last again, when everything has been used once.
+            // Sizes around those of a block, a request and a slot; the last is small again, when
+            // every buffer has been used.
             let sizes =
                 [(0, 0), (1, 0), (64, 0), (255, 400), (257, 0), (3000, 128), (3000, 2112), (17_000, 0), (300, 0)];
-            // Memory of the caller's is copied from where it lies, but for filters that need room.
+            // Packets are copied from where they lie, unless the filter needs room.
             let apart = |stride| if program.facts().changes_length && stride > 0 { 400 } else { stride };
             let depth = session.depth();
             for group in sizes.chunks(depth) {
@@ -113,20 +118,21 @@ fn every_method_does_what_the_interpreter_does() {
 }
 
 #[test]
-fn packets_are_made_to_take_longer_each_of_them_once() {
-    const TEST: &str = "packets_are_made_to_take_longer_each_of_them_once";
+fn artificial_work_is_done_once_for_each_packet() {
+    const TEST: &str = "artificial_work_is_done_once_for_each_packet";
     const SIZES: [u32; 4] = [1, 300, 3000, 0];
     let Some(dispatch) = std::env::var(CHILD).ok() else {
-        // Clocks have 2 GHz at most there, and go on by 100 cycles at each look: the first, and as many as it takes.
+        // The emulated clock has 2 GHz and advances by 100 cycles when read: once at the start,
+        // then as often as the work takes.
         for (work, cycles) in [("", 0), ("1", 200), ("50", 200), ("51", 300), ("700", 1500)] {
             for dispatch in Dispatch::ALL {
-                // Without work one is like the other.
+                // Without work all methods are alike.
                 if work != "700" && dispatch != Dispatch::Persistent {
                     continue;
                 }
                 let variables = [(CHILD, dispatch.name()), ("PORTCULLIS_TEST_WORK", work)];
-                let Some(child) = again_without(TEST, "report", &[], &variables) else { return };
-                said(&child);
+                let Some(child) = run_child_without(TEST, "report", &[], &variables) else { return };
+                reported(&child);
                 let error = String::from_utf8_lossy(&child.stderr);
                 let all = SIZES.iter().sum::<u32>() * cycles;
                 assert!(
@@ -139,20 +145,21 @@ fn packets_are_made_to_take_longer_each_of_them_once() {
     };
     let work = std::env::var("PORTCULLIS_TEST_WORK").unwrap().parse().ok().map(Duration::from_nanos);
     let program = program(FILTERS[4]);
-    let mut session = device().load(&program, &LoadOptions { work, ..options(dispatch.parse().unwrap()) }).unwrap();
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut session =
+        device().load(&program, &LoadOptions { synthetic_work: work, ..options(dispatch.parse().unwrap()) }).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     for packets in SIZES {
         let (done, want) = (session.run(batch(packets, 0, 1)).unwrap(), reference.run(batch(packets, 0, 1)).unwrap());
         assert_eq!((done.verdicts, bytes(&done.batch)), (want.verdicts, bytes(&want.batch)));
     }
-    say("done");
+    report("done");
 }
 
 #[test]
-fn a_batch_of_more_parts_than_there_are_slots_goes_through_them_in_turn() {
-    const TEST: &str = "a_batch_of_more_parts_than_there_are_slots_goes_through_them_in_turn";
+fn batches_with_more_parts_than_slots_reuse_slots() {
+    const TEST: &str = "batches_with_more_parts_than_slots_reuse_slots";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let program = program(FILTERS[1]);
     // 37 parts of 16 Ki packets in 32 slots.
@@ -160,9 +167,9 @@ fn a_batch_of_more_parts_than_there_are_slots_goes_through_them_in_turn() {
         let mut arena = Arena::new(600_000 * 16).unwrap();
         (0_u32..).zip(arena.chunks_exact_mut(4)).for_each(|(i, word)| word.copy_from_slice(&(i / 3).to_be_bytes()));
         let descriptors = (0..600_000).map(|i| Descriptor { offset: i * 16, length: 14 }).collect();
-        Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()
+        BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
     };
-    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(packets()).unwrap();
+    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(packets()).unwrap();
     for dispatch in [Dispatch::Graph, Dispatch::WaitValue] {
         let done = device().load(&program, &options(dispatch)).unwrap().run(packets()).unwrap();
         assert!(done.verdicts == want.verdicts, "{dispatch}");
@@ -170,21 +177,24 @@ fn a_batch_of_more_parts_than_there_are_slots_goes_through_them_in_turn() {
 }
 
 #[test]
-fn slots_that_grow_are_no_other_slots_memory() {
-    const TEST: &str = "slots_that_grow_are_no_other_slots_memory";
+fn growing_slots_do_not_overlap() {
+    const TEST: &str = "growing_slots_do_not_overlap";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let program = program("store_u8(pkt, 0u, 9u); return redirect(load_u8(pkt, pkt_len(pkt) - 1u));");
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     for dispatch in device().info().dispatch {
         let mut session = device().load(&program, &options(*dispatch)).unwrap();
-        // Few long packets make room for bytes, then many short ones need more for verdicts and targets.
+        // A few long packets grow the buffers for bytes, then many short ones those for verdicts
+        // and targets.
         for (packets, stride) in [(1000, 1500), (13_100, 64), (13_120, 64), (16_000, 64)] {
             let batch = || {
                 let at = |i| Descriptor { offset: i * stride, length: stride.min(1000) };
                 let arena = Arena::new((packets * stride) as usize).unwrap();
-                Carver::new(arena, None).carve((0..packets).map(at).collect(), vec![], Room::None).unwrap()
+                BatchCutter::new(arena, None)
+                    .cut_batch((0..packets).map(at).collect(), vec![], ResizeRoom::None)
+                    .unwrap()
             };
             let (done, want) = (session.run(batch()).unwrap(), reference.run(batch()).unwrap());
             assert_eq!(done.verdicts, want.verdicts, "{dispatch}, {packets} packets");
@@ -194,10 +204,10 @@ fn slots_that_grow_are_no_other_slots_memory() {
 }
 
 #[test]
-fn two_sessions_share_memory_that_is_pinned() {
-    const TEST: &str = "two_sessions_share_memory_that_is_pinned";
+fn two_sessions_share_pinned_memory() {
+    const TEST: &str = "two_sessions_share_pinned_memory";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let program = program(FILTERS[3]);
     let mut sessions = [0, 1].map(|_| device().load(&program, &LoadOptions::default()).unwrap());
@@ -205,53 +215,56 @@ fn two_sessions_share_memory_that_is_pinned() {
     let span = packets.span().clone();
     assert_eq!(sessions.each_mut().map(|session| session.import(&span).unwrap()), [Imported::InPlace; 2]);
     let [first, mut second] = sessions;
-    // The other has it still when the one that pinned it is gone.
+    // The span stays pinned after the session that pinned it is gone.
     drop(first);
     assert_eq!(second.run(packets).unwrap().verdicts.len(), 500);
 }
 
 #[test]
-fn resident_kernels_leave_by_themselves_and_come_back() {
-    const TEST: &str = "resident_kernels_leave_by_themselves_and_come_back";
+fn idle_resident_kernels_leave_and_return() {
+    const TEST: &str = "idle_resident_kernels_leave_and_return";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let program = program(FILTERS[1]);
-    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(700, 0, 1)).unwrap();
+    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(batch(700, 0, 1)).unwrap();
     let by = |dispatch| device().load(&program, &options(dispatch)).unwrap();
     let mut sessions = [by(Dispatch::Persistent), by(Dispatch::WaitValue)];
     for _ in 0..3 {
         for session in &mut sessions {
             assert_eq!(session.run(batch(700, 0, 1)).unwrap().verdicts, want.verdicts);
         }
-        // Longer than they stay.
+        // Longer than the kernels' lifetime.
         std::thread::sleep(Duration::from_millis(1600));
     }
 }
 
 #[test]
-fn sessions_come_and_go_beside_kernels_that_stay() {
-    const TEST: &str = "sessions_come_and_go_beside_kernels_that_stay";
+fn sessions_open_and_close_beside_resident_kernels() {
+    const TEST: &str = "sessions_open_and_close_beside_resident_kernels";
     if !is_child() {
         let cache = tempfile::tempdir().unwrap();
-        return passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+        return child_passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
     }
     let program = program(FILTERS[3]);
     let run = |session: &mut Box<dyn Session>, packets: u32| {
-        let want =
-            Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(packets, 128, packets)).unwrap();
+        let want = InterpDevice::new()
+            .load(&program, &LoadOptions::default())
+            .unwrap()
+            .run(batch(packets, 128, packets))
+            .unwrap();
         let done = session.run(batch(packets, 128, packets)).unwrap();
         assert_eq!((done.verdicts, bytes(&done.batch)), (want.verdicts, bytes(&want.batch)));
     };
     let load = |dispatch| device().load(&program, &options(dispatch)).unwrap();
     let mut stay = [load(Dispatch::Persistent), load(Dispatch::WaitValue)];
-    // The emulated driver ends the process where memory comes or goes, or code is loaded, beside a kernel that waits for
-    // the host: here in turn, and then all at once.
+    // The emulated driver aborts if memory is allocated or freed, or code loaded, while a kernel
+    // waits for the host: here first in turn, then concurrently.
     for (round, dispatch) in (1..).zip(Dispatch::ALL) {
         stay.iter_mut().for_each(|session| run(session, 50));
         let mut other = load(dispatch);
         stay.iter_mut().for_each(|session| run(session, 60));
-        // The second is larger than anything so far.
+        // The second batch is larger than any before.
         run(&mut other, 70);
         run(&mut other, 900 * round);
         stay.iter_mut().for_each(|session| run(session, 80));
@@ -269,10 +282,10 @@ fn sessions_come_and_go_beside_kernels_that_stay() {
 }
 
 #[test]
-fn memory_that_could_not_be_pinned_is_asked_for_again_when_other_memory_no_longer_is() {
-    const TEST: &str = "memory_that_could_not_be_pinned_is_asked_for_again_when_other_memory_no_longer_is";
+fn pinning_is_retried_after_other_memory_was_unpinned() {
+    const TEST: &str = "pinning_is_retried_after_other_memory_was_unpinned";
     if !is_child() {
-        return passes(TEST, "registered=200000");
+        return child_passes(TEST, "registered=200000");
     }
     let (program, packets) = (program(FILTERS[3]), [batch(1000, 128, 1), batch(1000, 128, 2)]);
     let spans = packets.each_ref().map(|packets| packets.span().clone());
@@ -289,10 +302,10 @@ fn memory_that_could_not_be_pinned_is_asked_for_again_when_other_memory_no_longe
 }
 
 #[test]
-fn arrays_that_a_device_has_no_room_for_are_told_of_when_the_filter_is_loaded() {
-    const TEST: &str = "arrays_that_a_device_has_no_room_for_are_told_of_when_the_filter_is_loaded";
+fn too_much_local_memory_is_an_error_at_load_time() {
+    const TEST: &str = "too_much_local_memory_is_an_error_at_load_time";
     if !is_child() {
-        return passes(TEST, "local=300000");
+        return child_passes(TEST, "local=300000");
     }
     for dispatch in device().info().dispatch {
         let text = device().load(&program(FILTERS[1]), &options(*dispatch)).err().unwrap().to_string();
@@ -302,14 +315,14 @@ fn arrays_that_a_device_has_no_room_for_are_told_of_when_the_filter_is_loaded() 
 }
 
 #[test]
-fn stages_are_timed_by_events_and_verdicts_are_bytes() {
+fn streams_time_stages_with_events() {
     if !is_child() {
-        return passes("stages_are_timed_by_events_and_verdicts_are_bytes", "");
+        return child_passes("streams_time_stages_with_events", "");
     }
-    // Reads, and writes; packets that are copied as they lie.
+    // A filter that only reads, and one that writes; packets are copied as they lie.
     for body in [FILTERS[1], FILTERS[3]] {
         for dispatch in device().info().dispatch {
-            let options = LoadOptions { clocks: true, transfer: Transfer::Whole, ..options(*dispatch) };
+            let options = LoadOptions { record_stages: true, transfer: Transfer::Whole, ..options(*dispatch) };
             let mut session = device().load(&program(body), &options).unwrap();
             let began = Instant::now();
             for seed in 0..3 {
@@ -317,12 +330,12 @@ fn stages_are_timed_by_events_and_verdicts_are_bytes() {
             }
             let (stages, wall) = (session.stages().unwrap(), began.elapsed());
             assert_eq!((stages.batches, stages.packets), (3, 15_000));
-            // Those that post to kernels that are there, or launch copies with them, have no place for events.
+            // The other methods have no place for events.
             let timed = matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined);
             assert_eq!(stages.clock, if timed { Clock::Device } else { Clock::Host }, "{dispatch}");
             let parts = [stages.upload, stages.kernel, stages.download];
             assert!(!timed || parts.iter().all(|part| !part.is_zero()), "{dispatch}: {stages:?}");
-            // Batches came one after the other.
+            // Batches do not overlap.
             assert!(!timed || parts.iter().sum::<Duration>() <= wall, "{dispatch}: {stages:?} in {wall:?}");
             let back = if body == FILTERS[1] { 15_000 } else { 15_000 + stages.bytes_to_device };
             assert!((15_000..=back).contains(&stages.bytes_to_host), "{dispatch}: {stages:?}");
@@ -331,12 +344,12 @@ fn stages_are_timed_by_events_and_verdicts_are_bytes() {
 }
 
 #[test]
-fn an_emulation_says_so_and_is_no_gpu() {
+fn the_emulated_driver_says_so_and_is_a_software_device() {
     if is_child() {
-        return say_devices();
+        return report_devices();
     }
-    let Some(child) = again("an_emulation_says_so_and_is_no_gpu", "") else { return };
-    let text = said(&child);
+    let Some(child) = run_child("the_emulated_driver_says_so_and_is_a_software_device", "") else { return };
+    let text = reported(&child);
     for part in ["cuda:0", "emulated", "Software", "CUDA 12.4", "NVRTC 12.4, code for sm_90", "9.0", "1024 MiB"] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -346,7 +359,7 @@ fn an_emulation_says_so_and_is_no_gpu() {
 fn drivers_without_a_device_say_what_to_do() {
     const TEST: &str = "drivers_without_a_device_say_what_to_do";
     if is_child() {
-        return say_devices();
+        return report_devices();
     }
     for (behaviour, hints) in [
         ("no-device", ["CUDA_ERROR_NO_DEVICE", "nvidia-smi"]),
@@ -354,59 +367,59 @@ fn drivers_without_a_device_say_what_to_do() {
         ("init=12345", ["error 12345, for which the driver has no name", "nvidia-smi"]),
         ("prohibited", ["runs no filter", "nvidia-smi -c DEFAULT"]),
     ] {
-        let Some(child) = again(TEST, behaviour) else { return };
-        let text = said(&child);
+        let Some(child) = run_child(TEST, behaviour) else { return };
+        let text = reported(&child);
         assert!(hints.iter().all(|hint| text.contains(hint)), "{behaviour}: {text}");
     }
-    let hidden = again_without(TEST, "", &[], &[("CUDA_VISIBLE_DEVICES", "")]).unwrap();
-    assert!(said(&hidden).contains("CUDA_VISIBLE_DEVICES is ``"), "{}", said(&hidden));
+    let hidden = run_child_without(TEST, "", &[], &[("CUDA_VISIBLE_DEVICES", "")]).unwrap();
+    assert!(reported(&hidden).contains("CUDA_VISIBLE_DEVICES is ``"), "{}", reported(&hidden));
 }
 
 #[test]
-fn a_driver_too_old_is_an_error_and_no_panic() {
-    const TEST: &str = "a_driver_too_old_is_an_error_and_no_panic";
+fn an_old_driver_is_an_error_not_a_panic() {
+    const TEST: &str = "an_old_driver_is_an_error_not_a_panic";
     if is_child() {
-        return say_devices();
+        return report_devices();
     }
-    let Some(child) = again_without(TEST, "", &["cuGraphExecMemcpyNodeSetParams"], &[]) else { return };
-    let text = said(&child);
+    let Some(child) = run_child_without(TEST, "", &["cuGraphExecMemcpyNodeSetParams"], &[]) else { return };
+    let text = reported(&child);
     assert!(text.contains("lacks cuGraphExecMemcpyNodeSetParams") && text.contains("CUDA 11.4 or newer"), "{text}");
-    // What only one method needs, only that one lacks.
-    let child = again_without(TEST, "", &["cuStreamWaitValue32_v2"], &[]).unwrap();
-    let text = said(&child);
+    // A function that a single dispatch method needs only disables that method.
+    let child = run_child_without(TEST, "", &["cuStreamWaitValue32_v2"], &[]).unwrap();
+    let text = reported(&child);
     assert!(text.contains("dispatch: [Pipelined, Inline, Persistent, Graph]"), "{text}");
 }
 
 #[test]
-fn without_a_compiler_there_is_a_sentence() {
-    const TEST: &str = "without_a_compiler_there_is_a_sentence";
+fn a_missing_compiler_is_explained() {
+    const TEST: &str = "a_missing_compiler_is_explained";
     if is_child() {
-        return say_devices();
+        return report_devices();
     }
     let without = ["nvrtcVersion"];
-    let Some(child) = again_without(TEST, "", &without, &[]) else { return };
-    assert!(said(&child).contains("lacks nvrtcVersion"), "{}", said(&child));
-    let child = again_without(TEST, "", &[], &[("PORTCULLIS_NVRTC", "/nonexistent/libnvrtc.so")]).unwrap();
-    let text = said(&child);
+    let Some(child) = run_child_without(TEST, "", &without, &[]) else { return };
+    assert!(reported(&child).contains("lacks nvrtcVersion"), "{}", reported(&child));
+    let child = run_child_without(TEST, "", &[], &[("PORTCULLIS_NVRTC", "/nonexistent/libnvrtc.so")]).unwrap();
+    let text = reported(&child);
     assert!(text.contains("/nonexistent/libnvrtc.so, which cannot be loaded"), "{text}");
     assert!(text.contains("runs no filter") && text.contains("PORTCULLIS_CUBINS"), "{text}");
 }
 
 #[test]
-fn gpus_newer_than_the_compiler_get_ptx_that_the_driver_takes() {
-    const TEST: &str = "gpus_newer_than_the_compiler_get_ptx_that_the_driver_takes";
+fn gpus_newer_than_the_compiler_get_ptx() {
+    const TEST: &str = "gpus_newer_than_the_compiler_get_ptx";
     if is_child() {
         let program = program(FILTERS[1]);
         let loaded = device().load(&program, &LoadOptions::default());
         return match loaded.and_then(|mut session| session.run(batch(100, 0, 1))) {
-            Ok(done) => say(format_args!("{} verdicts, {:?}", done.verdicts.len(), device().info().limits)),
-            Err(error) => say(error),
+            Ok(done) => report(format_args!("{} verdicts, {:?}", done.verdicts.len(), device().info().limits)),
+            Err(error) => report(error),
         };
     }
-    let Some(child) = again(TEST, "arch=100,newest=90,version=12080,nvrtc=12080") else { return };
-    let text = said(&child);
+    let Some(child) = run_child(TEST, "arch=100,newest=90,version=12080,nvrtc=12080") else { return };
+    let text = reported(&child);
     assert!(text.contains("100 verdicts") && text.contains("does not know sm_100"), "{text}");
-    let text = said(&again(TEST, "arch=100,newest=90,version=12040,nvrtc=12080").unwrap());
+    let text = reported(&run_child(TEST, "arch=100,newest=90,version=12040,nvrtc=12080").unwrap());
     assert!(text.contains("too new for the driver (CUDA 12.4)") && text.contains("update the driver"), "{text}");
 }
 
@@ -417,19 +430,19 @@ fn prebuilt_filters_need_no_compiler() {
     if is_child() {
         for dispatch in device().info().dispatch {
             let done = device().load(&program, &options(*dispatch)).and_then(|mut s| s.run(batch(700, 0, 3)));
-            say(done.map_or_else(|error| error.to_string(), |done| format!("{:?}", done.verdicts.counts())));
+            report(done.map_or_else(|error| error.to_string(), |done| format!("{:?}", done.verdicts.counts())));
         }
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let variables = [("PORTCULLIS_NVRTC", "/nonexistent"), ("PORTCULLIS_CUBINS", path)];
-    let Some(child) = again_without(TEST, "", &[], &variables) else { return };
+    let Some(child) = run_child_without(TEST, "", &[], &variables) else { return };
     let cubins = portcullis_cuda::cubins(&program, 90).unwrap();
-    assert!(said(&child).contains(&cubins[0].file_name), "{}", said(&child));
-    // Made by a compiler elsewhere, which keeps what it makes.
+    assert!(reported(&child).contains(&cubins[0].file_name), "{}", reported(&child));
+    // Compiled by NVRTC elsewhere; the cubins are in its cache.
     let cache = tempfile::tempdir().unwrap();
-    let elsewhere = again_without(TEST, "", &[], &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]).unwrap();
+    let elsewhere = run_child_without(TEST, "", &[], &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]).unwrap();
     assert!(elsewhere.status.success());
     for file in std::fs::read_dir(cache.path().join("cuda")).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
@@ -443,16 +456,16 @@ fn prebuilt_filters_need_no_compiler() {
         });
         std::fs::write(folder.path().join(&cubin.unwrap().file_name), &bytes[object..bytes.len() - 8]).unwrap();
     }
-    let child = again_without(TEST, "", &[], &variables).unwrap();
+    let child = run_child_without(TEST, "", &[], &variables).unwrap();
     let text = String::from_utf8_lossy(&child.stderr).into_owned();
     assert_eq!(text.matches("<<[0, 0, 0, 700, 0]>>").count(), 5, "{text}");
 }
 
 #[test]
-fn memory_that_runs_out_is_an_error_and_the_batch_comes_back() {
-    const TEST: &str = "memory_that_runs_out_is_an_error_and_the_batch_comes_back";
+fn out_of_memory_is_an_error_and_returns_the_batch() {
+    const TEST: &str = "out_of_memory_is_an_error_and_returns_the_batch";
     if !is_child() {
-        return passes(TEST, "memory=300000");
+        return child_passes(TEST, "memory=300000");
     }
     let program = program(FILTERS[3]);
     for dispatch in device().info().dispatch {
@@ -462,7 +475,7 @@ fn memory_that_runs_out_is_an_error_and_the_batch_comes_back() {
                 assert_eq!(refused.batch.len(), 9000);
                 refused.to_string()
             }
-            // The first parts had room: completing tells, and ends the session.
+            // If the first parts fit, completing the batch reports the error and ends the session.
             Ok(()) => {
                 let error = session.complete().unwrap_err();
                 session = device().load(&program, &options(*dispatch)).unwrap();
@@ -475,26 +488,26 @@ fn memory_that_runs_out_is_an_error_and_the_batch_comes_back() {
 }
 
 #[test]
-fn memory_that_cannot_be_pinned_where_it_lies_is_copied() {
-    const TEST: &str = "memory_that_cannot_be_pinned_where_it_lies_is_copied";
+fn memory_that_cannot_be_pinned_is_copied() {
+    const TEST: &str = "memory_that_cannot_be_pinned_is_copied";
     if !is_child() {
-        return passes(TEST, "no-registering");
+        return child_passes(TEST, "no-registering");
     }
     let (program, packets) = (program(FILTERS[3]), batch(500, 128, 1));
     let mut session = device().load(&program, &LoadOptions::default()).unwrap();
     let done = session.run(packets).unwrap();
-    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(500, 128, 1)).unwrap();
+    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(batch(500, 128, 1)).unwrap();
     assert_eq!(bytes(&done.batch), bytes(&want.batch));
 }
 
 #[test]
-fn a_launch_that_fails_ends_the_session_and_nothing_else() {
-    const TEST: &str = "a_launch_that_fails_ends_the_session_and_nothing_else";
+fn a_failed_launch_ends_only_its_session() {
+    const TEST: &str = "a_failed_launch_ends_only_its_session";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
-        // The first launch is that of loading, the others are batches', or have begun and wait for one.
+        // The first launch is that at load time; the others are of batches, or wait for one.
         for (dispatch, number) in Dispatch::ALL.into_iter().flat_map(|dispatch| (1..4).map(move |n| (dispatch, n))) {
             if (dispatch, number) != (Dispatch::Persistent, 3) {
-                passes_with(TEST, &format!("launch-fails={number}"), &[(CHILD, dispatch.name())]);
+                child_passes_with(TEST, &format!("launch-fails={number}"), &[(CHILD, dispatch.name())]);
             }
         }
         return;
@@ -512,14 +525,14 @@ fn a_launch_that_fails_ends_the_session_and_nothing_else() {
     assert_eq!(run(), Ok(300));
 }
 
-/// Runs a test's body in a thread, and gives up waiting for it.
-fn patiently(work: impl FnOnce() + Send + 'static) {
+/// Runs a test's body in a thread, and panics if it does not end in time.
+fn with_timeout(work: impl FnOnce() + Send + 'static) {
     let (done, outcome) = channel();
     let thread = std::thread::spawn(move || {
         work();
         let _ = done.send(());
     });
-    match outcome.recv_timeout(PATIENCE) {
+    match outcome.recv_timeout(TEST_TIMEOUT) {
         Err(RecvTimeoutError::Timeout) => panic!("a device that hangs is waited for"),
         Ok(()) | Err(RecvTimeoutError::Disconnected) => {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -527,8 +540,8 @@ fn patiently(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// A token that is used after a second.
-fn soon() -> CancelToken {
+/// A token that is cancelled after a second.
+fn cancel_after_a_second() -> CancelToken {
     let token = CancelToken::new();
     let used = token.clone();
     std::thread::spawn(move || {
@@ -539,12 +552,12 @@ fn soon() -> CancelToken {
 }
 
 #[test]
-fn sessions_beside_one_that_hangs_wait_for_nothing() {
-    const TEST: &str = "sessions_beside_one_that_hangs_wait_for_nothing";
+fn a_hanging_session_blocks_no_other() {
+    const TEST: &str = "a_hanging_session_blocks_no_other";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
-        // After two launches of loading, the first batch's.
+        // After two launches at load time, the launch of the first batch.
         for dispatch in [Dispatch::Persistent, Dispatch::WaitValue] {
-            let Some(child) = again_without(TEST, "hang=3,linger=200", &[], &[(CHILD, dispatch.name())]) else {
+            let Some(child) = run_child_without(TEST, "hang=3,linger=200", &[], &[(CHILD, dispatch.name())]) else {
                 return;
             };
             let error = String::from_utf8_lossy(&child.stderr);
@@ -552,7 +565,7 @@ fn sessions_beside_one_that_hangs_wait_for_nothing() {
         }
         return;
     };
-    patiently(move || {
+    with_timeout(move || {
         let program = program(FILTERS[3]);
         let mut other = device().load(&program, &LoadOptions::default()).unwrap();
         other.import(batch(3000, 128, 1).span()).unwrap();
@@ -561,12 +574,12 @@ fn sessions_beside_one_that_hangs_wait_for_nothing() {
         let mut hangs = device().load(&program, &options).unwrap();
         hangs.submit(batch(300, 0, 1)).unwrap();
         let quickly = |began: Instant| assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-        // What needs the device to itself is refused, or ends by its token.
+        // Work that needs a quiescent device is refused, or ends by its token.
         let began = Instant::now();
-        let token = LoadOptions { cancel: soon(), ..LoadOptions::default() };
+        let token = LoadOptions { cancel: cancel_after_a_second(), ..LoadOptions::default() };
         assert_eq!(device().load(&program, &token).err(), Some(DeviceError::Cancelled));
         quickly(began);
-        // What is released waits for a better time, and holds nobody up.
+        // Releases are deferred and block nobody.
         let began = Instant::now();
         let dropping = std::thread::spawn(move || drop(other));
         std::thread::sleep(Duration::from_millis(100));
@@ -583,15 +596,15 @@ fn sessions_beside_one_that_hangs_wait_for_nothing() {
 }
 
 #[test]
-fn a_filter_that_hangs_when_it_is_loaded_is_in_nobodys_way() {
-    const TEST: &str = "a_filter_that_hangs_when_it_is_loaded_is_in_nobodys_way";
+fn a_filter_that_hangs_at_load_time_blocks_no_other_session() {
+    const TEST: &str = "a_filter_that_hangs_at_load_time_blocks_no_other_session";
     if !is_child() {
-        let Some(child) = again(TEST, "hang-plain") else { return };
+        let Some(child) = run_child(TEST, "hang-plain") else { return };
         let error = String::from_utf8_lossy(&child.stderr);
         assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
         return;
     }
-    patiently(|| {
+    with_timeout(|| {
         let program = program(FILTERS[3]);
         let mut session = device().load(&program, &options(Dispatch::Persistent)).unwrap();
         assert_eq!(session.run(batch(300, 0, 1)).unwrap().verdicts.len(), 300);
@@ -599,7 +612,7 @@ fn a_filter_that_hangs_when_it_is_loaded_is_in_nobodys_way() {
         let load = || device().load(&program, &LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() }).err();
         std::thread::scope(|scope| {
             let loading = scope.spawn(load);
-            // Compiling takes a part of it.
+            // Compiling takes part of that time.
             for seed in 0..100 {
                 let began = Instant::now();
                 assert_eq!(session.run(batch(300, 0, seed)).unwrap().verdicts.len(), 300);
@@ -613,25 +626,27 @@ fn a_filter_that_hangs_when_it_is_loaded_is_in_nobodys_way() {
 }
 
 #[test]
-fn a_kernel_that_never_ends_is_left_behind() {
-    const TEST: &str = "a_kernel_that_never_ends_is_left_behind";
+fn a_hanging_kernel_is_abandoned() {
+    const TEST: &str = "a_hanging_kernel_is_abandoned";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
-        // The first launch is that of loading. Then the second batch's: of the method that starts nothing for a batch the
-        // first batch's, or the one that is queued behind it.
+        // The first launch is that at load time, the later one that of the second batch;
+        // `persistent` launches nothing for a batch, so there it is the first batch's, or that
+        // queued after it.
         for (dispatch, later) in Dispatch::ALL.into_iter().flat_map(|dispatch| [(dispatch, false), (dispatch, true)]) {
             let number = if dispatch == Dispatch::Persistent { 2 } else { 3 };
             let behaviour = format!("hang={},linger=200", if later { number } else { 1 });
-            let Some(child) = again_without(TEST, &behaviour, &[], &[(CHILD, dispatch.name())]) else { return };
+            let Some(child) = run_child_without(TEST, &behaviour, &[], &[(CHILD, dispatch.name())]) else { return };
             let error = String::from_utf8_lossy(&child.stderr);
             assert!(child.status.success(), "{dispatch}: {}\n{error}", String::from_utf8_lossy(&child.stdout));
         }
         return;
     };
-    patiently(move || leave_hanging(dispatch.parse().unwrap(), &program(FILTERS[3])));
+    with_timeout(move || cancel_while_a_kernel_hangs(dispatch.parse().unwrap(), &program(FILTERS[3])));
 }
 
-/// Cancels while a kernel hangs, and sees to it that nobody waits and that the packets' memory stays.
-fn leave_hanging(dispatch: Dispatch, program: &Arc<Program>) {
+/// Cancels while a kernel hangs, and checks that nothing waits for it and that the packets' memory
+/// stays allocated.
+fn cancel_while_a_kernel_hangs(dispatch: Dispatch, program: &Arc<Program>) {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..options(dispatch) };
     let after = {
@@ -660,14 +675,15 @@ fn leave_hanging(dispatch: Dispatch, program: &Arc<Program>) {
     canceller.join().unwrap();
 }
 
-/// What benches drive beside sessions: a kernel by hand over records that go there and back.
+/// What benchmarks use besides sessions: a hand-written kernel over records that go to the device
+/// and back.
 #[test]
-fn records_go_there_and_back() {
-    const TEST: &str = "records_go_there_and_back";
+fn records_go_to_the_device_and_back() {
+    const TEST: &str = "records_go_to_the_device_and_back";
     if !is_child() {
-        return passes(TEST, "pageable");
+        return child_passes(TEST, "pageable");
     }
-    // Each record's second byte becomes its first and three; the rest stays.
+    // Sets each record's second byte to its first plus 3; the other bytes stay.
     const TEXT: &str = "KERNEL void mark(GLOBAL unsigned char *records, unsigned int count) {
         for (unsigned int i = ITEM * 2; i < ITEM * 2 + 2 && i < count; i++) records[5 * i + 1] = records[5 * i] + 3;
     }";
@@ -677,7 +693,7 @@ fn records_go_there_and_back() {
             for (number, byte) in records.host().iter_mut().enumerate() {
                 *byte = number as u8;
             }
-            // The last ones are not sent.
+            // The last records are not sent.
             records.run(990, chunk).unwrap();
             for (number, &byte) in records.host().iter().enumerate() {
                 let changed = number % 5 == 1 && number / 5 < 990;

@@ -1,7 +1,8 @@
-//! A GPU's memory for packets' sources, over the emulated driver and an emulated GDRCopy.
+//! GPU memory for packet sources, on the emulated driver and an emulated GDRCopy.
 //!
-//! Each test runs once more in a process of its own, which finds the emulated libraries where a driver's would be.
-// Memory of others is named by addresses.
+//! Each test runs again in a child process that finds the emulated libraries in place of the
+//! driver.
+// Registering and mapping memory by address.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -11,29 +12,29 @@ use portcullis_core::packet::{Arena, Batch, READABLE_PAST_END};
 use portcullis_cuda::memory::{EVERY_DEVICE, Gpu};
 
 mod child;
-use child::{again, again_without, is_child, passes, program, said, say};
+use child::{child_passes, is_child, program, report, reported, run_child, run_child_without};
 
 #[test]
-fn a_device_tells_of_itself() {
-    const TEST: &str = "a_device_tells_of_itself";
+fn a_gpu_describes_itself() {
+    const TEST: &str = "a_gpu_describes_itself";
     if !is_child() {
-        return passes(TEST, "memory=123456789");
+        return child_passes(TEST, "memory=123456789");
     }
     let gpu = Gpu::open(0).unwrap();
     let device = portcullis_cuda::probe().unwrap().remove(0);
     assert_eq!((gpu.id(), gpu.name()), ("cuda:0", device.info().name.as_str()));
     assert_eq!((gpu.total_memory(), gpu.multiprocessors()), (123_456_789, 4));
-    // The driver has capitals, and there is no such domain here.
+    // The emulated driver reports capitals, and the PCI domain does not exist here.
     assert_eq!((gpu.pci_address(), gpu.numa_node()), (Some("ffff:3b:00.0"), None));
     let text = Gpu::open(1).unwrap_err().to_string();
     assert_eq!(text, "there is no cuda:1: the CUDA driver gives 1, counted from 0");
 }
 
 #[test]
-fn memory_is_zeros_aligned_and_as_long_as_it_says() {
-    const TEST: &str = "memory_is_zeros_aligned_and_as_long_as_it_says";
+fn allocations_are_zeroed_aligned_and_bounds_checked() {
+    const TEST: &str = "allocations_are_zeroed_aligned_and_bounds_checked";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let gpu = Gpu::open(0).unwrap();
     for (bytes, alignment) in [(1, 1), (65_536 - READABLE_PAST_END, 4096), (65_536, 65_536), (3_000_000, 1 << 20)] {
@@ -66,16 +67,16 @@ fn memory_is_zeros_aligned_and_as_long_as_it_says() {
 }
 
 #[test]
-fn the_processor_sees_what_the_device_has_and_the_other_way_round() {
-    const TEST: &str = "the_processor_sees_what_the_device_has_and_the_other_way_round";
+fn mappings_and_device_copies_see_each_other_s_writes() {
+    const TEST: &str = "mappings_and_device_copies_see_each_other_s_writes";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let gpu = Gpu::open(0).unwrap();
     let memories: Vec<_> = [100, 70_000, 500_000].iter().map(|&bytes| gpu.allocate(bytes, 1 << 18).unwrap()).collect();
     let mappings: Vec<_> = memories.iter().map(|memory| memory.map().unwrap()).collect();
     for (memory, mapping) in memories.iter().zip(&mappings) {
-        // The emulated one has it elsewhere.
+        // The emulated GDRCopy maps it at another address.
         assert_ne!(mapping.start().as_ptr() as u64, memory.address());
         memory.write(10, b"from the device").unwrap();
         // SAFETY: as many bytes are mapped, and nothing else uses them.
@@ -88,18 +89,18 @@ fn the_processor_sees_what_the_device_has_and_the_other_way_round() {
         memory.read(memory.size() - 9, &mut read).unwrap();
         assert_eq!(&read, b"processor");
     }
-    // What is mapped stays, and the emulated driver ends the process where memory is freed that is pinned.
+    // The mapping keeps the memory allocated; the emulated driver aborts if pinned memory is freed.
     drop((memories, gpu));
     let start = mappings[2].start();
-    // SAFETY: it is mapped still.
+    // SAFETY: it is still mapped.
     assert_eq!(unsafe { start.add(10).read() }, b'f');
 }
 
 #[test]
-fn memory_comes_and_goes_beside_kernels_that_stay() {
-    const TEST: &str = "memory_comes_and_goes_beside_kernels_that_stay";
+fn memory_is_allocated_and_freed_beside_resident_kernels() {
+    const TEST: &str = "memory_is_allocated_and_freed_beside_resident_kernels";
     if !is_child() {
-        return passes(TEST, "");
+        return child_passes(TEST, "");
     }
     let program = program("return XDP_TX;");
     let load = |dispatch| {
@@ -111,7 +112,7 @@ fn memory_comes_and_goes_beside_kernels_that_stay() {
     let arena = Arena::new(100_000).unwrap();
     let start = NonNull::new(arena.span().as_ptr()).unwrap();
     for _ in 0..3 {
-        // The emulated driver ends the process where one of these meets a kernel that waits for the host.
+        // The emulated driver aborts if one of these meets a kernel that waits for the host.
         let mut run = || {
             for session in &mut sessions {
                 assert_eq!(session.run(Batch::from_packets(&[[0; 60]; 9]).unwrap()).unwrap().verdicts.len(), 9);
@@ -120,7 +121,7 @@ fn memory_comes_and_goes_beside_kernels_that_stay() {
         run();
         let memory = gpu.allocate(100_000, 1).unwrap();
         run();
-        // SAFETY: the arena stays longer.
+        // SAFETY: the arena outlives the registration.
         let registered = unsafe { gpu.register(start, arena.span().allocated()) }.unwrap();
         run();
         let mapping = memory.map().unwrap();
@@ -133,15 +134,15 @@ fn memory_comes_and_goes_beside_kernels_that_stay() {
 }
 
 #[test]
-fn memory_of_the_host_is_registered_once_and_for_every_device() {
-    const TEST: &str = "memory_of_the_host_is_registered_once_and_for_every_device";
+fn host_memory_is_registered_once_for_every_device() {
+    const TEST: &str = "host_memory_is_registered_once_for_every_device";
     if !is_child() {
-        return passes(TEST, "registered=300000");
+        return child_passes(TEST, "registered=300000");
     }
     let gpu = Gpu::open(0).unwrap();
     let arena = Arena::new(200_000).unwrap();
     let (start, bytes) = (NonNull::new(arena.span().as_ptr()).unwrap(), arena.span().allocated());
-    // SAFETY: the arena stays longer; the same below.
+    // SAFETY: the arena outlives the registration; the same below.
     let register = |bytes| unsafe { gpu.register(start, bytes) };
     let registered = register(bytes).unwrap();
     assert_eq!((registered.start(), registered.size()), (start, bytes));
@@ -149,7 +150,7 @@ fn memory_of_the_host_is_registered_once_and_for_every_device() {
     let text = register(4096).unwrap_err().to_string();
     assert!(text.contains("registered already") && text.contains("have it registered once"), "{text}");
     let other = Arena::new(200_000).unwrap();
-    // SAFETY: it stays longer.
+    // SAFETY: the arena outlives the registration.
     let more = unsafe { gpu.register(NonNull::new(other.span().as_ptr()).unwrap(), other.span().allocated()) };
     let text = more.unwrap_err().to_string();
     assert!(text.contains("cannot be pinned") && text.contains("ulimit -l"), "{text}");
@@ -159,13 +160,13 @@ fn memory_of_the_host_is_registered_once_and_for_every_device() {
 }
 
 #[test]
-fn what_is_missing_is_said_with_what_to_do() {
-    const TEST: &str = "what_is_missing_is_said_with_what_to_do";
+fn missing_features_are_explained() {
+    const TEST: &str = "missing_features_are_explained";
     if is_child() {
         let gpu = Gpu::open(0).unwrap();
         let mapped = gpu.allocate(100_000, 1).unwrap().map();
         let direct = gpu.gpudirect();
-        return say(format_args!("{} / {}", told(mapped), told(direct)));
+        return report(format_args!("{} / {}", describe(mapped), describe(direct)));
     }
     for (behaviour, without, hints) in [
         ("no-gpudirect", &[][..], ["Ok", "no GPUDirect RDMA"]),
@@ -174,27 +175,27 @@ fn what_is_missing_is_said_with_what_to_do() {
         ("", &["libgdrapi.so.2", "libgdrapi.so"], ["no GDRCopy on this machine (libgdrapi.so.2): install it", ""]),
         ("", &["gdr_map"], ["libgdrapi lacks gdr_map", "update it"]),
     ] {
-        let Some(child) = again_without(TEST, behaviour, without, &[]) else { return };
-        let text = said(&child);
+        let Some(child) = run_child_without(TEST, behaviour, without, &[]) else { return };
+        let text = reported(&child);
         assert!(hints.iter().all(|hint| text.contains(hint)), "{behaviour} {without:?}: {text}");
     }
 }
 
-fn told<T: std::fmt::Debug>(result: Result<T, DeviceError>) -> String {
+fn describe<T: std::fmt::Debug>(result: Result<T, DeviceError>) -> String {
     result.map_or_else(|error| error.to_string(), |there| format!("Ok({there:?})"))
 }
 
 #[test]
-fn what_others_write_out_of_order_is_flushed() {
-    const TEST: &str = "what_others_write_out_of_order_is_flushed";
+fn unordered_remote_writes_are_flushed() {
+    const TEST: &str = "unordered_remote_writes_are_flushed";
     if is_child() {
         let gpu = Gpu::open(0).unwrap();
         (0..3).for_each(|_| gpu.barrier().unwrap());
-        return say("done");
+        return report("done");
     }
     for (behaviour, times) in [("report", 0), ("report,unordered", 3)] {
-        let Some(child) = again(TEST, behaviour) else { return };
-        said(&child);
+        let Some(child) = run_child(TEST, behaviour) else { return };
+        reported(&child);
         let error = String::from_utf8_lossy(&child.stderr);
         assert!(error.contains(&format!("flushed remote writes {times} times")), "{error}");
     }

@@ -41,7 +41,7 @@ use naga::{
 use portcullis_core::device::DeviceError;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::program::Program;
-use portcullis_core::program::passes::{Lowered, Lowering, inlined, lower, nested};
+use portcullis_core::program::passes::{Lowered, Lowering, inlined_nesting, inlined_size, lower};
 
 /// The entry point's name.
 pub(crate) const ENTRY: &str = "main";
@@ -104,7 +104,7 @@ impl Kernel {
     }
 
     /// Whether packets may come back with other ends.
-    pub fn moves_ends(&self) -> bool {
+    pub fn resizes_packets(&self) -> bool {
         self.descriptors.is_some_and(|access| access.contains(StorageAccess::STORE))
     }
 
@@ -118,12 +118,12 @@ impl Kernel {
     /// compile and devices run. The verifier's limit is about the filter as it was written: it takes
     /// a prelude function and a 64-bit operation for one expression each.
     pub fn inlined(&self) -> u64 {
-        inlined(&self.module, &self.module.entry_points[0].function)
+        inlined_size(&self.module, &self.module.entry_points[0].function)
     }
 
     /// Levels of branches in each other that a compiler without jumps makes of it.
     pub fn nested(&self) -> u64 {
-        nested(&self.module, &self.module.entry_points[0].function)
+        inlined_nesting(&self.module, &self.module.entry_points[0].function)
     }
 }
 
@@ -279,7 +279,7 @@ fn packet(
     verdicts: Handle<Expression>,
     packet: Handle<Expression>,
 ) {
-    let value = lowered.packet(function, body, packet);
+    let value = lowered.emit_packet(function, body, packet);
     let pointer = Expression::Access { base: verdicts, index: packet };
     let pointer = function.expressions.append(pointer, Span::UNDEFINED);
     body.push(Statement::Emit(Range::new_from_bounds(pointer, pointer)), Span::UNDEFINED);
@@ -303,7 +303,7 @@ fn run(
     let binary = |op, left, right| Expression::Binary { op, left, right };
     let variable = add(Expression::LocalVariable(variable));
     let one = add(Expression::Literal(Literal::U32(1)));
-    let descriptors = add(Expression::GlobalVariable(lowered.machinery.descriptors));
+    let descriptors = add(Expression::GlobalVariable(lowered.internals.descriptors));
     let descriptor = add(Expression::Access { base: descriptors, index });
     let [first, packets] = [0, 1].map(|index| {
         let pointer = add(Expression::AccessIndex { base: descriptor, index });
@@ -319,7 +319,7 @@ fn run(
         Statement::Emit(Range::new_from_bounds(at, ends)),
         Statement::If { condition: ends, accept: Block::from_vec(vec![Statement::Break]), reject: Block::new() },
     ]);
-    for (global, init) in lowered.privates() {
+    for (global, init) in lowered.private_variables() {
         let pointer = function.expressions.append(Expression::GlobalVariable(global), Span::UNDEFINED);
         let value = match init {
             Some(init) => constant(module, function, &mut turn, init)?,
@@ -368,8 +368,9 @@ fn constant(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     fn kernel_of(body: &str) -> Kernel {
         let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}");

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::{self, GRACE, SILENCE, SLICE, said};
+use portcullis_core::device::offload::{self, CANCEL_POLL_INTERVAL, DRAIN_TIMEOUT, LAUNCH_TIMEOUT, panic_message};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceInfo, DeviceKind};
 
 use crate::memory::import::{HostImport, HostMemory};
@@ -110,7 +110,7 @@ impl Gpu {
     pub fn wait(&self, submission: Option<&wgpu::SubmissionIndex>, cancel: &CancelToken) -> Result<(), DeviceError> {
         let began = Instant::now();
         loop {
-            match poll(&self.device, submission, SLICE) {
+            match poll(&self.device, submission, CANCEL_POLL_INTERVAL) {
                 Polled::Done => return self.check(),
                 Polled::Failed(reason) => return Err(self.failed(reason)),
                 Polled::Busy => self.check()?,
@@ -118,11 +118,11 @@ impl Gpu {
             if cancel.is_cancelled() {
                 return Err(DeviceError::Cancelled);
             }
-            if began.elapsed() >= SILENCE {
+            if began.elapsed() >= LAUNCH_TIMEOUT {
                 return Err(self.failed(format!(
                     "no answer for {} s; its driver may still be compiling the filter, which it does with every \
                      helper inlined: make the filter shorter, or take --device cpu",
-                    SILENCE.as_secs()
+                    LAUNCH_TIMEOUT.as_secs()
                 )));
             }
         }
@@ -130,15 +130,15 @@ impl Gpu {
 
     /// Whether the device is done with everything, or will be in a moment. One that is lost is.
     pub fn settles(&self) -> bool {
-        !matches!(poll(&self.device, None, GRACE), Polled::Busy)
+        !matches!(poll(&self.device, None, DRAIN_TIMEOUT), Polled::Busy)
     }
 
     /// Keeps something until the device is done with everything, without waiting for that.
     pub fn outlive<T: Send + 'static>(&self, kept: T) {
         // The queue too: whoever drops its last handle waits for the device, and cannot be told to stop.
         let device = self.device.clone();
-        let settle = move || while matches!(poll(&device, None, SLICE), Polled::Busy) {};
-        offload::keep_until((kept, self.queue.clone(), self.device.clone()), settle);
+        let settle = move || while matches!(poll(&device, None, CANCEL_POLL_INTERVAL), Polled::Busy) {};
+        offload::drop_after((kept, self.queue.clone(), self.device.clone()), settle);
     }
 
     /// Waits until the device is done with everything, or silent for too long.
@@ -194,6 +194,6 @@ fn poll(device: &wgpu::Device, submission: Option<&wgpu::SubmissionIndex>, time:
         Ok(Ok(_)) => Polled::Done,
         Ok(Err(wgpu::PollError::Timeout)) => Polled::Busy,
         Ok(Err(error)) => Polled::Failed(error.to_string()),
-        Err(panic) => Polled::Failed(format!("lost while waiting: {}", said(&*panic))),
+        Err(panic) => Polled::Failed(format!("lost while waiting: {}", panic_message(&*panic))),
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, READS_IN_PLACE, Session, begin,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, FlowSession, LoadOptions, READS_IN_PLACE, Session,
+    load_initial_maps,
 };
 use portcullis_core::program::Program;
 
@@ -207,12 +208,12 @@ impl Device for WgpuDevice {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let dispatch = Dispatch::of(&self.info, options)?;
-        options.refuse_work(&self.info.id)?;
+        let dispatch = Dispatch::select(&self.info, options)?;
+        options.refuse_synthetic_work(&self.info.id)?;
         let session = session::open(self, program, options)?;
         if program.has_flows() {
-            return begin(program, dispatch.session(Flows::new(self, session, program, options)?));
+            return load_initial_maps(program, dispatch.wrap(FlowSession::new(self, session, program, options)?));
         }
-        begin(program, dispatch.session(session))
+        load_initial_maps(program, dispatch.wrap(session))
     }
 }

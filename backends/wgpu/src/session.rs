@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_cache::costs;
-use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, Launcher, Offload, Traffic};
-use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::{Reach, Site, TransferCosts};
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::offload::{
+    self, DeviceTimes, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns,
+};
+use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions};
 use portcullis_core::map::{self, BIND_GROUP, Declaration};
-use portcullis_core::packet::gather::Store;
+use portcullis_core::packet::gather::StorePolicy;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
 use wgpu::{BufferUsages, CommandEncoder, WriteOnly};
@@ -30,7 +32,7 @@ mod pipeline;
 mod tests;
 
 /// A program loaded on a device of wgpu's.
-pub(crate) type WgpuSession = Offload<Wgpu>;
+pub(crate) type WgpuSession = OffloadSession<Wgpu>;
 
 /// Loads a program.
 pub(crate) fn open(
@@ -57,7 +59,7 @@ pub(crate) fn open(
         map_bindings,
         gpu,
     };
-    Offload::new(launcher, kind, effects, program, options)
+    OffloadSession::new(launcher, kind, effects, program, options)
 }
 
 /// A map's memory, with nothing in it: wgpu clears what it gives.
@@ -117,12 +119,12 @@ enum Brought {
     Already,
 }
 
-type Part<'a> = offload::Part<'a, wgpu::Buffer>;
+type ChunkView<'a> = offload::ChunkView<'a, wgpu::Buffer>;
 
 impl Wgpu {
     /// Whether the kernel may run over the batch's own memory.
     fn reads_in_place(&self) -> bool {
-        self.loaded.effects.sees_packets && !self.loaded.effects.writes_packets
+        self.loaded.effects.accesses_packets && !self.loaded.effects.writes_packets
     }
 
     /// Bytes that come back for so many verdicts.
@@ -131,7 +133,7 @@ impl Wgpu {
     }
 
     /// What a launch over some packets of a part is told, and its grid of work groups.
-    fn grid(&self, part: &Part<'_>, first: usize, count: usize) -> (Launch, (u32, u32)) {
+    fn grid(&self, part: &ChunkView<'_>, first: usize, count: usize) -> (Launch, (u32, u32)) {
         let groups = (count as u32).div_ceil(self.group);
         let width = groups.min(self.gpu.limits.max_compute_workgroups_per_dimension);
         let launch = Launch { base: part.base(first) as u32, count: count as u32, row: width * self.group };
@@ -148,7 +150,7 @@ impl Wgpu {
         pass.dispatch_workgroups(x, y, 1);
     }
 
-    fn encode_uploads(&self, part: &Part<'_>, buffers: &Buffers, encoder: &mut CommandEncoder) {
+    fn encode_uploads(&self, part: &ChunkView<'_>, buffers: &Buffers, encoder: &mut CommandEncoder) {
         let packets = part.packets() as u64;
         buffers.descriptors.encode(encoder, part.descriptor_count() as u64 * 8);
         if self.loaded.effects.metadata {
@@ -170,7 +172,7 @@ impl Wgpu {
         }
     }
 
-    fn bindings(&self, part: &Part<'_>, buffers: &Buffers) -> wgpu::BindGroup {
+    fn bindings(&self, part: &ChunkView<'_>, buffers: &Buffers) -> wgpu::BindGroup {
         let packets = part.packets() as u64;
         let entry = |binding, buffer, offset, size| wgpu::BindGroupEntry {
             binding,
@@ -185,7 +187,7 @@ impl Wgpu {
             None => (buffers.verdicts.buffer(), packets * 4),
         };
         let mut entries = vec![entry(VERDICTS, verdicts, 0, size), entry(LAUNCH, &buffers.launch, 0, Launch::SIZE)];
-        if self.loaded.effects.sees_packets {
+        if self.loaded.effects.accesses_packets {
             let (start, size) = (part.bytes().start, part.copy_size());
             entries.push(match part.import() {
                 // A span has room behind its last byte, and is a multiple of a page in all.
@@ -213,7 +215,7 @@ impl Launcher for Wgpu {
         &self.gpu.id
     }
 
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         if !self.reads_in_place() {
             return Ok(Imported::Copied);
         }
@@ -222,19 +224,21 @@ impl Launcher for Wgpu {
         Ok(if imported.is_some() { Imported::InPlace } else { Imported::Copied })
     }
 
-    fn site(&mut self, batch: &Batch, asked: bool) -> Site<wgpu::Buffer> {
+    fn batch_memory(&mut self, batch: &Batch, asked: bool) -> BatchMemory<wgpu::Buffer> {
         let mut import = None;
         if self.reads_in_place() {
             let worth_it = asked || batch.span().allocated() >= Imports::WORTH_IT;
             import = self.imports.get(&self.gpu, batch.span(), worth_it);
         }
         match import {
-            Some(import) => Site { reach: Reach::Shared, import: Some(import), ..Site::not_reached() },
-            None => Site::not_reached(),
+            Some(import) => {
+                BatchMemory { reach: MemoryReach::Shared, import: Some(import), ..BatchMemory::unreachable() }
+            }
+            None => BatchMemory::unreachable(),
         }
     }
 
-    fn never_in_place(&self) -> Option<String> {
+    fn no_in_place_reason(&self) -> Option<String> {
         let reason = match () {
             () if self.loaded.effects.writes_packets => "the filter writes to packets, which wgpu does in copies alone",
             () if self.gpu.host.is_none() => "its driver lets it reach no memory of the host's",
@@ -243,7 +247,7 @@ impl Launcher for Wgpu {
         Some(reason.into())
     }
 
-    fn costs(&self) -> TransferCosts {
+    fn transfer_costs(&self) -> TransferCosts {
         match self.gpu.direct {
             true => costs::host_costs().without_bus(),
             false => costs::device_costs(&self.gpu.about, || self.gpu.time_of_copy(costs::BUS_COPY_BYTES as u64)),
@@ -251,18 +255,19 @@ impl Launcher for Wgpu {
     }
 
     /// A verdict with its target is a word.
-    fn traffic(&self, part: &Part<'_>, effects: Effects) -> Traffic {
-        let Traffic { to_device, to_host } = Traffic::of(part, Effects { redirects: false, ..effects });
+    fn traffic(&self, part: &ChunkView<'_>, effects: KernelEffects) -> TransferBytes {
+        let TransferBytes { to_device, to_host } =
+            TransferBytes::of(part, KernelEffects { redirects: false, ..effects });
         let packets = part.packets() as u64;
-        Traffic { to_device, to_host: to_host + self.verdicts_size(packets) - packets }
+        TransferBytes { to_device, to_host: to_host + self.verdicts_size(packets) - packets }
     }
 
-    fn bounds(&self, _: Layout) -> Bounds {
+    fn chunk_limits(&self, _: PacketLayout) -> ChunkLimits {
         // Its own, and that of its run where there are any.
         let descriptors = size_of::<Descriptor>() * if self.loaded.flows { 2 } else { 1 };
         let a_packet = if self.loaded.effects.metadata { size_of::<Metadata>() } else { descriptors };
         let packets = self.gpu.binding_limit() / a_packet as u64;
-        Bounds {
+        ChunkLimits {
             binding: self.gpu.binding_limit(),
             alignment: self.gpu.limits.min_storage_buffer_offset_alignment.into(),
             // Far below what the grid can count, and enough to keep any device busy.
@@ -270,7 +275,7 @@ impl Launcher for Wgpu {
         }
     }
 
-    fn buffers(&self) -> Buffers {
+    fn new_buffers(&self) -> Buffers {
         let gpu = &self.gpu;
         Buffers {
             packets: Upload::read_back("packets", BufferUsages::STORAGE, self.loaded.effects.writes_packets),
@@ -287,22 +292,27 @@ impl Launcher for Wgpu {
         }
     }
 
-    fn keeps(&self) -> bool {
+    fn can_reuse_uploads(&self) -> bool {
         true
     }
 
-    fn keep(&mut self, buffers: &mut Buffers) {
+    fn retain_upload(&mut self, buffers: &mut Buffers) {
         buffers.kept = Some(Brought::NotYet);
     }
 
-    fn again(&mut self, _: &Part<'_>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn reuse_upload(&mut self, _: &ChunkView<'_>, _: KernelEffects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         if let Some(clock) = &mut buffers.clock {
             clock.begin();
         }
         Ok(())
     }
 
-    fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        part: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         let (gpu, packets) = (&self.gpu, part.packets() as u64);
         let limit = gpu.binding_limit();
         if let Some(clock) = &mut buffers.clock {
@@ -316,7 +326,7 @@ impl Launcher for Wgpu {
         }
         if part.is_copied() {
             // Elsewhere the device copies them out of the host's memory.
-            let store = if gpu.direct { Store::Cached } else { Store::Streamed };
+            let store = if gpu.direct { StorePolicy::Cached } else { StorePolicy::Streamed };
             buffers.packets.write(gpu, part.copy_size(), limit, |mut to| {
                 // SAFETY: mapped memory, which has been written before if only by wgpu, and nobody else looks at now. To
                 // be written alone is for the sake of speed, and nothing here reads it.
@@ -330,7 +340,7 @@ impl Launcher for Wgpu {
         if effects.writes_packets && !gpu.direct {
             buffers.changed.reserve(gpu, part.copy_size(), limit)?;
         }
-        if effects.moves_ends {
+        if effects.resizes_packets {
             buffers.ends.reserve(gpu, packets * 8, limit)?;
         }
         Ok(())
@@ -338,8 +348,8 @@ impl Launcher for Wgpu {
 
     fn launch(
         &mut self,
-        part: &Part<'_>,
-        effects: Effects,
+        part: &ChunkView<'_>,
+        effects: KernelEffects,
         buffers: &mut Buffers,
         first: usize,
         count: usize,
@@ -371,7 +381,7 @@ impl Launcher for Wgpu {
             if changed > 0 && !self.gpu.direct {
                 encoder.copy_buffer_to_buffer(buffers.packets.buffer(), 0, buffers.changed.buffer(), 0, changed);
             }
-            if effects.moves_ends {
+            if effects.resizes_packets {
                 encoder.copy_buffer_to_buffer(buffers.descriptors.buffer(), 0, buffers.ends.buffer(), 0, packets * 8);
             }
             look(&mut encoder);
@@ -387,7 +397,7 @@ impl Launcher for Wgpu {
                 true => buffers.changed.submitted(changed),
                 false => {}
             }
-            if effects.moves_ends {
+            if effects.resizes_packets {
                 buffers.ends.submitted(packets * 8);
             }
             if let Some(clock) = &mut buffers.clock {
@@ -407,35 +417,50 @@ impl Launcher for Wgpu {
         self.gpu.wait(Some(ticket), cancel)
     }
 
-    fn keep_time(&mut self) -> bool {
+    fn enable_device_clock(&mut self) -> bool {
         self.clocks = self.gpu.device.features().contains(clock::NEEDED);
         self.clocks
     }
 
-    fn times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
         // What fails here fails again where it is told.
         buffers.clock.as_mut().and_then(|clock| clock.times(&self.gpu).ok().flatten())
     }
 
-    fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(
+        &mut self,
+        packets: usize,
+        buffers: &mut Buffers,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
         let packed = self.packer.is_some();
         buffers.verdicts.read(&self.gpu, self.verdicts_size(packets as u64), |bytes| {
             if packed {
                 return columns.append(bytes[..packets].iter().copied());
             }
-            columns.append(offload::words(bytes).map(|word| word as u8));
+            columns.append(offload::le_words(bytes).map(|word| word as u8));
             if self.loaded.effects.redirects {
-                columns.append_targets(offload::words(bytes).map(|word| word >> 8));
+                columns.append_targets(offload::le_words(bytes).map(|word| word >> 8));
             }
         })?;
         self.gpu.check()
     }
 
-    fn ends(&mut self, packets: usize, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(
+        &mut self,
+        packets: usize,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         buffers.ends.read(&self.gpu, packets as u64 * 8, read)
     }
 
-    fn changed(&mut self, bytes: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_packets(
+        &mut self,
+        bytes: u64,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         if self.gpu.direct {
             buffers.packets.read(&self.gpu, bytes, read)
         } else {
@@ -452,7 +477,7 @@ impl Launcher for Wgpu {
         let submission = self.gpu.queue.submit([encoder.finish()]);
         copy.submitted(bytes);
         self.gpu.wait(Some(&submission), &CancelToken::new())?;
-        copy.read(&self.gpu, bytes, |bytes| offload::words(bytes).collect())
+        copy.read(&self.gpu, bytes, |bytes| offload::le_words(bytes).collect())
     }
 
     fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
@@ -462,15 +487,15 @@ impl Launcher for Wgpu {
         self.gpu.check()
     }
 
-    fn settle(&mut self) {
+    fn wait_idle(&mut self) {
         self.gpu.settle();
     }
 
-    fn settles(&mut self, _: &[&wgpu::SubmissionIndex], _: bool) -> bool {
+    fn try_drain(&mut self, _: &[&wgpu::SubmissionIndex], _: bool) -> bool {
         self.gpu.settles()
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         self.gpu.outlive(kept);
     }
 }

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::builder::NonEmptyStringValueParser;
-use portcullis::bench::run::Filter;
 use portcullis::device::LoadOptions;
 use portcullis::devices;
-use portcullis::lang::{Source, wgsl};
-use portcullis::program::{Initial, Program, ProgramOptions};
-use portcullis::selftest::filters::{STATEFUL, STOCK};
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
+use portcullis::program::{InitialMapWords, Program, ProgramOptions};
+use portcullis_bench::run::Filter;
+use portcullis_conformance::filters::{STATEFUL, STOCK};
 
-use crate::cli::failure::Failure;
-use crate::cli::filter::{self, parameter};
-use crate::cli::run::maps::{self, MapArgs, MapFile, Maps};
+use crate::failure::Failure;
+use crate::filter::{self, parameter};
+use crate::run::maps::{self, MapArgs, MapFile, Maps};
 
 /// The arguments about them.
 #[derive(Debug, clap::Args)]
@@ -135,13 +136,13 @@ impl FilterArgs {
         let mut session = device.load(&program, &LoadOptions::default())?;
         drop(Maps::load(&args, &program, &mut *session)?);
         let mut begun = Vec::new();
-        for (map, _) in program.maps().iter().enumerate().filter(|(_, map)| map.is_lasting()) {
+        for (map, _) in program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent()) {
             let words = session.map_words(map)?;
             if words.iter().any(|word| *word != 0) {
-                begun.push(Initial { map, at: 0, words: words.into() });
+                begun.push(InitialMapWords { map, offset: 0, words: words.into() });
             }
         }
-        Ok((*program).clone().with_maps(begun))
+        Ok((*program).clone().with_initial_map_words(begun))
     }
 }
 

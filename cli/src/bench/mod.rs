@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use portcullis::auto::calibration::Store;
-use portcullis::auto::{AutoDevice, Measure, Settings};
-use portcullis::bench::csv::csv;
-use portcullis::bench::results::{Bar, Cell, Missing, Outcome, Results};
-use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Order, QUICK_BATCHES, Start};
-use portcullis::bench::seeds::Table;
-use portcullis::bench::traffic::Packets;
-use portcullis::bench::{bars, report};
+use portcullis::auto::calibration::CalibrationStore;
+use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
 use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
 use portcullis::devices::{self, Selector};
 use portcullis::io::{create_error_reason, same_destination, same_file};
+use portcullis_bench::csv::csv;
+use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
+use portcullis_bench::run::{self, BATCHES, Chosen, Ends, Extent, Order, QUICK_BATCHES, Start};
+use portcullis_bench::seeds::Table;
+use portcullis_bench::traffic::Packets;
+use portcullis_bench::{bars, report};
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::out;
@@ -123,7 +123,7 @@ impl FromStr for Asked {
             None => (text, None),
         };
         let selector: Selector = device.parse().map_err(|error: devices::UnknownDevice| error.to_string())?;
-        let is_cpu = matches!(selector, Selector::Of { backend: "cpu" | "interp", .. });
+        let is_cpu = matches!(selector, Selector::Backend { backend: "cpu" | "interp", .. });
         if threads.is_some() && !is_cpu {
             return Err("only the CPU has threads to choose, as in cpu@1".into());
         }
@@ -292,8 +292,8 @@ impl<'a> Files<'a> {
 
 /// What `run --device auto` has, by a calibration that is made in this run and not kept.
 fn auto(candidates: Vec<Arc<dyn Device>>) -> Chosen {
-    let measure = if candidates.len() > 1 { Measure::Anew } else { Measure::Never };
-    let settings = Settings { store: Store::none(), measure, ..Settings::default() };
+    let measure = if candidates.len() > 1 { CalibrationMode::Always } else { CalibrationMode::Never };
+    let settings = Settings { store: CalibrationStore::disabled(), mode: measure, ..Settings::default() };
     Chosen { device: Arc::new(AutoDevice::new(candidates, settings)), threads: None }
 }
 

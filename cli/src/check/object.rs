@@ -2,17 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use portcullis::lang::Diagnostics;
-use portcullis::lang::xdp::events::{Records, Ring};
-use portcullis::lang::xdp::object::MapType;
-use portcullis::lang::xdp::{Global, MapDefinition, Origin, OwnCopy, Site, Survey, Surveyed, SurveyedMap};
-use portcullis::map::typed::{CKind, CType, Leaf};
-use portcullis::map::{self, Typed};
+use portcullis::diagnostics::Diagnostics;
+use portcullis::frontend::xdp::events::{EventRing, RecordKind};
+use portcullis::frontend::xdp::object::MapType;
+use portcullis::frontend::xdp::{
+    GlobalVariable, MapDefinition, MapReport, ObjectInfo, ObjectReport, PrivatizedValue, ProgramReport, ProgramSite,
+};
+use portcullis::map::typed::{CKind, CType, ScalarField};
+use portcullis::map::{self, TypeInfo};
 use portcullis::program::Program;
 use serde_json::{Value, json};
 
-use crate::cli::out;
-use crate::cli::run::traps::Place;
+use crate::out;
+use crate::run::traps::Place;
 
 /// Letters of a value that are shown.
 const SHOWN: usize = 60;
@@ -31,40 +33,40 @@ const IN_FULL: usize = 12;
 const COLUMNS: usize = 12;
 
 /// All of an object, for people.
-pub fn text(survey: &Survey) -> String {
-    let taken = survey.programs.iter().filter(|it| it.result.is_ok()).count();
-    let count = survey.programs.len();
+pub fn text(report: &ObjectReport) -> String {
+    let taken = report.programs.iter().filter(|it| it.result.is_ok()).count();
+    let count = report.programs.len();
     let programs = match count {
         0 => "no programs for XDP".to_owned(),
         1 => format!("1 program for XDP, of which {taken} can be taken"),
         _ => format!("{count} programs for XDP, of which {taken} can be taken"),
     };
-    let head = format!("{}: {programs}\n", out::printable(&survey.name));
+    let head = format!("{}: {programs}\n", out::printable(&report.name));
     let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
     match count {
         0 => {}
-        1..=IN_FULL => rows.push(("programs", survey.programs.iter().map(program).collect())),
+        1..=IN_FULL => rows.push(("programs", report.programs.iter().map(program).collect())),
         // A line for each, and what they call together.
         _ => {
-            rows.push(("programs", survey.programs.iter().map(program_in_line).collect()));
+            rows.push(("programs", report.programs.iter().map(program_in_line).collect()));
             let helpers: BTreeSet<&str> =
-                survey.programs.iter().flat_map(|it| &it.helpers).map(String::as_str).collect();
+                report.programs.iter().flat_map(|it| &it.helpers).map(String::as_str).collect();
             rows.push(("helpers", vec![helpers.into_iter().collect::<Vec<_>>().join(", ")]));
         }
     }
-    if !survey.others.is_empty() {
-        rows.push(("other hooks", vec![survey.others.join(", ")]));
+    if !report.other_sections.is_empty() {
+        rows.push(("other hooks", vec![report.other_sections.join(", ")]));
     }
     rows.push((
         "maps",
-        survey.maps.iter().map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref())).collect(),
+        report.maps.iter().map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref())).collect(),
     ));
-    rows.push(("variables", survey.globals.iter().map(global).collect()));
-    let first = survey.programs.iter().find(|it| it.result.is_ok()).or(survey.programs.first());
+    rows.push(("variables", report.globals.iter().map(global).collect()));
+    let first = report.programs.iter().find(|it| it.result.is_ok()).or(report.programs.first());
     let first = first.map_or("NAME", |it| it.name.as_str());
-    let tail = match survey.programs.len() {
+    let tail = match report.programs.len() {
         0 | 1 => String::new(),
-        _ => format!("`portcullis check {}:{first}` says more of a program.\n", survey.name),
+        _ => format!("`portcullis check {}:{first}` says more of a program.\n", report.name),
     };
     head + &table(rows) + &out::printable(&tail)
 }
@@ -80,20 +82,20 @@ fn table(rows: Vec<(&str, Vec<String>)>) -> String {
 }
 
 /// A program in a line: whether it can be taken, or why not.
-fn program_in_line(program: &Surveyed) -> String {
+fn program_in_line(program: &ProgramReport) -> String {
     let checked = match traps_of(program) {
         [] => String::new(),
         traps => format!(", checked at {} at run time", places(traps.len())),
     };
     let lossy = match losses_of(program) {
         [] => String::new(),
-        losses => format!(", adds at {} what may be lost", places(losses.len())),
+        lost_updates => format!(", adds at {} what may be lost", places(lost_updates.len())),
     };
     state(program) + &checked + &lossy
 }
 
 /// The same with what it calls and where it is checked.
-fn program(program: &Surveyed) -> String {
+fn program(program: &ProgramReport) -> String {
     let helpers = match &program.helpers[..] {
         [] => String::new(),
         helpers => format!("\n  helpers  {}", helpers.join(", ")),
@@ -104,32 +106,32 @@ fn program(program: &Surveyed) -> String {
     };
     let lossy = match losses_of(program) {
         [] => String::new(),
-        losses => format!("\n  lossy    {}{}", places(losses.len()), lines_of(losses)),
+        lost_updates => format!("\n  lossy    {}{}", places(lost_updates.len()), lines_of(lost_updates)),
     };
     state(program) + &helpers + &checked + &lossy
 }
 
-fn state(Surveyed { name, section, result, .. }: &Surveyed) -> String {
+fn state(ProgramReport { name, section, result, .. }: &ProgramReport) -> String {
     match result {
         Ok(_) => format!("{name} ({section}): can be taken"),
         Err(diagnostics) => format!("{name} ({section}): cannot be taken: {}", first_of(diagnostics)),
     }
 }
 
-fn origin_of(program: &Surveyed) -> Option<&Origin> {
-    program.result.as_ref().ok().and_then(Program::object)
+fn origin_of(program: &ProgramReport) -> Option<&ObjectInfo> {
+    program.result.as_ref().ok().and_then(ObjectInfo::of)
 }
 
-fn traps_of(program: &Surveyed) -> &[Site] {
+fn traps_of(program: &ProgramReport) -> &[ProgramSite] {
     origin_of(program).map_or(&[][..], |origin| &origin.traps)
 }
 
-fn losses_of(program: &Surveyed) -> &[Site] {
-    origin_of(program).map_or(&[][..], |origin| &origin.losses)
+fn losses_of(program: &ProgramReport) -> &[ProgramSite] {
+    origin_of(program).map_or(&[][..], |origin| &origin.lost_updates)
 }
 
 /// Where places are, behind how many there are: `: prog.c:7, prog.c:12`.
-fn lines_of(sites: &[Site]) -> String {
+fn lines_of(sites: &[ProgramSite]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in sites
         .iter()
@@ -153,14 +155,14 @@ fn places(count: usize) -> String {
 }
 
 /// Places that are checked as packets run, a line each, of many the first.
-fn checked(traps: &[Site]) -> Vec<String> {
+fn checked(traps: &[ProgramSite]) -> Vec<String> {
     if traps.is_empty() {
         return vec!["nothing: it is proved that all of it is right".into()];
     }
     each_of("where a packet is ABORTED and counted in the map `traps`", traps)
 }
 
-fn each_of(what: &str, sites: &[Site]) -> Vec<String> {
+fn each_of(what: &str, sites: &[ProgramSite]) -> Vec<String> {
     let mut lines = vec![format!("{}, {what}", places(sites.len()))];
     lines.extend(sites.iter().take(CHECKED).map(|site| format!("  {}", Place::from(site).text())));
     let more = sites.len().saturating_sub(CHECKED);
@@ -171,7 +173,7 @@ fn each_of(what: &str, sites: &[Site]) -> Vec<String> {
 }
 
 /// All of such places: of traps in the order of the map that counts them.
-pub fn sites_json(sites: &[Site]) -> Value {
+pub fn sites_json(sites: &[ProgramSite]) -> Value {
     sites.iter().map(|site| json!(Place::from(site))).collect()
 }
 
@@ -180,7 +182,7 @@ fn first_of(diagnostics: &Diagnostics) -> String {
     let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
     let place = error.labels.first().map(|label| {
         let start = label.range.start;
-        format!("{}:{}: ", without_folder(diagnostics.source.part(start).name), diagnostics.source.location(start).0)
+        format!("{}:{}: ", without_folder(diagnostics.source.file_at(start).name), diagnostics.source.location(start).0)
     });
     let missing = error.notes.iter().find(|note| note.starts_with("missing feature"));
     let missing = missing.map(|note| format!("; {note}"));
@@ -192,7 +194,7 @@ fn without_folder(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
-fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> String {
+fn map_of(definition: &MapDefinition, typed: &TypeInfo, refused: Option<&str>) -> String {
     let kind = typed.map_type.as_str();
     // What these take are records.
     match definition.ty {
@@ -214,7 +216,7 @@ fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> S
     let flags = if definition.flags == 0 { String::new() } else { format!(", flags {:#x}", definition.flags) };
     let refused = refused.filter(|_| definition.max_entries > 0).map(|why| {
         let named = format!("the map `{}` ", definition.name);
-        let feature = if definition.ty.is_known_here() { String::new() } else { definition.ty.feature() };
+        let feature = if definition.ty.is_supported() { String::new() } else { definition.ty.feature() };
         let feature = if feature.is_empty() { feature } else { format!("; missing feature: {feature}") };
         format!("\n  cannot be used: it {}{feature}", why.strip_prefix(&named).unwrap_or(why))
     });
@@ -222,7 +224,7 @@ fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> S
 }
 
 /// What keys and values are: `keys struct flow (12 bytes), values __u64 (8 bytes)`.
-pub fn sizes(typed: &Typed) -> String {
+pub fn sizes(typed: &TypeInfo) -> String {
     let of = |ty: &CType| match &ty.kind {
         CKind::Section(_) => format!("the variables of {} ({} bytes)", ty.name, ty.size),
         _ => format!("{} ({} bytes)", ty.name, ty.size),
@@ -231,19 +233,26 @@ pub fn sizes(typed: &Typed) -> String {
 }
 
 /// The columns of a map's rows, below what it is.
-pub fn columns(typed: &Typed) -> String {
+pub fn columns(typed: &TypeInfo) -> String {
     let (key, value) = typed.columns();
-    let list = |leaves: &[Leaf]| match leaves {
+    let list = |scalar_fields: &[ScalarField]| match scalar_fields {
         [] => "nothing".into(),
-        [first, .., last] if leaves.len() > COLUMNS => {
-            format!("{} ({}) to {} ({}), {} in all", first.name, first.ty.name, last.name, last.ty.name, leaves.len())
+        [first, .., last] if scalar_fields.len() > COLUMNS => {
+            format!(
+                "{} ({}) to {} ({}), {} in all",
+                first.name,
+                first.ty.name,
+                last.name,
+                last.ty.name,
+                scalar_fields.len()
+            )
         }
-        _ => leaves.iter().map(|it| format!("{} ({})", it.name, it.ty.name)).collect::<Vec<_>>().join(", "),
+        _ => scalar_fields.iter().map(|it| format!("{} ({})", it.name, it.ty.name)).collect::<Vec<_>>().join(", "),
     };
     format!("\n  key    {}\n  value  {}", list(&key), list(&value))
 }
 
-fn global(global: &Global) -> String {
+fn global(global: &GlobalVariable) -> String {
     let mut value: String = global.value.chars().take(SHOWN).collect();
     if value.len() < global.value.len() {
         value.push('…');
@@ -253,19 +262,21 @@ fn global(global: &Global) -> String {
 }
 
 /// What is known of a program's object besides, as rows of the table of facts.
-pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
+pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
     let mut rows = vec![("program", format!("`{}` of {}", origin.program, origin.object))];
     rows.push(("helpers", if origin.helpers.is_empty() { "no".into() } else { origin.helpers.join(", ") }));
     let mut globals = origin.globals.iter().map(global);
     rows.push(("variables", globals.next().unwrap_or_else(|| "no".into())));
     rows.extend(globals.map(|line| ("", line)));
     rows.extend(std::iter::once("checked").chain(std::iter::repeat("")).zip(checked(&origin.traps)));
-    if !origin.losses.is_empty() {
-        let lossy =
-            each_of("where what is added to a map's value may be lost among packets side by side", &origin.losses);
+    if !origin.lost_updates.is_empty() {
+        let lossy = each_of(
+            "where what is added to a map's value may be lost among packets side by side",
+            &origin.lost_updates,
+        );
         rows.extend(std::iter::once("lossy").chain(std::iter::repeat("")).zip(lossy));
     }
-    let copies = origin.copies.iter().map(|OwnCopy { map, words, filled }| {
+    let copies = origin.copies.iter().map(|PrivatizedValue { map, words, filled }| {
         let filled = match 4 * filled {
             0 => String::new(),
             bytes => format!(", of which it copies {bytes} when it begins"),
@@ -277,37 +288,37 @@ pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
 }
 
 /// The maps of an object that its only program does not use.
-fn unused<'s>(survey: &'s Survey, program: &Program) -> impl Iterator<Item = &'s SurveyedMap> {
-    let used = program.object().into_iter().flat_map(|it| &it.maps).flatten();
+fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item = &'s MapReport> {
+    let used = portcullis::frontend::xdp::ObjectInfo::of(&program).into_iter().flat_map(|it| &it.maps).flatten();
     let used: Vec<String> = used.map(|it| it.name.clone()).collect();
-    survey.maps.iter().filter(move |it| !used.contains(&it.definition.name))
+    report.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
 
 /// What there is in an object besides its only program, as rows of the table of facts; none where nothing is.
-pub fn besides(survey: &Survey, program: &Program) -> Vec<(&'static str, String)> {
-    let unused = unused(survey, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
+pub fn besides(report: &ObjectReport, program: &Program) -> Vec<(&'static str, String)> {
+    let unused = unused(report, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
     let mut rows: Vec<_> = std::iter::once("unused maps").chain(std::iter::repeat("")).zip(unused).collect();
-    if !survey.others.is_empty() {
-        rows.push(("other hooks", survey.others.join(", ")));
+    if !report.other_sections.is_empty() {
+        rows.push(("other hooks", report.other_sections.join(", ")));
     }
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
 /// The same for what JSON says of a program's object.
-pub fn add_besides(of: &mut Value, survey: &Survey, program: &Program) {
-    of["other_sections"] = json!(survey.others);
-    of["unused_maps"] = unused(survey, program).map(map_json).collect();
+pub fn add_besides(of: &mut Value, report: &ObjectReport, program: &Program) {
+    of["other_sections"] = json!(report.other_sections);
+    of["unused_maps"] = unused(report, program).map(map_json).collect();
 }
 
 /// What each packet has copies of, in JSON.
-pub fn copies_json(all: &[OwnCopy]) -> Vec<Value> {
-    let one = |OwnCopy { map, words, filled }: &OwnCopy| json!({"map": map, "bytes": 4 * words, "filled": 4 * filled});
+pub fn copies_json(all: &[PrivatizedValue]) -> Vec<Value> {
+    let one = |PrivatizedValue { map, words, filled }: &PrivatizedValue| json!({"map": map, "bytes": 4 * words, "filled": 4 * filled});
     all.iter().map(one).collect()
 }
 
 /// All of an object, in JSON.
-pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Value {
-    let program = |it: &Surveyed| {
+pub fn json(report: &ObjectReport, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Value {
+    let program = |it: &ProgramReport| {
         json!({
             "name": it.name, "section": it.section, "helpers": it.helpers, "ok": it.result.is_ok(),
             "errors": it.result.as_ref().err().map(&failed).unwrap_or_default(),
@@ -316,23 +327,23 @@ pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Val
             "copies": copies_json(origin_of(it).map_or(&[], |origin| &origin.copies)),
         })
     };
-    let maps = survey.maps.iter().map(map_json);
+    let maps = report.maps.iter().map(map_json);
     json!({
-        "ok": survey.programs.iter().all(|it| it.result.is_ok()),
-        "programs": survey.programs.iter().map(program).collect::<Vec<_>>(),
-        "other_sections": survey.others,
+        "ok": report.programs.iter().all(|it| it.result.is_ok()),
+        "programs": report.programs.iter().map(program).collect::<Vec<_>>(),
+        "other_sections": report.other_sections,
         "maps": maps.collect::<Vec<_>>(),
-        "variables": variables(&survey.globals),
+        "variables": variables(&report.globals),
     })
 }
 
-fn map_json(map: &SurveyedMap) -> Value {
+fn map_json(map: &MapReport) -> Value {
     let mut told = definition(&map.definition, &map.typed);
     told["refused"] = json!(map.refused);
     told
 }
 
-fn definition(map: &MapDefinition, typed: &Typed) -> Value {
+fn definition(map: &MapDefinition, typed: &TypeInfo) -> Value {
     let MapDefinition { name, ty: MapType(number), max_entries, flags, .. } = map;
     let mut told = of_types(typed);
     for (key, value) in [
@@ -347,7 +358,7 @@ fn definition(map: &MapDefinition, typed: &Typed) -> Value {
 }
 
 /// What a map is by its object's types.
-pub fn of_types(typed: &Typed) -> Value {
+pub fn of_types(typed: &TypeInfo) -> Value {
     json!({
         "type": typed.map_type, "key_type": typed.key.name, "key_bytes": typed.key.size,
         "value_type": typed.value.name, "value_bytes": typed.value.size,
@@ -355,15 +366,17 @@ pub fn of_types(typed: &Typed) -> Value {
 }
 
 /// The fields of a map's rows.
-pub fn fields(typed: &Typed) -> [Vec<Value>; 2] {
+pub fn fields(typed: &TypeInfo) -> [Vec<Value>; 2] {
     let (key, value) = typed.columns();
-    let fields = |leaves: &[Leaf]| leaves.iter().map(|it| json!({"name": it.name, "form": it.ty.name})).collect();
+    let fields = |scalar_fields: &[ScalarField]| {
+        scalar_fields.iter().map(|it| json!({"name": it.name, "form": it.ty.name})).collect()
+    };
     [fields(&key), fields(&value)]
 }
 
 /// Global variables.
-pub fn variables(globals: &[Global]) -> Value {
-    let one = |it: &Global| {
+pub fn variables(globals: &[GlobalVariable]) -> Value {
+    let one = |it: &GlobalVariable| {
         let value: Value = serde_json::from_str(&it.json).unwrap_or_else(|_| json!(it.value));
         json!({
             "name": it.name, "section": it.section, "type": it.ty, "value": value, "constant": it.constant,
@@ -374,7 +387,7 @@ pub fn variables(globals: &[Global]) -> Value {
 }
 
 /// A map in words: what its object says of it, and what it takes on a device.
-pub fn map_text(map: &map::Declaration, typed: &Typed, bytes: u64) -> String {
+pub fn map_text(map: &map::Declaration, typed: &TypeInfo, bytes: u64) -> String {
     let count = out::grouped(map.entries.into());
     let entries = if map.entries == 1 { "entry" } else { "entries" };
     let other = if map.name == typed.name { String::new() } else { format!(" (`{}` here)", map.name) };
@@ -384,23 +397,23 @@ pub fn map_text(map: &map::Declaration, typed: &Typed, bytes: u64) -> String {
 }
 
 /// The ring that a map is, and what the object says of it where it is one of its maps.
-pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p Ring, Option<&'p MapDefinition>)> {
-    let origin = program.object().filter(|_| map.is_ring)?;
+pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p EventRing, Option<&'p MapDefinition>)> {
+    let origin = portcullis::frontend::xdp::ObjectInfo::of(&program).filter(|_| map.is_ring)?;
     let ring = origin.rings.iter().find(|ring| ring.name == map.name)?;
     Some((ring, origin.maps.get(ring.map)?.as_ref()))
 }
 
 /// A ring in words: what its object says of it, and what it takes on a device.
-pub fn ring_text(ring: &Ring, definition: Option<&MapDefinition>, bytes: u64) -> String {
+pub fn ring_text(ring: &EventRing, definition: Option<&MapDefinition>, bytes: u64) -> String {
     let grouped = |number: u32| out::grouped(number.into());
     let kind = match (ring.records, definition) {
-        (Records::RingBuffer, Some(it)) => format!("{} of {} bytes", it.ty.name(), grouped(it.max_entries)),
+        (RecordKind::RingBuffer, Some(it)) => format!("{} of {} bytes", it.ty.name(), grouped(it.max_entries)),
         (_, Some(it)) => it.ty.name(),
         (_, None) => "prints".into(),
     };
     let packet = if ring.packet > 0 { format!(", with {} of the packet", grouped(ring.packet)) } else { String::new() };
     let records = match ring.records {
-        Records::Prints => "lines".to_owned(),
+        RecordKind::Prints => "lines".to_owned(),
         _ => format!("records of {} bytes at most{packet}", grouped(ring.bytes)),
     };
     let text = format!(
@@ -413,7 +426,7 @@ pub fn ring_text(ring: &Ring, definition: Option<&MapDefinition>, bytes: u64) ->
 }
 
 /// A ring in JSON.
-pub fn ring_json(ring: &Ring, definition: Option<&MapDefinition>, bytes: u64) -> Value {
+pub fn ring_json(ring: &EventRing, definition: Option<&MapDefinition>, bytes: u64) -> Value {
     let object = definition.map(|it| json!({"type": it.ty.name(), "max_entries": it.max_entries}));
     json!({
         "name": ring.name, "kind": "ring", "records": ring.slots, "record_bytes": ring.bytes,

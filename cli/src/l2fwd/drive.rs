@@ -1,5 +1,7 @@
 //! One mode after the other.
 
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -7,13 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_WORK, Session};
+use portcullis::device::{
+    CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, Session,
+};
 use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
-use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
-    Backlog, Closing, LaneError, LaneStats, LiveLane, LiveOptions, Meter, RunStats, Snapshot, Summary, run_live,
+    BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,
+    Summary, run_live,
 };
 use portcullis::program::{Program, ProgramOptions};
 use portcullis::{devices, gpudev};
@@ -22,12 +26,12 @@ use super::Args;
 use super::plan::{self, Mode, Workload};
 use super::report::{Ended, Numbers, Report, Row, Through};
 use super::untouched::Untouched;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::filter::FilterArgs;
-use crate::cli::out;
-use crate::cli::run::interrupt::Interrupt;
-use crate::cli::run::live::dpdk as ports;
-use crate::cli::run::live::{Needs, drive, mempool};
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::filter::FilterArgs;
+use crate::out;
+use crate::run::interrupt::Interrupt;
+use crate::run::live::dpdk as ports;
+use crate::run::live::{Needs, drive, mempool};
 
 /// The filter where none is given: what l2fwd-nv does.
 const MAC_SWAP: (&str, &str) = ("mac_swap", include_str!("../../../shaders/mac_swap.wgsl"));
@@ -52,7 +56,7 @@ struct Common<'a> {
     args: &'a Args,
     program: Arc<Program>,
     options: Options,
-    gpu: Option<gpudev::Choice>,
+    gpu: Option<gpudev::GpuChoice>,
     idle_exit: Option<Duration>,
     warm_up: u64,
     interrupt: Interrupt,
@@ -107,8 +111,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     ports::tell_of_damage(&options);
     let gpu = mempool::gpu(args.gpu.as_deref())?;
-    if let Some(work) = args.work.filter(|work| *work > MAX_WORK) {
-        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_WORK:?}")));
+    if let Some(work) = args.work.filter(|work| *work > MAX_SYNTHETIC_WORK) {
+        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_SYNTHETIC_WORK:?}")));
     }
     let interrupt = Interrupt::default();
     interrupt.listen_always();
@@ -201,8 +205,8 @@ impl Common<'_> {
             lanes.into_iter().zip(sessions).map(|(lane, session)| LiveLane::new(lane, session)).collect();
         let live = LiveOptions {
             processors: self.args.pin.iter().map(|cpu| (*cpu).into()).collect(),
-            backlog: backlog(&self.args.overload, burst, packets as usize),
-            ..LiveOptions::new(Closing::at(burst, self.args.flush), dispatch)
+            overload: backlog(&self.args.overload, burst, packets as usize),
+            ..LiveOptions::new(BatchPolicy::fixed(burst, self.args.flush), dispatch)
         };
         let (lanes, numbers, given_up) = self.drive(lanes, live, || run.stop());
         drop(lanes);
@@ -225,7 +229,7 @@ impl Common<'_> {
         let load = LoadOptions {
             threads: NonZeroUsize::new(1),
             dispatch: Some(dispatch),
-            work: self.args.work,
+            synthetic_work: self.args.work,
             cancel: self.interrupt.give_up.clone(),
             ..LoadOptions::default()
         };
@@ -234,12 +238,12 @@ impl Common<'_> {
     }
 
     /// The GPU that is to know of packets, or to have them.
-    fn gpu(&self, mempool: plan::Mempool) -> Result<Option<gpudev::Choice>, Refused> {
+    fn gpu(&self, mempool: plan::Mempool) -> Result<Option<gpudev::GpuChoice>, Refused> {
         if self.gpu.is_some() || mempool == plan::Mempool::Host {
             return Ok(self.gpu);
         }
         let device = self.args.device.open()?;
-        let chosen = gpudev::Choice::of_device(device.info());
+        let chosen = gpudev::GpuChoice::for_device(device.info());
         chosen.map(Some).map_err(|error| Refused::Lacking(format!("--mempool gpu: {error}")))
     }
 
@@ -275,11 +279,11 @@ impl Common<'_> {
     ) -> (Vec<LiveLane>, Numbers, u64) {
         let stop = CancelToken::new();
         let wanted = (self.args.packets > 0).then_some(self.args.packets);
-        let meter = Arc::new(Meter::new(self.warm_up, wanted, stop.clone()));
-        let live = LiveOptions { meter: Some(meter.clone()), ..live };
+        let window = Arc::new(MeasurementWindow::new(self.warm_up, wanted, stop.clone()));
+        let live = LiveOptions { window: Some(window.clone()), ..live };
         let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
         let named = lanes.iter().map(|lane| lane.lane.name.clone()).zip(stats.iter().cloned()).collect();
-        let run = RunStats::begin(String::new(), String::new(), named);
+        let run = RunStats::start(String::new(), String::new(), named);
         let (is_idle, is_late) = (AtomicBool::new(false), AtomicBool::new(false));
         let (lanes, error) = thread::scope(|scope| {
             let (stop, run) = (&stop, &run);
@@ -313,7 +317,9 @@ impl Common<'_> {
             // What was under way was given up after somebody had wanted an end.
             () if is_cancelled => Ended::Interrupted,
             () if error.is_some() => Ended::Failed,
-            () if wanted.is_some_and(|wanted| meter.taken() >= self.warm_up.saturating_add(wanted)) => Ended::Packets,
+            () if wanted.is_some_and(|wanted| window.received_packets() >= self.warm_up.saturating_add(wanted)) => {
+                Ended::Packets
+            }
             () if self.interrupt.stop.is_cancelled() => Ended::Interrupted,
             () if is_late.into_inner() => Ended::Duration,
             () if is_idle.into_inner() => Ended::Idle,
@@ -321,17 +327,17 @@ impl Common<'_> {
         };
         let given_up = drive::given_up(error.as_ref(), &run);
         let error = error.map(|error| error.to_string());
-        let numbers = Numbers { ended, error, is_cancelled, ..self.numbers(&meter, &stats) };
+        let numbers = Numbers { ended, error, is_cancelled, ..self.numbers(&window, &stats) };
         (lanes, numbers, given_up)
     }
 
     /// What was measured; or all that came, where the warm-up was not over by then.
-    fn numbers(&self, meter: &Meter, stats: &[Arc<LaneStats>]) -> Numbers {
-        let (is_warm, elapsed) = (meter.is_warm(), meter.elapsed().filter(|elapsed| !elapsed.is_zero()));
+    fn numbers(&self, window: &MeasurementWindow, stats: &[Arc<LaneStats>]) -> Numbers {
+        let (is_warm, elapsed) = (window.is_warmed_up(), window.elapsed().filter(|elapsed| !elapsed.is_zero()));
         let mut sum = Snapshot::default();
         for lane in stats {
             // A lane that has not begun to measure has nothing measured.
-            match lane.measured() {
+            match lane.measured_snapshot() {
                 Some(measured) if is_warm => sum.add(&measured),
                 _ if is_warm => {}
                 _ => sum.add(&lane.snapshot()),
@@ -341,8 +347,8 @@ impl Common<'_> {
         Numbers {
             warm_up: self.warm_up,
             is_warm,
-            taken: meter.taken(),
-            through: elapsed.map(|elapsed| Through::of(&sum.carried, elapsed)),
+            taken: window.received_packets(),
+            through: elapsed.map(|elapsed| Through::of(&sum.executed, elapsed)),
             summary: Summary::new(&sum, elapsed.unwrap_or_default()),
             ..Numbers::default()
         }
@@ -368,11 +374,11 @@ fn packets(args: &Args, mode: Mode) -> u32 {
 
 /// What becomes of packets for which a pipeline has no time. There is memory for those that wait beside a ring's, the burst that
 /// is gathered, three at the device, and one that is sent.
-fn backlog(overload: &str, burst: usize, packets: usize) -> Backlog {
+fn backlog(overload: &str, burst: usize, packets: usize) -> OverloadPolicy {
     if overload == "wait" {
-        return Backlog::Waits;
+        return OverloadPolicy::Block;
     }
-    Backlog::Dropped { batches: BURSTS, packets: packets.saturating_sub(RING + 5 * burst).max(burst) }
+    OverloadPolicy::Drop { max_batches: BURSTS, max_packets: packets.saturating_sub(RING + 5 * burst).max(burst) }
 }
 
 /// Says what is measured now.

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::Args;
 use super::plan::{Mode, Workload};
-use crate::cli::out;
-use crate::cli::run::live::report::Balance;
+use crate::out;
+use crate::run::live::report::Balance;
 
 /// Bytes that a packet has on the wire and not in memory: its frame check sequence (4, IEEE 802.3), and preamble, start of frame and
 /// the gap between two (20, RFC 2544 appendix B).
@@ -350,9 +350,9 @@ mod tests {
     fn what_came_is_what_went_out_was_filtered_or_dropped() {
         let mut of = Snapshot::default();
         (of.received.packets, of.received.refused, of.received.dropped_by_kernel) = (10, 5, 3000);
-        (of.carried.packets[Action::Tx as usize], of.carried.packets[Action::Drop as usize]) = (4, 2);
-        of.carried.losses.add(Loss::NoRoom, 3);
-        of.carried.losses.add(Loss::Overload, 1);
+        (of.executed.packets[Action::Tx as usize], of.executed.packets[Action::Drop as usize]) = (4, 2);
+        of.executed.losses.add(Loss::NoRoom, 3);
+        of.executed.losses.add(Loss::Overload, 1);
         let summary = Summary::new(&of, Duration::from_secs(1));
         let mode = Mode { workload: Workload::Cpu, mempool: Mempool::Host, burst: 64 };
         let row = Row { ran: Some(Numbers { is_warm: true, summary, ..Numbers::default() }), ..Row::new(mode) };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portcullis::device::{DeviceError, Done, Imported, Session, StageTimes, SubmitError};
+use portcullis::device::{Completion, DeviceError, Imported, Session, StageTimes, SubmitError};
 use portcullis::packet::{Action, Batch, Span, Verdicts};
 
 /// A session without a filter.
@@ -23,8 +23,8 @@ impl Session for Untouched {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        Ok(self.0.take().map(|batch| Done {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
+        Ok(self.0.take().map(|batch| Completion {
             verdicts: Verdicts::from_columns(vec![Action::Tx as u8; batch.len()], Vec::new()),
             batch,
             times: StageTimes::default(),

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis::auto::{EXPECTED, Settings};
+use portcullis::auto::{EXPECTED_BATCH_PACKETS, Settings};
 use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
@@ -17,26 +17,26 @@ use super::interrupt::Interrupt;
 use super::maps::{Maps, Told};
 use super::progress::Progress;
 use super::{Args, BatchSize, places, report};
-use crate::cli::chosen::Chosen;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::{explain, out};
+use crate::chosen::Chosen;
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::{explain, out};
 
 /// Runs over a capture.
 pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     usable(args, read)?;
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
-    let settings = Settings { expected: args.expected(EXPECTED), ..Settings::default() };
+    let settings = Settings { expected_packets: args.expected(EXPECTED_BATCH_PACKETS), ..Settings::default() };
     let chosen = Chosen::open(&args.device, settings)?;
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
     let options = LoadOptions {
         // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
-        one_sided: chosen.one_sided(),
+        elephant_flow_device: chosen.elephant_flow_device(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
         transfer: args.transfer,
-        clocks: args.explain,
+        record_stages: args.explain,
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };
@@ -213,15 +213,15 @@ struct Onlooker<'a> {
 }
 
 impl Observer for Onlooker<'_> {
-    fn event(&mut self, event: Event<'_>) {
+    fn on_event(&mut self, event: Event<'_>) {
         match event {
             Event::Warning(warning) => self.progress.above(|| out::warn(&warning.to_string())),
             Event::Batch { totals, progress } => self.progress.show(totals, progress),
         }
     }
 
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        for told in self.maps.follow(session, coming)? {
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
+        for told in self.maps.follow(session, packets)? {
             self.progress.above(|| match &told {
                 Told::Warning(warning) => out::warn(warning),
                 Told::Note(note) => out::note(note),
@@ -259,6 +259,6 @@ fn open_outputs(args: &Args, program: &Program, source: &dyn Source) -> Result<O
     let redirect =
         args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir.as_ref(), source.format())).transpose()?;
     let mut outputs = Outputs::new(pass, tx, redirect);
-    outputs.broadcasts = Broadcasts::of(program);
+    outputs.broadcasts = Broadcasts::from_program(program);
     Ok(outputs)
 }

@@ -7,13 +7,13 @@ use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, DeviceError, Session};
+use portcullis::frontend::xdp::events::{Event, EventCounts, EventPayload, EventReader, MAX_PACKET_BYTES};
 use portcullis::io::SinkError;
-use portcullis::lang::xdp::events::{Counts, Drain, Event, MOST_OF_PACKET, Said};
 use portcullis::program::Program;
 use serde::Serialize;
 
-use crate::cli::failure::Failure;
-use crate::cli::out;
+use crate::failure::Failure;
+use crate::out;
 
 /// How long an event may wait to be read, at most.
 const LATEST: Duration = Duration::from_millis(100);
@@ -112,15 +112,15 @@ impl Log {
         self.note(written);
     }
 
-    fn line(&mut self, Event { ring, time, said }: Event<'_>) -> io::Result<()> {
+    fn line(&mut self, Event { ring, time, payload }: Event<'_>) -> io::Result<()> {
         let mut line =
             Line { map: &ring.name, time_ns: time, text: None, data: None, packet: None, packet_cut_from: None };
-        match &said {
-            Said::Text(text) => line.text = Some(text),
-            Said::Data(data) => line.data = Some(Hex(data)),
-            Said::WithPacket { data, packet, asked } => {
+        match &payload {
+            EventPayload::Text(text) => line.text = Some(text),
+            EventPayload::Data(data) => line.data = Some(Hex(data)),
+            EventPayload::WithPacket { data, packet, asked } => {
                 (line.data, line.packet) = (Some(Hex(data)), Some(Hex(packet)));
-                line.packet_cut_from = (*asked > MOST_OF_PACKET).then_some(*asked);
+                line.packet_cut_from = (*asked > MAX_PACKET_BYTES).then_some(*asked);
             }
         }
         serde_json::to_writer(&mut self.out, &line)?;
@@ -156,9 +156,9 @@ impl Log {
 
 /// The events of a run.
 pub struct Events {
-    drain: Option<Drain>,
+    drain: Option<EventReader>,
     /// Those of programs that others have taken over from.
-    before: Counts,
+    before: EventCounts,
     any: bool,
     log: Option<Log>,
     /// Packets submitted since events were read.
@@ -171,9 +171,9 @@ pub struct Events {
 impl Events {
     /// Begins with what comes from now on.
     pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Events, DeviceError> {
-        let drain = Drain::begin(program, session)?;
+        let drain = EventReader::begin(program, session)?;
         let any = drain.is_some();
-        Ok(Events { drain, before: Counts::default(), any, log: None, packets: 0, rate: 1, last: Instant::now() })
+        Ok(Events { drain, before: EventCounts::default(), any, log: None, packets: 0, rate: 1, last: Instant::now() })
     }
 
     /// Where they are to go; without it they are counted.
@@ -187,11 +187,11 @@ impl Events {
     }
 
     /// How many there were, where a program has any. Those that were to be written and are not are lost.
-    pub fn counts(&self) -> Option<Counts> {
+    pub fn counts(&self) -> Option<EventCounts> {
         let mut all = self.before;
-        all += self.drain.as_ref().map(Drain::counts).unwrap_or_default();
+        all += self.drain.as_ref().map(EventReader::counts).unwrap_or_default();
         let unwritten = self.log.as_ref().map_or(0, |log| log.unwritten);
-        let all = Counts { events: all.events.saturating_sub(unwritten), lost: all.lost + unwritten };
+        let all = EventCounts { events: all.events.saturating_sub(unwritten), lost: all.lost + unwritten };
         self.any.then_some(all)
     }
 
@@ -235,8 +235,8 @@ impl Events {
         new: &mut dyn Session,
     ) -> Result<(), DeviceError> {
         self.read(old)?;
-        let next = Drain::begin(program, new)?;
-        self.before += self.drain.as_ref().map(Drain::counts).unwrap_or_default();
+        let next = EventReader::begin(program, new)?;
+        self.before += self.drain.as_ref().map(EventReader::counts).unwrap_or_default();
         self.any |= next.is_some();
         (self.drain, self.packets, self.rate) = (next, 0, 1);
         Ok(())

@@ -3,16 +3,16 @@
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
 use portcullis::io::routes::RouteWatch;
-use portcullis::lang::xdp::fib::Tables;
 use portcullis::program::Program;
-use portcullis::routes::{Routed, RoutedError};
+use portcullis::routes::RoutingTables;
+use portcullis::routes::{RouteMaps, RouteMapsError};
 
 use super::maps::{MapArgs, Told};
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The maps, and the kernel's routes.
 pub struct KernelRoutes {
-    routed: Routed,
+    routed: RouteMaps,
     watch: RouteWatch,
     /// By which interface packets of a capture came in.
     arrival: Option<String>,
@@ -31,7 +31,7 @@ impl KernelRoutes {
         if cfg!(not(target_os = "linux")) {
             return usage("only Linux has this".into());
         }
-        let Some(routed) = Routed::of(program) else {
+        let Some(routed) = RouteMaps::from_program(program) else {
             return usage("the filter looks for no routes: it calls neither bpf_fib_lookup nor bpf_check_mtu".into());
         };
         if device.id == "noop" {
@@ -51,7 +51,9 @@ impl KernelRoutes {
         program: &Program,
         session: &mut dyn Session,
     ) -> Result<Option<KernelRoutes>, Failure> {
-        let (Some(arrival), Some(routed)) = (&args.kernel_routes, Routed::of(program)) else { return Ok(None) };
+        let (Some(arrival), Some(routed)) = (&args.kernel_routes, RouteMaps::from_program(program)) else {
+            return Ok(None);
+        };
         let (tables, watch) = RouteWatch::start().map_err(|error| wrong(&error))?;
         let arrival = Some(arrival.clone()).filter(|name| !name.is_empty());
         let mut routes = KernelRoutes { routed, watch, arrival, stays: false };
@@ -76,7 +78,7 @@ impl KernelRoutes {
         })
     }
 
-    fn set(&mut self, mut tables: Tables, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
+    fn set(&mut self, mut tables: RoutingTables, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
         if let Some(name) = &self.arrival {
             // A capture's packets are of port 0, which is no interface's number.
             let Some(interface) = tables.interfaces.iter().find(|interface| interface.name == *name) else {
@@ -86,9 +88,9 @@ impl KernelRoutes {
             interface.number = 0;
             tables.interfaces.push(interface);
         }
-        match self.routed.set(&tables, session) {
+        match self.routed.apply_tables(&tables, session) {
             Ok(()) => Ok(Ok(())),
-            Err(RoutedError::Device(error)) => Err(error),
+            Err(RouteMapsError::Device(error)) => Err(error),
             Err(error) => Ok(Err(error.to_string())),
         }
     }
@@ -105,11 +107,11 @@ struct RouteWatch;
 
 #[cfg(not(target_os = "linux"))]
 impl RouteWatch {
-    fn start() -> Result<(Tables, RouteWatch), Failure> {
+    fn start() -> Result<(RoutingTables, RouteWatch), Failure> {
         Err(Failure::Usage("--kernel-routes: only Linux has this".into()))
     }
 
-    fn take(&mut self) -> Option<Result<Tables, String>> {
+    fn take(&mut self) -> Option<Result<RoutingTables, String>> {
         None
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
 use portcullis::device::{CancelToken, DeviceError, DeviceInfo, Session};
+use portcullis::frontend::xdp::events::EventCounts;
 use portcullis::io::SinkError;
-use portcullis::lang::xdp::events::Counts;
 use portcullis::map::{Declaration, Format};
-use portcullis::map_file::find;
-use portcullis::map_file::text::Rows;
+use portcullis::map_file::find_map;
+use portcullis::map_file::text::ParsedRows;
 use portcullis::program::Program;
 
 use super::dump::Dumps;
@@ -23,7 +23,7 @@ use super::state::State;
 use super::stdout_by_any_name;
 use super::traps::Traps;
 use super::watch::Follower;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The arguments about maps.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -111,7 +111,7 @@ impl MapFile {
 
     /// The map's number; the filter has it ([`MapArgs::check`]).
     pub fn number(&self, program: &Program) -> Option<usize> {
-        find(program.maps(), &self.map).ok()
+        find_map(program.maps(), &self.map).ok()
     }
 }
 
@@ -164,11 +164,11 @@ impl MapArgs {
         let files = files.map(|(option, it)| (format!("{option} {}={}", it.map, it.file), Some(it)));
         for (given, file) in state.chain(files) {
             let wrong = |what: String| Err(Failure::Usage(format!("{given}: {what}")));
-            if let Some(Err(what)) = file.map(|file| find(program.maps(), &file.map)) {
+            if let Some(Err(what)) = file.map(|file| find_map(program.maps(), &file.map)) {
                 return wrong(what);
             }
             match file {
-                None if !program.maps().iter().any(Declaration::is_lasting) => {
+                None if !program.maps().iter().any(Declaration::is_persistent) => {
                     return wrong("the filter has no maps that anything could be carried over in".into());
                 }
                 _ if device.id == "noop" => {
@@ -184,7 +184,7 @@ impl MapArgs {
         }
         if let Some(file) = &self.events {
             let wrong = |what: &str| Err(Failure::Usage(format!("--events {file}: {what}")));
-            if program.object().is_none_or(|object| object.rings.is_empty()) {
+            if portcullis::frontend::xdp::ObjectInfo::of(&program).is_none_or(|object| object.rings.is_empty()) {
                 return wrong(
                     "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints",
                 );
@@ -311,7 +311,7 @@ impl Maps {
     }
 
     /// How many events there were, where the filter has any.
-    pub fn events(&self) -> Option<Counts> {
+    pub fn events(&self) -> Option<EventCounts> {
         self.events.counts()
     }
 
@@ -324,7 +324,7 @@ impl Maps {
 }
 
 /// Reads the files that maps follow, and watches them from now on.
-pub(super) fn watched(args: &MapArgs, program: &Program) -> Result<Vec<(Follower, Rows)>, Failure> {
+pub(super) fn watched(args: &MapArgs, program: &Program) -> Result<Vec<(Follower, ParsedRows)>, Failure> {
     let watched = args.watch_map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
     watched.map(|(file, map)| Follower::new(file, map)).collect()
 }

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use portcullis::device::Session;
+use portcullis::frontend::xdp::object::MapType;
 use portcullis::io::pinned::{Entries, PinnedMap};
-use portcullis::lang::xdp::object::MapType;
-use portcullis::map::typed::{CType, leaves, summed};
-use portcullis::map::{Declaration, Kind, Row, Table};
+use portcullis::map::typed::{CType, scalar_fields, sum_per_cpu};
+use portcullis::map::{Declaration, MapKind, Row, Table};
 
 use super::maps::MapFile;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// What is in the kernel's map, once it is known to be one like the filter's.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
@@ -35,7 +35,7 @@ pub fn set(
                 entries.len(),
                 from.map,
                 map.entries,
-                portcullis::map_file::remedy(map, entries.len())
+                portcullis::map_file::capacity_hint(map, entries.len())
             );
             return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
         }
@@ -49,7 +49,11 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     let ty = MapType(pinned.ty);
     let fits = match &map.typed {
         // What these hold are numbers of the kernel's own, which mean nothing here.
-        Some(_) if ty.holds_no_values() || ty.is_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) => {
+        Some(_)
+            if ty.has_no_readable_values()
+                || ty.is_map_of_maps()
+                || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) =>
+        {
             return Err(format!("the kernel's map is of type {}, and what it holds cannot be brought over", ty.name()));
         }
         Some(typed) if typed.constant => {
@@ -57,10 +61,10 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
         }
         Some(typed) => typed.map_type_number == pinned.ty,
         None => match map.kind {
-            Kind::Array | Kind::Counter => ty.is_array(),
-            Kind::Hash => ty.is_hash(),
-            Kind::LruHash => ty.is_lru(),
-            Kind::Lpm => ty == MapType::LPM_TRIE,
+            MapKind::Array | MapKind::Counter => ty.is_array(),
+            MapKind::Hash => ty.is_hash(),
+            MapKind::LruHash => ty.is_lru(),
+            MapKind::Lpm => ty == MapType::LPM_TRIE,
         },
     };
     let own = map.typed.as_ref().map_or_else(|| map.kind.name().to_owned(), |typed| typed.map_type.clone());
@@ -85,15 +89,15 @@ fn words(map: &Declaration, entries: Entries) -> Vec<Row> {
     let value = match &map.typed {
         Some(typed) => typed.value.clone(),
         // A sum has 64 bits.
-        None if map.kind == Kind::Counter => CType::unknown(8),
+        None if map.kind == MapKind::Counter => CType::unknown(8),
         None => CType::unknown(map.sizes().1),
     };
-    let of_value = leaves(&value, "value");
-    let numbered = matches!(map.kind, Kind::Array | Kind::Counter);
+    let of_value = scalar_fields(&value, "value");
+    let numbered = matches!(map.kind, MapKind::Array | MapKind::Counter);
     let each = entries.into_iter().map(|(key, values)| {
         let value = match &values[..] {
             [one] => one.clone(),
-            several => summed(&of_value, value.size, several),
+            several => sum_per_cpu(&of_value, value.size, several),
         };
         Row { key: map.key_from_bytes(&key), value: map.value_from_bytes(&value) }
     });

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use portcullis::device::DeviceInfo;
-use portcullis::lang::xdp::events::Counts;
+use portcullis::frontend::xdp::events::EventCounts;
 use portcullis::packet::Action;
 use portcullis::pipeline::Totals;
 use serde::{Deserialize, Serialize};
 
 use super::traps::{self, OutOfFuel, Trapped};
-use crate::cli::out;
+use crate::out;
 
 /// Redirect targets in the table; the JSON line has all that are counted.
 const SHOWN_TARGETS: usize = 16;
@@ -24,7 +24,7 @@ pub struct Run<'a> {
     /// What came through.
     pub totals: &'a Totals,
     /// What the filter told of, if it can.
-    pub events: Option<Counts>,
+    pub events: Option<EventCounts>,
     /// Where a program of XDP was aborted.
     pub traps: Vec<Trapped>,
     /// How many packets were out of fuel, if any were.
@@ -60,20 +60,20 @@ pub struct Told {
     lost: u64,
 }
 
-impl From<Counts> for Told {
-    fn from(Counts { events, lost }: Counts) -> Told {
+impl From<EventCounts> for Told {
+    fn from(EventCounts { events, lost }: EventCounts) -> Told {
         Told { count: events, lost }
     }
 }
 
-impl From<Told> for Counts {
-    fn from(Told { count, lost }: Told) -> Counts {
-        Counts { events: count, lost }
+impl From<Told> for EventCounts {
+    fn from(Told { count, lost }: Told) -> EventCounts {
+        EventCounts { events: count, lost }
     }
 }
 
 /// The row of events, for tables.
-pub fn events_row(Counts { events, lost }: Counts) -> Vec<String> {
+pub fn events_row(EventCounts { events, lost }: EventCounts) -> Vec<String> {
     vec!["events".into(), out::grouped(events), format!("{} lost", out::grouped(lost))]
 }
 
@@ -153,7 +153,7 @@ impl Run<'_> {
             ("  filter", times.device.kernel),
             ("  download", times.device.download),
             ("  write", times.write),
-            ("  other", totals.other()),
+            ("  other", totals.unattributed()),
         ];
         rows.extend(
             stages

@@ -4,39 +4,41 @@ use std::path::Path;
 
 use portcullis::device::Session;
 use portcullis::map::{Declaration, Table};
-use portcullis::map_file::text::{Problems, Rows};
+use portcullis::map_file::text::{ParsedRows, RowErrors};
 use portcullis::map_file::{self, text};
 use portcullis::reason;
 
 use super::maps::MapFile;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The rows of a file.
-pub fn read(from: &MapFile, map: &Declaration) -> Result<Rows, Failure> {
-    let bytes = text::bytes(Path::new(&from.file), map).map_err(|error| wrong(from, &reason(&error)))?;
-    text::read(map, from.format, &bytes).map_err(|problems| Failure::Wrong(problems.of(&from.file)))
+pub fn read(from: &MapFile, map: &Declaration) -> Result<ParsedRows, Failure> {
+    let bytes = text::read_file(Path::new(&from.file), map).map_err(|error| wrong(from, &reason(&error)))?;
+    text::parse(map, from.format, &bytes).map_err(|problems| Failure::Wrong(problems.with_file_name(&from.file)))
 }
 
 /// Sets what is in them in the session's map, over what is there.
 pub fn set(
-    rows: &Rows,
+    rows: &ParsedRows,
     from: &MapFile,
     (number, map): (usize, &Declaration),
     session: &mut dyn Session,
 ) -> Result<(), Failure> {
     let mut table = Table::new(map, session.map_words(number)?);
-    map_file::put(&mut table, &rows.entries).map_err(|row| Failure::Wrong(no_room(rows, row, map).of(&from.file)))?;
+    map_file::insert_entries(&mut table, &rows.entries)
+        .map_err(|row| Failure::Wrong(no_room(rows, row, map).with_file_name(&from.file)))?;
     let (at, words) = table.changes();
     Ok(session.set_map_words(number, at, words)?)
 }
 
 /// What is wrong with a row that there is no room for.
-pub fn no_room(rows: &Rows, row: usize, map: &Declaration) -> Problems {
+pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
     let (name, entries) = (&map.name, map.entries);
-    let remedy = map_file::remedy(map, rows.entries.len());
-    let what =
-        format!("there is no room in the map `{name}` for this row and those behind it (entries={entries}){remedy}");
-    Problems::one(rows.lines.get(row).copied().unwrap_or(1), what)
+    let capacity_hint = map_file::capacity_hint(map, rows.entries.len());
+    let what = format!(
+        "there is no room in the map `{name}` for this row and those behind it (entries={entries}){capacity_hint}"
+    );
+    RowErrors::single(rows.lines.get(row).copied().unwrap_or(1), what)
 }
 
 fn wrong(from: &MapFile, what: &str) -> Failure {

@@ -13,7 +13,7 @@ use portcullis::program::Program;
 use portcullis::reason;
 
 use super::replace::Replacement;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The file, from before a run to behind it.
 pub struct State {
@@ -67,8 +67,8 @@ impl State {
         let all = state::read(&maps, &bytes).map_err(|error| wrong(&self.name, &error.to_string()))?;
         for ((number, map), entries) in numbers.into_iter().zip(&maps).zip(&all) {
             let mut table = Table::new(map, session.map_words(number)?);
-            map_file::put_back(&mut table, entries)
-                .map_err(|entry| wrong(&self.name, &state::no_room(map, entries, entry).to_string()))?;
+            map_file::restore_entries(&mut table, entries)
+                .map_err(|entry| wrong(&self.name, &state::no_room_error(map, entries, entry).to_string()))?;
             let (at, words) = table.changes();
             session.set_map_words(number, at, words)?;
         }
@@ -107,7 +107,7 @@ impl State {
 
 /// The maps that are carried over, with their numbers.
 fn lasting(program: &Program) -> impl Iterator<Item = (usize, &Declaration)> {
-    program.maps().iter().enumerate().filter(|(_, map)| map.is_lasting())
+    program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent())
 }
 
 /// The file, if it is there.

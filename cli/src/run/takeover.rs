@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use portcullis::control::Reloaded;
+use portcullis::control::ReloadReport;
 use portcullis::device::{DeviceError, DeviceInfo, Session};
-use portcullis::map::{Declaration, Kind, Table};
-use portcullis::map_file::text::Rows;
-use portcullis::map_file::{Entries, put_back, state};
+use portcullis::map::{Declaration, MapKind, Table};
+use portcullis::map_file::text::ParsedRows;
+use portcullis::map_file::{Entries, restore_entries, state};
 use portcullis::pipeline::Broadcasts;
 use portcullis::program::Program;
-use portcullis::routes::Routed;
+use portcullis::routes::RouteMaps;
 
 use super::kernel_routes::KernelRoutes;
 use super::maps::{MapArgs, Maps, watched};
 use super::watch::Follower;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// A filter that is to take over, and what of its maps' files can be read before packets have to wait for it.
 pub struct Takeover {
     program: Arc<Program>,
-    watched: Vec<(Follower, Rows)>,
+    watched: Vec<(Follower, ParsedRows)>,
     /// Maps of the old filter and of the new one that are the same.
     carried: Vec<(usize, usize)>,
-    told: Reloaded,
+    told: ReloadReport,
 }
 
 impl Takeover {
@@ -34,21 +34,21 @@ impl Takeover {
         device: &DeviceInfo,
     ) -> Result<Takeover, Failure> {
         // A filter that looks for no routes may take over from one that does.
-        let kernel_routes = args.kernel_routes.clone().filter(|_| Routed::of(&program).is_some());
+        let kernel_routes = args.kernel_routes.clone().filter(|_| RouteMaps::from_program(&program).is_some());
         MapArgs { kernel_routes, events: None, ..args.behind_the_beginning() }.check(&program, device)?;
-        if [old, &*program].into_iter().any(|program| Broadcasts::of(program).is_some()) {
+        if [old, &*program].into_iter().any(|program| Broadcasts::from_program(program).is_some()) {
             let what = "a filter whose packets go to all devices of a map (BPF_F_BROADCAST) neither takes over nor is taken over from";
             return Err(Failure::Wrong(format!("{name}: {what}")));
         }
         let watched = watched(args, &program)?;
-        let mut told = Reloaded { filter: name, ..Reloaded::default() };
+        let mut told = ReloadReport { filter: name, ..ReloadReport::default() };
         let mut carried = Vec::new();
-        for (to, map) in program.maps().iter().enumerate().filter(|(_, map)| map.is_lasting()) {
+        for (to, map) in program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent()) {
             let from = old.maps().iter().position(|before| is_same(before, map));
             if from.is_some() { &mut told.carried } else { &mut told.empty }.push(map.name.clone());
             carried.extend(from.map(|from| (from, to)));
         }
-        let lasting = (0..old.maps().len()).filter(|&number| old.maps()[number].is_lasting());
+        let lasting = (0..old.maps().len()).filter(|&number| old.maps()[number].is_persistent());
         let gone = lasting.filter(|number| carried.iter().all(|(from, _)| from != number));
         told.gone.extend(gone.map(|number| old.maps()[number].name.clone()));
         Ok(Takeover { program, watched, carried, told })
@@ -71,7 +71,7 @@ impl Maps {
         next: Takeover,
         old: &mut dyn Session,
         new: &mut dyn Session,
-    ) -> Result<Result<Reloaded, Failure>, DeviceError> {
+    ) -> Result<Result<ReloadReport, Failure>, DeviceError> {
         let Takeover { program, watched, carried, told } = next;
         for (from, to) in carried {
             let words = old.map_words(from)?;
@@ -112,17 +112,18 @@ fn carry(
 ) -> Result<(), Failure> {
     let is_the_same = match map.kind {
         // Of a filter that only reads its values, prefixes share those that are equal.
-        Kind::Lpm => old.read_only == map.read_only,
+        MapKind::Lpm => old.read_only == map.read_only,
         // What an object has removed keeps its value in memory, and filters in text find zeros where they make an entry.
-        Kind::Hash | Kind::LruHash => old.typed.is_none() || map.typed.is_some(),
-        Kind::Array | Kind::Counter => true,
+        MapKind::Hash | MapKind::LruHash => old.typed.is_none() || map.typed.is_some(),
+        MapKind::Array | MapKind::Counter => true,
     };
     if is_the_same {
         return Ok(session.set_map_words(to, 0, &words)?);
     }
     let entries = Entries::in_memory(old, &words);
     let mut table = Table::new(map, Vec::new());
-    put_back(&mut table, &entries).map_err(|entry| Failure::Wrong(state::no_room(map, &entries, entry).to_string()))?;
+    restore_entries(&mut table, &entries)
+        .map_err(|entry| Failure::Wrong(state::no_room_error(map, &entries, entry).to_string()))?;
     let (at, words) = table.changes();
     Ok(session.set_map_words(to, at, words)?)
 }

@@ -8,13 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{DeviceError, Session};
-use portcullis::lang::xdp::Site;
-use portcullis::map::{self, Kind};
+use portcullis::frontend::xdp::ProgramSite;
+use portcullis::map::{self, MapKind};
 use portcullis::packet::Action;
 use portcullis::program::Program;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::out;
+use crate::out;
 
 /// Places that people are shown in the end; JSON has all.
 pub const SHOWN: usize = 20;
@@ -42,10 +42,10 @@ pub struct Place {
     pub reason: String,
 }
 
-impl From<&Site> for Place {
-    fn from(site: &Site) -> Place {
+impl From<&ProgramSite> for Place {
+    fn from(site: &ProgramSite) -> Place {
         let (file, line) = site.line.clone().unzip();
-        let Site { function, instruction, reason, .. } = site;
+        let ProgramSite { function, instruction, reason, .. } = site;
         Place { function: function.clone(), instruction: instruction.clone(), file, line, reason: (*reason).to_owned() }
     }
 }
@@ -107,13 +107,13 @@ pub struct Traps {
 impl Traps {
     /// Begins with what comes from now on.
     pub fn begin(program: &Arc<Program>, session: &mut dyn Session) -> Result<Traps, DeviceError> {
-        let counts = |map: &map::Declaration| map.kind == Kind::Counter && map.notes.is_some();
+        let counts = |map: &map::Declaration| map.kind == MapKind::Counter && map.annotations.is_some();
         let map = program.maps().iter().position(counts);
         let facts = program.facts();
         let mut traps = Traps {
             program: program.clone(),
             may_exhaust: facts.may_exhaust(program.fuel()),
-            may_return: facts.returns.contains(Action::Aborted),
+            may_return: facts.returned_verdicts.contains(Action::Aborted),
             map,
             base: Vec::new(),
             before: Vec::new(),
@@ -148,7 +148,10 @@ impl Traps {
     /// The session's.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
-        let Some(object) = self.program.object().filter(|_| self.map.is_some()) else { return Ok(all) };
+        let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())
+        else {
+            return Ok(all);
+        };
         let counts = self.counts(session)?;
         let base = self.base.iter().copied().chain(std::iter::repeat(0));
         // Somebody may have set it lower meanwhile.

@@ -4,20 +4,20 @@ use std::path::Path;
 
 use portcullis::device::{DeviceError, Session};
 use portcullis::map::{Declaration, Table};
-use portcullis::map_file::text::Rows;
-use portcullis::map_file::watch::Watch;
+use portcullis::map_file::text::ParsedRows;
+use portcullis::map_file::watch::FileWatcher;
 use portcullis::map_file::{self, Entries};
 
 use super::maps::{MapFile, Told};
 use super::rows::no_room;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// A map and the file that it follows.
 pub struct Follower {
     from: MapFile,
     number: usize,
     map: Declaration,
-    watch: Watch,
+    watch: FileWatcher,
     /// What was in the file when the map was last made to follow it.
     followed: Entries,
     /// Whether it was told that the map stays as it is.
@@ -26,14 +26,14 @@ pub struct Follower {
 
 impl Follower {
     /// Reads the file, and watches it from now on. The rows are for [`Follower::begin`].
-    pub fn new(from: &MapFile, (number, map): (usize, &Declaration)) -> Result<(Follower, Rows), Failure> {
-        let (rows, watch) = Watch::start(Path::new(&from.file), map, from.format).map_err(Failure::Wrong)?;
+    pub fn new(from: &MapFile, (number, map): (usize, &Declaration)) -> Result<(Follower, ParsedRows), Failure> {
+        let (rows, watch) = FileWatcher::start(Path::new(&from.file), map, from.format).map_err(Failure::Wrong)?;
         let followed = Entries::new(map);
         Ok((Follower { from: from.clone(), number, map: map.clone(), watch, followed, stays: false }, rows))
     }
 
     /// Makes the map follow the file for the first time.
-    pub fn begin(&mut self, rows: Rows, session: &mut dyn Session) -> Result<(), Failure> {
+    pub fn begin(&mut self, rows: ParsedRows, session: &mut dyn Session) -> Result<(), Failure> {
         self.follow(rows, session)?.map_err(Failure::Wrong)
     }
 
@@ -55,7 +55,7 @@ impl Follower {
     /// and that is told; and when it can again.
     pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<Told>, DeviceError> {
         let mut last = None;
-        while let Some(change) = self.watch.take() {
+        while let Some(change) = self.watch.take_change() {
             last = Some(match change {
                 Ok(rows) => self.follow(rows, session)?,
                 Err(wrong) => Err(wrong),
@@ -73,10 +73,10 @@ impl Follower {
         })
     }
 
-    fn follow(&mut self, rows: Rows, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
+    fn follow(&mut self, rows: ParsedRows, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
         let mut table = Table::new(&self.map, session.map_words(self.number)?);
-        if let Err(row) = map_file::follow(&self.map, &mut table, &self.followed, &rows.entries) {
-            return Ok(Err(no_room(&rows, row, &self.map).of(&self.from.file)));
+        if let Err(row) = map_file::sync_table(&self.map, &mut table, &self.followed, &rows.entries) {
+            return Ok(Err(no_room(&rows, row, &self.map).with_file_name(&self.from.file)));
         }
         let (at, words) = table.changes();
         session.set_map_words(self.number, at, words)?;

@@ -77,7 +77,7 @@ fn too_many_threads_are_told_to_be_too_many() {
     place.file("f.wgsl", PASS);
     place.file("c.pcap", pcap(&[&[0; 60]]));
     let run = "portcullis run f.wgsl --read c.pcap --device cpu --threads 1024";
-    place.shell(&format!("ulimit -v 1500000; {run}")).failed(1, &["cpu: no threads, take fewer: "]);
+    place.shell(&format!("ulimit -v 1500000; {run}")).failed(1, &["cpu: cannot start worker threads (try fewer): "]);
 }
 
 #[test]

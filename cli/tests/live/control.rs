@@ -265,7 +265,7 @@ fn lanes_are_for_filters_without_maps_unless_there_is_one() {
     let running = Running::start(command(&right, &plain, &arguments));
     assert!(desk.refused(1, &["reload", &desk.text("counting.wgsl")]).contains("start it with --lanes one"));
     // Lengths, metadata and what is written: the run is ready for each.
-    let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
     for name in ["vlan_pop", "sampler", "mac_swap"] {
         desk.done(&["reload", shaders.join(format!("{name}.wgsl")).to_str().unwrap()]);
     }
@@ -361,7 +361,7 @@ fn a_socket_is_one_runs() {
     assert!(running.end().status.success());
     assert!(desk.refused(1, &["stats"]).contains("there is no socket"));
     std::fs::write(&socket, "mine").unwrap();
-    refused("there is something else already");
+    refused("exists and is not a socket");
     assert_eq!(std::fs::read(&socket).unwrap(), b"mine");
     assert!(desk.refused(1, &["stats"]).contains("this is no socket"));
     std::fs::remove_file(&socket).unwrap();

@@ -142,7 +142,7 @@ fn what_cannot_be_watched_is_said() {
     for (arguments, code, said) in [
         (&["--metrics", "0.0.0.0:9100"][..], 2, "have a proxy or ssh ask for them"),
         (&["--metrics", "[::]:9100"], 2, "only given on this machine"),
-        (&["--metrics", "example.org:9100"], 2, "no address to listen at"),
+        (&["--metrics", "example.org:9100"], 2, "is not an address to listen at"),
         (&["--metrics", "unix:/no/such/place"], 1, "/no/such/place: "),
         (&["--metrics", &port], 1, "--metrics: 127.0.0.1:"),
         (&["--stats", "5"], 2, "a time with its unit"),
@@ -262,7 +262,7 @@ fn by_itself_a_run_warns_in_plain_lines() {
 fn a_table_is_redrawn_on_a_terminal_until_ctrl_c_and_taken_away() {
     let Some(net) = net(1) else { return };
     let program = env!("CARGO_BIN_EXE_portcullis");
-    let filter = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/mac_swap.wgsl");
+    let filter = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/mac_swap.wgsl");
     let name = net.veth.right.name();
     // It ends in any case.
     let run = format!(

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use portcullis_core::device::{
     Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, READS_IN_PLACE, Session,
 };
-use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END, ROOM};
+use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END, RESIZE_ROOM};
 use portcullis_core::program::Program;
-use portcullis_cpu::cross::{ContextPointers, MachineCode, machine_code};
+use portcullis_cpu::cross::{ContextPointers, MachineCode, compile_machine_code};
 use portcullis_cpu::vector::interp::{Outcome, Packet};
 use portcullis_cpu::{Processor, Style};
 
@@ -58,7 +58,7 @@ impl Device for Aarch64 {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let code = machine_code(program, self.style, Processor::Aarch64)?;
+        let code = compile_machine_code(program, self.style, Processor::Aarch64)?;
         let failed =
             |error: io::Error| DeviceError::Failed { device: ID.into(), reason: format!("{COMMAND}: {error}") };
         let emulated = Emulated::new(code, program).map_err(failed)?;
@@ -130,7 +130,7 @@ impl Execute for Emulated {
     fn execute(&mut self, packets: &[Packet<'_>], maps: &mut [Vec<u32>]) -> Result<Vec<Outcome>, String> {
         let mut memory = Memory { bytes: self.image.call(0, [0; 2], packets.len()) };
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-        let room = if self.moves { ROOM as usize } else { 0 };
+        let room = if self.moves { RESIZE_ROOM as usize } else { 0 };
         let (mut arena, mut descriptors) = (Vec::new(), Vec::new());
         for (packet, _) in packets {
             arena.resize(arena.len() + room, BESIDE);

@@ -8,7 +8,7 @@
 #[path = "../../../frontends/bpf/src/tests/arbitrary.rs"]
 pub mod arbitrary;
 #[path = "../../../frontends/bpf/src/tests/reference.rs"]
-#[allow(missing_docs, reason = "it is the core's tests'")]
+#[allow(missing_docs, reason = "it is shared with the front end's tests")]
 pub mod reference;
 
 use std::collections::BTreeSet;
@@ -19,9 +19,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use portcullis::io::{Source as _, SourceOptions, capture};
-use portcullis::selftest::corpora::Packet;
-pub use portcullis_core::lang::expression::Instruction;
-use portcullis_core::lang::{Source, expression};
+use portcullis_bpf as bpf;
+pub use portcullis_bpf::Instruction;
+use portcullis_conformance::corpora::Packet;
+use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::Metadata;
 
 use crate::corpora;
@@ -209,5 +210,5 @@ fn read(file: &Path, into: &mut Vec<Packet>) {
 /// # Panics
 /// Where they are none.
 pub fn instructions(numbers: &str) -> Vec<Instruction> {
-    expression::read(&Source::new("tcpdump", numbers)).unwrap_or_else(|errors| panic!("{}", errors.render()))
+    bpf::parse(&Source::new("tcpdump", numbers)).unwrap_or_else(|errors| panic!("{}", errors.render()))
 }

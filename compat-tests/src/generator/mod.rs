@@ -428,10 +428,11 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::interp::Interpreter;
-    use portcullis_core::lang::{Source, wgsl};
     use portcullis_core::packet::Metadata;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     #[test]
     fn every_filter_compiles_and_verdicts_vary() {

@@ -7,8 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis_core::map::layout::{GONE, Layout, NOW, REMOVED, TAKEN, THERE, stored};
-use portcullis_core::map::{Declaration, Kind, Table, rows};
+use portcullis_core::map::layout::{
+    HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, Layout, STATE_PRESENT, STATE_REMOVED, stored_key_words,
+};
+use portcullis_core::map::{Declaration, MapKind, Table, rows};
 
 use super::Outcome;
 
@@ -29,7 +31,7 @@ pub enum What {
 pub type Call = (What, Vec<u32>);
 
 /// The filter that makes the calls, for keys of so many words.
-pub fn filter(kind: Kind, key: u32, entries: u32) -> String {
+pub fn filter(kind: MapKind, key: u32, entries: u32) -> String {
     let words: Vec<String> = (0..key).map(|i| format!("load_le32(pkt, at + {}u)", 8 + 4 * i)).collect();
     let words = words.join(", ");
     let made = match key {
@@ -136,7 +138,7 @@ impl Check<'_> {
         if after != Table::new(self.map, words.to_vec()).get(key).map(|value| value[0]) {
             return Err(format!("{key:x?} is there, and not found"));
         }
-        let is_full = words[TAKEN as usize] >= Layout::of(self.map).limit;
+        let is_full = words[HEADER_CLAIMED as usize] >= Layout::of(self.map).max_claimed;
         let mut events = Vec::new();
         // Of a value that removals may tear, what is left is made of some of the updates.
         let calls = || self.packets.iter().flatten().filter(|(_, other)| other == key);
@@ -197,9 +199,9 @@ impl Check<'_> {
 pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
     let layout = Layout::of(map);
     let (mut keys, mut gone) = (BTreeSet::new(), 0);
-    for place in 0..layout.places {
-        let place = &words[layout.at(place)..layout.at(place + 1)];
-        let key = &place[..stored(map.key) as usize];
+    for place in 0..layout.slots {
+        let place = &words[layout.slot_offset(place)..layout.slot_offset(place + 1)];
+        let key = &place[..stored_key_words(map.key) as usize];
         if key.iter().all(|word| *word == 0) {
             continue;
         }
@@ -210,18 +212,18 @@ pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
             return Err(format!("a key has two places: {key:x?}"));
         }
         let state = place[layout.state as usize];
-        if ![THERE, GONE].contains(&state) {
+        if ![STATE_PRESENT, STATE_REMOVED].contains(&state) {
             return Err(format!("a place has a key, and the state {state}"));
         }
-        gone += u32::from(state == GONE);
+        gone += u32::from(state == STATE_REMOVED);
         if let Some(stamp) = layout.stamp
-            && state == THERE
-            && place[stamp as usize] != words[NOW as usize]
+            && state == STATE_PRESENT
+            && place[stamp as usize] != words[HEADER_GENERATION as usize]
         {
             return Err("an entry that was used does not say so".into());
         }
     }
-    let (taken, removed) = (words[TAKEN as usize], words[REMOVED as usize]);
+    let (taken, removed) = (words[HEADER_CLAIMED as usize], words[HEADER_REMOVED as usize]);
     if (taken as usize, removed) != (keys.len(), gone) {
         return Err(format!(
             "the header counts {taken} places and {removed} of removed keys: there are {} and {gone}",

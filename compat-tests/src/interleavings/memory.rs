@@ -5,7 +5,7 @@
 //! what was read and what was written; who only writes may come before what others have written. That is C11's
 //! memory with relaxed atomics, except that no read sees what is written only later.
 
-use portcullis_core::interp::asking::{Answer, Atomic};
+use portcullis_core::interp::map_requests::{AtomicOp, MapReply};
 
 /// How memory behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,11 +119,11 @@ impl Memory {
         order: Order,
         number: usize,
         packet: usize,
-        what: Atomic,
+        what: AtomicOp,
         whims: bool,
         start: impl Fn() -> Word,
-    ) -> Vec<(Memory, Answer, bool)> {
-        let failed = |before| Answer { before, exchanged: false };
+    ) -> Vec<(Memory, MapReply, bool)> {
+        let failed = |before| MapReply { before, exchanged: false };
         let loaded = || self.loads(order, number, packet, &start).into_iter();
         // Changes the last value; nothing where it is not what was expected.
         let changed = || {
@@ -133,16 +133,16 @@ impl Memory {
             let before = word.written[last].value;
             let value = what.after(before)?;
             word.write(packet, last + 1, Written { value, follows: true }, order);
-            Some((memory, Answer { before, exchanged: true }, false))
+            Some((memory, MapReply { before, exchanged: true }, false))
         };
         match what {
-            Atomic::Load => loaded().map(|(memory, before)| (memory, failed(before), false)).collect(),
-            Atomic::Store(value) => {
+            AtomicOp::Load => loaded().map(|(memory, before)| (memory, failed(before), false)).collect(),
+            AtomicOp::Store(value) => {
                 let stored = self.stores(order, number, packet, value, &start).into_iter();
                 stored.map(|memory| (memory, failed(0), false)).collect()
             }
-            Atomic::Add(_) | Atomic::Exchange(_) => changed().into_iter().collect(),
-            Atomic::CompareExchange { expected, .. } => {
+            AtomicOp::Add(_) | AtomicOp::Exchange(_) => changed().into_iter().collect(),
+            AtomicOp::CompareExchange { expected, .. } => {
                 let failures = loaded().filter(|(_, before)| whims || *before != expected);
                 let failures = failures.map(|(memory, before)| (memory, failed(before), before == expected));
                 failures.chain(changed()).collect()
@@ -167,7 +167,7 @@ impl Memory {
 mod tests {
     use super::*;
 
-    const WHAT: Atomic = Atomic::CompareExchange { expected: 0, value: 7 };
+    const WHAT: AtomicOp = AtomicOp::CompareExchange { expected: 0, value: 7 };
 
     #[test]
     fn a_change_is_of_the_last_value_and_a_read_of_any_that_is_not_older() {
@@ -178,12 +178,12 @@ mod tests {
         assert!(answer.exchanged && answer.before == 0);
         // The other may not have seen it yet, and cannot exchange.
         let seen = |memory: &Memory, packet| {
-            done(memory, packet, Atomic::Load).iter().map(|(_, answer, _)| answer.before).collect::<Vec<_>>()
+            done(memory, packet, AtomicOp::Load).iter().map(|(_, answer, _)| answer.before).collect::<Vec<_>>()
         };
         assert_eq!((seen(memory, 0), seen(memory, 1)), (vec![7], vec![0, 7]));
         let again = done(memory, 1, WHAT);
         assert_eq!(again.len(), 1);
-        assert_eq!(again[0].1, Answer { before: 7, exchanged: false });
+        assert_eq!(again[0].1, MapReply { before: 7, exchanged: false });
         assert_eq!(seen(&again[0].0, 1), [7]);
         // A whim, of one who has not seen the other.
         assert_eq!(memory.does(Order::Relaxed, 0, 1, WHAT, true, start).len(), 2);
@@ -192,8 +192,9 @@ mod tests {
     #[test]
     fn what_is_written_may_come_before_but_not_between() {
         let start = || Word::new(0, 3);
-        let add =
-            |memory: &Memory, packet| memory.does(Order::Relaxed, 0, packet, Atomic::Add(1), false, start).remove(0).0;
+        let add = |memory: &Memory, packet| {
+            memory.does(Order::Relaxed, 0, packet, AtomicOp::Add(1), false, start).remove(0).0
+        };
         let memory = add(&add(&Memory::default(), 0), 1);
         let stored = memory.stores(Order::Relaxed, 0, 2, 9, start);
         assert_eq!(stored.len(), 1, "both were made of what was before them");

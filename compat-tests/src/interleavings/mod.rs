@@ -1,5 +1,5 @@
 //! Every order in which a few packets' operations on maps may come, tried on the prelude's own text: the interpreter
-//! runs each packet up to its next operation ([`asking`](portcullis_core::interp::asking)), and [`memory`] says all that the operation may give. What
+//! runs each packet up to its next operation ([`map_requests`](portcullis_core::interp::asking)), and [`memory`] says all that the operation may give. What
 //! two ways lead to is looked at once, so that all outcomes are found in seconds; [`check`] says which of them are right.
 //!
 //! What a packet does depends on nothing but what its operations have given. So the interpreter runs once for each
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use portcullis_core::interp::Interpreter;
-use portcullis_core::interp::asking::{Answer, Atomic, Next, Request};
+use portcullis_core::interp::map_requests::{AtomicOp, MapReply, MapRequest, Progress};
 use portcullis_core::packet::{Metadata, Verdict};
 use portcullis_core::program::Program;
 
@@ -71,7 +71,7 @@ pub struct Waits {
     /// Its number.
     pub packet: usize,
     /// What it asks for last.
-    pub last: Request,
+    pub last: MapRequest,
 }
 
 /// Calls `visit` with every outcome; gives the number of states that were met on the way.
@@ -118,7 +118,7 @@ struct Thread {
     /// What its operations have given: a node of [`Packets`].
     node: usize,
     /// The second half of an operation that a fault has made two: what is to be stored, and what the whole gives.
-    half: Option<(u32, Answer)>,
+    half: Option<(u32, MapReply)>,
 }
 
 /// What packets do next, by what their operations have given: a tree, of which what is asked for is made.
@@ -133,11 +133,11 @@ struct Packets {
 
 struct Node {
     packet: usize,
-    answers: Vec<Answer>,
+    answers: Vec<MapReply>,
     /// How often compare and exchange has failed for no reason.
     whims: usize,
-    next: Next,
-    children: HashMap<Answer, usize>,
+    next: Progress,
+    children: HashMap<MapReply, usize>,
 }
 
 impl Packets {
@@ -147,7 +147,7 @@ impl Packets {
     }
 
     /// The node that answers lead a packet to.
-    fn node(&mut self, number: usize, packet: &[u8], answers: Vec<Answer>, whims: usize) -> usize {
+    fn node(&mut self, number: usize, packet: &[u8], answers: Vec<MapReply>, whims: usize) -> usize {
         let next = self.interpreter.next(packet, &Metadata::default(), &answers).unwrap_or_else(|e| panic!("{e}"));
         let fresh = self.nodes.len();
         let known = self.known.entry((number, whims, format!("{next:?}"))).or_insert(fresh);
@@ -161,7 +161,7 @@ impl Packets {
         self.node(number, packet, Vec::new(), 0)
     }
 
-    fn child(&mut self, case: &Case<'_>, node: usize, answer: Answer, whim: bool) -> Result<usize, Waits> {
+    fn child(&mut self, case: &Case<'_>, node: usize, answer: MapReply, whim: bool) -> Result<usize, Waits> {
         if let Some(&child) = self.nodes[node].children.get(&answer) {
             return Ok(child);
         }
@@ -169,7 +169,7 @@ impl Packets {
         let many = answers.len() == MOST;
         let answers = answers.iter().copied().chain([answer]).collect();
         let child = self.node(packet, &case.packets[packet], answers, whims + usize::from(whim));
-        if let (true, Next::Asks { request, .. }) = (many || self.leads(child, node), &self.nodes[node].next) {
+        if let (true, Progress::Blocked { request, .. }) = (many || self.leads(child, node), &self.nodes[node].next) {
             return Err(Waits { packet, last: *request });
         }
         self.nodes[node].children.insert(answer, child);
@@ -193,7 +193,7 @@ impl Packets {
     /// Puts the states that one packet's next operation may lead to.
     fn steps(&mut self, case: &Case<'_>, state: &State, number: usize, open: &mut Vec<State>) -> Result<(), Waits> {
         let thread = &state.threads[number];
-        let Next::Asks { request, .. } = self.nodes[thread.node].next else { return Ok(()) };
+        let Progress::Blocked { request, .. } = self.nodes[thread.node].next else { return Ok(()) };
         let fresh = self.words.len();
         let word = *self.words.entry((request.map, request.at)).or_insert(fresh);
         let threads = state.threads.len();
@@ -206,7 +206,7 @@ impl Packets {
                 None => Thread { node: packets.child(case, thread.node, answer, whim)?, half: None },
             };
             // What has ended looks at nothing any more.
-            let ended = |thread: &Thread| matches!(packets.nodes[thread.node].next, Next::Ends(_));
+            let ended = |thread: &Thread| matches!(packets.nodes[thread.node].next, Progress::Finished(_));
             let State { threads, memory } = &mut state;
             memory.forget(|number| ended(&threads[number]));
             open.push(state);
@@ -220,20 +220,20 @@ impl Packets {
         }
         if let Some(half) = case.fault.and_then(|fault| fault.broken(&request)) {
             let Some(half) = half else {
-                return put(self, None, state.memory.clone(), Answer { before: 0, exchanged: true }, false);
+                return put(self, None, state.memory.clone(), MapReply { before: 0, exchanged: true }, false);
             };
             for (memory, before) in state.memory.loads(case.order, word, number, start) {
-                let answer = Answer { before, exchanged: true };
+                let answer = MapReply { before, exchanged: true };
                 match half.after(before) {
                     Some(value) => put(self, Some(value), memory, answer, false)?,
-                    None => put(self, None, memory, Answer { exchanged: false, ..answer }, false)?,
+                    None => put(self, None, memory, MapReply { exchanged: false, ..answer }, false)?,
                 }
             }
             return Ok(());
         }
         for (memory, mut answer, whim) in state.memory.does(case.order, word, number, request.what, whims, start) {
             if !request.looks {
-                answer = Answer::default();
+                answer = MapReply::default();
             }
             put(self, None, memory, answer, whim)?;
         }
@@ -242,8 +242,8 @@ impl Packets {
 
     fn outcome(&self, case: &Case<'_>, state: &State) -> Outcome {
         let packet = |thread: &Thread| match &self.nodes[thread.node].next {
-            Next::Ends(outcome) => (outcome.verdict, outcome.packet.clone()),
-            Next::Asks { request, .. } => unreachable!("it goes on with {request:?}"),
+            Progress::Finished(outcome) => (outcome.verdict, outcome.packet.clone()),
+            Progress::Blocked { request, .. } => unreachable!("it goes on with {request:?}"),
         };
         let mut maps = case.maps.clone();
         for (&(map, at), &word) in &self.words {
@@ -257,11 +257,11 @@ impl Packets {
 
 impl Fault {
     /// What becomes of a request: nothing unusual, nothing at all, or two halves.
-    fn broken(self, request: &Request) -> Option<Option<Atomic>> {
+    fn broken(self, request: &MapRequest) -> Option<Option<AtomicOp>> {
         match (self, request.what) {
-            (Fault::InTwo, Atomic::CompareExchange { .. }) => Some(Some(request.what)),
-            (Fault::Lost(at), Atomic::Add(_)) if at == request.at => Some(Some(request.what)),
-            (Fault::Skipped { word, header, stride }, Atomic::CompareExchange { .. })
+            (Fault::InTwo, AtomicOp::CompareExchange { .. }) => Some(Some(request.what)),
+            (Fault::Lost(at), AtomicOp::Add(_)) if at == request.at => Some(Some(request.what)),
+            (Fault::Skipped { word, header, stride }, AtomicOp::CompareExchange { .. })
                 if request.at >= header && (request.at - header) % stride == word =>
             {
                 Some(None)

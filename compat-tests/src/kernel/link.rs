@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_core::lang::xdp::instruction::Instruction;
-use portcullis_core::lang::xdp::object::{Object, Reference};
+use portcullis_xdp::instruction::Instruction;
+use portcullis_xdp::object::{Object, Reference};
 
 /// A program as the kernel takes it.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use portcullis_core::lang::xdp::MapDefinition;
-use portcullis_core::lang::xdp::instruction::Instruction;
-use portcullis_core::lang::xdp::object::{MapType, Object};
+use portcullis_xdp::MapDefinition;
+use portcullis_xdp::instruction::Instruction;
+use portcullis_xdp::object::{MapType, Object};
 
 use events::{PerfBuffer, RingBuffer};
 pub use link::Linked;
@@ -184,12 +184,12 @@ impl KernelProgram {
         let definition = &self.definitions[map];
         // Programs and buffers, other maps, processors and sockets.
         let ty = definition.ty;
-        if ty.holds_no_values() || ty.is_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) {
+        if ty.has_no_readable_values() || ty.is_map_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) {
             return Ok(None);
         }
         let Some(fd) = &self.maps[map] else { return Ok(None) };
         let (fd, size) = (fd.as_raw_fd(), definition.value_size as usize);
-        let per_processor = definition.ty.is_per_processor();
+        let per_processor = definition.ty.is_per_cpu();
         let room = if per_processor { size.next_multiple_of(8) * sys::processors() } else { size };
         let mut entries = Entries::new();
         let mut key: Option<Vec<u8>> = None;
@@ -209,7 +209,7 @@ impl KernelProgram {
     /// The kernel's.
     pub fn set(&self, map: usize, key: &[u8], value: &[u8]) -> io::Result<()> {
         let Some(fd) = &self.maps[map] else { return Ok(()) };
-        if !self.definitions[map].ty.is_per_processor() {
+        if !self.definitions[map].ty.is_per_cpu() {
             return sys::update(fd.as_raw_fd(), key, value);
         }
         let mut all = vec![0; value.len().next_multiple_of(8) * sys::processors()];

@@ -115,7 +115,7 @@ fn mend(check: &mut [u8], old: [u8; 4], new: [u8; 4]) {
 pub fn pool(weights: &[u32]) -> Writes {
     let names: Vec<String> = (0..weights.len()).map(|i| format!("backend {i}")).collect();
     let backends: Vec<_> = names.iter().zip(weights).map(|(name, &weight)| Backend { name, weight }).collect();
-    let table = maglev::table(&backends, PLACES).unwrap();
+    let table = maglev::build_table(&backends, PLACES).unwrap();
     let table = (0..).zip(table).map(|(place, backend)| ("table", vec![place], vec![backend]));
     let vips = (1..=4).map(|host| ("vips", vec![0xc000_0200 | host], vec![]));
     let backends = (1..=weights.len() as u32).map(|number| healthy(number, 1));

@@ -20,14 +20,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::selftest::layout::Watched;
+use portcullis_conformance::layout::Watched;
 use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::layout::Layout;
-use portcullis_core::map::{Kind, Row, Table, rows};
-use portcullis_core::packet::Room;
+use portcullis_core::map::{MapKind, Row, Table, rows};
+use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
+use portcullis_wgsl as wgsl;
 
 use crate::models::Outcome;
 use crate::stock;
@@ -166,7 +168,8 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
             let (at, words) = table.changes();
             session.set_map_words(number, at, words).unwrap();
         }
-        let (batches, watched) = Watched::lay_out(&phase.packets, size.min(phase.packets.len()), Room::Both).unwrap();
+        let (batches, watched) =
+            Watched::lay_out(&phase.packets, size.min(phase.packets.len()), ResizeRoom::Both).unwrap();
         let mut batches = VecDeque::from(batches);
         loop {
             while session.in_flight() < session.depth() {
@@ -181,7 +184,7 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
     }
     let maps = program.maps().iter().enumerate().map(|(number, map)| {
         let rows = rows(map, &session.map_words(number).unwrap()).into_iter();
-        let by_number = matches!(map.kind, Kind::Array | Kind::Counter);
+        let by_number = matches!(map.kind, MapKind::Array | MapKind::Counter);
         let told = |row: &Row| !by_number || row.value.iter().any(|word| *word != 0);
         (map.name.clone(), rows.filter(told).map(|row| (row.key, row.value)).collect())
     });

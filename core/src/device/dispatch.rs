@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{Device, DeviceError, DeviceInfo, Done, Imported, LoadOptions, Plan, Session, Stages, SubmitError};
+use super::{
+    Completion, Device, DeviceError, DeviceInfo, Imported, LoadOptions, Session, Stages, SubmitError, TransferPlan,
+};
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
@@ -33,7 +35,7 @@ impl Dispatch {
     pub const COMMON: &[Dispatch] = &[Dispatch::Pipelined, Dispatch::Inline];
 
     /// It alone.
-    fn alone(self) -> &'static [Dispatch] {
+    fn as_single_slice(self) -> &'static [Dispatch] {
         match self {
             Dispatch::Inline => &[Dispatch::Inline],
             Dispatch::Pipelined => &[Dispatch::Pipelined],
@@ -58,21 +60,21 @@ impl Dispatch {
     ///
     /// # Errors
     /// [`DeviceError::NoDispatch`] where the device does not have it.
-    pub fn of(info: &DeviceInfo, options: &LoadOptions) -> Result<Dispatch, DeviceError> {
+    pub fn select(info: &DeviceInfo, options: &LoadOptions) -> Result<Dispatch, DeviceError> {
         let first = info.dispatch.first().copied().unwrap_or(Dispatch::Pipelined);
         match options.dispatch {
             None => Ok(first),
             Some(asked) if info.dispatch.contains(&asked) => Ok(asked),
             Some(asked) => {
-                Err(DeviceError::NoDispatch { device: info.id.clone(), asked, known: list(info.dispatch.iter()) })
+                Err(DeviceError::NoDispatch { device: info.id.clone(), asked, known: join_names(info.dispatch.iter()) })
             }
         }
     }
 
     /// A session that takes several batches, as one that works by this method: inline where this is
     /// [`Dispatch::Inline`], as it is otherwise.
-    pub fn session(self, session: impl Session + 'static) -> Box<dyn Session> {
-        if self == Dispatch::Inline { Box::new(Inline { session, done: None }) } else { Box::new(session) }
+    pub fn wrap(self, session: impl Session + 'static) -> Box<dyn Session> {
+        if self == Dispatch::Inline { Box::new(InlineSession { session, done: None }) } else { Box::new(session) }
     }
 }
 
@@ -84,7 +86,7 @@ impl fmt::Display for Dispatch {
 
 /// A name that no method has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no dispatch method `{asked}`; there are {}", list(Dispatch::ALL.iter()))]
+#[error("there is no dispatch method `{asked}`; there are {}", join_names(Dispatch::ALL.iter()))]
 pub struct UnknownDispatch {
     /// What was asked for.
     pub asked: String,
@@ -100,7 +102,7 @@ impl FromStr for Dispatch {
 }
 
 /// `a, b and c`.
-fn list<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
+fn join_names<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
     let names: Vec<&str> = methods.map(|method| method.name()).collect();
     match names.as_slice() {
         [] => "none".into(),
@@ -110,47 +112,47 @@ fn list<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
 }
 
 /// A device by one of its methods, as if it had no other: for judging and measuring each by itself.
-pub struct Only {
+pub struct SingleDispatch {
     device: Arc<dyn Device>,
     info: DeviceInfo,
     dispatch: Dispatch,
 }
 
-impl Only {
+impl SingleDispatch {
     /// The device by this method, under the id `ID METHOD`.
     ///
     /// # Errors
     /// [`DeviceError::NoDispatch`] where the device does not have it.
-    pub fn new(device: &Arc<dyn Device>, dispatch: Dispatch) -> Result<Only, DeviceError> {
+    pub fn new(device: &Arc<dyn Device>, dispatch: Dispatch) -> Result<SingleDispatch, DeviceError> {
         let info = device.info();
-        Dispatch::of(info, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })?;
+        Dispatch::select(info, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })?;
         let id = format!("{} {dispatch}", info.id);
-        Ok(Only {
+        Ok(SingleDispatch {
             device: device.clone(),
-            info: DeviceInfo { id, dispatch: dispatch.alone(), ..info.clone() },
+            info: DeviceInfo { id, dispatch: dispatch.as_single_slice(), ..info.clone() },
             dispatch,
         })
     }
 }
 
-impl Device for Only {
+impl Device for SingleDispatch {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        Dispatch::of(&self.info, options)?;
+        Dispatch::select(&self.info, options)?;
         self.device.load(program, &LoadOptions { dispatch: Some(self.dispatch), ..options.clone() })
     }
 }
 
 /// A session whose batches are done when [`Session::submit`] returns.
-struct Inline<S> {
+struct InlineSession<S> {
     session: S,
-    done: Option<Result<Done, DeviceError>>,
+    done: Option<Result<Completion, DeviceError>>,
 }
 
-impl<S: Session> Session for Inline<S> {
+impl<S: Session> Session for InlineSession<S> {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         self.session.import(span)
     }
@@ -165,7 +167,7 @@ impl<S: Session> Session for Inline<S> {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         self.done.take().transpose()
     }
 
@@ -181,12 +183,12 @@ impl<S: Session> Session for Inline<S> {
         self.session.set_map_words(map, at, words)
     }
 
-    fn settle(&mut self) {
-        self.session.settle();
+    fn finish_background_work(&mut self) {
+        self.session.finish_background_work();
     }
 
-    fn plan(&self) -> Option<Plan> {
-        self.session.plan()
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
     }
 
     fn stages(&self) -> Option<Stages> {
@@ -205,11 +207,12 @@ impl<S: Session> Session for Inline<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::noop::Noop;
-    use crate::interp::Interp;
-    use crate::lang::{Source, wgsl};
-    use crate::map::layout::HEADER;
+    use crate::device::noop::NoopDevice;
+    use crate::diagnostics::Source;
+    use crate::interp::InterpDevice;
+    use crate::map::layout::HEADER_WORDS;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     #[test]
     fn names_read_as_they_are_written() {
@@ -228,14 +231,17 @@ mod tests {
         let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-        let load = |dispatch| Noop::new().load(&program, &LoadOptions { dispatch, ..LoadOptions::default() });
+        let load = |dispatch| NoopDevice::new().load(&program, &LoadOptions { dispatch, ..LoadOptions::default() });
         let error = load(Some(Dispatch::Graph)).err().unwrap().to_string();
         assert_eq!(error, "noop has no dispatch method `graph`; it has pipelined and inline");
         assert_eq!(load(None).unwrap().depth(), 3);
 
-        let noop: Arc<dyn Device> = Arc::new(Noop::new());
-        assert_eq!(Only::new(&noop, Dispatch::Graph).err().unwrap(), load(Some(Dispatch::Graph)).err().unwrap());
-        let only = Only::new(&noop, Dispatch::Inline).unwrap();
+        let noop: Arc<dyn Device> = Arc::new(NoopDevice::new());
+        assert_eq!(
+            SingleDispatch::new(&noop, Dispatch::Graph).err().unwrap(),
+            load(Some(Dispatch::Graph)).err().unwrap()
+        );
+        let only = SingleDispatch::new(&noop, Dispatch::Inline).unwrap();
         assert_eq!((only.info().id.as_str(), only.info().dispatch), ("noop inline", &[Dispatch::Inline][..]));
         assert_eq!(only.load(&program, &LoadOptions::default()).unwrap().depth(), 1);
         let pipelined = LoadOptions { dispatch: Some(Dispatch::Pipelined), ..LoadOptions::default() };
@@ -259,12 +265,12 @@ mod tests {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         let options = LoadOptions { dispatch: Some(Dispatch::Inline), ..LoadOptions::default() };
-        let mut session = Interp::new().load(&program, &options).unwrap();
-        session.set_map_words(0, HEADER as usize, &[7, 8]).unwrap();
+        let mut session = InterpDevice::new().load(&program, &options).unwrap();
+        session.set_map_words(0, HEADER_WORDS as usize, &[7, 8]).unwrap();
         session.submit(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
-        assert_eq!(session.map_words(0).unwrap()[HEADER as usize..], [7, 10]);
-        session.set_map_words(0, HEADER as usize, &[1]).unwrap();
+        assert_eq!(session.map_words(0).unwrap()[HEADER_WORDS as usize..], [7, 10]);
+        session.set_map_words(0, HEADER_WORDS as usize, &[1]).unwrap();
         session.complete().unwrap().unwrap();
-        assert_eq!(session.map_words(0).unwrap()[HEADER as usize..], [1, 10]);
+        assert_eq!(session.map_words(0).unwrap()[HEADER_WORDS as usize..], [1, 10]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{DeviceError, check_map, check_map_words};
+use super::{DeviceError, check_map_range, map_layout};
 use crate::map::layout::zeros;
 use crate::program::Program;
 
@@ -25,7 +25,7 @@ impl HostMaps {
     /// # Errors
     /// Where there is no such map.
     pub fn get(&self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map(&self.program, map)?;
+        map_layout(&self.program, map)?;
         Ok(self.words[map].clone())
     }
 
@@ -34,7 +34,7 @@ impl HostMaps {
     /// # Errors
     /// Where there are no such words.
     pub fn get_at(&self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map_words(&self.program, map, at, words)?;
+        check_map_range(&self.program, map, at, words)?;
         Ok(self.words[map][at..at + words].to_vec())
     }
 
@@ -43,7 +43,7 @@ impl HostMaps {
     /// # Errors
     /// Where there are no such words.
     pub fn set(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_map_words(&self.program, map, at, words.len())?;
+        check_map_range(&self.program, map, at, words.len())?;
         self.words[map][at..at + words.len()].copy_from_slice(words);
         Ok(())
     }

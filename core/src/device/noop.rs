@@ -6,22 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, HostMaps, Imported, LoadOptions, Session, StageTimes,
-    Stages, SubmitError, begin,
+    Completion, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, HostMaps, Imported, LoadOptions, Session,
+    StageTimes, Stages, SubmitError, load_initial_maps,
 };
 use crate::packet::{Action, Batch, Span, Verdicts};
 use crate::program::Program;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Noop {
+pub struct NoopDevice {
     info: DeviceInfo,
 }
 
-impl Noop {
+impl NoopDevice {
     /// The device; it is always there.
-    pub fn new() -> Noop {
-        Noop {
+    pub fn new() -> NoopDevice {
+        NoopDevice {
             info: DeviceInfo {
                 id: "noop".into(),
                 name: "no device: every packet passes".into(),
@@ -34,20 +34,20 @@ impl Noop {
     }
 }
 
-impl Default for Noop {
+impl Default for NoopDevice {
     fn default() -> Self {
-        Noop::new()
+        NoopDevice::new()
     }
 }
 
-impl Device for Noop {
+impl Device for NoopDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let dispatch = Dispatch::of(&self.info, options)?;
-        options.refuse_work(&self.info.id)?;
+        let dispatch = Dispatch::select(&self.info, options)?;
+        options.refuse_synthetic_work(&self.info.id)?;
         options.refuse_copies(&self.info.id)?;
         let depth = options.depth.max(1);
         let session = NoopSession {
@@ -55,9 +55,9 @@ impl Device for Noop {
             maps: HostMaps::new(program),
             queue: VecDeque::new(),
             depth,
-            stages: options.clocks.then(Stages::default),
+            stages: options.record_stages.then(Stages::default),
         };
-        begin(program, dispatch.session(session))
+        load_initial_maps(program, dispatch.wrap(session))
     }
 }
 
@@ -82,12 +82,12 @@ impl Session for NoopSession {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some(batch) = self.queue.pop_front() else { return Ok(None) };
         if let Some(stages) = &mut self.stages {
-            stages.filtered(batch.len(), Duration::ZERO);
+            stages.record_batch(batch.len(), Duration::ZERO);
         }
-        Ok(Some(Done {
+        Ok(Some(Completion {
             verdicts: Verdicts::new(vec![Action::Pass as u8; batch.len()], Vec::new()),
             batch,
             times: StageTimes::default(),

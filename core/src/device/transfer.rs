@@ -10,7 +10,7 @@ use super::{DeviceError, LoadOptions};
 /// How packets get to a device that is not the host's processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Transfer {
-    /// By whichever way costs least, batch by batch ([`super::planner::choose`]).
+    /// By whichever way costs least, batch by batch ([`super::transfer_planner::plan_transfer`]).
     #[default]
     Auto,
     /// Every packet whole: in one copy with what lies between, or, where that is others', each by itself.
@@ -89,9 +89,9 @@ pub enum Clock {
     Device,
 }
 
-/// By which transfer batches came, each counted once. Those whose packets a filter does not look at are `unseen`.
+/// By which transfer batches came, each counted once. Those whose packets a filter does not look at are `without_access`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Taken {
+pub struct TransferCounts {
     /// No packet was looked at, and none was brought.
     pub unseen: u64,
     /// Packets lay in the device's own memory.
@@ -105,7 +105,7 @@ pub struct Taken {
 }
 
 /// What became of a session's time and bytes, from its first batch on, of the batches that are complete. Only with
-/// [`LoadOptions::clocks`]. Times of several batches that are under way at once overlap: their sum may be more than what the
+/// [`LoadOptions::record_stages`]. Times of several batches that are under way at once overlap: their sum may be more than what the
 /// clock on the wall has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stages {
@@ -132,11 +132,11 @@ pub struct Stages {
     /// Their packets.
     pub packets: u64,
     /// How they came.
-    pub taken: Taken,
+    pub transfers: TransferCounts,
 }
 
-impl AddAssign for Taken {
-    fn add_assign(&mut self, other: Taken) {
+impl AddAssign for TransferCounts {
+    fn add_assign(&mut self, other: TransferCounts) {
         self.unseen += other.unseen;
         self.resident += other.resident;
         self.imported += other.imported;
@@ -159,17 +159,17 @@ impl AddAssign for Stages {
         self.bytes_to_host += other.bytes_to_host;
         self.batches += other.batches;
         self.packets += other.packets;
-        self.taken += other.taken;
+        self.transfers += other.transfers;
     }
 }
 
 impl Stages {
     /// Adds a batch that was filtered in the host's memory in so much time: for devices that have nothing else to tell.
-    pub fn filtered(&mut self, packets: usize, kernel: Duration) {
+    pub fn record_batch(&mut self, packets: usize, kernel: Duration) {
         self.kernel += kernel;
         self.batches += 1;
         self.packets += packets as u64;
-        self.taken.imported += 1;
+        self.transfers.imported += 1;
     }
 }
 

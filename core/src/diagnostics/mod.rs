@@ -9,7 +9,7 @@ use codespan_reporting::term;
 
 mod printable;
 
-pub(crate) use printable::short;
+pub use printable::short;
 use printable::{Shown, printable};
 
 /// The largest source text taken, in bytes.
@@ -67,7 +67,7 @@ impl Source {
     }
 
     /// The file that an offset is in; its end, where the line feed between files is, is in it.
-    pub fn part(&self, offset: usize) -> Part<'_> {
+    pub fn file_at(&self, offset: usize) -> Part<'_> {
         let index = self.behind.partition_point(|(start, _)| *start <= offset);
         let end = self.behind.get(index).map_or(self.text.len(), |(start, _)| start - 1);
         match index.checked_sub(1).map(|i| &self.behind[i]) {
@@ -106,7 +106,7 @@ impl Source {
     /// The line and column (both from 1, the column in characters) of a byte offset, in the file that
     /// it is in.
     pub fn location(&self, offset: usize) -> (usize, usize) {
-        let part = self.part(offset).range;
+        let part = self.file_at(offset).range;
         let mut at = offset.min(part.end);
         while !self.text.is_char_boundary(at) {
             at -= 1;
@@ -118,7 +118,7 @@ impl Source {
 }
 
 /// Refuses a text of more than [`MAX_SOURCE`] bytes.
-pub(super) fn too_long() -> Diagnostic {
+pub fn too_long() -> Diagnostic {
     Diagnostic::new(format!("the text is longer than {MAX_SOURCE} bytes, the most that a filter may have"))
 }
 
@@ -200,7 +200,7 @@ impl fmt::Display for Diagnostics {
             match error.labels.first() {
                 None => f.write_str(&printable(&self.source.name, false))?,
                 Some(label) => {
-                    let name = self.source.part(label.range.start).name;
+                    let name = self.source.file_at(label.range.start).name;
                     let (line, column) = self.source.location(label.range.start);
                     write!(f, "{}:{line}:{column}", printable(name, false))?;
                 }
@@ -363,9 +363,9 @@ mod tests {
         assert_eq!(&*source.text, "a\nbc\n\né\n\u{1b}wrong\n");
         let places = [(0, "f.cl", 1, 1), (4, "f.cl", 2, 3), (5, "sub/x.h", 1, 1), (6, "y.h", 1, 1), (8, "y.h", 1, 2)];
         for (offset, name, line, column) in places {
-            assert_eq!((source.part(offset).name, source.location(offset)), (name, (line, column)), "{offset}");
+            assert_eq!((source.file_at(offset).name, source.location(offset)), (name, (line, column)), "{offset}");
         }
-        assert_eq!(source.part(99), Part { name: "y.h", range: 6..16 });
+        assert_eq!(source.file_at(99), Part { name: "y.h", range: 6..16 });
         assert_eq!(source.location(99), (3, 1));
         let at = source.text.find("wrong").unwrap();
         let error = Diagnostic::new("bad").at(at..at + 5, "this").at(2..4, "for that").at(5..5, "and nothing");

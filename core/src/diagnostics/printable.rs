@@ -62,7 +62,7 @@ impl<'a> Shown<'a> {
 impl Part {
     /// The file of `source` that `place` is in; nothing if it is in none. `places` in order.
     fn new(source: &Source, place: usize, places: &[usize]) -> Option<Part> {
-        let super::Part { name, range } = source.part(place);
+        let super::Part { name, range } = source.file_at(place);
         let original = source.text.get(range.clone())?;
         let mut part = Part {
             range: range.clone(),
@@ -206,7 +206,7 @@ pub(super) fn printable(text: &str, lines: bool) -> Cow<'_, str> {
 }
 
 /// A text for a message: cut where it is long.
-pub(crate) fn short(text: &str) -> Cow<'_, str> {
+pub fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),

@@ -7,25 +7,25 @@ use std::time::Instant;
 use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, HostMaps, Imported, LoadOptions,
-    READS_IN_PLACE, Session, StageTimes, Stages, SubmitError, begin, check_submission,
+    CancelToken, Completion, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, HostMaps, Imported, LoadOptions,
+    READS_IN_PLACE, Session, StageTimes, Stages, SubmitError, check_submission, load_initial_maps,
 };
-use crate::map::upkeep::Upkeep;
-use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
+use crate::map::compactor::MapCompactor;
+use crate::packet::{Batch, Descriptor, RESIZE_ROOM, Span, Verdicts};
 use crate::program::Program;
 
 const ID: &str = "interp";
 
 /// The device `interp`: the reference that every other device is compared with.
 #[derive(Debug)]
-pub struct Interp {
+pub struct InterpDevice {
     info: DeviceInfo,
 }
 
-impl Interp {
+impl InterpDevice {
     /// The device; it is always there.
-    pub fn new() -> Interp {
-        Interp {
+    pub fn new() -> InterpDevice {
+        InterpDevice {
             info: DeviceInfo {
                 id: ID.into(),
                 name: "the reference interpreter".into(),
@@ -38,33 +38,33 @@ impl Interp {
     }
 }
 
-impl Default for Interp {
+impl Default for InterpDevice {
     fn default() -> Self {
-        Interp::new()
+        InterpDevice::new()
     }
 }
 
-impl Device for Interp {
+impl Device for InterpDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let dispatch = Dispatch::of(&self.info, options)?;
-        options.refuse_work(&self.info.id)?;
+        let dispatch = Dispatch::select(&self.info, options)?;
+        options.refuse_synthetic_work(&self.info.id)?;
         options.refuse_copies(&self.info.id)?;
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         let session = InterpSession {
             maps: HostMaps::new(program),
-            upkeep: Upkeep::new(program),
+            compactor: MapCompactor::new(program),
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
-            stages: options.clocks.then(Stages::default),
+            stages: options.record_stages.then(Stages::default),
             cancel: options.cancel.clone(),
         };
-        begin(program, dispatch.session(session))
+        load_initial_maps(program, dispatch.wrap(session))
     }
 }
 
@@ -72,7 +72,7 @@ impl Device for Interp {
 struct InterpSession {
     interpreter: Interpreter,
     maps: HostMaps,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
     queue: VecDeque<Queued>,
     depth: usize,
     stages: Option<Stages>,
@@ -81,7 +81,7 @@ struct InterpSession {
 
 enum Queued {
     Waiting(Batch),
-    Done(Result<Done, DeviceError>),
+    Completed(Result<Completion, DeviceError>),
 }
 
 impl Session for InterpSession {
@@ -97,14 +97,14 @@ impl Session for InterpSession {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let done = match self.queue.pop_front() {
             None => return Ok(None),
             Some(Queued::Waiting(batch)) => self.run_batch(batch)?,
-            Some(Queued::Done(done)) => done?,
+            Some(Queued::Completed(done)) => done?,
         };
         if let Some(stages) = &mut self.stages {
-            stages.filtered(done.batch.len(), done.times.kernel);
+            stages.record_batch(done.batch.len(), done.times.kernel);
         }
         Ok(Some(done))
     }
@@ -142,15 +142,15 @@ impl InterpSession {
     fn settle(&mut self) {
         for mut queued in std::mem::take(&mut self.queue) {
             if let Queued::Waiting(batch) = queued {
-                queued = Queued::Done(self.run_batch(batch));
+                queued = Queued::Completed(self.run_batch(batch));
             }
             self.queue.push_back(queued);
         }
     }
 
-    fn run_batch(&mut self, batch: Batch) -> Result<Done, DeviceError> {
-        if let Some(upkeep) = &mut self.upkeep {
-            let Ok(()) = upkeep.look(batch.len(), &mut self.maps.words);
+    fn run_batch(&mut self, batch: Batch) -> Result<Completion, DeviceError> {
+        if let Some(compactor) = &mut self.compactor {
+            let Ok(()) = compactor.compact_if_needed(batch.len(), &mut self.maps.words);
         }
         let maps = std::mem::take(&mut self.maps.words);
         let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, maps, &self.cancel);
@@ -159,7 +159,7 @@ impl InterpSession {
         done
     }
 
-    fn run_packets(&self, mut batch: Batch, machine: &mut Machine<'_>) -> Result<Done, DeviceError> {
+    fn run_packets(&self, mut batch: Batch, machine: &mut Machine<'_>) -> Result<Completion, DeviceError> {
         let start = Instant::now();
         let mut values = Vec::with_capacity(batch.len());
         let mut descriptors = Vec::with_capacity(batch.len());
@@ -182,7 +182,8 @@ impl InterpSession {
             values.push(value);
             let [offset, length] = machine.memory.descriptor;
             // Both offsets count from where the packet's arena began.
-            let new = Descriptor { offset: old.offset.wrapping_add(offset).wrapping_sub(ROOM + misalignment), length };
+            let new =
+                Descriptor { offset: old.offset.wrapping_add(offset).wrapping_sub(RESIZE_ROOM + misalignment), length };
             descriptors.push(new);
             let bytes = (0..length).map(|i| machine.memory.byte((offset + i) as usize));
             if new == old {
@@ -193,12 +194,12 @@ impl InterpSession {
                 moved.push((index, bytes.collect::<Vec<u8>>()));
             }
         }
-        batch.resize(descriptors).map_err(|error| DeviceError::Broken { device: ID.into(), error })?;
+        batch.resize(descriptors).map_err(|error| DeviceError::InvalidResult { device: ID.into(), error })?;
         for (index, bytes) in moved {
             batch.packet_mut(index).copy_from_slice(&bytes);
         }
         let verdicts = Verdicts::from_returns(&values, self.interpreter.program.facts().redirects);
         let times = StageTimes { kernel: start.elapsed(), ..StageTimes::default() };
-        Ok(Done { batch, verdicts, times })
+        Ok(Completion { batch, verdicts, times })
     }
 }

@@ -7,10 +7,10 @@ use std::slice::Iter;
 use naga::valid::FunctionInfo;
 use naga::{AtomicFunction, Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue, TypeInner};
 
-use super::asking::{Answer, Answers, Atomic, Request};
-use super::code::{Access, Code, FunctionCode};
 use super::expression::{Context, Types};
+use super::map_requests::{Answers, AtomicOp, MapReply, MapRequest};
 use super::memory::Memory;
+use super::prepare::{Access, Code, FunctionCode};
 use super::value::{Pointer, Scalar, Space, Value};
 use super::{InterpError, Outcome, Trace};
 use crate::device::CancelToken;
@@ -25,7 +25,7 @@ pub(super) enum Stop {
     /// The [`CancelToken`] was used.
     Cancelled,
     /// There is no answer yet to this.
-    Asks(Request),
+    Blocked(MapRequest),
     /// See [`InterpError`].
     Error(InterpError),
 }
@@ -35,7 +35,7 @@ impl Stop {
     pub(super) fn into_error(self) -> InterpError {
         match self {
             Stop::Error(error) => error,
-            Stop::OutOfFuel | Stop::Cancelled | Stop::Asks(_) => InterpError::internal("stopped outside the filter"),
+            Stop::OutOfFuel | Stop::Cancelled | Stop::Blocked(_) => InterpError::internal("stopped outside the filter"),
         }
     }
 }
@@ -122,12 +122,12 @@ impl<'p> Machine<'p> {
         self.fuel = self.program.fuel();
         self.trace = Trace::default();
         let index = || Value::Scalar(Scalar::U32(0));
-        let machinery = self.program.machinery();
-        self.call(machinery.enter, vec![index()])?;
+        let internals = self.program.internals();
+        self.call(internals.enter, vec![index()])?;
         let verdict = match self.call(self.program.filter(), vec![index()]) {
             Ok(value) => {
                 let value = value.ok_or_else(|| InterpError::internal("the filter returned nothing"))?;
-                let verdict = self.call(machinery.verdict, vec![value])?;
+                let verdict = self.call(internals.verdict, vec![value])?;
                 verdict.ok_or_else(|| InterpError::internal("no verdict came back"))?.scalar()?.as_u32()?
             }
             // What was done until here stays done.
@@ -138,7 +138,7 @@ impl<'p> Machine<'p> {
             }
             Err(stop) => return Err(stop),
         };
-        self.call(machinery.leave, vec![index()])?;
+        self.call(internals.leave, vec![index()])?;
         self.trace.iterations = u64::from(self.program.fuel() - self.fuel);
         Ok(verdict)
     }
@@ -155,19 +155,19 @@ impl<'p> Machine<'p> {
         &mut self,
         at: Handle<Expression>,
         pointer: Pointer,
-        what: Atomic,
+        what: AtomicOp,
         looks: bool,
-    ) -> Result<Option<Answer>, Stop> {
+    ) -> Result<Option<MapReply>, Stop> {
         match (&mut self.answers, pointer) {
             (Some(answers), Pointer { space: Space::Map(map), slot }) => {
-                answers.next(Request { map, at: slot, what, looks }, at.index()).map(Some)
+                answers.next(MapRequest { map, at: slot, what, looks }, at.index()).map(Some)
             }
             _ => Ok(None),
         }
     }
 
-    /// See [`Next::Asks`](super::asking::Next::Asks).
-    pub(super) fn state(&self, request: Request) -> u64 {
+    /// See [`Progress::Blocked`](super::asking::Next::Asks).
+    pub(super) fn state(&self, request: MapRequest) -> u64 {
         let mut hasher = DefaultHasher::new();
         (request, self.answers.as_ref().map(|answers| answers.at), self.fuel).hash(&mut hasher);
         self.memory.hash(&mut hasher);
@@ -372,7 +372,7 @@ impl<'p> Machine<'p> {
                 let (at, pointer) = (*pointer, self.value(*pointer)?.pointer()?);
                 let value = self.value(*value)?.clone();
                 if let Space::Map(_) = pointer.space
-                    && self.ask(at, pointer, Atomic::Store(value.scalar()?.as_u32()?), false)?.is_some()
+                    && self.ask(at, pointer, AtomicOp::Store(value.scalar()?.as_u32()?), false)?.is_some()
                 {
                     return Ok(None);
                 }
@@ -402,28 +402,28 @@ impl<'p> Machine<'p> {
         let (at, pointer) = (pointer, self.value(pointer)?.pointer()?);
         let value = self.value(value)?.scalar()?.as_u32()?;
         let what = match function {
-            AtomicFunction::Add => Atomic::Add(value),
-            AtomicFunction::Exchange { compare: None } => Atomic::Exchange(value),
+            AtomicFunction::Add => AtomicOp::Add(value),
+            AtomicFunction::Exchange { compare: None } => AtomicOp::Exchange(value),
             AtomicFunction::Exchange { compare: Some(compare) } => {
-                Atomic::CompareExchange { expected: self.value(compare)?.scalar()?.as_u32()?, value }
+                AtomicOp::CompareExchange { expected: self.value(compare)?.scalar()?.as_u32()?, value }
             }
             other => return Err(InterpError::Unsupported(format!("the atomic function {other:?}")).into()),
         };
         let info = self.frame()?.info;
         let looks = result.is_some_and(|result| info[result].ref_count > 0);
-        let Answer { before, exchanged } = match self.ask(at, pointer, what, looks)? {
+        let MapReply { before, exchanged } = match self.ask(at, pointer, what, looks)? {
             Some(answer) => answer,
             None => {
                 let before = self.memory.scalar(pointer)?.as_u32()?;
                 let after = what.after(before);
                 self.memory.store(pointer, &Value::Scalar(Scalar::U32(after.unwrap_or(before))))?;
-                Answer { before, exchanged: after.is_some() }
+                MapReply { before, exchanged: after.is_some() }
             }
         };
         let before = Scalar::U32(before);
         let found = match what {
             // __atomic_compare_exchange_result: what there was, and whether it was exchanged.
-            Atomic::CompareExchange { .. } => Value::Composite(vec![before, Scalar::Bool(exchanged)]),
+            AtomicOp::CompareExchange { .. } => Value::Composite(vec![before, Scalar::Bool(exchanged)]),
             _ => Value::Scalar(before),
         };
         if let Some(result) = result {
@@ -441,7 +441,7 @@ impl<'p> Machine<'p> {
         }
         if let (Some(_), Expression::Load { pointer }) = (&self.answers, &frame.function.expressions[handle]) {
             let pointer = self.value(*pointer)?.pointer()?;
-            if let Some(answer) = self.ask(handle, pointer, Atomic::Load, true)? {
+            if let Some(answer) = self.ask(handle, pointer, AtomicOp::Load, true)? {
                 let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("nothing is under way"))?;
                 frame.values[handle.index()] = Some(Value::Scalar(Scalar::U32(answer.before)));
                 return Ok(());
@@ -474,12 +474,12 @@ impl<'p> Machine<'p> {
         let Some(Access { size, write }) = self.code.functions[function.index()].access else {
             return Ok(());
         };
-        let machinery = self.program.machinery();
+        let internals = self.program.internals();
         let state = |global: Handle<naga::GlobalVariable>| {
             let place = self.code.globals[global.index()].ok_or_else(|| InterpError::internal("no packet state"))?;
             self.memory.scalar(place)?.as_u32().map(i64::from)
         };
-        let (offset, length) = (state(machinery.offset)?, state(machinery.length)?);
+        let (offset, length) = (state(internals.offset)?, state(internals.length)?);
         let at = arguments.get(1).ok_or_else(|| InterpError::internal("a load without an offset"))?;
         let end = i64::from(at.scalar()?.as_u32()?) + i64::from(size);
         if end > length {

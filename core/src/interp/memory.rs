@@ -4,12 +4,12 @@ use std::hash::{Hash, Hasher};
 
 use super::InterpError;
 use super::value::{Pointer, Scalar, Space, Value};
-use crate::packet::{Metadata, READABLE_PAST_END, ROOM};
+use crate::packet::{Metadata, READABLE_PAST_END, RESIZE_ROOM};
 
 /// The memory of one packet's invocation.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// The packet with [`ROOM`] bytes on either side and the readable words behind, as an arena of
+    /// The packet with [`RESIZE_ROOM`] bytes on either side and the readable words behind, as an arena of
     /// its own.
     words: Vec<u32>,
     /// Offset and length, in bytes.
@@ -32,8 +32,8 @@ impl Memory {
     /// Lays out a packet that begins `misalignment` bytes (0 to 3) past a word's start, and sets
     /// private memory to its first values.
     pub(super) fn begin(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata, privates: &[Scalar]) {
-        let offset = ROOM as usize + misalignment;
-        let bytes = offset + packet.len() + ROOM as usize + READABLE_PAST_END;
+        let offset = RESIZE_ROOM as usize + misalignment;
+        let bytes = offset + packet.len() + RESIZE_ROOM as usize + READABLE_PAST_END;
         self.words.clear();
         self.words.resize(bytes.div_ceil(4), FILLER);
         for (at, byte) in (offset..).zip(packet) {

@@ -11,21 +11,21 @@
 //!   than zeros around it, runs there as a batch of one, and is copied back (`memory`);
 //! - `code` works out constants once a program, `machine` runs statements, `expression`,
 //!   `operators`, `convert` and `math` say what expressions are;
-//! - a packet may also be run without maps, and asks for each of their words (`asking`);
+//! - a packet may also be run without maps, and asks for each of their words (`map_requests`);
 //! - nothing in it recurses along a filter's nesting, calls or types, and everything a filter can
 //!   make it hold is counted before the first packet: a filter can exhaust neither the stack nor
 //!   the memory.
 
-pub mod asking;
-mod code;
 mod convert;
 mod device;
 mod expression;
 mod layout;
 mod machine;
+pub mod map_requests;
 mod math;
 mod memory;
 mod operators;
+mod prepare;
 mod value;
 
 #[cfg(test)]
@@ -33,14 +33,14 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use device::Interp;
+pub use device::InterpDevice;
 
 use crate::device::CancelToken;
 use crate::map::layout::zeros;
 use crate::packet::{Metadata, Verdict};
 use crate::program::Program;
-use code::Code;
 use machine::{Machine, Stop};
+use prepare::Code;
 
 /// Why the interpreter could not run a filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

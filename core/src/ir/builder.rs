@@ -7,11 +7,11 @@ use naga::{
     SwizzleComponent, UnaryOperator, VectorSize,
 };
 
-pub(crate) type Value = Handle<Expression>;
+pub type Value = Handle<Expression>;
 
 /// A function in the making. Statements go to the innermost open block.
 #[derive(Default)]
-pub(crate) struct Builder {
+pub struct Builder {
     pub function: Function,
     open: Vec<Block>,
     current: Block,
@@ -193,7 +193,7 @@ impl Builder {
 }
 
 /// A vector's size as naga has it.
-pub(crate) fn vector_size(size: u8) -> VectorSize {
+pub fn vector_size(size: u8) -> VectorSize {
     match size {
         2 => VectorSize::Bi,
         3 => VectorSize::Tri,

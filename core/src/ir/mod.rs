@@ -1,4 +1,4 @@
 //! Construction of naga IR for front ends that have a control-flow graph instead of WGSL text.
 
-pub(crate) mod builder;
-pub(crate) mod structure;
+pub mod builder;
+pub mod structure;

@@ -3,7 +3,7 @@
 //! This is the one place of the crate with `unsafe`: it owns raw memory that a device may map, and
 //! says who may touch which part of it. The argument is short. An [`Arena`] is the only handle
 //! through which safe code reaches all of its bytes, and it cannot be cloned. Giving it up (see
-//! [`Carver`](super::Carver)) hands out [`Batch`](super::Batch)es whose packets share no 4-byte
+//! [`BatchCutter`](super::Carver)) hands out [`Batch`](super::Batch)es whose packets share no 4-byte
 //! word, and each batch reaches its own packets only. A device reaches bytes through
 //! [`Span::as_ptr`] or [`Span::device_view`], which are safe to call and unsafe to use, and only while it holds the batch.
 #![allow(unsafe_code)]
@@ -267,7 +267,7 @@ impl Deref for Arena {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the span is initialised (zeroed), and this handle alone may reach it: it is not
-        // `Clone`, and it is given up for batches only by moving it into a `Carver`.
+        // `Clone`, and it is given up for batches only by moving it into a `BatchCutter`.
         unsafe { std::slice::from_raw_parts(self.span.as_ptr(), self.span.len()) }
     }
 }

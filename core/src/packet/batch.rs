@@ -8,13 +8,13 @@ use std::sync::mpsc::Sender;
 
 use super::arena::{Arena, Span, bytes, bytes_mut};
 
-mod cut;
+mod split;
 
 /// Bytes that `adjust_head` may add in front of a packet and `adjust_tail` behind it.
-pub const ROOM: u32 = 128;
+pub const RESIZE_ROOM: u32 = 128;
 
 /// The shortest packet that `adjust_head` and `adjust_tail` leave: an Ethernet header.
-pub const MIN_LENGTH: u32 = 14;
+pub const MIN_PACKET_LENGTH: u32 = 14;
 
 /// Where a packet lies: `length` bytes from `offset` on, both in bytes, in the batch's arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -70,12 +70,12 @@ impl Metadata {
     }
 }
 
-/// Whether a batch's packets have [`ROOM`] bytes of their own before and behind them.
+/// Whether a batch's packets have [`RESIZE_ROOM`] bytes of their own before and behind them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Room {
+pub enum ResizeRoom {
     /// Packets may lie next to each other. Not for filters that change lengths.
     None,
-    /// Each packet has at least [`ROOM`] bytes on either side that belong to nobody else.
+    /// Each packet has at least [`RESIZE_ROOM`] bytes on either side that belong to nobody else.
     Both,
 }
 
@@ -144,31 +144,31 @@ impl Drop for Shared {
 
 /// Cuts an arena into batches, from its start to its end, so that no two packets share a word.
 #[derive(Debug)]
-pub struct Carver {
+pub struct BatchCutter {
     span: Arc<Span>,
     shared: Arc<Shared>,
     taken: u64,
 }
 
-impl Carver {
+impl BatchCutter {
     /// Gives up `arena` for batches. It is sent to `home` when the carver and all its batches are
     /// gone, and freed when there is no home.
-    pub fn new(arena: Arena, home: Option<Sender<Arena>>) -> Carver {
+    pub fn new(arena: Arena, home: Option<Sender<Arena>>) -> BatchCutter {
         let span = arena.span().clone();
-        Carver { span, shared: Arc::new(Shared { arena: Some(arena), home }), taken: 0 }
+        BatchCutter { span, shared: Arc::new(Shared { arena: Some(arena), home }), taken: 0 }
     }
 
     /// The next batch. Descriptors ascend in the arena, behind those of the batches before, and
-    /// no two packets (with [`Room::Both`]: nor their rooms) share a 4-byte word. `metadata` is one
+    /// no two packets (with [`ResizeRoom::Both`]: nor their rooms) share a 4-byte word. `metadata` is one
     /// entry a packet, or empty: then the wire length is the captured length and the rest is zero.
     ///
     /// # Errors
     /// See [`BatchError`]; nothing is taken then.
-    pub fn carve(
+    pub fn cut_batch(
         &mut self,
         descriptors: Vec<Descriptor>,
         metadata: Vec<Metadata>,
-        room: Room,
+        room: ResizeRoom,
     ) -> Result<Batch, BatchError> {
         if !metadata.is_empty() && metadata.len() != descriptors.len() {
             return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
@@ -190,19 +190,19 @@ impl Carver {
 }
 
 /// The bytes of a packet, room included.
-fn reach(d: &Descriptor, room: Room) -> Range<i64> {
-    let margin = if room == Room::Both { i64::from(ROOM) } else { 0 };
+fn reach(d: &Descriptor, room: ResizeRoom) -> Range<i64> {
+    let margin = if room == ResizeRoom::Both { i64::from(RESIZE_ROOM) } else { 0 };
     i64::from(d.offset) - margin..i64::from(d.offset) + i64::from(d.length) + margin
 }
 
 /// Whether any of them lies outside an arena of this length.
-fn outside(d: &Descriptor, room: Room, arena: usize) -> bool {
+fn outside(d: &Descriptor, room: ResizeRoom, arena: usize) -> bool {
     let Range { start, end } = reach(d, room);
     (start < 0) | (end > arena as i64)
 }
 
 /// The bytes of a packet, room included, where they lie in an arena of this length.
-fn check_arena(index: usize, d: &Descriptor, room: Room, arena: usize) -> Result<Range<i64>, BatchError> {
+fn check_arena(index: usize, d: &Descriptor, room: ResizeRoom, arena: usize) -> Result<Range<i64>, BatchError> {
     let Range { start, end } = reach(d, room);
     match outside(d, room, arena) {
         true => Err(BatchError::OutOfArena { index, offset: start, end, arena }),
@@ -210,14 +210,14 @@ fn check_arena(index: usize, d: &Descriptor, room: Room, arena: usize) -> Result
     }
 }
 
-/// What a source wants back with a batch ([`Batch::into_companion`]).
-pub type Companion = Box<dyn Any + Send + Sync>;
+/// What a source wants back with a batch ([`Batch::into_source_data`]).
+pub type SourceData = Box<dyn Any + Send + Sync>;
 
 /// What a batch was made of ([`Batch::into_parts`]).
 #[derive(Debug)]
-pub struct Parts<T> {
+pub struct BatchParts<T> {
     /// What its source wanted back.
-    pub companion: Box<T>,
+    pub source_data: Box<T>,
     /// Where its packets lay in the end.
     pub descriptors: Vec<Descriptor>,
     /// One entry a packet, or none at all.
@@ -233,12 +233,12 @@ pub struct Batch {
     /// The descriptors as the source made them; empty where lengths cannot change.
     original: Vec<Descriptor>,
     metadata: Vec<Metadata>,
-    room: Room,
+    room: ResizeRoom,
     /// Whether packets lie in any order, each in a frame of its own, and between them are others'.
     is_scattered: bool,
-    companion: Option<Companion>,
+    source_data: Option<SourceData>,
     /// Where it is a part of a batch ([`Batch::split_off`]), which.
-    cut: Option<cut::Cut>,
+    cut: Option<split::Cut>,
 }
 
 /// In short: a batch may hold millions of descriptors, and errors that give one back get printed.
@@ -260,31 +260,31 @@ impl Batch {
         shared: Option<Arc<Shared>>,
         descriptors: Vec<Descriptor>,
         metadata: Vec<Metadata>,
-        room: Room,
-        companion: Option<Companion>,
+        room: ResizeRoom,
+        source_data: Option<SourceData>,
     ) -> Batch {
-        let original = if room == Room::Both { descriptors.clone() } else { Vec::new() };
-        Batch { span, shared, descriptors, original, metadata, room, is_scattered: false, companion, cut: None }
+        let original = if room == ResizeRoom::Both { descriptors.clone() } else { Vec::new() };
+        Batch { span, shared, descriptors, original, metadata, room, is_scattered: false, source_data, cut: None }
     }
 
     /// A batch of packets that each lie in a frame of a ring's memory: an AF_XDP UMEM's, a mempool's. They may lie in any
-    /// order. Metadata is as in [`Carver::carve`].
+    /// order. Metadata is as in [`BatchCutter::cut_batch`].
     ///
-    /// `companion` is dropped with the batch, and so may give the frames back then; [`Batch::into_companion`] has it
+    /// `source_data` is dropped with the batch, and so may give the frames back then; [`Batch::into_source_data`] has it
     /// instead.
     ///
     /// # Errors
     /// [`BatchError::OutOfArena`] and [`BatchError::MetadataCount`]; the companion is dropped.
     ///
     /// # Safety
-    /// No two packets (with [`Room::Both`]: nor their rooms) share a 4-byte word, and until `companion` is dropped, or given
+    /// No two packets (with [`ResizeRoom::Both`]: nor their rooms) share a 4-byte word, and until `source_data` is dropped, or given
     /// away, nobody else reads or writes any of these words.
     pub unsafe fn from_frames(
         span: Arc<Span>,
         descriptors: Vec<Descriptor>,
         metadata: Vec<Metadata>,
-        room: Room,
-        companion: Companion,
+        room: ResizeRoom,
+        source_data: SourceData,
     ) -> Result<Batch, BatchError> {
         if !metadata.is_empty() && metadata.len() != descriptors.len() {
             return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
@@ -296,7 +296,7 @@ impl Batch {
                 check_arena(index, descriptor, room, span.len())?;
             }
         }
-        let batch = Batch::new(span, None, descriptors, metadata, room, Some(companion));
+        let batch = Batch::new(span, None, descriptors, metadata, room, Some(source_data));
         Ok(Batch { is_scattered: true, ..batch })
     }
 
@@ -311,36 +311,38 @@ impl Batch {
     /// # Panics
     /// When it has something already: that may be what keeps its memory. When it is a part of a batch
     /// ([`Batch::split_off`]): that has what it has.
-    pub fn set_companion(&mut self, companion: Companion) {
+    pub fn set_source_data(&mut self, source_data: SourceData) {
         assert!(self.cut.is_none(), "a part of a batch has no companion of its own");
-        assert!(self.companion.is_none(), "a batch has one companion");
-        self.companion = Some(companion);
+        assert!(self.source_data.is_none(), "a batch has one companion");
+        self.source_data = Some(source_data);
     }
 
     /// What the batch's source wants back with it, in exchange for the batch.
     ///
     /// # Errors
     /// The batch, where it has none, or one of another type.
-    pub fn into_companion<T: Any>(self) -> Result<Box<T>, Box<Batch>> {
-        self.into_parts().map(|parts| parts.companion)
+    pub fn into_source_data<T: Any>(self) -> Result<Box<T>, Box<Batch>> {
+        self.into_parts().map(|parts| parts.source_data)
     }
 
     /// The same, and the lists that the batch was made of, for the source's next one.
     ///
     /// # Errors
-    /// As [`Batch::into_companion`].
-    pub fn into_parts<T: Any>(mut self) -> Result<Parts<T>, Box<Batch>> {
-        match self.companion.take().map(|companion| companion.downcast::<T>()) {
-            Some(Ok(companion)) => Ok(Parts { companion, descriptors: self.descriptors, metadata: self.metadata }),
+    /// As [`Batch::into_source_data`].
+    pub fn into_parts<T: Any>(mut self) -> Result<BatchParts<T>, Box<Batch>> {
+        match self.source_data.take().map(|source_data| source_data.downcast::<T>()) {
+            Some(Ok(source_data)) => {
+                Ok(BatchParts { source_data, descriptors: self.descriptors, metadata: self.metadata })
+            }
             Some(Err(other)) => {
-                self.companion = Some(other);
+                self.source_data = Some(other);
                 Err(Box::new(self))
             }
             None => Err(Box::new(self)),
         }
     }
 
-    /// Copies packets into a batch of their own, with [`Room::Both`]: for tests and small programs.
+    /// Copies packets into a batch of their own, with [`ResizeRoom::Both`]: for tests and small programs.
     ///
     /// # Errors
     /// The packets together are larger than an arena can be.
@@ -348,9 +350,9 @@ impl Batch {
         let mut at = 0usize;
         let mut offsets = Vec::with_capacity(packets.len());
         for packet in packets {
-            let offset = at + ROOM as usize;
+            let offset = at + RESIZE_ROOM as usize;
             offsets.push(offset);
-            at = (offset + packet.as_ref().len() + ROOM as usize + 3) & !3;
+            at = (offset + packet.as_ref().len() + RESIZE_ROOM as usize + 3) & !3;
         }
         let mut arena = Arena::new(at)?;
         let mut descriptors = Vec::with_capacity(packets.len());
@@ -359,37 +361,37 @@ impl Batch {
             arena[offset..offset + packet.len()].copy_from_slice(packet);
             descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
         }
-        Ok(Carver::new(arena, None)
-            .carve(descriptors, Vec::new(), Room::Both)
+        Ok(BatchCutter::new(arena, None)
+            .cut_batch(descriptors, Vec::new(), ResizeRoom::Both)
             .expect("laid out without overlap, inside the arena"))
     }
 
     /// Copies packets as a ring might deliver them, each into a frame of its own, the first into the last frame, with
-    /// [`Room::Both`]: for tests of what takes batches.
+    /// [`ResizeRoom::Both`]: for tests of what takes batches.
     ///
     /// # Errors
     /// As [`Batch::from_packets`].
     pub fn in_frames<P: AsRef<[u8]>>(packets: &[P]) -> Result<Batch, super::ArenaError> {
         let longest = packets.iter().map(|packet| packet.as_ref().len()).max().unwrap_or(0);
-        let frame = (longest + 2 * ROOM as usize).next_multiple_of(4);
+        let frame = (longest + 2 * RESIZE_ROOM as usize).next_multiple_of(4);
         let asked = frame.saturating_mul(packets.len());
         let mut arena = Arena::new(asked)?;
         let mut descriptors = Vec::with_capacity(packets.len());
         for (packet, frame) in packets.iter().map(AsRef::as_ref).zip(arena.chunks_exact_mut(frame.max(1)).rev()) {
-            frame[ROOM as usize..][..packet.len()].copy_from_slice(packet);
+            frame[RESIZE_ROOM as usize..][..packet.len()].copy_from_slice(packet);
         }
         for (number, packet) in packets.iter().map(AsRef::as_ref).enumerate() {
-            let offset = asked - (number + 1) * frame + ROOM as usize;
+            let offset = asked - (number + 1) * frame + RESIZE_ROOM as usize;
             descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
         }
         let span = arena.span().clone();
         // SAFETY: no two packets have a frame in common, which begins and ends between words, and the companion is the only
         // handle on the memory.
-        let batch = unsafe { Batch::from_frames(span, descriptors, Vec::new(), Room::Both, Box::new(arena)) };
+        let batch = unsafe { Batch::from_frames(span, descriptors, Vec::new(), ResizeRoom::Both, Box::new(arena)) };
         Ok(batch.expect("laid out inside the arena"))
     }
 
-    /// Packets with [`Room::Both`] in the memory of a device that is not there: whoever reads or writes them on the host
+    /// Packets with [`ResizeRoom::Both`] in the memory of a device that is not there: whoever reads or writes them on the host
     /// panics.
     #[cfg(test)]
     pub(crate) fn out_of_reach(device: &str, descriptors: Vec<Descriptor>) -> Batch {
@@ -397,7 +399,7 @@ impl Batch {
         // SAFETY: nobody looks at the memory.
         let span = unsafe { Span::from_views(None, Some(view), 1 << 20, 2 << 20, Box::new(())) }.unwrap();
         // SAFETY: as above.
-        unsafe { Batch::from_frames(span, descriptors, Vec::new(), Room::Both, Box::new(())) }.unwrap()
+        unsafe { Batch::from_frames(span, descriptors, Vec::new(), ResizeRoom::Both, Box::new(())) }.unwrap()
     }
 
     /// The number of packets.
@@ -420,12 +422,12 @@ impl Batch {
         if self.original.is_empty() { &self.descriptors } else { &self.original }
     }
 
-    /// One entry a packet, or none at all (see [`Carver::carve`]).
+    /// One entry a packet, or none at all (see [`BatchCutter::cut_batch`]).
     pub fn metadata(&self) -> &[Metadata] {
         &self.metadata
     }
 
-    /// The metadata of packet `index`, made up as [`Carver::carve`] says where the batch has none.
+    /// The metadata of packet `index`, made up as [`BatchCutter::cut_batch`] says where the batch has none.
     ///
     /// # Panics
     /// When there is no such packet.
@@ -437,15 +439,15 @@ impl Batch {
     }
 
     /// Whether the packets, as they lie now, have room for length changes. Where a filter has moved an
-    /// end into a packet's room, less than [`ROOM`] is left there: such a batch has none until its
+    /// end into a packet's room, less than [`RESIZE_ROOM`] is left there: such a batch has none until its
     /// packets are laid out anew.
-    pub fn room(&self) -> Room {
+    pub fn room(&self) -> ResizeRoom {
         // Without room there is no `original`, and nothing has grown.
         let grew = self.descriptors.iter().zip(&self.original).any(|(now, source)| {
             let end = |d: &Descriptor| u64::from(d.offset) + u64::from(d.length);
             now.offset < source.offset || end(now) > end(source)
         });
-        if grew { Room::None } else { self.room }
+        if grew { ResizeRoom::None } else { self.room }
     }
 
     /// The memory that the packets lie in. What a device may do with it: read and write the bytes
@@ -461,7 +463,7 @@ impl Batch {
     /// When there is no such packet.
     pub fn packet(&self, index: usize) -> &[u8] {
         let d = self.descriptors[index];
-        // SAFETY: `carve` (and `resize`) checked that the range lies in the span and gave its words
+        // SAFETY: `cut_batch` (and `resize`) checked that the range lies in the span and gave its words
         // to this batch alone; `&self` keeps writers (`packet_mut`, a device, which owns the
         // batch) away.
         unsafe { bytes(&self.span, d.offset as usize, d.length as usize) }
@@ -475,7 +477,7 @@ impl Batch {
     pub(crate) fn bytes(&self, range: Range<u64>) -> &[u8] {
         assert!(!self.is_scattered, "others' packets lie between");
         // Where they lay at first: what has been moved meanwhile lies in its room.
-        let margin = if self.room == Room::Both { ROOM } else { 0 };
+        let margin = if self.room == ResizeRoom::Both { RESIZE_ROOM } else { 0 };
         let mut lying = self.original().iter().filter(|d| d.length > 0 || margin > 0);
         let Some(first) = lying.next() else {
             assert!(range.is_empty(), "outside the batch");
@@ -485,7 +487,7 @@ impl Batch {
         let start = u64::from(first.offset - margin) & !3;
         let end = (u64::from(last.offset) + u64::from(last.length) + u64::from(margin) + 3) & !3;
         assert!(range.is_empty() || (start <= range.start && range.end <= end), "outside the batch");
-        // SAFETY: the range lies in the span, as the packets and their rooms do (`carve`), but for the last word's
+        // SAFETY: the range lies in the span, as the packets and their rooms do (`cut_batch`), but for the last word's
         // end, behind which a span is readable too. Between the packets lies nothing of other batches (a carver hands
         // out an arena from its start to its end, and no two packets share a word), so nobody writes there while we
         // hold the batch.
@@ -546,7 +548,7 @@ impl Batch {
     }
 
     fn check_room(&self, first: usize, descriptors: &[Descriptor]) -> Result<(), BatchError> {
-        let margin = if self.room == Room::Both { u64::from(ROOM) } else { 0 };
+        let margin = if self.room == ResizeRoom::Both { u64::from(RESIZE_ROOM) } else { 0 };
         for (index, (new, old)) in descriptors.iter().zip(&self.original()[first..]).enumerate() {
             let (offset, end) = (u64::from(new.offset), u64::from(new.offset) + u64::from(new.length));
             let (start, last) = (u64::from(old.offset), u64::from(old.offset) + u64::from(old.length));
@@ -569,30 +571,30 @@ mod tests {
 
     #[test]
     fn packets_may_touch_but_share_no_word() {
-        let mut carver = Carver::new(Arena::new(64).unwrap(), None);
+        let mut carver = BatchCutter::new(Arena::new(64).unwrap(), None);
         assert!(matches!(
-            carver.carve(vec![d(0, 5), d(5, 3)], vec![], Room::None),
+            carver.cut_batch(vec![d(0, 5), d(5, 3)], vec![], ResizeRoom::None),
             Err(BatchError::Overlap { index: 1, .. })
         ));
-        let first = carver.carve(vec![d(0, 5), d(8, 4)], vec![], Room::None).unwrap();
+        let first = carver.cut_batch(vec![d(0, 5), d(8, 4)], vec![], ResizeRoom::None).unwrap();
         assert_eq!(first.len(), 2);
-        assert!(matches!(carver.carve(vec![d(8, 4)], vec![], Room::None), Err(BatchError::Overlap { .. })));
-        assert!(carver.carve(vec![d(12, 52)], vec![], Room::None).is_ok());
+        assert!(matches!(carver.cut_batch(vec![d(8, 4)], vec![], ResizeRoom::None), Err(BatchError::Overlap { .. })));
+        assert!(carver.cut_batch(vec![d(12, 52)], vec![], ResizeRoom::None).is_ok());
     }
 
     #[test]
     fn what_lies_outside_is_refused_room_included() {
-        let mut carver = Carver::new(Arena::new(512).unwrap(), None);
+        let mut carver = BatchCutter::new(Arena::new(512).unwrap(), None);
         for (bad, room) in [
-            (d(512, 1), Room::None),
-            (d(500, 13), Room::None),
-            (d(u32::MAX, u32::MAX), Room::None),
-            (d(127, 10), Room::Both),
-            (d(128, 257), Room::Both),
+            (d(512, 1), ResizeRoom::None),
+            (d(500, 13), ResizeRoom::None),
+            (d(u32::MAX, u32::MAX), ResizeRoom::None),
+            (d(127, 10), ResizeRoom::Both),
+            (d(128, 257), ResizeRoom::Both),
         ] {
-            assert!(matches!(carver.carve(vec![bad], vec![], room), Err(BatchError::OutOfArena { .. })), "{bad:?}");
+            assert!(matches!(carver.cut_batch(vec![bad], vec![], room), Err(BatchError::OutOfArena { .. })), "{bad:?}");
         }
-        assert!(carver.carve(vec![d(128, 256)], vec![], Room::Both).is_ok());
+        assert!(carver.cut_batch(vec![d(128, 256)], vec![], ResizeRoom::Both).is_ok());
     }
 
     #[test]
@@ -614,11 +616,11 @@ mod tests {
         let mut batch = Batch::from_packets(&[[7u8; 60], [8; 60]]).unwrap();
         let at: Vec<u32> = batch.descriptors().iter().map(|d| d.offset).collect();
         for (second, room) in [
-            (d(at[1], 60), Room::Both),
-            (d(at[1] + 20, 20), Room::Both),
-            (d(at[1] - 1, 14), Room::None),
-            (d(at[1] + 46, 15), Room::None),
-            (d(at[1] + 60, 0), Room::Both),
+            (d(at[1], 60), ResizeRoom::Both),
+            (d(at[1] + 20, 20), ResizeRoom::Both),
+            (d(at[1] - 1, 14), ResizeRoom::None),
+            (d(at[1] + 46, 15), ResizeRoom::None),
+            (d(at[1] + 60, 0), ResizeRoom::Both),
         ] {
             batch.resize(vec![d(at[0], 60), second]).unwrap();
             assert_eq!(batch.room(), room, "{second:?}");
@@ -654,32 +656,32 @@ mod tests {
             // SAFETY: nobody looks at the packets.
             unsafe { Batch::from_frames(span.clone(), descriptors, vec![], room, Box::new(Frames(home.clone(), name))) }
         };
-        let first = batch("first", &[(2176, 60), (128, 60)], Room::Both).unwrap();
-        assert!(first.is_scattered() && first.room() == Room::Both);
-        let second = batch("second", &[(0, 60)], Room::None).unwrap();
-        assert!(matches!(batch("third", &[(127, 60)], Room::Both), Err(BatchError::OutOfArena { index: 0, .. })));
+        let first = batch("first", &[(2176, 60), (128, 60)], ResizeRoom::Both).unwrap();
+        assert!(first.is_scattered() && first.room() == ResizeRoom::Both);
+        let second = batch("second", &[(0, 60)], ResizeRoom::None).unwrap();
+        assert!(matches!(batch("third", &[(127, 60)], ResizeRoom::Both), Err(BatchError::OutOfArena { index: 0, .. })));
         assert_eq!(returned.try_recv(), Ok("third"));
         assert!(returned.try_recv().is_err());
         drop(first);
         assert_eq!(returned.try_recv(), Ok("first"));
-        let second = second.into_companion::<u32>().unwrap_err();
-        let Parts { companion: frames, descriptors, metadata } = second.into_parts::<Frames>().unwrap();
+        let second = second.into_source_data::<u32>().unwrap_err();
+        let BatchParts { source_data: frames, descriptors, metadata } = second.into_parts::<Frames>().unwrap();
         assert_eq!((descriptors, metadata), (vec![d(0, 60)], vec![]));
         assert!(returned.try_recv().is_err());
         drop(frames);
         assert_eq!(returned.try_recv(), Ok("second"));
 
         let mut other = Batch::from_packets(&[[7u8; 60]]).unwrap();
-        other.set_companion(Box::new(vec![5u32]));
-        assert_eq!(*other.into_companion::<Vec<u32>>().unwrap(), [5]);
+        other.set_source_data(Box::new(vec![5u32]));
+        assert_eq!(*other.into_source_data::<Vec<u32>>().unwrap(), [5]);
     }
 
     #[test]
     fn an_arena_goes_home_with_its_last_batch() {
         let (home, arenas) = channel();
-        let mut carver = Carver::new(Arena::new(4096).unwrap(), Some(home));
-        let one = carver.carve(vec![d(0, 64)], vec![], Room::None).unwrap();
-        let two = carver.carve(vec![d(64, 64)], vec![], Room::None).unwrap();
+        let mut carver = BatchCutter::new(Arena::new(4096).unwrap(), Some(home));
+        let one = carver.cut_batch(vec![d(0, 64)], vec![], ResizeRoom::None).unwrap();
+        let two = carver.cut_batch(vec![d(64, 64)], vec![], ResizeRoom::None).unwrap();
         drop(carver);
         drop(one);
         assert!(arenas.try_recv().is_err());

@@ -7,5 +7,8 @@ pub mod gather;
 mod verdict;
 
 pub use arena::{Arena, ArenaError, DeviceView, READABLE_PAST_END, Span};
-pub use batch::{Batch, BatchError, Carver, Companion, Descriptor, MIN_LENGTH, Metadata, Parts, ROOM, Room};
+pub use batch::{
+    Batch, BatchCutter, BatchError, BatchParts, Descriptor, MIN_PACKET_LENGTH, Metadata, RESIZE_ROOM, ResizeRoom,
+    SourceData,
+};
 pub use verdict::{Action, MAX_REDIRECT_TARGET, Verdict, VerdictCounts, Verdicts};

@@ -1,5 +1,4 @@
-//! A filter that has been checked: its module, what is known about it, and what readies it for a
-//! device.
+//! A verified filter: its naga module, its static facts, and the passes that lower it for a device.
 
 mod calls;
 pub mod facts;
@@ -9,6 +8,7 @@ pub mod passes;
 pub mod prelude;
 mod verifier;
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -22,34 +22,33 @@ pub use passes::{LowerError, Lowered, Lowering, lower};
 pub use verifier::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };
-pub use verifier::{blocks, operands};
+pub use verifier::{child_blocks, for_each_operand};
 
 use crate::diagnostics::{Diagnostics, Source};
-use crate::lang::xdp;
 use crate::map;
 use prelude::Intrinsic;
 
-/// The name of the function that is the filter.
-pub const FILTER: &str = "xdp_filter";
+/// Name of the filter's main function.
+pub const FILTER_FUNCTION: &str = "xdp_filter";
 
-/// The name of the function that says which flow a packet belongs to, where a filter has one.
-pub const FLOW: &str = "xdp_flow";
+/// Name of the optional function that maps a packet to its flow.
+pub const FLOW_FUNCTION: &str = "xdp_flow";
 
-/// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
-/// llvmpipe leaves a loop without a word.
+/// Default maximum number of loop iterations for a packet. Less than 65,535, after which llvmpipe
+/// silently leaves a loop.
 pub const DEFAULT_FUEL: u32 = 32_768;
 
-/// What a filter's module may use beyond WGSL's core.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
+/// Capabilities that a filter's module may use beyond core WGSL.
+pub const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
 
-/// What the host decides about a filter before it is checked.
+/// Options for verifying a filter.
 #[derive(Debug, Clone)]
 pub struct ProgramOptions {
-    /// Values for the filter's `override`s, by name, as the user wrote them.
+    /// Values for the filter's `override`s: name, and text as the user wrote it.
     pub parameters: Vec<(String, String)>,
-    /// Loop iterations a packet, in the filter and its helpers together.
+    /// Maximum number of loop iterations for a packet, in the filter and its helpers together.
     pub fuel: u32,
-    /// What random numbers begin with (`bpf_get_prandom_u32` of an object): another one gives others.
+    /// Seed for random numbers (`bpf_get_prandom_u32` in an object).
     pub random_seed: u32,
 }
 
@@ -59,42 +58,43 @@ impl Default for ProgramOptions {
     }
 }
 
-/// The machinery of the prelude that is not for filters: what an entry point needs.
+/// Handles of the prelude's internal functions and variables, which entry points use and filters do
+/// not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machinery {
-    /// `pc_enter(pkt)`: sets the packet's state from its descriptor.
+pub struct PreludeInternals {
+    /// `pc_enter(pkt)`: initialises the packet's state from its descriptor.
     pub enter: Handle<Function>,
-    /// `pc_leave(pkt)`: writes the packet's ends back to its descriptor.
+    /// `pc_leave(pkt)`: writes the packet's offset and length back to its descriptor.
     pub leave: Handle<Function>,
     /// `pc_verdict(value) -> u32`: normalises a filter's return value.
     pub verdict: Handle<Function>,
-    /// The arena, `array<u32>`.
+    /// The packet arena, `array<u32>`.
     pub arena: Handle<GlobalVariable>,
     /// The descriptors, `array<vec2<u32>>`.
     pub descriptors: Handle<GlobalVariable>,
     /// The metadata, `array<pc_metadata>`.
     pub metadata: Handle<GlobalVariable>,
-    /// The packet's first byte in the arena, `u32`, private.
+    /// Offset of the packet's first byte in the arena, `u32`, private.
     pub offset: Handle<GlobalVariable>,
     /// The packet's length, `u32`, private.
     pub length: Handle<GlobalVariable>,
-    /// The lowest offset that `adjust_head` may reach, `u32`, private.
+    /// Lowest offset that `adjust_head` may move to, `u32`, private.
     pub first: Handle<GlobalVariable>,
-    /// The highest end that `adjust_tail` may reach, `u32`, private.
+    /// Highest end that `adjust_tail` may move to, `u32`, private.
     pub last: Handle<GlobalVariable>,
 }
 
-/// The functions of a module that go by their names.
-struct Named {
+/// The functions of a module that are found by name.
+struct NamedFunctions {
     filter: Handle<Function>,
     flow: Option<Handle<Function>>,
     intrinsics: HashMap<Handle<Function>, Intrinsic>,
     prelude: HashSet<Handle<Function>>,
 }
 
-impl Named {
-    /// `None` where there is no plain function that is the filter.
-    fn find(module: &Module, maps: &[map::Declaration]) -> Option<Named> {
+impl NamedFunctions {
+    /// `None` if the module has no plain function named [`FILTER_FUNCTION`].
+    fn find(module: &Module, maps: &[map::Declaration]) -> Option<NamedFunctions> {
         let functions: HashMap<&str, _> =
             module.functions.iter().filter_map(|(handle, f)| Some((f.name.as_deref()?, handle))).collect();
         let mut intrinsics: HashMap<_, _> =
@@ -103,9 +103,9 @@ impl Named {
             let each = map::functions(declared);
             intrinsics
                 .extend(each.map(|(name, call)| (functions[name.as_str()], Intrinsic::Map { map: number, call })));
-            let changes = map::Change::ALL.into_iter().filter_map(|change| {
-                let function = functions.get(map::change_of(&declared.name, change).as_str())?;
-                Some((*function, Intrinsic::Map { map: number, call: map::Call::Change(change) }))
+            let changes = map::AtomicOp::ALL.into_iter().filter_map(|change| {
+                let function = functions.get(map::atomic_function_name(&declared.name, change).as_str())?;
+                Some((*function, Intrinsic::Map { map: number, call: map::MapFunction::Atomic(change) }))
             });
             intrinsics.extend(changes);
         }
@@ -115,18 +115,18 @@ impl Named {
         let is_prelude =
             |name: &str, handle| name.starts_with(prelude::RESERVED_PREFIX) || intrinsics.contains_key(&handle);
         let prelude = functions.iter().filter(|(name, handle)| is_prelude(name, **handle)).map(|(_, handle)| *handle);
-        let flow = functions.get(FLOW).copied();
-        Some(Named { filter: *functions.get(FILTER)?, flow, prelude: prelude.collect(), intrinsics })
+        let flow = functions.get(FLOW_FUNCTION).copied();
+        Some(NamedFunctions { filter: *functions.get(FILTER_FUNCTION)?, flow, prelude: prelude.collect(), intrinsics })
     }
 
-    fn parts<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::Parts<'a> {
-        let Named { filter, flow, intrinsics, prelude } = self;
-        verifier::Parts { source, module, filter: *filter, flow: *flow, intrinsics, prelude }
+    fn parts<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::VerifierInput<'a> {
+        let NamedFunctions { filter, flow, intrinsics, prelude } = self;
+        verifier::VerifierInput { source, module, filter: *filter, flow: *flow, intrinsics, prelude }
     }
 }
 
-/// A filter, checked and analysed; good for any number of devices.
-#[derive(Debug, Clone)]
+/// A verified and analysed filter, which any number of devices can load.
+#[derive(Clone)]
 pub struct Program {
     source: Source,
     module: Module,
@@ -135,30 +135,37 @@ pub struct Program {
     intrinsics: HashMap<Handle<Function>, Intrinsic>,
     prelude: HashSet<Handle<Function>>,
     parameters: Vec<Parameter>,
-    machinery: Machinery,
+    internals: PreludeInternals,
     facts: Facts,
     fuel: u32,
     maps: Vec<map::Declaration>,
-    initial: Vec<Initial>,
-    object: Option<Arc<xdp::Origin>>,
+    initial: Vec<InitialMapWords>,
+    origin: Option<Arc<dyn Any + Send + Sync>>,
     flow: Option<flow::Flow>,
 }
 
-/// What a map's memory holds from the beginning, where that is not zeros.
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("source", &self.source).field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+/// Initial words of a map's memory that are not zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Initial {
-    /// The map's number.
+pub struct InitialMapWords {
+    /// Index of the map in the filter's declarations.
     pub map: usize,
-    /// The first word, in the map's memory.
-    pub at: usize,
-    /// Words.
+    /// Index of the first word in the map's memory.
+    pub offset: usize,
+    /// The words.
     pub words: Arc<[u32]>,
 }
 
 impl Program {
-    /// The single gate: checks a module that holds a filter and the prelude, sets its parameters,
-    /// and analyses it. Runs on a large stack (see [`crate::lang::on_large_stack`]).
-    pub(crate) fn new(
+    /// Verifies a module that contains a filter and the prelude, resolves its parameters, and
+    /// analyses it. Every front end goes through here. Needs a large stack (see
+    /// [`crate::stack::run_on_large_stack`]).
+    pub fn new(
         source: &Source,
         module: Module,
         maps: Vec<map::Declaration>,
@@ -169,22 +176,23 @@ impl Program {
                 .validate(module)
                 .map_err(|error| verifier::explain(source, Some(module), &error))
         };
-        let named = Named::find(&module, &maps)
+        let named = NamedFunctions::find(&module, &maps)
             .ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;
         verifier::check_unvalidated(&named.parts(source, &module))?;
         let info = validate(&module)?;
         let (mut module, parameters) = parameters::resolve(source, module, &info, named.filter, &options.parameters)?;
-        let flow = module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(FLOW)).map(|(handle, _)| handle);
+        let flow =
+            module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(FLOW_FUNCTION)).map(|(handle, _)| handle);
         let flow = flow.map(|function| flow::add(&mut module, function));
         let info = validate(&module)?;
-        let named = Named::find(&module, &maps).expect("setting parameters keeps the filter and the prelude");
+        let named = NamedFunctions::find(&module, &maps).expect("setting parameters keeps the filter and the prelude");
         verifier::check_validated(&named.parts(source, &module), &info)?;
-        let Named { filter, intrinsics, prelude, .. } = named;
+        let NamedFunctions { filter, intrinsics, prelude, .. } = named;
         let function = |name: &str| module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(name)).map(|f| f.0);
         let global =
             |name: &str| module.global_variables.iter().find(|(_, g)| g.name.as_deref() == Some(name)).map(|g| g.0);
         let part = "the prelude is part of every module";
-        let machinery = Machinery {
+        let internals = PreludeInternals {
             enter: function("pc_enter").expect(part),
             leave: function("pc_leave").expect(part),
             verdict: function("pc_verdict").expect(part),
@@ -197,11 +205,11 @@ impl Program {
             last: global("pc_last").expect(part),
         };
         let subject =
-            facts::Subject { module: &module, info: &info, filter, intrinsics: &intrinsics, prelude: &prelude };
-        let mut facts = Facts::find(&subject, options.fuel);
+            facts::AnalysisInput { module: &module, info: &info, filter, intrinsics: &intrinsics, prelude: &prelude };
+        let mut facts = Facts::analyze(&subject, options.fuel);
         let flow = flow.map(|function| {
-            let subject = facts::Subject { filter: function, ..subject };
-            flow::Flow { function, facts: Facts::find(&subject, options.fuel) }
+            let subject = facts::AnalysisInput { filter: function, ..subject };
+            flow::Flow { function, facts: Facts::analyze(&subject, options.fuel) }
         });
         if let Some(flow) = &flow {
             facts.include_metadata_of(&flow.facts);
@@ -214,12 +222,12 @@ impl Program {
             intrinsics,
             prelude,
             parameters,
-            machinery,
+            internals,
             facts,
             fuel: options.fuel,
             maps,
             initial: Vec::new(),
-            object: None,
+            origin: None,
             flow,
         };
         for number in 0..program.maps.len() {
@@ -228,85 +236,87 @@ impl Program {
         Ok(program)
     }
 
-    /// The text it was made from.
+    /// The source that the filter was compiled from.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// The validated module: the filter, its helpers and the prelude, `override`s resolved, before
-    /// any pass.
+    /// The validated module before any pass: the filter, its helpers and the prelude, with
+    /// `override`s resolved.
     pub fn module(&self) -> &Module {
         &self.module
     }
 
-    /// What naga's validator found out about the module.
+    /// The validator's types and analyses of the module.
     pub fn info(&self) -> &ModuleInfo {
         &self.info
     }
 
-    /// The filter: `fn(pkt: u32) -> u32`.
+    /// The filter's main function, `fn(pkt: u32) -> u32`.
     pub fn filter(&self) -> Handle<Function> {
         self.filter
     }
 
-    /// What prelude function this is, if it is one that filters may call.
+    /// The prelude function that `function` is, if filters may call it.
     pub fn intrinsic(&self, function: Handle<Function>) -> Option<Intrinsic> {
         self.intrinsics.get(&function).copied()
     }
 
-    /// Whether the function belongs to the prelude (the machinery included) and not to the filter.
-    /// Loops of the prelude cost no fuel.
+    /// Whether the function belongs to the prelude, internal functions included, and not to the
+    /// filter. Loops of the prelude cost no fuel.
     pub fn is_prelude(&self, function: Handle<Function>) -> bool {
         self.prelude.contains(&function)
     }
 
-    /// The prelude's inner parts.
-    pub fn machinery(&self) -> &Machinery {
-        &self.machinery
+    /// The prelude's internal functions and variables.
+    pub fn internals(&self) -> &PreludeInternals {
+        &self.internals
     }
 
-    /// The same with parameters that are in the text no longer.
-    pub(crate) fn with_parameters(self, parameters: Vec<Parameter>) -> Program {
+    /// Replaces the parameters, for languages that substitute them before the module is built.
+    pub fn with_parameters(self, parameters: Vec<Parameter>) -> Program {
         Program { parameters, ..self }
     }
 
-    /// The same as it comes from an object, whose maps hold something from the beginning.
-    pub(crate) fn with_object(self, origin: xdp::Origin, initial: Vec<Initial>) -> Program {
-        Program { object: Some(Arc::new(origin)), initial, ..self }
+    /// Attaches what the front end knows of the program's origin, which [`Program::origin`] returns
+    /// by its type, and the maps' initial contents.
+    pub fn with_origin<T: Any + Send + Sync>(self, origin: T, initial: Vec<InitialMapWords>) -> Program {
+        Program { origin: Some(Arc::new(origin)), initial, ..self }
     }
 
-    /// The same where maps begin with this, over what they hold from the beginning.
-    pub fn with_maps(mut self, maps: impl IntoIterator<Item = Initial>) -> Program {
+    /// Adds initial words of maps, which override those added before.
+    pub fn with_initial_map_words(mut self, maps: impl IntoIterator<Item = InitialMapWords>) -> Program {
         self.initial.extend(maps);
         self
     }
 
-    /// What maps hold from the beginning: sessions begin with it ([`crate::device::begin`]).
-    pub fn initial(&self) -> &[Initial] {
+    /// Initial words of the maps, which [`crate::device::load_initial_maps`] writes to a new session.
+    pub fn initial_map_words(&self) -> &[InitialMapWords] {
         &self.initial
     }
 
-    /// Where it comes from, if it is a program of an object.
-    pub fn object(&self) -> Option<&xdp::Origin> {
-        self.object.as_deref()
+    /// Returns what the front end attached with [`Program::with_origin`], if it has this type.
+    pub fn origin<T: Any>(&self) -> Option<&T> {
+        self.origin.as_deref()?.downcast_ref()
     }
 
-    /// The filter's parameters (`override`s, or macros) and the values they have, in the order of the text.
+    /// The filter's parameters (`override`s or macros) and their values, in the order of the
+    /// source.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// The maps that the filter declares, in the order of the text.
+    /// The maps that the filter declares, in the order of the source.
     pub fn maps(&self) -> &[map::Declaration] {
         &self.maps
     }
 
-    /// What the analysis found out.
+    /// The inferred facts.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Loop iterations that the filter may spend on a packet.
+    /// Maximum number of loop iterations for a packet.
     pub fn fuel(&self) -> u32 {
         self.fuel
     }

@@ -1,16 +1,17 @@
-//! What makes instructions a program: what libpcap's and Linux's checkers ask (`bpf_validate`, `bpf_check_classic`).
+//! Validation of a program, by the rules of libpcap's `bpf_validate` and Linux's
+//! `bpf_check_classic`.
 
 use std::ops::Range;
 
-use super::instruction::{Comparison, Decoded, Instruction, Invalid, MEMORY, Op, Operand};
-use super::text::{Listed, MAX_ERRORS};
-use super::{MAX_INSTRUCTIONS, too_many};
-use crate::lang::Diagnostic;
+use super::instruction::{Comparison, DecodeError, Decoded, Instruction, Op, Operand, SCRATCH_WORDS};
+use super::parser::{MAX_ERRORS, ParsedListing};
+use super::{MAX_INSTRUCTIONS, too_many_instructions};
+use portcullis_core::diagnostics::Diagnostic;
 
-/// An instruction that is right. Where it goes on is an instruction's number.
+/// A valid instruction; jump targets are absolute instruction numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Checked {
-    Do(Op),
+pub(super) enum CheckedInstruction {
+    Op(Op),
     Jump(usize),
     Branch {
         comparison: Comparison,
@@ -22,45 +23,49 @@ pub(super) enum Checked {
     Return(Option<u32>),
 }
 
-/// Checks a program. What it gives is never run past its end.
-pub(super) fn check(listed: &Listed) -> Result<Vec<Checked>, Vec<Diagnostic>> {
-    let Listed { program, places } = listed;
+/// Validates a program; no path through the result runs past its end.
+///
+/// # Errors
+/// At most `MAX_ERRORS` invalid instructions, and a missing `ret` at the end.
+pub(super) fn check(listing: &ParsedListing) -> Result<Vec<CheckedInstruction>, Vec<Diagnostic>> {
+    let ParsedListing { program, spans } = listing;
     if program.len() > MAX_INSTRUCTIONS {
-        return Err(vec![too_many()]);
+        return Err(vec![too_many_instructions()]);
     }
     let mut errors = Vec::new();
     let mut checked = Vec::with_capacity(program.len());
     for (number, &instruction) in program.iter().enumerate() {
-        match one(program, number, instruction) {
+        match check_instruction(program, number, instruction) {
             Ok(instruction) => checked.push(instruction),
-            Err(what) if errors.len() < MAX_ERRORS => errors.push(what.at_instruction(places, number)),
+            Err(problem) if errors.len() < MAX_ERRORS => errors.push(problem.at_instruction(spans, number)),
             Err(_) => break,
         }
     }
     match program.last() {
         None => errors.push(Diagnostic::new("a program has at least one instruction")),
         Some(last) if !matches!(last.decode(), Ok(Decoded::Return(_))) => {
-            let what = What::new("the last instruction is no `ret`", "control would run on past the program's end");
-            errors.push(what.at_instruction(places, program.len() - 1));
+            let problem =
+                Problem::new("the last instruction is not a `ret`", "control would run past the program's end");
+            errors.push(problem.at_instruction(spans, program.len() - 1));
         }
         Some(_) => {}
     }
     if errors.is_empty() { Ok(checked) } else { Err(errors) }
 }
 
-/// What is wrong with an instruction, and why it is wrong.
-struct What {
+/// An error of one instruction, and a note that explains it.
+struct Problem {
     message: String,
     note: String,
 }
 
-impl What {
-    fn new(message: impl Into<String>, note: impl Into<String>) -> What {
-        What { message: message.into(), note: note.into() }
+impl Problem {
+    fn new(message: impl Into<String>, note: impl Into<String>) -> Problem {
+        Problem { message: message.into(), note: note.into() }
     }
 
-    fn at_instruction(self, places: &[Range<usize>], number: usize) -> Diagnostic {
-        let error = match places.get(number) {
+    fn at_instruction(self, spans: &[Range<usize>], number: usize) -> Diagnostic {
+        let error = match spans.get(number) {
             Some(place) => Diagnostic::new(self.message).at(place.clone(), format!("instruction {number}")),
             None => Diagnostic::new(format!("instruction {number}: {}", self.message)),
         };
@@ -68,36 +73,41 @@ impl What {
     }
 }
 
-fn one(program: &[Instruction], number: usize, instruction: Instruction) -> Result<Checked, What> {
+fn check_instruction(
+    program: &[Instruction],
+    number: usize,
+    instruction: Instruction,
+) -> Result<CheckedInstruction, Problem> {
     let decoded = instruction.decode().map_err(|invalid| match invalid {
-        Invalid::Unknown => What::new(format!("no instruction has the code 0x{:02x}", instruction.code), ""),
-        Invalid::Memory => What::new(
-            format!("there is no M[{}]", instruction.k),
-            format!("scratch memory has {MEMORY} words, from M[0] on"),
+        DecodeError::Unknown => Problem::new(format!("unknown opcode 0x{:02x}", instruction.code), ""),
+        DecodeError::ScratchIndex => Problem::new(
+            format!("M[{}] does not exist", instruction.k),
+            format!("scratch memory has {SCRATCH_WORDS} words, from M[0] on"),
         ),
-        Invalid::Division => What::new("this divides by zero", ""),
-        Invalid::Ancillary(name, why) => What::new(format!("the load of {name} has no value here"), why),
+        DecodeError::DivisionByZero => Problem::new("division by zero", ""),
+        DecodeError::Ancillary(name, why) => Problem::new(format!("the load of {name} is not supported"), why),
     })?;
-    let there = |skipped: i64| {
+    let jump_target = |skipped: i64| {
         let target = number as i64 + 1 + skipped;
         usize::try_from(target).ok().filter(|&target| target < program.len()).ok_or_else(|| {
-            let most = program.len() - 1;
-            What::new(
-                format!("this jumps to instruction {target}, out of the program"),
-                format!("the last one is {most}"),
+            let last = program.len() - 1;
+            Problem::new(
+                format!("jump to instruction {target}, out of the program"),
+                format!("the last instruction is {last}"),
             )
         })
     };
     Ok(match decoded {
-        Decoded::Do(op) => Checked::Do(op),
-        // `ip6 protochain` has loops: libpcap jumps back by what is a negative number in 32 bits.
-        Decoded::Jump(skipped) => Checked::Jump(there(skipped.into())?),
-        Decoded::Branch(comparison, operand) => Checked::Branch {
+        Decoded::Op(op) => CheckedInstruction::Op(op),
+        // `ip6 protochain` has loops: libpcap jumps back with an offset that is negative as an
+        // `i32`.
+        Decoded::Jump(skipped) => CheckedInstruction::Jump(jump_target(skipped.into())?),
+        Decoded::Branch(comparison, operand) => CheckedInstruction::Branch {
             comparison,
             operand,
-            then: there(instruction.jt.into())?,
-            otherwise: there(instruction.jf.into())?,
+            then: jump_target(instruction.jt.into())?,
+            otherwise: jump_target(instruction.jf.into())?,
         },
-        Decoded::Return(value) => Checked::Return(value),
+        Decoded::Return(value) => CheckedInstruction::Return(value),
     })
 }

@@ -1,41 +1,43 @@
-//! Instructions of classic BPF: their numbers (`linux/bpf_common.h`, `linux/filter.h`; McCanne and Jacobson, "The BSD Packet
-//! Filter", 1993), what they do, and how they are written.
+//! Classic BPF instructions: encoding, decoding and disassembly.
+//!
+//! Opcodes are those of `linux/bpf_common.h` and `linux/filter.h`; the machine is that of McCanne
+//! and Jacobson, "The BSD Packet Filter", 1993.
 
 use std::fmt;
 
 use super::ancillary;
 
-/// One instruction, as `struct sock_filter` has it.
+/// One instruction, with the layout of `struct sock_filter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Instruction {
-    /// What it does.
+    /// Opcode: class, size or operation, and addressing mode.
     pub code: u16,
-    /// Instructions skipped where a condition holds.
+    /// Number of instructions to skip if the condition holds.
     pub jt: u8,
-    /// Instructions skipped where it does not.
+    /// Number of instructions to skip if the condition does not hold.
     pub jf: u8,
-    /// A number, whose meaning is the code's.
+    /// Immediate operand; its meaning depends on the opcode.
     pub k: u32,
 }
 
-/// Words of scratch memory, `BPF_MEMWORDS`.
-pub const MEMORY: u32 = 16;
+/// Number of scratch memory words, `BPF_MEMWORDS`.
+pub const SCRATCH_WORDS: u32 = 16;
 
-/// What instructions hold values in.
+/// A register of the machine: A, X or a word of scratch memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Register(u8);
 
 impl Register {
     /// The accumulator.
     pub const A: Register = Register(0);
-    /// The index.
+    /// The index register.
     pub const X: Register = Register(1);
-    /// How many there are.
-    pub const COUNT: usize = 2 + MEMORY as usize;
+    /// Number of registers, scratch memory included.
+    pub const COUNT: usize = 2 + SCRATCH_WORDS as usize;
 
-    /// A word of scratch memory, if there is one of this number.
-    fn memory(k: u32) -> Option<Register> {
-        (k < MEMORY).then(|| Register(2 + k as u8))
+    /// Returns scratch memory word `k`, or `None` if `k` is out of range.
+    fn scratch(k: u32) -> Option<Register> {
+        (k < SCRATCH_WORDS).then(|| Register(2 + k as u8))
     }
 
     pub fn index(self) -> usize {
@@ -46,7 +48,7 @@ impl Register {
         (0..Register::COUNT as u8).map(Register)
     }
 
-    /// What a variable for it is called.
+    /// Name of the local variable that holds the register.
     pub fn name(self) -> String {
         match self.0 {
             0 => "a".into(),
@@ -56,7 +58,7 @@ impl Register {
     }
 }
 
-/// The right side of an operation on A.
+/// Right operand of an ALU operation or comparison; the left operand is A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operand {
     K(u32),
@@ -77,32 +79,32 @@ pub(super) enum Alu {
     Xor,
 }
 
-/// What A is asked.
+/// Comparison of a conditional jump, with A on the left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
     Equal,
     Greater,
     GreaterEqual,
-    /// Any of these bits is set.
+    /// `BPF_JSET`: A and the operand have a bit in common.
     Set,
 }
 
-/// What does not jump.
+/// An instruction that falls through to the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// A = so many bytes at `at`, highest first.
+    /// A = `size` bytes at `offset`, big-endian.
     Load {
-        at: u32,
+        offset: u32,
         size: u32,
     },
-    /// A = so many bytes at X + `at`.
-    LoadBehind {
-        at: u32,
+    /// A = `size` bytes at X + `offset`, big-endian.
+    LoadIndexed {
+        offset: u32,
         size: u32,
     },
-    /// X = four times the low half of a byte: the length of an IPv4 header.
-    Header {
-        at: u32,
+    /// X = 4 × (the byte at `offset` & 0xf), the length of an IPv4 header (`BPF_MSH`).
+    HeaderLength {
+        offset: u32,
     },
     Set {
         to: Register,
@@ -112,67 +114,67 @@ pub(super) enum Op {
         to: Register,
         from: Register,
     },
-    /// The length on the wire.
+    /// `to` = length of the packet on the wire, in bytes.
     WireLength {
         to: Register,
     },
     Alu(Alu, Operand),
     Negate,
-    /// A = the ingress port.
+    /// A = ingress port.
     Port,
-    /// A = what Linux takes for the packet's protocol.
+    /// A = the protocol, as Linux's `eth_type_trans` determines it.
     Protocol,
 }
 
-/// What an instruction does.
+/// A decoded instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decoded {
-    Do(Op),
-    /// From the next instruction on.
+    Op(Op),
+    /// Jump relative to the next instruction.
     Jump(i32),
     Branch(Comparison, Operand),
-    /// Whether the packet is taken: where that is said by A, `None`.
+    /// Return a constant, or A if `None`; the packet is accepted if the value is not zero.
     Return(Option<u32>),
 }
 
-/// Why an instruction is none.
+/// The reason why an instruction cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Invalid {
+pub(super) enum DecodeError {
     Unknown,
-    /// Scratch memory has no such word.
-    Memory,
-    /// By a constant zero.
-    Division,
-    /// A load of Linux's that has no value here: its name, and why.
+    /// Scratch memory has no word with this number.
+    ScratchIndex,
+    /// Division by a constant zero.
+    DivisionByZero,
+    /// An ancillary load that has no value here: its name and the reason.
     Ancillary(&'static str, &'static str),
 }
 
 impl Instruction {
-    pub(super) fn decode(self) -> Result<Decoded, Invalid> {
+    pub(super) fn decode(self) -> Result<Decoded, DecodeError> {
         let Instruction { code, k, .. } = self;
-        let memory = Register::memory(k).ok_or(Invalid::Memory);
+        let scratch = Register::scratch(k).ok_or(DecodeError::ScratchIndex);
         let size = match code & 0x18 {
             0x00 => 4,
             0x08 => 2,
             _ => 1,
         };
         let operand = if code & 0x08 == 0 { Operand::K(k) } else { Operand::X };
-        Ok(Decoded::Do(match code {
+        Ok(Decoded::Op(match code {
             // ld, ldh, ldb [k] and [x + k]
-            0x20 | 0x28 | 0x30 => ancillary::load(k, size)?,
-            0x40 | 0x48 | 0x50 => Op::LoadBehind { at: k, size },
+            0x20 | 0x28 | 0x30 => ancillary::decode_load(k, size)?,
+            0x40 | 0x48 | 0x50 => Op::LoadIndexed { offset: k, size },
             // ldxb 4*([k]&0xf)
-            0xb1 => Op::Header { at: k },
+            0xb1 => Op::HeaderLength { offset: k },
             // ld, ldx #k, #pktlen and M[k]
             0x00 => Op::Set { to: Register::A, value: k },
             0x01 => Op::Set { to: Register::X, value: k },
             0x80 => Op::WireLength { to: Register::A },
             0x81 => Op::WireLength { to: Register::X },
-            0x60 => Op::Copy { to: Register::A, from: memory? },
-            0x61 => Op::Copy { to: Register::X, from: memory? },
+            0x60 => Op::Copy { to: Register::A, from: scratch? },
+            0x61 => Op::Copy { to: Register::X, from: scratch? },
             // st, stx
-            0x02 => Op::Copy { to: memory?, from: Register::A },
-            0x03 => Op::Copy { to: memory?, from: Register::X },
+            0x02 => Op::Copy { to: scratch?, from: Register::A },
+            0x03 => Op::Copy { to: scratch?, from: Register::X },
             // tax, txa
             0x07 => Op::Copy { to: Register::X, from: Register::A },
             0x87 => Op::Copy { to: Register::A, from: Register::X },
@@ -182,10 +184,10 @@ impl Instruction {
             0x06 => return Ok(Decoded::Return(Some(k))),
             0x16 => return Ok(Decoded::Return(None)),
             _ => match (code & !0x08, code & 0x07) {
-                (0x34 | 0x94, _) if operand == Operand::K(0) => return Err(Invalid::Division),
-                (op, 4) => Op::Alu(alu(op).ok_or(Invalid::Unknown)?, operand),
-                (op, 5) => return Ok(Decoded::Branch(comparison(op).ok_or(Invalid::Unknown)?, operand)),
-                _ => return Err(Invalid::Unknown),
+                (0x34 | 0x94, _) if operand == Operand::K(0) => return Err(DecodeError::DivisionByZero),
+                (op, 4) => Op::Alu(alu(op).ok_or(DecodeError::Unknown)?, operand),
+                (op, 5) => return Ok(Decoded::Branch(comparison(op).ok_or(DecodeError::Unknown)?, operand)),
+                _ => return Err(DecodeError::Unknown),
             },
         }))
     }
@@ -217,8 +219,8 @@ fn comparison(code: u16) -> Option<Comparison> {
     })
 }
 
-/// A program as `tcpdump -d` prints it, a line an instruction.
-pub fn listing(program: &[Instruction]) -> String {
+/// Formats a program as `tcpdump -d` does, one instruction a line.
+pub fn disassemble(program: &[Instruction]) -> String {
     let line = |(number, &instruction): (usize, &Instruction)| format!("{}\n", Line { number, instruction });
     program.iter().enumerate().map(line).collect()
 }
@@ -233,7 +235,7 @@ impl fmt::Display for Line {
         let Instruction { code, jt, jf, k } = self.instruction;
         let next = self.number as i64 + 1;
         let (name, operand) = match (code & 0x07, code & 0xf8) {
-            _ if self.instruction.decode() == Err(Invalid::Unknown) => ("unimp", format!("0x{code:x}")),
+            _ if self.instruction.decode() == Err(DecodeError::Unknown) => ("unimp", format!("0x{code:x}")),
             (0, 0x20) => ("ld", format!("[{}]", k as i32)),
             (0, 0x28) => ("ldh", format!("[{}]", k as i32)),
             (0, 0x30) => ("ldb", format!("[{}]", k as i32)),
@@ -277,7 +279,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// By the operation's number.
+/// Mnemonics by operation, bits 4 to 7 of the opcode.
 const ALU_NAMES: [&str; 16] =
     ["add", "sub", "mul", "div", "or", "and", "lsh", "rsh", "neg", "mod", "xor", "", "", "", "", ""];
 
@@ -286,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_reads_as_tcpdumps() {
+    fn disassembly_matches_tcpdump() {
         let program = [
             (0x28, 0, 0, 12),
             (0x15, 0, 3, 0x800),
@@ -304,7 +306,7 @@ mod tests {
         ];
         let program = program.map(|(code, jt, jf, k)| Instruction { code, jt, jf, k });
         assert_eq!(
-            listing(&program),
+            disassemble(&program),
             "(000) ldh      [12]
 (001) jeq      #0x800           jt 2\tjf 5
 (002) ldxb     4*([14]&0xf)
@@ -323,10 +325,11 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_those_of_the_header_and_no_others() {
-        let valid = |code: u16| Instruction { code, k: 1, ..Instruction::default() }.decode() != Err(Invalid::Unknown);
+    fn decodes_exactly_the_opcodes_of_the_kernel_header() {
+        let valid =
+            |code: u16| Instruction { code, k: 1, ..Instruction::default() }.decode() != Err(DecodeError::Unknown);
         let all: Vec<u16> = (0..=u16::MAX).filter(|&code| valid(code)).collect();
-        // Loads, stores, ALU with K and X, jumps, returns, moves: net/core/filter.c, `chk_code_allowed`.
+        // The codes that net/core/filter.c's `chk_code_allowed` lets pass.
         #[rustfmt::skip]
         let expected = [
             0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x0c, 0x14, 0x15, 0x16, 0x1c, 0x1d, 0x20, 0x24, 0x25, 0x28,

@@ -1,93 +1,98 @@
-//! Classic BPF in: what tcpdump's expressions are compiled to becomes one naga module. `docs/expressions.md` says what there
-//! is of it, and what a program means.
+//! Front end for classic BPF: compiles what libpcap makes of a tcpdump expression to a naga module.
+//! `docs/expressions.md` is the user's reference.
 //!
-//! - `text`: programs as text; `instruction`, `ancillary`: what the numbers mean; `check`: what makes them a program;
-//! - `flow`: the program as blocks; `lengths`: what it rejects a packet for becomes branches; `merge`: fewer of them;
-//! - `values`: how large the registers are, and where they are read;
-//! - `lower`: blocks become statements, by way of `lang::structure`.
+//! - `parser` reads program listings; `instruction` and `ancillary` decode them; `check` validates;
+//! - `cfg` builds the control-flow graph; `bounds_checks` makes implicit rejections explicit
+//!   branches; `merge_branches` joins branches that share a target;
+//! - `dataflow` has the analyses of registers: upper bounds and liveness;
+//! - `lower` emits the filter function, structured by `ir::structure`.
 //!
-//! What it means is what libpcap's `bpf_filter` does (bpf_filter.c), and Linux's for the loads that only Linux has.
+//! Semantics are those of libpcap's `bpf_filter` (bpf_filter.c), and Linux's for the ancillary
+//! loads that only Linux has.
 
 mod ancillary;
+mod bounds_checks;
+mod cfg;
 mod check;
-mod flow;
+mod dataflow;
 mod instruction;
-mod lengths;
 mod lower;
-mod merge;
-mod text;
-mod values;
+mod merge_branches;
+mod parser;
 
-use super::{Diagnostic, Diagnostics, MAX_SOURCE, Source, on_large_stack};
-use crate::diagnostics::too_long;
-use crate::program::{Program, ProgramOptions};
-use flow::Flow;
-use text::Listed;
+use cfg::Cfg;
+use parser::ParsedListing;
+use portcullis_core::diagnostics::too_long;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::run_on_large_stack;
 
-pub use instruction::{Instruction, MEMORY, listing};
+pub use instruction::{Instruction, SCRATCH_WORDS, disassemble};
 
-/// Instructions that a program may have: as many as `struct sock_fprog` can say. Linux itself takes 4,096 (`BPF_MAXINSNS`);
-/// libpcap makes longer ones, which `tcpdump -r` runs.
+/// Maximum length of a program, in instructions: the range of `struct sock_fprog`'s length.
+///
+/// Linux itself takes at most 4,096 (`BPF_MAXINSNS`), but libpcap generates longer programs, which
+/// `tcpdump -r` runs.
 pub const MAX_INSTRUCTIONS: usize = 65_535;
 
-/// Reads a program, as `tcpdump -ddd`, `tcpdump -dd` or `bpf_asm` print it.
+/// Parses a program listing in the format of `tcpdump -ddd`, `tcpdump -dd` or `bpf_asm`, without
+/// decoding its instructions.
 ///
 /// # Errors
-/// Everything that is wrong with the text, with its place. What the numbers mean is not looked at.
-pub fn read(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
-    Ok(listed(source)?.program)
+/// All syntax errors, with their places.
+pub fn parse(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
+    Ok(parse_listing(source)?.program)
 }
 
-fn listed(source: &Source) -> Result<Listed, Diagnostics> {
+fn parse_listing(source: &Source) -> Result<ParsedListing, Diagnostics> {
     if source.text.len() > MAX_SOURCE {
         return Err(Diagnostics::one(source, too_long()));
     }
-    text::read(source)
+    parser::parse(source)
 }
 
-/// Reads, checks, lowers and analyses a program, on a thread with a stack of [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// Parses and compiles a program listing, on a thread with a stack of
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
-/// Everything that is wrong with the text, with its place.
+/// All errors of the listing, with their places.
 pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-    let listed = listed(source)?;
-    on_large_stack(source, || compile_here(source, &listed, options))?
+    let listing = parse_listing(source)?;
+    run_on_large_stack(source, || compile_here(source, &listing, options))?
 }
 
-/// The same with a program that was made of a text in another way: diagnostics say an instruction's number.
+/// Compiles a program that was not parsed from `source`, for example libpcap's output for the
+/// expression in `source`. Diagnostics name instructions by number instead of by place.
 ///
 /// # Errors
-/// Everything that is wrong with the program.
+/// All errors of the program.
 pub fn compile_program(
     source: &Source,
     program: &[Instruction],
     options: &ProgramOptions,
 ) -> Result<Program, Diagnostics> {
-    let listed = Listed { program: program.to_vec(), places: Vec::new() };
-    on_large_stack(source, || compile_here(source, &listed, options))?
+    let listing = ParsedListing { program: program.to_vec(), spans: Vec::new() };
+    run_on_large_stack(source, || compile_here(source, &listing, options))?
 }
 
-fn compile_here(source: &Source, listed: &Listed, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-    let refused = |errors| Diagnostics { source: source.clone(), errors };
-    let checked = check::check(listed).map_err(refused)?;
+/// Compiles on the current thread's stack.
+fn compile_here(source: &Source, listing: &ParsedListing, options: &ProgramOptions) -> Result<Program, Diagnostics> {
+    let rejected = |errors| Diagnostics { source: source.clone(), errors };
+    let checked = check::check(listing).map_err(rejected)?;
     if !options.parameters.is_empty() {
-        let none = |(name, _): &(String, String)| {
+        let no_parameter = |(name, _): &(String, String)| {
             let error = Diagnostic::new(format!("the filter has no parameter `{name}`")).of_parameter(name);
-            error.note("a program of classic BPF has no parameters")
+            error.note("classic BPF programs have no parameters")
         };
-        return Err(refused(options.parameters.iter().map(none).collect()));
+        return Err(rejected(options.parameters.iter().map(no_parameter).collect()));
     }
-    let flow = merge::merged(lengths::checked(&Flow::of(&checked)));
-    let module = lower::module(&flow, listed).map_err(|_| {
-        Diagnostics::one(
-            source,
-            Diagnostic::new("the program's loops stand in each other deeper than devices can take"),
-        )
-    })?;
+    let cfg = merge_branches::merge_branches(bounds_checks::insert_checks(&Cfg::from_instructions(&checked)));
+    let module = lower::lower(&cfg, listing)
+        .map_err(|_| Diagnostics::one(source, Diagnostic::new("loops nest deeper than devices support")))?;
     Program::new(source, module, Vec::new(), options)
 }
 
-fn too_many() -> Diagnostic {
+fn too_many_instructions() -> Diagnostic {
     Diagnostic::new(format!("a program has at most {MAX_INSTRUCTIONS} instructions"))
 }
 

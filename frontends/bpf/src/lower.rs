@@ -1,7 +1,7 @@
-//! From blocks to the filter's function.
+//! Lowers the control-flow graph to the filter function, in naga's IR.
 //!
-//! A register is a variable where a block leaves it for another, and a value within a block. One that no other block reads is
-//! no variable at all.
+//! Within a block registers are SSA values. A register becomes a local variable only if it is live
+//! out of a block that writes it.
 
 use std::collections::HashMap;
 
@@ -9,134 +9,142 @@ use naga::{
     BinaryOperator, Expression, Function, FunctionArgument, FunctionResult, Handle, Module, Span, UnaryOperator,
 };
 
-use super::flow::{Asked, Block, End, Flow, Step, To};
+use super::cfg::{Block, Cfg, Predicate, Step, Target, Terminator};
+use super::dataflow::{self, RegisterSet};
 use super::instruction::{Alu, Comparison, Op, Operand, Register};
-use super::text::Listed;
-use super::values::{self, Registers};
-use crate::ir::builder::{Builder, Value};
-use crate::ir::structure::emit::{Blocks, Types, emit};
-use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::{FILTER, prelude};
-use crate::packet::Verdict;
+use super::parser::ParsedListing;
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::structure::{Graph, TooDeep, structure};
+use portcullis_core::packet::Verdict;
+use portcullis_core::program::{FILTER_FUNCTION, prelude};
 
-/// The filter's module.
-pub(super) fn module(flow: &Flow, listed: &Listed) -> Result<Module, TooDeep> {
-    let structured = structure(&graph(flow))?;
+/// Builds the filter's module: the prelude and the filter function.
+///
+/// # Errors
+/// If the structured control flow nests too deep.
+pub(super) fn lower(cfg: &Cfg, listing: &ParsedListing) -> Result<Module, TooDeep> {
+    let structured = structure(&flow_graph(cfg))?;
     let mut module = prelude::module(&[], "");
     let types = Types::of(&mut module);
-    let named = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
+    let prelude_functions = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
     let mut b = Builder::default();
-    b.function.name = Some(FILTER.to_owned());
+    b.function.name = Some(FILTER_FUNCTION.to_owned());
     b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
     b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
     let packet = b.add(Expression::FunctionArgument(0));
     let mut lowering = Lowering {
-        flow,
-        listed,
-        live: values::live(flow),
-        enters_once: !flow.blocks.iter().flat_map(|it| it.end.targets()).any(|to| to == To::Block(0)),
-        named,
+        cfg,
+        listing,
+        live: dataflow::live_in(cfg),
+        entry_runs_once: !cfg
+            .blocks
+            .iter()
+            .flat_map(|it| it.terminator.targets())
+            .any(|target| target == Target::Block(0)),
+        prelude_functions,
         types,
         packet,
         variables: [None; Register::COUNT],
-        values: [None; Register::COUNT],
-        loaded: HashMap::new(),
+        register_values: [None; Register::COUNT],
+        loads: HashMap::new(),
         offsets: HashMap::new(),
-        answers: Vec::new(),
+        conditions: Vec::new(),
     };
     emit(&structured, types, &mut b, &mut lowering);
     module.functions.append(b.finish(), Span::UNDEFINED);
     Ok(module)
 }
 
-/// The blocks, and behind them the two outcomes.
-fn graph(flow: &Flow) -> Graph {
-    let count = flow.blocks.len();
-    let number = |to: To| match to {
-        To::Block(block) => block,
-        To::Pass => count,
-        To::Drop => count + 1,
+/// The graph to structure: the blocks, then the outcomes pass and drop as two more blocks.
+fn flow_graph(cfg: &Cfg) -> Graph {
+    let count = cfg.blocks.len();
+    let number = |target: Target| match target {
+        Target::Block(block) => block,
+        Target::Pass => count,
+        Target::Drop => count + 1,
     };
     let mut successors: Vec<Vec<usize>> =
-        flow.blocks.iter().map(|block| block.end.targets().map(number).collect()).collect();
+        cfg.blocks.iter().map(|block| block.terminator.targets().map(number).collect()).collect();
     successors.extend([Vec::new(), Vec::new()]);
     let copied = (0..successors.len()).map(|block| block >= count).collect();
     Graph { successors, copied }
 }
 
 struct Lowering<'a> {
-    flow: &'a Flow,
-    listed: &'a Listed,
-    /// What is read of what the registers hold where each block begins.
-    live: Vec<Registers>,
-    /// Whether nothing leads back to the first block.
-    enters_once: bool,
-    /// The prelude's functions.
-    named: HashMap<String, Handle<Function>>,
+    cfg: &'a Cfg,
+    listing: &'a ParsedListing,
+    /// Registers that are live at each block's entry.
+    live: Vec<RegisterSet>,
+    /// Whether the entry block has no predecessors.
+    entry_runs_once: bool,
+    /// The prelude's functions by name.
+    prelude_functions: HashMap<String, Handle<Function>>,
     types: Types,
     packet: Value,
     variables: [Option<Value>; Register::COUNT],
-    /// What is known of the registers in the block under way.
-    values: [Option<Value>; Register::COUNT],
-    /// What has been loaded in it, by offset and size: a list of networks loads an address for each of them.
-    loaded: HashMap<(Value, u32), Value>,
-    /// Its sums of X and a number.
+    /// Values of the registers at the current point of the current block, where known.
+    register_values: [Option<Value>; Register::COUNT],
+    /// Packet loads of the current block by offset and size; a list of networks repeats the same
+    /// load for each network.
+    loads: HashMap<(Value, u32), Value>,
+    /// Sums X + constant of the current block.
     offsets: HashMap<(Value, u32), Value>,
-    /// Its truth values.
-    answers: Vec<Value>,
+    /// The current block's stack of booleans.
+    conditions: Vec<Value>,
 }
 
 impl Blocks for Lowering<'_> {
     fn block(&mut self, b: &mut Builder, block: usize) {
-        self.answers.clear();
-        self.loaded.clear();
+        self.conditions.clear();
+        self.loads.clear();
         self.offsets.clear();
-        self.values = [None; Register::COUNT];
-        // One of the outcomes.
-        let Some(Block { steps, .. }) = self.flow.blocks.get(block) else { return };
-        if block == 0 && self.enters_once {
-            // All are zero at first.
-            self.values = [Some(b.u32(0)); Register::COUNT];
+        self.register_values = [None; Register::COUNT];
+        // The outcomes have no steps.
+        let Some(Block { steps, .. }) = self.cfg.blocks.get(block) else { return };
+        if block == 0 && self.entry_runs_once {
+            // Registers and scratch memory start at zero.
+            self.register_values = [Some(b.u32(0)); Register::COUNT];
         }
-        let mut set = Registers::default();
+        let mut written = RegisterSet::default();
         let mut rest = steps.as_slice();
         while let [(step, number), ..] = rest {
             let same = rest.iter().take_while(|(next, _)| next == step && matches!(next, Step::And | Step::Or)).count();
             rest = &rest[same.max(1)..];
-            b.span = match self.listed.places.get(*number) {
-                Some(place) => Span::new(place.start as u32, place.end as u32),
+            b.span = match self.listing.spans.get(*number) {
+                Some(span) => Span::new(span.start as u32, span.end as u32),
                 None => Span::UNDEFINED,
             };
             match step {
-                Step::And | Step::Or => self.join(b, *step == Step::And, same),
-                _ => self.step(b, *step),
+                Step::And | Step::Or => self.combine_conditions(b, *step == Step::And, same),
+                _ => self.lower_step(b, *step),
             }
-            set = step.sets().into_iter().fold(set, Registers::with);
+            written = step.defined_register().into_iter().fold(written, RegisterSet::with);
         }
-        let live = values::live_behind(self.flow, &self.live, block);
-        for register in Register::all().filter(|&it| set.has(it) && live.has(it)) {
-            let value = self.get(b, register);
+        let live = dataflow::live_out(self.cfg, &self.live, block);
+        for register in Register::all().filter(|&it| written.contains(it) && live.contains(it)) {
+            let value = self.read_register(b, register);
             let variable = self.variable(b, register);
             b.store(variable, value);
         }
     }
 
     fn condition(&mut self, b: &mut Builder, _block: usize) -> Value {
-        // Every block that ends so has asked something.
-        self.answers.pop().unwrap_or_else(|| b.literal(naga::Literal::Bool(false)))
+        // The stack is empty only if the block's test was lost, which `Cfg` rules out.
+        self.conditions.pop().unwrap_or_else(|| b.literal(naga::Literal::Bool(false)))
     }
 
     fn result(&mut self, b: &mut Builder, block: usize) -> Value {
-        let count = self.flow.blocks.len();
+        let count = self.cfg.blocks.len();
         let (pass, drop) = (b.u32(Verdict::Pass.to_return()), b.u32(Verdict::Drop.to_return()));
         match block.checked_sub(count) {
             Some(0) => pass,
             Some(_) => drop,
             None => {
-                debug_assert_eq!(self.flow.blocks[block].end, End::Return);
-                let (a, zero) = (self.get(b, Register::A), b.u32(0));
-                let none = b.binary(BinaryOperator::Equal, a, zero);
-                b.select(none, drop, pass)
+                debug_assert_eq!(self.cfg.blocks[block].terminator, Terminator::Return);
+                let (a, zero) = (self.read_register(b, Register::A), b.u32(0));
+                let is_zero = b.binary(BinaryOperator::Equal, a, zero);
+                b.select(is_zero, drop, pass)
             }
         }
     }
@@ -152,29 +160,29 @@ impl Lowering<'_> {
         *self.variables[register.index()].get_or_insert_with(|| b.local(Some(&register.name()), ty))
     }
 
-    fn get(&mut self, b: &mut Builder, register: Register) -> Value {
-        if let Some(value) = self.values[register.index()] {
+    fn read_register(&mut self, b: &mut Builder, register: Register) -> Value {
+        if let Some(value) = self.register_values[register.index()] {
             return value;
         }
         let variable = self.variable(b, register);
         let value = b.load(variable);
-        self.values[register.index()] = Some(value);
+        self.register_values[register.index()] = Some(value);
         value
     }
 
-    fn set(&mut self, register: Register, value: Value) {
-        self.values[register.index()] = Some(value);
+    fn write_register(&mut self, register: Register, value: Value) {
+        self.register_values[register.index()] = Some(value);
     }
 
-    /// A function of the prelude's.
-    fn call(&mut self, b: &mut Builder, name: &str, offset: Option<Value>) -> Value {
+    /// Calls a function of the prelude on the packet.
+    fn call_prelude(&mut self, b: &mut Builder, name: &str, offset: Option<Value>) -> Value {
         let arguments = [Some(self.packet), offset].into_iter().flatten().collect();
-        let function = self.named[name];
+        let function = self.prelude_functions[name];
         b.call(function, arguments, true).unwrap_or(self.packet)
     }
 
-    fn load(&mut self, b: &mut Builder, size: u32, offset: Value) -> Value {
-        if let Some(&value) = self.loaded.get(&(offset, size)) {
+    fn load_packet(&mut self, b: &mut Builder, size: u32, offset: Value) -> Value {
+        if let Some(&value) = self.loads.get(&(offset, size)) {
             return value;
         }
         let name = match size {
@@ -182,86 +190,87 @@ impl Lowering<'_> {
             2 => "load_be16",
             _ => "load_be32",
         };
-        let value = self.call(b, name, Some(offset));
-        self.loaded.insert((offset, size), value);
+        let value = self.call_prelude(b, name, Some(offset));
+        self.loads.insert((offset, size), value);
         value
     }
 
     fn operand(&mut self, b: &mut Builder, operand: Operand) -> Value {
         match operand {
             Operand::K(k) => b.u32(k),
-            Operand::X => self.get(b, Register::X),
+            Operand::X => self.read_register(b, Register::X),
         }
     }
 
-    fn step(&mut self, b: &mut Builder, step: Step) {
+    fn lower_step(&mut self, b: &mut Builder, step: Step) {
         match step {
-            Step::Do(op) => {
-                let value = self.op(b, op);
-                self.set(op.sets(), value);
+            Step::Op(op) => {
+                let value = self.lower_op(b, op);
+                self.write_register(op.defined_register(), value);
             }
-            Step::Ask { asked, is } => {
-                let answer = self.ask(b, asked, is);
-                self.answers.push(answer);
+            Step::Test { predicate, expected } => {
+                let condition = self.lower_predicate(b, predicate, expected);
+                self.conditions.push(condition);
             }
             Step::Not => {
-                if let Some(answer) = self.answers.pop() {
-                    let answer = b.unary(UnaryOperator::LogicalNot, answer);
-                    self.answers.push(answer);
+                if let Some(condition) = self.conditions.pop() {
+                    let condition = b.unary(UnaryOperator::LogicalNot, condition);
+                    self.conditions.push(condition);
                 }
             }
-            // By `join`, as many as there are in a row.
+            // `block` hands runs of these to `combine_conditions`.
             Step::And | Step::Or => {}
         }
     }
 
-    /// One answer for so many and one more. In halves: a list may be long, and what nests deep is more than compilers take.
-    fn join(&mut self, b: &mut Builder, and: bool, times: usize) {
+    /// Combines the top `times` + 1 conditions into one, as a balanced tree: a long list as a chain
+    /// would nest deeper than shader compilers accept.
+    fn combine_conditions(&mut self, b: &mut Builder, and: bool, times: usize) {
         let op = if and { BinaryOperator::LogicalAnd } else { BinaryOperator::LogicalOr };
-        let mut answers = self.answers.split_off(self.answers.len().saturating_sub(times + 1));
-        while answers.len() > 1 {
-            let halves = answers.chunks(2).map(|pair| match *pair {
+        let mut conditions = self.conditions.split_off(self.conditions.len().saturating_sub(times + 1));
+        while conditions.len() > 1 {
+            let halves = conditions.chunks(2).map(|pair| match *pair {
                 [left, right] => b.binary(op, left, right),
                 _ => pair[0],
             });
-            answers = halves.collect();
+            conditions = halves.collect();
         }
-        self.answers.append(&mut answers);
+        self.conditions.append(&mut conditions);
     }
 
-    fn op(&mut self, b: &mut Builder, op: Op) -> Value {
+    fn lower_op(&mut self, b: &mut Builder, op: Op) -> Value {
         match op {
-            Op::Load { at, size } => {
-                let at = b.u32(at);
-                self.load(b, size, at)
+            Op::Load { offset, size } => {
+                let offset = b.u32(offset);
+                self.load_packet(b, size, offset)
             }
-            Op::LoadBehind { at, size } => {
-                let x = self.get(b, Register::X);
-                let more = b.u32(at);
-                let offset = *self.offsets.entry((x, at)).or_insert_with(|| b.sum(x, more));
-                self.load(b, size, offset)
+            Op::LoadIndexed { offset, size } => {
+                let x = self.read_register(b, Register::X);
+                let offset_value = b.u32(offset);
+                let sum = *self.offsets.entry((x, offset)).or_insert_with(|| b.sum(x, offset_value));
+                self.load_packet(b, size, sum)
             }
-            Op::Header { at } => {
-                let at = b.u32(at);
-                let (byte, low, two) = (self.load(b, 1, at), b.u32(0xf), b.u32(2));
-                let words = b.binary(BinaryOperator::And, byte, low);
+            Op::HeaderLength { offset } => {
+                let offset = b.u32(offset);
+                let (byte, mask, two) = (self.load_packet(b, 1, offset), b.u32(0xf), b.u32(2));
+                let words = b.binary(BinaryOperator::And, byte, mask);
                 b.binary(BinaryOperator::ShiftLeft, words, two)
             }
             Op::Set { value, .. } => b.u32(value),
-            Op::Copy { from, .. } => self.get(b, from),
-            Op::WireLength { .. } => self.call(b, "pkt_wire_len", None),
-            Op::Port => self.call(b, "pkt_port", None),
+            Op::Copy { from, .. } => self.read_register(b, from),
+            Op::WireLength { .. } => self.call_prelude(b, "pkt_wire_len", None),
+            Op::Port => self.call_prelude(b, "pkt_port", None),
             Op::Negate => {
-                let (zero, a) = (b.u32(0), self.get(b, Register::A));
+                let (zero, a) = (b.u32(0), self.read_register(b, Register::A));
                 b.binary(BinaryOperator::Subtract, zero, a)
             }
-            Op::Alu(alu, operand) => self.alu(b, alu, operand),
-            Op::Protocol => self.protocol(b),
+            Op::Alu(alu, operand) => self.lower_alu(b, alu, operand),
+            Op::Protocol => self.lower_protocol(b),
         }
     }
 
-    fn alu(&mut self, b: &mut Builder, alu: Alu, operand: Operand) -> Value {
-        let (left, right) = (self.get(b, Register::A), self.operand(b, operand));
+    fn lower_alu(&mut self, b: &mut Builder, alu: Alu, operand: Operand) -> Value {
+        let (left, right) = (self.read_register(b, Register::A), self.operand(b, operand));
         let op = match alu {
             Alu::Add => return b.sum(left, right),
             Alu::Subtract => BinaryOperator::Subtract,
@@ -276,9 +285,10 @@ impl Lowering<'_> {
         };
         let (zero, width) = (b.u32(0), b.u32(32));
         match (alu, b.known_u32(right)) {
-            // Control does not come here, and naga takes no such constant.
+            // Unreachable (the check before it rejects), and naga refuses a division by a constant
+            // zero.
             (Alu::Divide | Alu::Modulo, Some(0)) => zero,
-            // Here a count is taken modulo 32; there, nothing is left from 32 on.
+            // naga's shifts take the count modulo 32; classic BPF shifts everything out from 32 on.
             (Alu::ShiftLeft | Alu::ShiftRight, Some(32..)) => zero,
             (Alu::ShiftLeft | Alu::ShiftRight, None) => {
                 let shifted = b.binary(op, left, right);
@@ -289,27 +299,28 @@ impl Lowering<'_> {
         }
     }
 
-    /// What Linux takes for the protocol of a frame (`eth_type_trans`, net/ethernet/eth.c): its type, or of one with a length
-    /// in that place whether an 802.2 header is behind it.
-    fn protocol(&mut self, b: &mut Builder) -> Value {
+    /// The protocol that Linux derives from a frame (`eth_type_trans`, net/ethernet/eth.c): the
+    /// EtherType, or, if the field is an 802.3 length, `ETH_P_802_3` or `ETH_P_802_2` by what
+    /// follows.
+    fn lower_protocol(&mut self, b: &mut Builder) -> Value {
         const ETH_P_802_3_MIN: u32 = 0x600;
         const ETH_P_802_3: u32 = 1;
         const ETH_P_802_2: u32 = 4;
         let (type_at, payload_at) = (b.u32(12), b.u32(14));
-        let (ty, first) = (self.load(b, 2, type_at), self.load(b, 2, payload_at));
-        let (least, ones) = (b.u32(ETH_P_802_3_MIN), b.u32(0xffff));
+        let (ty, first) = (self.load_packet(b, 2, type_at), self.load_packet(b, 2, payload_at));
+        let (threshold, ones) = (b.u32(ETH_P_802_3_MIN), b.u32(0xffff));
         let (raw, llc) = (b.u32(ETH_P_802_3), b.u32(ETH_P_802_2));
         let is_raw = b.binary(BinaryOperator::Equal, first, ones);
         let length = b.select(is_raw, raw, llc);
-        let is_type = b.binary(BinaryOperator::GreaterEqual, ty, least);
+        let is_type = b.binary(BinaryOperator::GreaterEqual, ty, threshold);
         b.select(is_type, ty, length)
     }
 
-    fn ask(&mut self, b: &mut Builder, asked: Asked, is: bool) -> Value {
-        let pick = |yes, no| if is { yes } else { no };
-        match asked {
-            Asked::Compare(comparison, operand) => {
-                let (mut left, mut right) = (self.get(b, Register::A), self.operand(b, operand));
+    fn lower_predicate(&mut self, b: &mut Builder, predicate: Predicate, expected: bool) -> Value {
+        let pick = |yes, no| if expected { yes } else { no };
+        match predicate {
+            Predicate::Compare(comparison, operand) => {
+                let (mut left, mut right) = (self.read_register(b, Register::A), self.operand(b, operand));
                 let op = match comparison {
                     Comparison::Equal => pick(BinaryOperator::Equal, BinaryOperator::NotEqual),
                     Comparison::Greater => pick(BinaryOperator::Greater, BinaryOperator::LessEqual),
@@ -322,26 +333,27 @@ impl Lowering<'_> {
                 };
                 b.binary(op, left, right)
             }
-            Asked::Shorter(bytes) => {
-                let (length, bytes) = (self.call(b, "pkt_len", None), b.u32(bytes));
+            Predicate::LengthBelow(bytes) => {
+                let (length, bytes) = (self.call_prelude(b, "pkt_len", None), b.u32(bytes));
                 b.binary(pick(BinaryOperator::Less, BinaryOperator::GreaterEqual), length, bytes)
             }
-            Asked::ShorterThanX { more, most } => {
-                let (length, x, more_value) = (self.call(b, "pkt_len", None), self.get(b, Register::X), b.u32(more));
-                let shorter = if most.checked_add(more).is_some() {
-                    let end = b.sum(x, more_value);
+            Predicate::LengthBelowX { offset, max_x } => {
+                let (length, x, offset_value) =
+                    (self.call_prelude(b, "pkt_len", None), self.read_register(b, Register::X), b.u32(offset));
+                let shorter = if max_x.checked_add(offset).is_some() {
+                    let end = b.sum(x, offset_value);
                     b.binary(BinaryOperator::Less, length, end)
                 } else {
-                    // The sum would wrap.
-                    let none = b.binary(BinaryOperator::Less, length, more_value);
-                    let rest = b.binary(BinaryOperator::Subtract, length, more_value);
+                    // X + offset may wrap, so compare with length - offset instead.
+                    let too_short = b.binary(BinaryOperator::Less, length, offset_value);
+                    let rest = b.binary(BinaryOperator::Subtract, length, offset_value);
                     let beyond = b.binary(BinaryOperator::Greater, x, rest);
-                    b.binary(BinaryOperator::LogicalOr, none, beyond)
+                    b.binary(BinaryOperator::LogicalOr, too_short, beyond)
                 };
-                if is { shorter } else { b.unary(UnaryOperator::LogicalNot, shorter) }
+                if expected { shorter } else { b.unary(UnaryOperator::LogicalNot, shorter) }
             }
-            Asked::XIsZero => {
-                let (x, zero) = (self.get(b, Register::X), b.u32(0));
+            Predicate::XIsZero => {
+                let (x, zero) = (self.read_register(b, Register::X), b.u32(0));
                 b.binary(pick(BinaryOperator::Equal, BinaryOperator::NotEqual), x, zero)
             }
         }

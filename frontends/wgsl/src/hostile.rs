@@ -1,9 +1,9 @@
-//! Texts that are made to exhaust whoever reads them.
+//! Texts made to exhaust the compiler's stack, memory or time.
 
 use super::*;
-use crate::lang::LARGE_STACK;
+use portcullis_core::stack::COMPILE_STACK_BYTES;
 
-/// `unit` again and again, up to the largest text there may be.
+/// `unit` repeated up to the maximum size of a text.
 fn fill(before: &str, unit: &str, after: &str) -> String {
     let times = (MAX_SOURCE - before.len() - after.len()) / unit.len();
     format!("{before}{}{after}", unit.repeat(times))
@@ -14,13 +14,13 @@ fn body(statements: &str) -> String {
 }
 
 #[test]
-fn a_mebibyte_of_anything_is_refused() {
+fn maximum_size_texts_are_rejected_cheaply() {
     for (text, words) in [
         (fill("", "(", ""), "brackets"),
         (fill("const a = ", "[", ""), "brackets"),
         (fill("", "{", ""), "brackets"),
         (fill("alias a = ", "array<", ""), "too deep"),
-        (fill("", "/*", ""), "no end"),
+        (fill("", "/*", ""), "unterminated comment"),
         (fill("", "\0", ""), "U+0000"),
         (fill("fn f() { let a = ", "!", "true; }"), "too deep"),
         (fill("fn f() { let a = ", "- ", "1; }"), "too deep"),
@@ -46,8 +46,8 @@ fn a_mebibyte_of_anything_is_refused() {
     }
 }
 
-// Each of these is as deep as the checks let it be, in another direction. A quarter of the stack is
-// enough for them, even for naga without any optimisation.
+// Each text is as deep in one dimension as the limits permit. A quarter of the stack is enough for
+// them, even with an unoptimised naga.
 #[test]
 fn deep_texts_fit_the_stack() {
     let chain = |make: &dyn Fn(usize) -> String| (0..8_000).map(make).collect::<String>();
@@ -77,7 +77,7 @@ fn deep_texts_fit_the_stack() {
     ];
     for text in texts {
         let source = Source::new("f", text.as_str());
-        let thread = std::thread::Builder::new().stack_size(LARGE_STACK / 4);
+        let thread = std::thread::Builder::new().stack_size(COMPILE_STACK_BYTES / 4);
         let compiled = thread.spawn(move || compile_here(&source, &ProgramOptions::default()).map(drop)).unwrap();
         if let Err(errors) = compiled.join().unwrap() {
             let message = &errors.errors[0].message;

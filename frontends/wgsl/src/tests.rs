@@ -1,9 +1,9 @@
 use super::*;
-use crate::program::ParameterValue;
+use portcullis_core::program::ParameterValue;
 
 const FILTER_TEXT: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
 
-fn compiled(text: &str) -> Result<Program, Diagnostics> {
+fn compile_text(text: &str) -> Result<Program, Diagnostics> {
     compile(&Source::new("f", text), &ProgramOptions::default())
 }
 
@@ -12,9 +12,10 @@ fn with_parameters(text: &str, parameters: &[(&str, &str)]) -> Result<Program, D
     compile(&Source::new("f", text), &ProgramOptions { parameters, ..ProgramOptions::default() })
 }
 
-/// Expects `text` to be refused first of all at `place` (line:column, `-` for none) with `words`.
-fn refused(text: &str, place: &str, words: &str) {
-    let Err(errors) = compiled(text) else { panic!("accepted: {text}") };
+/// Asserts that the first error of `text` is at `place` (line:column, `-` for none) and contains
+/// `words`.
+fn assert_rejected(text: &str, place: &str, words: &str) {
+    let Err(errors) = compile_text(text) else { panic!("accepted: {text}") };
     let line = errors.to_string().lines().next().unwrap_or_default().to_owned();
     let expected = if place == "-" { "f: ".to_owned() } else { format!("f:{place}: ") };
     assert!(line.starts_with(&expected) && line.contains(words), "{text}\nwanted {expected}...{words}\ngot {line}");
@@ -22,13 +23,15 @@ fn refused(text: &str, place: &str, words: &str) {
 
 #[test]
 fn a_filter_compiles() {
-    compiled("fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_be16(pkt, 12u) == ETH_P_IP); }")
-        .map_err(|e| e.render())
-        .unwrap();
+    compile_text(
+        "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_be16(pkt, 12u) == ETH_P_IP); }",
+    )
+    .map_err(|e| e.render())
+    .unwrap();
 }
 
 #[test]
-fn names_of_the_prelude_stay_the_preludes() {
+fn prelude_names_cannot_be_redeclared() {
     for (declaration, place, words) in [
         ("fn load_u8(a: u32) {}", "1:4", "`load_u8` is a name of the prelude"),
         ("const XDP_PASS = 1u;", "1:7", "`XDP_PASS` is a name of the prelude"),
@@ -38,7 +41,7 @@ fn names_of_the_prelude_stay_the_preludes() {
         ("var<private> storage: u32;", "1:14", "`storage` cannot be declared"),
         ("fn pc_mine() {}", "1:4", "`pc_mine` is reserved"),
     ] {
-        refused(&format!("{declaration}\n{FILTER_TEXT}"), place, words);
+        assert_rejected(&format!("{declaration}\n{FILTER_TEXT}"), place, words);
     }
     for (declaration, words) in [
         ("const MAP_NONE = 1u;", "`MAP_NONE` is a name of the prelude"),
@@ -46,17 +49,17 @@ fn names_of_the_prelude_stay_the_preludes() {
         ("fn m_find(a: u32) {}", "redefinition of `m_find`"),
     ] {
         let map = "//! map m: hash key=1 value=1 entries=1";
-        refused(
+        assert_rejected(
             &format!("{map}\n{declaration}\n{FILTER_TEXT}"),
             if words.starts_with("`MAP") { "2:7" } else { "2:4" },
             words,
         );
-        compiled(&format!("{declaration}\n{FILTER_TEXT}")).map_err(|e| e.render()).unwrap();
+        compile_text(&format!("{declaration}\n{FILTER_TEXT}")).map_err(|e| e.render()).unwrap();
     }
-    refused("fn xdp_filter(pkt: u32) -> u32 { return pc_length; }", "1:41", "`pc_length` is reserved");
-    refused("fn xdp_filter(pkt: u32) -> u32 { let pc_a = 1u; return 1u; }", "1:38", "`pc_a` is reserved");
-    // Inside functions, and as names that the prelude uses for itself inside functions, all is free.
-    compiled(
+    assert_rejected("fn xdp_filter(pkt: u32) -> u32 { return pc_length; }", "1:41", "`pc_length` is reserved");
+    assert_rejected("fn xdp_filter(pkt: u32) -> u32 { let pc_a = 1u; return 1u; }", "1:38", "`pc_a` is reserved");
+    // Local names are free, also those that the prelude uses inside its functions.
+    compile_text(
         "const value = 1u; fn at() -> u32 { let XDP_PASS = value; return XDP_PASS; }\
               fn xdp_filter(pkt: u32) -> u32 { let shift = at(); return shift; }",
     )
@@ -65,28 +68,28 @@ fn names_of_the_prelude_stay_the_preludes() {
 }
 
 #[test]
-fn the_text_ends_before_the_prelude_begins() {
+fn incomplete_texts_do_not_run_into_the_prelude() {
     for (text, place, words) in [
         ("fn xdp_filter(pkt: u32) -> u32 {", "1:32", "never closed"),
         ("fn xdp_filter(pkt: u32) -> u32 { return (1u", "1:41", "never closed"),
-        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } /* a", "1:47", "no end"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } /* a", "1:47", "unterminated comment"),
         ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } const", "1:47", "middle of a declaration"),
         ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } @must_use", "1:48", "middle of a declaration"),
         ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } const a = 1u", "1:57", "middle of a declaration"),
         ("fn xdp_filter(pkt: u32) -> u32", "1:28", "middle of a declaration"),
-        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; }}", "1:46", "nothing is open"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; }}", "1:46", "has no opening bracket"),
         ("fn xdp_filter(pkt: u32) -> u32 { return (1u]; }", "1:44", "`]` closes `(`"),
         ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } \u{1b}", "1:47", "U+001B"),
     ] {
-        refused(text, place, words);
+        assert_rejected(text, place, words);
     }
-    compiled(&format!("{FILTER_TEXT} // no line break")).map_err(|e| e.render()).unwrap();
+    compile_text(&format!("{FILTER_TEXT} // no line break")).map_err(|e| e.render()).unwrap();
 }
 
-// Every beginning of a filter is refused without a panic, with a place inside it; the ends of
-// declarations behind the filter are whole texts.
+// Every prefix of a filter compiles or is rejected without a panic, with places inside the prefix.
+// It compiles if it ends with the filter or with a complete declaration after it.
 #[test]
-fn every_truncation_is_told_from_the_whole() {
+fn every_truncation_is_rejected_within_the_text() {
     let text = "// é\nconst a = array<u32, 2>(1u, 2u);\n".to_owned()
         + "fn xdp_filter(pkt: u32) -> u32 { if load_u8(pkt, 1u) < a[0] && !false { return 3u; } return 1u; }\n"
         + "/* tail */ var<private> b: u32;";
@@ -94,10 +97,10 @@ fn every_truncation_is_told_from_the_whole() {
     for end in (0..text.len()).filter(|&end| text.is_char_boundary(end)) {
         let whole = end == filter_end
             || text[filter_end..].starts_with(&text[filter_end..end.max(filter_end)]) && {
-                // White space, and a finished comment.
+                // White space, and a complete comment.
                 end >= filter_end && matches!(text[filter_end..end].trim(), "" | "/* tail */")
             };
-        match compiled(&text[..end]) {
+        match compile_text(&text[..end]) {
             Ok(_) => assert!(whole, "accepted {:?}", &text[..end]),
             Err(errors) => {
                 assert!(!whole, "refused {:?}: {}", &text[..end], errors.render());
@@ -110,13 +113,13 @@ fn every_truncation_is_told_from_the_whole() {
 }
 
 #[test]
-fn directives_work_or_are_refused() {
+fn directives_are_applied_or_rejected() {
     for directive in [
         "requires packed_4x8_integer_dot_product;",
         "diagnostic(off, derivative_uniformity);",
         "diagnostic(off, some.rule);",
     ] {
-        compiled(&format!("{directive}\n{FILTER_TEXT}")).map_err(|e| e.render()).unwrap();
+        compile_text(&format!("{directive}\n{FILTER_TEXT}")).map_err(|e| e.render()).unwrap();
     }
     for (directive, place) in [
         ("enable f16;", "1:8"),
@@ -125,14 +128,14 @@ fn directives_work_or_are_refused() {
         ("enable nothing_known;", "1:8"),
         ("requires nothing_known;", "1:10"),
     ] {
-        refused(&format!("{directive}\n{FILTER_TEXT}"), place, "");
+        assert_rejected(&format!("{directive}\n{FILTER_TEXT}"), place, "");
     }
 }
 
 #[test]
-fn too_long_and_not_text() {
+fn oversized_and_binary_sources_are_rejected() {
     let too_long = "the text is longer than 1048576 bytes, the most that a filter may have";
-    refused(&format!("{FILTER_TEXT}{}", " ".repeat(MAX_SOURCE)), "-", too_long);
+    assert_rejected(&format!("{FILTER_TEXT}{}", " ".repeat(MAX_SOURCE)), "-", too_long);
     let long = Source::from_bytes("f", vec![b' '; MAX_SOURCE + 1]).unwrap_err();
     assert_eq!(long.to_string(), format!("f: {too_long}"));
     let mut binary = vec![b' '; MAX_SOURCE + 1];
@@ -145,17 +148,17 @@ fn too_long_and_not_text() {
 }
 
 #[test]
-fn reports_are_golden() {
-    let report = |text: &str| compiled(text).unwrap_err().render();
+fn rendered_reports_match() {
+    let report = |text: &str| compile_text(text).unwrap_err().render();
     assert_eq!(
         report("fn xdp_filter(pkt: u32) -> u32 {\n\tlet länge = pkt_len(pkt) + pkt;\n\treturn länge;\n}\n"),
-        "error: the packet may only be handed on
+        "error: the packet may only be passed to functions
   ┌─ f:2:14
   │
 2 │     let länge = pkt_len(pkt) + pkt;
   │                 ^^^^^^^^^^^^^^^^^^ used as a number here
   │
-  = its value is no property of the packet: give it to the prelude's functions or to a helper
+  = its value is not a property of the packet: pass it to functions of the prelude or to a helper
 
 "
     );
@@ -179,7 +182,7 @@ fn reports_are_golden() {
 1 │ fn xdp_filter(pkt: u32) -> u32 {
   │                                ^ opened here
   │
-  = the text ends before it
+  = the text ends before the matching bracket
 
 "
     );
@@ -198,8 +201,8 @@ fn xdp_filter(pkt: u32) -> u32 {
 }";
 
 #[test]
-fn parameters_have_their_defaults() {
-    let program = compiled(PARAMETERS).map_err(|e| e.render()).unwrap();
+fn parameters_have_default_values() {
+    let program = compile_text(PARAMETERS).map_err(|e| e.render()).unwrap();
     let found: Vec<_> = program.parameters().iter().map(|p| (p.name.as_str(), p.value.clone(), p.is_default)).collect();
     assert_eq!(
         found,
@@ -218,7 +221,7 @@ fn parameters_have_their_defaults() {
 }
 
 #[test]
-fn parameters_are_set_by_name_in_many_notations() {
+fn parameters_accept_several_notations() {
     for (name, text, value) in [
         ("port", "443", ParameterValue::U32(443)),
         ("port", "443u", ParameterValue::U32(443)),
@@ -235,13 +238,13 @@ fn parameters_are_set_by_name_in_many_notations() {
         let found = program.parameters().iter().find(|p| p.name == name).unwrap();
         assert_eq!((&found.value, found.is_default), (&value, false), "{name}={text}");
     }
-    // What depends on a parameter follows it.
+    // Defaults that depend on a parameter follow its value.
     let program = with_parameters(PARAMETERS, &[("port", "8080")]).map_err(|e| e.render()).unwrap();
     assert_eq!(program.parameters()[5].value, ParameterValue::U32(8081));
 }
 
 #[test]
-fn wrong_parameters_are_explained() {
+fn invalid_parameters_are_explained() {
     let message = |parameters: &[(&str, &str)]| with_parameters(PARAMETERS, parameters).unwrap_err().to_string();
     assert_eq!(message(&[("prot", "1")]), "f: the filter has no parameter `prot`");
     let rendered = with_parameters(PARAMETERS, &[("prot", "1")]).unwrap_err().render();
@@ -274,7 +277,7 @@ fn wrong_parameters_are_explained() {
 }
 
 #[test]
-fn parameters_that_break_a_constant_expression_are_named() {
+fn errors_in_constant_expressions_name_the_parameter() {
     let text = "override n: u32 = 1u;
 override m: i32 = 1;
 override of_n: u32 = 12u / n;
@@ -291,7 +294,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     places[length] = 1u;
     return index() + shifted + both + whole + u32(rest) + vector.x + places[u32(m)];
 }";
-    compiled(text).map_err(|e| e.render()).unwrap();
+    compile_text(text).map_err(|e| e.render()).unwrap();
     for (name, value, place, words) in [
         ("n", "0", "3:22", "division by zero"),
         ("n", "3", "5:28", "out of range"),
@@ -305,7 +308,7 @@ fn xdp_filter(pkt: u32) -> u32 {
         let rendered = errors.render();
         assert!(rendered.contains(&format!("= with `{name}` = {value}\n")), "{rendered}");
     }
-    // What is known when the filter runs is no obstacle to it being refused.
+    // Operands known only at run time do not hide the error.
     for (expression, default, value, words) in [
         ("pkt_len(pkt) << n", "1u", "32", "shift amount"),
         ("pkt_len(pkt) / n", "1u", "0", "division by zero"),
@@ -331,14 +334,14 @@ fn xdp_filter(pkt: u32) -> u32 {
     }
 }
 
-/// docs/semantics.md, "Arithmetic": what naga works out itself.
+/// docs/semantics.md, "Arithmetic": constant expressions that naga evaluates.
 #[test]
-fn constants_wrap_or_are_refused() {
+fn constant_arithmetic_wraps_or_is_rejected() {
     let filter = |expression: &str| format!("fn xdp_filter(pkt: u32) -> u32 {{ return u32({expression}); }}");
     for fine in
         ["0xffffffffu + 1u", "0u - 1u", "2147483647i + 1i", "65536i * 65536i", "1lu / 0lu", "u64(pkt_len(pkt)) / 0lu"]
     {
-        compiled(&filter(fine)).map_err(|e| e.render()).unwrap();
+        compile_text(&filter(fine)).map_err(|e| e.render()).unwrap();
     }
     for (wrong, words) in [
         ("9223372036854775807 + 1", "overflow"),
@@ -351,7 +354,7 @@ fn constants_wrap_or_are_refused() {
         ("u64(pkt_len(pkt)) << 64u", "shift"),
         ("array<u32, 2>(1u, 2u)[2]", "index"),
     ] {
-        let Err(errors) = compiled(&filter(wrong)) else { panic!("accepted: {wrong}") };
+        let Err(errors) = compile_text(&filter(wrong)) else { panic!("accepted: {wrong}") };
         let said = errors.to_string().to_lowercase();
         assert!(said.contains(words), "{wrong}: {said}");
     }

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{CALL, call};
-use crate::lang::xdp::decode::maps::{self, Use};
-use crate::lang::xdp::object::{Object, Reference};
-use crate::lang::xdp::parameters::{self, Global, globals};
-use crate::lang::xdp::{MapDefinition, compile_here, whole};
-use crate::lang::{Diagnostics, Source, on_large_stack};
-use crate::map::Typed;
-use crate::program::{Program, ProgramOptions};
+use crate::decode::helper;
+use crate::decode::instruction::{CALL, call};
+use crate::decode::maps::{self, Use};
+use crate::object::{Object, Reference};
+use crate::parameters::{self, GlobalVariable, globals};
+use crate::{MapDefinition, compile_here, whole};
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::map::TypeInfo;
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::run_on_large_stack;
 
 /// A program of an object.
 #[derive(Debug)]
-pub struct Surveyed {
+pub struct ProgramReport {
     /// Its name.
     pub name: String,
     /// Its section.
@@ -27,35 +28,35 @@ pub struct Surveyed {
 
 /// A map of an object.
 #[derive(Debug)]
-pub struct SurveyedMap {
+pub struct MapReport {
     /// As the object defines it.
     pub definition: MapDefinition,
     /// What its keys and values are.
-    pub typed: Typed,
+    pub typed: TypeInfo,
     /// Why no program can use it, where that is so.
     pub refused: Option<String>,
 }
 
 /// What is in an object.
 #[derive(Debug)]
-pub struct Survey {
+pub struct ObjectReport {
     /// The object's file.
     pub name: String,
     /// Its programs for XDP.
-    pub programs: Vec<Surveyed>,
+    pub programs: Vec<ProgramReport>,
     /// Sections with code for other hooks.
-    pub others: Vec<String>,
+    pub other_sections: Vec<String>,
     /// Its maps, without the sections of its global variables.
-    pub maps: Vec<SurveyedMap>,
+    pub maps: Vec<MapReport>,
     /// Its global variables.
-    pub globals: Vec<Global>,
+    pub globals: Vec<GlobalVariable>,
 }
 
 /// Looks at all programs of an object.
 ///
 /// # Errors
 /// What is wrong with the object as a whole, and with what is set in it.
-pub fn survey(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Survey, Diagnostics> {
+pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<ObjectReport, Diagnostics> {
     let mut object = Object::read(name, bytes).map_err(|wrong| whole(name, wrong.to_string()))?;
     let given = &options.parameters;
     let options = parameters::set(&mut object, options)?;
@@ -63,8 +64,8 @@ pub fn survey(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Surv
     let mut programs = Vec::new();
     for function in object.programs() {
         let compiled =
-            on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
-        programs.push(Surveyed {
+            run_on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
+        programs.push(ProgramReport {
             name: function.name.clone(),
             section: object.sections[function.section].name.clone(),
             helpers: helpers(&object, (function.section, function.first)),
@@ -73,11 +74,11 @@ pub fn survey(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Surv
     }
     let with_functions: BTreeSet<usize> =
         object.functions.iter().filter(|it| it.is_global).map(|it| it.section).collect();
-    let others = with_functions.into_iter().map(|number| &object.sections[number]);
-    let others = others.filter(|section| !section.is_xdp() && section.name != ".text");
-    let others = others.map(|section| section.name.clone()).collect();
+    let other_sections = with_functions.into_iter().map(|number| &object.sections[number]);
+    let other_sections = other_sections.filter(|section| !section.is_xdp() && section.name != ".text");
+    let other_sections = other_sections.map(|section| section.name.clone()).collect();
     let maps = maps::maps(&object).into_iter().filter(|info| !info.is_data());
-    let maps = maps.map(|info| SurveyedMap {
+    let maps = maps.map(|info| MapReport {
         typed: info.typed(&object),
         refused: match info.used_as {
             Use::Refused(why) => Some(why),
@@ -86,7 +87,7 @@ pub fn survey(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Surv
         definition: info.definition,
     });
     let maps = maps.collect();
-    Ok(Survey { name: name.to_owned(), programs, others, maps, globals: globals(&object, given) })
+    Ok(ObjectReport { name: name.to_owned(), programs, other_sections, maps, globals: globals(&object, given) })
 }
 
 /// The helpers that a function and those that it leads to call.

@@ -25,24 +25,26 @@ use std::sync::Arc;
 pub use broadcast::Broadcast;
 pub use decode::instruction;
 use decode::maps::{MapInfo, Use};
-pub use inspect::{Survey, Surveyed, SurveyedMap, survey};
+pub use inspect::{MapReport, ObjectReport, ProgramReport, inspect};
 use lower::ir::Op;
 use lower::privatize::Copy;
 use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
-pub use parameters::{Global, globals};
+pub use parameters::{GlobalVariable, globals};
 use rejection::Listing;
 
-use super::nearest::nearest;
-use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
-use crate::map::declare::MAX_MAPS;
-use crate::map::layout::Layout;
-use crate::map::{Declaration, Kind, Note, Notes, Table};
-use crate::program::{Initial, Program, ProgramOptions};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::declaration::MAX_MAPS;
+use portcullis_core::map::layout::Layout;
+use portcullis_core::map::{Annotation, Annotations, Declaration, MapKind, Table};
+use portcullis_core::program::prelude;
+use portcullis_core::program::{InitialMapWords, Program, ProgramOptions};
+use portcullis_core::spelling::nearest;
+use portcullis_core::stack::run_on_large_stack;
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
 #[derive(Debug)]
-pub struct Origin {
+pub struct ObjectInfo {
     /// The object's file.
     pub object: String,
     /// The program.
@@ -52,11 +54,11 @@ pub struct Origin {
     /// The object's types.
     pub btf: Btf,
     /// Where a packet may be aborted, by the number of the counter in the map that counts traps.
-    pub traps: Vec<Site>,
+    pub traps: Vec<ProgramSite>,
     /// Where a number is added to one in a map's value, and packets side by side may lose additions.
-    pub losses: Vec<Site>,
+    pub lost_updates: Vec<ProgramSite>,
     /// What of maps' values each packet has a copy of.
-    pub copies: Vec<OwnCopy>,
+    pub copies: Vec<PrivatizedValue>,
     /// Targets that stand for several ports.
     pub broadcasts: Vec<Broadcast>,
     /// Which of them say where packets go by routes.
@@ -66,18 +68,25 @@ pub struct Origin {
     /// The programs that maps of programs can hold: the first by 1, and so on.
     pub programs: Vec<String>,
     /// The maps that maps of maps can hold: the first by 1, and so on.
-    pub held: Vec<String>,
+    pub inner_maps: Vec<String>,
     /// The object's global variables, with the values that the program was compiled with.
-    pub globals: Vec<Global>,
+    pub globals: Vec<GlobalVariable>,
     /// The maps that are rings of events.
-    pub rings: Vec<events::Ring>,
+    pub rings: Vec<events::EventRing>,
     /// What the program prints, by the number in a record.
     pub prints: Vec<events::Print>,
 }
 
+impl ObjectInfo {
+    /// Returns where a program comes from, if it was compiled from an object.
+    pub fn of(program: &Program) -> Option<&ObjectInfo> {
+        program.origin()
+    }
+}
+
 /// Words of a map's only value that the program takes for its own while it has a packet: each packet has a copy of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnCopy {
+pub struct PrivatizedValue {
     /// The map's name in the object.
     pub map: String,
     /// How many there are.
@@ -89,7 +98,7 @@ pub struct OwnCopy {
 /// An instruction of which there is something to tell: a packet may be aborted there, since the program has not shown that what
 /// it does is right, or what it adds may be lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Site {
+pub struct ProgramSite {
     /// The function that it is in; outside of any the section.
     pub function: String,
     /// The instruction, in words: its number, its function, itself.
@@ -100,15 +109,15 @@ pub struct Site {
     pub reason: &'static str,
 }
 
-impl Site {
+impl ProgramSite {
     /// What a map that counts traps says of its entries.
-    fn notes(all: &[Site]) -> Notes {
-        let note = |it: &Site| {
+    fn notes(all: &[ProgramSite]) -> Annotations {
+        let note = |it: &ProgramSite| {
             let (file, line) = it.line.as_ref().map(|(file, line)| (file.as_str(), *line)).unzip();
-            let text = [it.function.as_str(), &it.instruction].map(Note::from);
+            let text = [it.function.as_str(), &it.instruction].map(Annotation::from);
             text.into_iter().chain([file.into(), line.into(), it.reason.into()]).collect()
         };
-        Notes {
+        Annotations {
             columns: vec!["function", "instruction", "file", "line", "reason"],
             rows: all.iter().map(note).collect(),
         }
@@ -122,7 +131,7 @@ const BPF_F_INNER_MAP: u32 = 1 << 12;
 const OLD_SECTION: &str = "prog";
 
 /// An object with what its maps are here.
-pub(super) struct Linked<'o> {
+pub(crate) struct Linked<'o> {
     object: &'o Object,
     maps: Vec<MapInfo>,
     /// The programs, by number: name, section, first instruction.
@@ -142,14 +151,18 @@ impl<'o> Linked<'o> {
         &self,
         flow: &analysis::fixpoint::Flow,
         (section, first): (usize, usize),
-        rings: Vec<events::Ring>,
+        rings: Vec<events::EventRing>,
         (fib, besides): (fib::Maps, usize),
-    ) -> (Origin, Vec<Initial>) {
+    ) -> (ObjectInfo, Vec<InitialMapWords>) {
         let object = self.object;
         let name = |section, at| object.function_at(section, at).map(|it| object.functions[it].name.clone());
         let used: Vec<&MapInfo> = flow.shared.used.iter().map(|&map| &self.maps[usize::from(map)]).collect();
         let initial = used.iter().enumerate().flat_map(|(map, info)| {
-            self.initial(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
+            self.initial(info).into_iter().map(move |(offset, words)| InitialMapWords {
+                map,
+                offset,
+                words: words.into(),
+            })
         });
         let maps =
             used.iter().map(|info| Some(info.definition.clone())).chain(std::iter::repeat_n(None, besides)).collect();
@@ -161,13 +174,13 @@ impl<'o> Linked<'o> {
         let copies = flow.shared.used.iter().filter_map(|&map| {
             let Copy { variables, memory } = flow.shared.copies.of(map)?;
             let name = self.maps[usize::from(map)].definition.name.clone();
-            let copy = OwnCopy { map: name, words: variables.len() + memory.len(), filled: memory.len() };
+            let copy = PrivatizedValue { map: name, words: variables.len() + memory.len(), filled: memory.len() };
             (copy.words > 0).then_some(copy)
         });
         // In the order of the program: they were found in that of its blocks.
-        let losses: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();
-        let losses: Vec<_> = losses.into_iter().collect();
-        let origin = Origin {
+        let lost_updates: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();
+        let lost_updates: Vec<_> = lost_updates.into_iter().collect();
+        let origin = ObjectInfo {
             object: object.name.clone(),
             program: name(section, first).unwrap_or_default(),
             maps,
@@ -175,11 +188,11 @@ impl<'o> Linked<'o> {
             fib,
             btf: object.btf.clone(),
             traps: self.sites(flow.shared.sites.all()),
-            losses: self.sites(&losses),
+            lost_updates: self.sites(&lost_updates),
             copies: copies.collect(),
             helpers: flow.shared.helpers.iter().map(|&helper| decode::helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
-            held: object.maps.iter().map(|map| map.name.clone()).collect(),
+            inner_maps: object.maps.iter().map(|map| map.name.clone()).collect(),
             globals: Vec::new(),
             rings,
             prints: flow.shared.events.prints.clone(),
@@ -188,14 +201,14 @@ impl<'o> Linked<'o> {
     }
 
     /// Instructions with reasons, in the order of the numbers that they have.
-    fn sites(&self, all: &[(u32, u32, &'static str)]) -> Vec<Site> {
+    fn sites(&self, all: &[(u32, u32, &'static str)]) -> Vec<ProgramSite> {
         let object = self.object;
         let sites = all.iter().map(|&(section, at, reason)| {
             let (section, at) = (section as usize, at as usize);
             let line = object.sections[section].line(at).map(|line| (line.file.to_string(), line.line));
             let function = object.function_at(section, at).map(|it| object.functions[it].name.clone());
             let function = function.unwrap_or_else(|| object.sections[section].name.clone());
-            Site { function, instruction: rejection::instruction(object, section, at), line, reason }
+            ProgramSite { function, instruction: rejection::instruction(object, section, at), line, reason }
         });
         sites.collect()
     }
@@ -206,12 +219,12 @@ impl<'o> Linked<'o> {
         let layout = Layout::of(&info.declaration());
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
         if let Some(data) = data {
-            return vec![(layout.at(0), data.chunks(4).map(word).collect())];
+            return vec![(layout.slot_offset(0), data.chunks(4).map(word).collect())];
         }
         if slots.is_empty() {
             return Vec::new();
         }
-        let number = |symbol: &str| match info.definition.ty.is_of_maps() {
+        let number = |symbol: &str| match info.definition.ty.is_map_of_maps() {
             true => self.object.maps.iter().position(|map| map.name == symbol),
             false => self.programs.iter().position(|(name, ..)| name == symbol),
         };
@@ -232,7 +245,7 @@ impl<'o> Linked<'o> {
         slots
             .filter_map(|slot| {
                 let number = number(&slot.symbol)?;
-                Some((layout.at(slot.index), vec![number as u32 + 1]))
+                Some((layout.slot_offset(slot.index), vec![number as u32 + 1]))
             })
             .collect()
     }
@@ -297,7 +310,7 @@ pub fn compile_object(
     let given = &options.parameters;
     let mut set = object.clone();
     let options = parameters::set(&mut set, options)?;
-    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
+    run_on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
 }
 
 /// Compiles a program of an object in which everything is set that was `given`.
@@ -334,14 +347,14 @@ fn compile_here(
     let uses = &flow.shared.events.rings;
     for &map in &flow.shared.used {
         let info = &linked.maps[usize::from(map)];
-        if info.used_as == Use::Ring {
+        if info.used_as == Use::EventRing {
             let sizes = uses.get(&Some(map)).copied().unwrap_or_default();
             let (records, wanted) = match info.definition.ty {
-                MapType::RINGBUF => (events::Records::RingBuffer, info.definition.max_entries),
-                _ => (events::Records::Perf, 0),
+                MapType::RINGBUF => (events::RecordKind::RingBuffer, info.definition.max_entries),
+                _ => (events::RecordKind::Perf, 0),
             };
-            rings.push(events::Ring::new(&info.name, declared.len(), records, sizes, wanted));
-            declared.extend(rings.last().map(events::Ring::declaration));
+            rings.push(events::EventRing::new(&info.name, declared.len(), records, sizes, wanted));
+            declared.extend(rings.last().map(events::EventRing::declaration));
         } else {
             declared.push(Declaration { typed: Some(Arc::new(info.typed(object))), ..info.declaration() });
             text += &info.text();
@@ -351,14 +364,14 @@ fn compile_here(
     let (tables, functions_of_tables, fib) = fib::needed(&called, flow.shared.families, &declared);
     declared.extend(tables);
     if let Some(&sizes) = uses.get(&None) {
-        rings.push(events::Ring::new(events::PRINTS, declared.len(), events::Records::Prints, sizes, 0));
-        declared.extend(rings.last().map(events::Ring::declaration));
+        rings.push(events::EventRing::new(events::PRINTS, declared.len(), events::RecordKind::Prints, sizes, 0));
+        declared.extend(rings.last().map(events::EventRing::declaration));
     }
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
         let traps = linked.sites(flow.shared.sites.all());
-        let counter = Declaration::new(lower::emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
-        declared.push(Declaration { notes: Some(Arc::new(Site::notes(&traps))), ..counter });
+        let counter = Declaration::new(lower::emit::TRAPS, MapKind::Counter, 1, 2, traps.len() as u32);
+        declared.push(Declaration { annotations: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
     }
     let listing = Listing::of(object);
     let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));
@@ -378,7 +391,7 @@ fn compile_here(
     let program = Program::new(&listing.source, module, declared, options)?;
     let (mut origin, initial) = linked.origin(&flow, (section, first), rings, (fib, besides));
     origin.globals = globals(object, given);
-    Ok(program.with_object(origin, initial))
+    Ok(program.with_origin(origin, initial))
 }
 
 /// Those functions of a text that are called, by their names, and those that they call.

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::lang::xdp::decode::maps::most_entries;
-use crate::lang::xdp::object::{MapDefinition, Object, Variable};
-use crate::lang::{Diagnostic, Diagnostics, Source};
-use crate::map::typed::{self, CKind, CMember, CType, Place, Style};
-use crate::program::ProgramOptions;
-use crate::spelling::nearest;
+use crate::decode::maps::most_entries;
+use crate::object::{MapDefinition, Object, Variable};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle};
+use portcullis_core::program::ProgramOptions;
+use portcullis_core::spelling::nearest;
 
 /// Names that are listed where one is not found.
 const LISTED: usize = 24;
@@ -21,7 +21,7 @@ const SEED: &str = "random_seed";
 
 /// A global variable, as the host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Global {
+pub struct GlobalVariable {
     /// Its name.
     pub name: String,
     /// Its section.
@@ -40,7 +40,7 @@ pub struct Global {
 
 /// The type of a variable: the BTF's, or a number of the symbol's size.
 fn type_of(object: &Object, variable: &Variable) -> Arc<CType> {
-    let known = variable.ty.and_then(|ty| CType::of(&object.btf, ty)).filter(|ty| ty.size == variable.size);
+    let known = variable.ty.and_then(|ty| object.btf.c_type(ty)).filter(|ty| ty.size == variable.size);
     known.unwrap_or_else(|| CType::unknown(variable.size))
 }
 
@@ -51,16 +51,16 @@ pub(super) fn section_type(object: &Object, map: &MapDefinition) -> Arc<CType> {
 }
 
 /// The global variables of an object; `given` is what the host has set.
-pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<Global> {
+pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<GlobalVariable> {
     let sections = object.maps.iter().filter_map(|map| Some((map, map.data.as_ref()?)));
     let global = |map: &MapDefinition, data: &[u8], it: &CMember| {
         let (at, ty) = (it.bit as usize / 8, &it.ty);
         let bytes = data.get(at..at + ty.size as usize).unwrap_or_default();
-        Global {
+        GlobalVariable {
             name: it.name.clone(),
             section: map.name.clone(),
             ty: ty.name.clone(),
-            value: Place::whole(ty).text(bytes),
+            value: FieldLocation::whole(ty).text(bytes),
             json: typed::json(ty, bytes),
             constant: map.read_only,
             is_set: given.iter().any(|(name, _)| part_of(name, &it.name).is_some()),
@@ -114,7 +114,7 @@ fn has_variable(object: &Object, name: &str) -> bool {
 
 fn seed(value: &str) -> Result<u32, Vec<String>> {
     let wrong = || vec![format!("`{value}` is no number that random numbers could begin with: 0 to {}", u32::MAX)];
-    typed::integer(value).ok().and_then(|it| u32::try_from(it).ok()).ok_or_else(wrong)
+    typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok()).ok_or_else(wrong)
 }
 
 /// Sets one; else what is wrong, and notes on it.
@@ -140,10 +140,11 @@ fn set_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Strin
             (!known).then(|| what.to_owned())
         };
         let wrong = |what: String| [what].into_iter().chain([of.clone()]).chain(untyped()).collect::<Vec<_>>();
-        let place = typed::find(&ty, path).map_err(|what| wrong(format!("`{name}`: {what}")))?;
+        let place = typed::resolve_path(&ty, path).map_err(|what| wrong(format!("`{name}`: {what}")))?;
         let data = object.maps[map].data.as_mut().and_then(|data| data.get_mut(range));
         let data = data.ok_or_else(|| wrong(format!("`{name}` lies outside of its section")))?;
-        return typed::put(&place, value, Style::People, data).map_err(|what| wrong(format!("`{value}` {what}")));
+        return typed::parse_into(&place, value, NumberStyle::Human, data)
+            .map_err(|what| wrong(format!("`{value}` {what}")));
     }
     if let Some((map, what)) = name.rsplit_once('.')
         && let Some(map) = object.maps.iter_mut().find(|it| it.name == map && it.data.is_none())
@@ -151,7 +152,7 @@ fn set_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Strin
         if what != ENTRIES {
             return Err(vec![format!("of a map `{ENTRIES}` can be set: `{}.{ENTRIES}`", map.name)]);
         }
-        let entries = typed::integer(value).ok().and_then(|it| u32::try_from(it).ok());
+        let entries = typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok());
         let most = most_entries(map.ty);
         let entries = entries.filter(|entries| (1..=most).contains(entries));
         map.max_entries = entries.ok_or_else(|| vec![format!("`{value}` is no number of entries: 1 to {most}")])?;

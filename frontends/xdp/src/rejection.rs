@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use crate::lang::xdp::object::Object;
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use crate::object::Object;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// A refusal at an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]

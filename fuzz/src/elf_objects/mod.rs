@@ -6,10 +6,10 @@ pub mod elf;
 use std::io;
 use std::sync::Arc;
 
-use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{Format, dump};
 use portcullis_core::program::ProgramOptions;
+use portcullis_xdp::{self as xdp, Object};
 
 use crate::filter;
 
@@ -29,14 +29,14 @@ pub fn run(data: &[u8]) {
         return;
     }
     let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
-    let survey = match xdp::survey("fuzz", data, &options) {
-        Ok(survey) => survey,
+    let report = match xdp::inspect("fuzz", data, &options) {
+        Ok(report) => report,
         Err(errors) => return filter::refused(&errors),
     };
-    for map in &survey.maps {
+    for map in &report.maps {
         map.typed.columns();
     }
-    for surveyed in survey.programs {
+    for surveyed in report.programs {
         let program = match surveyed.result {
             Ok(program) => Arc::new(program),
             Err(errors) => {

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::device::Done;
-use portcullis_core::packet::{Action, Parts, Verdict};
+use portcullis_core::device::Completion;
+use portcullis_core::packet::{Action, BatchParts, Verdict};
 
 use super::frame_pool::{BatchBuffers, BatchFrames, FramePool, PacketMemory};
 use super::tx::{Tx, TxBatch};

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use portcullis_core::packet::{ROOM, Room};
+use portcullis_core::packet::{RESIZE_ROOM, ResizeRoom};
 use xsk_rs::config::UmemConfig;
 
 use super::error::XdpError;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Room};
+use portcullis_core::packet::{Batch, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
 
 use super::frame_pool::{BatchBuffers, BatchFrames, FramePool, PacketMemory, ReassemblyBuffer};
 use super::rx::{Rx, RxFragment};

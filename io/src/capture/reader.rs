@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use portcullis_core::packet::{Arena, Batch, Metadata, Room};
+use portcullis_core::packet::{Arena, Batch, Metadata, ResizeRoom};
 
 use super::LinkType;
 use crate::batching::{ArenaPool, BatchCollector, ReadyBatches, SlotAllocator};
@@ -243,12 +243,12 @@ impl<F: Format> CaptureSource<F> {
         let options = SourceOptions { block_size: options.block_size.clamp(64, Arena::MAX_LEN), ..options.clone() };
         let mut pool = ArenaPool::new();
         let place = match options.room {
-            Room::None => {
+            ResizeRoom::None => {
                 let mut arena = pool.take(options.block_size)?;
                 arena[..begun.len()].copy_from_slice(begun);
                 ReadTarget::Arenas(Some(Window { bytes: Block(arena), at: 0, have: begun.len() }))
             }
-            Room::Both => {
+            ResizeRoom::Both => {
                 let mut bytes = vec![0; options.block_size];
                 bytes[..begun.len()].copy_from_slice(begun);
                 ReadTarget::Buffer(Window { bytes, at: 0, have: begun.len() })

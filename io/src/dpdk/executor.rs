@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::Done;
-use portcullis_core::packet::{Action, Descriptor, Parts, Room, Verdict, Verdicts};
+use portcullis_core::device::Completion;
+use portcullis_core::packet::{Action, BatchParts, Descriptor, ResizeRoom, Verdict, Verdicts};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::register_this_thread;

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_core::packet::{Descriptor, DeviceView, Metadata, READABLE_PAST_END, ROOM, Room, Span};
+use portcullis_core::packet::{Descriptor, DeviceView, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::Eal;

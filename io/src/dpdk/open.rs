@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 
 use super::captures;
 use super::eal::{Eal, EalOptions};
@@ -77,7 +77,7 @@ impl Options {
             redirect: Vec::new(),
             pass_to: None,
             eal: Vec::new(),
-            room: Room::None,
+            room: ResizeRoom::None,
             metadata: false,
             rewrites: false,
             packets: Options::PACKETS,

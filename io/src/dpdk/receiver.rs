@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use portcullis_core::packet::{Batch, Descriptor, Metadata, Room};
+use portcullis_core::packet::{Batch, Descriptor, Metadata, ResizeRoom};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::register_this_thread;

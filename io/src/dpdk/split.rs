@@ -23,7 +23,9 @@ pub fn check_split(bytes: u16, facts: &Facts) -> Result<(), DpdkError> {
     for (verb, window) in [("reads", facts.reads), ("writes", facts.writes)] {
         let what = match window {
             Window::WholePacket => format!("the filter {verb} whole packets"),
-            window if window.reach() > u32::from(bytes) => format!("the filter {verb} up to byte {}", window.reach()),
+            window if window.max_bytes() > u32::from(bytes) => {
+                format!("the filter {verb} up to byte {}", window.max_bytes())
+            }
             _ => continue,
         };
         return refused(format!("{what}, and only the first {bytes} bytes are accessible"));

@@ -29,7 +29,7 @@ use std::time::Duration;
 #[cfg(feature = "live")]
 use std::time::SystemTime;
 
-use portcullis_core::device::Done;
+use portcullis_core::device::Completion;
 use portcullis_core::packet::{Batch, Span};
 
 use crate::RedirectGroups;

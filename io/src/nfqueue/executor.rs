@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use portcullis_core::device::Done;
+use portcullis_core::device::Completion;
 use portcullis_core::packet::{Action, Descriptor};
 
 use super::message::{MAX_PAYLOAD, Verdict};
@@ -145,9 +145,9 @@ fn prepare(packet: &mut [u8], state: Rewritability) -> Result<(), Loss> {
 }
 
 impl Executor for QueueExecutor {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         self.poll()?;
-        let Done { batch, verdicts, .. } = done;
+        let Completion { batch, verdicts, .. } = done;
         self.descriptors.clear();
         self.descriptors.extend_from_slice(batch.descriptors());
         let pending_batch = batch.into_companion::<PendingBatch>();

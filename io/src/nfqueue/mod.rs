@@ -44,7 +44,7 @@ mod verdict_datagram;
 
 use std::sync::Arc;
 
-use portcullis_core::packet::{MIN_LENGTH, Room};
+use portcullis_core::packet::{MIN_PACKET_LENGTH, ResizeRoom};
 use portcullis_core::program::facts::Window;
 
 pub use error::{NfqueueError, queue_range};
@@ -98,7 +98,7 @@ impl Default for QueueOptions {
         QueueOptions {
             queue: 0,
             batch: 1024,
-            room: Room::None,
+            room: ResizeRoom::None,
             writes: Window::WholePacket,
             copy_range: u32::MAX,
             gso: true,
@@ -132,7 +132,7 @@ pub fn open(options: &QueueOptions) -> Result<(QueueReceiver, QueueExecutor), Nf
     let layout = Layout::new(options.batch, options.room, copy_range as usize);
     // Allocate before binding, so that no packet waits for a batch that cannot be built.
     let arena = memory::arena(layout.arena()).map_err(|error| NfqueueError::Memory { queue: number, error })?;
-    let gso = options.gso && options.room == Room::None;
+    let gso = options.gso && options.room == ResizeRoom::None;
     let config = Config { copy_range, max_length: options.max_length, fail_open: options.fail_open, gso };
     let queue = Arc::new(Queue::bind(number, &config, options.receive_buffer)?);
     let receiver = QueueReceiver::new(queue.clone(), *options, layout, arena);

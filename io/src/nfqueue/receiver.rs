@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver as ArenaReturns, Sender, channel};
 use std::time::Duration;
 
-use portcullis_core::packet::{Arena, Batch, Descriptor, Metadata, Room};
+use portcullis_core::packet::{Arena, Batch, Descriptor, Metadata, ResizeRoom};
 use portcullis_core::program::facts::Window;
 
 use super::memory;
@@ -249,6 +249,6 @@ impl Receiver for QueueReceiver {
 impl QueueOptions {
     /// Whether the filter may change packets.
     pub(super) fn rewrites(&self) -> bool {
-        self.writes != Window::Nothing || self.room == Room::Both
+        self.writes != Window::Nothing || self.room == ResizeRoom::Both
     }
 }

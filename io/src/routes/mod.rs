@@ -9,7 +9,7 @@ mod watch;
 
 use std::io;
 
-use portcullis_core::lang::xdp::fib::Tables;
+use portcullis_core::routes::RoutingTables;
 
 pub use watch::RouteWatch;
 

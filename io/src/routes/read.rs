@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use portcullis_core::lang::xdp::fib::{Interface, Neighbour, Route, Tables};
+use portcullis_core::routes::{Interface, Neighbour, Route, RoutingTables};
 
 use super::RoutesError;
 use crate::netlink::{LINK_HEADER, Message, Netlink, attributes};

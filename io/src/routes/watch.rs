@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_core::lang::xdp::fib::Tables;
+use portcullis_core::routes::RoutingTables;
 
 use super::RoutesError;
 use super::read::Reader;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 
 use super::{Kind, Mix, Size, Spec, SynthSource};
 use crate::capture::CaptureSink;
@@ -35,7 +35,7 @@ pub fn sample() -> Spec {
 /// # Errors
 /// Those of the source and the sink.
 pub fn write(spec: &Spec, path: &Path) -> Result<Written, Box<dyn std::error::Error + Send + Sync>> {
-    let options = SourceOptions { room: Room::None, metadata: true, ..SourceOptions::default() };
+    let options = SourceOptions { room: ResizeRoom::None, metadata: true, ..SourceOptions::default() };
     let mut source = SynthSource::new(spec, &options);
     let format = CaptureFormat {
         resolution: Resolution::Micro,

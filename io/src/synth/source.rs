@@ -1,6 +1,6 @@
 //! Synthetic traffic as a source.
 
-use portcullis_core::packet::{Arena, Batch, Room};
+use portcullis_core::packet::{Arena, Batch, ResizeRoom};
 
 use super::{Generator, Spec};
 use crate::batching::{ArenaPool, BatchCollector, ReadyBatches, SlotAllocator};
@@ -51,14 +51,14 @@ impl Source for SynthSource {
             let place = &mut arena[next..];
             let (at, metadata, length);
             match self.options.room {
-                Room::None => {
+                ResizeRoom::None => {
                     (length, metadata) = self.generator.next_packet(place);
                     at = next;
                     // Devices write whole words: no word may belong to two packets.
                     next = (next + length).next_multiple_of(4);
                 }
-                Room::Both => {
-                    let margin = portcullis_core::packet::ROOM as usize;
+                ResizeRoom::Both => {
+                    let margin = portcullis_core::packet::RESIZE_ROOM as usize;
                     (length, metadata) = self.generator.next_packet(&mut place[margin..]);
                     at = slots.allocate(length, arena.len()).expect("there is a slot for the longest packet");
                     next += SlotAllocator::stride(length);

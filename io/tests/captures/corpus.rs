@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{SourceOptions, open};
 
 use super::bytes::parse_pcap;
@@ -46,8 +46,10 @@ fn room_and_block_size_do_not_affect_packets() {
             let outcome = drain(open(path.to_str().unwrap(), &options));
             (outcome.packets, outcome.warnings, outcome.error.map(|error| error.to_string()))
         };
-        let wanted = read(Room::None, 1 << 20);
-        for (room, block_size) in [(Room::None, 64), (Room::None, 1000), (Room::Both, 64), (Room::Both, 4096)] {
+        let wanted = read(ResizeRoom::None, 1 << 20);
+        for (room, block_size) in
+            [(ResizeRoom::None, 64), (ResizeRoom::None, 1000), (ResizeRoom::Both, 64), (ResizeRoom::Both, 4096)]
+        {
             assert!(read(room, block_size) == wanted, "{}: {room:?}, blocks of {block_size}", path.display());
         }
     }

@@ -1,6 +1,6 @@
 //! Truncated, damaged and foreign captures.
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{SourceError, SourceOptions, Warning, capture};
 
 use super::bytes::*;

@@ -9,7 +9,7 @@ mod writing;
 
 use std::io::{Cursor, Read};
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{Source, SourceError, SourceOptions, Warning, capture};
 
 /// A packet returned by a source.
@@ -94,7 +94,7 @@ impl Read for Dribble {
 /// Reads a capture in all ways that must not affect its packets.
 pub(crate) fn read_all_ways(bytes: &[u8]) -> Vec<(String, Outcome)> {
     let mut outcomes = Vec::new();
-    for room in [Room::None, Room::Both] {
+    for room in [ResizeRoom::None, ResizeRoom::Both] {
         for block_size in [1, 64, 100, 1000, 1 << 20] {
             for max_packets in [1, 3, usize::MAX] {
                 let options = SourceOptions { max_packets, room, block_size, ..SourceOptions::default() };

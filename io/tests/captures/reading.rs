@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portcullis_core::packet::Room;
+use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{Resolution, SourceOptions, Warning, capture};
 
 use super::bytes::*;
@@ -179,7 +179,7 @@ fn memory_does_not_grow_with_the_capture() {
     for i in 0..20_000u32 {
         bytes.extend(pcap_record(Order::Little, 1, 2, &vec![7; (i % 900) as usize], 900));
     }
-    for room in [Room::None, Room::Both] {
+    for room in [ResizeRoom::None, ResizeRoom::Both] {
         let options = SourceOptions { room, block_size: 8192, ..SourceOptions::default() };
         let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.clone())), &options).unwrap();
         let mut in_flight = std::collections::VecDeque::new();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::packet::{Batch, Descriptor, Room};
+use portcullis_core::packet::{Batch, Descriptor, ResizeRoom};
 use portcullis_io::capture::{CaptureKind, CaptureSink};
 use portcullis_io::{CaptureFormat, Interface, Resolution, Sink, SourceOptions, Written, capture, create};
 
@@ -25,7 +25,7 @@ impl std::io::Write for SharedBuffer {
 }
 
 /// Writes every second packet of a capture.
-fn write_every_second(bytes: &[u8], kind: CaptureKind, room: Room) -> (Vec<u8>, Written) {
+fn write_every_second(bytes: &[u8], kind: CaptureKind, room: ResizeRoom) -> (Vec<u8>, Written) {
     let options = SourceOptions { room, block_size: 300, ..SourceOptions::default() };
     let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.to_vec())), &options).unwrap();
     let out = SharedBuffer::default();
@@ -111,7 +111,7 @@ fn ports_are_written_as_interfaces() {
     for i in 0..6u64 {
         bytes.extend(enhanced(order, (i % 3) as u32, 1000 * i, &[2; 61], 64, &[]));
     }
-    let (out, _) = write_every_second(&bytes, CaptureKind::Pcapng, Room::Both);
+    let (out, _) = write_every_second(&bytes, CaptureKind::Pcapng, ResizeRoom::Both);
     let outcome = read(&out);
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
     let got: Vec<(u32, u64, usize)> = outcome.packets.iter().map(|p| (p.port, p.time, p.bytes.len())).collect();
@@ -129,7 +129,7 @@ fn the_wire_length_changes_with_the_packet_length() {
     for _ in 0..3 {
         bytes.extend(pcap_record(Order::Little, 1, 1, &[5; 60], 100));
     }
-    let options = SourceOptions { room: Room::Both, ..SourceOptions::default() };
+    let options = SourceOptions { room: ResizeRoom::Both, ..SourceOptions::default() };
     let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes)), &options).unwrap();
     let mut batch = source.next_batch().unwrap().unwrap();
     let d = batch.descriptors().to_vec();

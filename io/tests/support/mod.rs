@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{Done, StageTimes};
-use portcullis_core::packet::{Action, Batch, Room, Verdicts};
+use portcullis_core::device::{Completion, StageTimes};
+use portcullis_core::packet::{Action, Batch, ResizeRoom, Verdicts};
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, PortSpec, open};
 use portcullis_io::live::{ExecutedCounts, Lane, Loss, ReceivedCounts};
 use portcullis_io::{CaptureFormat, SourceOptions, create};
@@ -21,7 +21,7 @@ pub fn options(ports: &[&str]) -> Options {
         redirect: vec![],
         pass_to: None,
         eal: vec![],
-        room: Room::Both,
+        room: ResizeRoom::Both,
         metadata: true,
         rewrites: false,
         later: 0,
@@ -79,7 +79,7 @@ pub fn drive_once(lane: &mut Lane, filter: impl FnOnce(&mut Batch) -> Vec<u32>) 
     }
     let mut batch = lane.receiver.take_batch().unwrap();
     let verdicts = Verdicts::from_returns(&filter(&mut batch), true);
-    lane.executor.execute(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+    lane.executor.execute(Completion { batch, verdicts, times: StageTimes::default() }).unwrap();
 }
 
 /// Drives the single lane of a run with batches of maximum size, several in flight, transmitting
@@ -104,7 +104,7 @@ pub fn drive_pipelined(options: &Options, count: u64) -> RunResult {
             && let Some(batch) = in_flight.pop_front()
         {
             let verdicts = Verdicts::from_returns(&vec![Action::Tx as u32; batch.len()], true);
-            executor.execute(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+            executor.execute(Completion { batch, verdicts, times: StageTimes::default() }).unwrap();
         }
     }
     let ended = RunResult { received: vec![receiver.received()], carried: vec![*executor.executed()] };

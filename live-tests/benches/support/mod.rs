@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Device, Dispatch, LoadOptions, Session};
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use portcullis::io::live::Lane;
-use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{LaneStats, LiveLane, LiveOptions, run_live};
 use portcullis::program::{Program, ProgramOptions};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, Batch, Verdicts};
 use portcullis_io::af_xdp::{self, LaneLayout, Options};
 use portcullis_io::live::{Lane, Receiver};
@@ -138,7 +138,7 @@ fn a_receiver_is_full_when_it_has_half_of_its_frames_and_goes_on_when_the_batch_
         assert!(numbers.iter().copied().eq(0..sent), "{numbers:?}");
         for batch in [first, second] {
             let verdicts = Verdicts::from_returns(&vec![Action::Drop as u32; batch.len()], true);
-            executor.execute(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+            executor.execute(Completion { batch, verdicts, times: StageTimes::default() }).unwrap();
         }
         assert_eq!(receiver.received().dropped_by_kernel, 0);
         assert_eq!(run.frame_audit.frames().in_batches(), 0);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver as Inbox, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, Batch, Verdicts};
 use portcullis_io::live::{ExecutedCounts, Executor, ReceivedCounts, Receiver};
 use portcullis_io::nfqueue::{QueueExecutor, QueueOptions, QueueReceiver, open};
@@ -142,8 +142,8 @@ fn execute(
 }
 
 /// A batch with its verdicts, as it comes back from a device.
-pub fn done(batch: Batch, actions: Vec<u8>) -> Done {
-    Done { batch, verdicts: Verdicts::new(actions, Vec::new()), times: StageTimes::default() }
+pub fn done(batch: Batch, actions: Vec<u8>) -> Completion {
+    Completion { batch, verdicts: Verdicts::new(actions, Vec::new()), times: StageTimes::default() }
 }
 
 /// The same verdict on all packets.

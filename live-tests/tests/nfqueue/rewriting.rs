@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use portcullis_core::packet::{Action, Batch, Descriptor, Room};
+use portcullis_core::packet::{Action, Batch, Descriptor, ResizeRoom};
 use portcullis_core::program::facts::Window;
 use portcullis_io::live::Loss;
 use portcullis_io::nfqueue::QueueOptions;
@@ -65,10 +65,10 @@ fn add_to_odd(batch: &mut Batch) -> Vec<u8> {
 fn changed_packets_arrive_changed_and_others_as_they_were() {
     let Some(_suite) = begin("nfqueue: rewriting") else { return };
     for (chain, room, batch, ipv6) in [
-        ("OUTPUT", Room::None, 64, false),
-        ("OUTPUT", Room::Both, 1, true),
-        ("INPUT", Room::None, 1024, true),
-        ("INPUT", Room::Both, 5, false),
+        ("OUTPUT", ResizeRoom::None, 64, false),
+        ("OUTPUT", ResizeRoom::Both, 1, true),
+        ("INPUT", ResizeRoom::None, 1024, true),
+        ("INPUT", ResizeRoom::Both, 5, false),
     ] {
         let (link, numbered) = Link::queued(chain, ipv6);
         let end = link.end(chain);
@@ -83,7 +83,11 @@ fn changed_packets_arrive_changed_and_others_as_they_were() {
             assert_eq!(outcome.carried.of(Action::Pass), wanted.len() as u64);
             assert_eq!(outcome.carried.losses.all(), 0);
             // With room the kernel completes checksums only of what it cuts.
-            assert_eq!(outcome.received.checksums, if options.gso && room == Room::None { 300 } else { 0 }, "{chain}");
+            assert_eq!(
+                outcome.received.checksums,
+                if options.gso && room == ResizeRoom::None { 300 } else { 0 },
+                "{chain}"
+            );
         }
     }
 }
@@ -103,7 +107,7 @@ fn packets_may_become_longer_and_shorter() {
         let (link, numbered) = Link::queued(chain, ipv6);
         let end = link.end(chain);
         let options =
-            QueueOptions { room: Room::Both, batch: 32, writes: Window::WholePacket, ..QueueOptions::default() };
+            QueueOptions { room: ResizeRoom::Both, batch: 32, writes: Window::WholePacket, ..QueueOptions::default() };
         let lane = Lane::start(end, options, move |batch| {
             for index in 0..batch.len() {
                 let number = number(batch.packet(index));
@@ -153,7 +157,7 @@ fn what_is_no_packet_any_more_is_dropped() {
     let link = Link::new();
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0");
     let numbered = Numbered::over(&link);
-    let options = QueueOptions { room: Room::Both, ..QueueOptions::default() };
+    let options = QueueOptions { room: ResizeRoom::Both, ..QueueOptions::default() };
     let lane = Lane::start(&link.left, options, |batch| {
         for index in 0..batch.len() {
             let length = batch.packet(index).len() as i32;

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use portcullis_core::packet::{Action, Batch, Room};
+use portcullis_core::packet::{Action, Batch, ResizeRoom};
 use portcullis_core::program::facts::Window;
 use portcullis_io::live::Loss;
 use portcullis_io::nfqueue::QueueOptions;
@@ -62,7 +62,7 @@ fn segments_go_through_as_they_are() {
             (0, QueueOptions::default(), true),
             (1, QueueOptions { writes: Window::Bytes(54), ..QueueOptions::default() }, true),
             (0, QueueOptions { gso: false, ..QueueOptions::default() }, false),
-            (1, QueueOptions { room: Room::Both, ..QueueOptions::default() }, false),
+            (1, QueueOptions { room: ResizeRoom::Both, ..QueueOptions::default() }, false),
         ] {
             let lane = Lane::start(end, options, all(Action::Pass));
             transfer(&link, addresses[address], 0, 0);
@@ -107,7 +107,7 @@ fn translate(batch: &mut Batch, checksum: usize) -> Vec<u8> {
 #[test]
 fn segments_can_be_rewritten() {
     let Some(_suite) = begin("nfqueue: segments rewritten") else { return };
-    for room in [Room::None, Room::Both] {
+    for room in [ResizeRoom::None, ResizeRoom::Both] {
         let link = Link::new();
         rule(&link.left, "OUTPUT -p tcp -j NFQUEUE --queue-num 9");
         rule(&link.left, "INPUT -p tcp -j NFQUEUE --queue-num 9");
@@ -118,10 +118,10 @@ fn segments_can_be_rewritten() {
             let lane = Lane::start(&link.left, options, |batch| translate(batch, 16));
             transfer(&link, address, 7000, 7001);
             let outcome = lane.stop();
-            assert_eq!(outcome.longest > LINK, room == Room::None, "{outcome:?}");
+            assert_eq!(outcome.longest > LINK, room == ResizeRoom::None, "{outcome:?}");
             assert_eq!(outcome.carried.losses.all(), 0, "{outcome:?}");
             // Cut packets were completed by the kernel.
-            assert_eq!(outcome.received.checksums > 0, room == Room::None, "{outcome:?}");
+            assert_eq!(outcome.received.checksums > 0, room == ResizeRoom::None, "{outcome:?}");
         }
     }
 }

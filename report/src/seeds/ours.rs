@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use super::records::{Fields, traffic};
 use super::workloads::Workload;
@@ -60,7 +61,7 @@ impl Ours {
                 slots.zip(fields).for_each(|(slot, fields)| fields.write_packet(slot));
                 let place = |index| Descriptor { offset: (index * LENGTH) as u32, length: LENGTH as u32 };
                 let descriptors = (0..fields.len()).map(place).collect();
-                let carved = Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None);
+                let carved = BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), ResizeRoom::None);
                 carved.map_err(|error| no_memory(error.to_string()))
             })
             .collect::<Result<_, _>>()?;

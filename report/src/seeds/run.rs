@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::records::{HostMemory, Records};
+use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
 use portcullis_core::program::Program;
 
@@ -15,8 +15,8 @@ use super::tables::{Cell, Row, Source, Table};
 #[cfg(any(feature = "opencl", feature = "cuda"))]
 use super::workloads::KERNELS;
 use super::workloads::{WORKLOADS, Workload};
-use crate::bench::run::OVERTIME;
-use crate::bench::statistics::median;
+use crate::run::OVERTIME;
+use crate::statistics::median;
 
 /// Records that go to a device at a time, as in its own tables.
 const CHUNK: usize = 100_000;
@@ -35,7 +35,7 @@ const ENOUGH: Duration = Duration::from_secs(2);
 
 /// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many records in chunks.
 pub type OpenRecords =
-    dyn Fn(&Workload, HostMemory, usize, usize) -> Result<Box<dyn Records>, DeviceError> + Send + Sync;
+    dyn Fn(&Workload, HostMemory, usize, usize) -> Result<Box<dyn RecordKernel>, DeviceError> + Send + Sync;
 
 /// A device to be measured.
 pub struct Side {

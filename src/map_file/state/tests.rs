@@ -2,19 +2,19 @@ use std::collections::BTreeMap;
 
 use portcullis_core::map::Table;
 
-use super::super::put;
+use super::super::insert_entries;
 use super::*;
 
-fn map(name: &str, kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+fn map(name: &str, kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
     Declaration::new(name, kind, key, value, entries)
 }
 
 fn maps() -> Vec<Declaration> {
     vec![
-        map("flows", Kind::Hash, 2, 3, 50),
-        map("settings", Kind::Array, 1, 2, 9),
-        map("seen", Kind::Hash, 5, 0, 20),
-        map("sums", Kind::Counter, 1, 2, 7),
+        map("flows", MapKind::Hash, 2, 3, 50),
+        map("settings", MapKind::Array, 1, 2, 9),
+        map("seen", MapKind::Hash, 5, 0, 20),
+        map("sums", MapKind::Counter, 1, 2, 7),
     ]
 }
 
@@ -78,7 +78,7 @@ fn what_is_written_is_read_again() {
 
 #[test]
 fn files_are_as_specified() {
-    let maps = [map("ab", Kind::Hash, 1, 2, 10), map("count", Kind::Counter, 1, 2, 3)];
+    let maps = [map("ab", MapKind::Hash, 1, 2, 10), map("count", MapKind::Counter, 1, 2, 3)];
     let models = [Model::from([(vec![9], vec![1, 2]), (vec![3], vec![0, 0])]), [(vec![1], vec![u32::MAX, 4])].into()];
     let (ab, coun, t) = (0x0000_6261, 0x6e75_6f63, 0x74);
     let wanted = as_specified(&[
@@ -124,9 +124,9 @@ fn maps_may_get_another_size() {
         let all = read(&maps, &bytes).unwrap();
         let each = maps.iter().zip(&all).map(|(map, entries)| {
             let mut table = Table::new(map, Vec::new());
-            put(&mut table, entries).map_err(|number| no_room(map, entries, number).to_string())?;
+            insert_entries(&mut table, entries).map_err(|number| no_room_error(map, entries, number).to_string())?;
             let rows = table.rows().into_iter().map(|row| (row.key, row.value));
-            Ok(rows.filter(|(_, value)| map.kind == Kind::Hash || value.iter().any(|word| *word != 0)).collect())
+            Ok(rows.filter(|(_, value)| map.kind == MapKind::Hash || value.iter().any(|word| *word != 0)).collect())
         });
         each.collect()
     };
@@ -155,9 +155,9 @@ fn other_maps_are_refused_by_name() {
     };
     refused(|maps| maps[0].value = 4, &["`flows`", "`hash key=2 value=3`", "`hash key=2 value=4`"]);
     refused(|maps| maps[2].key = 4, &["`seen`", "`hash key=5 value=0`", "`hash key=4 value=0`"]);
-    refused(|maps| maps[1].kind = Kind::Counter, &["`settings`", "`array value=2`", "`counter`"]);
+    refused(|maps| maps[1].kind = MapKind::Counter, &["`settings`", "`array value=2`", "`counter`"]);
     refused(|maps| maps[3].name = "summs".into(), &["it has a map `sums` (counter), and the filter has none"]);
-    refused(|maps| maps.push(map("more", Kind::Array, 1, 1, 1)), &["the filter's map `more` is not in it"]);
+    refused(|maps| maps.push(map("more", MapKind::Array, 1, 1, 1)), &["the filter's map `more` is not in it"]);
     refused(Vec::clear, &["it has a map `flows` (hash key=2 value=3)"]);
 }
 
@@ -195,7 +195,7 @@ fn nonsense_with_a_right_checksum_does_no_harm() {
     // All that is cut off, and what is wrong in the headers of four maps.
     assert!(refused > content.len() / 4 - 4 + 4 * 6, "{refused}");
     let all = [&[1, 2][..], &[4, 1, 2, 7, 0, 1, 0x61], &[4, 1, 2, 7, 0, 1, 0x61]].concat();
-    let twice = read(&[map("a", Kind::Counter, 1, 2, 7)], &as_specified(&all));
+    let twice = read(&[map("a", MapKind::Counter, 1, 2, 7)], &as_specified(&all));
     assert_eq!(twice, Err(StateError::Damaged("it has a map twice")));
 }
 

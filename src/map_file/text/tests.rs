@@ -1,36 +1,36 @@
-use portcullis_core::map::declare::{Comments, declarations};
+use portcullis_core::map::declaration::{CommentSyntax, declarations};
 use portcullis_core::map::{Table, dump};
 
-use super::super::put;
+use super::super::insert_entries;
 use super::*;
 
-fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+fn map(kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
     Declaration::new("m", kind, key, value, entries)
 }
 
-fn csv(map: &Declaration, text: &str) -> Result<Rows, Problems> {
-    read(map, Format::Csv, text.as_bytes())
+fn csv(map: &Declaration, text: &str) -> Result<ParsedRows, RowErrors> {
+    parse(map, Format::Csv, text.as_bytes())
 }
 
-fn json(map: &Declaration, text: &str) -> Result<Rows, Problems> {
-    read(map, Format::Json, text.as_bytes())
+fn json(map: &Declaration, text: &str) -> Result<ParsedRows, RowErrors> {
+    parse(map, Format::Json, text.as_bytes())
 }
 
-fn entries(rows: &Rows) -> Vec<(&[u32], &[u32])> {
+fn entries(rows: &ParsedRows) -> Vec<(&[u32], &[u32])> {
     rows.entries.iter().collect()
 }
 
 /// The only problem.
-fn problem(read: Result<Rows, Problems>) -> String {
+fn problem(read: Result<ParsedRows, RowErrors>) -> String {
     let problems = read.unwrap_err();
     assert_eq!((problems.first.len(), problems.more), (1, 0), "{problems}");
-    problems.of("f")
+    problems.with_file_name("f")
 }
 
 #[test]
 fn cells_fill_the_words_of_key_and_value() {
     // A destination and its port; a MAC, an address and a number.
-    let next = map(Kind::Hash, 5, 4, 10);
+    let next = map(MapKind::Hash, 5, 4, 10);
     let text = "\u{feff}# next hops\naddress, port, mac, via, weight\n\n\
                 2001:db8::1, 443, 02:00:00:00:00:01, 10.0.0.1, 0x10\r\n\r\n\
                 # numbers do too\r\n0,0,0,0,7,\"1\",2,3,4";
@@ -46,31 +46,31 @@ fn cells_fill_the_words_of_key_and_value() {
 
 #[test]
 fn keys_of_one_cell_need_no_list() {
-    let set = map(Kind::Hash, 1, 0, 10);
+    let set = map(MapKind::Hash, 1, 0, 10);
     let wanted: Vec<(&[u32], &[u32])> = vec![(&[0x0a00_0001], &[]), (&[7], &[])];
     assert_eq!(entries(&json(&set, r#"[{"key": "10.0.0.1"}, {"key": [7], "value": []}]"#).unwrap()), wanted);
     assert_eq!(entries(&csv(&set, "10.0.0.1\n7").unwrap()), wanted);
-    let rows = json(&map(Kind::Array, 1, 1, 10), r#"[{"index": 3, "value": "10.0.0.1"}]"#).unwrap();
+    let rows = json(&map(MapKind::Array, 1, 1, 10), r#"[{"index": 3, "value": "10.0.0.1"}]"#).unwrap();
     assert_eq!(entries(&rows), [(&[3][..], &[0x0a00_0001][..])]);
 }
 
 #[test]
 fn an_lpm_has_prefixes() {
-    let four = map(Kind::Lpm, 1, 1, 10);
+    let four = map(MapKind::Lpm, 1, 1, 10);
     let wanted: Vec<(&[u32], &[u32])> =
         vec![(&[0x0a00_0000, 8], &[1]), (&[0x0a00_0001, 32], &[2]), (&[0, 0], &[3]), (&[0x0a01_0000, 16], &[4])];
     assert_eq!(entries(&csv(&four, "10.0.0.0/8,1\n10.0.0.1,2\n0.0.0.0/0,3\n167837696,16,4").unwrap()), wanted);
     let text = r#"[{"prefix":"10.0.0.0/8","value":1},{"prefix":["10.0.0.1"],"value":[2]},{"prefix":[0,0],"value":[3]},
                    {"prefix":[167837696,16],"value":[4]}]"#;
     assert_eq!(entries(&json(&four, text).unwrap()), wanted);
-    let six = map(Kind::Lpm, 4, 1, 10);
+    let six = map(MapKind::Lpm, 4, 1, 10);
     let wanted: Vec<(&[u32], &[u32])> = vec![(&[0x2001_0db8, 0, 0, 0, 32], &[1]), (&[0, 0, 0, 1, 128], &[2])];
     assert_eq!(entries(&csv(&six, "prefix,action\n2001:db8::/32,1\n::1,2\n").unwrap()), wanted);
     let words = "a row is a prefix and a value of 1 word";
     for (map, text, wanted) in [
-        (&four, "10.0.0.1/8,1", "column 1: beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`"),
-        (&four, "167772161,8,1", "column 2: beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`"),
-        (&four, "0,33,1", "column 2: a prefix is no longer than an address, which has 32 bits, and this has 33"),
+        (&four, "10.0.0.1/8,1", "column 1: `10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?"),
+        (&four, "167772161,8,1", "column 2: `10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?"),
+        (&four, "0,33,1", "column 2: the prefix length 33 exceeds the 32 bits of an address"),
         (&four, "10.0.0.0,8,1", &format!("column 3: `1` is one cell too many; {words}")),
         (
             &four,
@@ -95,7 +95,7 @@ fn an_lpm_has_prefixes() {
 
 #[test]
 fn fields_say_what_is_expected_and_where_a_cell_ends() {
-    let declared = |line: &str| declarations(line, Comments::Wgsl).unwrap().remove(0);
+    let declared = |line: &str| declarations(line, CommentSyntax::Wgsl).unwrap().remove(0);
     let next = declared("//! map m: array value=4 entries=9 fields=next_hop,via:ipv4,mac:mac,port");
     let wanted: Vec<(&[u32], &[u32])> = vec![(&[3], &[0x0a00_0001, 0x0200, 1, 7])];
     assert_eq!(entries(&csv(&next, "3,10.0.0.1,02:00:00:00:00:01,7").unwrap()), wanted);
@@ -154,7 +154,7 @@ fn fields_say_what_is_expected_and_where_a_cell_ends() {
 
 #[test]
 fn sums_have_64_bits() {
-    let sums = map(Kind::Counter, 1, 2, 3);
+    let sums = map(MapKind::Counter, 1, 2, 3);
     let wanted: Vec<(&[u32], &[u32])> = vec![(&[0], &[u32::MAX, u32::MAX]), (&[2], &[5, 1])];
     assert_eq!(entries(&csv(&sums, "0,18446744073709551615\n2,0x100000005").unwrap()), wanted);
     let text = r#"[{"index":0,"sum":18446744073709551615},{"index":2,"sum":"0x100000005"}]"#;
@@ -172,7 +172,7 @@ fn sums_have_64_bits() {
 
 #[test]
 fn what_is_wrong_is_told_by_line_and_column() {
-    let flows = map(Kind::Hash, 2, 3, 10);
+    let flows = map(MapKind::Hash, 2, 3, 10);
     let whole = "a row is a key of 2 words and a value of 3 words";
     let cell = "expected a number (80, 0x50) or an IPv4 address";
     for (text, line, wanted) in [
@@ -237,19 +237,19 @@ fn what_is_wrong_is_told_by_line_and_column() {
     ] {
         assert_eq!(problem(json(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
     }
-    let not_text = read(&flows, Format::Csv, b"1,2,3,4,5\n1,\xff");
+    let not_text = parse(&flows, Format::Csv, b"1,2,3,4,5\n1,\xff");
     assert_eq!(problem(not_text), "f:2: this is no text in UTF-8; save it in that encoding");
-    let array = csv(&map(Kind::Array, 1, 1, 1), "1,1");
+    let array = csv(&map(MapKind::Array, 1, 1, 1), "1,1");
     assert_eq!(problem(array), "f:1: column 1: the map `m` has no entry 1: its entries are 0 to 0");
 }
 
 #[test]
 fn of_many_problems_the_first_are_told() {
-    let flows = map(Kind::Hash, 1, 0, 10);
+    let flows = map(MapKind::Hash, 1, 0, 10);
     let text: String = (0..20).map(|n| format!("x{n}.\n{n}\n")).collect();
     let problems = csv(&flows, &text).unwrap_err();
     assert_eq!((problems.first.len(), problems.more), (8, 12));
-    let text = problems.of("f");
+    let text = problems.with_file_name("f");
     assert!(text.starts_with("f:1: column 1: `x0.`") && text.ends_with("\nand 12 more rows are wrong"), "{text}");
     assert_eq!(text.lines().nth(7).unwrap().split(" is").next(), Some("f:15: column 1: `x7.`"));
     // A row that comes three times is told of twice.
@@ -274,28 +274,28 @@ fn dumped(map: &Declaration, table: &Table, format: Format) -> Vec<u8> {
     text
 }
 
-fn table_of(map: &Declaration, rows: &Rows) -> Table {
+fn table_of(map: &Declaration, rows: &ParsedRows) -> Table {
     let mut table = Table::new(map, Vec::new());
-    put(&mut table, &rows.entries).unwrap();
+    insert_entries(&mut table, &rows.entries).unwrap();
     table
 }
 
 fn maps() -> Vec<Declaration> {
     vec![
-        map(Kind::Hash, 1, 0, 40),
-        map(Kind::Hash, 3, 2, 40),
-        map(Kind::Hash, 16, 64, 10),
-        map(Kind::Array, 1, 3, 9),
-        map(Kind::Counter, 1, 2, 9),
+        map(MapKind::Hash, 1, 0, 40),
+        map(MapKind::Hash, 3, 2, 40),
+        map(MapKind::Hash, 16, 64, 10),
+        map(MapKind::Array, 1, 3, 9),
+        map(MapKind::Counter, 1, 2, 9),
         with_fields(),
-        map(Kind::Lpm, 1, 2, 40),
-        map(Kind::Lpm, 4, 1, 40),
+        map(MapKind::Lpm, 1, 2, 40),
+        map(MapKind::Lpm, 4, 1, 40),
     ]
 }
 
 fn with_fields() -> Declaration {
     let line = "//! map m: hash key=5 value=3 entries=40 fields=from:ip,via:ipv4,bytes:u64,port";
-    declarations(line, Comments::Wgsl).unwrap().remove(0)
+    declarations(line, CommentSyntax::Wgsl).unwrap().remove(0)
 }
 
 #[test]
@@ -316,9 +316,9 @@ fn random_table(map: &Declaration, random: &mut Random) -> Table {
     let mut table = Table::new(map, Vec::new());
     for _ in 0..map.entries {
         let mut word = || random.below(1 << 20) << 12 | random.below(1 << 12);
-        let numbered = matches!(map.kind, Kind::Array | Kind::Counter);
+        let numbered = matches!(map.kind, MapKind::Array | MapKind::Counter);
         let mut key: Vec<u32> = (0..map.key).map(|_| if numbered { word() % map.entries } else { word() }).collect();
-        if map.kind == Kind::Lpm {
+        if map.kind == MapKind::Lpm {
             // Only the first word has bits, and the length says how many.
             let length = word() % 33;
             key[0] &= u32::MAX.checked_shl(32 - length).unwrap_or(0);
@@ -337,7 +337,7 @@ fn what_is_dumped_can_be_read() {
     for map in maps() {
         let table = random_table(&map, &mut random);
         for (_, format) in Format::ALL {
-            let rows = read(&map, format, &dumped(&map, &table, format)).unwrap();
+            let rows = parse(&map, format, &dumped(&map, &table, format)).unwrap();
             assert_eq!(table_of(&map, &rows).rows(), table.rows());
         }
     }
@@ -364,7 +364,7 @@ fn damaged_files_do_no_harm() {
                         _ => drop(text.drain(at..(at + random.below(20) as usize).min(text.len()))),
                     }
                 }
-                match read(map, format, &text) {
+                match parse(map, format, &text) {
                     Err(problems) => {
                         refused += 1;
                         assert!(problems.first.iter().all(|(line, what)| *line > 0 && !what.is_empty()));

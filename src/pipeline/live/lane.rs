@@ -1,4 +1,5 @@
-//! Driving a lane.
+//! Runs one lane: receives packets into batches, drives them through the session, and executes the
+//! verdicts.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,43 +7,43 @@ use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, TryRecvError, TrySend
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Done, Session};
+use portcullis_core::device::{CancelToken, Completion, DeviceError, Dispatch, Session};
 use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use tracing::Span;
 
-use super::batcher::{Batcher, First, Look, PATIENCE};
-use super::mailbox::{Mailbox, Order};
-use super::sizing::{Shared, Sizer};
-use super::stats::Filtered;
-use super::{Backlog, LaneError, LaneStats, LiveLane, LiveOptions, Meter, pin};
-use crate::pipeline::driver::{self, Ends, Next};
+use super::assembler::{BatchAssembler, FirstPacket, PollOutcome, STOP_POLL_INTERVAL};
+use super::commands::{LaneCommand, LaneCommands};
+use super::sizing::{BatchSizer, SharedSizing};
+use super::stats::CompletedBatch;
+use super::{LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, pin};
+use crate::pipeline::driver::{self, Endpoints, NextBatch};
 use crate::pipeline::{Broadcasts, Observer};
 
-/// Batches between the RX thread and the driver, where packets wait.
-const QUEUE: usize = 2;
+/// Capacity of the queue from the RX thread to the driver, in batches, if the RX thread may block.
+const RX_QUEUE_BATCHES: usize = 2;
 
-/// How soon what is on its way out is looked after, while nothing else happens.
-const SOON: Duration = Duration::from_micros(200);
+/// How often pending transmissions are polled while nothing else happens.
+const TX_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// How long frames may take to leave in the end.
-const LEAVING: Duration = Duration::from_secs(1);
+/// How long frames may take to be transmitted at the end of a run.
+const TX_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long after an end was wanted the last packets may come: by then nobody sends them here any more.
-const SETTLED: Duration = Duration::from_millis(50);
+/// How long the receiver must have been quiet after a stop before the lane ends.
+const STOP_QUIET_TIME: Duration = Duration::from_millis(50);
 
-/// For how long packets are taken that came before an end was wanted.
-const DRAIN: Duration = Duration::from_secs(1);
+/// How long after a stop packets are still received.
+const STOP_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often what came in and what the kernel dropped is asked for, a system call a queue: often enough for rates over a second to
-/// be right.
-const ASKED: Duration = Duration::from_millis(20);
+/// How often the receiver's counters are read, which costs a system call per queue. Often enough
+/// for rates over one second.
+const COUNTERS_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Ends the run where the thread that has it dies: the other lanes are not to go on as if nothing had happened, nor is the
-/// lane's other thread to be waited for that would.
-struct Alive<'a>(&'a CancelToken);
+/// Cancels the run if the thread that holds it panics, so that neither the other lanes nor the
+/// lane's other thread run on.
+struct CancelOnPanic<'a>(&'a CancelToken);
 
-impl Drop for Alive<'_> {
+impl Drop for CancelOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.cancel();
@@ -50,349 +51,362 @@ impl Drop for Alive<'_> {
     }
 }
 
-/// One lane, until it ends.
-pub(super) struct Driver<'a> {
+/// Runs one lane until it ends.
+pub(super) struct LaneRunner<'a> {
     lane: &'a mut LiveLane,
     stats: &'a LaneStats,
     options: &'a LiveOptions,
     stop: &'a CancelToken,
-    /// Where the RX thread is to be kept.
+    /// CPU to pin the RX thread to.
     processor: Option<usize>,
-    shared: &'a Shared,
-    observe: Option<&'a mut dyn Observer>,
+    shared: &'a SharedSizing,
+    observer: Option<&'a mut dyn Observer>,
 }
 
-/// When a batch began.
-struct Begun {
-    first: First,
-    /// When it began to keep the lane's thread, or the device, from anything else.
-    taken: Instant,
+/// Start times of a batch.
+struct BatchTiming {
+    first_packet: FirstPacket,
+    /// When the batch began to occupy the lane's thread or the device, from which its cost is
+    /// measured.
+    started: Instant,
 }
 
-/// A batch from the RX thread.
-type Gathered = (Batch, Begun);
+/// A batch on its way from the RX thread to the driver.
+type TimedBatch = (Batch, BatchTiming);
 
-impl<'a> Driver<'a> {
+impl<'a> LaneRunner<'a> {
     pub fn new(
         lane: &'a mut LiveLane,
         stats: &'a LaneStats,
         options: &'a LiveOptions,
         (stop, processor): (&'a CancelToken, Option<usize>),
-        shared: &'a Shared,
-        observe: Option<&'a mut dyn Observer>,
-    ) -> Driver<'a> {
-        Driver { lane, stats, options, stop, processor, shared, observe }
+        shared: &'a SharedSizing,
+        observer: Option<&'a mut dyn Observer>,
+    ) -> LaneRunner<'a> {
+        LaneRunner { lane, stats, options, stop, processor, shared, observer }
     }
 
     pub fn run(self) -> Result<(), LaneError> {
-        let Driver { lane, stats, options, stop, processor, shared, observe } = self;
-        let LiveLane { lane, session, orders, broadcasts } = lane;
+        let LaneRunner { lane, stats, options, stop, processor, shared, observer } = self;
+        let LiveLane { lane, session, commands, broadcasts } = lane;
         let (name, receiver) = (&lane.name, &mut *lane.receiver);
         let is_inline = options.dispatch == Dispatch::Inline;
-        let sizer = || (Sizer::new(options.closing, is_inline), Instant::now());
-        let rest = |intake| Rest {
-            intake,
+        let sizer = || (BatchSizer::new(options.batching, is_inline), Instant::now());
+        let endpoints = |source| LaneEndpoints {
+            source,
             executor: &mut *lane.executor,
             broadcasts: broadcasts.as_mut(),
-            orders,
-            obeyed: VecDeque::new(),
+            commands,
+            pending_commands: VecDeque::new(),
             stats,
-            meter: options.meter.as_deref(),
+            window: options.window.as_deref(),
             is_measured: false,
-            observe: observe.map(|observe| observe as _),
-            sizing: options.closing.auto.then(sizer),
+            observer: observer.map(|observer| observer as _),
+            sizing: options.batching.adaptive.then(sizer),
             shared,
-            _alive: Alive(stop),
+            _cancel_on_panic: CancelOnPanic(stop),
         };
-        let gatherer = Gatherer {
+        let rx_batcher = RxBatcher {
             receiver: &mut *receiver,
-            batcher: Batcher::new(options.closing, shared, options.meter.as_deref()),
+            assembler: BatchAssembler::new(options.batching, shared, options.window.as_deref()),
             stats,
             stop,
-            asked: Instant::now(),
-            end: End::default(),
+            last_counters_read: Instant::now(),
+            end: StopClock::default(),
         };
         let ended = match is_inline {
             // One thread does everything.
-            true => rest(Intake::Here(gatherer)).drive(session),
+            true => endpoints(LaneSource::Inline(rx_batcher)).drive(session),
             false => {
                 let waiting = AtomicUsize::new(0);
-                let backlog = (options.backlog, &waiting);
-                apart(name, gatherer, processor, backlog, |queue| rest(Intake::There(queue, &waiting)).drive(session))
+                let overload = (options.overload, &waiting);
+                run_with_rx_thread(name, rx_batcher, processor, overload, |queue| {
+                    endpoints(LaneSource::Queue(queue, &waiting)).drive(session)
+                })
             }
         };
-        stats.received(receiver.received());
+        stats.set_received(receiver.received());
         if ended.is_err() {
-            // Of the batch with which it failed a part may be through.
-            stats.carried_in_all(lane.executor.executed());
+            // The batch that failed may have been executed in part.
+            stats.set_executed(lane.executor.executed());
         }
         ended
     }
 }
 
-/// A thread receives, and this one does the rest. `waiting` are the packets between the two.
-fn apart(
+/// Receives on a new thread and drives the session on this one. `waiting` counts the packets queued
+/// between the two.
+fn run_with_rx_thread(
     name: &str,
-    gatherer: Gatherer<'_>,
+    rx_batcher: RxBatcher<'_>,
     processor: Option<usize>,
-    (backlog, waiting): (Backlog, &AtomicUsize),
-    drive: impl FnOnce(Queue<Gathered>) -> Result<(), LaneError>,
+    (overload, waiting): (OverloadPolicy, &AtomicUsize),
+    drive: impl FnOnce(Queue<TimedBatch>) -> Result<(), LaneError>,
 ) -> Result<(), LaneError> {
-    let (queue, room) = match backlog {
-        Backlog::Waits => (QUEUE, None),
-        Backlog::Dropped { batches, packets } => (batches.max(1), Some(packets)),
+    let (queue, room) = match overload {
+        OverloadPolicy::Block => (RX_QUEUE_BATCHES, None),
+        OverloadPolicy::Drop { max_batches, max_packets } => (max_batches.max(1), Some(max_packets)),
     };
-    let (to, from) = sync_channel::<Gathered>(queue);
-    let stop = gatherer.stop;
+    let (to, from) = sync_channel::<TimedBatch>(queue);
+    let stop = rx_batcher.stop;
     thread::scope(|scope| {
         let span = Span::current();
         let rx = move || {
             let _lane = span.entered();
             pin(processor);
-            let mut gatherer = gatherer;
-            let _alive = Alive(gatherer.stop);
+            let mut rx_batcher = rx_batcher;
+            let _cancel_on_panic = CancelOnPanic(rx_batcher.stop);
             loop {
-                match gatherer.next(true, || false)? {
-                    Next::Batch(batch, begun) => {
+                match rx_batcher.next_batch(true, || false)? {
+                    NextBatch::Ready(batch, timing) => {
                         let packets = batch.len();
                         let before = waiting.fetch_add(packets, Ordering::Relaxed);
                         let sent = match room {
-                            // Waits where the driver has enough: then packets wait where they came in.
-                            None => to.send((batch, begun)).map_err(|gone| TrySendError::Disconnected(gone.0)),
-                            // One that would never fit has the room alone.
+                            // Block while the driver has enough: packets then wait in the RX rings.
+                            None => to.send((batch, timing)).map_err(|gone| TrySendError::Disconnected(gone.0)),
+                            // A batch above the limit by itself is queued only if no other waits.
                             Some(room) if before > 0 && before + packets > room => {
-                                Err(TrySendError::Full((batch, begun)))
+                                Err(TrySendError::Full((batch, timing)))
                             }
-                            Some(_) => to.try_send((batch, begun)),
+                            Some(_) => to.try_send((batch, timing)),
                         };
                         match sent {
                             Ok(()) => {}
                             Err(TrySendError::Full(_)) => {
                                 waiting.fetch_sub(packets, Ordering::Relaxed);
-                                gatherer.stats.overran(packets);
+                                rx_batcher.stats.record_overload_drop(packets);
                             }
                             Err(TrySendError::Disconnected(_)) => return Ok(()),
                         }
                     }
-                    Next::NotYet => {}
-                    Next::End => return Ok(()),
+                    NextBatch::Pending => {}
+                    NextBatch::End => return Ok(()),
                 }
             }
         };
         let thread = thread::Builder::new().name(format!("{name} RX")).spawn_scoped(scope, rx);
-        let died = |what: String| LaneError::Thread { lane: name.to_string(), thread: "RX", what };
-        let thread = thread.map_err(|e| died(format!("cannot be started: {}", portcullis_core::reason(&e))))?;
-        // With its end of the queue gone, the RX thread ends at its next batch at the latest.
+        let rx_error = |problem: String| LaneError::Thread { lane: name.to_string(), thread: "RX", problem };
+        let thread = thread.map_err(|e| rx_error(format!("cannot be started: {}", portcullis_core::reason(&e))))?;
+        // Once the driver's end of the queue is dropped, the RX thread ends at its next batch at
+        // the latest.
         let driven = drive(from);
         if driven.is_err() {
             stop.cancel();
         }
-        let received = thread.join().map_err(|_| died("died (a fault of this program; please report it)".into()));
+        let received =
+            thread.join().map_err(|_| rx_error("panicked; this is a bug in portcullis, please report it".into()));
         driven.and(received?.map_err(|error: LiveError| error.into()))
     })
 }
 
-/// Makes batches of what a receiver takes.
-struct Gatherer<'a> {
+/// Assembles batches from a receiver and notices when the run is to end.
+struct RxBatcher<'a> {
     receiver: &'a mut dyn Receiver,
-    batcher: Batcher<'a>,
+    assembler: BatchAssembler<'a>,
     stats: &'a LaneStats,
     stop: &'a CancelToken,
-    /// When the receiver was last asked for what it has counted.
-    asked: Instant,
-    end: End,
+    /// When the receiver's counters were last read.
+    last_counters_read: Instant,
+    end: StopClock,
 }
 
-impl Gatherer<'_> {
-    /// The next batch. Waits for a while where nobody has anything else to do, which is a short one where somebody is `busy`.
-    fn next(&mut self, idle: bool, busy: impl FnOnce() -> bool) -> Result<Next<Begun>, LiveError> {
+impl RxBatcher<'_> {
+    /// Returns the next batch. If nothing is in flight (`is_idle`), waits for packets, but only
+    /// briefly while transmissions are pending (`busy`).
+    fn next_batch(&mut self, is_idle: bool, busy: impl FnOnce() -> bool) -> Result<NextBatch<BatchTiming>, LiveError> {
         let stopped = self.stop.is_cancelled();
-        if self.batcher.begins() {
-            self.stats.received_before(self.receiver.received());
+        if self.assembler.starts_measuring() {
+            self.stats.start_measuring_rx(self.receiver.received());
         }
-        if self.end.is_due(stopped) {
-            return Ok(Next::End);
+        if self.end.is_expired(stopped) {
+            return Ok(NextBatch::End);
         }
-        // Receiving is a part of what one thread does that does everything. Who finds no sizes by it need not know it that well.
-        let taken = if self.batcher.finds_size() { Instant::now() } else { self.batcher.looked() };
-        if taken - self.asked >= ASKED {
-            self.asked = taken;
-            self.stats.received(self.receiver.received());
+        // Adaptive sizing counts receiving towards the cost of a batch and needs the exact time.
+        // Otherwise the time of the last poll saves a clock read.
+        let started = if self.assembler.is_adaptive() { Instant::now() } else { self.assembler.last_poll() };
+        if started - self.last_counters_read >= COUNTERS_INTERVAL {
+            self.last_counters_read = started;
+            self.stats.set_received(self.receiver.received());
         }
-        match self.batcher.look(self.receiver, stopped)? {
-            Look::Batch(batch, first) => {
-                self.stats.gathered(batch.len());
-                return Ok(Next::Batch(batch, Begun { first, taken }));
+        match self.assembler.poll(self.receiver, stopped)? {
+            PollOutcome::Batch(batch, first_packet) => {
+                self.stats.record_received_batch(batch.len());
+                return Ok(NextBatch::Ready(batch, BatchTiming { first_packet, started }));
             }
-            // Where it has no memory now, what came before waits for what is on its way.
-            Look::Nothing if self.end.has_settled(stopped) && !self.receiver.is_full() => return Ok(Next::End),
-            _ if !idle => {}
-            Look::Until(until) => self.batcher.wait(self.receiver, until)?,
-            Look::Nothing => self.receiver.wait(if stopped || busy() { SOON } else { PATIENCE })?,
+            // If the receiver has no free memory, earlier packets are waiting for frames in
+            // transit.
+            PollOutcome::Nothing if self.end.has_settled(stopped) && !self.receiver.is_full() => {
+                return Ok(NextBatch::End);
+            }
+            _ if !is_idle => {}
+            PollOutcome::Until(until) => self.assembler.wait(self.receiver, until)?,
+            PollOutcome::Nothing => {
+                self.receiver.wait(if stopped || busy() { TX_POLL_INTERVAL } else { STOP_POLL_INTERVAL })?
+            }
         }
-        Ok(Next::NotYet)
+        Ok(NextBatch::Pending)
     }
 }
 
-/// When a lane has seen that an end is wanted.
+/// When the lane first noticed that the run is to stop.
 #[derive(Default)]
-struct End(Option<Instant>);
+struct StopClock(Option<Instant>);
 
-impl End {
-    /// Whether packets that came before have been taken for long enough.
-    fn is_due(&mut self, stopped: bool) -> bool {
-        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= DRAIN
+impl StopClock {
+    /// Whether the time for receiving the remaining packets is over.
+    fn is_expired(&mut self, stopped: bool) -> bool {
+        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= STOP_DRAIN_TIMEOUT
     }
 
-    /// Whether no more can come, if nothing is there now.
+    /// Whether the lane may end if no packets are waiting now.
     fn has_settled(&mut self, stopped: bool) -> bool {
-        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= SETTLED
+        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= STOP_QUIET_TIME
     }
 }
 
-/// Where a driver's batches come from.
-enum Intake<'a> {
-    /// From a receiver.
-    Here(Gatherer<'a>),
-    /// From the RX thread, which is told of the packets that wait.
-    There(Queue<Gathered>, &'a AtomicUsize),
+/// Where the driver gets its batches from.
+enum LaneSource<'a> {
+    /// A receiver on the driver's own thread.
+    Inline(RxBatcher<'a>),
+    /// The RX thread, with the number of packets queued.
+    Queue(Queue<TimedBatch>, &'a AtomicUsize),
 }
 
-/// All of a lane but what receives.
-struct Rest<'a> {
-    intake: Intake<'a>,
+/// Endpoints of a lane's driver.
+struct LaneEndpoints<'a> {
+    source: LaneSource<'a>,
     executor: &'a mut dyn Executor,
     broadcasts: Option<&'a mut Broadcasts>,
-    orders: &'a Mailbox,
-    /// Orders that were taken, and are still to be carried out.
-    obeyed: VecDeque<Order>,
+    commands: &'a LaneCommands,
+    /// Commands started from the queue that still have to run.
+    pending_commands: VecDeque<LaneCommand>,
     stats: &'a LaneStats,
-    meter: Option<&'a Meter>,
-    /// Whether a batch has come that the meter measures.
+    window: Option<&'a MeasurementWindow>,
+    /// Whether a batch of the measurement window has arrived.
     is_measured: bool,
-    observe: Option<&'a mut dyn Observer>,
-    /// Where batches find their size: what finds it, and when the last batch had left.
-    sizing: Option<(Sizer, Instant)>,
-    shared: &'a Shared,
-    _alive: Alive<'a>,
+    observer: Option<&'a mut dyn Observer>,
+    /// With adaptive batches, the sizer and the time when the previous batch was done.
+    sizing: Option<(BatchSizer, Instant)>,
+    shared: &'a SharedSizing,
+    _cancel_on_panic: CancelOnPanic<'a>,
 }
 
-impl Drop for Rest<'_> {
-    /// However it ended: whoever waits for an order to be carried out is not to wait for ever.
+impl Drop for LaneEndpoints<'_> {
+    /// Closes the command queue however the lane ended, so that no one waits for a command forever.
     fn drop(&mut self) {
-        self.orders.close();
+        self.commands.close();
     }
 }
 
-impl Rest<'_> {
-    /// Filters what comes, until nothing more comes, and waits for what is on its way out. What came before an error is
-    /// carried out, too.
+impl LaneEndpoints<'_> {
+    /// Drives the session until the source ends, then flushes transmissions. Batches completed
+    /// before an error are still executed.
     fn drive(self, session: &mut Box<dyn Session>) -> Result<(), LaneError> {
         let mut driver = driver::Driver::new(session, self);
         let driven = driver.drive();
-        let left = driver.drain().and_then(|()| driver.ends.leave());
-        driven.and(left)
+        let flushed = driver.drain().and_then(|()| driver.endpoints.flush_tx());
+        driven.and(flushed)
     }
 
-    fn leave(&mut self) -> Result<(), LaneError> {
-        let begun = Instant::now();
+    fn flush_tx(&mut self) -> Result<(), LaneError> {
+        let timing = Instant::now();
         self.poll()?;
-        while self.executor.is_busy() && begun.elapsed() < LEAVING {
-            thread::sleep(SOON);
+        while self.executor.is_busy() && timing.elapsed() < TX_FLUSH_TIMEOUT {
+            thread::sleep(TX_POLL_INTERVAL);
             self.poll()?;
         }
         Ok(())
     }
 }
 
-impl Ends<&mut Box<dyn Session>> for Rest<'_> {
-    type Note = Begun;
+impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
+    type Tag = BatchTiming;
     type Error = LaneError;
 
-    fn next(&mut self, idle: bool) -> Result<Next<Begun>, LaneError> {
-        let Rest { intake, executor, .. } = self;
+    fn next_batch(&mut self, is_idle: bool) -> Result<NextBatch<BatchTiming>, LaneError> {
+        let LaneEndpoints { source, executor, .. } = self;
         let busy = || executor.is_busy();
-        let (queue, waiting) = match intake {
-            Intake::Here(gatherer) => return Ok(gatherer.next(idle, busy)?),
-            Intake::There(queue, waiting) => (queue, waiting),
+        let (queue, waiting) = match source {
+            LaneSource::Inline(rx_batcher) => return Ok(rx_batcher.next_batch(is_idle, busy)?),
+            LaneSource::Queue(queue, waiting) => (queue, waiting),
         };
-        let next = match idle {
-            true => queue.recv_timeout(if busy() { SOON } else { PATIENCE }),
+        let next = match is_idle {
+            true => queue.recv_timeout(if busy() { TX_POLL_INTERVAL } else { STOP_POLL_INTERVAL }),
             false => queue.try_recv().map_err(|error| match error {
                 TryRecvError::Empty => RecvTimeoutError::Timeout,
                 TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
             }),
         };
         Ok(match next {
-            Ok((batch, begun)) => {
+            Ok((batch, timing)) => {
                 waiting.fetch_sub(batch.len(), Ordering::Relaxed);
-                Next::Batch(batch, Begun { taken: Instant::now(), ..begun })
+                NextBatch::Ready(batch, BatchTiming { started: Instant::now(), ..timing })
             }
-            Err(RecvTimeoutError::Timeout) => Next::NotYet,
-            Err(RecvTimeoutError::Disconnected) => Next::End,
+            Err(RecvTimeoutError::Timeout) => NextBatch::Pending,
+            Err(RecvTimeoutError::Disconnected) => NextBatch::End,
         })
     }
 
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        match &mut self.observe {
-            Some(observe) => observe.boundary(session, coming),
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
+        match &mut self.observer {
+            Some(observer) => observer.on_batch_boundary(session, packets),
             None => Ok(()),
         }
     }
 
-    fn obey(&mut self, session: &mut &mut Box<dyn Session>, idle: bool) -> Result<bool, DeviceError> {
-        if self.orders.is_waiting() {
-            self.obeyed.extend(self.orders.take());
+    fn run_commands(&mut self, session: &mut &mut Box<dyn Session>, is_idle: bool) -> Result<bool, DeviceError> {
+        if self.commands.has_pending() {
+            self.pending_commands.extend(self.commands.take());
         }
-        while let Some(order) = self.obeyed.pop_front() {
-            if order.wants_idle() && !idle {
-                self.obeyed.push_front(order);
+        while let Some(command) = self.pending_commands.pop_front() {
+            if command.requires_idle() && !is_idle {
+                self.pending_commands.push_front(command);
                 return Ok(false);
             }
-            order.execute(session)?;
+            command.execute(session)?;
         }
         Ok(true)
     }
 
-    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts
-            && let Some(several) = broadcasts.read(session, done)?
+            && let Some(redirect_groups) = broadcasts.resolve(session, done)?
         {
-            self.executor.set_redirect_groups(&several);
+            self.executor.set_redirect_groups(&redirect_groups);
         }
         Ok(())
     }
 
-    /// Carries out the verdicts on a batch.
-    fn done(&mut self, done: Done, begun: Begun, aside: bool) -> Result<(), LaneError> {
-        let is_warm_up = begun.first.is_warm_up;
-        if self.meter.is_some() && !is_warm_up && !self.is_measured {
+    /// Executes the verdicts of a batch.
+    fn deliver(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
+        let is_warm_up = timing.first_packet.is_warm_up;
+        if self.window.is_some() && !is_warm_up && !self.is_measured {
             self.is_measured = true;
-            self.stats.carried_before();
+            self.stats.start_measuring_driver();
         }
-        let filtered = Filtered::new(&done, aside);
+        let filtered = CompletedBatch::new(&done, by_fallback);
         let packets = filtered.packets;
-        let carried = self.executor.execute(done);
+        let executed = self.executor.execute(done);
         let now = Instant::now();
-        // How long it took while it warmed up is of no interest.
-        let latency = (!is_warm_up && carried.is_ok()).then(|| now - begun.first.at);
-        self.stats.through(&filtered, self.executor.executed(), latency);
-        carried?;
-        if let (Some(meter), false) = (self.meter, is_warm_up) {
-            meter.through(now);
+        // Latencies of the warm-up are not recorded.
+        let latency = (!is_warm_up && executed.is_ok()).then(|| now - timing.first_packet.at);
+        self.stats.record_completed(&filtered, self.executor.executed(), latency);
+        executed?;
+        if let (Some(window), false) = (self.window, is_warm_up) {
+            window.record_completed(now);
         }
-        if let (Some((sizer, before)), false) = (&mut self.sizing, aside) {
-            let sizing = sizer.served(packets, now - begun.taken.max(*before), self.shared.rate());
-            *before = now;
-            self.shared.want(&sizing);
-            self.stats.sized(sizing);
+        if let (Some((sizer, previous)), false) = (&mut self.sizing, by_fallback) {
+            let sizing = sizer.record_batch(packets, now - timing.started.max(*previous), self.shared.rate());
+            *previous = now;
+            self.shared.set_target(&sizing);
+            self.stats.set_sizing(sizing);
         }
         Ok(())
     }
 
     fn poll(&mut self) -> Result<(), LaneError> {
-        let tended = self.executor.poll();
-        self.stats.tended(self.executor.executed());
-        Ok(tended?)
+        let polled = self.executor.poll();
+        self.stats.set_executed(self.executor.executed());
+        Ok(polled?)
     }
 }

@@ -1,29 +1,30 @@
-//! Live packets: from a lane's queues through a device to where their verdicts send them.
+//! Live packets: receives from a lane's queues, filters on a device, and executes the verdicts.
 //!
 //! ```text
-//! inline:    one thread     receive, filter, carry out
+//! inline:    one thread     receive, filter, execute
 //! otherwise: RX thread      receive ──2 batches──►
-//!            driver thread  submit … complete, carry out
+//!            driver thread  submit … complete, execute
 //! ```
 //!
-//! The driver thread is the TX thread. A session is a queue of which one thread has both ends, so one submits and completes; a
-//! third that only carries out would have each batch wait for it to wake up, and what it carries out (the frames' ways home,
-//! the ports' rings, the numbers) be handed from processor to processor. While it carries out, a device other than the CPU works on
-//! what is in flight. The thread that is worth having apart is the one that must not wait: who receives.
+//! The driver thread is also the TX thread. A session is used by one thread, so one thread submits
+//! and completes. A separate TX thread would cost a wake-up per batch and move the free frames, the
+//! TX rings and the counters between CPU caches. While the driver transmits, a device other than
+//! the CPU works on the batches in flight. Only reception gets a thread of its own, because it must
+//! not block.
 //!
-//! A batch is closed when it has as many packets as it may have, or when its first packet has waited for long enough, whichever
-//! comes first. Nothing here grows: where a device takes no more batches, packets stay where they came in, and the kernel drops
-//! and counts what finds no room there.
+//! A batch is closed when it is full or when its first packet has waited for the maximum delay,
+//! whichever comes first. Memory is bounded: if the device accepts no more batches, packets stay in
+//! the RX rings, and the kernel drops and counts what does not fit there.
 
-mod batcher;
+mod assembler;
+mod commands;
 mod lane;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
-pub mod links;
-pub mod local;
-mod mailbox;
-mod meter;
+pub mod link_monitor;
+pub mod local_socket;
+mod loss_monitor;
+mod measurement;
 pub mod metrics;
-mod monitor;
 mod sizing;
 mod stats;
 mod summary;
@@ -38,100 +39,103 @@ use portcullis_io::live::{Lane, LiveError};
 use tracing::Span;
 
 use super::Observer;
-use lane::Driver;
-pub use mailbox::{Mailbox, Order};
-pub use meter::Meter;
-use monitor::Monitor;
-use sizing::Shared;
+pub use commands::{LaneCommand, LaneCommands};
+use lane::LaneRunner;
+use loss_monitor::LossMonitor;
+pub use measurement::MeasurementWindow;
+use sizing::SharedSizing;
 pub use sizing::Sizing;
 pub use stats::{LaneStats, Snapshot};
-pub use summary::{LaneSummary, LanesSummary, Latency, Reading, RunStats, RunSummary, SizingSummary, Summary};
+pub use summary::{LaneSummary, LanesSummary, Latency, RunSnapshot, RunStats, RunSummary, SizingSummary, Summary};
 
 /// When batches are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Closing {
-    /// Packets in a batch, at most.
-    pub most: usize,
-    /// How long a packet may wait for others, at most.
+pub struct BatchPolicy {
+    /// Maximum number of packets in a batch.
+    pub max_packets: usize,
+    /// Maximum time that a packet waits for others to fill its batch.
     pub delay: Duration,
-    /// Whether the two are bounds only, within which size and delay are found ([`Sizing`]): as large as the device needs them
-    /// to keep up with what comes, and no larger.
-    pub auto: bool,
+    /// Whether size and delay adapt within these bounds ([`Sizing`]): as large as the device needs
+    /// them to keep up, and no larger.
+    pub adaptive: bool,
 }
 
-impl Closing {
-    /// Batches of so many packets, or of those that came within a delay.
-    pub fn at(most: usize, delay: Duration) -> Closing {
-        Closing { most, delay, auto: false }
+impl BatchPolicy {
+    /// Batches of up to `max_packets` that are closed after `delay` at the latest.
+    pub fn fixed(max_packets: usize, delay: Duration) -> BatchPolicy {
+        BatchPolicy { max_packets, delay, adaptive: false }
     }
 
-    /// Batches that find their size, within what a source has memory for if nothing else is asked of it.
-    pub fn auto() -> Closing {
-        Closing { most: 1024, delay: sizing::LONGEST, auto: true }
-    }
-}
-
-impl Default for Closing {
-    /// As much as one receive brings, at once.
-    fn default() -> Closing {
-        Closing::at(256, Duration::ZERO)
+    /// Batches whose size adapts, within what a source has memory for by default.
+    pub fn adaptive() -> BatchPolicy {
+        BatchPolicy { max_packets: 1024, delay: sizing::DEFAULT_MAX_DELAY, adaptive: true }
     }
 }
 
-/// How a live run goes.
+impl Default for BatchPolicy {
+    /// One receive's worth of packets, without delay.
+    fn default() -> BatchPolicy {
+        BatchPolicy::fixed(256, Duration::ZERO)
+    }
+}
+
+/// Options of a live run.
 #[derive(Debug, Clone)]
 pub struct LiveOptions {
     /// When batches are closed.
-    pub closing: Closing,
-    /// How batches are handed to the device: by [`Dispatch::Inline`] one thread does everything.
+    pub batching: BatchPolicy,
+    /// How batches are dispatched to the device. With [`Dispatch::Inline`] one thread per lane does
+    /// everything.
     pub dispatch: Dispatch,
-    /// Processors for the lanes' threads, taken in turn, for each lane one or two; wherever the system puts them where there
-    /// are none.
+    /// CPUs to pin the lanes' threads to, assigned round-robin to the one or two threads of each
+    /// lane. If empty, threads are not pinned.
     pub processors: Vec<usize>,
-    /// What becomes of batches for which the device has no time yet.
-    pub backlog: Backlog,
-    /// What counts packets and measures them, where somebody wants that.
-    pub meter: Option<Arc<Meter>>,
+    /// What happens to batches that the device has no capacity for.
+    pub overload: OverloadPolicy,
+    /// Limits and measures the run, if set.
+    pub window: Option<Arc<MeasurementWindow>>,
 }
 
 impl LiveOptions {
-    /// Threads wherever the system puts them, packets that wait for the device, and nothing else that is wanted.
-    pub fn new(closing: Closing, dispatch: Dispatch) -> LiveOptions {
-        LiveOptions { closing, dispatch, processors: Vec::new(), backlog: Backlog::Waits, meter: None }
+    /// Options without pinning or measurement, where packets wait for the device.
+    pub fn new(batching: BatchPolicy, dispatch: Dispatch) -> LiveOptions {
+        LiveOptions { batching, dispatch, processors: Vec::new(), overload: OverloadPolicy::Block, window: None }
     }
 }
 
-/// What becomes of batches for which the device has no time yet, where a thread receives that does nothing else.
+/// What happens to batches that the device has no capacity for. It matters only to lanes with an RX
+/// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backlog {
-    /// Two batches wait, and after them packets where they came in: whoever brings them drops what finds no room there.
-    Waits,
-    /// So many batches wait, and so many packets in them. What finds no room is dropped at once, and counted
-    /// ([`Loss::Overload`](portcullis_io::live::Loss::Overload)).
-    Dropped {
-        /// Batches, at least one.
-        batches: usize,
-        /// Packets; one batch may have more.
-        packets: usize,
+pub enum OverloadPolicy {
+    /// The RX thread blocks with two batches queued; further packets stay in the RX rings, which
+    /// drop what does not fit.
+    Block,
+    /// Batches that exceed these limits are dropped at once and counted as
+    /// [`Loss::Overload`](portcullis_io::live::Loss::Overload).
+    Drop {
+        /// Maximum number of queued batches; at least one is allowed.
+        max_batches: usize,
+        /// Maximum number of packets in queued batches; a single batch may exceed it.
+        max_packets: usize,
     },
 }
 
-/// A lane and the session that its batches go through.
+/// A lane and the session that filters its packets.
 pub struct LiveLane {
-    /// Where packets come from, and where they go.
+    /// Receiver and executor of the lane's packets.
     pub lane: Lane,
-    /// What filters them.
+    /// The session that filters the packets.
     pub session: Box<dyn Session>,
-    /// What others want done with the session meanwhile.
-    pub orders: Arc<Mailbox>,
-    /// Targets that stand for several, where the filter has such.
+    /// Commands of other threads for the session.
+    pub commands: Arc<LaneCommands>,
+    /// Broadcast targets of the filter, if it has any.
     pub broadcasts: Option<super::Broadcasts>,
 }
 
 impl LiveLane {
-    /// A lane of which nobody wants anything yet.
+    /// Creates a lane with no commands queued and no broadcasts.
     pub fn new(lane: Lane, session: Box<dyn Session>) -> LiveLane {
-        LiveLane { lane, session, orders: Arc::default(), broadcasts: None }
+        LiveLane { lane, session, commands: Arc::default(), broadcasts: None }
     }
 }
 
@@ -139,57 +143,59 @@ impl LiveLane {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaneError {
-    /// Its packets come no longer, or cannot go where they should.
+    /// Receiving or transmitting failed.
     #[error(transparent)]
     Live(#[from] LiveError),
     /// The device failed; the packets in flight are lost.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A thread could not be started, or died: a fault of the system or of ours.
-    #[error("{lane}: the {thread} thread {what}")]
+    /// A thread could not be started, or panicked.
+    #[error("{lane}: the {thread} thread {problem}")]
     Thread {
-        /// The lane.
+        /// Name of the lane.
         lane: String,
-        /// Which.
+        /// Name of the thread.
         thread: &'static str,
-        /// What happened to it.
-        what: String,
+        /// What happened to it, as the rest of a sentence.
+        problem: String,
     },
 }
 
-/// Runs lanes until `stop` is cancelled, or one of them fails, and gives them back, in order, with what went wrong first: all but
-/// those whose thread died.
-/// What has been received by then is filtered and carried out.
+/// Runs lanes until `stop` is cancelled or one of them fails. Packets received by then are still
+/// filtered and their verdicts executed.
 ///
-/// The first lane is driven by the calling thread, which also calls `observe`; [`Observer::boundary`] is about its session.
-/// `stats` has an entry for each lane, which tells at any time what has come through. `at_stop` is called once when an end is
-/// wanted, and is to see to it that no more packets come: those that are here then are still filtered, for a second at most.
+/// The calling thread drives the first lane and calls `observer`; [`Observer::on_batch_boundary`]
+/// gets that lane's session. `stats` has one entry per lane and can be read at any time. `at_stop`
+/// is called once when the run is to stop and should stop the inflow of packets: those already
+/// queued are filtered for at most one more second.
+///
+/// Returns the lanes in their order, except those whose thread panicked, and the first error.
 ///
 /// # Panics
-/// When there are not as many `stats` as lanes.
+/// If there are not as many `stats` as lanes.
 pub fn run_live(
     lanes: Vec<LiveLane>,
     stats: &[Arc<LaneStats>],
     options: &LiveOptions,
     stop: &CancelToken,
     at_stop: impl FnOnce() + Send,
-    observe: &mut dyn Observer,
+    observer: &mut dyn Observer,
 ) -> (Vec<LiveLane>, Option<LaneError>) {
     assert_eq!(lanes.len(), stats.len(), "each lane has its statistics");
     let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
-    // What a lane's threads say is of the lane. They enter its span once, and no packet has to do with it. Whatever is shown at
-    // all shows it: an event without its place is of little use.
+    // The threads enter their lane's span once, so it costs nothing per packet. It has the level
+    // error so that every event that is shown names its lane.
     let spans: Vec<Span> = names.iter().map(|lane| tracing::error_span!("lane", %lane)).collect();
     for (lane, span) in names.iter().zip(&spans) {
         let _lane = span.enter();
         tracing::info!(%lane, dispatch = %options.dispatch, "lane started");
     }
-    let mut monitor = Monitor::new(names.iter().cloned().zip(spans.iter().cloned()), stats);
-    let ended = thread::scope(|scope| {
+    let mut monitor = LossMonitor::new(names.iter().cloned().zip(spans.iter().cloned()), stats);
+    let result = thread::scope(|scope| {
         let monitor = &mut monitor;
         scope.spawn(move || {
-            while !stop.wait_for(monitor::LOOKED) {
-                monitor.look();
+            while !stop.wait_for(loss_monitor::POLL_INTERVAL) {
+                monitor.report_if_due();
             }
             at_stop();
         });
@@ -197,7 +203,8 @@ pub fn run_live(
         let mut others = Vec::new();
         let mut error = None;
         for (number, (mut lane, stats)) in lanes.into_iter().zip(stats).enumerate() {
-            // The lane's threads are side by side: the driver, and the RX thread where there is one.
+            // A lane's threads get neighbouring CPUs of the list: the driver, and the RX thread if
+            // there is one.
             let threads = if options.dispatch == Dispatch::Inline { 1 } else { 2 };
             let processor = |thread| {
                 let count = options.processors.len().max(1);
@@ -212,7 +219,7 @@ pub fn run_live(
             let thread = thread::Builder::new().name(name.clone()).spawn_scoped(scope, move || {
                 let _lane = span.entered();
                 pin(processor);
-                let ended = Driver::new(&mut lane, stats, options, (stop, rx), &Shared::new(), None).run();
+                let ended = LaneRunner::new(&mut lane, stats, options, (stop, rx), &SharedSizing::new(), None).run();
                 if ended.is_err() {
                     stop.cancel();
                 }
@@ -220,87 +227,93 @@ pub fn run_live(
             });
             match thread {
                 Ok(thread) => others.push((number, name, thread)),
-                Err(wrong) => {
-                    let what = format!("cannot be started: {}", portcullis_core::reason(&wrong));
-                    error.get_or_insert(LaneError::Thread { lane: name, thread: "driver", what });
+                Err(failure) => {
+                    let problem = format!("cannot be started: {}", portcullis_core::reason(&failure));
+                    error.get_or_insert(LaneError::Thread { lane: name, thread: "driver", problem });
                     stop.cancel();
                 }
             }
         }
-        let mut back = Vec::new();
+        let mut returned = Vec::new();
         if let Some((mut lane, stats, processor, rx)) = first {
             let _lane = spans[0].enter();
             pin(processor);
             let name = lane.lane.name.clone();
-            // As with the others: what it leaves behind where it dies, nobody gets.
+            // As for the other lanes: a lane whose driver panicked is not returned.
             let driven = catch_unwind(AssertUnwindSafe(move || {
-                let ended = Driver::new(&mut lane, stats, options, (stop, rx), &Shared::new(), Some(observe)).run();
+                let ended =
+                    LaneRunner::new(&mut lane, stats, options, (stop, rx), &SharedSizing::new(), Some(observer)).run();
                 (lane, ended)
             }));
             match driven {
                 Ok((lane, ended)) => {
-                    if let Err(wrong) = ended {
-                        error.get_or_insert(wrong);
+                    if let Err(failure) = ended {
+                        error.get_or_insert(failure);
                         stop.cancel();
                     }
-                    back.push((0, lane));
+                    returned.push((0, lane));
                 }
                 Err(_) => {
-                    error.get_or_insert(died(name));
+                    error.get_or_insert(driver_panicked(name));
                 }
             }
         }
-        // Where there is no lane, there is nothing to wait for.
-        if back.is_empty() {
+        // Without the first lane, nothing would end the others.
+        if returned.is_empty() {
             stop.cancel();
         }
         for (number, name, thread) in others {
             match thread.join() {
                 Ok((lane, ended)) => {
-                    if let Err(wrong) = ended {
-                        error.get_or_insert(wrong);
+                    if let Err(failure) = ended {
+                        error.get_or_insert(failure);
                     }
-                    back.push((number, lane));
+                    returned.push((number, lane));
                 }
                 Err(_) => {
-                    error.get_or_insert(died(name));
+                    error.get_or_insert(driver_panicked(name));
                 }
             }
         }
-        // Only now, since counts may go down: whoever asks while another lane still runs is not to see that.
-        for (number, LiveLane { lane, .. }) in &mut back {
-            if let Err(wrong) = lane.executor.finish() {
-                error.get_or_insert(wrong.into());
+        // Only after all lanes have ended: `finish` may lower counts, which a reader must not see
+        // during the run.
+        for (number, LiveLane { lane, .. }) in &mut returned {
+            if let Err(failure) = lane.executor.finish() {
+                error.get_or_insert(failure.into());
             }
-            stats[*number].carried_in_all(lane.executor.executed());
+            stats[*number].set_executed(lane.executor.executed());
         }
-        (back.into_iter().map(|(_, lane)| lane).collect::<Vec<_>>(), error)
+        (returned.into_iter().map(|(_, lane)| lane).collect::<Vec<_>>(), error)
     });
-    if ended.1.is_some() {
-        // Those that came to their end have nothing left.
-        stats.iter().for_each(|lane| lane.failed());
+    if result.1.is_some() {
+        // For lanes that ended normally this adds nothing.
+        stats.iter().for_each(|lane| lane.record_failure());
     }
-    monitor.tell();
+    monitor.report();
     for ((lane, span), stats) in names.iter().zip(&spans).zip(stats) {
-        let (received, carried, _) = stats.counts();
+        let (received, executed, _) = stats.counters();
         let _lane = span.enter();
-        tracing::info!(%lane, packets = received.packets, lost = carried.losses.all(), "lane ended");
+        tracing::info!(%lane, packets = received.packets, lost = executed.losses.all(), "lane ended");
     }
-    ended
+    result
 }
 
-/// A lane whose driver died.
-fn died(lane: String) -> LaneError {
-    LaneError::Thread { lane, thread: "driver", what: "died (a fault of this program; please report it)".into() }
+/// The error of a lane whose driver panicked.
+fn driver_panicked(lane: String) -> LaneError {
+    LaneError::Thread {
+        lane,
+        thread: "driver",
+        problem: "panicked; this is a bug in portcullis, please report it".into(),
+    }
 }
 
-/// Keeps the calling thread on a processor, where it may be there.
+/// Pins the calling thread to a CPU, if one is given and exists.
 fn pin(processor: Option<usize>) {
     let Some(processor) = processor else { return };
     let mut set = rustix::thread::CpuSet::new();
     if processor < rustix::thread::CpuSet::MAX_CPU {
         set.set(processor);
-        // A processor that is not there was named in vain, and does no harm.
+        // Pinning is an optimisation, so a CPU that does not exist is ignored.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }

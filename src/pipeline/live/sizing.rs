@@ -1,97 +1,104 @@
-//! Batches that find their size.
+//! Adaptive batch sizes.
 //!
-//! A batch of *n* packets costs a device *a* + *b*·*n*: to launch it, and to filter. Where λ packets come in a second, the device
-//! keeps up when a batch is done before the next one is there, *a* + *b*·*n* ≤ *n*/λ; so the least batch for it has
-//! *n* = *a*·λ / (1 − *b*·λ) packets. A larger one has its packets wait for nothing, and a smaller one lets them pile up. *a* and
-//! *b* are fitted to what batches have cost, and λ is an average; both forget, exponentially. [`HEADROOM`] is what they may be
-//! wrong by.
+//! A batch of *n* packets costs a device *a* + *b*·*n*: *a* to launch it and *b* per packet. At λ
+//! packets per second the device keeps up if a batch is done before the next one is there, *a* +
+//! *b*·*n* ≤ *n*/λ; so the smallest sufficient batch has *n* = *a*·λ / (1 − *b*·λ) packets. In a
+//! larger one packets wait in vain; with smaller ones packets pile up. *a* and *b* come from a
+//! least-squares fit and λ is a moving average, both with exponential decay. [`HEADROOM`] allows
+//! for their errors.
 //!
-//! What a batch has cost is the time for which nothing else could be done instead: from when it was submitted, or the batch
-//! before it had left, whichever was later, until its verdicts were carried out. The device's own account
-//! ([`Done::times`](portcullis_core::device::Done)) lacks what the host does for a batch, and adds up what happens at the same time.
+//! The cost of a batch is the time that it occupies the device: from its submission, or the end of
+//! the previous batch if that is later, until its verdicts are executed. The device's own account
+//! ([`Completion::times`](portcullis_core::device::Completion)) lacks the host's part and adds up stages that
+//! overlap.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Closing;
+use super::BatchPolicy;
 
-/// How much more than what comes a device is to be able to do.
+/// Throughput that the device is to sustain, relative to the arrival rate.
 const HEADROOM: f64 = 1.25;
 
-/// What is left of what is known of costs when another batch is done.
-const COSTS: f64 = 1.0 - 1.0 / 128.0;
+/// Factor by which the weight of all earlier costs decays with each batch.
+const COST_DECAY: f64 = 1.0 - 1.0 / 128.0;
 
-/// A cost that is more than this many times what was expected tells of the system, which did something else meanwhile.
-const ODD: f64 = 4.0;
+/// Costs are clamped to this many times the expected cost: a larger one comes from the system, for
+/// example from preemption.
+const OUTLIER_RATIO: f64 = 4.0;
 
-/// Batches after which one knows what to expect.
-const KNOWN: f64 = 8.0;
+/// Weight of the recorded batches (about their number) from which outliers are clamped.
+const OUTLIER_MIN_WEIGHT: f64 = 8.0;
 
-/// The least spread of sizes, in parts of the mean, from which costs a packet can be told from costs a batch.
-const SPREAD: f64 = 0.05;
+/// Minimum standard deviation of batch sizes, relative to their mean, for which the fit can tell
+/// per-packet from fixed costs.
+const MIN_SIZE_SPREAD: f64 = 0.05;
 
-/// The time after which an average of arrivals has forgotten about two thirds, in seconds.
-const RATES: f64 = 0.02;
+/// Time constant of the moving average of the arrival rate, in seconds.
+const RATE_TIME_CONSTANT: f64 = 0.02;
 
-/// The part of the way to its new size that a batch goes at a time, in proportions.
-const STEP: f64 = 0.125;
+/// Each step multiplies the size by the ratio of target to current size, raised to this power.
+const SIZE_STEP_EXPONENT: f64 = 0.125;
 
-/// How much longer than expected a batch may take to fill.
-const PATIENCE: f64 = 1.5;
+/// Maximum time for filling a batch, relative to the time expected.
+const FILL_TIME_SLACK: f64 = 1.5;
 
-/// The longest delay where nobody has said one.
-pub(super) const LONGEST: Duration = Duration::from_millis(1);
+/// Maximum delay of a batch if none is configured.
+pub(super) const DEFAULT_MAX_DELAY: Duration = Duration::from_millis(1);
 
-/// A shorter delay is none: a system's timers are no finer, and what comes meanwhile is seen at the next look.
-pub(super) const WORTH: Duration = Duration::from_micros(50);
+/// Delays below this are rounded down to none: timers are no finer, and the next poll sees what
+/// arrives meanwhile.
+pub(super) const MIN_DELAY: Duration = Duration::from_micros(50);
 
-/// What a batch that finds its size has been found to be, and why.
+/// The batch size that adaptive sizing has chosen, and what it was computed from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sizing {
-    /// Packets with which a batch is closed at once.
+    /// Number of packets at which a batch is closed at once.
     pub batch: usize,
-    /// How long a batch waits for them.
+    /// Maximum time that a batch waits for them.
     pub delay: Duration,
-    /// Packets that come, in a second.
+    /// Arrival rate in packets per second.
     pub rate: f64,
-    /// What a batch costs, whatever is in it.
+    /// Fixed cost of a batch.
     pub fixed: Duration,
-    /// What each packet costs beside that, in nanoseconds.
+    /// Additional cost of each packet, in nanoseconds.
     pub packet_ns: f64,
 }
 
-/// Finds the size of batches.
+/// Controller that adapts the batch size to costs and arrival rate.
 #[derive(Debug)]
-pub(super) struct Sizer {
-    most: usize,
-    /// No delay is longer; none is where waiting is of no use.
-    longest: Duration,
-    costs: Costs,
+pub(super) struct BatchSizer {
+    max_packets: usize,
+    /// Upper bound of the delay; zero if waiting is of no use.
+    max_delay: Duration,
+    costs: CostModel,
     size: f64,
 }
 
-impl Sizer {
-    /// Within these bounds. By a device that is `inline` what comes waits in any case while a batch is filtered, and need not
-    /// wait for others before that.
-    pub fn new(bounds: Closing, inline: bool) -> Sizer {
-        let longest = if inline { Duration::ZERO } else { bounds.delay };
-        Sizer { most: bounds.most.max(1), longest, costs: Costs::default(), size: 1.0 }
+impl BatchSizer {
+    /// Creates a sizer within `bounds`. With `is_inline` dispatch packets queue while a batch is
+    /// filtered, so batches never wait for more.
+    pub fn new(bounds: BatchPolicy, is_inline: bool) -> BatchSizer {
+        let max_delay = if is_inline { Duration::ZERO } else { bounds.delay };
+        BatchSizer { max_packets: bounds.max_packets.max(1), max_delay, costs: CostModel::default(), size: 1.0 }
     }
 
-    /// Learns what a batch of so many packets has cost, and tells what batches are to be while `rate` packets come in a second.
-    pub fn served(&mut self, packets: usize, cost: Duration, rate: f64) -> Sizing {
-        self.costs.note(packets as f64, cost.as_secs_f64());
+    /// Records the cost of a batch and returns the size for the next ones, at an arrival rate of
+    /// `rate` packets per second.
+    pub fn record_batch(&mut self, packets: usize, cost: Duration, rate: f64) -> Sizing {
+        self.costs.record(packets as f64, cost.as_secs_f64());
         let (fixed, packet) = self.costs.fit();
         let spare = 1.0 - packet * rate * HEADROOM;
-        let most = self.most as f64;
-        // Where no size is enough, the largest does most.
-        let wanted = if spare > 0.0 { fixed * rate * HEADROOM / spare } else { most };
+        let max_packets = self.max_packets as f64;
+        // If no size is sufficient, the largest one has the highest throughput.
+        let wanted = if spare > 0.0 { fixed * rate * HEADROOM / spare } else { max_packets };
         self.size = match wanted {
-            // There is time for each packet alone, and so none is kept waiting any more.
+            // The device can filter each packet alone: go there at once, so that none waits any
+            // longer.
             ..=1.0 => 1.0,
-            _ => self.size * (wanted.min(most) / self.size).powf(STEP),
+            _ => self.size * (wanted.min(max_packets) / self.size).powf(SIZE_STEP_EXPONENT),
         };
-        let batch = (self.size.ceil() as usize).clamp(1, self.most);
+        let batch = (self.size.ceil() as usize).clamp(1, self.max_packets);
         Sizing {
             batch,
             delay: self.delay(batch, rate),
@@ -105,37 +112,37 @@ impl Sizer {
         if batch <= 1 {
             return Duration::ZERO;
         }
-        let fills = Duration::try_from_secs_f64(batch as f64 / rate * PATIENCE).unwrap_or(Duration::MAX);
-        let delay = fills.min(self.longest);
-        if delay < WORTH { Duration::ZERO } else { delay }
+        let fills = Duration::try_from_secs_f64(batch as f64 / rate * FILL_TIME_SLACK).unwrap_or(Duration::MAX);
+        let delay = fills.min(self.max_delay);
+        if delay < MIN_DELAY { Duration::ZERO } else { delay }
     }
 }
 
-/// A straight line through what batches have cost: least squares, the older the lighter.
+/// Linear model of the cost of a batch: a least-squares fit with exponential decay.
 #[derive(Debug, Default)]
-struct Costs {
+struct CostModel {
     weight: f64,
     packets: f64,
     squares: f64,
     seconds: f64,
     products: f64,
-    /// What a packet costs, as it was last seen.
+    /// Cost of a packet in seconds, from the last time that it could be determined.
     slope: f64,
 }
 
-impl Costs {
-    fn note(&mut self, packets: f64, seconds: f64) {
+impl CostModel {
+    fn record(&mut self, packets: f64, seconds: f64) {
         let seconds = match self.weight {
-            KNOWN.. => {
+            OUTLIER_MIN_WEIGHT.. => {
                 let (fixed, packet) = self.fit();
-                seconds.min(ODD * (fixed + packet * packets))
+                seconds.min(OUTLIER_RATIO * (fixed + packet * packets))
             }
             _ => seconds,
         };
-        // A clock may be too coarse to see a small batch.
+        // The clock may be too coarse for a small batch.
         let seconds = seconds.max(1e-9);
         for sum in [&mut self.weight, &mut self.packets, &mut self.squares, &mut self.seconds, &mut self.products] {
-            *sum *= COSTS;
+            *sum *= COST_DECAY;
         }
         self.weight += 1.0;
         self.packets += packets;
@@ -144,14 +151,14 @@ impl Costs {
         self.products += packets * seconds;
         let (packets, seconds) = (self.packets / self.weight, self.seconds / self.weight);
         let variance = self.squares / self.weight - packets * packets;
-        // Batches that are all alike tell nothing of the slope: it is what it was, and at first none. What costs nothing a
-        // packet is better in larger batches, which then are not alike.
-        if variance > (SPREAD * packets).powi(2) {
+        // Batches of equal size do not determine the slope, so it keeps its value, at first zero. A
+        // cost per packet of zero makes the batches larger, after which their sizes differ.
+        if variance > (MIN_SIZE_SPREAD * packets).powi(2) {
             self.slope = (self.products / self.weight - packets * seconds) / variance;
         }
     }
 
-    /// The cost of a batch, and of each packet in it, in seconds. Neither is negative.
+    /// Fixed cost of a batch and cost per packet, in seconds. Neither is negative.
     fn fit(&self) -> (f64, f64) {
         if self.weight == 0.0 {
             return (0.0, 0.0);
@@ -162,43 +169,44 @@ impl Costs {
     }
 }
 
-/// How many packets come in a second.
+/// Moving average of the packets arriving per second.
 #[derive(Debug)]
-pub(super) struct Rate {
+pub(super) struct ArrivalRate {
     packets: f64,
     seconds: f64,
     since: Instant,
 }
 
-impl Rate {
-    pub fn new(now: Instant) -> Rate {
-        Rate { packets: 0.0, seconds: 0.0, since: now }
+impl ArrivalRate {
+    pub fn new(now: Instant) -> ArrivalRate {
+        ArrivalRate { packets: 0.0, seconds: 0.0, since: now }
     }
 
-    /// So many more have come by now. Gives the rate.
-    pub fn note(&mut self, packets: usize, now: Instant) -> f64 {
+    /// Adds packets that have arrived by `now` and returns the rate.
+    pub fn record(&mut self, packets: usize, now: Instant) -> f64 {
         let passed = now.saturating_duration_since(self.since).as_secs_f64();
         self.since = now;
-        let kept = (-passed / RATES).exp();
+        let kept = (-passed / RATE_TIME_CONSTANT).exp();
         self.packets = self.packets * kept + packets as f64;
         self.seconds = self.seconds * kept + passed;
         if self.seconds > 0.0 { self.packets / self.seconds } else { 0.0 }
     }
 }
 
-/// What the two threads of a lane tell each other. Each number is of use by itself.
+/// State shared by the two threads of a lane. Each number is meaningful by itself, so relaxed
+/// ordering suffices.
 #[derive(Debug)]
-pub(super) struct Shared {
-    /// The bits of how many packets come in a second.
+pub(super) struct SharedSizing {
+    /// Packets per second, as the bits of an `f64`.
     rate: AtomicU64,
     batch: AtomicUsize,
     delay_ns: AtomicU64,
 }
 
-impl Shared {
-    /// What is known at first: nothing waits.
-    pub fn new() -> Shared {
-        Shared { rate: AtomicU64::new(0), batch: AtomicUsize::new(1), delay_ns: AtomicU64::new(0) }
+impl SharedSizing {
+    /// Initial state: batches of one packet that do not wait.
+    pub fn new() -> SharedSizing {
+        SharedSizing { rate: AtomicU64::new(0), batch: AtomicUsize::new(1), delay_ns: AtomicU64::new(0) }
     }
 
     pub fn rate(&self) -> f64 {
@@ -209,13 +217,13 @@ impl Shared {
         self.rate.store(rate.to_bits(), Ordering::Relaxed);
     }
 
-    /// The packets of a batch, and how long it waits for them.
-    pub fn wanted(&self) -> (usize, Duration) {
+    /// Number of packets at which a batch is closed, and how long it waits for them.
+    pub fn target(&self) -> (usize, Duration) {
         let delay = Duration::from_nanos(self.delay_ns.load(Ordering::Relaxed));
         (self.batch.load(Ordering::Relaxed), delay)
     }
 
-    pub fn want(&self, sizing: &Sizing) {
+    pub fn set_target(&self, sizing: &Sizing) {
         self.batch.store(sizing.batch, Ordering::Relaxed);
         self.delay_ns.store(sizing.delay.as_nanos() as u64, Ordering::Relaxed);
     }

@@ -1,97 +1,101 @@
-//! What has come through a lane, for whoever asks while it runs.
+//! Counters and latencies of a lane, readable by other threads while it runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
 use portcullis_io::live::{ExecutedCounts, Loss, ReceivedCounts};
 
 use super::Sizing;
 
-/// Latencies above this are counted as this.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Upper bound of recorded latencies; longer ones count as this.
+const MAX_LATENCY: Duration = Duration::from_secs(60);
 
-/// A lane's numbers, now and later.
+/// Counters and latencies of a lane.
 ///
-/// The lane's own thread notes them, and is not to wait for those who ask: a histogram of latencies is some hundred KiB, and
-/// copying it takes longer than a batch. So whoever asks takes the lane's away, puts an empty one there, and adds.
+/// The lane's thread writes them and must not wait for readers. A latency histogram has some
+/// hundred KiB, and copying it takes longer than filtering a batch. So a reader swaps the lane's
+/// histogram for an empty one and adds it to its own.
 #[derive(Debug)]
 pub struct LaneStats {
-    /// What the lane notes. The latencies are those since somebody asked last.
-    now: Mutex<Snapshot>,
-    /// Packets that were dropped since the driver had all that may wait for it: its RX thread counts them.
-    overrun: AtomicU64,
-    /// Packets in batches that were received, and are not through yet.
-    under_way: AtomicU64,
-    /// How things stood when packets began to be measured.
-    before: Mutex<Before>,
-    /// For those who ask, who may wait for one another.
-    asked: Mutex<Asked>,
+    /// What the lane has counted. The latencies are those since the last read.
+    current: Mutex<Snapshot>,
+    /// Packets dropped because the queue to the driver was full, counted by the RX thread.
+    overload_drops: AtomicU64,
+    /// Packets in batches that were received and not yet completed.
+    in_flight: AtomicU64,
+    /// Counters at the start of the measurement.
+    baseline: Mutex<MeasurementBaseline>,
+    /// State of the readers, who may wait for one another.
+    reader: Mutex<ReaderState>,
 }
 
-/// What is not measured, where something is measured ([`Meter`](super::Meter)).
+/// Counters at the start of the measurement, which [`MeasurementWindow`](super::MeasurementWindow)
+/// excludes from results.
 #[derive(Debug, Clone, Copy, Default)]
-struct Before {
-    /// What had come in, and been dropped at once.
+struct MeasurementBaseline {
+    /// Received packets, and those dropped for overload.
     received: Option<(ReceivedCounts, u64)>,
-    carried: Option<Counts>,
+    executed: Option<DriverCounters>,
 }
 
-/// What a driver counts.
+/// The counters that the driver writes.
 #[derive(Debug, Clone, Copy)]
-struct Counts {
-    carried: ExecutedCounts,
+struct DriverCounters {
+    executed: ExecutedCounts,
     verdicts: [u64; Action::ALL.len()],
     batches: u64,
-    relieved: u64,
+    fallback_packets: u64,
     times: StageTimes,
 }
 
 #[derive(Debug)]
-struct Asked {
-    /// All latencies that were taken from the lane.
+struct ReaderState {
+    /// Sum of the histograms taken from the lane.
     latency: Histogram<u64>,
-    /// An empty one, for the lane.
+    /// An empty histogram to leave with the lane.
     spare: Histogram<u64>,
 }
 
-/// A lane's numbers at a moment, or of the time between two; or those of several lanes.
+/// Counters and latencies of one lane, or of several together, up to now or between two points in
+/// time.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// What came in.
+    /// What the receiver counted.
     pub received: ReceivedCounts,
-    /// What became of it.
-    pub carried: ExecutedCounts,
-    /// Verdicts, by their numbers.
+    /// What the executor counted.
+    pub executed: ExecutedCounts,
+    /// Number of verdicts, by action.
     pub verdicts: [u64; Action::ALL.len()],
-    /// Batches.
+    /// Number of completed batches.
     pub batches: u64,
-    /// Packets that another device filtered, since this one had all the batches that it takes.
-    pub relieved: u64,
-    /// Where the device's time went.
+    /// Packets that the fallback device filtered because this one was full.
+    pub fallback_packets: u64,
+    /// Busy time of the device's stages.
     pub times: StageTimes,
-    /// From when the first packet of a batch was received until its verdicts were carried out, in nanoseconds, each packet counted.
+    /// Time from the reception of a batch's first packet until its verdicts were executed, in
+    /// nanoseconds; each packet counts.
     pub latency: Histogram<u64>,
-    /// What batches that find their size are now; `None` for all others.
+    /// Current batch size, if sizes adapt.
     pub sizing: Option<Sizing>,
 }
 
-/// What is noted of a batch that a device is through with.
+/// Counts of one completed batch.
 #[derive(Debug, Default)]
-pub(super) struct Filtered {
+pub(super) struct CompletedBatch {
     pub packets: usize,
     pub verdicts: VerdictCounts,
     pub times: StageTimes,
-    /// Whether another device filtered it, since this one had all the batches that it takes.
-    pub aside: bool,
+    /// Whether the fallback device filtered it.
+    pub by_fallback: bool,
 }
 
-impl Filtered {
-    pub fn new(done: &Done, aside: bool) -> Filtered {
-        Filtered { packets: done.batch.len(), verdicts: done.verdicts.counts(), times: done.times, aside }
+impl CompletedBatch {
+    pub fn new(done: &Completion, by_fallback: bool) -> CompletedBatch {
+        CompletedBatch { packets: done.batch.len(), verdicts: done.verdicts.counts(), times: done.times, by_fallback }
     }
 }
 
@@ -99,49 +103,49 @@ impl Default for Snapshot {
     fn default() -> Snapshot {
         Snapshot {
             received: ReceivedCounts::default(),
-            carried: ExecutedCounts::default(),
+            executed: ExecutedCounts::default(),
             verdicts: [0; Action::ALL.len()],
             batches: 0,
-            relieved: 0,
+            fallback_packets: 0,
             times: StageTimes::default(),
-            latency: latencies(),
+            latency: latency_histogram(),
             sizing: None,
         }
     }
 }
 
 impl Snapshot {
-    /// What has come since `before`, an earlier snapshot of the same lane.
-    pub fn since(&self, before: &Snapshot) -> Snapshot {
+    /// Returns the difference to `baseline`, an earlier snapshot of the same lane.
+    pub fn since(&self, baseline: &Snapshot) -> Snapshot {
         let mut since = self.clone();
-        each(&mut since, before, |now, before| *now = now.saturating_sub(before));
+        combine_counters(&mut since, baseline, |current, baseline| *current = current.saturating_sub(baseline));
         since.times = StageTimes {
-            upload: self.times.upload.saturating_sub(before.times.upload),
-            kernel: self.times.kernel.saturating_sub(before.times.kernel),
-            download: self.times.download.saturating_sub(before.times.download),
+            upload: self.times.upload.saturating_sub(baseline.times.upload),
+            kernel: self.times.kernel.saturating_sub(baseline.times.kernel),
+            download: self.times.download.saturating_sub(baseline.times.download),
         };
-        // Both have the same bounds, and nothing that is not in the later one.
-        if since.latency.subtract(&before.latency).is_err() {
+        // Both have the same bounds, and the later one contains the earlier one.
+        if since.latency.subtract(&baseline.latency).is_err() {
             since.latency.clear();
         }
         since
     }
 
-    /// Adds another lane's numbers.
+    /// Adds the numbers of another lane.
     pub fn add(&mut self, other: &Snapshot) {
-        each(self, other, |sum, other| *sum += other);
+        combine_counters(self, other, |sum, other| *sum += other);
         self.times += other.times;
         self.latency.add(&other.latency).expect("all have the same bounds");
     }
 
-    /// Packets with a verdict.
-    pub fn judged(&self) -> u64 {
+    /// Number of packets with a verdict.
+    pub fn verdict_count(&self) -> u64 {
         self.verdicts.iter().sum()
     }
 }
 
-/// Does something with every count of `to` and its fellow in `from`.
-fn each(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mut u64, u64)) {
+/// Applies `with` to each counter of `to` and its counterpart in `from`.
+fn combine_counters(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mut u64, u64)) {
     let ReceivedCounts { packets, bytes, reassembled, checksums, dropped_by_kernel, refused } = &mut to.received;
     with(packets, from.received.packets);
     with(bytes, from.received.bytes);
@@ -149,165 +153,167 @@ fn each(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mut u64, u64))
     with(checksums, from.received.checksums);
     with(dropped_by_kernel, from.received.dropped_by_kernel);
     with(refused, from.received.refused);
-    let ExecutedCounts { packets, bytes, losses, checksums, from_stack, from_stack_lost } = &mut to.carried;
+    let ExecutedCounts { packets, bytes, losses, checksums, from_stack, from_stack_lost } = &mut to.executed;
     for action in Action::ALL.map(|action| action as usize) {
-        with(&mut packets[action], from.carried.packets[action]);
-        with(&mut bytes[action], from.carried.bytes[action]);
+        with(&mut packets[action], from.executed.packets[action]);
+        with(&mut bytes[action], from.executed.bytes[action]);
         with(&mut to.verdicts[action], from.verdicts[action]);
     }
     for loss in Loss::ALL {
-        with(losses.of_mut(loss), from.carried.losses.of(loss));
+        with(losses.of_mut(loss), from.executed.losses.of(loss));
     }
-    with(checksums, from.carried.checksums);
-    with(from_stack, from.carried.from_stack);
-    with(from_stack_lost, from.carried.from_stack_lost);
+    with(checksums, from.executed.checksums);
+    with(from_stack, from.executed.from_stack);
+    with(from_stack_lost, from.executed.from_stack_lost);
     with(&mut to.batches, from.batches);
-    with(&mut to.relieved, from.relieved);
+    with(&mut to.fallback_packets, from.fallback_packets);
 }
 
-/// Three digits: 0.1 % of what is measured.
-fn latencies() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("bounds that make sense")
+/// An empty histogram with three significant digits: values are exact to 0.1 %.
+fn latency_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, MAX_LATENCY.as_nanos() as u64, 3).expect("bounds that make sense")
 }
 
 impl Default for LaneStats {
     fn default() -> LaneStats {
         LaneStats {
-            now: Mutex::default(),
-            overrun: AtomicU64::new(0),
-            under_way: AtomicU64::new(0),
-            before: Mutex::default(),
-            asked: Mutex::new(Asked { latency: latencies(), spare: latencies() }),
+            current: Mutex::default(),
+            overload_drops: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            baseline: Mutex::default(),
+            reader: Mutex::new(ReaderState { latency: latency_histogram(), spare: latency_histogram() }),
         }
     }
 }
 
 impl LaneStats {
-    /// How things stand.
+    /// Returns all numbers up to now.
     pub fn snapshot(&self) -> Snapshot {
-        let mut asked = lock(&self.asked);
-        let Asked { latency, spare } = &mut *asked;
-        let mut now = lock(&self.now);
-        std::mem::swap(&mut now.latency, spare);
-        let Snapshot { received, mut carried, verdicts, batches, relieved, times, sizing, .. } = *now;
-        drop(now);
-        carried.losses.add(Loss::Overload, self.overrun.load(Ordering::Relaxed));
+        let mut reader = lock(&self.reader);
+        let ReaderState { latency, spare } = &mut *reader;
+        let mut current = lock(&self.current);
+        std::mem::swap(&mut current.latency, spare);
+        let Snapshot { received, mut executed, verdicts, batches, fallback_packets, times, sizing, .. } = *current;
+        drop(current);
+        executed.losses.add(Loss::Overload, self.overload_drops.load(Ordering::Relaxed));
         latency.add(&*spare).expect("all have the same bounds");
         spare.reset();
-        Snapshot { received, carried, verdicts, batches, relieved, times, latency: latency.clone(), sizing }
+        Snapshot { received, executed, verdicts, batches, fallback_packets, times, latency: latency.clone(), sizing }
     }
 
-    /// Packets in batches that were received, and are not through yet: a device has them, or they wait for it. Where a lane has
-    /// failed, those with which it did.
-    pub fn under_way(&self) -> u64 {
-        self.under_way.load(Ordering::Relaxed)
+    /// Packets in batches that were received and are not completed: the device has them, or they
+    /// wait for it. After a lane has failed, the packets lost in it.
+    pub fn packets_in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// What came in, what became of it, and how many packets another device filtered, without the rest, which is more.
-    pub(super) fn counts(&self) -> (ReceivedCounts, ExecutedCounts, u64) {
-        let now = lock(&self.now);
-        let mut carried = now.carried;
-        carried.losses.add(Loss::Overload, self.overrun.load(Ordering::Relaxed));
-        (now.received, carried, now.relieved)
+    /// Counters of received and executed packets, and packets filtered by the fallback. Cheaper
+    /// than a snapshot.
+    pub(super) fn counters(&self) -> (ReceivedCounts, ExecutedCounts, u64) {
+        let current = lock(&self.current);
+        let mut executed = current.executed;
+        executed.losses.add(Loss::Overload, self.overload_drops.load(Ordering::Relaxed));
+        (current.received, executed, current.fallback_packets)
     }
 
-    /// What has come since packets began to be measured; `None` where they have not.
-    pub fn measured(&self) -> Option<Snapshot> {
-        let Before { received, carried } = *lock(&self.before);
-        let (received, overrun) = received?;
-        let now = self.snapshot();
-        let mut before = match carried {
-            Some(Counts { carried, verdicts, batches, relieved, times }) => {
-                Snapshot { carried, verdicts, batches, relieved, times, ..Snapshot::default() }
+    /// Returns the numbers since the start of the measurement, or `None` if it has not started.
+    pub fn measured_snapshot(&self) -> Option<Snapshot> {
+        let MeasurementBaseline { received, executed } = *lock(&self.baseline);
+        let (received, overload_drops) = received?;
+        let current = self.snapshot();
+        let mut baseline = match executed {
+            Some(DriverCounters { executed, verdicts, batches, fallback_packets, times }) => {
+                Snapshot { executed, verdicts, batches, fallback_packets, times, ..Snapshot::default() }
             }
-            // The driver is through with none of those: what was not dropped at once was lost with the lane, if anything was.
+            // The driver has completed no measured batch: those not dropped for overload were lost
+            // with the lane, if any were.
             None => {
-                let overrun_now = self.overrun.load(Ordering::Relaxed);
-                let mut before = Snapshot { latency: latencies(), ..now.clone() };
-                let losses = &mut before.carried.losses;
-                *losses.of_mut(Loss::Overload) -= overrun_now;
-                let came = now.received.packets.saturating_sub(received.packets);
-                let left = came.saturating_sub(overrun_now - overrun);
-                *losses.of_mut(Loss::Failed) -= left.min(losses.of(Loss::Failed));
-                before
+                let drops_now = self.overload_drops.load(Ordering::Relaxed);
+                let mut baseline = Snapshot { latency: latency_histogram(), ..current.clone() };
+                let losses = &mut baseline.executed.losses;
+                *losses.of_mut(Loss::Overload) -= drops_now;
+                let arrived = current.received.packets.saturating_sub(received.packets);
+                let unaccounted = arrived.saturating_sub(drops_now - overload_drops);
+                *losses.of_mut(Loss::Failed) -= unaccounted.min(losses.of(Loss::Failed));
+                baseline
             }
         };
-        before.received = received;
-        before.carried.losses.add(Loss::Overload, overrun);
-        Some(now.since(&before))
+        baseline.received = received;
+        baseline.executed.losses.add(Loss::Overload, overload_drops);
+        Some(current.since(&baseline))
     }
 
-    /// What comes in from now on is measured, and this has come in before.
-    pub(super) fn received_before(&self, received: ReceivedCounts) {
-        lock(&self.before).received = Some((received, self.overrun.load(Ordering::Relaxed)));
+    /// Starts the measurement of received packets; `received` came before.
+    pub(super) fn start_measuring_rx(&self, received: ReceivedCounts) {
+        lock(&self.baseline).received = Some((received, self.overload_drops.load(Ordering::Relaxed)));
     }
 
-    /// What the driver does from now on is measured.
-    pub(super) fn carried_before(&self) {
-        let Snapshot { carried, verdicts, batches, relieved, times, .. } = *lock(&self.now);
-        lock(&self.before).carried = Some(Counts { carried, verdicts, batches, relieved, times });
+    /// Starts the measurement of what the driver does.
+    pub(super) fn start_measuring_driver(&self) {
+        let Snapshot { executed, verdicts, batches, fallback_packets, times, .. } = *lock(&self.current);
+        lock(&self.baseline).executed = Some(DriverCounters { executed, verdicts, batches, fallback_packets, times });
     }
 
-    /// Notes a batch that was received.
-    pub(super) fn gathered(&self, packets: usize) {
-        self.under_way.fetch_add(packets as u64, Ordering::Relaxed);
+    /// Records a batch that was received.
+    pub(super) fn record_received_batch(&self, packets: usize) {
+        self.in_flight.fetch_add(packets as u64, Ordering::Relaxed);
     }
 
-    /// Notes packets of a batch that were dropped at once.
-    pub(super) fn overran(&self, packets: usize) {
-        self.under_way.fetch_sub(packets as u64, Ordering::Relaxed);
-        self.overrun.fetch_add(packets as u64, Ordering::Relaxed);
+    /// Records packets of a batch that was dropped because the queue was full.
+    pub(super) fn record_overload_drop(&self, packets: usize) {
+        self.in_flight.fetch_sub(packets as u64, Ordering::Relaxed);
+        self.overload_drops.fetch_add(packets as u64, Ordering::Relaxed);
     }
 
-    /// Notes a batch that the device is through with, what became of packets up to now, and how long ago the batch's first one came,
-    /// where that is of interest.
-    pub(super) fn through(&self, filtered: &Filtered, carried: &ExecutedCounts, latency: Option<Duration>) {
-        self.under_way.fetch_sub(filtered.packets as u64, Ordering::Relaxed);
-        let mut now = lock(&self.now);
-        for (count, sum) in filtered.verdicts.iter().zip(&mut now.verdicts) {
+    /// Records a completed batch, the executor's counters, and the batch's latency unless that
+    /// belongs to the warm-up.
+    pub(super) fn record_completed(
+        &self,
+        completed: &CompletedBatch,
+        executed: &ExecutedCounts,
+        latency: Option<Duration>,
+    ) {
+        self.in_flight.fetch_sub(completed.packets as u64, Ordering::Relaxed);
+        let mut current = lock(&self.current);
+        for (count, sum) in completed.verdicts.iter().zip(&mut current.verdicts) {
             *sum += count;
         }
-        now.batches += 1;
-        now.times += filtered.times;
-        if filtered.aside {
-            now.relieved += filtered.packets as u64;
+        current.batches += 1;
+        current.times += completed.times;
+        if completed.by_fallback {
+            current.fallback_packets += completed.packets as u64;
         }
-        now.carried = *carried;
+        current.executed = *executed;
         if let Some(latency) = latency {
-            let latency = (latency.as_nanos() as u64).clamp(1, LONGEST.as_nanos() as u64);
-            now.latency.saturating_record_n(latency, filtered.packets as u64);
+            let latency = (latency.as_nanos() as u64).clamp(1, MAX_LATENCY.as_nanos() as u64);
+            current.latency.saturating_record_n(latency, completed.packets as u64);
         }
     }
 
-    /// Notes what became of packets, after the fact.
-    pub(super) fn tended(&self, carried: &ExecutedCounts) {
-        lock(&self.now).carried = *carried;
+    /// Sets the executor's counters.
+    pub(super) fn set_executed(&self, executed: &ExecutedCounts) {
+        lock(&self.current).executed = *executed;
     }
 
-    /// Notes what batches are to be from now on.
-    pub(super) fn sized(&self, sizing: Sizing) {
-        lock(&self.now).sizing = Some(sizing);
+    /// Sets the current batch size.
+    pub(super) fn set_sizing(&self, sizing: Sizing) {
+        lock(&self.current).sizing = Some(sizing);
     }
 
-    /// Notes what became of packets up to now.
-    pub(super) fn carried_in_all(&self, carried: &ExecutedCounts) {
-        lock(&self.now).carried = *carried;
+    /// Counts packets that were received and not completed as lost with the lane.
+    pub(super) fn record_failure(&self) {
+        let mut current = lock(&self.current);
+        let accounted = current.executed.all() + self.overload_drops.load(Ordering::Relaxed);
+        let lost = current.received.packets.saturating_sub(accounted);
+        current.executed.losses.add(Loss::Failed, lost);
     }
 
-    /// Notes that the lane is over before its end: what was received and is not through is lost.
-    pub(super) fn failed(&self) {
-        let mut now = lock(&self.now);
-        let through = now.carried.all() + self.overrun.load(Ordering::Relaxed);
-        let lost = now.received.packets.saturating_sub(through);
-        now.carried.losses.add(Loss::Failed, lost);
-    }
-
-    pub(super) fn received(&self, received: ReceivedCounts) {
-        lock(&self.now).received = received;
+    pub(super) fn set_received(&self, received: ReceivedCounts) {
+        lock(&self.current).received = received;
     }
 }
 
 fn lock<T>(numbers: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Numbers are numbers whoever died meanwhile.
+    // Counters stay valid if a thread panics while it holds the lock.
     numbers.lock().unwrap_or_else(PoisonError::into_inner)
 }

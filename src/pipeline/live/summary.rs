@@ -1,5 +1,5 @@
-//! What came of a live run, or of a moment of it, in the one form that everybody who shows it has: the table and the lines of
-//! `--stats`, the totals at the end, metrics, and who asks from outside.
+//! Summaries of a live run in the form that all outputs share: the table and lines of `--stats`,
+//! the final totals, metrics, and answers on the control socket.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,33 +11,33 @@ use serde::{Deserialize, Serialize};
 
 use super::{LaneStats, Sizing, Snapshot};
 
-/// The numbers of a run that goes on.
+/// Statistics of a running live run.
 #[derive(Debug)]
 pub struct RunStats {
     filter: Mutex<String>,
     device: String,
-    begun: Instant,
-    begun_at: SystemTime,
+    start: Instant,
+    start_time: SystemTime,
     lanes: Vec<(String, Arc<LaneStats>)>,
 }
 
-/// How all lanes of a run stand at a moment, or what came between two.
+/// Numbers of all lanes, up to now or between two points in time.
 #[derive(Debug, Clone)]
-pub struct Reading {
-    /// How long the run has gone on, or the time between the two.
+pub struct RunSnapshot {
+    /// Time since the start of the run, or between the two points.
     pub elapsed: Duration,
-    /// The lanes, by name.
+    /// Each lane's name and numbers.
     pub lanes: Vec<(String, Snapshot)>,
 }
 
-/// A run, as it is told to others.
+/// Serialised summary of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
-    /// The filter's name.
+    /// Name of the filter.
     pub filter: String,
-    /// The device's id: `cpu`.
+    /// Id of the device, for example `cpu`.
     pub device: String,
-    /// Its numbers.
+    /// Numbers of the run.
     #[serde(flatten)]
     pub numbers: LanesSummary,
 }
@@ -52,30 +52,30 @@ pub struct LanesSummary {
     pub lanes: Vec<LaneSummary>,
 }
 
-/// Numbers of a lane.
+/// Numbers of one lane.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LaneSummary {
-    /// Its name: `eth0:0`.
+    /// Name of the lane, for example `eth0:0`.
     pub lane: String,
-    /// What its batches are now, where they find their size.
+    /// Current batch size, if sizes adapt.
     pub sizing: Option<SizingSummary>,
-    /// Its numbers.
+    /// Numbers of the lane.
     #[serde(flatten)]
     pub sum: Summary,
 }
 
-/// What batches that find their size were found to be, and why ([`Sizing`](super::Sizing)).
+/// Serialised [`Sizing`]: the current batch size, and what it was computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SizingSummary {
-    /// Packets with which a batch is closed at once.
+    /// Number of packets at which a batch is closed at once.
     pub batch: usize,
-    /// How long a batch waits for them, in microseconds.
+    /// Maximum time that a batch waits for them, in microseconds.
     pub delay_us: f64,
-    /// Million packets that come in a second.
+    /// Arrival rate in million packets per second.
     pub arriving_mpps: f64,
-    /// What a batch costs, whatever is in it, in microseconds.
+    /// Fixed cost of a batch, in microseconds.
     pub fixed_us: f64,
-    /// What each packet costs beside that, in nanoseconds.
+    /// Additional cost of each packet, in nanoseconds.
     pub packet_ns: f64,
 }
 
@@ -86,116 +86,121 @@ impl From<Sizing> for SizingSummary {
     }
 }
 
-/// Numbers of a lane, or of several together, over a time. Every key is always there, also those by names.
+/// Numbers of one lane or several over a time. All keys are always present, those of the maps
+/// included.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// Packets received.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes received.
     pub bytes: u64,
-    /// Packets that the kernel dropped because nobody took them in time. They are not among those received.
+    /// Packets that the kernel dropped because they were not received in time. Not among those
+    /// received.
     pub dropped_by_kernel: u64,
-    /// Packets that were too long to be received, or made no sense. They are not among those received.
+    /// Packets that were too long to receive, or malformed. Not among those received.
     pub refused: u64,
-    /// Packets that came in several pieces.
-    pub put_together: u64,
-    /// Verdicts given.
+    /// Packets reassembled from several fragments.
+    #[serde(rename = "put_together")]
+    pub reassembled: u64,
+    /// Number of verdicts, by action.
     pub verdicts: BTreeMap<String, u64>,
-    /// Verdicts carried out.
+    /// Number of executed verdicts, by action.
     pub carried_out: BTreeMap<String, u64>,
-    /// Packets that went on: by PASS, TX or REDIRECT.
+    /// Packets forwarded by PASS, TX or REDIRECT.
     pub packets_out: u64,
-    /// Their bytes, as they went out.
+    /// Bytes forwarded, after changes by the filter.
     pub bytes_out: u64,
-    /// Packets that went nowhere against their verdict, or for want of one, by the reason.
+    /// Packets lost after a forwarding verdict or without a verdict, by reason.
     pub lost: BTreeMap<String, u64>,
-    /// Checksums that senders had left to their network cards, and that were completed.
+    /// Checksums completed that senders had left to their network cards.
     pub checksums_completed: u64,
-    /// Packets that came from where those go that pass (`--pass-to`), and that went out unfiltered. They are in no other count.
+    /// Packets from the interface of `--pass-to`, transmitted unfiltered. Not in any other count.
     pub from_stack: u64,
-    /// Packets that came from there and were lost: they made no sense, or had not left in the end. They are in no other count.
+    /// Packets from the interface of `--pass-to` that were lost: malformed, or not transmitted by
+    /// the end. Not in any other count.
     pub from_stack_lost: u64,
-    /// Batches that the device has been through with.
+    /// Batches completed.
     pub batches: u64,
-    /// Packets that the CPU filtered, since the device had all the batches that it takes.
-    pub judged_by_cpu: u64,
-    /// Packets in a batch, in the mean.
+    /// Packets that the CPU filtered because the device was full.
+    #[serde(rename = "judged_by_cpu")]
+    pub fallback_packets: u64,
+    /// Mean number of packets per batch.
     pub batch_mean: f64,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub elapsed_s: f64,
-    /// Million packets received a second.
+    /// Million packets received per second.
     pub mpps: f64,
-    /// Their bits, 10⁹ a second: from the first of the Ethernet header to the last of the packet.
+    /// Received 10⁹ bits per second, counted from the Ethernet header to the end of the packet.
     pub gbps: f64,
-    /// Million packets a second that went on.
+    /// Million packets forwarded per second.
     pub mpps_out: f64,
-    /// Their bits, 10⁹ a second.
+    /// Forwarded 10⁹ bits per second.
     pub gbps_out: f64,
-    /// Latencies.
+    /// Latency percentiles.
     pub latency_us: Latency,
 }
 
-/// Microseconds, from when a batch's first packet was received to when its verdicts were carried out; each packet counts. 0 where
-/// there were none.
+/// Latency percentiles in microseconds, from the reception of a batch's first packet until its
+/// verdicts were executed. Each packet counts. All are 0 without packets.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half of the packets took no longer.
+    /// Median.
     pub p50: f64,
-    /// 90 %.
+    /// 90th percentile.
     #[serde(default)]
     pub p90: f64,
-    /// 99 %.
+    /// 99th percentile.
     pub p99: f64,
-    /// 99.9 %.
+    /// 99.9th percentile.
     #[serde(rename = "p99.9")]
     pub p99_9: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
 }
 
 impl RunStats {
-    /// A run that begins now, on a device of this id.
-    pub fn begin(filter: String, device: String, lanes: Vec<(String, Arc<LaneStats>)>) -> RunStats {
-        RunStats { filter: Mutex::new(filter), device, begun: Instant::now(), begun_at: SystemTime::now(), lanes }
+    /// Creates statistics of a run that starts now.
+    pub fn start(filter: String, device: String, lanes: Vec<(String, Arc<LaneStats>)>) -> RunStats {
+        RunStats { filter: Mutex::new(filter), device, start: Instant::now(), start_time: SystemTime::now(), lanes }
     }
 
-    /// Another filter has taken over.
+    /// Changes the name of the filter, after a reload.
     pub fn set_filter(&self, name: String) {
         *self.filter.lock().unwrap_or_else(PoisonError::into_inner) = name;
     }
 
-    /// When it began, by the clock on the wall.
-    pub fn begun_at(&self) -> SystemTime {
-        self.begun_at
+    /// Wall-clock time at which the run started.
+    pub fn start_time(&self) -> SystemTime {
+        self.start_time
     }
 
-    /// How things stand.
-    pub fn read(&self) -> Reading {
+    /// Returns the numbers up to now.
+    pub fn read(&self) -> RunSnapshot {
         let lanes = self.lanes.iter().map(|(name, lane)| (name.clone(), lane.snapshot()));
-        Reading { lanes: lanes.collect(), elapsed: self.begun.elapsed() }
+        RunSnapshot { lanes: lanes.collect(), elapsed: self.start.elapsed() }
     }
 
-    /// Packets of all lanes that were received, and are not through yet ([`LaneStats::under_way`]).
-    pub fn under_way(&self) -> u64 {
-        self.lanes.iter().map(|(_, lane)| lane.under_way()).sum()
+    /// Packets of all lanes in batches that are not completed ([`LaneStats::packets_in_flight`]).
+    pub fn packets_in_flight(&self) -> u64 {
+        self.lanes.iter().map(|(_, lane)| lane.packets_in_flight()).sum()
     }
 
-    /// The run at that moment.
-    pub fn summary(&self, reading: &Reading) -> RunSummary {
+    /// Summarises the run as of `snapshot`.
+    pub fn summary(&self, snapshot: &RunSnapshot) -> RunSummary {
         let filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        RunSummary { filter, device: self.device.clone(), numbers: reading.summary() }
+        RunSummary { filter, device: self.device.clone(), numbers: snapshot.summary() }
     }
 }
 
-impl Reading {
-    /// What has come since `before`, an earlier reading of the same run.
-    pub fn since(&self, before: &Reading) -> Reading {
+impl RunSnapshot {
+    /// Returns the difference to `before`, an earlier snapshot of the same run.
+    pub fn since(&self, before: &RunSnapshot) -> RunSnapshot {
         let lanes = self.lanes.iter().zip(&before.lanes);
         let lanes = lanes.map(|((name, now), (_, before))| (name.clone(), now.since(before))).collect();
-        Reading { elapsed: self.elapsed.saturating_sub(before.elapsed), lanes }
+        RunSnapshot { elapsed: self.elapsed.saturating_sub(before.elapsed), lanes }
     }
 
-    /// Its numbers.
+    /// Summarises all lanes together and each lane.
     pub fn summary(&self) -> LanesSummary {
         let mut sum = Snapshot::default();
         self.lanes.iter().for_each(|(_, lane)| sum.add(lane));
@@ -209,50 +214,50 @@ impl Reading {
 }
 
 impl Summary {
-    /// What came in this time.
+    /// Summarises `of`, the numbers of `elapsed`.
     pub fn new(of: &Snapshot, elapsed: Duration) -> Summary {
         let by_action = |counts: &[u64; Action::ALL.len()]| -> BTreeMap<_, _> {
             Action::ALL.map(|action| (action.name().to_owned(), counts[action as usize])).into()
         };
-        let on = |counts: &[u64; Action::ALL.len()]| {
+        let forwarded = |counts: &[u64; Action::ALL.len()]| {
             [Action::Pass, Action::Tx, Action::Redirect].map(|action| counts[action as usize]).iter().sum::<u64>()
         };
-        let (packets_out, bytes_out) = (on(&of.carried.packets), on(&of.carried.bytes));
+        let (packets_out, bytes_out) = (forwarded(&of.executed.packets), forwarded(&of.executed.bytes));
         let seconds = elapsed.as_secs_f64();
-        let a_second = |count: f64, unit: f64| if seconds > 0.0 { count / seconds / unit } else { 0.0 };
+        let per_second = |count: f64, unit: f64| if seconds > 0.0 { count / seconds / unit } else { 0.0 };
         let at = |percentile| of.latency.value_at_percentile(percentile) as f64 / 1e3;
         Summary {
             packets: of.received.packets,
             bytes: of.received.bytes,
             dropped_by_kernel: of.received.dropped_by_kernel,
             refused: of.received.refused,
-            put_together: of.received.reassembled,
+            reassembled: of.received.reassembled,
             verdicts: by_action(&of.verdicts),
-            carried_out: by_action(&of.carried.packets),
+            carried_out: by_action(&of.executed.packets),
             packets_out,
             bytes_out,
-            lost: Loss::ALL.map(|loss| (loss.name().to_owned(), of.carried.losses.of(loss))).into(),
-            checksums_completed: of.received.checksums + of.carried.checksums,
-            from_stack: of.carried.from_stack,
-            from_stack_lost: of.carried.from_stack_lost,
+            lost: Loss::ALL.map(|loss| (loss.name().to_owned(), of.executed.losses.of(loss))).into(),
+            checksums_completed: of.received.checksums + of.executed.checksums,
+            from_stack: of.executed.from_stack,
+            from_stack_lost: of.executed.from_stack_lost,
             batches: of.batches,
-            judged_by_cpu: of.relieved,
-            batch_mean: if of.batches > 0 { of.judged() as f64 / of.batches as f64 } else { 0.0 },
+            fallback_packets: of.fallback_packets,
+            batch_mean: if of.batches > 0 { of.verdict_count() as f64 / of.batches as f64 } else { 0.0 },
             elapsed_s: seconds,
-            mpps: a_second(of.received.packets as f64, 1e6),
-            gbps: a_second(of.received.bytes as f64 * 8.0, 1e9),
-            mpps_out: a_second(packets_out as f64, 1e6),
-            gbps_out: a_second(bytes_out as f64 * 8.0, 1e9),
+            mpps: per_second(of.received.packets as f64, 1e6),
+            gbps: per_second(of.received.bytes as f64 * 8.0, 1e9),
+            mpps_out: per_second(packets_out as f64, 1e6),
+            gbps_out: per_second(bytes_out as f64 * 8.0, 1e9),
             latency_us: Latency { p50: at(50.0), p90: at(90.0), p99: at(99.0), p99_9: at(99.9), max: at(100.0) },
         }
     }
 
-    /// Verdicts of this kind.
+    /// Number of verdicts of this action.
     pub fn verdicts(&self, action: Action) -> u64 {
         self.verdicts.get(action.name()).copied().unwrap_or_default()
     }
 
-    /// Packets lost for this reason.
+    /// Number of packets lost for this reason.
     pub fn lost(&self, loss: Loss) -> u64 {
         self.lost.get(loss.name()).copied().unwrap_or_default()
     }
@@ -264,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    /// A lane of which every number is another, `k` times as much.
+    /// A snapshot whose counters all differ, times `k`.
     fn snapshot(k: u64, latencies: &[(u64, u64)]) -> Snapshot {
         let mut losses = Losses::default();
         losses.add(Loss::NoRoom, 7 * k);
@@ -278,7 +283,7 @@ mod tests {
                 dropped_by_kernel: 11 * k,
                 refused: 13 * k,
             },
-            carried: ExecutedCounts {
+            executed: ExecutedCounts {
                 packets: [0, 100 * k, 500 * k, 200 * k, 91 * k],
                 bytes: [0, 6_400 * k, 30_000 * k, 12_000 * k, 6_000 * k],
                 losses,
@@ -288,7 +293,7 @@ mod tests {
             },
             verdicts: [0, 100 * k, 500 * k, 207 * k, 93 * k],
             batches: 10 * k,
-            relieved: 4 * k,
+            fallback_packets: 4 * k,
             ..Snapshot::default()
         };
         for (latency, packets) in latencies {
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_means_are_those_of_the_time() {
+    fn rates_and_means_refer_to_the_elapsed_time() {
         let summary =
             Summary::new(&snapshot(1000, &[(5_000, 9950), (80_000, 45), (200_000, 5)]), Duration::from_millis(500));
         assert_eq!(
@@ -307,7 +312,7 @@ mod tests {
         );
         assert_eq!((summary.mpps, summary.gbps), (2.0, 1.024));
         assert_eq!((summary.mpps_out, summary.gbps_out), (1.582, 0.768));
-        assert_eq!((summary.batches, summary.batch_mean, summary.judged_by_cpu), (10_000, 90.0, 4000));
+        assert_eq!((summary.batches, summary.batch_mean, summary.fallback_packets), (10_000, 90.0, 4000));
         assert_eq!(
             (summary.lost(Loss::NoRoom), summary.lost(Loss::Overload), summary.lost(Loss::Aborted)),
             (7000, 2000, 0)
@@ -325,37 +330,37 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_no_time_is_nothing() {
+    fn an_empty_summary_has_zero_rates_and_all_keys() {
         let summary = Summary::new(&Snapshot::default(), Duration::ZERO);
         let numbers = [summary.mpps, summary.gbps, summary.mpps_out, summary.batch_mean, summary.latency_us.p99];
         assert_eq!(numbers, [0.0; 5]);
-        assert_eq!(summary.verdicts.len(), Action::ALL.len(), "every key is there");
+        assert_eq!(summary.verdicts.len(), Action::ALL.len(), "all keys are present");
         assert_eq!(summary.lost.len(), Loss::ALL.len());
     }
 
     #[test]
-    fn what_came_since_is_what_is_more() {
+    fn a_difference_of_snapshots_covers_only_the_time_between() {
         let lanes = |k: u64, latencies: &[(u64, u64)]| {
             vec![("a:0".to_owned(), snapshot(k, latencies)), ("a:1".to_owned(), snapshot(10 * k, latencies))]
         };
-        let before = Reading { elapsed: Duration::from_secs(1), lanes: lanes(3, &[(9_000_000, 50)]) };
-        let now = Reading { elapsed: Duration::from_secs(3), lanes: lanes(5, &[(9_000_000, 50), (4_000, 10)]) };
+        let before = RunSnapshot { elapsed: Duration::from_secs(1), lanes: lanes(3, &[(9_000_000, 50)]) };
+        let now = RunSnapshot { elapsed: Duration::from_secs(3), lanes: lanes(5, &[(9_000_000, 50), (4_000, 10)]) };
         let since = now.since(&before);
         assert_eq!(since.elapsed, Duration::from_secs(2));
         let is = since.summary();
-        let want = Reading { elapsed: since.elapsed, lanes: lanes(2, &[(4_000, 10)]) }.summary();
+        let want = RunSnapshot { elapsed: since.elapsed, lanes: lanes(2, &[(4_000, 10)]) }.summary();
         assert_eq!(is, want);
         assert_eq!((is.sum.packets, is.lanes[0].sum.packets, is.lanes[1].sum.packets), (22_000, 2_000, 20_000));
-        assert!(is.sum.latency_us.max < 5.0, "what took long was before");
+        assert!(is.sum.latency_us.max < 5.0, "the long latencies were before");
     }
 
     #[test]
-    fn others_read_what_is_told_them() {
+    fn a_run_summary_survives_json_and_keeps_its_keys() {
         let lane = Arc::new(LaneStats::default());
         let fixed = Duration::from_micros(20);
-        lane.sized(Sizing { batch: 40, delay: Duration::from_micros(250), rate: 2.5e6, fixed, packet_ns: 1.5 });
+        lane.set_sizing(Sizing { batch: 40, delay: Duration::from_micros(250), rate: 2.5e6, fixed, packet_ns: 1.5 });
         let lanes = vec![("eth0:0".to_owned(), lane)];
-        let stats = RunStats::begin("f.wgsl".into(), "cpu".into(), lanes);
+        let stats = RunStats::start("f.wgsl".into(), "cpu".into(), lanes);
         stats.set_filter("g.wgsl".into());
         let summary = stats.summary(&stats.read());
         let text = serde_json::to_string(&summary).unwrap();

@@ -3,84 +3,93 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::device::{Device, Done, LoadOptions};
-use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::device::{Completion, Device, LoadOptions};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
+use portcullis_wgsl as wgsl;
 
-use super::batcher::{Batcher, Look};
+use super::assembler::{BatchAssembler, PollOutcome};
 use super::*;
 use crate::pipeline::Event;
 
 mod devices;
 mod measured;
 
-/// What a receiver is to do when it is asked.
-enum Script {
-    /// This many packets are there.
+/// One step of a scripted receiver.
+enum Step {
+    /// This many packets are queued.
     Packets(usize),
-    /// There is nothing, and nothing comes while one waits.
+    /// No packet is queued, and none comes during one wait.
     Pause,
-    /// There is nothing this once.
+    /// No packet is queued for one poll.
     Nothing,
-    /// There is no memory for what is there, for so many milliseconds.
+    /// Packets are queued, but there is no memory for them for this many polls of a millisecond
+    /// each.
     Full(usize),
-    /// Nothing comes any more, however long one waits, and if it did there would be room for so many.
+    /// No packet comes any more; the ring could hold this many.
     Quiet(usize),
-    /// Somebody wants an end.
+    /// The run is told to stop.
     Stop(CancelToken),
-    /// Somebody leaves an order.
-    Order(Arc<Mailbox>, Order),
+    /// Another thread queues a command.
+    Command(Arc<LaneCommands>, LaneCommand),
     Fail,
 }
 
-/// Gives packets by a script; each has its number as its first four bytes.
-struct Scripted {
-    script: VecDeque<Script>,
-    gathered: Vec<[u8; 60]>,
+/// Supplies packets by a script. The first four bytes of each packet are its number.
+struct ScriptedReceiver {
+    script: VecDeque<Step>,
+    received: Vec<[u8; 60]>,
     next: u32,
     waits: Arc<Mutex<Vec<Duration>>>,
-    holds: usize,
-    /// How many packets a batch has memory for.
+    ring_capacity: usize,
+    /// Maximum number of packets in a batch.
     room: usize,
 }
 
-impl Scripted {
-    fn new(script: Vec<Script>) -> Scripted {
-        Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default(), holds: 0, room: 1000 }
+impl ScriptedReceiver {
+    fn new(script: Vec<Step>) -> ScriptedReceiver {
+        ScriptedReceiver {
+            script: script.into(),
+            received: vec![],
+            next: 0,
+            waits: Arc::default(),
+            ring_capacity: 0,
+            room: 1000,
+        }
     }
 }
 
-impl Receiver for Scripted {
+impl Receiver for ScriptedReceiver {
     fn backlog_capacity(&self) -> usize {
         match self.script.front() {
-            Some(Script::Quiet(holds)) => *holds,
-            _ => self.holds,
+            Some(Step::Quiet(ring_capacity)) => *ring_capacity,
+            _ => self.ring_capacity,
         }
     }
 
     fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
         let count = match self.script.front_mut() {
-            Some(Script::Packets(left)) => {
-                let count = most.min(*left).min(self.room - self.gathered.len());
+            Some(Step::Packets(left)) => {
+                let count = most.min(*left).min(self.room - self.received.len());
                 *left -= count;
                 if *left == 0 {
                     self.script.pop_front();
                 }
                 count
             }
-            Some(Script::Stop(stop)) => {
+            Some(Step::Stop(stop)) => {
                 stop.cancel();
                 self.script.pop_front();
                 0
             }
-            Some(Script::Nothing) => {
+            Some(Step::Nothing) => {
                 self.script.pop_front();
                 0
             }
-            Some(Script::Full(left)) => {
+            Some(Step::Full(left)) => {
                 thread::sleep(Duration::from_millis(1));
                 *left -= 1;
                 if *left == 0 {
@@ -89,19 +98,19 @@ impl Receiver for Scripted {
                 }
                 0
             }
-            Some(Script::Order(..)) => {
-                if let Some(Script::Order(mailbox, order)) = self.script.pop_front() {
-                    mailbox.put(order);
+            Some(Step::Command(..)) => {
+                if let Some(Step::Command(commands, command)) = self.script.pop_front() {
+                    commands.push(command);
                 }
                 0
             }
-            Some(Script::Fail) => return Err(LiveError::Gone { interface: "eth7".into() }),
-            Some(Script::Pause | Script::Quiet(_)) | None => 0,
+            Some(Step::Fail) => return Err(LiveError::Gone { interface: "eth7".into() }),
+            Some(Step::Pause | Step::Quiet(_)) | None => 0,
         };
         for _ in 0..count {
             let mut packet = [0; 60];
             packet[..4].copy_from_slice(&self.next.to_be_bytes());
-            self.gathered.push(packet);
+            self.received.push(packet);
             self.next += 1;
         }
         Ok(count)
@@ -110,22 +119,22 @@ impl Receiver for Scripted {
     fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
         self.waits.lock().unwrap().push(most);
         match self.script.front() {
-            Some(Script::Pause) => {
+            Some(Step::Pause) => {
                 self.script.pop_front();
                 thread::sleep(most);
             }
-            Some(Script::Quiet(_)) => thread::sleep(most),
+            Some(Step::Quiet(_)) => thread::sleep(most),
             _ => {}
         }
         Ok(())
     }
 
     fn is_full(&self) -> bool {
-        self.gathered.len() == self.room || matches!(self.script.front(), Some(Script::Full(_)))
+        self.received.len() == self.room || matches!(self.script.front(), Some(Step::Full(_)))
     }
 
     fn take_batch(&mut self) -> Option<Batch> {
-        let packets = std::mem::take(&mut self.gathered);
+        let packets = std::mem::take(&mut self.received);
         (!packets.is_empty()).then(|| Batch::in_frames(&packets).unwrap())
     }
 
@@ -134,22 +143,22 @@ impl Receiver for Scripted {
     }
 }
 
-/// The packets' numbers and verdicts, of each batch.
+/// Number and verdict of each packet, by batch.
 type Batches = Vec<Vec<(u32, Action)>>;
 
-/// What is found out in the end.
+/// Added to a counter by `finish`, to see that its result is read.
 const LAST: u64 = 1 << 32;
 
-/// Notes what it is to carry out.
+/// Records the batches that it is to execute.
 #[derive(Default)]
-struct Noting {
+struct RecordingExecutor {
     batches: Arc<Mutex<Batches>>,
-    carried: ExecutedCounts,
+    executed: ExecutedCounts,
     fails_at: Option<usize>,
 }
 
-impl Executor for Noting {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+impl Executor for RecordingExecutor {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         let mut batches = self.batches.lock().unwrap();
         if self.fails_at == Some(batches.len()) {
             return Err(LiveError::Gone { interface: "eth8".into() });
@@ -159,19 +168,19 @@ impl Executor for Noting {
             (number, done.verdicts.get(index).action())
         });
         let packets: Vec<_> = packets.collect();
-        packets.iter().for_each(|(_, action)| self.carried.add(*action, 60));
+        packets.iter().for_each(|(_, action)| self.executed.add(*action, 60));
         batches.push(packets);
         Ok(())
     }
 
     fn poll(&mut self) -> Result<(), LiveError> {
-        // What is found out only now.
-        self.carried.checksums = self.batches.lock().unwrap().len() as u64;
+        // A counter that is known only after polling.
+        self.executed.checksums = self.batches.lock().unwrap().len() as u64;
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), LiveError> {
-        self.carried.checksums += LAST;
+        self.executed.checksums += LAST;
         Ok(())
     }
 
@@ -180,11 +189,11 @@ impl Executor for Noting {
     }
 
     fn executed(&self) -> &ExecutedCounts {
-        &self.carried
+        &self.executed
     }
 }
 
-/// Odd numbers pass.
+/// Passes packets with odd numbers and drops the others.
 fn program() -> Arc<Program> {
     compiled("fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, (load_u8(pkt, 3u) & 1u) == 1u); }")
 }
@@ -194,68 +203,68 @@ fn compiled(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
-struct Ran {
-    /// Of each lane.
+struct LaneResults {
+    /// Batches of each lane.
     batches: Vec<Batches>,
     waits: Vec<Vec<Duration>>,
     stats: Vec<Snapshot>,
     error: Option<LaneError>,
 }
 
-impl Ran {
+impl LaneResults {
     fn sizes(&self, lane: usize) -> Vec<usize> {
         self.batches[lane].iter().map(Vec::len).collect()
     }
 
-    /// Of the first lane's packets, each that was not carried out is among those lost.
-    fn accounts_for_what_failed(&self) {
-        let Snapshot { received, carried, .. } = &self.stats[0];
+    /// Asserts that each packet of the first lane that was not executed is counted as lost.
+    fn assert_failed_packets_are_counted(&self) {
+        let Snapshot { received, executed, .. } = &self.stats[0];
         let lost = received.packets - self.batches[0].concat().len() as u64;
         assert!(lost > 0);
-        assert_eq!((carried.losses.of(Loss::Failed), carried.all()), (lost, received.packets));
+        assert_eq!((executed.losses.of(Loss::Failed), executed.all()), (lost, received.packets));
     }
 }
 
 fn run(
-    scripts: Vec<Vec<Script>>,
+    scripts: Vec<Vec<Step>>,
     dispatch: Dispatch,
-    closing: Closing,
+    batching: BatchPolicy,
     stop: &CancelToken,
     fails: Option<usize>,
-) -> Ran {
-    let mailboxes = scripts.iter().map(|_| Arc::default()).collect();
-    run_with(mailboxes, &program(), scripts, dispatch, closing, stop, fails)
+) -> LaneResults {
+    let command_queues = scripts.iter().map(|_| Arc::default()).collect();
+    run_with(command_queues, &program(), scripts, dispatch, batching, stop, fails)
 }
 
 fn run_with(
-    mailboxes: Vec<Arc<Mailbox>>,
+    command_queues: Vec<Arc<LaneCommands>>,
     program: &Arc<Program>,
-    scripts: Vec<Vec<Script>>,
+    scripts: Vec<Vec<Step>>,
     dispatch: Dispatch,
-    closing: Closing,
+    batching: BatchPolicy,
     stop: &CancelToken,
     fails: Option<usize>,
-) -> Ran {
+) -> LaneResults {
     let options = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
     let (mut lanes, mut batches, mut waits, mut stats) = (vec![], vec![], vec![], vec![]);
-    for (number, (script, orders)) in scripts.into_iter().zip(mailboxes).enumerate() {
-        let executor = Noting { fails_at: fails, ..Noting::default() };
-        let receiver = Scripted::new(script);
+    for (number, (script, commands)) in scripts.into_iter().zip(command_queues).enumerate() {
+        let executor = RecordingExecutor { fails_at: fails, ..RecordingExecutor::default() };
+        let receiver = ScriptedReceiver::new(script);
         batches.push(executor.batches.clone());
         waits.push(receiver.waits.clone());
         stats.push(Arc::new(LaneStats::default()));
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
-        let session = Interp::new().load(program, &options).unwrap();
+        let session = InterpDevice::new().load(program, &options).unwrap();
         let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
-        lanes.push(LiveLane { lane, session, orders, broadcasts: None });
+        lanes.push(LiveLane { lane, session, commands, broadcasts: None });
     }
-    let options = LiveOptions::new(closing, dispatch);
+    let options = LiveOptions::new(batching, dispatch);
     let ended = AtomicBool::new(false);
     let (lanes, error) =
         run_live(lanes, &stats, &options, stop, || ended.store(true, Ordering::Relaxed), &mut |_: Event<'_>| {});
     drop(lanes);
-    assert!(ended.into_inner(), "it is said that an end is wanted");
-    Ran {
+    assert!(ended.into_inner(), "at_stop was called");
+    LaneResults {
         batches: batches.iter().map(|it| it.lock().unwrap().clone()).collect(),
         waits: waits.iter().map(|it| it.lock().unwrap().clone()).collect(),
         stats: stats.iter().map(|it| it.snapshot()).collect(),
@@ -266,36 +275,42 @@ fn run_with(
 const BOTH: [Dispatch; 2] = [Dispatch::Inline, Dispatch::Pipelined];
 
 #[test]
-fn every_packet_is_carried_out_once_and_in_order() {
+fn every_packet_is_executed_once_and_in_order() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
-        let script = vec![Script::Packets(1), Script::Packets(700), Script::Packets(40), Script::Stop(stop.clone())];
-        let ran = run(vec![script], dispatch, Closing::at(100, Duration::ZERO), &stop, None);
-        assert!(ran.error.is_none(), "{:?}", ran.error);
-        let packets: Vec<_> = ran.batches[0].concat();
+        let script = vec![Step::Packets(1), Step::Packets(700), Step::Packets(40), Step::Stop(stop.clone())];
+        let results = run(vec![script], dispatch, BatchPolicy::fixed(100, Duration::ZERO), &stop, None);
+        assert!(results.error.is_none(), "{:?}", results.error);
+        let packets: Vec<_> = results.batches[0].concat();
         let want = |number| (number, if number % 2 == 1 { Action::Pass } else { Action::Drop });
         assert_eq!(packets, (0..741).map(want).collect::<Vec<_>>(), "{dispatch}");
-        assert!(ran.sizes(0).iter().all(|size| *size <= 100), "{:?}", ran.sizes(0));
-        let stats = &ran.stats[0];
-        assert_eq!((stats.received.packets, stats.carried.all(), stats.batches), (741, 741, ran.sizes(0).len() as u64));
+        assert!(results.sizes(0).iter().all(|size| *size <= 100), "{:?}", results.sizes(0));
+        let stats = &results.stats[0];
+        assert_eq!(
+            (stats.received.packets, stats.executed.all(), stats.batches),
+            (741, 741, results.sizes(0).len() as u64)
+        );
         assert_eq!(stats.verdicts, [0, 371, 370, 0, 0]);
-        assert_eq!(stats.carried.checksums, stats.batches + LAST, "what came out after the last batch is told, too");
+        assert_eq!(stats.executed.checksums, stats.batches + LAST, "counters of finish are included");
         assert_eq!(stats.latency.len(), 741);
         assert_eq!(stats.sizing, None);
     }
 }
 
 #[test]
-fn batches_find_their_size_and_it_is_told() {
+fn adaptive_batch_sizes_are_reported() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
-        let script = vec![Script::Packets(1), Script::Nothing, Script::Packets(3000), Script::Stop(stop.clone())];
-        let closing = Closing { most: 300, ..Closing::auto() };
-        let ran = run(vec![script], dispatch, closing, &stop, None);
-        assert!(ran.error.is_none(), "{:?}", ran.error);
-        assert_eq!(ran.batches[0].concat().iter().map(|it| it.0).collect::<Vec<_>>(), (0..3001).collect::<Vec<_>>());
-        assert!(ran.sizes(0).iter().all(|size| *size <= 300), "{dispatch}: {:?}", ran.sizes(0));
-        let sizing = ran.stats[0].sizing.expect("it is told");
+        let script = vec![Step::Packets(1), Step::Nothing, Step::Packets(3000), Step::Stop(stop.clone())];
+        let batching = BatchPolicy { max_packets: 300, ..BatchPolicy::adaptive() };
+        let results = run(vec![script], dispatch, batching, &stop, None);
+        assert!(results.error.is_none(), "{:?}", results.error);
+        assert_eq!(
+            results.batches[0].concat().iter().map(|it| it.0).collect::<Vec<_>>(),
+            (0..3001).collect::<Vec<_>>()
+        );
+        assert!(results.sizes(0).iter().all(|size| *size <= 300), "{dispatch}: {:?}", results.sizes(0));
+        let sizing = results.stats[0].sizing.expect("sizing is reported");
         assert!((1..=300).contains(&sizing.batch) && sizing.rate > 0.0, "{dispatch}: {sizing:?}");
         assert!(sizing.fixed.as_nanos() as f64 + sizing.packet_ns > 0.0, "{dispatch}: {sizing:?}");
     }
@@ -305,48 +320,48 @@ fn batches_find_their_size_and_it_is_told() {
 fn a_batch_is_closed_when_it_is_full_or_its_first_packet_has_waited() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
-        // An hour would be too long for anybody to wait here: what is full does not wait.
-        let script = vec![Script::Packets(7), Script::Packets(3), Script::Packets(10), Script::Stop(stop.clone())];
-        let closing = Closing::at(10, Duration::from_secs(3600));
-        let ran = run(vec![script], dispatch, closing, &stop, None);
-        assert_eq!(ran.sizes(0), [10, 10], "{dispatch}");
+        // A full batch does not wait for its delay of one hour.
+        let script = vec![Step::Packets(7), Step::Packets(3), Step::Packets(10), Step::Stop(stop.clone())];
+        let batching = BatchPolicy::fixed(10, Duration::from_secs(3600));
+        let results = run(vec![script], dispatch, batching, &stop, None);
+        assert_eq!(results.sizes(0), [10, 10], "{dispatch}");
 
-        // What is not full waits, for its delay and no longer; a stop makes it go at once.
+        // A batch that is not full waits for its delay and no longer; a stop closes it at once.
         let stop = CancelToken::new();
-        let script =
-            vec![Script::Packets(3), Script::Pause, Script::Nothing, Script::Packets(2), Script::Stop(stop.clone())];
-        let closing = Closing::at(10, Duration::from_millis(30));
-        let ran = run(vec![script], dispatch, closing, &stop, None);
-        assert_eq!(ran.sizes(0), [3, 2], "{dispatch}");
-        assert!(ran.waits[0].iter().all(|wait| *wait <= Duration::from_millis(50)), "{:?}", ran.waits);
+        let script = vec![Step::Packets(3), Step::Pause, Step::Nothing, Step::Packets(2), Step::Stop(stop.clone())];
+        let batching = BatchPolicy::fixed(10, Duration::from_millis(30));
+        let results = run(vec![script], dispatch, batching, &stop, None);
+        assert_eq!(results.sizes(0), [3, 2], "{dispatch}");
+        assert!(results.waits[0].iter().all(|wait| *wait <= Duration::from_millis(50)), "{:?}", results.waits);
     }
 }
 
-/// Does what must come to an end, and fails where it does not.
-fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs a function that must return, and fails if it takes too long.
+fn returning_in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(what()));
-    told.recv_timeout(Duration::from_secs(30)).expect("it comes to an end")
+    told.recv_timeout(Duration::from_secs(30)).expect("it returns in time")
 }
 
 #[test]
-fn an_order_is_carried_out_and_an_end_comes_however_long_a_batch_may_wait() {
+fn commands_and_stops_are_noticed_while_a_batch_waits() {
     for dispatch in BOTH {
-        // It waits to be woken, or sleeps.
-        for holds in [0, usize::MAX] {
-            let ran = in_time(move || {
-                let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+        // The batch waits for packets, or sleeps.
+        for ring_capacity in [0, usize::MAX] {
+            let results = returning_in_time(move || {
+                let (stop, commands) = (CancelToken::new(), Arc::new(LaneCommands::default()));
                 let end = stop.clone();
-                let order = Order::maps(move |_| {
+                let command = LaneCommand::access_maps(move |_| {
                     end.cancel();
                     Ok(())
                 });
-                let script = vec![Script::Packets(3), Script::Order(mailbox.clone(), order), Script::Quiet(holds)];
-                let closing = Closing::at(10, Duration::from_secs(3600));
-                run_with(vec![mailbox], &program(), vec![script], dispatch, closing, &stop, None)
+                let script =
+                    vec![Step::Packets(3), Step::Command(commands.clone(), command), Step::Quiet(ring_capacity)];
+                let batching = BatchPolicy::fixed(10, Duration::from_secs(3600));
+                run_with(vec![commands], &program(), vec![script], dispatch, batching, &stop, None)
             });
-            assert!(ran.error.is_none(), "{:?}", ran.error);
-            assert_eq!(ran.sizes(0), [3], "{dispatch}, {holds}");
+            assert!(results.error.is_none(), "{:?}", results.error);
+            assert_eq!(results.sizes(0), [3], "{dispatch}, {ring_capacity}");
         }
     }
 }
@@ -354,102 +369,105 @@ fn an_order_is_carried_out_and_an_end_comes_however_long_a_batch_may_wait() {
 #[test]
 fn a_batch_is_closed_when_there_is_no_memory_for_more() {
     for dispatch in BOTH {
-        let ran = in_time(move || {
+        let results = returning_in_time(move || {
             let stop = CancelToken::new();
-            let script = vec![Script::Packets(2500), Script::Stop(stop.clone())];
-            run(vec![script], dispatch, Closing::at(100_000, Duration::from_secs(3600)), &stop, None)
+            let script = vec![Step::Packets(2500), Step::Stop(stop.clone())];
+            run(vec![script], dispatch, BatchPolicy::fixed(100_000, Duration::from_secs(3600)), &stop, None)
         });
-        assert_eq!(ran.sizes(0), [1000, 1000, 500], "{dispatch}");
+        assert_eq!(results.sizes(0), [1000, 1000, 500], "{dispatch}");
     }
 }
 
 #[test]
-fn what_there_is_no_memory_for_comes_before_the_end() {
+fn packets_that_await_memory_are_received_before_the_end() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
-        // Longer than an end waits where nothing is left.
-        let script = vec![Script::Packets(3), Script::Stop(stop.clone()), Script::Full(80), Script::Packets(4)];
-        let ran = run(vec![script], dispatch, Closing::at(100, Duration::ZERO), &stop, None);
-        assert!(ran.error.is_none(), "{:?}", ran.error);
-        assert_eq!(ran.sizes(0), [3, 4], "{dispatch}");
+        // Longer than a lane without pending packets takes to end.
+        let script = vec![Step::Packets(3), Step::Stop(stop.clone()), Step::Full(80), Step::Packets(4)];
+        let results = run(vec![script], dispatch, BatchPolicy::fixed(100, Duration::ZERO), &stop, None);
+        assert!(results.error.is_none(), "{:?}", results.error);
+        assert_eq!(results.sizes(0), [3, 4], "{dispatch}");
     }
 }
 
-/// How often a receiver that holds so many packets is waited for until a batch is closed to which so many come a second.
-fn waits(holds: usize, rate: f64) -> usize {
-    let shared = Shared::new();
-    let mut receiver = Scripted { holds, ..Scripted::new(vec![Script::Packets(3)]) };
-    let mut batcher = Batcher::new(Closing::at(10, Duration::from_millis(5)), &shared, None);
+/// Number of times that a batch waits until it is closed, on a receiver whose ring holds `ring_capacity`
+/// packets at this arrival rate.
+fn count_waits(ring_capacity: usize, rate: f64) -> usize {
+    let shared = SharedSizing::new();
+    let mut receiver = ScriptedReceiver { ring_capacity, ..ScriptedReceiver::new(vec![Step::Packets(3)]) };
+    let mut assembler = BatchAssembler::new(BatchPolicy::fixed(10, Duration::from_millis(5)), &shared, None);
     shared.set_rate(rate);
     loop {
-        match batcher.look(&mut receiver, false).unwrap() {
-            Look::Batch(batch, first) => {
-                assert!(batch.len() == 3 && first.at.elapsed() >= Duration::from_millis(5));
+        match assembler.poll(&mut receiver, false).unwrap() {
+            PollOutcome::Batch(batch, first_packet) => {
+                assert!(batch.len() == 3 && first_packet.at.elapsed() >= Duration::from_millis(5));
                 return receiver.waits.lock().unwrap().len();
             }
-            Look::Until(until) => batcher.wait(&mut receiver, until).unwrap(),
-            Look::Nothing => panic!("three packets are there"),
+            PollOutcome::Until(until) => assembler.wait(&mut receiver, until).unwrap(),
+            PollOutcome::Nothing => panic!("three packets are queued"),
         }
     }
 }
 
 #[test]
-fn a_batch_sleeps_where_there_is_room_for_what_comes_meanwhile() {
-    // At its end there may be less left than a sleep is good for.
-    assert!(waits(100_000, 0.0) <= 1);
-    assert!(waits(100_000, 1000.0) <= 1);
-    // No room is known, or too little, or so much comes that the batch would be full before the end of a sleep.
-    for (holds, rate) in [(0, 0.0), (100, 0.0), (100_000, 1e6)] {
-        assert!(waits(holds, rate) > 1, "{holds} {rate}");
+fn a_batch_sleeps_only_if_the_ring_can_hold_what_arrives_meanwhile() {
+    // The time left after a sleep may be too short for another.
+    assert!(count_waits(100_000, 0.0) <= 1);
+    assert!(count_waits(100_000, 1000.0) <= 1);
+    // The ring's size is unknown or too small, or packets would fill the batch before the sleep
+    // ends.
+    for (ring_capacity, rate) in [(0, 0.0), (100, 0.0), (100_000, 1e6)] {
+        assert!(count_waits(ring_capacity, rate) > 1, "{ring_capacity} {rate}");
     }
 }
 
 #[test]
-fn a_lane_that_fails_ends_the_others_and_what_came_before_is_carried_out() {
+fn a_failing_lane_ends_the_others_after_executing_earlier_packets() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
-        let scripts = vec![vec![Script::Packets(5)], vec![Script::Packets(20), Script::Fail]];
-        let ran = run(scripts, dispatch, Closing::default(), &stop, None);
-        assert_eq!(ran.error.unwrap().to_string(), "eth7: the interface is gone");
+        let scripts = vec![vec![Step::Packets(5)], vec![Step::Packets(20), Step::Fail]];
+        let results = run(scripts, dispatch, BatchPolicy::default(), &stop, None);
+        assert_eq!(results.error.unwrap().to_string(), "eth7: the interface is gone");
         assert!(stop.is_cancelled());
-        assert_eq!((ran.batches[0].concat().len(), ran.batches[1].concat().len()), (5, 20), "{dispatch}");
+        assert_eq!((results.batches[0].concat().len(), results.batches[1].concat().len()), (5, 20), "{dispatch}");
     }
 }
 
 #[test]
-fn an_executor_that_fails_ends_its_lane() {
+fn a_failing_executor_ends_its_lane() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
-        let ran = run(vec![vec![Script::Packets(100)]], dispatch, Closing::at(10, Duration::ZERO), &stop, Some(3));
-        assert_eq!(ran.error.as_ref().unwrap().to_string(), "eth8: the interface is gone");
-        assert_eq!(ran.sizes(0), [10, 10, 10], "{dispatch}");
-        ran.accounts_for_what_failed();
+        let results =
+            run(vec![vec![Step::Packets(100)]], dispatch, BatchPolicy::fixed(10, Duration::ZERO), &stop, Some(3));
+        assert_eq!(results.error.as_ref().unwrap().to_string(), "eth8: the interface is gone");
+        assert_eq!(results.sizes(0), [10, 10, 10], "{dispatch}");
+        results.assert_failed_packets_are_counted();
     }
 }
 
-/// Every packet has a verdict of the one filter or the other, those that came first the old one's.
+/// Each packet has a verdict of one filter or the other, and the old filter's come first.
 #[test]
-fn a_session_is_swapped_between_two_batches() {
+fn a_session_is_replaced_between_two_batches() {
     for dispatch in BOTH {
-        let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+        let (stop, commands) = (CancelToken::new(), Arc::new(LaneCommands::default()));
         let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
-        let mut next = Interp::new().load(&next, &load).unwrap();
-        let swap = Order::swap(move |session| {
+        let mut next = InterpDevice::new().load(&next, &load).unwrap();
+        let replace = LaneCommand::replace_session(move |session| {
             assert_eq!(session.in_flight(), 0);
             std::mem::swap(session, &mut next);
             Ok(())
         });
         let script = vec![
-            Script::Packets(500),
-            Script::Order(mailbox.clone(), swap),
-            Script::Packets(500),
-            Script::Stop(stop.clone()),
+            Step::Packets(500),
+            Step::Command(commands.clone(), replace),
+            Step::Packets(500),
+            Step::Stop(stop.clone()),
         ];
-        let closing = Closing::at(10, Duration::ZERO);
-        let ran = run_with(vec![mailbox], &program(), vec![script], dispatch, closing, &stop, None);
-        assert!(ran.error.is_none(), "{:?}", ran.error);
-        let packets = ran.batches[0].concat();
+        let batching = BatchPolicy::fixed(10, Duration::ZERO);
+        let results = run_with(vec![commands], &program(), vec![script], dispatch, batching, &stop, None);
+        assert!(results.error.is_none(), "{:?}", results.error);
+        let packets = results.batches[0].concat();
         assert_eq!(packets.iter().map(|it| it.0).collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
         let first = packets.iter().position(|it| it.1 == Action::Tx).expect("the new filter has had packets");
         let old = |number| if number % 2 == 1 { Action::Pass } else { Action::Drop };
@@ -457,43 +475,43 @@ fn a_session_is_swapped_between_two_batches() {
         assert!(packets[first..].iter().all(|(_, action)| *action == Action::Tx), "{dispatch}");
         match dispatch {
             Dispatch::Inline => assert_eq!(first, 500),
-            // The RX thread is a few batches ahead.
+            // The RX thread may be a few batches ahead.
             _ => assert!((400..=500).contains(&first), "{first}"),
         }
     }
 }
 
 #[test]
-fn maps_are_looked_at_while_nothing_comes_and_who_asks_too_late_is_not_left_waiting() {
+fn commands_run_without_traffic_and_are_dropped_after_the_end() {
     for dispatch in BOTH {
-        let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+        let (stop, commands) = (CancelToken::new(), Arc::new(LaneCommands::default()));
         let program = compiled(
             "//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_DROP; }",
         );
         let (told, seen) = std::sync::mpsc::channel();
         let (late, never) = std::sync::mpsc::channel::<()>();
         let asker = std::thread::spawn({
-            let (mailbox, stop) = (mailbox.clone(), stop.clone());
+            let (commands, stop) = (commands.clone(), stop.clone());
             move || {
                 let mut words = Vec::new();
                 while words != [30, 0] {
                     let told = told.clone();
-                    mailbox.put(Order::maps(move |session| {
+                    commands.push(LaneCommand::access_maps(move |session| {
                         let all = session.map_words(0)?;
                         let _ = told.send(all[all.len() - 2..].to_vec());
                         Ok(())
                     }));
-                    words = seen.recv().expect("an answer, though no packets come");
+                    words = seen.recv().expect("an answer without traffic");
                 }
                 stop.cancel();
             }
         });
-        let script = vec![Script::Packets(30)];
-        let closing = Closing::at(10, Duration::ZERO);
-        let ran = run_with(vec![mailbox.clone()], &program, vec![script], dispatch, closing, &stop, None);
-        assert!(ran.error.is_none(), "{:?}", ran.error);
+        let script = vec![Step::Packets(30)];
+        let batching = BatchPolicy::fixed(10, Duration::ZERO);
+        let results = run_with(vec![commands.clone()], &program, vec![script], dispatch, batching, &stop, None);
+        assert!(results.error.is_none(), "{:?}", results.error);
         asker.join().unwrap();
-        mailbox.put(Order::maps(move |_| {
+        commands.push(LaneCommand::access_maps(move |_| {
             let _ = late.send(());
             Ok(())
         }));

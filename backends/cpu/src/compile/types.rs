@@ -6,7 +6,7 @@
 use cranelift_codegen::ir::{Type, types};
 use naga::{ArraySize, Handle, Module, Scalar, ScalarKind, TypeInner};
 
-use super::Unsupported;
+use super::errors::Unsupported;
 
 /// The most scalars that a value may have. The verifier bounds what a filter keeps in variables;
 /// this bounds what it passes around by value.

@@ -1,362 +1,396 @@
-//! One batch on its way: shared by the threads that filter it, and sent home by the one that ends
-//! the last piece of it.
+//! One batch on its way through the thread pool.
+//!
+//! Threads take chunks of the batch until none is left; the thread that finishes the last one
+//! completes the batch. Batches of filters with flows are sharded instead, so that each flow's
+//! packets stay in order; see [`Schedule::Sharded`].
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{DeviceError, Done, StageTimes};
+use portcullis_core::device::{Completion, DeviceError, StageTimes};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
 use portcullis_core::program::FLOW_BITS;
 
-use super::gate::Gate;
-use super::{Shared, WORTH_A_THREAD};
+use super::sequencer::{BatchSequencer, SequencedBatch};
+use super::shared::{Shared, THREAD_WAKE_NANOS};
+use crate::compile::abi::BatchContext;
+use crate::compile::filter_code::FilterCode;
 use crate::maps::Maps;
-use crate::memory::{Code, Context};
 
-/// The fewest packets that a thread takes at once, where the filter may be given as many.
-pub(super) const MIN_PIECE: usize = 64;
+/// Minimum number of packets in a chunk, unless [`Shared::max_chunk`] is smaller.
+const MIN_CHUNK: usize = 64;
 
-/// Pieces for each thread: so that all end at about the same time, and more threads can be called
-/// where a piece took unexpectedly long.
-const PIECES: usize = 8;
+/// Chunks per thread: several, so that all threads finish at about the same time and more can be
+/// woken if a chunk takes longer than expected.
+const CHUNKS_PER_THREAD: usize = 8;
 
-/// Packets that are gone through at a time for those of a shard.
-const LIST: usize = 4096;
+/// Packets scanned at a time for those of a shard.
+const SHARD_SCAN: usize = 4096;
 
 /// A flow's shard is `(number >> 8) * shards >> 16`, in 32 bits.
 const MAX_SHARDS: usize = 1 << 16;
 const _: () = assert!(FLOW_BITS == 24);
 
-/// How the batch's packets are shared out.
+/// Packets of a tile: few enough to stay in the cache between the two passes over them, enough to
+/// be worth waking threads.
+const TILE_PACKETS: usize = 1 << 15;
+
+/// How a batch's packets are distributed among threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// Whoever is free takes the next piece.
-    Any,
-    /// One thread takes all of them, in order.
-    Alone,
-    /// First the numbers of a tile's packets' flows are found, in any order. Then each thread has the flows of a shard,
-    /// and goes through all packets of the tile for those. Then the next tile.
-    Shards(u32),
+enum Schedule {
+    /// Any thread takes the next chunk.
+    AnyOrder,
+    /// One thread takes all chunks in order.
+    InOrder,
+    /// The batch is cut into tiles. For each tile, threads first compute the packets' flow numbers
+    /// in any order; then each thread takes a shard, a range of flow numbers, and filters the tile's
+    /// packets of those flows in order. The value is the number of shards.
+    Sharded(u32),
 }
 
-/// Packets of a tile: few enough to be in the cache when they are looked at again, enough for waking threads.
-const TILE: usize = 1 << 15;
-
-/// Packets that are shared out together.
+/// Packets that are scheduled together.
 struct Tile {
     packets: Range<usize>,
-    /// The first packet that nobody has taken.
+    /// First packet that no thread has taken.
     next: AtomicUsize,
-    /// Packets whose piece has not ended.
-    left: AtomicUsize,
-    /// The first shard that nobody has taken, and how many have not ended.
+    /// Packets whose chunk is not finished.
+    remaining: AtomicUsize,
+    /// First shard that no thread has taken.
     next_shard: AtomicU32,
-    left_shards: AtomicU32,
+    /// Shards that are not finished.
+    remaining_shards: AtomicU32,
 }
 
 impl Tile {
     fn new(packets: Range<usize>, shards: u32) -> Tile {
         Tile {
             next: AtomicUsize::new(packets.start),
-            left: AtomicUsize::new(packets.len()),
+            remaining: AtomicUsize::new(packets.len()),
             next_shard: AtomicU32::new(0),
-            left_shards: AtomicU32::new(shards),
+            remaining_shards: AtomicU32::new(shards),
             packets,
         }
     }
 }
 
+/// A batch that threads of the pool filter.
 pub(super) struct Job {
     shared: Arc<Shared>,
-    /// Packets in all.
+    /// Number of packets.
     packets: usize,
-    order: Order,
-    /// What the code reads and writes, all of it owned by the load.
-    context: Context,
-    /// The same for the code that gives the numbers of flows.
-    numbering: Context,
-    /// One where there are no shards.
+    schedule: Schedule,
+    /// What the code reads and writes; the memory is owned by `buffers`.
+    context: BatchContext,
+    /// Context of the code that computes flow numbers.
+    flow_context: BatchContext,
+    /// A single tile unless the batch is sharded.
     tiles: Vec<Tile>,
-    /// Taken out by whoever ends the last piece.
-    load: Mutex<Option<Load>>,
-    /// Packets that a thread takes at once, at most.
-    piece: usize,
-    /// Threads that were called.
+    /// Taken by the thread that finishes the last chunk.
+    buffers: Mutex<Option<BatchBuffers>>,
+    /// Maximum number of packets in a chunk.
+    max_chunk: usize,
+    /// Threads that were asked to take part.
     threads: AtomicUsize,
-    /// Threads that had a piece.
-    took_part: AtomicUsize,
-    /// Time spent filtering, all threads together, in nanoseconds.
-    busy: AtomicU64,
+    /// Threads that took at least one chunk.
+    participants: AtomicUsize,
+    /// Time spent filtering, summed over all threads, in nanoseconds.
+    busy_nanos: AtomicU64,
     cancelled: AtomicBool,
-    /// What came of it, once it is done.
-    answer: Mutex<Option<Result<Done, DeviceError>>>,
-    answered: Condvar,
+    /// The job's result, set once by the thread that completes it.
+    result: Mutex<Option<Result<Completion, DeviceError>>>,
+    completed: Condvar,
 }
 
-/// The batch, and the columns that the code fills.
-struct Load {
+/// A batch and the columns that the code fills.
+struct BatchBuffers {
     batch: Batch,
     verdicts: Vec<u8>,
     targets: Vec<u32>,
     resized: Vec<Descriptor>,
-    /// Of a batch that has none, where the filter asks for it.
+    /// Default metadata, if the filter reads metadata and the batch has none.
     _metadata: Vec<Metadata>,
-    /// One flow's number a packet, where there are shards, and what comes with it.
+    /// Flow number per packet, and scratch space for verdicts of the code that computes it; empty
+    /// unless the batch is sharded.
     _flows: (Vec<u32>, Vec<u8>),
 }
 
-impl Load {
-    /// With columns for the batch's verdicts, and those that the code reads and writes: the packets, and the columns.
-    fn new(shared: &Shared, batch: Batch) -> (Load, Context) {
+impl BatchBuffers {
+    /// Allocates the columns, and points a context at them.
+    fn new(shared: &Shared, batch: Batch) -> (BatchBuffers, BatchContext) {
         let (facts, packets) = (shared.program.facts(), batch.len());
-        // Written once, by the code: clearing them before would be a pass over them for nothing.
+        // Not zeroed: the code writes every element once.
         let mut verdicts = Vec::<u8>::with_capacity(packets);
         let mut targets = Vec::<u32>::with_capacity(if facts.redirects { packets } else { 0 });
         let mut resized = Vec::<Descriptor>::with_capacity(if facts.changes_length { packets } else { 0 });
-        let made_up: Vec<Metadata> = if facts.uses_metadata && batch.metadata().is_empty() {
+        let default_metadata: Vec<Metadata> = if facts.uses_metadata && batch.metadata().is_empty() {
             (0..packets).map(|i| batch.metadata_of(i)).collect()
         } else {
             Vec::new()
         };
-        let context = Context {
+        let context = BatchContext {
             arena: batch.span().as_ptr(),
             descriptors: batch.descriptors().as_ptr(),
             verdicts: verdicts.as_mut_ptr(),
             targets: targets.as_mut_ptr(),
-            metadata: if made_up.is_empty() { batch.metadata().as_ptr() } else { made_up.as_ptr() },
+            metadata: if default_metadata.is_empty() { batch.metadata().as_ptr() } else { default_metadata.as_ptr() },
             tables: std::ptr::null(),
             resized: resized.as_mut_ptr(),
-            runtime: shared.code.runtime(),
+            float_functions: shared.code.float_functions(),
             maps: shared.maps.addresses(),
-            list: std::ptr::null(),
+            indices: std::ptr::null(),
         };
-        (Load { batch, verdicts, targets, resized, _metadata: made_up, _flows: (Vec::new(), Vec::new()) }, context)
+        let flows = (Vec::new(), Vec::new());
+        (BatchBuffers { batch, verdicts, targets, resized, _metadata: default_metadata, _flows: flows }, context)
     }
 
-    /// The batch with its verdicts, for which so many threads took so long, all together.
+    /// Turns the filled columns into the batch's result. `threads` threads were busy for
+    /// `busy_nanos` nanoseconds in total.
     ///
     /// # Safety
-    /// The code has run for each packet, with the context that came with this.
-    unsafe fn done(self, shared: &Shared, busy: u64, threads: usize) -> Result<Done, DeviceError> {
-        let Load { mut batch, mut verdicts, mut targets, mut resized, .. } = self;
+    ///
+    /// The code has run for every packet, with the context that belongs to these buffers.
+    unsafe fn into_done(self, shared: &Shared, busy_nanos: u64, threads: usize) -> Result<Completion, DeviceError> {
+        let BatchBuffers { mut batch, mut verdicts, mut targets, mut resized, .. } = self;
         let (facts, packets) = (shared.program.facts(), batch.len());
-        shared.note_pace(busy, packets);
-        // SAFETY: each has room for as many, and the code has written one for each packet, where the
-        // facts say that it writes such a column.
+        shared.record_pace(busy_nanos, packets);
+        // SAFETY: each column has capacity for all packets, and the code has written one element per packet in those
+        // columns that the facts say it writes.
         unsafe {
             verdicts.set_len(packets);
             targets.set_len(if facts.redirects { packets } else { 0 });
             resized.set_len(if facts.changes_length { packets } else { 0 });
         }
         if facts.changes_length {
-            batch.resize(resized).map_err(|error| DeviceError::Broken { device: "cpu".into(), error })?;
+            batch.resize(resized).map_err(|error| DeviceError::InvalidResult { device: "cpu".into(), error })?;
         }
-        let kernel = Duration::from_nanos(busy) / threads.max(1) as u32;
+        let kernel = Duration::from_nanos(busy_nanos) / threads.max(1) as u32;
         let verdicts = Verdicts::from_columns(verdicts, targets);
-        Ok(Done { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
+        Ok(Completion { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
     }
 }
 
-/// Filters a batch on the calling thread, which nobody helps: of a filter whose packets share nothing.
-pub(super) fn alone(shared: &Shared, batch: Batch) -> Result<Done, DeviceError> {
+/// Whether a batch can be filtered by whichever thread asks for its result: it is a single chunk, so
+/// no other thread could help, and no other batch waits for it. `threads` is what
+/// [`Shared::threads_worth_waking`] says.
+pub(super) fn runs_inline(shared: &Shared, threads: usize, packets: usize) -> bool {
+    threads == 0 && packets <= MIN_CHUNK && shared.sequencer.is_none()
+}
+
+/// Filters a batch on the calling thread alone. The filter's packets must not share state.
+pub(super) fn run_inline(shared: &Shared, batch: Batch) -> Result<Completion, DeviceError> {
     let packets = batch.len();
-    let (load, context) = Load::new(shared, batch);
-    let (mut start, mut busy) = (0, 0);
+    let (buffers, context) = BatchBuffers::new(shared, batch);
+    let (mut start, mut busy_nanos) = (0, 0);
     while start < packets {
         if shared.cancel.is_cancelled() {
             return Err(DeviceError::Cancelled);
         }
-        let turn = shared.next_turn();
-        let end = start.saturating_add(turn.most.min(shared.piece)).min(packets);
-        let begun = Instant::now();
-        // SAFETY: as in `Job::run`, with one thread for all pieces.
-        unsafe { shared.run(turn.code, &context, start, end) };
-        let took = begun.elapsed();
-        shared.took(turn, end - start, took);
-        busy += nanoseconds(took);
+        let assignment = shared.next_assignment();
+        let end = start.saturating_add(assignment.max_packets.min(shared.max_chunk)).min(packets);
+        let begin = Instant::now();
+        // SAFETY: as in `Job::run`, with one thread for all chunks.
+        unsafe { shared.run(assignment.variant, &context, start, end) };
+        let elapsed = begin.elapsed();
+        shared.record_time(assignment, end - start, elapsed);
+        busy_nanos += nanoseconds(elapsed);
         start = end;
     }
-    // SAFETY: all pieces have been run.
-    unsafe { load.done(shared, busy, 1) }
+    // SAFETY: all chunks have been run.
+    unsafe { buffers.into_done(shared, busy_nanos, 1) }
 }
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-// SAFETY: threads share a job to call `work`, which touches nothing but atomics, the shared session,
-// the load's lock, and, through the context, packets and columns of which each thread has its own
-// part. All that the context points to is owned by the load, which stays until every piece has
-// ended, and may be sent to another thread.
+// SAFETY: threads share a job to filter its packets, which touches nothing but atomics, the shared state, the buffers'
+// lock, and, through the contexts, packets and columns of which each thread has a part to itself. All that the contexts
+// point to is owned by the buffers, which live until every chunk has ended and may be sent to another thread.
 unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
 
+impl SequencedBatch for Job {
+    fn spawn(self: Arc<Self>, threads: usize) {
+        self.spawn_threads(threads);
+    }
+
+    fn maps(&self) -> &Maps {
+        &self.shared.maps
+    }
+
+    fn packets(&self) -> usize {
+        self.packets
+    }
+}
+
 impl Job {
-    /// A batch that nobody has begun with, for so many threads: at least one.
+    /// Prepares a batch for `threads` threads, at least one.
     pub fn new(shared: Arc<Shared>, batch: Batch, threads: usize) -> Job {
         let packets = batch.len();
-        let (mut load, context) = Load::new(&shared, batch);
-        let order = match (&shared.flows, threads) {
-            (None, _) => Order::Any,
-            (Some(_), 0 | 1) => Order::Alone,
-            (Some(_), threads) => Order::Shards(threads.min(MAX_SHARDS) as u32),
+        let (mut buffers, context) = BatchBuffers::new(&shared, batch);
+        let schedule = match (&shared.flows, threads) {
+            (None, _) => Schedule::AnyOrder,
+            (Some(_), 0 | 1) => Schedule::InOrder,
+            (Some(_), threads) => Schedule::Sharded(threads.min(MAX_SHARDS) as u32),
         };
-        let numbered = if matches!(order, Order::Shards(_)) { packets } else { 0 };
-        let (mut flows, mut scrap) = (Vec::<u32>::with_capacity(numbered), Vec::<u8>::with_capacity(numbered));
-        let numbering = Context {
-            verdicts: scrap.as_mut_ptr(),
+        let numbered = if matches!(schedule, Schedule::Sharded(_)) { packets } else { 0 };
+        let (mut flows, mut scratch) = (Vec::<u32>::with_capacity(numbered), Vec::<u8>::with_capacity(numbered));
+        let flow_context = BatchContext {
+            verdicts: scratch.as_mut_ptr(),
             targets: flows.as_mut_ptr(),
-            runtime: shared.flows.as_ref().map_or(std::ptr::null(), Code::runtime),
+            float_functions: shared.flows.as_ref().map_or(std::ptr::null(), FilterCode::float_functions),
             ..context
         };
-        let (shards, tile) = if let Order::Shards(shards) = order { (shards, TILE) } else { (0, packets.max(1)) };
+        let (shards, tile) = match schedule {
+            Schedule::Sharded(shards) => (shards, TILE_PACKETS),
+            Schedule::AnyOrder | Schedule::InOrder => (0, packets.max(1)),
+        };
         let starts = (0..packets.max(1)).step_by(tile);
         let tiles = starts.map(|start| Tile::new(start..(start + tile).min(packets), shards)).collect();
-        load._flows = (flows, scrap);
+        buffers._flows = (flows, scratch);
         Job {
             packets,
-            order,
+            schedule,
             context,
-            numbering,
+            flow_context,
             tiles,
-            load: Mutex::new(Some(load)),
-            piece: (packets.min(tile) / (threads * PIECES)).max(MIN_PIECE).min(shared.piece),
+            buffers: Mutex::new(Some(buffers)),
+            max_chunk: (packets.min(tile) / (threads * CHUNKS_PER_THREAD)).max(MIN_CHUNK).min(shared.max_chunk),
             threads: AtomicUsize::new(threads),
-            took_part: AtomicUsize::new(0),
-            busy: AtomicU64::new(0),
+            participants: AtomicUsize::new(0),
+            busy_nanos: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
-            answer: Mutex::new(None),
-            answered: Condvar::new(),
+            result: Mutex::new(None),
+            completed: Condvar::new(),
             shared,
         }
     }
 
-    /// Has so many threads of the pool work at the job, as soon as they have ended those before it.
-    pub fn call(self: &Arc<Job>, threads: usize) {
+    /// Starts the job with `threads` threads of the pool: at once, or after the batches before it if
+    /// the filter's packets share state.
+    pub fn start(self: &Arc<Job>, threads: usize) {
+        match self.sequencer() {
+            Some(sequencer) => sequencer.admit(self.clone(), threads),
+            None => self.spawn_threads(threads),
+        }
+    }
+
+    fn spawn_threads(self: &Arc<Job>, threads: usize) {
         for _ in 0..threads {
             let job = self.clone();
-            self.shared.pool.spawn(move || job.work());
+            self.shared.pool.spawn(move || job.participate());
         }
     }
 
-    /// Where batches wait for each other.
-    pub fn gate(&self) -> Option<&Gate> {
-        self.shared.gate.as_ref()
+    fn sequencer(&self) -> Option<&BatchSequencer> {
+        self.shared.sequencer.as_ref()
     }
 
-    /// What the gate sees to.
-    pub fn maps(&self) -> &Maps {
-        &self.shared.maps
-    }
-
-    /// Packets in all.
-    pub fn packets(&self) -> usize {
-        self.packets
-    }
-
-    /// Takes part in the batch.
-    pub fn work(self: &Arc<Job>) {
+    /// Filters chunks on the calling thread until none is left.
+    pub fn participate(self: &Arc<Job>) {
         if self.packets == 0 {
-            return self.end();
+            return self.complete();
         }
-        self.pieces(0);
+        self.run_chunks(0);
     }
 
-    /// Takes pieces of a tile until none is left.
-    fn pieces(self: &Arc<Job>, number: usize) {
+    /// Takes chunks of a tile until none is left.
+    fn run_chunks(self: &Arc<Job>, number: usize) {
         let tile = &self.tiles[number];
-        let begun = Instant::now();
-        for piece in 0.. {
-            let turn = match self.order {
-                Order::Shards(_) => None,
-                Order::Any | Order::Alone => Some(self.shared.next_turn()),
+        let begin = Instant::now();
+        for chunk in 0.. {
+            let assignment = match self.schedule {
+                Schedule::Sharded(_) => None,
+                Schedule::AnyOrder | Schedule::InOrder => Some(self.shared.next_assignment()),
             };
-            let most = turn.map_or(usize::MAX, |turn| turn.most).min(self.piece);
-            let start = tile.next.fetch_add(most, Ordering::Relaxed);
+            let size = assignment.map_or(usize::MAX, |assignment| assignment.max_packets).min(self.max_chunk);
+            let start = tile.next.fetch_add(size, Ordering::Relaxed);
             if start >= tile.packets.end {
-                if let Some(turn) = turn {
-                    self.shared.took(turn, 0, Duration::ZERO);
+                if let Some(assignment) = assignment {
+                    self.shared.record_time(assignment, 0, Duration::ZERO);
                 }
                 return;
             }
-            if piece == 0 && number == 0 {
-                self.took_part.fetch_add(1, Ordering::Relaxed);
+            if chunk == 0 && number == 0 {
+                self.participants.fetch_add(1, Ordering::Relaxed);
             }
-            let end = (start + most).min(tile.packets.end);
-            if self.is_cancelled() {
-                // What is left is gone through without being run.
-            } else if let Some(turn) = turn {
-                let took = self.timed(|| self.run(turn.code, &self.context, start, end));
-                self.shared.took(turn, end - start, took);
+            let end = (start + size).min(tile.packets.end);
+            if self.check_cancelled() {
+                // Count the remaining chunks down without running them.
+            } else if let Some(assignment) = assignment {
+                let elapsed = self.timed(|| self.run(assignment.variant, &self.context, start, end));
+                self.shared.record_time(assignment, end - start, elapsed);
             } else if let Some(flows) = &self.shared.flows {
                 self.timed(|| {
-                    // SAFETY: as in `run`; the columns for numbers have room for the whole batch too.
-                    unsafe { flows.run(0, &self.numbering, start, end) };
+                    // SAFETY: as in `run`; the columns for flow numbers have room for the whole batch too.
+                    unsafe { flows.run(0, &self.flow_context, start, end) };
                 });
             }
-            // Releases what this thread has written, and acquires what the others have.
-            if tile.left.fetch_sub(end - start, Ordering::AcqRel) == end - start {
-                return self.pieces_ended(number);
+            // Releases what this thread has written, and acquires what the other threads have.
+            if tile.remaining.fetch_sub(end - start, Ordering::AcqRel) == end - start {
+                return self.finish_chunks(number);
             }
-            if self.order == Order::Any && begun.elapsed().as_nanos() > u128::from(WORTH_A_THREAD) {
-                self.call_the_others();
+            if self.schedule == Schedule::AnyOrder && begin.elapsed().as_nanos() > u128::from(THREAD_WAKE_NANOS) {
+                self.wake_remaining_threads();
             }
         }
     }
 
-    /// All packets of a tile have been gone through once.
-    fn pieces_ended(self: &Arc<Job>, tile: usize) {
-        let Order::Shards(shards) = self.order else { return self.end() };
-        self.took_part.fetch_max(shards as usize, Ordering::Relaxed);
-        // Spawning releases, and acquires in the threads that are called.
+    /// Continues after the last chunk of a tile: with its shards, or by completing the batch.
+    fn finish_chunks(self: &Arc<Job>, tile: usize) {
+        let Schedule::Sharded(shards) = self.schedule else { return self.complete() };
+        self.participants.fetch_max(shards as usize, Ordering::Relaxed);
+        // Spawning releases, and the spawned threads acquire.
         for _ in 1..shards {
             let job = self.clone();
-            self.shared.pool.spawn(move || job.shard(tile));
+            self.shared.pool.spawn(move || job.run_shard(tile));
         }
-        self.shard(tile);
+        self.run_shard(tile);
     }
 
-    /// Takes a shard of a tile that nobody has taken: there is one for each thread that is called.
-    fn shard(self: &Arc<Job>, number: usize) {
+    /// Filters one shard of a tile. This is called once per shard.
+    fn run_shard(self: &Arc<Job>, number: usize) {
         let tile = &self.tiles[number];
         let shard = tile.next_shard.fetch_add(1, Ordering::Relaxed);
-        let Order::Shards(shards) = self.order else { unreachable!("there are shards") };
-        let (mut list, mut start) = ([0_u32; LIST], tile.packets.start);
-        while start < tile.packets.end && !self.is_cancelled() {
-            let turn = self.shared.next_turn();
-            let end = start.saturating_add(turn.most.min(self.shared.piece).min(LIST)).min(tile.packets.end);
-            let took = self.timed(|| {
-                // SAFETY: the numbers of the tile's packets were written before its first shard began, and stay until the
-                // last has ended.
-                let numbers = unsafe { std::slice::from_raw_parts(self.numbering.targets.add(start), end - start) };
-                let mut own = 0;
-                // Without branches, of which nobody could foresee half.
-                for (index, number) in (start as u32..).zip(numbers) {
-                    list[own] = index;
-                    own += usize::from(((number >> 8) * shards) >> 16 == shard);
+        let Schedule::Sharded(shards) = self.schedule else { unreachable!("the batch is sharded") };
+        let (mut indices, mut start) = ([0_u32; SHARD_SCAN], tile.packets.start);
+        while start < tile.packets.end && !self.check_cancelled() {
+            let assignment = self.shared.next_assignment();
+            let size = assignment.max_packets.min(self.shared.max_chunk).min(SHARD_SCAN);
+            let end = start.saturating_add(size).min(tile.packets.end);
+            let elapsed = self.timed(|| {
+                // SAFETY: the flow numbers of the tile's packets were written before its first shard started, and stay
+                // until the last one has ended.
+                let flows = unsafe { std::slice::from_raw_parts(self.flow_context.targets.add(start), end - start) };
+                let mut count = 0;
+                // Without branches: half of them would be mispredicted.
+                for (index, flow) in (start as u32..).zip(flows) {
+                    indices[count] = index;
+                    count += usize::from(((flow >> 8) * shards) >> 16 == shard);
                 }
-                let context = Context { list: list.as_ptr(), ..self.context };
-                self.run(turn.code, &context, 0, own);
+                let context = BatchContext { indices: indices.as_ptr(), ..self.context };
+                self.run(assignment.variant, &context, 0, count);
             });
-            self.shared.took(turn, end - start, took);
+            self.shared.record_time(assignment, end - start, elapsed);
             start = end;
         }
-        if tile.left_shards.fetch_sub(1, Ordering::AcqRel) > 1 {
+        if tile.remaining_shards.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
         if number + 1 == self.tiles.len() {
-            return self.end();
+            return self.complete();
         }
         for _ in 0..shards {
             let job = self.clone();
-            self.shared.pool.spawn(move || job.pieces(number + 1));
+            self.shared.pool.spawn(move || job.run_chunks(number + 1));
         }
     }
 
-    fn is_cancelled(&self) -> bool {
+    /// Polls the cancel token, and marks the job as cancelled if it is set.
+    fn check_cancelled(&self) -> bool {
         let cancelled = self.shared.cancel.is_cancelled();
         if cancelled {
             self.cancelled.store(true, Ordering::Relaxed);
@@ -364,57 +398,59 @@ impl Job {
         cancelled
     }
 
+    /// Runs a closure, adding its time to `busy_nanos`.
     fn timed(&self, work: impl FnOnce()) -> Duration {
-        let begun = Instant::now();
+        let begin = Instant::now();
         work();
-        let took = begun.elapsed();
-        self.busy.fetch_add(nanoseconds(took), Ordering::Relaxed);
-        took
+        let elapsed = begin.elapsed();
+        self.busy_nanos.fetch_add(nanoseconds(elapsed), Ordering::Relaxed);
+        elapsed
     }
 
-    fn run(&self, code: usize, context: &Context, start: usize, end: usize) {
-        // SAFETY: the load is there until this piece has ended, and its batch is ours, so its packets
-        // (and their rooms, which `check_submission` made sure of) are; a batch's descriptors lie in
-        // its arena, which is readable past its end; the columns have room for the whole batch where
-        // the program uses them; no two pieces have a packet in common, nor have two shards, and packets share no
-        // word. Where there are shards, the numbers of a tile's packets are written before the first of them begins.
-        unsafe { self.shared.run(code, context, start, end) };
+    fn run(&self, variant: usize, context: &BatchContext, start: usize, end: usize) {
+        // SAFETY:
+        // - the buffers live until this chunk has ended, and own the packets with their rooms (`check_submission` made
+        //   sure of those); a batch's descriptors lie in its arena, which is readable past its end;
+        // - the columns have room for the whole batch if the program uses them;
+        // - no two chunks have a packet in common, nor do two shards, and packets share no word;
+        // - if the batch is sharded, the flow numbers of a tile are written before its first shard starts.
+        unsafe { self.shared.run(variant, context, start, end) };
     }
 
-    /// The batch takes longer than was thought: now all threads are worth waking.
-    fn call_the_others(self: &Arc<Job>) {
+    /// Wakes the rest of the pool: the batch takes longer than estimated.
+    fn wake_remaining_threads(self: &Arc<Job>) {
         let all = self.shared.pool.current_num_threads();
-        let called = self.threads.swap(all, Ordering::Relaxed);
+        let awake = self.threads.swap(all, Ordering::Relaxed);
         if self.tiles[0].next.load(Ordering::Relaxed) < self.packets {
-            self.call(all.saturating_sub(called));
+            self.spawn_threads(all.saturating_sub(awake));
         }
     }
 
-    /// Sends the batch home; every piece has ended.
-    fn end(&self) {
-        let load = self.load.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let (Some(_), Some(gate)) = (&load, self.gate()) {
-            // Before anybody can know that this batch is done, who might ask for the next.
-            gate.leave();
+    /// Publishes the result; every chunk has ended. Calls after the first one do nothing.
+    fn complete(&self) {
+        let buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(_), Some(sequencer)) = (&buffers, self.sequencer()) {
+            // Before the result is visible: whoever sees it may submit the next batch.
+            sequencer.advance();
         }
-        if let Some(load) = load {
+        if let Some(buffers) = buffers {
             let done = match self.cancelled.load(Ordering::Relaxed) {
                 true => Err(DeviceError::Cancelled),
-                // SAFETY: every piece has ended, and none was left out.
+                // SAFETY: every chunk has ended, and none was skipped.
                 false => unsafe {
-                    let (busy, threads) = (self.busy.load(Ordering::Relaxed), self.took_part.load(Ordering::Relaxed));
-                    load.done(&self.shared, busy, threads)
+                    let busy_nanos = self.busy_nanos.load(Ordering::Relaxed);
+                    buffers.into_done(&self.shared, busy_nanos, self.participants.load(Ordering::Relaxed))
                 },
             };
-            *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
-            self.answered.notify_one();
+            *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            self.completed.notify_one();
         }
     }
 
-    /// Waits until every piece has ended, and gives what came of the batch. Once.
-    pub fn answer(&self) -> Result<Done, DeviceError> {
-        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        let answered = self.answered.wait_while(answer, |answer| answer.is_none());
-        answered.unwrap_or_else(PoisonError::into_inner).take().expect("it was waited for")
+    /// Blocks until the batch is complete and takes its result. A second call would block forever.
+    pub fn wait_result(&self) -> Result<Completion, DeviceError> {
+        let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = self.completed.wait_while(result, |result| result.is_none());
+        result.unwrap_or_else(PoisonError::into_inner).take().expect("the job is complete")
     }
 }

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_opencl_c as opencl_c;
+use portcullis_opencl_c::files::NoIncludes;
+use portcullis_wgsl as wgsl;
 
 /// Each filter in each language, and its file's name.
 pub fn stock() -> Vec<(String, Arc<Program>)> {

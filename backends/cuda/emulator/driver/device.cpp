@@ -1,4 +1,4 @@
-// The driver's start, its one device, contexts, and errors in words.
+// Initialisation, the one device, contexts, and error texts.
 #include "emulator.hpp"
 
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-// By this the backend knows that there is no GPU.
+// The symbol by which the backend recognises the emulated driver.
 extern "C" __attribute__((visibility("default"))) const int portcullis_emulated_driver = 1;
 
 static const char *find(const char *name) {
@@ -164,18 +164,18 @@ static void report_at_end() {
     if (asked("report")) report_copies(), report_work();
 }
 
-// The process takes so many milliseconds more to end, in which threads that were left behind go on: what was to be
-// destroyed is by now.
+// Delays the exit of the process, while threads with abandoned kernels go on running, although
+// static objects are being destroyed.
 __attribute__((destructor)) static void linger() { std::this_thread::sleep_for(std::chrono::milliseconds(asked("linger", 0))); }
 
-// The primary one, and how often it was retained.
+// The primary context, and how often it was retained.
 static Context *primary;
 static long retained = 0;
 
 API int cuDevicePrimaryCtxRetain(Context **context, int device) {
     if (!initialised) return NOT_INITIALIZED;
     if (device) return INVALID_DEVICE;
-    // One that is left when the process ends is told of, and what was asked for: tests look for it.
+    // Report contexts left at exit, and the statistics asked for; tests look for the output.
     static int once = atexit(report_at_end);
     (void)once;
     std::lock_guard<std::mutex> lock(contexts_mutex);
@@ -194,11 +194,11 @@ API int cuDevicePrimaryCtxRelease_v2(int device) {
         context = primary;
     }
     wait_for_device(context, __func__);
-    // They go with it. Tests look for this.
+    // Objects are destroyed with the context. Tests look for this message.
     if (context->objects) fprintf(stderr, "emulated CUDA driver: %ld objects were left in a context\n", context->objects.load());
     std::lock_guard<std::mutex> lock(contexts_mutex);
     contexts.erase(context);
-    // Not deleted: another thread's mistake is to be found, and not to be undefined.
+    // Not deleted, so that use after release by another thread is detected rather than undefined.
     return SUCCESS;
 }
 

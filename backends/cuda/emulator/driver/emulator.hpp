@@ -1,8 +1,8 @@
-// A CUDA driver for tests on machines without a GPU: what libcuda.so.1, libnvrtc.so.12 and libgdrapi.so.2 do of what Portcullis asks
-// of them, on the host's processor. It is slower than anything, and strict: what a GPU's driver would let pass, or leave
-// undefined, ends the process with a message.
+// A CUDA driver for tests on machines without a GPU: the functions of libcuda.so.1, libnvrtc.so.12
+// and libgdrapi.so.2 that Portcullis calls, on the CPU. It is slow, and strict: what a GPU's driver
+// would tolerate or leave undefined ends the process with a message.
 //
-// Numbers of errors, flags and attributes are those of CUDA's cuda.h and nvrtc.h.
+// Error codes, flags and attributes have the values of CUDA's cuda.h and nvrtc.h.
 #pragma once
 
 #include <atomic>
@@ -43,68 +43,70 @@ enum : int {
 
 typedef uint64_t Address;
 
-// For what is static: it is never destroyed. A thread that was left behind with a kernel that does not end asks for its
-// state while the process ends, and static objects are gone by then.
+// For static state, which must never be destroyed: a thread with an abandoned kernel still uses it
+// while the process exits.
 template <class T> T &kept() { return *new T; }
 
-// What the environment variable PORTCULLIS_EMULATED_CUDA asks for, `NAME` or `NAME=NUMBER` with commas between.
+// Options in the environment variable PORTCULLIS_EMULATED_CUDA: `NAME` or `NAME=NUMBER`,
+// comma-separated.
 bool asked(const char *name);
 long asked(const char *name, long otherwise);
 
-// Ends the process: the caller did what it must not.
+// Ends the process because the caller has misused the API.
 [[noreturn]] void misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 struct Stream;
 
 struct Context {
-    // The first error of a command: every call gives it from then on.
+    // The first error of a command; every later call returns it.
     std::atomic<int> error{0};
     std::mutex mutex;
     std::set<Stream *> streams;
     std::atomic<long> objects{0};
-    // Commands that wait for the host and have not ended.
+    // Number of queued or running commands that wait for the host.
     std::atomic<long> resident{0};
 };
 
-// The context that is current, which there has to be.
+// Returns the current context; it is misuse if there is none.
 Context *current(const char *function);
-// That its handle is one that there is.
+// Checks that the context's handle is valid.
 void known(Context *context, const char *function);
 
-// A command, first in, first out.
+// An in-order queue of commands, run by a thread of its own.
 struct Stream {
     Context *context;
     std::mutex mutex;
     std::condition_variable changed;
-    // Each with its number, which grows from command to command of all streams.
+    // Commands with their numbers, which ascend across all streams.
     std::deque<std::pair<uint64_t, std::function<void()>>> commands;
-    // The number of the one that runs, or 0.
+    // Number of the running command, or 0.
     uint64_t running = 0;
     bool ending = false;
 };
 
 Stream *stream_of(void *handle, const char *function);
 void enqueue(Stream *stream, std::function<void()> command);
-// Whether nothing is queued.
+// Whether no command is queued or running.
 bool idle(Stream *stream);
-// What the driver does where it frees memory: it waits for what is at the device by then. A device that waits for the host never
-// ends.
+// Waits for the commands on the device, as a driver does when it frees memory. It is misuse if one
+// of them waits for the host, since that would never end.
 void wait_for_device(Context *context, const char *function);
-// What it may do where it allocates, or loads code: nothing that waits for the host may be at the device.
+// Checks that no command waits for the host: a driver may synchronise with the device when it
+// allocates memory or loads code.
 void undisturbed(Context *context, const char *function);
-// Such a command is queued or runs as long as this is there.
+// Marks a command that waits for the host, for as long as the result exists.
 std::shared_ptr<void> resident(Context *context);
 
-// Memory (memory.cpp). The checks are made when a command is queued, and again when it runs.
+// Checks of memory (memory.cpp), made when a command is queued and again when it runs.
 void check_device(Context *context, Address address, size_t bytes, const char *function);
 void check_pinned(const void *host, size_t bytes, const char *function);
-// A copy to the device, or from it, has been made.
+// Counts the bytes of a copy to or from the device.
 void copied(bool to_device, size_t bytes);
-// How much was, in words.
+// Prints how many bytes were copied.
 void report_copies();
 
-// Device memory that the processor is to reach as well (gdr.cpp): a file of which all of the allocation's pages are, and
-// where the device finds them.
+// Device memory to be mapped for the CPU (gdr.cpp): a file that backs the allocation's pages, and
+// their device address.
 struct Pinned {
     int file;
     Address pages;
@@ -113,7 +115,7 @@ struct Pinned {
 bool pin_for_processor(Address address, size_t bytes, Pinned *pinned);
 void unpin_for_processor(Address address);
 
-// A kernel (module.cpp), with a copy of its parameters.
+// A kernel launch (module.cpp), with a copy of its parameters.
 struct Launch {
     void (*run)(void **parameters, const unsigned *block, const unsigned *grid, const unsigned *threads);
     bool has_barriers, stays, is_plain;
@@ -124,10 +126,11 @@ struct Launch {
 Launch prepare_launch(void *function, const unsigned *grid, const unsigned *threads, void **parameters, const char *caller);
 void run(Launch &launch);
 
-// How long kernels have looked at their clocks, in words.
+// Prints for how many cycles kernels have watched their clocks.
 void report_work();
 
-// The compiler (nvrtc.cpp): a shared object of `source` for an architecture, or the compiler's messages.
+// The compiler (nvrtc.cpp): compiles `source` for an architecture to a shared object, or returns
+// the compiler's messages.
 bool compile(const std::string &source, int arch, std::string *object, std::string *log);
 
 const unsigned PROCESSORS = 4;

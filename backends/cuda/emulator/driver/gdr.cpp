@@ -1,5 +1,5 @@
-// GDRCopy: device memory mapped for the processor, at another address than the device has for it. Numbers of errors are
-// errno's, and structures those of gdrapi.h, version 2.4.
+// GDRCopy: device memory mapped for the CPU, at an address that differs from the device's. Error
+// codes are errno's; structures are those of gdrapi.h, version 2.4.
 #include "emulator.hpp"
 
 #include <cerrno>
@@ -24,7 +24,7 @@ struct Info {
     int type;
 };
 
-// What is pinned: by the device's pages, which begin and end wherever the allocation does.
+// Pinned ranges, extended to whole device pages.
 struct Pin {
     Address address, start;
     size_t size;
@@ -82,7 +82,8 @@ API int gdr_get_info_v2(Gdr *, Handle handle, Info *info) {
     return 0;
 }
 
-// From the first of the device's pages on. What of them is not the allocation's cannot be touched.
+// Maps from the first of the device's pages on. Bytes of them outside the allocation are
+// inaccessible.
 API int gdr_map(Gdr *, Handle handle, void **start, size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex);
     Pin &pin = pin_of(handle, __func__);

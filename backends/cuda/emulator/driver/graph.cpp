@@ -1,9 +1,9 @@
-// Graphs of copies and kernels, each behind the one before.
+// Graphs of copies and kernels in a linear order.
 #include "emulator.hpp"
 
 #include <cstring>
 
-// CUDA_MEMCPY3D and CUDA_KERNEL_NODE_PARAMS of cuda.h, its version 11.
+// CUDA_MEMCPY3D and CUDA_KERNEL_NODE_PARAMS of cuda.h, version 11.
 struct Copy {
     size_t from_x, from_y, from_z, from_level;
     int from_type;
@@ -42,7 +42,7 @@ struct Executable {
     Graph *graph;
     std::vector<Node> nodes;
     bool uploaded = false;
-    // Launches that have not ended.
+    // Launches that have not completed.
     std::atomic<long> running{0};
 };
 
@@ -78,7 +78,7 @@ static Executable *executable_of(void *handle, const char *function) {
     return executable;
 }
 
-// Commands run in the order in which they were added, which has to be that of what they depend on.
+// Nodes run in the order in which they were added, which must agree with their dependencies.
 static Node *add(Graph *graph, Node *const *dependencies, size_t count, const char *function) {
     bool chained = graph->nodes.empty() ? count == 0 : count == 1 && dependencies[0] == graph->nodes.back();
     if (!chained) misuse("%s: not emulated: a node that does not depend on the one before it", function);
@@ -152,10 +152,10 @@ API int cuGraphExecMemcpyNodeSetParams(void *handle, Node *node, const Copy *cop
     if (node->graph != executable->graph || !node->copy) misuse("cuGraphExecMemcpyNodeSetParams: it has no such copy");
     check(context, *copy, __func__);
     auto &kept = executable->nodes[node->index].copy;
-    // "The source and destination memory in copyParams must be allocated from the same contexts as the original ones",
-    // and their kinds may not change.
+    // "The source and destination memory in copyParams must be allocated from the same contexts as
+    // the original ones", and their kinds must not change.
     if (kept->from_type != copy->from_type || kept->to_type != copy->to_type) return INVALID_VALUE;
-    // Launches that are queued keep what they were given.
+    // Queued launches keep the parameters that they were queued with.
     kept = std::make_shared<Copy>(*copy);
     return SUCCESS;
 }

@@ -1,4 +1,5 @@
-// Memory: each allocation between pages that nobody may touch, filled with junk, and known to the byte.
+// Memory: allocations between inaccessible guard pages, filled with junk, with bounds checked to
+// the byte.
 #include "emulator.hpp"
 
 #include <cstring>
@@ -11,19 +12,19 @@ static const unsigned char JUNK = 0xa5, CANARY = 0xc5;
 struct Allocation {
     unsigned char *start;
     size_t size;
-    // All of it, guard pages included.
+    // The whole mapping, guard pages included.
     unsigned char *map;
     size_t mapped;
     Context *context;
-    // Of the device's: what it is made of, so that it can be mapped once more, what SYNC_MEMOPS was set to, and how often
-    // it is pinned for the processor.
+    // Of device memory: the file behind it, so that it can be mapped again; the value of
+    // SYNC_MEMOPS; how often it is pinned for the CPU.
     int file = -1;
     bool syncs = false;
     long pins = 0;
 };
 
 static std::mutex mutex;
-// By their first byte.
+// Allocations by their first byte.
 static auto &device = kept<std::map<uintptr_t, Allocation>>();
 static auto &host = kept<std::map<uintptr_t, Allocation>>();
 static auto &registered = kept<std::map<uintptr_t, size_t>>();
@@ -68,7 +69,7 @@ static void release(const Allocation &allocation, const char *function) {
     if (allocation.file >= 0) close(allocation.file);
 }
 
-// The entry that the bytes lie in, or none.
+// The allocation that contains the bytes, or none.
 template <class Map, class Size> static auto find(Map &map, uintptr_t start, size_t bytes, Size size) {
     auto after = map.upper_bound(start);
     if (after == map.begin()) return map.end();
@@ -151,7 +152,7 @@ API int cuMemFreeHost(void *start) {
     return SUCCESS;
 }
 
-// Whether all of these bytes are in the process's memory.
+// Whether all of these bytes are mapped in the process.
 static bool is_there(uintptr_t start, size_t bytes) {
     uintptr_t first = start / PAGE * PAGE;
     size_t pages = (start + bytes - first + PAGE - 1) / PAGE;
@@ -159,7 +160,7 @@ static bool is_there(uintptr_t start, size_t bytes) {
     return mincore((void *)first, pages * PAGE, resident.data()) == 0;
 }
 
-// What a driver counts is bytes, not pages: ranges may share one.
+// Drivers track ranges of bytes, not pages: two ranges may share a page.
 API int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
     CHECK_CONTEXT();
     undisturbed(context, __func__);
@@ -206,7 +207,7 @@ API int cuMemHostGetDevicePointer_v2(Address *address, void *start, unsigned fla
     return SUCCESS;
 }
 
-// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS only: network cards and the processor may reach the memory.
+// Supports CU_POINTER_ATTRIBUTE_SYNC_MEMOPS only: network cards and the CPU may access the memory.
 API int cuPointerSetAttribute(const void *value, int attribute, Address address) {
     CHECK_CONTEXT();
     if (attribute != 6) misuse("cuPointerSetAttribute: attribute %d is not known here", attribute);

@@ -1,4 +1,4 @@
-// Code: a cubin is a shared object here, and PTX is the source with PTX's head above it.
+// Modules: a cubin is a shared object here, and PTX is the source with a PTX header before it.
 #include "emulator.hpp"
 
 #include <cstdlib>
@@ -15,13 +15,13 @@ struct Module {
 
 struct Function {
     Module *module;
-    // What nvrtc.cpp puts behind the source, for each kernel.
+    // Symbols that nvrtc.cpp appends to the source for each kernel.
     void (*run)(void **, const unsigned *, const unsigned *, const unsigned *);
     const unsigned *sizes;
     unsigned count;
     bool has_barriers, stays, is_plain;
     unsigned most_threads;
-    // Whether it was launched before: drivers may put off loading it until then.
+    // Whether it was launched before: drivers may defer loading until then.
     bool launched;
 };
 
@@ -29,10 +29,10 @@ static std::mutex mutex;
 static auto &modules = kept<std::set<Module *>>();
 static auto &functions = kept<std::set<Function *>>();
 static std::atomic<long> launches{0};
-// By kernels' own clocks, of modules that are gone.
+// Cycles that kernels of unloaded modules have waited.
 static std::atomic<uint64_t> worked{0};
 
-// Multiprocessors times the blocks that each holds.
+// Number of multiprocessors times the blocks that each holds.
 static const unsigned BLOCKS_EACH = 2, RESIDENT = PROCESSORS * BLOCKS_EACH;
 
 static int load(const void *bytes, size_t size, void **library) {
@@ -53,7 +53,7 @@ API int cuModuleLoadDataEx(Module **made, const void *image, unsigned options, v
     if (options) return INVALID_VALUE;
     void *library = nullptr;
     if (!memcmp(image, ELFMAG, SELFMAG)) {
-        // Nobody says how long it is: its sections' headers are its end.
+        // The length is not passed: it follows from the section headers.
         const Elf64_Ehdr *head = (const Elf64_Ehdr *)image;
         if (int code = load(image, head->e_shoff + (size_t)head->e_shentsize * head->e_shnum, &library)) return code;
     } else {
@@ -67,7 +67,7 @@ API int cuModuleLoadDataEx(Module **made, const void *image, unsigned options, v
         if (int code = load(object.data(), object.size(), &library)) return code;
     }
     const int *arch = (const int *)dlsym(library, "emulated_arch");
-    // Machine code is for its own architecture, and for later ones of the same major version.
+    // A cubin runs on its own architecture and on later ones of the same major version.
     if (!arch || *arch / 10 != device_arch() / 10 || *arch > device_arch()) {
         dlclose(library);
         return arch ? NO_BINARY_FOR_GPU : INVALID_IMAGE;
@@ -108,7 +108,7 @@ API int cuModuleGetFunction(Function **made, Module *module, const char *name) {
         (const unsigned *)symbol("emulated_sizes_"),
         *(const unsigned *)symbol("emulated_count_"),
         *(const bool *)dlsym(module->library, "emulated_barriers"),
-        // The only kernel of Portcullis's that waits for the host.
+        // The only kernel of Portcullis that waits for the host.
         !strcmp(name, "pc_persistent"),
         !strcmp(name, "xdp_kernel"),
         *(const unsigned *)symbol("emulated_threads_"),
@@ -180,7 +180,7 @@ void run(Launch &launch) {
         for (unsigned index = 0; index < all; index++) one(index);
         return;
     }
-    // As many at once as a GPU would hold; the rest waits for one to end.
+    // At most as many blocks run concurrently as a GPU would hold; the rest waits.
     std::atomic<unsigned> next{0};
     std::vector<std::thread> workers;
     for (unsigned worker = 0; worker < RESIDENT && worker < all; worker++)
@@ -198,9 +198,9 @@ API int cuLaunchKernel(
     Stream *stream = stream_of(handle, __func__);
     unsigned grid[3] = {grid_x, grid_y, grid_z}, threads[3] = {x, y, z};
     auto launch = std::make_shared<Launch>(prepare_launch(function, grid, threads, parameters, __func__));
-    // A thread's own memory, for all threads that the multiprocessors hold.
+    // Local memory, for all threads that the multiprocessors hold.
     if (asked("local", 0) * PROCESSORS * 2048 > asked("memory", 1l << 30)) return OUT_OF_MEMORY;
-    // Told of no ring it ends at once.
+    // Launched without a ring, the kernel returns at once.
     void *ring = nullptr;
     if (launch->stays) memcpy(&ring, launch->parameters[0].data(), sizeof ring);
     enqueue(stream, [launch, stays = ring ? resident(context) : nullptr] { run(*launch); });

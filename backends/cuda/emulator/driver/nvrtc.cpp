@@ -1,5 +1,5 @@
-// The compiler: CUDA C++ as C++17 with a shim, by the system's compiler, with its sanitizer for what C++ leaves
-// undefined. What that finds ends the process with a message.
+// The compiler: compiles CUDA C++ as C++17 with a shim, by the system's compiler with the
+// undefined-behaviour sanitizer, whose findings end the process with a message.
 #include "emulator.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// shim.cuh and blocks.cuh, as byte strings.
+// shim.cuh and blocks.cuh, as strings.
 extern const char SHIM[], BLOCKS[];
 
 static std::string read(const std::string &path) {
@@ -25,7 +25,8 @@ struct Kernel {
     std::string name, bounds;
 };
 
-// `__global__ void`, `__launch_bounds__(N)` (of more numbers the first counts) or not, and the name.
+// Matches `__global__ void`, an optional `__launch_bounds__(N)`, of which the first number counts,
+// and the name.
 static std::vector<Kernel> kernels_of(const std::string &source) {
     const std::string start = "__global__ void ", bounds = "__launch_bounds__(";
     std::vector<Kernel> kernels;

@@ -1,4 +1,4 @@
-// Streams, each a thread of its own, events, and waiting for memory.
+// Streams, each run by a thread of its own; events; stream waits for memory.
 #include "emulator.hpp"
 
 #include <chrono>
@@ -21,7 +21,7 @@ Stream *stream_of(void *handle, const char *function) {
     return stream;
 }
 
-// How many commands there were.
+// Number of commands so far.
 static std::atomic<uint64_t> numbers{0};
 
 void enqueue(Stream *stream, std::function<void()> command) {
@@ -30,7 +30,7 @@ void enqueue(Stream *stream, std::function<void()> command) {
     stream->changed.notify_all();
 }
 
-// Whether all commands up to this one have ended.
+// Whether all commands up to this one have completed.
 static bool ended(Stream *stream, uint64_t last) {
     std::lock_guard<std::mutex> lock(stream->mutex);
     if (stream->running && stream->running <= last) return false;
@@ -47,11 +47,12 @@ static bool ended(Context *context, uint64_t last) {
 }
 
 void wait_for_device(Context *context, const char *function) {
-    // Not for what others queue meanwhile, who may never stop.
+    // Does not wait for commands that are queued meanwhile: there may be no end of them.
     uint64_t last = numbers;
     auto began = std::chrono::steady_clock::now();
     while (!ended(context, last)) {
-        // A driver would wait for ever. As long as the tests give a device that is silent: processors have much to do at times.
+        // A driver would wait forever. The timeout is that of the tests for a silent device, since
+        // test machines can be slow.
         bool is_long = std::chrono::steady_clock::now() - began > std::chrono::seconds(120);
         if (is_long && !asked("hang") && !asked("hang-plain")) misuse("%s waits for the device, which does not end", function);
         pause_for(1000);
@@ -59,7 +60,7 @@ void wait_for_device(Context *context, const char *function) {
 }
 
 void undisturbed(Context *context, const char *function) {
-    // In a context that has failed nothing waits any more: what is queued is only on its way out.
+    // In a context that has failed, commands are only discarded, so none waits for the host.
     if (context->resident && !context->error) misuse("%s: a driver may wait for the device here, where something waits for the host", function);
 }
 
@@ -79,7 +80,7 @@ static void work(Stream *stream) {
             command = std::move(stream->commands.front().second);
             stream->commands.pop_front();
         }
-        // Nothing runs any more in a context that has failed.
+        // A context that has failed runs nothing.
         if (!stream->context->error) command();
         command = nullptr;
         std::lock_guard<std::mutex> lock(stream->mutex);
@@ -107,7 +108,8 @@ API int cuStreamCreate(Stream **made, unsigned flags) {
 
 API int cuStreamDestroy_v2(void *handle) {
     Stream *stream = stream_of(handle, __func__);
-    // What is queued still runs; who destroys a stream before does not know what it does.
+    // CUDA allows this, and the commands still run; but a caller that does it has lost track of
+    // them.
     if (!idle(stream)) misuse("cuStreamDestroy: commands are queued");
     {
         std::lock_guard<std::mutex> lock(stream->context->mutex);
@@ -127,7 +129,8 @@ API int cuStreamQuery(void *handle) {
     return idle(stream_of(handle, __func__)) ? context->error.load() : NOT_READY;
 }
 
-// An event's records are counted: waiting is for the one that was the last when the wait was queued.
+// Records of an event are counted: a wait is for the last record at the time when the wait was
+// queued.
 struct Event {
     Context *context;
     bool timed;
@@ -205,7 +208,7 @@ API int cuStreamWaitEvent(void *stream, void *handle, unsigned flags) {
     }
     enqueue(queue, [event, number] {
         std::unique_lock<std::mutex> lock(event->mutex);
-        // An event of a context that has failed never comes.
+        // An event of a context that has failed never completes.
         while (event->come < number && !event->context->error) event->changed.wait_for(lock, std::chrono::milliseconds(5));
     });
     return SUCCESS;
@@ -226,7 +229,7 @@ API int cuEventElapsedTime(float *milliseconds, void *from, void *to) {
 API int cuStreamWaitValue32_v2(void *handle, Address address, uint32_t value, unsigned flags) {
     CHECK_CONTEXT();
     Stream *stream = stream_of(handle, __func__);
-    // CU_STREAM_WAIT_VALUE_GEQ only.
+    // Supports CU_STREAM_WAIT_VALUE_GEQ only.
     if (flags) return INVALID_VALUE;
     if (address % 4) misuse("cuStreamWaitValue32: the address is no multiple of 4");
     check_pinned((const void *)address, 4, __func__);

@@ -1,5 +1,6 @@
-// Blocks of threads. Without barriers a block's threads run one after the other. With them each is a fiber, a stack of
-// its own, and all of a block take turns on one thread of the host's, from barrier to barrier.
+// Thread blocks. Without barriers, the threads of a block run one after the other. With barriers,
+// each is a fiber with a stack of its own, and the fibers of a block take turns on one host thread,
+// from barrier to barrier.
 #include <utility>
 
 #ifdef EMULATED_BARRIERS
@@ -37,7 +38,7 @@ static void emulated_block(void (*one)(void *), void *what)
         unsigned long at = (unsigned long)&all;
         makecontext(&all.fibers[i], (void (*)())Fibers::start, 2, (unsigned)(at >> 32), (unsigned)at);
     }
-    // What a fiber sees of itself: 0 it runs, 1 it waits at a barrier, 2 it has ended.
+    // State of a fiber: 0 running, 1 waiting at a barrier, 2 finished.
     emulated_wait = [](void *them) {
         Fibers *all = (Fibers *)them;
         unsigned index = threadIdx.x;

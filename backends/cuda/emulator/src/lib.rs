@@ -1,40 +1,47 @@
-//! A CUDA driver and NVRTC that run on the host's processor, for tests on machines without a GPU.
+//! An emulated CUDA driver, NVRTC and GDRCopy that run on the CPU, for tests on machines without a
+//! GPU.
 //!
-//! It is C++ (`driver/`), compiled when a test first wants it, into a folder that then has what programs
-//! look for: `libcuda.so.1`, `libnvrtc.so.12` and `libgdrapi.so.2`, one library under all names. A program started with
-//! that folder in `LD_LIBRARY_PATH` takes it for a GPU's driver. Kernels are compiled by the system's C++
-//! compiler with [`SHIM`] above them, and run under its sanitizer.
+//! The driver is C++ (`driver/`), compiled when a test first needs it into a folder with the names
+//! that programs look for: `libcuda.so.1`, `libnvrtc.so.12` and `libgdrapi.so.2`, all the same
+//! library. A program started with that folder in `LD_LIBRARY_PATH` takes it for a GPU's driver.
+//! Kernels are compiled by the system's C++ compiler with [`SHIM`] prepended, and run under its
+//! undefined-behaviour sanitizer.
 //!
-//! Only what Portcullis calls is there. Misuse ends the process with a message: memory that is not
-//! pinned in a copy, bytes outside an allocation, handles that are gone or of another context, memory that
-//! comes or goes, or code that is loaded, while the device waits for the host. The environment variable [`BEHAVIOUR`] makes it fail in
-//! ways that drivers do.
+//! The library has only those functions that Portcullis calls. Misuse ends the process with a
+//! message: copies from memory that is not pinned, bytes outside an allocation, handles that are
+//! invalid or of another context, memory allocated or freed or code loaded while a kernel waits for
+//! the host. The environment variable [`BEHAVIOUR`] makes it fail in ways that drivers do.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// CUDA for a processor: what every kernel needs of it.
+/// CUDA for a CPU: definitions that every kernel needs.
 pub const SHIM: &str = include_str!("shim.cuh");
 
-/// What says how the emulated driver behaves: `NAME` or `NAME=NUMBER`, with commas between.
+/// Environment variable that sets the emulated driver's behaviour: a comma-separated list of `NAME`
+/// or `NAME=NUMBER`.
 ///
-/// - `arch=90`, `version=12040`, `nvrtc=12040`, `newest=120`: the device's compute capability, the
-///   driver's and the compiler's version as `cuDriverGetVersion` counts, the newest architecture that the
-///   compiler knows;
-/// - `init=803`, `no-device`, `prohibited`: a driver that gives no device, or one that may not be used;
-/// - `memory=BYTES`, `no-pinned-memory`, `no-registering`, `registered=BYTES`, `local=BYTES`: memory that runs out; how
-///   much may be pinned where it lies; what each thread of a kernel has to itself;
-/// - `launch-fails=N`, `hang=N`, `hang-plain`: the N-th launch fails; that and all later ones never end; none ends of the
-///   kernels that batches are launched on one by one;
-/// - `no-gdrcopy`, `window=BYTES`: GDRCopy's module is not loaded; how much of the device's memory can be mapped;
-/// - `no-gpudirect`, `dma-buf`, `unordered`: network cards do not reach the device's memory; they do by dma-buf; what they write
-///   is not in order for it;
-/// - `pageable`: copies of memory that is not pinned, which a driver makes and waits for, are no misuse;
-/// - `linger=MILLISECONDS`: the process takes so much longer to end, with its threads still there;
-/// - `report`: in the end it says on standard error how many bytes copies have moved in each direction, and how often remote
-///   writes were flushed, and how many cycles kernels have waited by their clock, which goes on by 100 whenever it is looked at.
+/// - `arch=90`, `version=12040`, `nvrtc=12040`, `newest=120`: the device's compute capability; the
+///   driver's and the compiler's version, in the encoding of `cuDriverGetVersion`; the newest
+///   architecture that the compiler knows;
+/// - `init=803`, `no-device`, `prohibited`: `cuInit` fails with this code; there is no device; its
+///   compute mode is Prohibited;
+/// - `memory=BYTES`, `no-pinned-memory`, `no-registering`, `registered=BYTES`, `local=BYTES`: size
+///   of device memory; pinned allocations fail; registering host memory fails; most bytes that can
+///   be registered; local memory of each thread;
+/// - `launch-fails=N`, `hang=N`, `hang-plain`: the N-th launch fails; that launch and all later
+///   ones never end; no launch of a kernel for `pipelined` or `inline` ever ends;
+/// - `no-gdrcopy`, `window=BYTES`: GDRCopy's module is not loaded; most bytes of device memory that
+///   can be mapped;
+/// - `no-gpudirect`, `dma-buf`, `unordered`: network cards cannot access device memory; they can by
+///   dma-buf; their writes are not ordered for the device;
+/// - `pageable`: copies of pageable memory, which a driver stages and waits for, are allowed;
+/// - `linger=MILLISECONDS`: the process takes that much longer to exit, with its threads running;
+/// - `report`: at exit, print to standard error how many bytes were copied in each direction, how
+///   often remote writes were flushed, and how many cycles kernels have waited by their clock,
+///   which advances by 100 whenever it is read.
 pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
 
 const THREADS: &str = include_str!("threads.cuh");
@@ -53,39 +60,40 @@ const SOURCES: [(&str, &str); 7] = [
 /// Why there is no emulated driver.
 #[derive(Debug)]
 pub enum Unavailable {
-    /// This machine cannot have one: no C++ compiler, or no Linux.
-    Here(String),
-    /// It cannot be built: a fault of its own.
+    /// Not possible on this machine: it has no C++ compiler, or does not run Linux.
+    NotSupported(String),
+    /// The build failed, which is a bug of the emulator.
     Broken(String),
 }
 
 impl std::fmt::Display for Unavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unavailable::Here(reason) => f.write_str(reason),
+            Unavailable::NotSupported(reason) => f.write_str(reason),
             Unavailable::Broken(reason) => write!(f, "the emulated CUDA driver cannot be built: {reason}"),
         }
     }
 }
 
-/// Builds the driver below `folder`, unless it is there already, and gives the folder to put into
-/// `LD_LIBRARY_PATH`. It lacks the functions and files named in `without`.
+/// Builds the driver below `folder`, unless it is there already, and returns the folder to put into
+/// `LD_LIBRARY_PATH`. The driver lacks the functions and files named in `without`.
 ///
 /// # Errors
 /// See [`Unavailable`].
 pub fn build(folder: &Path, without: &[&str]) -> Result<PathBuf, Unavailable> {
     if !cfg!(all(target_os = "linux", target_pointer_width = "64")) {
-        return Err(Unavailable::Here("the emulated CUDA driver is for Linux of 64 bits".into()));
+        return Err(Unavailable::NotSupported("the emulated CUDA driver is for Linux of 64 bits".into()));
     }
     let compiler = ["g++", "c++", "clang++"].into_iter().find(|&name| starts(name));
-    let compiler = compiler.ok_or_else(|| Unavailable::Here("no g++, c++ or clang++ on this machine".into()))?;
+    let compiler =
+        compiler.ok_or_else(|| Unavailable::NotSupported("no g++, c++ or clang++ on this machine".into()))?;
     let mut hasher = DefaultHasher::new();
     (compiler, without, SHIM, THREADS, BLOCKS, HEADER, SOURCES).hash(&mut hasher);
     let made = folder.join(format!("cuda-emulator-{:016x}", hasher.finish()));
     if made.join("libcuda.so.1").exists() {
         return Ok(made);
     }
-    // Built aside and renamed: others may want it at the same time.
+    // Built in a folder of its own and renamed: another test may be building it too.
     let aside = folder.join(format!("cuda-emulator-{}-{:?}", std::process::id(), std::thread::current().id()));
     let built = compile(compiler, &aside, without).and_then(|()| match fs::rename(&aside, &made) {
         Err(_) if made.exists() => Ok(()),
@@ -125,7 +133,7 @@ fn compile(compiler: &str, folder: &Path, without: &[&str]) -> Result<(), Unavai
     if !output.status.success() {
         return Err(broken(String::from_utf8_lossy(&output.stderr)));
     }
-    // Every name that it is looked for by, so that nothing else is found first.
+    // All names that are searched for, so that no other library is found first.
     let names = ["libcuda.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "libgdrapi.so.2", "libgdrapi.so"];
     for name in names.into_iter().filter(|name| !without.contains(name)) {
         link(&folder.join(name)).map_err(broken)?;

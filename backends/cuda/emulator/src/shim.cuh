@@ -1,4 +1,4 @@
-// CUDA for a processor: what generated source uses of it, one work item after the other.
+// CUDA for a CPU: what generated source uses of it, one work item after the other.
 #include <math.h>
 #define __device__
 #define __global__

@@ -1,4 +1,5 @@
-// A clock that goes on by 100 cycles whenever somebody looks: what work they make up is counted, and takes no time.
+// A clock that advances by 100 cycles whenever it is read: artificial work is counted, and takes no
+// time.
 extern "C" __attribute__((visibility("default"))) unsigned long long emulated_cycles;
 unsigned long long emulated_cycles = 0;
 static inline long long clock64(void)
@@ -7,7 +8,7 @@ static inline long long clock64(void)
     __atomic_fetch_add(&emulated_cycles, 100, __ATOMIC_RELAXED);
     return now += 100;
 }
-// What kernels use that have their threads wait for each other, or that talk to the host while they run.
+// For kernels whose threads synchronise with each other, or that communicate with the host.
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -15,7 +16,7 @@ static inline long long clock64(void)
 #include <sys/mman.h>
 #include <ucontext.h>
 #endif
-// A block has a thread of the host's to itself.
+// A block runs on one host thread.
 #define __shared__ static thread_local
 static thread_local void (*emulated_wait)(void *);
 static thread_local void *emulated_fibers;
@@ -26,7 +27,7 @@ static inline void __nanosleep(unsigned int nanoseconds)
     struct timespec pause = {0, (long)nanoseconds};
     nanosleep(&pause, 0);
 }
-// Whoever polls leaves the processor to others.
+// Polling yields the CPU to other threads.
 static inline unsigned int pc_acquire(const unsigned int *at)
 {
     unsigned int value = __atomic_load_n(at, __ATOMIC_ACQUIRE);

@@ -1,29 +1,30 @@
-//! A test once more, in a process of its own that finds the emulated libraries where a driver's would be.
+//! Runs a test again in a child process that finds the emulated libraries in place of the driver.
 
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cuda_emulator::{BEHAVIOUR, Unavailable};
+use portcullis_wgsl as wgsl;
 
-/// Set in the child, which is the test again.
+/// Environment variable that is set in the child process.
 pub const CHILD: &str = "PORTCULLIS_TEST_CUDA";
 
-/// What the driver prints where something was not released.
-const LEFT: &str = "left in a context";
+/// What the emulated driver prints if something was not released.
+const LEAK_MESSAGE: &str = "left in a context";
 
 pub fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Runs a test of this file in a process that has the emulated driver, without these functions and with this
-/// behaviour. `None` where there can be none.
-pub fn again_without(test: &str, behaviour: &str, without: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
+/// Runs a test of this file in a child process with the emulated driver, which lacks these
+/// functions and behaves as asked. `None` if the driver cannot be built on this machine.
+pub fn run_child_without(test: &str, behaviour: &str, without: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
     let folder = match portcullis_cuda_emulator::build(Path::new(env!("CARGO_TARGET_TMPDIR")), without) {
         Ok(folder) => folder,
-        Err(Unavailable::Here(reason)) => {
+        Err(Unavailable::NotSupported(reason)) => {
             println!("skipped: {reason}");
             return None;
         }
@@ -39,28 +40,28 @@ pub fn again_without(test: &str, behaviour: &str, without: &[&str], variables: &
     Some(child.output().unwrap())
 }
 
-pub fn again(test: &str, behaviour: &str) -> Option<Output> {
-    again_without(test, behaviour, &[], &[])
+pub fn run_child(test: &str, behaviour: &str) -> Option<Output> {
+    run_child_without(test, behaviour, &[], &[])
 }
 
-/// Runs the test in a child, which has to succeed and to release everything.
-pub fn passes(test: &str, behaviour: &str) {
-    passes_with(test, behaviour, &[]);
+/// Runs the test in a child process, which must succeed and release everything.
+pub fn child_passes(test: &str, behaviour: &str) {
+    child_passes_with(test, behaviour, &[]);
 }
 
-pub fn passes_with(test: &str, behaviour: &str, variables: &[(&str, &str)]) {
-    let Some(child) = again_without(test, behaviour, &[], variables) else { return };
+pub fn child_passes_with(test: &str, behaviour: &str, variables: &[(&str, &str)]) {
+    let Some(child) = run_child_without(test, behaviour, &[], variables) else { return };
     let error = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
-    assert!(!error.contains(LEFT) && !error.contains("a context was left"), "{error}");
+    assert!(!error.contains(LEAK_MESSAGE) && !error.contains("a context was left"), "{error}");
 }
 
-/// What the child has said between `<<` and `>>`.
-pub fn said(child: &Output) -> String {
+/// Returns what the child has reported between `<<` and `>>`.
+pub fn reported(child: &Output) -> String {
     let error = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
     let text = error.split_once("<<").and_then(|(_, rest)| rest.split_once(">>"));
-    text.unwrap_or_else(|| panic!("nothing said: {error}")).0.to_owned()
+    text.unwrap_or_else(|| panic!("nothing reported: {error}")).0.to_owned()
 }
 
 pub fn program(body: &str) -> Arc<Program> {
@@ -69,7 +70,7 @@ pub fn program(body: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
-/// The child's part: says what it finds.
-pub fn say(what: impl std::fmt::Display) {
+/// Called in the child: reports a result to the parent.
+pub fn report(what: impl std::fmt::Display) {
     eprintln!("<<{what}>>");
 }

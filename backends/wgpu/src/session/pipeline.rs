@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use naga::StorageAccess;
-use portcullis_core::device::offload::{self, Effects};
+use portcullis_core::device::offload::{self, KernelEffects};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
 use portcullis_core::program::Program;
 
@@ -34,7 +34,7 @@ pub(crate) struct Loaded {
     maps: Option<wgpu::BindGroupLayout>,
     pub used_maps: Vec<u32>,
     /// What the session has to bring.
-    pub effects: Effects,
+    pub effects: KernelEffects,
     /// Whether it reads descriptors.
     pub descriptors: bool,
     /// Whether it takes packets in the order of their flows.
@@ -50,7 +50,7 @@ pub(crate) fn load(
     let id = &portcullis_core::device::Device::info(device).id;
     let (device, program) = (device.clone(), program.clone());
     // naga's writers and wgpu have `unimplemented!` in places that no valid filter should reach.
-    offload::compile(id, cancel, move || compile(&device, &program))
+    offload::compile_on_thread(id, cancel, move || compile(&device, &program))
 }
 
 fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), DeviceError> {
@@ -97,10 +97,10 @@ fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), Devi
 impl Loaded {
     fn new(gpu: &Gpu, kernel: Kernel, redirects: bool) -> Result<Loaded, DeviceError> {
         let (descriptors, flows) = (kernel.descriptors.is_some(), kernel.flows);
-        let effects = Effects {
-            sees_packets: kernel.arena.is_some(),
+        let effects = KernelEffects {
+            accesses_packets: kernel.arena.is_some(),
             writes_packets: kernel.writes_packets(),
-            moves_ends: kernel.moves_ends(),
+            resizes_packets: kernel.resizes_packets(),
             metadata: kernel.metadata,
             redirects,
             size: kernel.inlined(),
@@ -147,8 +147,8 @@ impl Loaded {
         //   indices are clamped by `Lowering::clamp_indices`; the prelude has none.
         // - The arena: only the prelude reaches it, and only at bytes of the packet (`pc_inside`,
         //   `pc_first`, `pc_last`) and in the word behind them. Every packet and its room lie in the
-        //   arena (`Carver::carve`), and a binding covers them and `PAST_END` bytes more.
-        // - Maps: only the prelude reaches them, in places that are masked or compared with their number (`map::text`).
+        //   arena (`BatchCutter::cut_batch`), and a binding covers them and `OVERREAD_BYTES` bytes more.
+        // - Maps: only the prelude reaches them, in places that are masked or compared with their number (`map::wgsl_text`).
         // - Descriptors, metadata and verdicts: at the packet's index, which is below the launch's
         //   count, and the bindings are made for all packets of a piece.
         // Loops are left bounded and divisions checked.

@@ -3,9 +3,10 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use portcullis_core::device::{CancelToken, Device, DeviceKind, Session};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Carver, Room};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, BatchCutter, ResizeRoom};
 use portcullis_core::program::ProgramOptions;
+use portcullis_wgsl as wgsl;
 
 use super::*;
 use crate::probe;
@@ -57,10 +58,10 @@ fn leave_busy(device: &WgpuDevice, program: &Arc<Program>) {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
     // A batch in one launch keeps the device busy for minutes, as a driver that compiles does.
-    let mut session = open(device, program, &options).unwrap().unpaced();
+    let mut session = open(device, program, &options).unwrap().with_unlimited_launches();
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();
     let arena = Arena::new(PACKETS as usize * 8).unwrap();
-    session.submit(Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()).unwrap();
+    session.submit(BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()).unwrap();
     cancel.cancel();
     assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
     assert_eq!(session.in_flight(), 0);

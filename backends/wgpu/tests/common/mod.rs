@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room, Verdict};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgpu::WgpuDevice;
+use portcullis_wgsl as wgsl;
 
 /// All devices, or none with the reason printed; a run that demands them fails without.
 pub fn devices() -> Vec<WgpuDevice> {
@@ -61,7 +62,7 @@ pub fn strided(
         fill(index, &mut arena[offset..offset + length]);
         descriptors.push(Descriptor { offset: offset as u32, length: length as u32 });
     }
-    Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()
+    BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
 }
 
 /// An Ethernet, IPv4, TCP frame to port `dport`, `length` bytes long, at least 54.

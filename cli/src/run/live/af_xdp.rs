@@ -3,15 +3,15 @@
 use portcullis::io::af_xdp::xdp::Mode;
 use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
 use portcullis::io::live::link::{Interface, StackDevice};
-use portcullis::packet::Room;
+use portcullis::packet::ResizeRoom;
 
 use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
-use crate::cli::failure::Failure;
-use crate::cli::out;
-use crate::cli::run::Args;
+use crate::failure::Failure;
+use crate::out;
+use crate::run::Args;
 
 /// Packets that one call to poll may bring in.
 const BUDGET: u32 = 64;
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         },
         busy_poll: live.busy_poll.map(|microseconds| BusyPoll { microseconds, budget: BUDGET }),
         huge_pages: live.huge_pages,
-        room: Room::None,
+        room: ResizeRoom::None,
         metadata: false,
         rewrites: false,
         frames: live.frames.unwrap_or(Options::FRAMES),
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let prepared = Prepared::new(args)?;
     // Programs of XDP are written for the kernel's numbers.
-    options.by_interface = prepared.program.object().is_some();
+    options.by_interface = portcullis::frontend::xdp::ObjectInfo::of(&prepared.program).is_some();
     if options.by_interface {
         known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
     }

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use portcullis::auto::Settings;
 use portcullis::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Relieved, Session,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session, WithFallback,
 };
 use portcullis::devices::{self, Selector};
 use portcullis::io::live::Lane;
 use portcullis::packet::{self, Action, Batch};
-use portcullis::pipeline::live::local::LocalSocket;
+use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::pipeline::live::metrics::Trap;
-use portcullis::pipeline::live::metrics::server::{AddressError, Door, Server};
+use portcullis::pipeline::live::metrics::server::{AddressError, MetricsListener, Server};
 use portcullis::pipeline::live::{
-    Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
+    BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
 use portcullis::pipeline::{Broadcasts, Event, Observer};
 use portcullis::program::Program;
@@ -30,14 +30,14 @@ use super::privileges::{self, Admin};
 use super::report::{Balance, Besides};
 use super::stats::{Form, Source, Stats};
 use super::{log, report};
-use crate::cli::chosen::Chosen;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::run::interrupt::Interrupt;
-use crate::cli::run::maps::{Maps, Told};
-use crate::cli::run::places;
-use crate::cli::run::traps::{Board, Place, Scribe, Trapped};
-use crate::cli::run::{Args, BatchSize};
-use crate::cli::{explain, out};
+use crate::chosen::Chosen;
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::run::interrupt::Interrupt;
+use crate::run::maps::{Maps, Told};
+use crate::run::places;
+use crate::run::traps::{Board, Place, Scribe, Trapped};
+use crate::run::{Args, BatchSize};
+use crate::{explain, out};
 
 /// Packets of a batch, about, where nobody says how many: live packets are in a hurry.
 const EXPECTED_LIVE: usize = 1024;
@@ -55,7 +55,7 @@ pub struct Prepared {
     /// What the maps begin with, those of them that begin with something, by their numbers.
     words: Vec<(usize, Vec<u32>)>,
     interrupt: Interrupt,
-    metrics: Option<Door>,
+    metrics: Option<MetricsListener>,
     control: Option<LocalSocket>,
     /// After how long without packets the run ends.
     pub idle_exit: Option<Duration>,
@@ -93,7 +93,7 @@ impl Prepared {
             true if args.device == Selector::Auto => Chosen::first()?,
             _ => {
                 let expected = args.expected(EXPECTED_LIVE);
-                let settings = Settings { expected, cpu_dispatch: inline, ..Settings::default() };
+                let settings = Settings { expected_packets: expected, cpu_dispatch: inline, ..Settings::default() };
                 Chosen::open(&args.device, settings)?
             }
         };
@@ -130,14 +130,14 @@ impl Prepared {
         let words = numbers.map(|number| Ok((number, session.map_words(number)?)));
         let words = words.collect::<Result<_, DeviceError>>()?;
         drop(session);
-        let metrics = metrics.map(|address| Door::open(&address)).transpose();
+        let metrics = metrics.map(|address| MetricsListener::open(&address)).transpose();
         let metrics = metrics.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))?;
         let control = args.live.control.as_deref().map(LocalSocket::listen).transpose();
         let control = control.map_err(|error| Failure::Wrong(format!("--control: {error}")))?;
         // What is about to be opened is also to be closed in order.
         interrupt.listen_always();
         interrupt.begin();
-        let dispatch = Dispatch::of(device.info(), &load)?;
+        let dispatch = Dispatch::select(device.info(), &load)?;
         let span = tracing::error_span!(target: "portcullis", "run", device = %device.info().id, %dispatch);
         Ok(Prepared {
             program,
@@ -184,10 +184,10 @@ fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Devic
     if device.info().kind == DeviceKind::Cpu {
         return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
     }
-    if Dispatch::of(device.info(), load)? == Dispatch::Inline {
+    if Dispatch::select(device.info(), load)? == Dispatch::Inline {
         return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
     }
-    Ok(Arc::new(Relieved::new(device, devices::open("cpu")?)))
+    Ok(Arc::new(WithFallback::new(device, devices::open("cpu")?)))
 }
 
 /// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside` begins goes on until then, by
@@ -225,7 +225,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
         prepared;
     let load = |lane| {
         let lane = LiveLane::new(lane, device.load(&program, &options)?);
-        Ok(LiveLane { broadcasts: Broadcasts::of(&program), ..lane })
+        Ok(LiveLane { broadcasts: Broadcasts::from_program(&program), ..lane })
     };
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     if lanes.is_empty() {
@@ -258,7 +258,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
         });
     }
     let named = names.into_iter().zip(stats.iter().cloned()).collect();
-    let run = Arc::new(RunStats::begin(args.filter.name(), device.info().id.clone(), named));
+    let run = Arc::new(RunStats::start(args.filter.name(), device.info().id.clone(), named));
     if let Some(idle) = idle_exit {
         let (run, stop) = (run.clone(), interrupt.stop.clone());
         std::thread::spawn(move || end_when_idle(idle, &run, &stop));
@@ -276,7 +276,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     };
     let source = Source { run: run.clone(), aborted: board.clone() };
     let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
-    let held = lanes.iter().map(|lane| Held { orders: lane.orders.clone(), memory: lane.lane.memory.clone() });
+    let held = lanes.iter().map(|lane| Held { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
     let live_run = Live {
         args: args.maps.clone(),
         program: program.clone(),
@@ -325,7 +325,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
 /// Packets that a device may still have after a run: those that were under way where it failed.
 pub fn given_up(error: Option<&LaneError>, run: &RunStats) -> u64 {
     match error {
-        Some(LaneError::Device(_)) => run.under_way(),
+        Some(LaneError::Device(_)) => run.packets_in_flight(),
         _ => 0,
     }
 }
@@ -338,7 +338,7 @@ pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool
     let (mut before, mut since) = (received(), Instant::now());
     while !stop.wait_for(every) {
         let now = received();
-        if now != before || run.under_way() > 0 {
+        if now != before || run.packets_in_flight() > 0 {
             (before, since) = (now, Instant::now());
         } else if since.elapsed() >= idle {
             stop.cancel();
@@ -349,7 +349,7 @@ pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool
 }
 
 /// Lets others ask for metrics.
-fn serve(door: Door, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
+fn serve(door: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
     let (run, board) = (run.clone(), board.clone());
     let traps = move || {
         let all = board.read().traps.into_iter();
@@ -361,7 +361,7 @@ fn serve(door: Door, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failu
     };
     let start = || {
         privileges::give_up_admin()?;
-        let server = Server::start(door, move || metrics::text(&run, traps()));
+        let server = Server::start(door, move || metrics::render(&run, traps()));
         server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))
     };
     // What answers has what the thread has that starts it, which is therefore another.
@@ -381,15 +381,15 @@ struct Onlooker {
 }
 
 impl Observer for Onlooker {
-    fn event(&mut self, _: Event<'_>) {}
+    fn on_event(&mut self, _: Event<'_>) {}
 
-    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+    fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
         if self.follows {
             let mut maps = lock(&self.maps);
             if let Some((scribe, run)) = &mut self.scribe {
                 scribe.boundary(&maps.traps, || aborted(run), session)?;
             }
-            for told in maps.follow(session, coming)? {
+            for told in maps.follow(session, packets)? {
                 match &told {
                     Told::Warning(warning) => out::warn(warning),
                     Told::Note(note) => out::note(note),
@@ -410,15 +410,15 @@ pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
 }
 
 /// When batches are closed.
-fn closing(args: &Args) -> Closing {
+fn closing(args: &Args) -> BatchPolicy {
     let delay = args.live.max_delay;
     match args.batch {
-        Some(BatchSize::Packets(most)) => Closing::at(most as usize, delay.unwrap_or_default()),
+        Some(BatchSize::Packets(most)) => BatchPolicy::fixed(most as usize, delay.unwrap_or_default()),
         Some(BatchSize::Auto) | None => {
-            let auto = Closing::auto();
+            let auto = BatchPolicy::adaptive();
             // The frames of those that are filtered are not there to receive into.
-            let most = args.live.frames.map_or(auto.most, |frames| (frames as usize / 8).max(1));
-            Closing { most, delay: delay.unwrap_or(auto.delay), ..auto }
+            let most = args.live.frames.map_or(auto.max_packets, |frames| (frames as usize / 8).max(1));
+            BatchPolicy { max_packets: most, delay: delay.unwrap_or(auto.delay), ..auto }
         }
     }
 }

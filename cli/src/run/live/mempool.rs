@@ -3,14 +3,14 @@
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::device::DeviceInfo;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-use portcullis::gpudev::Choice;
+use portcullis::gpudev::GpuChoice;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::io::dpdk::{self, Options};
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::program::Program;
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The arguments about DPDK's packets' memory.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub struct MempoolArgs {
 
 /// The GPU that `--gpu` names.
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-pub fn gpu(text: Option<&str>) -> Result<Option<Choice>, Failure> {
+pub fn gpu(text: Option<&str>) -> Result<Option<GpuChoice>, Failure> {
     let read = |text: &str| text.parse().map_err(|error| Failure::Usage(format!("--gpu {text}: {error}")));
     text.map(read).transpose()
 }
@@ -48,7 +48,7 @@ impl MempoolArgs {
         let wrong = |option: &str, what: &str| Failure::Usage(format!("{option}: {what}"));
         let in_gpu = self.mempool == "gpu";
         let gpu = match gpu(self.gpu.as_deref())? {
-            None if in_gpu => Some(Choice::of_device(device).map_err(|error| wrong("--mempool gpu", &error))?),
+            None if in_gpu => Some(GpuChoice::for_device(device).map_err(|error| wrong("--mempool gpu", &error))?),
             gpu => gpu,
         };
         if let Some(gpu) = gpu {

@@ -24,18 +24,18 @@ mod stats;
 pub use args::{LiveArgs, SOURCES, duration, frames, processor, redirect};
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::packet::Room;
+use portcullis::packet::ResizeRoom;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::pipeline::Broadcasts;
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
-use portcullis::pipeline::live::links::Links;
+use portcullis::pipeline::live::link_monitor::LinkMonitor;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::program::{Program, facts::Window};
 
 use super::Args;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
-use crate::cli::out;
+use crate::out;
 
 /// Runs on what the arguments name.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// How packets are to come.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub struct Needs {
-    pub room: Room,
+    pub room: ResizeRoom,
     pub metadata: bool,
     /// What of a packet may be written to.
     writes: Window,
@@ -61,8 +61,8 @@ impl Needs {
     pub fn of(program: &Program, any: bool) -> Needs {
         let facts = program.facts();
         Needs {
-            room: if any || facts.changes_length { Room::Both } else { Room::None },
-            metadata: any || facts.uses_metadata || Broadcasts::need_ports(program),
+            room: if any || facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
+            metadata: any || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
             writes: if any { Window::WholePacket } else { facts.writes },
         }
     }
@@ -70,7 +70,7 @@ impl Needs {
     /// Whether packets may change.
     #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
     pub fn rewrites(&self) -> bool {
-        self.room == Room::Both || self.writes.reach() > 0
+        self.room == ResizeRoom::Both || self.writes.max_bytes() > 0
     }
 }
 
@@ -90,7 +90,7 @@ fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
 /// Refuses filters whose packets go to several ports, where nothing copies packets.
 #[cfg(all(target_os = "linux", any(feature = "nfqueue", feature = "dpdk")))]
 fn refuse_copies(option: &str, program: &Program) -> Result<(), Failure> {
-    match Broadcasts::of(program) {
+    match Broadcasts::from_program(program) {
         None => Ok(()),
         Some(_) => {
             let what =
@@ -102,8 +102,8 @@ fn refuse_copies(option: &str, program: &Program) -> Result<(), Failure> {
 
 /// Tells of links until it is dropped. Whoever cannot be told of them has his packets all the same.
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
-fn links<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Option<Links> {
-    Links::watch(interfaces).inspect_err(|error| out::warn(&error.to_string())).ok()
+fn links<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Option<LinkMonitor> {
+    LinkMonitor::watch(interfaces).inspect_err(|error| out::warn(&error.to_string())).ok()
 }
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]

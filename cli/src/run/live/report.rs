@@ -2,16 +2,16 @@
 
 use std::fmt;
 
+use portcullis::frontend::xdp::events::EventCounts;
 use portcullis::io::live::Loss;
-use portcullis::lang::xdp::events::Counts;
 use portcullis::packet::Action;
 use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::out;
-use crate::cli::run::report::{Told, events_row};
-use crate::cli::run::traps::{self, OutOfFuel, Trapped, Traps};
+use crate::out;
+use crate::run::report::{Told, events_row};
+use crate::run::traps::{self, OutOfFuel, Trapped, Traps};
 
 /// Lanes whose batches the table has; the JSON line has all.
 const SHOWN_LANES: usize = 16;
@@ -78,7 +78,7 @@ pub struct Besides {
 
 impl Besides {
     /// Of a run with these numbers: its events, and what was read of where packets were aborted.
-    pub fn of(run: &RunSummary, events: Option<Counts>, (traps, read): (&Traps, Vec<Trapped>)) -> Besides {
+    pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> Besides {
         let out_of_fuel = traps.out_of_fuel(run.numbers.sum.verdicts(Action::Aborted), &read);
         Besides { events: events.map(Told::from), traps: read, out_of_fuel }
     }
@@ -120,10 +120,10 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     let rare = [
         ("not received", sum.refused, "too long, or made no sense"),
         ("checksums completed", sum.checksums_completed, ""),
-        ("put together", sum.put_together, ""),
+        ("put together", sum.reassembled, ""),
         ("past the filter", sum.from_stack, "came from where packets pass to"),
         ("lost past the filter", sum.from_stack_lost, "made no sense, or had not left at the end"),
-        ("judged by the CPU", sum.judged_by_cpu, "the device had all the batches that it takes"),
+        ("judged by the CPU", sum.fallback_packets, "the device had all the batches that it takes"),
     ];
     for (name, count, remark) in rare {
         if count > 0 {

@@ -4,22 +4,22 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::{Columns, DeviceTimes, Launcher, Order, Part};
-use crate::device::plan::Piece;
-use crate::device::planner::{Plan, Reach};
-use crate::device::{Clock, DeviceError, StageTimes, Stages, Taken, Transfer};
+use super::{ChunkView, DeviceTimes, Launcher, Order, VerdictColumns};
+use crate::device::chunk::Chunk;
+use crate::device::transfer_planner::{MemoryReach, TransferPlan};
+use crate::device::{Clock, DeviceError, StageTimes, Stages, Transfer, TransferCounts};
 use crate::packet::Batch;
 
 /// A batch in flight.
-pub(super) struct Flight<L: Launcher> {
+pub(super) struct BatchInFlight<L: Launcher> {
     // Before the batch: buffers may be made over its memory. One after the other has the parts in turn.
     pub slot: Vec<L::Buffers>,
     pub import: Option<L::Import>,
     pub batch: Batch,
-    pub plan: Plan,
+    pub plan: TransferPlan,
     /// It was at the device already.
     pub again: bool,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<Chunk>,
     /// Of each piece, where packets are to be filtered in the order of their flows; else none.
     pub orders: Vec<Order>,
     /// How many pieces were brought to the device, and how many have been read back.
@@ -28,8 +28,8 @@ pub(super) struct Flight<L: Launcher> {
     /// The piece that is launched next, and how many of its lanes have been launched.
     pub next: usize,
     pub launched: usize,
-    pub running: VecDeque<Running<L::Ticket>>,
-    pub columns: Columns,
+    pub running: VecDeque<QueuedLaunch<L::Ticket>>,
+    pub columns: VerdictColumns,
     /// Why no more of it can be launched; completing it tells.
     pub failed: Option<DeviceError>,
     /// Whether something may be queued that no ticket is about.
@@ -42,14 +42,14 @@ pub(super) struct Flight<L: Launcher> {
 }
 
 /// How the packets of a batch are to lie, and the pieces that the device can take.
-pub(super) struct Cut<L: Launcher> {
-    pub plan: Plan,
+pub(super) struct ChunkedBatch<L: Launcher> {
+    pub plan: TransferPlan,
     pub import: Option<L::Import>,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<Chunk>,
 }
 
 /// A launch on its way.
-pub(super) struct Running<T> {
+pub(super) struct QueuedLaunch<T> {
     pub ticket: T,
     /// For how many packets it stands, and whether there would have been more but for the pace.
     pub packets: usize,
@@ -58,10 +58,10 @@ pub(super) struct Running<T> {
     pub ends: bool,
 }
 
-impl<L: Launcher> Flight<L> {
+impl<L: Launcher> BatchInFlight<L> {
     /// A piece, and its buffers.
-    pub(super) fn part(&mut self, index: usize) -> (Part<'_, L::Import>, &mut L::Buffers) {
-        let Flight { slot, import, batch, plan, pieces, orders, .. } = self;
+    pub(super) fn part(&mut self, index: usize) -> (ChunkView<'_, L::Import>, &mut L::Buffers) {
+        let BatchInFlight { slot, import, batch, plan, pieces, orders, .. } = self;
         let part = part(batch, plan, pieces, orders, import.as_ref(), index);
         let place = index % slot.len();
         (part, &mut slot[place])
@@ -73,10 +73,10 @@ impl<L: Launcher> Flight<L> {
     }
 
     /// What became of its time and bytes; `clock` is whose clock is asked for.
-    pub(super) fn told(&self, clock: Clock) -> Stages {
+    pub(super) fn stage_totals(&self, clock: Clock) -> Stages {
         let one = |is: bool| u64::from(is);
-        let (transfer, own) = (self.plan.transfer(), self.plan.reach == Reach::Own);
-        let taken = Taken {
+        let (transfer, own) = (self.plan.transfer(), self.plan.reach == MemoryReach::DeviceLocal);
+        let transfers = TransferCounts {
             unseen: one(transfer.is_none()),
             resident: one(transfer == Some(Transfer::Imported) && own),
             imported: one(transfer == Some(Transfer::Imported) && !own),
@@ -84,7 +84,7 @@ impl<L: Launcher> Flight<L> {
             window: one(transfer == Some(Transfer::Window)),
         };
         let (batches, packets, kernel) = (1, self.batch.len() as u64, self.times.kernel);
-        let mut stages = Stages { kernel, batches, packets, taken, clock, ..self.stages };
+        let mut stages = Stages { kernel, batches, packets, transfers, clock, ..self.stages };
         match self.own {
             Some(own) => (stages.upload, stages.kernel, stages.download) = (own.upload, own.kernel, own.download),
             // Of a batch without packets there is nothing to be said.
@@ -98,12 +98,20 @@ impl<L: Launcher> Flight<L> {
 /// A piece of a batch.
 pub(super) fn part<'a, I>(
     batch: &'a Batch,
-    plan: &Plan,
-    pieces: &'a [Piece],
+    plan: &TransferPlan,
+    pieces: &'a [Chunk],
     orders: &'a [Order],
     import: Option<&'a I>,
     index: usize,
-) -> Part<'a, I> {
-    let &Plan { layout, needs, .. } = plan;
-    Part { batch, piece: &pieces[index], layout, needs, import, order: orders.get(index), gathered: Cell::default() }
+) -> ChunkView<'a, I> {
+    let &TransferPlan { layout, needs, .. } = plan;
+    ChunkView {
+        batch,
+        piece: &pieces[index],
+        layout,
+        needs,
+        import,
+        order: orders.get(index),
+        gathered: Cell::default(),
+    }
 }

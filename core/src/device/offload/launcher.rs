@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Columns, Part};
-use crate::device::plan::{Bounds, Layout};
-use crate::device::planner::{Site, TransferCosts};
+use super::{ChunkView, VerdictColumns};
+use crate::device::chunk::{ChunkLimits, PacketLayout};
+use crate::device::transfer_planner::{BatchMemory, TransferCosts};
 use crate::device::{CancelToken, DeviceError, Imported};
 use crate::packet::{Batch, Metadata, Span};
 
@@ -14,13 +14,13 @@ pub(super) const PARTS: usize = 8;
 
 /// What a kernel does, as far as it says what a session brings to it and back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Effects {
+pub struct KernelEffects {
     /// It looks at packets at all.
-    pub sees_packets: bool,
+    pub accesses_packets: bool,
     /// It writes to packets.
     pub writes_packets: bool,
     /// It moves packets' ends, and leaves them in the descriptors.
-    pub moves_ends: bool,
+    pub resizes_packets: bool,
     /// It reads metadata.
     pub metadata: bool,
     /// It gives targets beside the verdicts.
@@ -50,55 +50,55 @@ pub trait Launcher: Send + 'static {
     ///
     /// # Errors
     /// Where the driver is lost.
-    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
 
     /// Whether the device reaches packets in this memory. Where the host does not, they are filtered where they are.
-    fn reaches(&self, span: &Span) -> bool {
+    fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host()
     }
 
     /// What the device has to do with the memory of a batch, which is not empty and whose packets the kernel sees. With
     /// `asked` it is to reach that by itself if it can, else where that is worth it.
-    fn site(&mut self, batch: &Batch, asked: bool) -> Site<Self::Import>;
+    fn batch_memory(&mut self, batch: &Batch, asked: bool) -> BatchMemory<Self::Import>;
 
     /// Why the filter's packets cannot be filtered where they lie, whatever memory that is.
-    fn never_in_place(&self) -> Option<String> {
+    fn no_in_place_reason(&self) -> Option<String> {
         None
     }
 
     /// What moving bytes costs, where nobody says: asked for where there is a choice between ways that cost differently. The
     /// device may be measured for it, in a few milliseconds, where that was not done before.
-    fn costs(&self) -> TransferCosts {
+    fn transfer_costs(&self) -> TransferCosts {
         TransferCosts::GEN4
     }
 
     /// Bytes that are copied for a part: to where the device reads them, and back. Of what it reads and writes where it lies
     /// there are none.
-    fn traffic(&self, part: &Part<'_, Self::Import>, effects: Effects) -> Traffic {
-        Traffic::of(part, effects)
+    fn traffic(&self, part: &ChunkView<'_, Self::Import>, effects: KernelEffects) -> TransferBytes {
+        TransferBytes::of(part, effects)
     }
 
     /// Begins to take times on the device's own clock; it says whether it can. Before anything is queued.
-    fn keep_time(&mut self) -> bool {
+    fn enable_device_clock(&mut self) -> bool {
         false
     }
 
     /// What the device's clock says of the part that was in these buffers, all of whose launches were waited for; `None` where
     /// it says nothing.
-    fn times(&mut self, buffers: &mut Self::Buffers) -> Option<DeviceTimes> {
+    fn device_times(&mut self, buffers: &mut Self::Buffers) -> Option<DeviceTimes> {
         let _ = buffers;
         None
     }
 
     /// What bounds a piece.
-    fn bounds(&self, layout: Layout) -> Bounds;
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits;
 
     /// New buffers, which need not have any room yet.
-    fn buffers(&self) -> Self::Buffers;
+    fn new_buffers(&self) -> Self::Buffers;
 
     /// Parts of a batch that may be at the device at once, at least 1. A batch of more has the others wait, and takes no
     /// more memory.
-    fn parts(&self) -> usize {
+    fn max_chunks(&self) -> usize {
         PARTS
     }
 
@@ -108,10 +108,10 @@ pub trait Launcher: Send + 'static {
     ///
     /// # Errors
     /// As [`Launcher::upload`]'s.
-    fn make_room(
+    fn reserve_chunks(
         &mut self,
-        parts: &mut dyn Iterator<Item = Part<'_, Self::Import>>,
-        effects: Effects,
+        parts: &mut dyn Iterator<Item = ChunkView<'_, Self::Import>>,
+        effects: KernelEffects,
         buffers: &mut [Self::Buffers],
     ) -> Result<(), DeviceError> {
         let _ = (parts, effects, buffers);
@@ -126,12 +126,12 @@ pub trait Launcher: Send + 'static {
     /// then completing it tells.
     fn upload(
         &mut self,
-        part: &Part<'_, Self::Import>,
-        effects: Effects,
+        part: &ChunkView<'_, Self::Import>,
+        effects: KernelEffects,
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError>;
 
-    /// Queues the kernel for `count` lanes of a part, from lane `first` of it on ([`Part::lanes`]), and, where that is the
+    /// Queues the kernel for `count` lanes of a part, from lane `first` of it on ([`ChunkView::lanes`]), and, where that is the
     /// rest of the part, bringing its results back. The launches of a part come in order. A ticket's launch has ended
     /// when all of this has.
     ///
@@ -139,14 +139,14 @@ pub trait Launcher: Send + 'static {
     /// Where the driver gives up. The device may have begun all the same.
     fn launch(
         &mut self,
-        part: &Part<'_, Self::Import>,
-        effects: Effects,
+        part: &ChunkView<'_, Self::Import>,
+        effects: KernelEffects,
         buffers: &mut Self::Buffers,
         first: usize,
         count: usize,
     ) -> Result<Self::Ticket, DeviceError>;
 
-    /// Waits for a launch, looking at the token every [`SLICE`](super::SLICE) or so.
+    /// Waits for a launch, looking at the token every [`CANCEL_POLL_INTERVAL`](super::SLICE) or so.
     ///
     /// # Errors
     /// [`DeviceError::Cancelled`] where the token was used meanwhile, and the device may be busy still;
@@ -157,18 +157,18 @@ pub trait Launcher: Send + 'static {
     ///
     /// # Errors
     /// Where the driver gives up.
-    fn verdicts(
+    fn read_verdicts(
         &mut self,
         packets: usize,
         buffers: &mut Self::Buffers,
-        columns: &mut Columns,
+        columns: &mut VerdictColumns,
     ) -> Result<(), DeviceError>;
 
     /// Reads a part's descriptors as the kernel left them, two little-endian words a packet.
     ///
     /// # Errors
     /// As [`Launcher::verdicts`].
-    fn ends(
+    fn read_descriptors(
         &mut self,
         packets: usize,
         buffers: &mut Self::Buffers,
@@ -179,7 +179,7 @@ pub trait Launcher: Send + 'static {
     ///
     /// # Errors
     /// As [`Launcher::verdicts`].
-    fn changed(
+    fn read_packets(
         &mut self,
         bytes: u64,
         buffers: &mut Self::Buffers,
@@ -206,13 +206,13 @@ pub trait Launcher: Send + 'static {
     }
 
     /// Whether a part can be launched again over what it left in its buffers ([`Launcher::again`]).
-    fn keeps(&self) -> bool {
+    fn can_reuse_uploads(&self) -> bool {
         false
     }
 
     /// A part that was shown to [`Launcher::upload`] just now stays at the device: what was brought there is not to be written to
-    /// until the session ends, and the buffers are released only then. Where [`Launcher::keeps`] says so.
-    fn keep(&mut self, buffers: &mut Self::Buffers) {
+    /// until the session ends, and the buffers are released only then. Where [`Launcher::can_reuse_uploads`] says so.
+    fn retain_upload(&mut self, buffers: &mut Self::Buffers) {
         let _ = buffers;
     }
 
@@ -221,10 +221,10 @@ pub trait Launcher: Send + 'static {
     ///
     /// # Errors
     /// As [`Launcher::upload`]'s.
-    fn again(
+    fn reuse_upload(
         &mut self,
-        part: &Part<'_, Self::Import>,
-        effects: Effects,
+        part: &ChunkView<'_, Self::Import>,
+        effects: KernelEffects,
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError> {
         let _ = (part, effects, buffers);
@@ -237,37 +237,37 @@ pub trait Launcher: Send + 'static {
     }
 
     /// Waits until the device has nothing queued any more.
-    fn settle(&mut self);
+    fn wait_idle(&mut self);
 
-    /// Whether the device is done with these launches within [`GRACE`](super::GRACE). With `torn` there may be something queued
+    /// Whether the device is done with these launches within [`DRAIN_TIMEOUT`](super::GRACE). With `torn` there may be something queued
     /// that no ticket is about.
-    fn settles(&mut self, tickets: &[&Self::Ticket], torn: bool) -> bool;
+    fn try_drain(&mut self, tickets: &[&Self::Ticket], torn: bool) -> bool;
 
     /// Keeps something until the device is done with everything, without waiting for that.
-    fn outlive(&mut self, kept: impl Send + 'static);
+    fn keep_alive(&mut self, kept: impl Send + 'static);
 }
 
 /// Bytes that are copied for a part of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
+pub struct TransferBytes {
     /// Packets, descriptors and metadata, to where the device reads them.
     pub to_device: u64,
     /// Verdicts, targets, ends and packets, to where the host does.
     pub to_host: u64,
 }
 
-impl Traffic {
+impl TransferBytes {
     /// Where everything is copied but packets that are filtered where they lie, and a verdict is a byte.
-    pub fn of<I>(part: &Part<'_, I>, effects: Effects) -> Traffic {
+    pub fn of<I>(part: &ChunkView<'_, I>, effects: KernelEffects) -> TransferBytes {
         let (packets, copied) = (part.packets() as u64, if part.is_copied() { part.bytes() } else { 0..0 });
         let bytes = copied.end - copied.start;
         let when = |asked: bool, bytes: u64| if asked { bytes } else { 0 };
-        let descriptors = when(effects.sees_packets || part.is_ordered(), 8 * part.descriptor_count() as u64);
-        Traffic {
+        let descriptors = when(effects.accesses_packets || part.is_ordered(), 8 * part.descriptor_count() as u64);
+        TransferBytes {
             to_device: descriptors + when(effects.metadata, packets * size_of::<Metadata>() as u64) + bytes,
             to_host: packets
                 + when(effects.redirects, 4 * packets)
-                + when(effects.moves_ends, 8 * packets)
+                + when(effects.resizes_packets, 8 * packets)
                 + when(effects.writes_packets, bytes),
         }
     }

@@ -4,15 +4,16 @@ use std::sync::Mutex;
 
 use super::launcher::PARTS;
 use super::*;
-use crate::device::noop::Noop;
-use crate::device::plan::{Bounds, PAST_END};
-use crate::device::planner::{Reach, Site};
-use crate::device::{Device, Dispatch, Flows, Imported, Relieved, Session};
-use crate::interp::Interp;
-use crate::lang::{Source, wgsl};
+use crate::device::chunk::{ChunkLimits, OVERREAD_BYTES};
+use crate::device::noop::NoopDevice;
+use crate::device::transfer_planner::{BatchMemory, MemoryReach};
+use crate::device::{Device, Dispatch, FlowSession, Imported, Session, WithFallback};
+use crate::diagnostics::Source;
+use crate::interp::InterpDevice;
 use crate::packet::Span;
-use crate::packet::gather::Store;
+use crate::packet::gather::StorePolicy;
 use crate::program::ProgramOptions;
+use crate::testing as wgsl;
 
 /// What was asked of the launcher, in order, and when it is to fail.
 #[derive(Default)]
@@ -33,7 +34,7 @@ struct Script {
 /// packet end a byte earlier.
 struct Host {
     script: Arc<Mutex<Script>>,
-    layout: Layout,
+    layout: PacketLayout,
     packets: usize,
     tickets: usize,
 }
@@ -65,36 +66,37 @@ impl Launcher for Host {
         "host"
     }
 
-    fn reaches(&self, span: &Span) -> bool {
+    fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host() || self.script.lock().unwrap().memory.is_some()
     }
 
-    fn announce(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+    fn import_span(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(Imported::Copied)
     }
 
-    fn site(&mut self, _: &Batch, _: bool) -> Site<()> {
-        let reach = if self.layout == Layout::InPlace { Reach::Own } else { Reach::Not };
-        Site { reach, import: None, words: false, gathers: self.layout == Layout::Packed }
+    fn batch_memory(&mut self, _: &Batch, _: bool) -> BatchMemory<()> {
+        let reach =
+            if self.layout == PacketLayout::InPlace { MemoryReach::DeviceLocal } else { MemoryReach::Unreachable };
+        BatchMemory { reach, import: None, word_aligned_only: false, gather_only: self.layout == PacketLayout::Packed }
     }
 
     /// Copying packets with what is between them costs nothing.
-    fn costs(&self) -> TransferCosts {
+    fn transfer_costs(&self) -> TransferCosts {
         TransferCosts { copy_bytes_per_ns: f64::INFINITY, ..TransferCosts::GEN4.without_bus() }
     }
 
-    fn bounds(&self, _: Layout) -> Bounds {
-        Bounds { binding: 1 << 20, alignment: 4, packets: self.packets }
+    fn chunk_limits(&self, _: PacketLayout) -> ChunkLimits {
+        ChunkLimits { binding: 1 << 20, alignment: 4, packets: self.packets }
     }
 
-    fn buffers(&self) -> Buffers {
+    fn new_buffers(&self) -> Buffers {
         Buffers::default()
     }
 
-    fn make_room(
+    fn reserve_chunks(
         &mut self,
-        _: &mut dyn Iterator<Item = Part<'_, ()>>,
-        _: Effects,
+        _: &mut dyn Iterator<Item = ChunkView<'_, ()>>,
+        _: KernelEffects,
         _: &mut [Buffers],
     ) -> Result<(), DeviceError> {
         // Of other devices it is nothing, and not told of.
@@ -102,7 +104,7 @@ impl Launcher for Host {
         if fails { self.say("make room") } else { Ok(()) }
     }
 
-    fn upload(&mut self, part: &Part<'_, ()>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn upload(&mut self, part: &ChunkView<'_, ()>, _: KernelEffects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         if let Some(cancel) = &self.script.lock().unwrap().cancels {
             cancel.cancel();
         }
@@ -111,18 +113,23 @@ impl Launcher for Host {
         buffers.lent = true;
         buffers.packets = vec![0xee; part.copy_size() as usize];
         if part.is_copied() {
-            part.copy_into(&mut buffers.packets, Store::Streamed);
+            part.copy_into(&mut buffers.packets, StorePolicy::Streamed);
         }
         buffers.actions.clear();
         buffers.ends.clear();
         Ok(())
     }
 
-    fn keeps(&self) -> bool {
+    fn can_reuse_uploads(&self) -> bool {
         true
     }
 
-    fn again(&mut self, part: &Part<'_, ()>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn reuse_upload(
+        &mut self,
+        part: &ChunkView<'_, ()>,
+        _: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         self.say(format!("again {}", part.packets()))?;
         assert!(buffers.lent, "a slot that has not been released");
         Ok(())
@@ -130,8 +137,8 @@ impl Launcher for Host {
 
     fn launch(
         &mut self,
-        part: &Part<'_, ()>,
-        _: Effects,
+        part: &ChunkView<'_, ()>,
+        _: KernelEffects,
         buffers: &mut Buffers,
         first: usize,
         count: usize,
@@ -139,7 +146,7 @@ impl Launcher for Host {
         self.say(format!("launch {first}+{count}"))?;
         let mut script = self.script.lock().unwrap();
         let (packets, start) = match (part.layout(), &mut script.memory) {
-            (Layout::InPlace, Some(memory)) => (memory, part.bytes().start as usize),
+            (PacketLayout::InPlace, Some(memory)) => (memory, part.bytes().start as usize),
             _ => (&mut buffers.packets, 0),
         };
         let bytes: Vec<_> = part.descriptor_bytes().collect();
@@ -169,19 +176,34 @@ impl Launcher for Host {
         if cancel.is_cancelled() { Err(DeviceError::Cancelled) } else { Ok(()) }
     }
 
-    fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn read_verdicts(
+        &mut self,
+        packets: usize,
+        buffers: &mut Buffers,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
         assert_eq!(buffers.actions.len(), packets);
         columns.append(buffers.actions.iter().copied());
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn read_descriptors(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
         read(&buffers.ends);
         Ok(())
     }
 
-    fn changed(&mut self, bytes: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
-        assert_eq!(buffers.packets.len() as u64, bytes + PAST_END);
+    fn read_packets(
+        &mut self,
+        bytes: u64,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
+        assert_eq!(buffers.packets.len() as u64, bytes + OVERREAD_BYTES);
         read(&buffers.packets[..bytes as usize]);
         Ok(())
     }
@@ -190,49 +212,54 @@ impl Launcher for Host {
         buffers.lent = false;
     }
 
-    fn settle(&mut self) {
+    fn wait_idle(&mut self) {
         self.say("settle").unwrap();
     }
 
-    fn settles(&mut self, tickets: &[&usize], torn: bool) -> bool {
+    fn try_drain(&mut self, tickets: &[&usize], torn: bool) -> bool {
         self.say(format!("settles {tickets:?} {torn}")).unwrap();
         !self.script.lock().unwrap().hangs
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
         self.script.lock().unwrap().kept += 1;
         // The device is busy for ever.
         std::mem::forget(kept);
     }
 }
 
-fn session(layout: Layout, packets: usize, paced: bool, options: &LoadOptions) -> (Offload<Host>, Arc<Mutex<Script>>) {
+fn session(
+    layout: PacketLayout,
+    packets: usize,
+    paced: bool,
+    options: &LoadOptions,
+) -> (OffloadSession<Host>, Arc<Mutex<Script>>) {
     session_of(layout, packets, paced, false, options)
 }
 
 fn session_of(
-    layout: Layout,
+    layout: PacketLayout,
     packets: usize,
     paced: bool,
-    moves_ends: bool,
+    resizes_packets: bool,
     options: &LoadOptions,
-) -> (Offload<Host>, Arc<Mutex<Script>>) {
-    let moves = if moves_ends { "adjust_tail(pkt, -1);" } else { "" };
+) -> (OffloadSession<Host>, Arc<Mutex<Script>>) {
+    let moves = if resizes_packets { "adjust_tail(pkt, -1);" } else { "" };
     let ends = if paced { "loop { if load_u8(pkt, 1u) == 1u { break; } }" } else { "" };
     let program = program(&format!(
         "fn xdp_filter(pkt: u32) -> u32 {{ {ends} {moves} let v = load_u8(pkt, 0u); store_u8(pkt, 0u, v + 1u); return v; }}"
     ));
     let script = Arc::<Mutex<Script>>::default();
-    let effects = Effects {
-        sees_packets: true,
+    let effects = KernelEffects {
+        accesses_packets: true,
         writes_packets: true,
-        moves_ends,
+        resizes_packets,
         metadata: false,
         redirects: false,
         size: if paced { 1 << 20 } else { 1 },
     };
     let launcher = Host { script: script.clone(), layout, packets, tickets: 0 };
-    (Offload::new(launcher, DeviceKind::Cpu, effects, &program, options).unwrap(), script)
+    (OffloadSession::new(launcher, DeviceKind::Cpu, effects, &program, options).unwrap(), script)
 }
 
 fn program(text: &str) -> Arc<Program> {
@@ -241,18 +268,24 @@ fn program(text: &str) -> Arc<Program> {
 }
 
 /// A session for a filter whose flows are told by a packet's second byte.
-fn in_order(layout: Layout, moves_ends: bool) -> (Flows<Offload<Host>>, Arc<Mutex<Script>>) {
+fn in_order(layout: PacketLayout, resizes_packets: bool) -> (FlowSession<OffloadSession<Host>>, Arc<Mutex<Script>>) {
     let program = program(&format!(
         "fn xdp_flow(pkt: u32) -> u32 {{ return load_u8(pkt, 1u); }}
          fn xdp_filter(pkt: u32) -> u32 {{ {} store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return load_u8(pkt, 0u) - 1u; }}",
-        if moves_ends { "adjust_tail(pkt, -1);" } else { "" },
+        if resizes_packets { "adjust_tail(pkt, -1);" } else { "" },
     ));
-    let effects =
-        Effects { sees_packets: true, writes_packets: true, moves_ends, metadata: false, redirects: false, size: 1 };
+    let effects = KernelEffects {
+        accesses_packets: true,
+        writes_packets: true,
+        resizes_packets,
+        metadata: false,
+        redirects: false,
+        size: 1,
+    };
     let (script, options) = (Arc::<Mutex<Script>>::default(), LoadOptions::default());
     let launcher = Host { script: script.clone(), layout, packets: 5, tickets: 0 };
-    let session = Offload::new(launcher, DeviceKind::Cpu, effects, &program, &options).unwrap();
-    let flows = Flows::new(&Interp::new(), session, &program, &options).unwrap();
+    let session = OffloadSession::new(launcher, DeviceKind::Cpu, effects, &program, &options).unwrap();
+    let flows = FlowSession::new(&InterpDevice::new(), session, &program, &options).unwrap();
     (flows, script)
 }
 
@@ -267,7 +300,7 @@ fn calls(script: &Mutex<Script>) -> Vec<String> {
 
 #[test]
 fn batches_are_cut_and_come_back_in_order_with_their_changes() {
-    for layout in [Layout::Copied, Layout::Packed] {
+    for layout in [PacketLayout::Copied, PacketLayout::Packed] {
         let (mut session, script) = session(layout, 2, false, &LoadOptions::default());
         session.submit(batch(&[1, 2, 3])).unwrap();
         session.submit(batch(&[])).unwrap();
@@ -294,10 +327,10 @@ fn batches_are_cut_and_come_back_in_order_with_their_changes() {
 #[test]
 fn batches_that_stay_at_the_device_are_brought_there_once() {
     let (options, script) = (LoadOptions { resident: true, ..LoadOptions::default() }, Arc::<Mutex<Script>>::default());
-    let reads = Effects { sees_packets: true, size: 1, ..Effects::default() };
+    let reads = KernelEffects { accesses_packets: true, size: 1, ..KernelEffects::default() };
     let load = |effects, text: &str| {
-        let launcher = Host { script: script.clone(), layout: Layout::Copied, packets: 2, tickets: 0 };
-        Offload::new(launcher, DeviceKind::Cpu, effects, &program(text), &options)
+        let launcher = Host { script: script.clone(), layout: PacketLayout::Copied, packets: 2, tickets: 0 };
+        OffloadSession::new(launcher, DeviceKind::Cpu, effects, &program(text), &options)
     };
     let text = "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }";
     let mut session = load(reads, text).unwrap();
@@ -320,9 +353,13 @@ fn batches_that_stay_at_the_device_are_brought_there_once() {
     assert_eq!(session.run(batch(&[3])).unwrap().verdicts.actions(), [3]);
 
     for (effects, text, why) in [
-        (Effects { writes_packets: true, ..reads }, text, "it changes them"),
-        (Effects { metadata: true, ..reads }, text, "metadata"),
-        (Effects { sees_packets: false, ..reads }, "fn xdp_filter(pkt: u32) -> u32 { return 1u; }", "it looks at none"),
+        (KernelEffects { writes_packets: true, ..reads }, text, "it changes them"),
+        (KernelEffects { metadata: true, ..reads }, text, "metadata"),
+        (
+            KernelEffects { accesses_packets: false, ..reads },
+            "fn xdp_filter(pkt: u32) -> u32 { return 1u; }",
+            "it looks at none",
+        ),
     ] {
         let error = load(effects, text).err().expect("it is refused").to_string();
         assert!(error.contains("cannot stay at the device") && error.contains(why), "{error}");
@@ -331,8 +368,8 @@ fn batches_that_stay_at_the_device_are_brought_there_once() {
 
 #[test]
 fn a_lane_takes_a_flow_and_all_comes_back_where_it_was() {
-    for moves_ends in [false, true] {
-        let (mut session, script) = in_order(Layout::Packed, moves_ends);
+    for resizes_packets in [false, true] {
+        let (mut session, script) = in_order(PacketLayout::Packed, resizes_packets);
         // Three flows in a part of five packets, and one in another.
         let packets =
             [(1, 9), (2, 8), (3, 9), (4, 7), (1, 9), (2, 8)].map(|(v, flow)| [&[v, flow][..], &[5; 30]].concat());
@@ -340,7 +377,7 @@ fn a_lane_takes_a_flow_and_all_comes_back_where_it_was() {
         assert_eq!(done.verdicts.actions(), [1, 2, 3, 4, 1, 2]);
         for (packet, mut was) in done.batch.packets().zip(packets) {
             was[0] += 1;
-            assert_eq!(packet, &was[..was.len() - usize::from(moves_ends)]);
+            assert_eq!(packet, &was[..was.len() - usize::from(resizes_packets)]);
         }
         let launches: Vec<_> = calls(&script).into_iter().filter(|call| call.starts_with("launch")).collect();
         assert_eq!(launches, ["launch 0+3", "launch 0+1"]);
@@ -349,7 +386,7 @@ fn a_lane_takes_a_flow_and_all_comes_back_where_it_was() {
 
 #[test]
 fn a_batch_that_only_the_device_refuses_comes_back_before_its_flows_are_looked_for() {
-    let (mut session, script) = in_order(Layout::Copied, false);
+    let (mut session, script) = in_order(PacketLayout::Copied, false);
     let large = [vec![1, 9, 2], vec![3; 2 << 20]];
     let refused = session.submit(Batch::from_packets(&large).unwrap()).unwrap_err();
     assert!(refused.error.to_string().contains("packet 1 has 2097152 bytes"), "{}", refused.error);
@@ -360,14 +397,14 @@ fn a_batch_that_only_the_device_refuses_comes_back_before_its_flows_are_looked_f
 
 #[test]
 fn a_byte_that_is_no_action_is_aborted() {
-    let (mut session, _) = session(Layout::Copied, 2, false, &LoadOptions::default());
+    let (mut session, _) = session(PacketLayout::Copied, 2, false, &LoadOptions::default());
     let done = session.run(batch(&[0, 4, 5, 200, 255, 3])).unwrap();
     assert_eq!(done.verdicts.actions(), [0, 4, 0, 0, 0, 3]);
 }
 
 #[test]
 fn a_column_of_the_whole_batch_is_not_copied() {
-    let mut columns = Columns { packets: 4, ..Columns::default() };
+    let mut columns = VerdictColumns { packets: 4, ..VerdictColumns::default() };
     let (actions, targets) = (vec![4, 5, 255, 3], vec![1, 2, 3, 4]);
     let (at, targets_at) = (actions.as_ptr(), targets.as_ptr());
     columns.adopt(actions);
@@ -375,7 +412,7 @@ fn a_column_of_the_whole_batch_is_not_copied() {
     assert_eq!((columns.actions.as_ptr(), columns.targets.as_ptr()), (at, targets_at));
     assert_eq!((columns.actions, columns.targets), (vec![4, 0, 0, 3], vec![1, 2, 3, 4]));
 
-    let mut columns = Columns { packets: 4, ..Columns::default() };
+    let mut columns = VerdictColumns { packets: 4, ..VerdictColumns::default() };
     for (actions, targets) in [(vec![4, 5, 255], vec![1, 2, 3]), (vec![3], vec![4])] {
         columns.adopt(actions);
         columns.adopt_targets(targets);
@@ -385,8 +422,10 @@ fn a_column_of_the_whole_batch_is_not_copied() {
 
 #[test]
 fn a_batch_of_many_parts_takes_the_memory_of_a_few() {
-    for (layout, moves_ends) in [(Layout::Copied, false), (Layout::Packed, true), (Layout::Copied, true)] {
-        let (mut session, script) = session_of(layout, 3, false, moves_ends, &LoadOptions::default());
+    for (layout, resizes_packets) in
+        [(PacketLayout::Copied, false), (PacketLayout::Packed, true), (PacketLayout::Copied, true)]
+    {
+        let (mut session, script) = session_of(layout, 3, false, resizes_packets, &LoadOptions::default());
         let verdicts: Vec<u8> = (0..100).map(|i| i % 4).collect();
         // Longer than the shortest that there may be, so that their ends can be moved.
         let packets: Vec<Vec<u8>> = verdicts.iter().map(|&v| [&[v][..], &[v ^ 0x55; 30]].concat()).collect();
@@ -398,7 +437,7 @@ fn a_batch_of_many_parts_takes_the_memory_of_a_few() {
             assert_eq!(uploads(calls(&script)), 34 - PARTS);
             assert_eq!(done.verdicts.actions(), verdicts);
             for (after, before) in done.batch.packets().zip(&packets) {
-                let length = before.len() - usize::from(moves_ends);
+                let length = before.len() - usize::from(resizes_packets);
                 assert_eq!(after, [&[before[0] + 1], &before[1..length]].concat());
             }
         }
@@ -407,8 +446,8 @@ fn a_batch_of_many_parts_takes_the_memory_of_a_few() {
 
 #[test]
 fn filters_that_may_take_long_have_two_launches_queued() {
-    let (mut session, script) = session(Layout::Copied, 1 << 20, true, &LoadOptions::default());
-    assert_eq!(session.pace.packets(), 1);
+    let (mut session, script) = session(PacketLayout::Copied, 1 << 20, true, &LoadOptions::default());
+    assert_eq!(session.launch_budget.max_launch_packets(), 1);
     session.submit(batch(&[1, 2, 3])).unwrap();
     assert_eq!(calls(&script), ["upload 3", "launch 0+1", "launch 1+1"]);
     let done = session.complete().unwrap().unwrap();
@@ -419,7 +458,7 @@ fn filters_that_may_take_long_have_two_launches_queued() {
 
 #[test]
 fn a_batch_that_cannot_be_brought_to_the_device_comes_back_when_the_device_has_settled() {
-    let (mut session, script) = session(Layout::Copied, 1, false, &LoadOptions::default());
+    let (mut session, script) = session(PacketLayout::Copied, 1, false, &LoadOptions::default());
     script.lock().unwrap().fails = Some("upload");
     let refused = session.submit(batch(&[3, 2])).unwrap_err();
     assert_eq!(refused.batch.packet(0), [3, 1, 2, 3, 4]);
@@ -429,7 +468,7 @@ fn a_batch_that_cannot_be_brought_to_the_device_comes_back_when_the_device_has_s
 
 #[test]
 fn a_batch_that_the_device_has_no_room_for_comes_back_at_once() {
-    let (mut session, script) = session(Layout::Copied, 1, false, &LoadOptions::default());
+    let (mut session, script) = session(PacketLayout::Copied, 1, false, &LoadOptions::default());
     script.lock().unwrap().fails = Some("make room");
     let refused = session.submit(batch(&[3, 2])).unwrap_err();
     assert_eq!(refused.batch.packet(0), [3, 1, 2, 3, 4]);
@@ -441,7 +480,7 @@ fn a_batch_that_the_device_has_no_room_for_comes_back_at_once() {
 
 #[test]
 fn a_launch_that_fails_may_have_begun_so_that_completing_tells_of_it() {
-    let (mut session, script) = session(Layout::Copied, 1, false, &LoadOptions::default());
+    let (mut session, script) = session(PacketLayout::Copied, 1, false, &LoadOptions::default());
     session.submit(batch(&[1])).unwrap();
     script.lock().unwrap().fails = Some("launch");
     session.submit(batch(&[2, 2])).unwrap();
@@ -459,7 +498,7 @@ fn whoever_cancels_while_a_batch_is_brought_to_a_device_that_hangs_does_not_wait
     for (fails, hangs) in [(None, true), (Some("upload"), true), (None, false)] {
         let cancel = CancelToken::new();
         let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
-        let (mut session, script) = session(Layout::Copied, 4, false, &options);
+        let (mut session, script) = session(PacketLayout::Copied, 4, false, &options);
         let batch = batch(&[1]);
         let span = Arc::downgrade(batch.span());
         {
@@ -480,7 +519,7 @@ fn whoever_cancels_while_a_batch_is_brought_to_a_device_that_hangs_does_not_wait
 fn a_batch_that_nothing_is_queued_of_comes_back_when_cancelled() {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
-    let (mut session, script) = session(Layout::Copied, 4, false, &options);
+    let (mut session, script) = session(PacketLayout::Copied, 4, false, &options);
     cancel.cancel();
     let refused = session.submit(batch(&[1])).unwrap_err();
     assert_eq!((refused.error, refused.batch.len()), (DeviceError::Cancelled, 1));
@@ -492,7 +531,7 @@ fn what_a_busy_device_uses_outlives_the_session() {
     for cancels in [false, true] {
         let cancel = CancelToken::new();
         let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
-        let (mut session, script) = session(Layout::Copied, 4, false, &options);
+        let (mut session, script) = session(PacketLayout::Copied, 4, false, &options);
         script.lock().unwrap().hangs = true;
         let batches = [batch(&[1]), batch(&[2])];
         let spans = batches.each_ref().map(|batch| Arc::downgrade(batch.span()));
@@ -523,7 +562,7 @@ fn of_device(script: &Mutex<Script>, verdicts: &[u8], apart: u32) -> Batch {
 
 #[test]
 fn packets_in_the_devices_own_memory_are_filtered_there() {
-    let (mut session, script) = session_of(Layout::InPlace, 2, false, true, &LoadOptions::default());
+    let (mut session, script) = session_of(PacketLayout::InPlace, 2, false, true, &LoadOptions::default());
     let batch = of_device(&script, &[1, 2, 3], 400);
     let original = batch.descriptors().to_vec();
     let done = session.run(batch).unwrap();
@@ -546,7 +585,7 @@ fn packets_in_the_devices_own_memory_are_filtered_there() {
 #[test]
 fn packets_that_a_device_would_have_to_copy_and_nobody_can_are_refused() {
     for (apart, why) in [(401, "packet 1 begins at byte 529 there, which is no multiple of 4"), (400, "need a copy")] {
-        let (mut session, script) = session(Layout::Packed, 2, false, &LoadOptions::default());
+        let (mut session, script) = session(PacketLayout::Packed, 2, false, &LoadOptions::default());
         let refused = session.submit(of_device(&script, &[1, 2, 3], apart)).unwrap_err();
         let text = refused.to_string();
         assert!(
@@ -563,14 +602,14 @@ fn packets_in_memory_that_a_session_does_not_reach_are_refused_with_what_to_do()
     let load = |device: &dyn Device| {
         device.load(&program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"), &LoadOptions::default())
     };
-    let relieved = Relieved::new(Arc::new(Interp::new()), Arc::new(Noop::new()));
+    let relieved = WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()));
     let sessions: [Box<dyn Session>; 6] = [
-        load(&Interp::new()).unwrap(),
-        load(&Noop::new()).unwrap(),
+        load(&InterpDevice::new()).unwrap(),
+        load(&NoopDevice::new()).unwrap(),
         load(&relieved).unwrap(),
-        Dispatch::Inline.session(session(Layout::InPlace, 2, false, &LoadOptions::default()).0),
-        Box::new(session(Layout::InPlace, 2, false, &LoadOptions::default()).0),
-        Box::new(in_order(Layout::InPlace, false).0),
+        Dispatch::Inline.wrap(session(PacketLayout::InPlace, 2, false, &LoadOptions::default()).0),
+        Box::new(session(PacketLayout::InPlace, 2, false, &LoadOptions::default()).0),
+        Box::new(in_order(PacketLayout::InPlace, false).0),
     ];
     for (number, mut session) in sessions.into_iter().enumerate() {
         let refused = session.submit(batch()).unwrap_err();
@@ -587,9 +626,9 @@ fn packets_in_memory_that_a_session_does_not_reach_are_refused_with_what_to_do()
 
 #[test]
 fn a_filter_that_looks_at_no_packet_takes_them_wherever_they_are() {
-    let (mut session, _) = session(Layout::InPlace, 2, false, &LoadOptions::default());
+    let (mut session, _) = session(PacketLayout::InPlace, 2, false, &LoadOptions::default());
     let batch = Batch::out_of_reach("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
     assert!(session.check_reach(batch.span()).is_err());
-    session.effects.sees_packets = false;
+    session.effects.accesses_packets = false;
     assert!(session.check_reach(batch.span()).is_ok());
 }

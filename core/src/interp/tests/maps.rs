@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use super::{Random, program};
 use crate::device::{Device, LoadOptions, Session};
-use crate::interp::Interp;
+use crate::interp::InterpDevice;
 use crate::packet::Batch;
 
 fn session(text: &str) -> Box<dyn Session> {
-    Interp::new().load(&program(text, 32_768), &LoadOptions::default()).unwrap()
+    InterpDevice::new().load(&program(text, 32_768), &LoadOptions::default()).unwrap()
 }
 
 /// Runs packets of words, and gives what the filter has left in them.
@@ -194,7 +194,7 @@ fn the_longest_prefix_is_found() {
                 return XDP_PASS;
             }}"
         ));
-        let declared = crate::map::Declaration::new("m", crate::map::Kind::Lpm, words, 2, entries);
+        let declared = crate::map::Declaration::new("m", crate::map::MapKind::Lpm, words, 2, entries);
         let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
         for round in 0..3 {
             let mut table = crate::map::Table::new(&declared, session.map_words(0).unwrap());
@@ -263,7 +263,7 @@ fn prefixes_that_share_their_values_have_their_own_when_these_change() {
             return XDP_PASS;
         }",
     );
-    let declared = crate::map::Declaration::new("m", crate::map::Kind::Lpm, 1, 2, 300);
+    let declared = crate::map::Declaration::new("m", crate::map::MapKind::Lpm, 1, 2, 300);
     let declared = crate::map::Declaration { read_only: true, ..declared };
     let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
     let mut known = prefixes(&mut random, 32, 250);

@@ -2,7 +2,6 @@
 
 mod builtins;
 mod control;
-mod flows;
 mod maps;
 mod operands;
 mod operators;
@@ -14,9 +13,10 @@ use std::sync::Arc;
 use operands::{load, store};
 
 use super::{Interpreter, Outcome};
-use crate::lang::{Source, wgsl};
+use crate::diagnostics::Source;
 use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
+use crate::testing as wgsl;
 
 /// Compiles a filter, or fails with its diagnostics.
 fn program(text: &str, fuel: u32) -> Arc<Program> {

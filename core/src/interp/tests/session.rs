@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::{Random, program};
 use crate::device::{Device, DeviceError, LoadOptions, Session};
-use crate::interp::Interp;
-use crate::packet::{Arena, Batch, Carver, Descriptor, Metadata, Room, Verdict};
+use crate::interp::InterpDevice;
+use crate::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, ResizeRoom, Verdict};
 use crate::program::{Program, ProgramOptions};
 
 fn session(program: &Arc<Program>, options: &LoadOptions) -> Box<dyn Session> {
-    Interp::new().load(program, options).unwrap()
+    InterpDevice::new().load(program, options).unwrap()
 }
 
 fn filter(text: &str) -> Arc<Program> {
@@ -28,9 +28,9 @@ fn scattered(packets: &[Vec<u8>], gap: usize) -> Batch {
         descriptors.push(Descriptor { offset: at as u32, length: packet.len() as u32 });
         at += packet.len() + gap;
     }
-    let room = if gap >= 256 { Room::Both } else { Room::None };
+    let room = if gap >= 256 { ResizeRoom::Both } else { ResizeRoom::None };
     let metadata = (0..packets.len()).map(|i| Metadata::new(i as u32, 0, 0)).collect();
-    Carver::new(arena, None).carve(descriptors, metadata, room).unwrap()
+    BatchCutter::new(arena, None).cut_batch(descriptors, metadata, room).unwrap()
 }
 
 #[test]

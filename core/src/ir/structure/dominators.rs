@@ -1,6 +1,6 @@
 //! Who must be passed on the way to whom, and which blocks are a loop's.
 
-use super::reducible::Flow;
+use super::reducible_graph::Flow;
 
 /// Of a reducible graph.
 pub(super) struct Dominators {

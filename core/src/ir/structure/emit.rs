@@ -14,7 +14,7 @@ use crate::ir::builder::{Builder, Value};
 /// A block that is copied is asked about as often as it stands somewhere, each time for statements of its own: a value made
 /// for one of them does not exist in another. [`condition`](Blocks::condition) and [`result`](Blocks::result) are asked for
 /// directly behind [`block`](Blocks::block) of the same block, in the same list of statements.
-pub(crate) trait Blocks {
+pub trait Blocks {
     /// A block's own statements.
     fn block(&mut self, b: &mut Builder, block: usize);
 
@@ -33,7 +33,7 @@ pub(crate) trait Blocks {
 
 /// The types of the variables that are made here.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Types {
+pub struct Types {
     pub bool: Handle<Type>,
     pub u32: Handle<Type>,
 }
@@ -50,7 +50,7 @@ impl Types {
 }
 
 /// Writes a function's statements to the end of what the builder has; the last is a return.
-pub(crate) fn emit(structured: &Structured, types: Types, b: &mut Builder, blocks: &mut dyn Blocks) {
+pub fn emit(structured: &Structured, types: Types, b: &mut Builder, blocks: &mut dyn Blocks) {
     let flags = (0..structured.flags).map(|_| b.local(Some("flag"), types.bool)).collect();
     let labels = (0..structured.dispatches).map(|_| b.local(Some("label"), types.u32)).collect();
     let kept = structured.ends.then(|| b.local(Some("kept"), types.u32));
@@ -177,10 +177,11 @@ mod tests {
 
     use super::super::{Graph, structure, within};
     use super::*;
+    use crate::diagnostics::Source;
     use crate::interp::Interpreter;
-    use crate::lang::{FILTER, Source, prelude};
     use crate::packet::{Metadata, Verdict};
     use crate::program::{DEFAULT_FUEL, Program, ProgramOptions};
+    use crate::program::{FILTER_FUNCTION, prelude};
 
     /// What each block makes of the way so far.
     const FACTOR: u32 = 0x9e37_79b1;
@@ -218,7 +219,7 @@ mod tests {
         let mut module = prelude::module(&[], "");
         let types = Types::of(&mut module);
         let mut b = Builder::default();
-        b.function.name = Some(FILTER.to_owned());
+        b.function.name = Some(FILTER_FUNCTION.to_owned());
         b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
         b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
         let state = b.local(Some("state"), types.u32);

@@ -7,14 +7,14 @@
 //!   that a chain of blocks which all may lead far away has one flag; where nothing else can be meant, there is none;
 //! - a block that is led back to from blocks that it dominates begins a loop, and what the loop leads to stands behind it;
 //! - what is led back to in another way (an irreducible graph) gets a block in front that tells its entries apart
-//!   ([`reducible`]). That costs a variable and a branch each round, and nothing else does.
+//!   ([`reducible_graph`]). That costs a variable and a branch each round, and nothing else does.
 //!
 //! Branches nest no deeper than [`DEEPEST`] but for loops: what would stand deeper stands behind a flag further out. Nor are
 //! there more than [`RETURNS`] returns before the end. Both are for devices without jumps (`passes/nesting.rs`).
 
 mod dominators;
-pub(crate) mod emit;
-mod reducible;
+pub mod emit;
+mod reducible_graph;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,11 +27,11 @@ const DEEPEST: usize = 16;
 const RETURNS: usize = 16;
 
 /// Loops in each other, at most.
-pub(crate) const MAX_LOOPS: usize = 64;
+pub const MAX_LOOPS: usize = 64;
 
 /// A control-flow graph, entered at block 0.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Graph {
+pub struct Graph {
     /// Where a block goes on, in the order of its branch's arms; nowhere if it returns.
     pub successors: Vec<Vec<usize>>,
     /// Whether a block that returns is so small that it is better copied than led to.
@@ -40,7 +40,7 @@ pub(crate) struct Graph {
 
 /// A statement. Blocks are those of the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Node {
+pub enum Node {
     /// What a block does before it goes on.
     Block(usize),
     /// Where a block goes on: one arm for each of its successors.
@@ -67,7 +67,7 @@ pub(crate) enum Node {
 
 /// A function's statements.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Structured {
+pub struct Structured {
     /// In their order.
     pub body: Vec<Node>,
     /// How many flags there are.
@@ -80,7 +80,7 @@ pub(crate) struct Structured {
 
 /// More than [`MAX_LOOPS`] loops in each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooDeep;
+pub struct TooDeep;
 
 /// An edge; one to a dispatch says which of its arms is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,13 +90,13 @@ struct Edge {
 }
 
 /// Structures a graph. Blocks that are not reached are left out.
-pub(crate) fn structure(graph: &Graph) -> Result<Structured, TooDeep> {
+pub fn structure(graph: &Graph) -> Result<Structured, TooDeep> {
     within(graph, DEEPEST, RETURNS)
 }
 
 /// The same within other limits.
 fn within(graph: &Graph, deepest: usize, returns: usize) -> Result<Structured, TooDeep> {
-    let flow = reducible::reducible(graph)?;
+    let flow = reducible_graph::make_reducible(graph)?;
     let dominators = Dominators::of(&flow);
     let mut placing = Placing { deepest, returns, ..Placing::new(graph, &flow, &dominators) };
     if (0..flow.successors.len()).any(|block| placing.dominators.loops_around(block) > MAX_LOOPS) {
@@ -138,7 +138,7 @@ struct Frame {
 
 struct Placing<'a> {
     graph: &'a Graph,
-    flow: &'a reducible::Flow,
+    flow: &'a reducible_graph::Flow,
     dominators: &'a Dominators,
     /// Blocks that stand behind a block, or behind the loop that it begins.
     behind: Vec<Vec<usize>>,
@@ -158,7 +158,7 @@ struct Placing<'a> {
 }
 
 impl<'a> Placing<'a> {
-    fn new(graph: &'a Graph, flow: &'a reducible::Flow, dominators: &'a Dominators) -> Placing<'a> {
+    fn new(graph: &'a Graph, flow: &'a reducible_graph::Flow, dominators: &'a Dominators) -> Placing<'a> {
         let count = flow.successors.len();
         let mut placing = Placing {
             graph,

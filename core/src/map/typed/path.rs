@@ -1,37 +1,38 @@
-//! Members of a value by their names: `name.member[3].x`.
+//! Resolution of paths in a value: `name.member[3].x`.
 
 use std::sync::Arc;
 
-use super::ty::{CKind, CMember, CType};
+use super::ctype::{CKind, CMember, CType};
 use crate::spelling::nearest;
 
-/// A part of a value.
+/// Type and location of a part of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Its type.
+pub struct FieldLocation {
+    /// Type of the part.
     pub ty: Arc<CType>,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub at: u32,
-    /// Of a bit field, its first bit in the whole.
+    /// For a bit field, the offset of its first bit.
     pub bit: u32,
-    /// Its bits; 0 where it is none.
+    /// For a bit field, its width in bits; otherwise 0.
     pub bits: u32,
 }
 
-impl Place {
-    /// All of a value.
-    pub fn whole(ty: &Arc<CType>) -> Place {
-        Place { ty: ty.clone(), at: 0, bit: 0, bits: 0 }
+impl FieldLocation {
+    /// The whole value.
+    pub fn whole(ty: &Arc<CType>) -> FieldLocation {
+        FieldLocation { ty: ty.clone(), at: 0, bit: 0, bits: 0 }
     }
 }
 
-/// Finds a part of a value by what stands behind its name: nothing, or members and elements (`.member`, `[3]`). Of members whose own
-/// names have dots (`main.hits`, a variable that is static in a function) the one with the longest name that fits is meant.
+/// Resolves the part of a path that follows the variable's name: nothing, or members and elements
+/// (`.member`, `[3]`). If members' own names contain dots (`main.hits`, a static variable of a
+/// function), the longest one that matches wins.
 ///
 /// # Errors
-/// What there is not, and what there is.
-pub fn find(ty: &Arc<CType>, path: &str) -> Result<Place, String> {
-    let mut place = Place::whole(ty);
+/// The name or index that does not exist, and the alternatives.
+pub fn resolve_path(ty: &Arc<CType>, path: &str) -> Result<FieldLocation, String> {
+    let mut place = FieldLocation::whole(ty);
     let mut rest = path;
     while !rest.is_empty() {
         let here = place.ty.clone();
@@ -44,7 +45,7 @@ pub fn find(ty: &Arc<CType>, path: &str) -> Result<Place, String> {
             if number >= *count {
                 return Err(format!("`[{number}]` is none of the {count} elements of {}", here.name));
             }
-            place = Place { ty: of.clone(), at: place.at + number * of.size, bit: 0, bits: 0 };
+            place = FieldLocation { ty: of.clone(), at: place.at + number * of.size, bit: 0, bits: 0 };
             rest = behind;
             continue;
         }
@@ -58,11 +59,11 @@ pub fn find(ty: &Arc<CType>, path: &str) -> Result<Place, String> {
     Ok(place)
 }
 
-/// Finds a member by the whole of its name, dots and all, as JSON has it.
+/// Finds a member by its whole name, dots included, as it appears in JSON.
 ///
 /// # Errors
-/// That there is none, and what there is.
-pub fn find_member(ty: &CType, name: &str) -> Result<Place, String> {
+/// If there is no such member; lists the members.
+pub fn find_member(ty: &CType, name: &str) -> Result<FieldLocation, String> {
     let members = members_of(ty, name)?;
     member(members, name, 0).ok_or_else(|| no_member(ty, members, name))
 }
@@ -74,12 +75,12 @@ fn members_of<'a>(ty: &'a CType, name: &str) -> Result<&'a [CMember], String> {
     }
 }
 
-/// A member of this name, also of those without a name of their own.
-pub(super) fn member(members: &[CMember], name: &str, at: u32) -> Option<Place> {
+/// The member with this name, looked up in anonymous members as well.
+pub(super) fn member(members: &[CMember], name: &str, at: u32) -> Option<FieldLocation> {
     members.iter().find_map(|member| {
         if !member.name.is_empty() && member.name == name {
             let bit = 8 * at + member.bit;
-            return Some(Place { ty: member.ty.clone(), at: bit / 8, bit, bits: member.bits });
+            return Some(FieldLocation { ty: member.ty.clone(), at: bit / 8, bit, bits: member.bits });
         }
         match &member.ty.kind {
             CKind::Members(inner) if member.name.is_empty() => self::member(inner, name, at + member.bit / 8),

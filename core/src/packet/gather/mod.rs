@@ -43,7 +43,7 @@ pub fn stride(window: u32) -> usize {
 
 /// How rows are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Store {
+pub enum StorePolicy {
     /// Into the caches: for rows that the host's processor reads next.
     #[default]
     Cached,
@@ -53,21 +53,21 @@ pub enum Store {
 
 /// The windows of some packets of a batch.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows<'a> {
+pub struct WindowRows<'a> {
     batch: &'a Batch,
     descriptors: &'a [Descriptor],
     window: u32,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> WindowRows<'a> {
     /// The first `window` bytes of each packet, at least one, or all of it where it is shorter.
     ///
     /// # Panics
     /// Where there are no such packets, the window has no byte, or the packets are not in the host's memory.
-    pub fn new(batch: &'a Batch, packets: Range<usize>, window: u32) -> Rows<'a> {
+    pub fn new(batch: &'a Batch, packets: Range<usize>, window: u32) -> WindowRows<'a> {
         assert!(window > 0, "nothing is looked at");
         assert!(batch.span().is_on_host(), "{ELSEWHERE}");
-        Rows { batch, descriptors: &batch.descriptors()[packets], window }
+        WindowRows { batch, descriptors: &batch.descriptors()[packets], window }
     }
 
     /// Bytes that the rows have in all.
@@ -79,8 +79,8 @@ impl<'a> Rows<'a> {
     /// anything where it is streamed.
     ///
     /// # Panics
-    /// Where there are fewer bytes than [`Rows::size`].
-    pub fn write(&self, to: &mut [u8], store: Store) {
+    /// Where there are fewer bytes than [`WindowRows::size`].
+    pub fn write(&self, to: &mut [u8], store: StorePolicy) {
         assert!(to.len() >= self.size(), "room for {} of {} bytes", to.len(), self.size());
         // SAFETY: there is room, which nobody else has meanwhile.
         unsafe { self.write_to(to.as_mut_ptr(), store) }
@@ -89,8 +89,8 @@ impl<'a> Rows<'a> {
     /// The same to memory that need not be readable.
     ///
     /// # Safety
-    /// There is room for [`Rows::size`] bytes, which nobody else uses meanwhile.
-    pub unsafe fn write_to(&self, to: *mut u8, store: Store) {
+    /// There is room for [`WindowRows::size`] bytes, which nobody else uses meanwhile.
+    pub unsafe fn write_to(&self, to: *mut u8, store: StorePolicy) {
         let base: *const u8 = self.batch.span().as_ptr();
         let far = is_far(self.descriptors);
         // SAFETY: packets lie in the span, and are the batch's alone (`Batch::packet`); room is the caller's promise.
@@ -100,8 +100,8 @@ impl<'a> Rows<'a> {
     /// The same without anything that depends on the processor: what tests and benches compare with.
     ///
     /// # Panics
-    /// As [`Rows::write`].
-    pub fn write_plainly(&self, to: &mut [u8]) {
+    /// As [`WindowRows::write`].
+    pub fn write_reference(&self, to: &mut [u8]) {
         let stride = stride(self.window);
         for (row, d) in to[..self.size()].chunks_exact_mut(stride).zip(self.descriptors) {
             let length = self.window.min(d.length) as usize;
@@ -139,11 +139,11 @@ fn is_far(descriptors: &[Descriptor]) -> bool {
 
 /// # Safety
 /// As [`rows`]'s.
-unsafe fn best(base: *const u8, all: &[Descriptor], window: usize, to: *mut u8, store: Store, far: bool) {
+unsafe fn best(base: *const u8, all: &[Descriptor], window: usize, to: *mut u8, store: StorePolicy, far: bool) {
     #[cfg(target_arch = "x86_64")]
     {
         let fits = (WORTH_IT..=STREAMED).contains(&stride(window as u32)) && !far;
-        let streams = store == Store::Streamed && fits && to.addr().is_multiple_of(16);
+        let streams = store == StorePolicy::Streamed && fits && to.addr().is_multiple_of(16);
         // SAFETY: the processor has what the function uses; the rest is the caller's promise.
         unsafe {
             match (is_x86_feature_detected!("avx2"), streams) {

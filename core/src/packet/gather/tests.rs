@@ -1,5 +1,5 @@
 use super::*;
-use crate::packet::{Arena, Carver, Room};
+use crate::packet::{Arena, BatchCutter, ResizeRoom};
 
 /// A small generator of numbers, so that a failure can be had again.
 struct Numbers(u64);
@@ -24,7 +24,7 @@ fn batch(numbers: &mut Numbers, count: u32, slot: u32) -> (Batch, Vec<u8>) {
     let mut arena = Arena::new(at as usize + 64).unwrap();
     arena.iter_mut().for_each(|byte| *byte = numbers.below(256) as u8);
     let bytes = arena.to_vec();
-    (Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap(), bytes)
+    (BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap(), bytes)
 }
 
 const WINDOWS: [u32; 26] =
@@ -41,15 +41,17 @@ fn rows_are_the_windows_of_packets_whichever_way_they_are_copied() {
     for (count, slot) in [(0, 0), (1, 0), (63, 0), (64, 2112), (65, 0), (257, 2112)] {
         let (batch, bytes) = batch(&mut numbers, count, slot);
         for window in WINDOWS {
-            let rows = Rows::new(&batch, 0..batch.len(), window);
+            let rows = WindowRows::new(&batch, 0..batch.len(), window);
             let stride = window as usize + (4 - window as usize % 4) % 4;
             assert_eq!(rows.size(), stride * count as usize);
             let far = is_far(batch.descriptors());
             assert_eq!(far, slot > 0);
             let mut ways: Vec<(&str, Vec<u8>)> = Vec::new();
-            for (name, store, at) in
-                [("cached", Store::Cached, 0), ("streamed", Store::Streamed, 0), ("anywhere", Store::Streamed, 3)]
-            {
+            for (name, store, at) in [
+                ("cached", StorePolicy::Cached, 0),
+                ("streamed", StorePolicy::Streamed, 0),
+                ("anywhere", StorePolicy::Streamed, 3),
+            ] {
                 // At a multiple of 64, and beside one.
                 let mut room = vec![0xee; rows.size() + 192];
                 let start = room.as_ptr().align_offset(64) + at;
@@ -58,10 +60,10 @@ fn rows_are_the_windows_of_packets_whichever_way_they_are_copied() {
                 ways.push((name, room[start..start + rows.size()].to_vec()));
             }
             let mut room = vec![0xee; rows.size()];
-            rows.write_plainly(&mut room);
+            rows.write_reference(&mut room);
             ways.push(("plainly", room));
             let mut room = vec![0xee; rows.size()];
-            // SAFETY: as `Rows::write_to` has it.
+            // SAFETY: as `WindowRows::write_to` has it.
             unsafe {
                 super::rows(batch.span().as_ptr(), batch.descriptors(), window as usize, room.as_mut_ptr(), far);
             }

@@ -1,30 +1,33 @@
-//! Calls: of the filter's helpers, which are walked, and of the prelude, whose meaning is known.
+//! Calls: helpers of the filter are interpreted in their body; functions of the prelude have a
+//! transfer function each.
 
 use std::rc::Rc;
 
 use naga::{Expression, Function, Handle};
 
 use super::VerdictSet;
-use super::interval::{Interval, Kind};
-use super::scan::{Place, scan};
+use super::interpreter::{AbstractInterpreter, Frame, HEAD_SHIFT, Target};
+use super::interval::{IntKind, Interval};
+use super::scan::{StatementId, scan};
 use super::value::{Int, Value};
-use super::walk::{Frame, SHIFT, Target, Walk};
 use crate::program::prelude::Intrinsic;
 
-/// How far `adjust_head` may move a packet's first byte, in bytes: docs/semantics.md.
-const SHIFTS: Interval = Interval::new(-(crate::packet::ROOM as i64), u32::MAX as i64);
+/// Range of the offset of the packet's first byte from its first byte on arrival, in bytes: how far
+/// `adjust_head` may move it (docs/semantics.md).
+const HEAD_SHIFT_RANGE: Interval = Interval::new(-(crate::packet::RESIZE_ROOM as i64), u32::MAX as i64);
 
-impl<'a> Walk<'a> {
-    /// Walks a function's body with these arguments. The value it returns, where it does.
-    pub(super) fn enter(
+impl<'a> AbstractInterpreter<'a> {
+    /// Interprets a function's body with these arguments. Returns the join of its return values, if
+    /// any path returns one.
+    pub(super) fn interpret_function(
         &mut self,
         function: Handle<Function>,
         arguments: Vec<Value>,
         caller: u32,
-        place: Place,
+        statement: StatementId,
     ) -> Option<Value> {
         let next = self.instances.len() as u32;
-        let instance = *self.instances.entry((caller, place)).or_insert(next);
+        let instance = *self.instances.entry((caller, statement)).or_insert(next);
         let (module, info) = (self.module, self.subject.info);
         let scan = self.scans.entry(function).or_insert_with(|| Rc::new(scan(module, &module.functions[function])));
         let scan = scan.clone();
@@ -41,7 +44,7 @@ impl<'a> Walk<'a> {
             mark,
             returns: Vec::new(),
             result: None,
-            at_end: 0,
+            max_iterations: 0,
         });
         for (handle, expression) in body.expressions.iter() {
             if expression.needs_pre_emit()
@@ -58,23 +61,23 @@ impl<'a> Walk<'a> {
             let cell = self.frame().local(handle);
             self.state.evaluate(cell, value.without_conditions(), None);
         }
-        self.block(&body.body);
+        self.interpret_block(&body.body);
         if self.state.live {
-            self.leave(None);
+            self.interpret_return(None);
         }
         self.state.undo(mark);
         let frame = self.frames.pop().expect("pushed above");
         self.state.shrink(base, mark);
-        self.iterations = frame.at_end;
-        self.follow(frame.returns);
+        self.iterations = frame.max_iterations;
+        self.continue_from(frame.returns);
         if !self.state.live && !self.frames.is_empty() {
-            self.ends_here();
+            self.end_path();
         }
         frame.result
     }
 
-    /// A `return`: what the function did to its caller's cells, and its value.
-    pub(super) fn leave(&mut self, value: Option<Handle<Expression>>) {
+    /// Interprets a `return`: records the changes to the caller's cells and the returned value.
+    pub(super) fn interpret_return(&mut self, value: Option<Handle<Expression>>) {
         let value = value.map(|value| self.value(value).without_conditions());
         let (mark, base) = (self.frame().mark, self.frame().base);
         let delta = self.state.delta(mark, base);
@@ -86,13 +89,13 @@ impl<'a> Walk<'a> {
                 None => value,
             });
         }
-        self.ends_here();
+        self.end_path();
         self.state.live = false;
     }
 
-    /// A path ends here, other than in the innermost loop's own way: its iterations count for the
-    /// last round of the loop that it is in, or else for the function.
-    pub(super) fn ends_here(&mut self) {
+    /// Ends a path that leaves the innermost loop or, outside loops, the function: its iterations
+    /// count for the loop's last, partial iteration or for the function.
+    pub(super) fn end_path(&mut self) {
         let iterations = self.iterations;
         let frame = self.frames.len();
         let inner = self.targets.iter_mut().rev().find_map(|target| match target {
@@ -100,17 +103,22 @@ impl<'a> Walk<'a> {
             Target::Switch { .. } => None,
         });
         match inner {
-            Some(target) if target.frame == frame => target.last = target.last.max(iterations),
+            Some(target) if target.frame == frame => target.max_in_last = target.max_in_last.max(iterations),
             _ => {
                 let frame = self.frame_mut();
-                frame.at_end = frame.at_end.max(iterations);
+                frame.max_iterations = frame.max_iterations.max(iterations);
             }
         }
     }
 
-    pub(super) fn call(&mut self, place: Place, function: Handle<Function>, arguments: &[Handle<Expression>]) -> Value {
+    pub(super) fn interpret_call(
+        &mut self,
+        statement: StatementId,
+        function: Handle<Function>,
+        arguments: &[Handle<Expression>],
+    ) -> Value {
         if let Some(&intrinsic) = self.subject.intrinsics.get(&function) {
-            return self.intrinsic(intrinsic, arguments);
+            return self.interpret_intrinsic(intrinsic, arguments);
         }
         if self.subject.prelude.contains(&function) {
             self.give_up();
@@ -118,38 +126,39 @@ impl<'a> Walk<'a> {
         }
         let arguments = arguments.iter().map(|&a| self.value(a).clone()).collect();
         let caller = self.frame().instance;
-        self.enter(function, arguments, caller, place).unwrap_or(Value::Any)
+        self.interpret_function(function, arguments, caller, statement).unwrap_or(Value::Any)
     }
 
-    fn intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Handle<Expression>]) -> Value {
-        let full = Kind::Unsigned.full();
+    fn interpret_intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Handle<Expression>]) -> Value {
+        let full = IntKind::Unsigned.full();
         let argument = |i: usize| arguments.get(i).and_then(|&a| self.range(a));
         match intrinsic {
             Intrinsic::Load { size, .. } => {
                 let end = self.end(argument(1).unwrap_or(full), size);
-                self.found.read_end = self.found.read_end.max(end);
+                self.inferred.read_end = self.inferred.read_end.max(end);
                 Value::range(Interval::new(0, full.hi >> (32 - 8 * size)))
             }
             Intrinsic::Store { size, .. } => {
                 let end = self.end(argument(1).unwrap_or(full), size);
-                self.found.write_end = self.found.write_end.max(end);
+                self.inferred.write_end = self.inferred.write_end.max(end);
                 Value::Any
             }
             Intrinsic::AdjustHead => {
-                let delta = argument(1).unwrap_or(Kind::Signed.full());
+                let delta = argument(1).unwrap_or(IntKind::Signed.full());
                 let shift = self.shift();
                 if delta.lo < 0 {
-                    // New bytes are cleared, in front of the packet or where it was cut off before.
-                    self.found.write_end = u64::MAX;
+                    // Clears the bytes it adds, whether they lie before the packet or were cut off
+                    // earlier.
+                    self.inferred.write_end = u64::MAX;
                 }
                 let moved = Interval::new(shift.lo + delta.lo.min(0), shift.hi + delta.hi.max(0));
-                self.state.store(SHIFT, Value::range(moved.meet(SHIFTS).unwrap_or(SHIFTS)));
+                self.state.store(HEAD_SHIFT, Value::range(moved.meet(HEAD_SHIFT_RANGE).unwrap_or(HEAD_SHIFT_RANGE)));
                 Value::Any
             }
             Intrinsic::AdjustTail => {
-                if argument(1).unwrap_or(Kind::Signed.full()).hi > 0 {
-                    // As for the head.
-                    self.found.write_end = u64::MAX;
+                if argument(1).unwrap_or(IntKind::Signed.full()).hi > 0 {
+                    // Clears the bytes it adds, as `AdjustHead` does.
+                    self.inferred.write_end = u64::MAX;
                 }
                 Value::Any
             }
@@ -162,7 +171,7 @@ impl<'a> Walk<'a> {
                 }
                 Value::Int(int)
             }
-            // Twice the upper half is added to the lower: 0xffff and a carry at the most.
+            // The upper half is added to the lower twice: at most 0xffff and a carry.
             Intrinsic::CsumFold => Value::range(Interval::new(0, 0x1_0000)),
             Intrinsic::CsumReplace16 | Intrinsic::CsumReplace32 => Value::range(Interval::new(0, 0xffff)),
             Intrinsic::PktLen
@@ -177,14 +186,14 @@ impl<'a> Walk<'a> {
     }
 
     fn shift(&self) -> Interval {
-        match self.state.cell(SHIFT).value {
+        match self.state.cell(HEAD_SHIFT).value {
             Value::Int(int) => int.range,
-            _ => SHIFTS,
+            _ => HEAD_SHIFT_RANGE,
         }
     }
 
-    /// One past the last byte of an access, from where the packet began. An offset that would wrap
-    /// is no special case: it lies outside every packet.
+    /// One past the last byte that an access reaches, counted from the packet's first byte on
+    /// arrival. An offset that wraps needs no special case: it lies outside every packet.
     fn end(&self, offset: Interval, size: u32) -> u64 {
         u64::try_from(offset.hi + i64::from(size) + self.shift().hi).unwrap_or(0)
     }

@@ -1,31 +1,32 @@
-//! Programs that nobody would write, and packets for them.
+//! Generators of random programs and packets, shared with compat-tests.
 
 use super::Instruction;
 
-/// Numbers from a seed.
+/// Linear congruential generator, seeded by the caller.
 #[derive(Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// Any number.
+    /// Returns a random 32-bit number.
     pub fn number(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as u32 ^ (self.0 >> 17) as u32
     }
 
-    /// One below this.
+    /// Returns a random number below `count`.
     pub fn below(&mut self, count: u32) -> u32 {
         self.number() % count
     }
 
-    /// One of these.
+    /// Returns a random element of `of`.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u32) as usize]
     }
 }
 
-/// A program of some instructions that is taken: jumps are forward, but for those that `back` allows.
-pub fn any(random: &mut Random, count: u32, back: bool) -> Vec<Instruction> {
+/// Returns a valid program of `count` random instructions and a `ret`. Jumps lead forward; with
+/// `with_loops`, some `ja` lead back.
+pub fn program(random: &mut Random, count: u32, with_loops: bool) -> Vec<Instruction> {
     let mut code: Vec<(u16, u8, u8, u32)> = Vec::new();
     for at in 0..count {
         let left = count - at;
@@ -45,7 +46,7 @@ pub fn any(random: &mut Random, count: u32, back: bool) -> Vec<Instruction> {
             9 => (random.pick(&[0x00, 0x01]), 0, 0, k),
             10 => (random.pick(&[0x34, 0x94]), 0, 0, k.max(1)),
             11 => (random.pick(&[0x3c, 0x9c, 0x6c, 0x7c]), 0, 0, 0),
-            12 if back && random.below(2) == 0 => (0x05, 0, 0, (-1 - random.below(at.min(8) + 1) as i32) as u32),
+            12 if with_loops && random.below(2) == 0 => (0x05, 0, 0, (-1 - random.below(at.min(8) + 1) as i32) as u32),
             12 => (0x05, 0, 0, jump(random).into()),
             13 if random.below(3) == 0 => (random.pick(&[0x06, 0x16]), 0, 0, random.below(2)),
             _ => {
@@ -58,7 +59,7 @@ pub fn any(random: &mut Random, count: u32, back: bool) -> Vec<Instruction> {
     code.into_iter().map(|(code, jt, jf, k)| Instruction { code, jt, jf, k }).collect()
 }
 
-/// Packets of few bytes, for programs that look at no others.
+/// Returns random packets of at most 31 bytes, the range that random programs load from.
 pub fn packets(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|_| {

@@ -1,11 +1,12 @@
-//! Classic BPF by its documents: an interpreter of the numbers themselves, which shares nothing with the front end.
+//! Reference interpreter of classic BPF that works on encoded instructions and shares no code with
+//! the front end.
 //!
-//! Each instruction is what McCanne and Jacobson ("The BSD Packet Filter", 1993) and libpcap's bpf_filter.c say; the loads from
-//! -0x1000 on, and those from the two headers, what linux/filter.h and net/core/filter.c do.
+//! Follows McCanne and Jacobson ("The BSD Packet Filter", 1993) and libpcap's bpf_filter.c;
+//! ancillary and header-relative loads follow linux/filter.h and net/core/filter.c.
 
 use super::Instruction;
 
-/// What a packet is run with.
+/// A packet and its metadata.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
     pub packet: &'a [u8],
@@ -18,7 +19,8 @@ impl<'a> Input<'a> {
         Input { packet, wire_length: packet.len() as u32, port: 0 }
     }
 
-    /// So many bytes from an offset on, highest first. An offset is a whole number: nothing wraps.
+    /// Reads `size` big-endian bytes at `offset`; `None` past the packet's end. Offsets do not
+    /// wrap.
     fn bytes(self, offset: u64, size: u64) -> Option<u32> {
         if offset + size > self.packet.len() as u64 {
             return None;
@@ -28,9 +30,9 @@ impl<'a> Input<'a> {
     }
 
     fn absolute(self, k: u32, size: u64, x: u32, a: u32) -> Option<u32> {
-        let ad = |number: i32| (-0x1000_i32 + number) as u32;
+        let ancillary = |number: i32| (-0x1000_i32 + number) as u32;
         match k {
-            _ if k == ad(0) => {
+            _ if k == ancillary(0) => {
                 let ty = self.bytes(12, 2)?;
                 Some(match self.bytes(14, 2) {
                     _ if ty >= 0x600 => ty,
@@ -38,10 +40,10 @@ impl<'a> Input<'a> {
                     _ => 4,
                 })
             }
-            _ if k == ad(8) => Some(self.port),
-            _ if k == ad(28) => Some(1),
-            _ if k == ad(40) => Some(a ^ x),
-            _ if k == ad(44) || k == ad(48) || k == ad(60) => Some(0),
+            _ if k == ancillary(8) => Some(self.port),
+            _ if k == ancillary(28) => Some(1),
+            _ if k == ancillary(40) => Some(a ^ x),
+            _ if k == ancillary(44) || k == ancillary(48) || k == ancillary(60) => Some(0),
             0xffff_f000.. => None,
             0xfff0_0000.. => self.bytes(u64::from(k) - 0xfff0_0000 + 14, size),
             0xffe0_0000.. => self.bytes(u64::from(k) - 0xffe0_0000, size),
@@ -50,7 +52,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// What a program returns: zero where it rejects the packet. `None` where it does not come to an end in so many steps.
+/// Returns what the program returns (zero rejects the packet), or `None` if it takes more than
+/// `steps` instructions.
 pub fn run(program: &[Instruction], input: Input<'_>, mut steps: u32) -> Option<u32> {
     let (mut a, mut x, mut m) = (0_u32, 0_u32, [0_u32; 16]);
     let mut at = 0_i64;
@@ -64,7 +67,7 @@ pub fn run(program: &[Instruction], input: Input<'_>, mut steps: u32) -> Option<
             8 => 2,
             _ => 1,
         };
-        // What is no value for A.
+        // Instructions that do not write A.
         match code {
             0x01 => x = k,
             0x61 => x = m[k as usize],
@@ -114,7 +117,7 @@ pub fn run(program: &[Instruction], input: Input<'_>, mut steps: u32) -> Option<
             0x84 => Some(a.wrapping_neg()),
             _ => panic!("no such instruction: {code:#x}"),
         };
-        // What has no value rejects the packet.
+        // A load past the end or a division by zero rejects the packet.
         let Some(value) = value else { return Some(0) };
         a = value;
     }

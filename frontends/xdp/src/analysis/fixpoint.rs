@@ -13,19 +13,19 @@ mod tail_call;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::lang::xdp::Linked;
-use crate::lang::xdp::analysis::domain::state::{Apart, Frame, Name, State, Ty, Value};
-use crate::lang::xdp::analysis::register_liveness::{self, Registers};
-use crate::lang::xdp::analysis::transfer::{Events, Walk};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
-use crate::lang::xdp::lower::ir::Binary::{Add, Eq, Lt, Or};
-use crate::lang::xdp::lower::ir::{Code, Id, Op};
-use crate::lang::xdp::lower::liveness::{self, Needed};
-use crate::lang::xdp::lower::privatize::{Copies, Words, frame_of};
-use crate::lang::xdp::lower::value_numbering;
-use crate::lang::xdp::object::Reference;
-use crate::lang::xdp::rejection::Refused;
+use crate::Linked;
+use crate::analysis::domain::state::{Apart, Frame, Name, State, Ty, Value};
+use crate::analysis::register_liveness::{self, Registers};
+use crate::analysis::transfer::{Events, Walk};
+use crate::decode::helper;
+use crate::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
+use crate::lower::ir::Binary::{Add, Eq, Lt, Or};
+use crate::lower::ir::{Code, Id, Op};
+use crate::lower::liveness::{self, Needed};
+use crate::lower::privatize::{Copies, Words, frame_of};
+use crate::lower::value_numbering;
+use crate::object::Reference;
+use crate::rejection::Refused;
 
 type Result<T> = std::result::Result<T, Refused>;
 
@@ -101,13 +101,13 @@ pub(crate) struct Shared {
     /// Maps that packets are redirected to all devices of, each with whether to the others alone.
     pub broadcasts: Numbers<(u16, bool)>,
     /// Families that routes are looked for of.
-    pub families: crate::lang::xdp::fib::Families,
+    pub families: crate::fib::Families,
     /// What is told to the host.
     pub events: Events,
     /// What packets have copies of.
     pub copies: Copies,
     /// Frames whose stack is indexed by what is known only when the packet is there.
-    pub memory: [bool; crate::lang::xdp::analysis::domain::state::STACKS],
+    pub memory: [bool; crate::analysis::domain::state::STACKS],
     /// Whether pointers on the stack are there behind a store at an offset that is not known: that this does not hit one is
     /// checked when the packet is there. Else they are numbers then.
     pub keeps_spilled: bool,
@@ -241,7 +241,7 @@ fn find_with(
     keeps_spilled: bool,
     overwrites_spilled: &mut bool,
 ) -> Result<(Flow, Vec<Needed>)> {
-    let mut memory = [false; crate::lang::xdp::analysis::domain::state::STACKS];
+    let mut memory = [false; crate::analysis::domain::state::STACKS];
     let mut left_out = Words::new();
     loop {
         let mut finding = Finding::new(linked, apart, memory, keeps_spilled);
@@ -261,7 +261,7 @@ impl<'a, 'o> Finding<'a, 'o> {
     fn new(
         linked: &'a Linked<'o>,
         apart: Apart,
-        memory: [bool; crate::lang::xdp::analysis::domain::state::STACKS],
+        memory: [bool; crate::analysis::domain::state::STACKS],
         keeps_spilled: bool,
     ) -> Self {
         let shared = Shared {
@@ -276,7 +276,7 @@ impl<'a, 'o> Finding<'a, 'o> {
             tries: BTreeSet::new(),
             helpers: BTreeSet::new(),
             broadcasts: Numbers::from(0),
-            families: crate::lang::xdp::fib::Families::default(),
+            families: crate::fib::Families::default(),
             events: Events::default(),
             copies: Copies::default(),
             memory,
@@ -451,8 +451,8 @@ impl<'a, 'o> Finding<'a, 'o> {
         let names = &mut self.shared.names;
         let mut given: BTreeMap<usize, Name> = BTreeMap::new();
         let is_ours = |names: &Numbers<(u32, u32, u32, u32)>, name: Name| {
-            name != crate::lang::xdp::analysis::domain::state::NOBODY
-                && name != crate::lang::xdp::analysis::domain::state::FIXED
+            name != crate::analysis::domain::state::NOBODY
+                && name != crate::analysis::domain::state::FIXED
                 && names.all().get(name as usize - 1).is_some_and(|it| it.0 == u32::MAX && it.1 == base)
         };
         match &mut self.states[number] {
@@ -468,9 +468,7 @@ impl<'a, 'o> Finding<'a, 'o> {
                     given.insert(slot, names.of((u32::MAX, base, slot as u32, 0)));
                 }
                 let snapshot = &*names;
-                let name = |slot: usize| {
-                    given.get(&slot).copied().unwrap_or(crate::lang::xdp::analysis::domain::state::NOBODY)
-                };
+                let name = |slot: usize| given.get(&slot).copied().unwrap_or(crate::analysis::domain::state::NOBODY);
                 Ok(known.join(state, bounds, name, |name| is_ours(snapshot, name)))
             }
         }
@@ -531,7 +529,7 @@ impl<'a, 'o> Finding<'a, 'o> {
         // What was found on the way there may not be what is left.
         self.shared.used.clear();
         self.shared.helpers.clear();
-        self.shared.families = crate::lang::xdp::fib::Families::default();
+        self.shared.families = crate::fib::Families::default();
         self.shared.events.begin_again();
         self.shared.sites = Numbers::from(0);
         self.shared.losses = Numbers::from(0);
@@ -643,7 +641,7 @@ impl<'a, 'o> Finding<'a, 'o> {
             let called = (it.code == CALL && it.src == call::HELPER).then_some(it.imm as u32);
             let place = match called {
                 Some(helper::TAIL_CALL) => Some(Place::Tail(at as u32, 0)),
-                Some(helper::MAP_LOOKUP_ELEM) if walk.is_of_maps() => Some(Place::Inner(at as u32, 0)),
+                Some(helper::MAP_LOOKUP_ELEM) if walk.is_map_of_maps() => Some(Place::Inner(at as u32, 0)),
                 Some(helper::FOR_EACH_MAP_ELEM) => {
                     for_each_map_elem::begin(&mut walk)?;
                     Some(Place::Each(at as u32))
@@ -667,7 +665,7 @@ impl<'a, 'o> Finding<'a, 'o> {
 
 /// Where an instruction of a function goes on in it.
 fn onward(at: u32, it: Instruction, count: usize) -> Vec<u32> {
-    let next = at + if it.code == crate::lang::xdp::decode::instruction::LDDW { 2 } else { 1 };
+    let next = at + if it.code == crate::decode::instruction::LDDW { 2 } else { 1 };
     let mut to = Vec::new();
     match jump(it) {
         Some((distance, falls)) => {

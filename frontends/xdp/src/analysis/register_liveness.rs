@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{Alu, CALL, EXIT, Instruction, JA, JA32, LDDW, call, class};
+use crate::decode::helper;
+use crate::decode::instruction::{Alu, CALL, EXIT, Instruction, JA, JA32, LDDW, call, class};
 
 /// Registers 0 to 9, a bit each.
 pub(crate) type Registers = u16;

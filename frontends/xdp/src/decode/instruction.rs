@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::lang::xdp::decode::helper;
+use crate::decode::helper;
 
 /// An instruction of 8 bytes; one with a constant of 64 bits has the other half of it in the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,15 +3,15 @@
 
 use std::collections::HashSet;
 
-use crate::lang::xdp::events::PRINTS;
-use crate::lang::xdp::lower::emit::TRAPS;
-use crate::lang::xdp::object::{MapDefinition, MapType, Object};
-use crate::lang::xdp::parameters::section_type;
-use crate::map::declare::{MAX_ENTRIES, MAX_KEY};
-use crate::map::layout::{HEADER, Layout, MAX_WORDS, THERE};
-use crate::map::lpm::Parts;
-use crate::map::typed::{CType, Typed};
-use crate::map::{Declaration, Kind, changes};
+use crate::events::PRINTS;
+use crate::lower::emit::TRAPS;
+use crate::object::{MapDefinition, MapType, Object};
+use crate::parameters::section_type;
+use portcullis_core::map::declaration::{MAX_ENTRIES, MAX_KEY_WORDS};
+use portcullis_core::map::layout::{HEADER_WORDS, Layout, MAX_WORDS, STATE_PRESENT};
+use portcullis_core::map::lpm::TrieLayout;
+use portcullis_core::map::typed::{CType, TypeInfo};
+use portcullis_core::map::{Declaration, MapKind, atomic_functions};
 
 /// What a map is used as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub(crate) enum Use {
     Lpm,
     /// By prefix, of any lengths (`prefixes`).
     Prefixes,
-    /// To tell the host of events: [`crate::lang::xdp::events`] says what it becomes.
-    Ring,
+    /// To tell the host of events: [`crate::events`] says what it becomes.
+    EventRing,
     /// It cannot be, for this reason.
     Refused(String),
 }
@@ -55,23 +55,23 @@ impl MapInfo {
         let MapDefinition { ty, key_size, value_size, max_entries, .. } = self.definition;
         let words = |bytes: u32| bytes.div_ceil(4);
         let (kind, key) = match &self.used_as {
-            Use::Hash if ty.is_lru() => (Kind::LruHash, words(key_size)),
-            Use::Hash | Use::Prefixes => (Kind::Hash, words(key_size)),
-            Use::Lpm => (Kind::Lpm, words(key_size) - 1),
-            _ => (Kind::Array, 1),
+            Use::Hash if ty.is_lru() => (MapKind::LruHash, words(key_size)),
+            Use::Hash | Use::Prefixes => (MapKind::Hash, words(key_size)),
+            Use::Lpm => (MapKind::Lpm, words(key_size) - 1),
+            _ => (MapKind::Array, 1),
         };
         Declaration::new(self.name.clone(), kind, key, words(value_size), max_entries)
     }
 
     /// What the object says of its keys and values.
-    pub fn typed(&self, object: &Object) -> Typed {
+    pub fn typed(&self, object: &Object) -> TypeInfo {
         let MapDefinition { ty, key_size, value_size, key, value, .. } = self.definition;
         let of = |number: Option<u32>, size: u32| {
-            let known = number.and_then(|number| CType::of(&object.btf, number)).filter(|ty| ty.size == size);
+            let known = number.and_then(|number| object.btf.c_type(number)).filter(|ty| ty.size == size);
             known.unwrap_or_else(|| CType::unknown(size))
         };
         let value = if self.is_data() { section_type(object, &self.definition) } else { of(value, value_size) };
-        Typed {
+        TypeInfo {
             name: self.definition.name.clone(),
             map_type: ty.name(),
             map_type_number: ty.0,
@@ -85,7 +85,7 @@ impl MapInfo {
     fn fits(&self) -> Result<(), String> {
         let declared = self.declaration();
         let words = match declared.kind {
-            Kind::Lpm => Parts::of(&declared).end,
+            MapKind::Lpm => TrieLayout::of(&declared).end,
             _ => Layout::of(&declared).words() as u64,
         };
         match words {
@@ -116,17 +116,17 @@ impl MapInfo {
         }
         if self.used_as != Use::Lpm {
             let layout = Layout::of(&self.declaration());
-            let Layout { places, stride, state, .. } = layout;
+            let Layout { slots: places, stride, state, .. } = layout;
             let mut by_place = GET.to_owned();
-            if self.declaration().kind != Kind::Array {
+            if self.declaration().kind != MapKind::Array {
                 by_place += EACH;
             }
             let numbers = [
                 ("PLACES", places),
                 ("STRIDE", stride),
                 ("STATE", state),
-                ("HEADER", HEADER),
-                ("THERE", THERE),
+                ("HEADER", HEADER_WORDS),
+                ("THERE", STATE_PRESENT),
                 ("LAST", layout.words() as u32 - 1),
             ];
             let add =
@@ -135,12 +135,12 @@ impl MapInfo {
         }
         if self.used_as == Use::Prefixes {
             let MapDefinition { key_size, .. } = self.definition;
-            text += &crate::lang::xdp::lower::prefix_trie::text(&key, self.declaration().key, 8 * (key_size - 4));
+            text += &crate::lower::prefix_trie::text(&key, self.declaration().key, 8 * (key_size - 4));
         }
         let insert = if self.is_limited() { "x_NAME_insert" } else { "NAME_insert" };
         let text = text.replace("ADDED", insert).replace("ENTRIES", &self.definition.max_entries.to_string());
         let text = text.replace("KEY", &key).replace("NAME", &self.name);
-        changes(&self.name).fold(text, |text, (_, change)| text + &change)
+        atomic_functions(&self.name).fold(text, |text, (_, change)| text + &change)
     }
 }
 
@@ -155,13 +155,13 @@ pub(crate) fn maps(object: &Object) -> Vec<MapInfo> {
             .trim_start_matches(['.', '_'])
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-            .take(crate::map::declare::MAX_NAME - 4)
+            .take(portcullis_core::map::declaration::MAX_NAME_BYTES - 4)
             .collect();
         // What functions' names begin with must be nobody else's.
         if name.is_empty()
             || name.starts_with(|c: char| c.is_ascii_digit())
             || name == "x"
-            || crate::map::declare::taken(&name).is_some()
+            || portcullis_core::map::declaration::reserved_name_conflict(&name).is_some()
         {
             name = format!("m_{name}");
         }
@@ -187,15 +187,15 @@ fn used_as(map: &MapDefinition) -> Use {
     let MapDefinition { ty, key_size, value_size, max_entries, .. } = *map;
     let refused = |why: String| Use::Refused(format!("the map `{}` {why}", map.name));
     let used = match ty {
-        MapType::PERF_EVENT_ARRAY => return Use::Ring,
+        MapType::PERF_EVENT_ARRAY => return Use::EventRing,
         MapType::RINGBUF if max_entries == 0 => {
             return refused(format!("has no room: set its bytes with `--set {}.max_entries=N`", map.name));
         }
-        MapType::RINGBUF => return Use::Ring,
+        MapType::RINGBUF => return Use::EventRing,
         MapType::HASH_OF_MAPS | MapType::DEVMAP_HASH => Use::Hash,
         _ if ty.is_hash() || ty.is_lru() => Use::Hash,
         MapType::PROG_ARRAY | MapType::ARRAY_OF_MAPS => Use::Array,
-        _ if ty.is_array() || ty.is_of_targets() => Use::Array,
+        _ if ty.is_array() || ty.holds_redirect_targets() => Use::Array,
         MapType::LPM_TRIE if key_size == 8 || key_size == 20 => Use::Lpm,
         MapType::LPM_TRIE => Use::Prefixes,
         other => return refused(format!("is of {}, which there is none of here", other.words())),
@@ -217,10 +217,10 @@ fn used_as(map: &MapDefinition) -> Use {
         return refused("has values of no size".into());
     }
     // As the kernel has them: what is behind a target's number, a program for example, is nothing here.
-    let fits = if ty.is_of_targets() {
+    let fits = if ty.holds_redirect_targets() {
         key_size == 4 && matches!(value_size, 4 | 8)
     } else {
-        !ty.is_of_maps() || value_size == 4
+        !ty.is_map_of_maps() || value_size == 4
     };
     if !fits {
         return refused(format!(
@@ -230,11 +230,11 @@ fn used_as(map: &MapDefinition) -> Use {
     }
     match used {
         Use::Array if key_size != 4 => refused(format!("has keys of {key_size} bytes, and numbers have 4")),
-        Use::Hash if key_size == 0 || key_size > 4 * MAX_KEY => {
-            refused(format!("has keys of {key_size} bytes, and {} are the most", 4 * MAX_KEY))
+        Use::Hash if key_size == 0 || key_size > 4 * MAX_KEY_WORDS => {
+            refused(format!("has keys of {key_size} bytes, and {} are the most", 4 * MAX_KEY_WORDS))
         }
-        Use::Prefixes if !(5..=4 * MAX_KEY).contains(&key_size) => {
-            let most = 4 * MAX_KEY;
+        Use::Prefixes if !(5..=4 * MAX_KEY_WORDS).contains(&key_size) => {
+            let most = 4 * MAX_KEY_WORDS;
             refused(format!("has keys of {key_size} bytes: a prefix's length and what it is of have 5 to {most} here"))
         }
         used => {
@@ -304,7 +304,7 @@ fn x_NAME_insert(key: KEY) -> u32 {
 }
 ";
 
-/// What C's operators on a map's value need besides [`changes`].
+/// What C's operators on a map's value need besides [`atomic_functions`].
 const TEXT: &str = "
 // Adds to a number of 64 bits; what was there before, the low word first. The carry is added apart: between the two it is
 // not right, and in the end it is.

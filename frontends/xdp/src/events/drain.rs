@@ -1,24 +1,24 @@
 //! Reading rings, between batches.
 
-use super::{Event, HEAD, Print, Ring, TAIL};
-use crate::device::{DeviceError, Session};
-use crate::map::layout;
-use crate::program::Program;
+use super::{Event, EventRing, HEAD, Print, TAIL};
+use portcullis_core::device::{DeviceError, Session};
+use portcullis_core::map::layout;
+use portcullis_core::program::Program;
 
 /// Words that are read at once, at most.
 const AT_ONCE: u32 = 1 << 20;
 
 /// How many events there were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct EventCounts {
     /// Those that were there to be read.
     pub events: u64,
     /// Those that there was no room for, or that were left half done.
     pub lost: u64,
 }
 
-impl std::ops::AddAssign for Counts {
-    fn add_assign(&mut self, other: Counts) {
+impl std::ops::AddAssign for EventCounts {
+    fn add_assign(&mut self, other: EventCounts) {
         self.events += other.events;
         self.lost += other.lost;
     }
@@ -26,41 +26,43 @@ impl std::ops::AddAssign for Counts {
 
 /// The rings of a program as they are read: how far the host has come with each.
 #[derive(Debug)]
-pub struct Drain {
-    rings: Vec<(Ring, u32)>,
+pub struct EventReader {
+    rings: Vec<(EventRing, u32)>,
     prints: Vec<Print>,
-    counts: Counts,
+    counts: EventCounts,
 }
 
-impl Drain {
+impl EventReader {
     /// Begins with what comes from now on in a session of the program; `None` where it records nothing.
     ///
     /// # Errors
     /// The session's.
-    pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Option<Drain>, DeviceError> {
-        let Some(origin) = program.object().filter(|origin| !origin.rings.is_empty()) else { return Ok(None) };
+    pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Option<EventReader>, DeviceError> {
+        let Some(origin) = crate::ObjectInfo::of(program).filter(|origin| !origin.rings.is_empty()) else {
+            return Ok(None);
+        };
         let mut rings = Vec::new();
         for ring in &origin.rings {
             let head = head(ring, session)?;
             seen(ring, head, session)?;
             rings.push((ring.clone(), head));
         }
-        Ok(Some(Drain { rings, prints: origin.prints.clone(), counts: Counts::default() }))
+        Ok(Some(EventReader { rings, prints: origin.prints.clone(), counts: EventCounts::default() }))
     }
 
     #[cfg(test)]
-    pub(super) fn of(rings: Vec<(Ring, u32)>) -> Drain {
-        Drain { rings, prints: Vec::new(), counts: Counts::default() }
+    pub(super) fn of(rings: Vec<(EventRing, u32)>) -> EventReader {
+        EventReader { rings, prints: Vec::new(), counts: EventCounts::default() }
     }
 
     /// How many packets find room for their records in each ring, if none of them makes several at one place
-    /// ([`Ring::packets`]).
+    /// ([`EventRing::packets`]).
     pub fn room(&self) -> u32 {
         self.rings.iter().map(|(ring, _)| ring.packets()).min().unwrap_or(u32::MAX)
     }
 
     /// What has come of all up to now.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> EventCounts {
         self.counts
     }
 
@@ -100,7 +102,7 @@ impl Drain {
                     }
                 }
             }
-            self.counts += Counts { events: whole.into(), lost: (all - whole).into() };
+            self.counts += EventCounts { events: whole.into(), lost: (all - whole).into() };
             *tail = head;
             seen(ring, head, session)?;
         }
@@ -109,7 +111,7 @@ impl Drain {
 }
 
 /// The records from a number on, in pieces that lie behind each other in the ring.
-fn pieces(first: u32, count: u32, ring: &Ring) -> Vec<(u32, u32)> {
+fn pieces(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
     let most = (AT_ONCE / ring.stride()).max(1);
     let (mut number, mut left) = (first, count);
     let mut all = Vec::new();
@@ -123,15 +125,15 @@ fn pieces(first: u32, count: u32, ring: &Ring) -> Vec<(u32, u32)> {
 }
 
 /// Where an entry of a ring begins.
-fn at(ring: &Ring, entry: u32) -> usize {
-    layout::HEADER as usize + entry as usize * ring.stride() as usize
+fn at(ring: &EventRing, entry: u32) -> usize {
+    layout::HEADER_WORDS as usize + entry as usize * ring.stride() as usize
 }
 
-fn head(ring: &Ring, session: &mut dyn Session) -> Result<u32, DeviceError> {
+fn head(ring: &EventRing, session: &mut dyn Session) -> Result<u32, DeviceError> {
     let words = session.map_words_at(ring.map, at(ring, 0) + HEAD, 1)?;
     Ok(words.first().copied().unwrap_or(0))
 }
 
-fn seen(ring: &Ring, head: u32, session: &mut dyn Session) -> Result<(), DeviceError> {
+fn seen(ring: &EventRing, head: u32, session: &mut dyn Session) -> Result<(), DeviceError> {
     session.set_map_words(ring.map, at(ring, 0) + TAIL, &[head])
 }

@@ -4,7 +4,7 @@
 //! entry counts the records that there were to be ([`HEAD`]), and says how many of them the host has seen ([`TAIL`]). A packet
 //! adds one to the count, which gives its record a number, and the record lies in the slot of that number. Where the host has not
 //! seen what lies there, the record is lost, and the count says so. So a slot that is taken belongs to one packet alone until
-//! the host has read it, and the host reads between batches, when nobody writes ([`Drain`]).
+//! the host has read it, and the host reads between batches, when nobody writes ([`EventReader`]).
 //!
 //! All numbers wrap at 2^32, of which the number of slots, a power of two, is a divisor.
 
@@ -13,10 +13,10 @@ mod print;
 
 use std::fmt;
 
-pub use drain::{Counts, Drain};
+pub use drain::{EventCounts, EventReader};
 pub use print::{Argument, Print};
 
-use crate::map::{Declaration, Kind};
+use portcullis_core::map::{Declaration, MapKind};
 
 /// In the ring's first entry: how many records there were to be.
 pub const HEAD: usize = 0;
@@ -52,11 +52,11 @@ const LEAST_SLOTS: u32 = 1 << 14;
 const MOST_WORDS: u32 = 16 << 20;
 
 /// Bytes of a packet that a record has, at most: a whole Ethernet frame of the usual size.
-pub const MOST_OF_PACKET: u32 = 1514;
+pub const MAX_PACKET_BYTES: u32 = 1514;
 
 /// What kind of records a ring has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Records {
+pub enum RecordKind {
     /// Those of a map of type `ringbuf`.
     RingBuffer,
     /// Those of a `perf_event_array`, which may have bytes of the packet behind them.
@@ -67,13 +67,13 @@ pub enum Records {
 
 /// A ring as the host finds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ring {
+pub struct EventRing {
     /// Its name: that of the object's map, or `printk`.
     pub name: String,
     /// The number of the filter's map that it lies in.
     pub map: usize,
     /// What is in it.
-    pub records: Records,
+    pub records: RecordKind,
     /// Bytes that a program gives for a record, at most.
     pub bytes: u32,
     /// Bytes of the packet that may be behind them.
@@ -95,11 +95,11 @@ pub(super) struct Sizes {
     pub places: u32,
 }
 
-impl Ring {
+impl EventRing {
     /// A ring for such records; of a map that asks for `wanted` bytes in all.
-    pub(super) fn new(name: &str, map: usize, records: Records, sizes: Sizes, wanted: u32) -> Ring {
+    pub(super) fn new(name: &str, map: usize, records: RecordKind, sizes: Sizes, wanted: u32) -> EventRing {
         let Sizes { bytes, packet, places } = sizes;
-        let mut ring = Ring { name: name.to_owned(), map, records, bytes, packet, places, slots: 0 };
+        let mut ring = EventRing { name: name.to_owned(), map, records, bytes, packet, places, slots: 0 };
         let words = RING_WORDS.max(wanted / 4).max(ring.stride().saturating_mul(LEAST_SLOTS)).min(MOST_WORDS);
         // The largest power of two that fits.
         ring.slots = 1 << (words / ring.stride()).max(1).ilog2();
@@ -123,7 +123,7 @@ impl Ring {
 
     /// The map that it lies in.
     pub(super) fn declaration(&self) -> Declaration {
-        let declared = Declaration::new(self.name.clone(), Kind::Array, 1, self.stride(), self.slots + 1);
+        let declared = Declaration::new(self.name.clone(), MapKind::Array, 1, self.stride(), self.slots + 1);
         Declaration { is_ring: true, ..declared }
     }
 
@@ -163,7 +163,7 @@ fn x_NAME_done(pkt: u32, entry: u32, sequence: u32, length: u32, asked: u32) {
 
 /// What a record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum EventPayload {
     /// Bytes.
     Data(Vec<u8>),
     /// Bytes, and the beginning of the packet.
@@ -183,14 +183,14 @@ pub enum Said {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event<'a> {
     /// The ring.
-    pub ring: &'a Ring,
+    pub ring: &'a EventRing,
     /// When the packet came, in nanoseconds since 1970.
     pub time: u64,
     /// What it says.
-    pub said: Said,
+    pub payload: EventPayload,
 }
 
-impl Ring {
+impl EventRing {
     /// The record in a slot; `None` where what took the slot has not come to its end (its fuel was spent).
     pub fn event(&self, slot: &[u32], number: u32, prints: &[Print]) -> Option<Event<'_>> {
         if slot.len() < self.stride() as usize || slot[SEQUENCE] != number.wrapping_add(1) {
@@ -201,33 +201,33 @@ impl Ring {
             let words = &slot[at as usize..(at + count.div_ceil(4)) as usize];
             words.iter().flat_map(|word| word.to_le_bytes()).take(count as usize).collect()
         };
-        let said = match self.records {
-            Records::Prints => {
+        let payload = match self.records {
+            RecordKind::Prints => {
                 let print = prints.get(slot[LENGTH] as usize)?;
-                Said::Text(print.text(&slot[HEADER as usize..self.packet_at() as usize]))
+                EventPayload::Text(print.text(&slot[HEADER as usize..self.packet_at() as usize]))
             }
-            Records::Perf if slot[ASKED] > 0 => Said::WithPacket {
+            RecordKind::Perf if slot[ASKED] > 0 => EventPayload::WithPacket {
                 data: bytes(HEADER, slot[LENGTH].min(self.bytes)),
                 packet: bytes(self.packet_at(), slot[ASKED].min(self.packet)),
                 asked: slot[ASKED],
             },
-            _ => Said::Data(bytes(HEADER, slot[LENGTH].min(self.bytes))),
+            _ => EventPayload::Data(bytes(HEADER, slot[LENGTH].min(self.bytes))),
         };
-        Some(Event { ring: self, time, said })
+        Some(Event { ring: self, time, payload })
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for EventPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hex = |f: &mut fmt::Formatter<'_>, bytes: &[u8]| bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"));
         match self {
-            Said::Data(data) => hex(f, data),
-            Said::WithPacket { data, packet, .. } => {
+            EventPayload::Data(data) => hex(f, data),
+            EventPayload::WithPacket { data, packet, .. } => {
                 hex(f, data)?;
                 f.write_str(" ")?;
                 hex(f, packet)
             }
-            Said::Text(text) => f.write_str(text),
+            EventPayload::Text(text) => f.write_str(text),
         }
     }
 }

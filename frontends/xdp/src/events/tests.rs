@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::device::{DeviceError, Done, Imported, Session, SubmitError};
-use crate::map::layout::Layout;
-use crate::packet::{Batch, Span};
+use portcullis_core::device::{Completion, DeviceError, Imported, Session, SubmitError};
+use portcullis_core::map::layout::Layout;
+use portcullis_core::packet::{Batch, Span};
 
 fn line(format: &str, words: &[u32]) -> Option<String> {
     let bytes: Vec<u8> = format.bytes().chain([0]).collect();
@@ -58,7 +58,7 @@ impl Session for Memory {
         Err(SubmitError { batch: Box::new(batch), error })
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(None)
     }
 
@@ -81,18 +81,18 @@ impl Session for Memory {
 }
 
 impl Memory {
-    fn of(ring: &Ring) -> Memory {
+    fn of(ring: &EventRing) -> Memory {
         Memory(vec![0; Layout::of(&ring.declaration()).words()])
     }
 
-    fn entry(&mut self, ring: &Ring, entry: u32) -> &mut [u32] {
+    fn entry(&mut self, ring: &EventRing, entry: u32) -> &mut [u32] {
         let stride = ring.stride() as usize;
-        let at = crate::map::layout::HEADER as usize + entry as usize * stride;
+        let at = portcullis_core::map::layout::HEADER_WORDS as usize + entry as usize * stride;
         &mut self.0[at..at + stride]
     }
 
     /// What a packet does (`TEXT`): the number that it got, and whether there was room.
-    fn record(&mut self, ring: &Ring, data: &[u32], whole: bool) -> bool {
+    fn record(&mut self, ring: &EventRing, data: &[u32], whole: bool) -> bool {
         let first = self.entry(ring, 0);
         let (number, tail) = (first[HEAD], first[TAIL]);
         first[HEAD] = number.wrapping_add(1);
@@ -110,8 +110,8 @@ impl Memory {
     }
 }
 
-fn small(slots: u32) -> Ring {
-    Ring { name: "r".into(), map: 0, records: Records::RingBuffer, bytes: 8, packet: 0, places: 1, slots }
+fn small(slots: u32) -> EventRing {
+    EventRing { name: "r".into(), map: 0, records: RecordKind::RingBuffer, bytes: 8, packet: 0, places: 1, slots }
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn what_is_recorded_is_read_in_order_across_the_end_of_numbers() {
     for before in [0, 5, 0xffff_fff0, 0xffff_fffb, 0xffff_ffff] {
         let mut memory = Memory::of(&ring);
         memory.entry(&ring, 0)[..2].copy_from_slice(&[before, before]);
-        let mut drain = Drain::of(vec![(ring.clone(), before)]);
+        let mut drain = EventReader::of(vec![(ring.clone(), before)]);
         let (mut written, mut read, mut lost) = (Vec::new(), Vec::new(), 0_u64);
         // Of so many at a time, of which eight find room.
         for (round, count) in [3_u32, 8, 0, 1, 11, 8, 7, 30].into_iter().enumerate() {
@@ -132,7 +132,7 @@ fn what_is_recorded_is_read_in_order_across_the_end_of_numbers() {
                 }
             }
             let mut take = |event: Event<'_>| {
-                let Said::Data(data) = event.said else { panic!("bytes") };
+                let EventPayload::Data(data) = event.payload else { panic!("bytes") };
                 assert_eq!(event.time >> 32, 1);
                 read.push(data);
             };
@@ -141,7 +141,7 @@ fn what_is_recorded_is_read_in_order_across_the_end_of_numbers() {
         let bytes: Vec<Vec<u8>> =
             written.iter().map(|data| data.iter().flat_map(|word| word.to_le_bytes()).collect()).collect();
         assert_eq!(read, bytes, "from {before:#x}");
-        assert_eq!(drain.counts(), Counts { events: bytes.len() as u64, lost });
+        assert_eq!(drain.counts(), EventCounts { events: bytes.len() as u64, lost });
         assert_eq!((bytes.len(), lost), (43, 25));
     }
 }
@@ -150,19 +150,19 @@ fn what_is_recorded_is_read_in_order_across_the_end_of_numbers() {
 fn what_nobody_wants_is_counted_and_makes_room() {
     let ring = small(4);
     let mut memory = Memory::of(&ring);
-    let mut drain = Drain::of(vec![(ring.clone(), 0)]);
+    let mut drain = EventReader::of(vec![(ring.clone(), 0)]);
     for _ in 0..3 {
         assert_eq!((0..6).filter(|_| memory.record(&ring, &[1, 2], true)).count(), 4);
         assert_eq!(drain.read(&mut memory, None).unwrap(), 6);
     }
-    assert_eq!(drain.counts(), Counts { events: 12, lost: 6 });
+    assert_eq!(drain.counts(), EventCounts { events: 12, lost: 6 });
 }
 
 #[test]
 fn what_was_left_half_done_is_lost() {
     let ring = small(4);
     let mut memory = Memory::of(&ring);
-    let mut drain = Drain::of(vec![(ring.clone(), 0)]);
+    let mut drain = EventReader::of(vec![(ring.clone(), 0)]);
     let mut read = 0;
     for round in 0..3 {
         for number in 0..4 {
@@ -170,12 +170,13 @@ fn what_was_left_half_done_is_lost() {
         }
         drain.read(&mut memory, Some(&mut |_| read += 1)).unwrap();
     }
-    assert_eq!((read, drain.counts()), (9, Counts { events: 9, lost: 3 }));
+    assert_eq!((read, drain.counts()), (9, EventCounts { events: 9, lost: 3 }));
 }
 
 #[test]
 fn rings_have_slots_for_a_batch_and_are_bounded() {
-    let ring = |bytes, packet, wanted| Ring::new("r", 0, Records::Perf, Sizes { bytes, packet, places: 3 }, wanted);
+    let ring =
+        |bytes, packet, wanted| EventRing::new("r", 0, RecordKind::Perf, Sizes { bytes, packet, places: 3 }, wanted);
     for (bytes, packet, wanted) in [(0, 0, 0), (4, 0, 4096), (40, 0, 256 << 10), (512, 1514, 0), (2048, 1514, u32::MAX)]
     {
         let ring = ring(bytes, packet, wanted);

@@ -1,5 +1,5 @@
 //! Where packets go by routes: `bpf_fib_lookup` and `bpf_check_mtu`. The kernel asks its own tables; here they are maps that a
-//! program has besides its own, which the host fills ([`Tables`]): by hand, or from the kernel's.
+//! program has besides its own, which the host fills ([`RoutingTables`](portcullis_core::routes::RoutingTables)): by hand, or from the kernel's.
 //!
 //! | map | key | value |
 //! |---|---|---|
@@ -12,10 +12,10 @@ mod tables;
 
 use std::collections::BTreeSet;
 
-pub use tables::{Interface, Neighbour, Route, Row, Tables};
+pub use tables::Row;
 
-use crate::map::Declaration;
-use crate::map::declare::{Comments, declarations};
+use portcullis_core::map::Declaration;
+use portcullis_core::map::declaration::{CommentSyntax, declarations};
 
 /// The functions that stand for them.
 pub(super) const LOOKUP: &str = "x_fib_lookup";
@@ -116,10 +116,10 @@ pub(super) fn needed(
         let own = own.unwrap_or_default();
         text = text.replace(&format!("{}_", name.to_uppercase()), &format!("{own}_"));
         let line = format!("//! map {own}: {rest}");
-        let map = declarations(&line, Comments::Wgsl).ok().and_then(|mut maps| maps.pop());
+        let map = declarations(&line, CommentSyntax::Wgsl).ok().and_then(|mut maps| maps.pop());
         let map = map.expect("it is declared as maps are");
         *number = Some(taken.len() + declared.len());
-        declared.push(Declaration { place: 0..0, ..map });
+        declared.push(Declaration { source_range: 0..0, ..map });
     }
     (declared, text, maps)
 }

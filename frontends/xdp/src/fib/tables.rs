@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
+use portcullis_core::routes::{Route, RoutingTables};
+
 use super::{MOST_TRIES, Maps};
 
 /// Tables of routes that are asked without a number: `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL` (linux/rtnetlink.h).
@@ -10,103 +12,33 @@ const DEFAULT: u32 = 253;
 const MAIN: u32 = 254;
 const LOCAL: u32 = 255;
 
-/// A route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// The prefix's address; what is behind the prefix is zeros.
-    pub to: IpAddr,
-    /// Bits of it that count.
-    pub length: u8,
-    /// `RTN_*` (linux/rtnetlink.h): 1 where packets are forwarded, 6, 7 and 8 where they are dropped, refused and forbidden.
-    pub kind: u32,
-    /// The number of its table.
-    pub table: u32,
-    /// The interface that packets go out of.
-    pub interface: u32,
-    /// Its metric: of several the least counts.
-    pub metric: u32,
-    /// The longest packets that may go there, in bytes from their IP header on; 0 where the interface says so.
-    pub mtu: u32,
-    /// Of IPv4: packets of this type of service alone; 0 of any.
-    pub tos: u32,
-    /// Whether packets are put into others on the way, which `bpf_fib_lookup` does not do.
-    pub encap: bool,
-    /// The address that packets come from.
-    pub source: Option<IpAddr>,
-    /// The next router, where there is one.
-    pub gateway: Option<IpAddr>,
-}
-
-/// Somebody on a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Neighbour {
-    /// The interface that it is reached by.
-    pub interface: u32,
-    /// Its address.
-    pub address: IpAddr,
-    /// Its MAC.
-    pub mac: [u8; 6],
-}
-
-/// An interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
-    /// Its name, which is in no map.
-    pub name: String,
-    /// Its number.
-    pub number: u32,
-    /// Its MAC; zeros where it has none.
-    pub mac: [u8; 6],
-    /// The longest packets that it takes, in bytes behind the link's header.
-    pub mtu: u32,
-    /// The longest of IPv6, where that is another number.
-    pub mtu_v6: u32,
-    /// Bytes of the link's header.
-    pub header: u32,
-    /// Whether packets of IPv4 that come in there are forwarded.
-    pub forwarding_v4: bool,
-    /// Whether packets of IPv6 that come in there are forwarded.
-    pub forwarding_v6: bool,
-}
-
-/// All that is known of where packets go.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tables {
-    /// Routes; of those to one prefix in one table, with the same type of service and metric, the first counts.
-    pub routes: Vec<Route>,
-    /// Who is on which link.
-    pub neighbours: Vec<Neighbour>,
-    /// Interfaces.
-    pub interfaces: Vec<Interface>,
-}
-
 /// A prefix's bits, the first the highest, and how many count.
 type Prefix = (u128, u8);
 
 /// A map's entry: the words of its key, and those of its value.
 pub type Row = (Vec<u32>, Vec<u32>);
 
-impl Tables {
+impl Maps {
     /// What they are in a filter's maps: by the map's number, its entries, of which no key comes twice.
-    pub fn rows(&self, maps: &Maps) -> Vec<(usize, Vec<Row>)> {
+    pub fn rows(&self, tables: &RoutingTables) -> Vec<(usize, Vec<Row>)> {
         let mut others = Others::default();
         let mut all = Vec::new();
-        for (number, is_v4) in [(maps.v4, true), (maps.v6, false)] {
+        for (number, is_v4) in [(self.v4, true), (self.v6, false)] {
             let Some(number) = number else { continue };
-            all.push((number, self.first(is_v4, &mut others)));
+            all.push((number, first(tables, is_v4, &mut others)));
         }
-        if let Some(number) = maps.others {
+        if let Some(number) = self.others {
             all.push((number, others.rows));
         }
-        if let Some(number) = maps.neighbours {
-            let rows = self.neighbours.iter().map(|it| {
+        if let Some(number) = self.neighbours {
+            let rows = tables.neighbours.iter().map(|it| {
                 let key = [&[it.interface][..], &address(Some(it.address))].concat();
                 (key, mac(it.mac).to_vec())
             });
             all.push((number, rows.collect::<BTreeMap<_, _>>().into_iter().collect()));
         }
-        if let Some(number) = maps.interfaces {
-            let rows = self.interfaces.iter().map(|it| {
+        if let Some(number) = self.interfaces {
+            let rows = tables.interfaces.iter().map(|it| {
                 let [first, last] = mac(it.mac);
                 let forwards = [u32::from(it.forwarding_v4), u32::from(it.forwarding_v6)];
                 (vec![it.number], [&[first, last, it.mtu, it.mtu_v6, it.header][..], &forwards].concat())
@@ -115,34 +47,34 @@ impl Tables {
         }
         all
     }
+}
 
-    /// The routes that are tried first, by prefix; those that are tried behind them are put into `others`.
-    fn first(&self, is_v4: bool, others: &mut Others) -> Vec<Row> {
-        let routes: Vec<&Route> =
-            self.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && may_be_looked_for(route)).collect();
-        // Prefixes, each behind those that it is a part of.
-        let mut prefixes: BTreeMap<Prefix, Vec<usize>> = BTreeMap::new();
-        for (number, route) in routes.iter().enumerate() {
-            prefixes.entry((bits(route.to), route.length)).or_default().push(number);
-        }
-        let mut rows: Vec<Row> = Vec::new();
-        let mut around: Vec<(Prefix, &[usize])> = Vec::new();
-        for (&(bits, length), own) in &prefixes {
-            while around.pop_if(|((outer, outer_length), _)| !begins_with(bits, *outer, *outer_length)).is_some() {}
-            around.push(((bits, length), own));
-            let mut tried: Vec<usize> = around.iter().flat_map(|(_, routes)| routes.iter().copied()).collect();
-            tried.sort_by_key(|&number| (rank(routes[number]), number));
-            tried.truncate(MOST_TRIES);
-            let mut next = 0;
-            for &number in tried[1..].iter().rev() {
-                next = others.number(is_v4, number, words(routes[number], next), next);
-            }
-            let value = words(routes[tried[0]], next).to_vec();
-            let address = if is_v4 { vec![(bits >> 96) as u32] } else { split(bits).to_vec() };
-            rows.push(([&address[..], &[u32::from(length)]].concat(), value));
-        }
-        rows
+/// The routes that are tried first, by prefix; those that are tried behind them are put into `others`.
+fn first(tables: &RoutingTables, is_v4: bool, others: &mut Others) -> Vec<Row> {
+    let routes: Vec<&Route> =
+        tables.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && may_be_looked_for(route)).collect();
+    // Prefixes, each behind those that it is a part of.
+    let mut prefixes: BTreeMap<Prefix, Vec<usize>> = BTreeMap::new();
+    for (number, route) in routes.iter().enumerate() {
+        prefixes.entry((bits(route.to), route.length)).or_default().push(number);
     }
+    let mut rows: Vec<Row> = Vec::new();
+    let mut around: Vec<(Prefix, &[usize])> = Vec::new();
+    for (&(bits, length), own) in &prefixes {
+        while around.pop_if(|((outer, outer_length), _)| !begins_with(bits, *outer, *outer_length)).is_some() {}
+        around.push(((bits, length), own));
+        let mut tried: Vec<usize> = around.iter().flat_map(|(_, routes)| routes.iter().copied()).collect();
+        tried.sort_by_key(|&number| (rank(routes[number]), number));
+        tried.truncate(MOST_TRIES);
+        let mut next = 0;
+        for &number in tried[1..].iter().rev() {
+            next = others.number(is_v4, number, words(routes[number], next), next);
+        }
+        let value = words(routes[tried[0]], next).to_vec();
+        let address = if is_v4 { vec![(bits >> 96) as u32] } else { split(bits).to_vec() };
+        rows.push(([&address[..], &[u32::from(length)]].concat(), value));
+    }
+    rows
 }
 
 /// Routes that are tried behind others: equal ends of their orders are one.
@@ -230,9 +162,9 @@ mod tests {
     }
 
     /// The interfaces of the routes that are tried for a prefix.
-    fn tried(tables: &Tables, prefix: &[u32]) -> Vec<u32> {
+    fn tried(tables: &RoutingTables, prefix: &[u32]) -> Vec<u32> {
         let maps = Maps { v4: Some(0), v6: Some(1), others: Some(2), ..Maps::default() };
-        let rows = tables.rows(&maps);
+        let rows = maps.rows(&tables);
         let find = |map: usize, key: &[u32]| rows[map].1.iter().find(|row| row.0 == key).map(|row| row.1.clone());
         let mut value = find(if prefix.len() == 2 { 0 } else { 1 }, prefix);
         let mut seen = Vec::new();
@@ -245,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_comes_first_and_shorter_ones_behind_it() {
-        let tables = Tables {
+        let tables = RoutingTables {
             routes: vec![
                 route("0.0.0.0/0", MAIN, 1, 0),
                 route("10.0.0.0/8", MAIN, 2, 20),
@@ -254,7 +186,7 @@ mod tests {
                 route("10.1.0.1/32", LOCAL, 5, 0),
                 route("11.0.0.0/8", DEFAULT, 6, 0),
             ],
-            ..Tables::default()
+            ..RoutingTables::default()
         };
         assert_eq!(tried(&tables, &[0, 0]), [1]);
         assert_eq!(tried(&tables, &[0x0a00_0000, 8]), [3, 2, 1]);
@@ -265,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_local_table_of_ipv6_comes_before_the_main_one() {
-        let tables = Tables {
+        let tables = RoutingTables {
             routes: vec![
                 route("2001:db8::/32", LOCAL, 1, 0),
                 route("2001:db8:1::/48", MAIN, 2, 0),
@@ -273,20 +205,20 @@ mod tests {
                 route("ff00::/8", LOCAL, 3, 0),
                 route("::1/128", LOCAL, 3, 0),
             ],
-            ..Tables::default()
+            ..RoutingTables::default()
         };
         assert_eq!(tried(&tables, &[0x2001_0db8, 0x0001_0000, 0, 0, 48]), [1, 2]);
         let maps = Maps { v6: Some(0), ..Maps::default() };
-        assert_eq!(tables.rows(&maps)[0].1.len(), 2);
+        assert_eq!(maps.rows(&tables)[0].1.len(), 2);
     }
 
     #[test]
     fn equal_ends_are_kept_once() {
         let mut routes = vec![route("0.0.0.0/0", MAIN, 1, 0)];
         routes.extend((0..200).map(|n| route(&format!("10.0.{n}.0/24"), MAIN, 2, 0)));
-        let tables = Tables { routes, ..Tables::default() };
+        let tables = RoutingTables { routes, ..RoutingTables::default() };
         let maps = Maps { v4: Some(0), others: Some(1), ..Maps::default() };
-        let rows = tables.rows(&maps);
+        let rows = maps.rows(&tables);
         assert_eq!((rows[0].1.len(), rows[1].1.len()), (201, 1));
     }
 }

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::lang::xdp::lower::ir::Binary::{Add, And, Or, Shl, Shr};
-use crate::lang::xdp::lower::ir::{Argument, Call, Code, Effect, Id, Op};
+use crate::lower::ir::Binary::{Add, And, Or, Shl, Shr};
+use crate::lower::ir::{Argument, Call, Code, Effect, Id, Op};
 
 /// A place in the packet: a known distance from what is known only when the packet is there, or from the first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(accesses(code, &[elsewhere, there]), ["load_u8 2", "store_le16 0", "load_u8 1"]);
         // At a distance that is known only when the packet is there, it may be any.
         let code = &mut Code::default();
-        let somewhere = code.var(crate::lang::xdp::lower::ir::Var::Stack { frame: 0, word: 0 });
+        let somewhere = code.var(crate::lower::ir::Var::Stack { frame: 0, word: 0 });
         store(code, 0, somewhere);
         code.load_packet(somewhere, 1);
         let stored = code.ops.iter().filter(|op| Code::stays(op)).count();
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn words_stay_words_beside_single_bytes() {
         let code = &mut Code::default();
-        let (at, word) = (code.known(4), code.var(crate::lang::xdp::lower::ir::Var::Stack { frame: 0, word: 0 }));
+        let (at, word) = (code.known(4), code.var(crate::lower::ir::Var::Stack { frame: 0, word: 0 }));
         for byte in 1..4 {
             store(code, byte, word);
         }
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(accesses(code, &[]), ["store_le16 1", "store_u8 3", "store_le32 4"]);
         // Bytes of a word of something else's are that word's, moved.
         let code = &mut Code::default();
-        let word = code.var(crate::lang::xdp::lower::ir::Var::Stack { frame: 0, word: 0 });
+        let word = code.var(crate::lower::ir::Var::Stack { frame: 0, word: 0 });
         for byte in 0..4 {
             let it = code.by(Shr, word, 8 * byte);
             let it = code.by(And, it, 0xff);

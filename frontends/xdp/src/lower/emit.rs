@@ -7,17 +7,17 @@ use naga::{
     ScalarKind, Span, Statement, Type, TypeInner, UnaryOperator,
 };
 
-use crate::ir::builder::{Builder, Value};
-use crate::ir::structure::emit::{Blocks, Types, emit};
-use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::FILTER;
-use crate::lang::xdp::analysis::domain::state::{ASLEEP, STACK_WORDS, STACKS, Ty};
-use crate::lang::xdp::analysis::fixpoint::{End, Flow};
-use crate::lang::xdp::decode::maps::MapInfo;
-use crate::lang::xdp::lower::if_convert::{Joined, Link, join};
-use crate::lang::xdp::lower::ir::{Argument, Binary, Code, Id, Op, Var, Wide};
-use crate::lang::xdp::lower::liveness::{Needed, REDIRECTED, RESULT};
-use crate::lang::xdp::lower::privatize::{FIRST_FRAME, frame_of};
+use crate::analysis::domain::state::{ASLEEP, STACK_WORDS, STACKS, Ty};
+use crate::analysis::fixpoint::{End, Flow};
+use crate::decode::maps::MapInfo;
+use crate::lower::if_convert::{Joined, Link, join};
+use crate::lower::ir::{Argument, Binary, Code, Id, Op, Var, Wide};
+use crate::lower::liveness::{Needed, REDIRECTED, RESULT};
+use crate::lower::privatize::{FIRST_FRAME, frame_of};
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::structure::{Graph, TooDeep, structure};
+use portcullis_core::program::FILTER_FUNCTION;
 
 /// Computations that a block which returns may have, to be copied to where it is led to.
 const COPIED: usize = 6;
@@ -42,7 +42,7 @@ pub(crate) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &
     let functions = module.functions.iter();
     let named: HashMap<String, _> = functions.filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
     let counts = named.get(&format!("{TRAPS}_add")).copied();
-    let (mut builder, packet) = of_packet(if counts.is_some() { PROGRAM } else { FILTER }, types);
+    let (mut builder, packet) = of_packet(if counts.is_some() { PROGRAM } else { FILTER_FUNCTION }, types);
     let b = &mut builder;
     let frame = memory(module, types, STACK_WORDS as u32);
     let records = flow.shared.events.records().iter();
@@ -87,7 +87,7 @@ fn of_packet(name: &str, types: Types) -> (Builder, Value) {
 
 /// The filter of a program that traps: counts where it did, at one place for all of them, and aborts the packet.
 fn counted(program: Handle<Function>, counts: Handle<Function>, types: Types) -> Function {
-    let (mut builder, packet) = of_packet(FILTER, types);
+    let (mut builder, packet) = of_packet(FILTER_FUNCTION, types);
     let b = &mut builder;
     let verdict = b.call(program, vec![packet], true).expect("it gives a verdict");
     let mask = b.u32(TRAPPED);

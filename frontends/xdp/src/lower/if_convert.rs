@@ -2,9 +2,9 @@
 //! it leads to with the one before. Where such a block only computes, it is done with the one before at once, and both conditions
 //! are one: a branch less, for every device; and a flag less, where what they share is led to from several places.
 
-use crate::lang::xdp::analysis::fixpoint::Block;
-use crate::lang::xdp::lower::ir::{Binary, Op};
-use crate::lang::xdp::lower::liveness::{Needed, successors};
+use crate::analysis::fixpoint::Block;
+use crate::lower::ir::{Binary, Op};
+use crate::lower::liveness::{Needed, successors};
 
 /// Computations, and variables that are set, of a block that is done before it is known whether control comes to it.
 const COMPUTATIONS: usize = 12;

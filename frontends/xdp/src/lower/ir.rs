@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use crate::lang::xdp::lower::coalesce::Pending;
+use crate::lower::coalesce::Pending;
 
 /// A computation's place in its block.
 pub(crate) type Id = u32;

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::lang::xdp::analysis::fixpoint::{Block, End};
-use crate::lang::xdp::analysis::transfer::TARGET;
-use crate::lang::xdp::lower::ir::{Code, Held, Id, Op, Var};
+use crate::analysis::fixpoint::{Block, End};
+use crate::analysis::transfer::TARGET;
+use crate::lower::ir::{Code, Held, Id, Op, Var};
 
 /// A block as it is to be written.
 pub(crate) struct Needed {

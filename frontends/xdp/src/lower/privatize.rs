@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lang::xdp::decode::maps::{MapInfo, Use};
+use crate::decode::maps::{MapInfo, Use};
 
 /// Bytes of a value at most.
 const MOST_BYTES: u32 = 4096;

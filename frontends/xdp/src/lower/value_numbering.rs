@@ -1,7 +1,7 @@
 //! Reads that a block before has done. Of a block that only one other leads to, what that one has read and nothing has written
 //! since is there: clang reads a structure's members one by one, with a branch between one and the next, and several of them lie
 //! in a word. Most compilers behind us would see as much; but where a block reads nothing any more it may only compute, and is
-//! done with the one before it ([`joined`](crate::lang::xdp::lower::if_convert)).
+//! done with the one before it ([`joined`](crate::lower::if_convert)).
 //!
 //! Computations have numbers, equal ones the same, from block to block as long as one leads to the next alone (value numbering
 //! on extended basic blocks: Muchnick, Advanced Compiler Design and Implementation, section 12.4).
@@ -9,9 +9,9 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
-use crate::lang::xdp::analysis::fixpoint::Block;
-use crate::lang::xdp::lower::ir::{Code, Effect, Epoch, Id, Op, Var};
-use crate::lang::xdp::lower::liveness::{in_variables, ops, successors};
+use crate::analysis::fixpoint::Block;
+use crate::lower::ir::{Code, Effect, Epoch, Id, Op, Var};
+use crate::lower::liveness::{in_variables, ops, successors};
 
 /// A computation's number: equal ones have the same.
 type Number = u32;

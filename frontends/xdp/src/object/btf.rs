@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::{Letters, Wrong};
-use crate::map::typed::CType;
+use portcullis_core::map::typed::{CType, Encoding};
 
 const MAGIC: u16 = 0xeb9f;
 
@@ -29,19 +29,6 @@ mod kind {
     pub const DECL_TAG: u32 = 17;
     pub const TYPE_TAG: u32 = 18;
     pub const ENUM64: u32 = 19;
-}
-
-/// How an integer is meant (`BTF_INT_*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encoding {
-    /// Without a sign.
-    Unsigned,
-    /// With one.
-    Signed,
-    /// A character.
-    Char,
-    /// True or false.
-    Bool,
 }
 
 /// A member of a structure or union.
@@ -131,7 +118,7 @@ pub struct Type {
 pub struct Btf {
     types: Arc<[Type]>,
     strings: Arc<[u8]>,
-    /// Those that were asked for as types of C's ([`CType::of`]): many maps and variables may be of one.
+    /// Those that were asked for as types of C's ([`Btf::c_type`]): many maps and variables may be of one.
     pub(crate) known: Arc<Mutex<HashMap<u32, Option<Arc<CType>>>>>,
 }
 

@@ -1,7 +1,7 @@
 //! Objects that come from no file: instructions that somebody has made.
 
 use super::{Btf, Function, MapDefinition, MapType, Object, Reference, Section};
-use crate::lang::xdp::decode::instruction::{Instruction, LDDW};
+use crate::decode::instruction::{Instruction, LDDW};
 
 /// What `src` says of a constant of 64 bits: that it is a map, or a function (linux/bpf.h).
 const PSEUDO_MAP_FD: u8 = 1;
@@ -11,7 +11,7 @@ impl Object {
     /// An object of instructions: its only program, `program` in a section `xdp`, begins with the first. What loads a map
     /// (`BPF_PSEUDO_MAP_FD`) has its number in `maps`; what loads a function (`BPF_PSEUDO_FUNC`), or calls one, says how far it
     /// is from the next instruction. `functions` are the first instructions of all functions, in order.
-    pub fn of_instructions(
+    pub fn from_instructions(
         name: &str,
         mut instructions: Vec<Instruction>,
         functions: &[usize],
@@ -53,7 +53,7 @@ impl Object {
 
 impl MapDefinition {
     /// A map of a kind, with keys and values of so many bytes.
-    pub fn of_type(name: &str, ty: MapType, [key_size, value_size]: [u32; 2], max_entries: u32) -> MapDefinition {
+    pub fn with_type(name: &str, ty: MapType, [key_size, value_size]: [u32; 2], max_entries: u32) -> MapDefinition {
         MapDefinition { ty, key_size, value_size, max_entries, ..MapDefinition::new(name) }
     }
 }

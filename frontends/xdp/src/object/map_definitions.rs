@@ -113,24 +113,29 @@ impl MapType {
     }
 
     /// Whether its entries are where packets can go: devices, sockets, processors.
-    pub fn is_of_targets(self) -> bool {
+    pub fn holds_redirect_targets(self) -> bool {
         matches!(self, Self::DEVMAP | Self::DEVMAP_HASH | Self::CPUMAP | Self::XSKMAP)
     }
 
     /// Whether each processor has values of its own.
-    pub fn is_per_processor(self) -> bool {
+    pub fn is_per_cpu(self) -> bool {
         matches!(self, Self::PERCPU_HASH | Self::PERCPU_ARRAY | Self::LRU_PERCPU_HASH)
     }
 
     /// Whether its entries are other maps.
-    pub fn is_of_maps(self) -> bool {
+    pub fn is_map_of_maps(self) -> bool {
         matches!(self, Self::ARRAY_OF_MAPS | Self::HASH_OF_MAPS)
     }
 
     /// Whether there are maps of this type for filters.
-    pub fn is_known_here(self) -> bool {
+    pub fn is_supported(self) -> bool {
         let is_named = matches!(self, Self::PROG_ARRAY | Self::PERF_EVENT_ARRAY | Self::RINGBUF | Self::LPM_TRIE);
-        is_named || self.is_array() || self.is_hash() || self.is_lru() || self.is_of_targets() || self.is_of_maps()
+        is_named
+            || self.is_array()
+            || self.is_hash()
+            || self.is_lru()
+            || self.holds_redirect_targets()
+            || self.is_map_of_maps()
     }
 
     /// What is missing where there is none of it here.
@@ -146,7 +151,7 @@ impl MapType {
     }
 
     /// Whether programs cannot look at its entries.
-    pub fn holds_no_values(self) -> bool {
+    pub fn has_no_readable_values(self) -> bool {
         matches!(self.0, 3 | 4 | 7 | 26 | 27)
     }
 

@@ -4,6 +4,7 @@
 //! in Documentation/bpf/btf.rst and libbpf.
 
 pub mod btf;
+mod c_types;
 mod from_instructions;
 mod line_info;
 mod map_definitions;
@@ -16,7 +17,7 @@ use object::elf::{EM_BPF, R_BPF_64_32, R_BPF_64_64, SHF_EXECINSTR, STT_FUNC, STT
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget};
 
-use crate::lang::xdp::decode::instruction::Instruction;
+use crate::decode::instruction::Instruction;
 pub use btf::Btf;
 pub use line_info::Line;
 pub use map_definitions::{MapDefinition, MapType, Slot, Variable};

@@ -1,7 +1,7 @@
 //! Files that are made to cost much: small ones that say much, and large ones that would be gone through again and again.
 
 use super::{MAX_LOOKED_AT, MAX_MAPS, MAX_OBJECT, Object};
-use crate::lang::xdp::rejection::Listing;
+use crate::rejection::Listing;
 
 const PROGBITS: u32 = 1;
 const SYMTAB: u32 = 2;

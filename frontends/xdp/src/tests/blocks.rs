@@ -3,10 +3,10 @@
 
 use naga::{Block, Statement};
 
-use super::model::hold::compiled;
+use super::model::compare::compile;
 use super::model::{Instruction, op};
 use super::{EXIT, VALUE, held_to_the_model};
-use crate::program::Program;
+use portcullis_core::program::Program;
 
 /// The program; it is what the model says of it, for packets that begin with every two of these bytes.
 #[track_caller]
@@ -14,7 +14,7 @@ fn same(instructions: &[Instruction], bytes: &[u8]) -> std::sync::Arc<Program> {
     let pairs =
         bytes.iter().flat_map(|&first| bytes.iter().map(move |&second| [&[first, second][..], &[0; 30]].concat()));
     let packets: Vec<Vec<u8>> = pairs.collect();
-    compiled(&held_to_the_model(instructions, &packets)).expect("it is the same as the model")
+    compile(&held_to_the_model(instructions, &packets)).expect("it is the same as the model")
 }
 
 /// Statements of the program itself that are so.

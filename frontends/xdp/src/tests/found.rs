@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::model::hold::{Held, compiled, hold};
-use super::model::{Code, Instruction, MapOf, op};
+use super::model::compare::{Comparison, compare, compile};
+use super::model::{Code, Instruction, MapSpec, op};
 use super::{EXIT, VALUE, code, held_to_the_model};
-use crate::device::{Device, LoadOptions};
-use crate::interp::Interp;
-use crate::packet::{Batch, Verdict};
-use crate::program::Program;
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::InterpDevice;
+use portcullis_core::packet::{Batch, Verdict};
+use portcullis_core::program::Program;
 
 /// Holds a program to the model over packets with these first bytes.
 #[track_caller]
@@ -26,8 +26,8 @@ fn refused(instructions: &[Instruction], why: &str) {
 #[track_caller]
 fn refused_with(instructions: &[Instruction], functions: &[usize], why: &str) {
     let code = Code { functions: functions.to_vec(), ..code(instructions) };
-    match hold(&code, &[vec![0; 64]]) {
-        Ok(Held::Refused(said)) => assert!(said.contains(why), "{said}"),
+    match compare(&code, &[vec![0; 64]]) {
+        Ok(Comparison::Refused(said)) => assert!(said.contains(why), "{said}"),
         other => panic!("{other:?}"),
     }
 }
@@ -186,7 +186,7 @@ fn objects_for_others_are_refused_with_what_builds_them() {
         let mut header = [0; 64];
         header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, order, 1]);
         (header[16], header[18], header[19], header[20], header[52]) = (1, machine[0], machine[1], 1, 64);
-        let said = crate::lang::xdp::object::Object::read("x.o", &header).map(|_| ()).unwrap_err().to_string();
+        let said = crate::object::Object::read("x.o", &header).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(why), "{said}");
         assert_eq!(said.contains("bpfel"), machine == [0, 247], "{said}");
     }
@@ -204,10 +204,10 @@ fn maps_of_targets_have_sizes_that_targets_have() {
         EXIT,
     ];
     for (ty, key, value) in [(25, 4, 0), (25, 8, 4), (14, 4, 12)] {
-        let maps = vec![MapOf { ty, key, value, entries: 4 }];
+        let maps = vec![MapSpec { ty, key, value, entries: 4 }];
         let code = Code { instructions: instructions.to_vec(), functions: vec![0], maps };
-        match hold(&code, &[vec![0; 64]]) {
-            Ok(Held::Refused(said)) => assert!(said.contains("which a map of type"), "{said}"),
+        match compare(&code, &[vec![0; 64]]) {
+            Ok(Comparison::Refused(said)) => assert!(said.contains("which a map of type"), "{said}"),
             other => panic!("{ty}, {key}, {value}: {other:?}"),
         }
     }
@@ -313,8 +313,8 @@ fn what_was_read_through_is_not_null() {
     ];
     let firsts = FIRSTS.into_iter().filter(|first| first[0] & 1 == 1).collect::<Vec<_>>();
     check(&with(&rest), &firsts);
-    let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
-    let traps = &program.object().expect("it is of an object").traps;
+    let program = compile(&code(&with(&rest))).expect("it is the same as the model");
+    let traps = &crate::ObjectInfo::of(&program).expect("it is of an object").traps;
     assert_eq!(traps.iter().map(|trap| trap.reason).collect::<Vec<_>>(), ["the pointer is NULL"]);
     assert_eq!(ran(&program, &[0; 32]), Verdict::Aborted);
 }
@@ -343,7 +343,7 @@ fn pointers_to_the_stack_of_a_function_that_has_returned() {
     let main = [op(0xbf, 1, 10, 0, 0), op(0x07, 1, 0, 0, -16), op(0x7a, 1, 0, 0, 3), call];
     let read = [op(0x79, 0, 0, 0, 0), EXIT];
     let code = Code { functions: vec![0, 6], ..code(&[&main[..], &read, &[op(0xbf, 0, 1, 0, 0), EXIT]].concat()) };
-    assert_eq!(hold(&code, &[vec![0; 64]]), Ok(Held::Same(1, None)));
+    assert_eq!(compare(&code, &[vec![0; 64]]), Ok(Comparison::Same(1, None)));
 }
 
 /// A loop that fills the stack below a pointer that is kept there, and ends where a counter is a number: where it stores is
@@ -377,8 +377,8 @@ fn loops_that_end_at_a_number_store_where_they_do() {
             op(0xb7, 0, 0, 0, 2),
         ];
         check(&with(&rest), &FIRSTS);
-        let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
-        let traps = &program.object().expect("it is of an object").traps;
+        let program = compile(&code(&with(&rest))).expect("it is the same as the model");
+        let traps = &crate::ObjectInfo::of(&program).expect("it is of an object").traps;
         // Below zero numbers are large ones here, and what goes there is anything.
         assert!(traps.is_empty() || last == -1, "{store:#x} {first} {last} {step}: {traps:?}");
     }
@@ -402,9 +402,9 @@ fn kept_pointers_that_a_store_may_hit() {
         ];
         let firsts = [0, 1, 7, 8, 48, 55].map(|at| [at, 0, 0, 0, 0, 0, 0, 0]);
         check(&with(&rest), &firsts);
-        let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
+        let program = compile(&code(&with(&rest))).expect("it is the same as the model");
         let traps: Vec<_> =
-            program.object().expect("it is of an object").traps.iter().map(|trap| trap.reason).collect();
+            crate::ObjectInfo::of(&program).expect("it is of an object").traps.iter().map(|trap| trap.reason).collect();
         assert_eq!(traps, ["a spilled pointer would be overwritten"]);
         for at in 0..64 {
             let mut packet = vec![0; 32];
@@ -421,7 +421,8 @@ fn kept_pointers_that_a_store_may_hit() {
 
 /// What becomes of a packet.
 fn ran(program: &Arc<Program>, packet: &[u8]) -> Verdict {
-    let mut session = Interp::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
+    let mut session =
+        InterpDevice::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
     session.run(Batch::from_packets(&[packet]).expect("it fits")).expect("it runs").verdicts.get(0)
 }
 
@@ -440,7 +441,7 @@ fn changes_of_a_value_are_no_rounds() {
         let last = [op(0xb7, 0, 0, 0, 2), EXIT];
         let instructions = [&VALUE[..], &first, &change, &last].concat();
         check(&instructions, &FIRSTS[..1]);
-        let program = compiled(&code(&instructions)).expect("it is the same as the model");
+        let program = compile(&code(&instructions)).expect("it is the same as the model");
         assert_eq!(program.facts().max_iterations, Some(0), "{change:?}");
         assert!(!program.maps()[0].read_only, "{change:?}");
     }

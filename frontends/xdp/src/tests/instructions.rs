@@ -1,13 +1,13 @@
 //! Every instruction, with operands at all corners, against the model.
 
-use super::model::hold::{Held, hold};
+use super::model::compare::{Comparison, compare};
 use super::model::table::{self, Case};
 
 #[track_caller]
 fn check(cases: &[Case]) {
     for Case { name, code, packets, .. } in cases {
-        match hold(code, packets) {
-            Ok(Held::Same(count, None)) if count == packets.len() => {}
+        match compare(code, packets) {
+            Ok(Comparison::Same(count, None)) if count == packets.len() => {}
             Ok(held) => panic!("{name}: {held:?}"),
             Err(difference) => {
                 panic!("{name}: {}\n{}", difference.what, table::part(code, difference.at.unwrap_or(0)))

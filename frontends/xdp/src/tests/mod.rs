@@ -8,15 +8,15 @@ mod instructions;
 mod model;
 mod programs;
 
-use crate as tree;
+use crate as xdp;
 
-use model::hold::{Held, hold};
-use model::{Code, Instruction, MapOf, op};
+use model::compare::{Comparison, compare};
+use model::{Code, Instruction, MapSpec, op};
 
 const EXIT: Instruction = op(0x95, 0, 0, 0, 0);
 
 /// The values of the first map are an array's, of 16 bytes.
-const MAPS: [MapOf; 1] = [MapOf { ty: 2, key: 4, value: 16, entries: 1 }];
+const MAPS: [MapSpec; 1] = [MapSpec { ty: 2, key: 4, value: 16, entries: 1 }];
 
 /// The first map's only value in r0.
 const VALUE: [Instruction; 8] = [
@@ -38,8 +38,8 @@ fn code(instructions: &[Instruction]) -> Code {
 #[track_caller]
 fn held_to_the_model(instructions: &[Instruction], packets: &[Vec<u8>]) -> Code {
     let code = code(instructions);
-    match hold(&code, packets) {
-        Ok(Held::Same(count, None)) if count == packets.len() => code,
+    match compare(&code, packets) {
+        Ok(Comparison::Same(count, None)) if count == packets.len() => code,
         Ok(held) => panic!("{held:?}\n{}", code.listing()),
         Err(difference) => panic!("{}\n{}", difference.what, code.listing()),
     }

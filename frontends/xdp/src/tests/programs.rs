@@ -1,8 +1,8 @@
 //! Programs that nobody would write, against the model.
 
 use super::model::arbitrary;
-use super::model::hold::{Held, hold};
-use super::model::shrink::shrunk;
+use super::model::compare::{Comparison, compare};
+use super::model::shrink::shrink;
 use super::model::{Code, Random};
 
 /// The first seed, and how many programs: more where somebody asks for them.
@@ -20,19 +20,19 @@ fn rounds(count: u64, make: impl Fn(&mut Random) -> Code) -> (usize, usize) {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let code = make(&mut random);
         let of = arbitrary::packets(&mut random, 12);
-        match hold(&code, &of) {
-            Ok(Held::Refused(why)) => {
+        match compare(&code, &of) {
+            Ok(Comparison::Refused(why)) => {
                 let first = why.lines().next().unwrap_or_default().to_owned();
                 *refused.entry(first).or_default() += 1;
             }
-            Ok(Held::Same(0, _)) => {}
-            Ok(Held::Same(count, _)) => (taken, packets) = (taken + 1, packets + count),
+            Ok(Comparison::Same(0, _)) => {}
+            Ok(Comparison::Same(count, _)) => (taken, packets) = (taken + 1, packets + count),
             Err(difference) => {
                 // Another difference may be there without what made this one.
                 let kind = |what: &str| what.get(..8).map(str::to_owned);
-                let is_it = |code: &Code| hold(code, &of).is_err_and(|it| kind(&it.what) == kind(&difference.what));
-                let small = shrunk(&code, is_it);
-                let what = hold(&small, &of).map_err(|difference| difference.what);
+                let is_it = |code: &Code| compare(code, &of).is_err_and(|it| kind(&it.what) == kind(&difference.what));
+                let small = shrink(&code, is_it);
+                let what = compare(&small, &of).map_err(|difference| difference.what);
                 panic!("seed {seed}: {what:?}\n{}", small.listing())
             }
         }

@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
-use portcullis_core::device::{DeviceInfo, Done, Session};
-use portcullis_core::interp::Interp;
+use portcullis_core::device::{Completion, DeviceInfo, Session};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Batch, Verdicts};
 
 use super::super::workloads::Workload;
@@ -13,7 +13,7 @@ fn options(sizes: &[usize], all: bool) -> Options {
 
 /// The interpreter as a device that gets its seventh packet wrong.
 #[derive(Debug)]
-struct Wrong(Interp);
+struct Wrong(InterpDevice);
 
 struct WrongSession(Box<dyn Session>);
 
@@ -32,7 +32,7 @@ impl Session for WrongSession {
         self.0.submit(batch)
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some(mut done) = self.0.complete()? else { return Ok(None) };
         let mut returns: Vec<u32> = done.verdicts.iter().map(|verdict| verdict.to_return()).collect();
         returns[6] = if returns[6] == 1 { 2 } else { 1 };
@@ -75,7 +75,7 @@ struct ByHand {
     wrong: bool,
 }
 
-impl Records for ByHand {
+impl RecordKernel for ByHand {
     fn host(&mut self) -> &mut [u8] {
         &mut self.memory
     }
@@ -101,7 +101,7 @@ fn by_hand(wrong: bool) -> Box<OpenRecords> {
 
 #[test]
 fn every_column_has_every_side() {
-    let side = Side { device: Arc::new(Interp::new()), records: Some(by_hand(false)) };
+    let side = Side { device: Arc::new(InterpDevice::new()), records: Some(by_hand(false)) };
     let options = options(&[100, 1000], false);
     let mut told = 0;
     let tables = run(&[side], &options, &mut |_| told += 1);
@@ -124,7 +124,7 @@ fn every_column_has_every_side() {
 
 #[test]
 fn what_is_wrong_has_no_speed() {
-    let side = Side { device: Arc::new(Wrong(Interp::new())), records: Some(by_hand(true)) };
+    let side = Side { device: Arc::new(Wrong(InterpDevice::new())), records: Some(by_hand(true)) };
     let tables = run(&[side], &options(&[100], false), &mut |_| ());
     for row in tables.iter().flat_map(|table| &table.rows) {
         let is_wrong = matches!(row.cells[0], Cell::Wrong { .. });
@@ -147,7 +147,7 @@ fn an_end_that_is_asked_for_comes_between_two_rounds() {
 
 #[test]
 fn what_is_not_begun_in_time_is_left_out_with_the_reason() {
-    let side = Side { device: Arc::new(Interp::new()), records: Some(by_hand(false)) };
+    let side = Side { device: Arc::new(InterpDevice::new()), records: Some(by_hand(false)) };
     let options = options(&[100], false);
     for (late, is_left_out) in [(Duration::ZERO, false), (OVERTIME + Duration::from_secs(1), true)] {
         let Some(began) = Instant::now().checked_sub(late) else { continue };

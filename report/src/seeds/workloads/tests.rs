@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use super::super::records::{Traffic, traffic};
 use super::*;
@@ -45,7 +46,7 @@ fn records_and_packets_get_the_same() {
                 packet
             })
             .collect();
-        let mut session = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
         for (fields, verdict) in fields.iter().zip(done.verdicts.iter()) {
             let action = (workload.rule)(*fields);

@@ -1,45 +1,46 @@
-//! What is answered to whoever asks for metrics.
+//! Minimal HTTP/1.1 (RFC 9112) for metrics: GET and HEAD of one path, one request per connection.
 //!
-//! As much of HTTP/1.1 (RFC 9112) as that takes: GET and HEAD of one path, one request a connection. Nothing is kept, and nothing
-//! that comes is looked at but the head of a request, which has to be short.
+//! No state is kept between requests. Only the head of a request is read, and its length is
+//! limited.
 
-/// The longest head of a request.
-pub const LONGEST: usize = 8 << 10;
+/// Maximum length of a request's head.
+pub const MAX_HEAD_BYTES: usize = 8 << 10;
 
-/// More than any client sends.
-const HEADERS: usize = 64;
+/// Maximum number of header fields: more than any client sends.
+const MAX_HEADERS: usize = 64;
 
 const PATH: &str = "/metrics";
 
-/// What is made of the bytes of a request.
+/// What to do after receiving part of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It is not whole yet.
+    /// The request is incomplete.
     Wait,
-    /// The answer, after which the connection is closed.
+    /// The response to send, after which the connection is closed.
     Answer(Vec<u8>),
 }
 
-/// Answers to what has come of a request so far. `metrics` is asked where the answer has them.
+/// Parses what has been received of a request and answers it once complete. Calls `metrics` only if
+/// the response contains them.
 pub fn reply(request: &[u8], metrics: impl FnOnce() -> String) -> Reply {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
-    let looked_at = &request[..request.len().min(LONGEST)];
-    match head.parse(looked_at) {
+    let bounded = &request[..request.len().min(MAX_HEAD_BYTES)];
+    match head.parse(bounded) {
         Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) if request.len() < LONGEST => return Reply::Wait,
+        Ok(httparse::Status::Partial) if request.len() < MAX_HEAD_BYTES => return Reply::Wait,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             return error("431 Request Header Fields Too Large", "", "the request is too long");
         }
-        Err(_) => return error("400 Bad Request", "", "this is no request of HTTP"),
+        Err(_) => return error("400 Bad Request", "", "this is not an HTTP request"),
     }
-    // There is no complete request without them.
+    // Both are present in a complete request.
     let (method, target) = (head.method.unwrap_or_default(), head.path.unwrap_or_default());
     if method != "GET" && method != "HEAD" {
-        return error("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "GET and HEAD are all there is here");
+        return error("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "only GET and HEAD are supported");
     }
     if path(target) != PATH {
-        return error("404 Not Found", "", "there is nothing here but /metrics");
+        return error("404 Not Found", "", "only /metrics exists here");
     }
     let text = metrics();
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -50,7 +51,7 @@ pub fn reply(request: &[u8], metrics: impl FnOnce() -> String) -> Reply {
     Reply::Answer(answer.into_bytes())
 }
 
-/// The path of a request's target: also of one that has a server's name before it, or parameters behind.
+/// The path of a request target, without the authority of an absolute form and without a query.
 fn path(target: &str) -> &str {
     let target = target.split(['?', '#']).next().unwrap_or_default();
     match target.strip_prefix("http://") {
@@ -73,7 +74,7 @@ fn error(status: &str, more: &str, text: &str) -> Reply {
 mod tests {
     use super::*;
 
-    /// The status line, and the body.
+    /// The status line and the body of the response.
     fn answer(request: &[u8]) -> (String, String) {
         let Reply::Answer(answer) = reply(request, || "portcullis_batches_total 1\n# EOF\n".into()) else {
             return ("wait".into(), String::new());
@@ -85,13 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_given_to_those_who_ask_for_them() {
+    fn requests_for_metrics_are_answered() {
         let body = "portcullis_batches_total 1\n# EOF\n";
         for request in [
             "GET /metrics HTTP/1.1\r\nHost: localhost:9100\r\n\r\n",
             "GET /metrics HTTP/1.0\r\n\r\n",
             "GET /metrics?lane=1 HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n",
-            "GET http://127.0.0.1:9100/metrics HTTP/1.1\r\nHost: a\r\n\r\nwhat comes behind is nobody's business",
+            "GET http://127.0.0.1:9100/metrics HTTP/1.1\r\nHost: a\r\n\r\na body, which is ignored",
         ] {
             assert_eq!(answer(request.as_bytes()), ("HTTP/1.1 200 OK".into(), body.into()), "{request}");
         }
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_told_what_is_wrong_with_it() {
+    fn other_requests_get_an_error_status() {
         for (request, status) in [
             ("GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
             ("GET /metrics/ HTTP/1.1\r\n\r\n", "404 Not Found"),
@@ -117,15 +118,15 @@ mod tests {
         ] {
             assert_eq!(answer(request.as_bytes()).0, format!("HTTP/1.1 {status}"), "{request}");
         }
-        let long = format!("GET /metrics HTTP/1.1\r\nCookie: {}", "x".repeat(LONGEST));
-        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(HEADERS + 1));
+        let long = format!("GET /metrics HTTP/1.1\r\nCookie: {}", "x".repeat(MAX_HEAD_BYTES));
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
         for request in [long, many] {
             assert_eq!(answer(request.as_bytes()).0, "HTTP/1.1 431 Request Header Fields Too Large");
         }
     }
 
     #[test]
-    fn a_request_may_come_byte_by_byte() {
+    fn an_incomplete_request_waits_for_more() {
         let request = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
         for length in 0..request.len() {
             assert_eq!(answer(&request[..length]).0, "wait", "{length} bytes");

@@ -1,8 +1,9 @@
-//! A live run's numbers for Prometheus, in the OpenMetrics text format.
+//! Metrics of a live run in the OpenMetrics text format, for Prometheus.
 //!
-//! - [`text`] writes them down, by Prometheus's conventions: counters that only grow, in base units, and no rates.
+//! - [`render`] writes them by Prometheus's conventions: monotonic counters in base units, no
+//!   rates.
 //! - [`http`] answers a request, as a function of its bytes.
-//! - [`server`] listens, on this machine alone.
+//! - [`server`] listens, on this machine only.
 
 pub mod http;
 pub mod server;
@@ -19,10 +20,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Reading, RunStats, Sizing, Snapshot};
+use super::{RunSnapshot, RunStats, Sizing, Snapshot};
 
-/// Upper bounds of latencies, in nanoseconds: 1, 2 and 5 of each power of ten, from a microsecond to a second.
-const BOUNDS: [u64; 19] = {
+/// Upper bounds of the latency buckets in nanoseconds: 1, 2 and 5 times each power of ten, from a
+/// microsecond to a second.
+const LATENCY_BUCKETS_NS: [u64; 19] = {
     let mut bounds = [0; 19];
     let (mut at, mut power) = (0, 1000);
     while at < bounds.len() {
@@ -35,56 +37,57 @@ const BOUNDS: [u64; 19] = {
     bounds
 };
 
-/// A place where a program of XDP aborts packets.
+/// An instruction of an XDP program that aborted packets.
 #[derive(Debug, Clone)]
 pub struct Trap {
-    /// How many were.
+    /// Number of packets.
     pub count: u64,
-    /// The instruction, with its number and its function.
+    /// The instruction with its number and function.
     pub instruction: String,
-    /// Where it is in the source; empty where that is not known.
+    /// Source file; empty if unknown.
     pub file: String,
-    /// See `file`.
+    /// Source line; empty if unknown.
     pub line: String,
-    /// Why.
+    /// Why packets were aborted.
     pub reason: String,
 }
 
-/// The run at this moment, in the OpenMetrics text format; with where packets were aborted, of which the run itself has no number.
-pub fn text(run: &RunStats, traps: Vec<Trap>) -> String {
+/// Renders the run's current numbers in the OpenMetrics text format. `traps` come from the filter's
+/// session, which `run` has no access to.
+pub fn render(run: &RunStats, traps: Vec<Trap>) -> String {
     let reading = run.read();
     let summary = run.summary(&reading);
-    // A clock before 1970 is none.
-    let begun = run.begun_at().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    encode(Run { reading, filter: summary.filter, device: summary.device, begun, traps })
+    // Treat a clock before 1970 as not set.
+    let start_time = run.start_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    encode(RunCollector { reading, filter: summary.filter, device: summary.device, start_time, traps })
 }
 
-fn encode(run: Run) -> String {
+fn encode(run: RunCollector) -> String {
     let mut registry = Registry::with_prefix("portcullis");
     registry.register_collector(Box::new(run));
     let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text takes whatever is written to it");
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("writing to a string cannot fail");
     text
 }
 
-/// What is written down.
+/// Collects the metrics of a run at one point in time.
 #[derive(Debug)]
-struct Run {
-    reading: Reading,
+struct RunCollector {
+    reading: RunSnapshot,
     filter: String,
     device: String,
     /// Seconds since 1970.
-    begun: f64,
+    start_time: f64,
     traps: Vec<Trap>,
 }
 
-impl Run {
+impl RunCollector {
     fn lanes(&self) -> impl Iterator<Item = (&str, &Snapshot)> {
         self.reading.lanes.iter().map(|(name, lane)| (name.as_str(), lane))
     }
 
-    /// A counter that each lane has once.
-    fn of_lanes(
+    /// Encodes a counter with one value per lane.
+    fn encode_counter(
         &self,
         to: &mut DescriptorEncoder<'_>,
         (name, unit): (&str, Option<Unit>),
@@ -98,8 +101,8 @@ impl Run {
         Ok(())
     }
 
-    /// A gauge of the lanes whose batches find their size; nothing where there are none.
-    fn of_sizing<N: EncodeGaugeValue + fmt::Debug>(
+    /// Encodes a gauge of lanes with adaptive batch sizes; nothing if there are none.
+    fn encode_sizing_gauge<N: EncodeGaugeValue + fmt::Debug>(
         &self,
         to: &mut DescriptorEncoder<'_>,
         (name, unit): (&str, Option<Unit>),
@@ -117,12 +120,12 @@ impl Run {
         Ok(())
     }
 
-    /// How many packets were aborted where; nothing where none were.
-    fn traps(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    /// Encodes the number of packets aborted by each instruction; nothing if there are none.
+    fn encode_traps(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         if self.traps.is_empty() {
             return Ok(());
         }
-        let help = "Packets that were aborted because what an instruction was about to do was not right";
+        let help = "Packets aborted by an instruction that failed a check, by instruction and reason";
         let mut metric = to.encode_descriptor("trapped_packets", help, None, MetricType::Counter)?;
         for Trap { count, instruction, file, line, reason } in &self.traps {
             let labels = [("instruction", instruction), ("file", file), ("line", line), ("reason", reason)];
@@ -131,8 +134,8 @@ impl Run {
         Ok(())
     }
 
-    /// A counter that each lane has once for each of these values of a second label.
-    fn by<T: Copy, N: EncodeCounterValue + fmt::Debug>(
+    /// Encodes a counter with one value per lane and value of a second label.
+    fn encode_labelled_counter<T: Copy, N: EncodeCounterValue + fmt::Debug>(
         &self,
         to: &mut DescriptorEncoder<'_>,
         (name, unit): (&str, Option<Unit>),
@@ -151,67 +154,75 @@ impl Run {
     }
 }
 
-impl Collector for Run {
+impl Collector for RunCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let to = &mut to;
-        let mut build = to.encode_descriptor("build", "The program", None, MetricType::Info)?;
+        let mut build = to.encode_descriptor("build", "Version of portcullis", None, MetricType::Info)?;
         build.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
-        let mut run = to.encode_descriptor("run", "What runs where", None, MetricType::Info)?;
+        let mut run = to.encode_descriptor("run", "Filter and device of the run", None, MetricType::Info)?;
         run.encode_info(&[("filter", self.filter.as_str()), ("device", self.device.as_str())])?;
-        let help = "When the run began, since 1970";
+        let help = "Start time of the run since the Unix epoch";
         let start = to.encode_descriptor("start_time", help, Some(&Unit::Seconds), MetricType::Gauge)?;
-        ConstGauge::new(self.begun).encode(start)?;
+        ConstGauge::new(self.start_time).encode(start)?;
 
-        self.of_lanes(to, ("received_packets", None), "Packets received", |lane| lane.received.packets)?;
-        let help = "Bytes of the packets received";
-        self.of_lanes(to, ("received", Some(Unit::Bytes)), help, |lane| lane.received.bytes)?;
-        let help = "Packets that the kernel dropped because nobody took them in time; not among those received";
-        self.of_lanes(to, ("kernel_dropped_packets", None), help, |lane| lane.received.dropped_by_kernel)?;
-        let help = "Packets that were too long to be received, or made no sense; not among those received";
-        self.of_lanes(to, ("refused_packets", None), help, |lane| lane.received.refused)?;
-        let help = "Packets that came in several pieces";
-        self.of_lanes(to, ("reassembled_packets", None), help, |lane| lane.received.reassembled)?;
-        let help = "Checksums that senders had left to their network cards, and that were completed";
-        self.of_lanes(to, ("completed_checksums", None), help, |lane| {
-            lane.received.checksums + lane.carried.checksums
+        self.encode_counter(to, ("received_packets", None), "Packets received", |lane| lane.received.packets)?;
+        let help = "Bytes received";
+        self.encode_counter(to, ("received", Some(Unit::Bytes)), help, |lane| lane.received.bytes)?;
+        let help = "Packets that the kernel dropped because they were not received in time; not among those received";
+        self.encode_counter(to, ("kernel_dropped_packets", None), help, |lane| lane.received.dropped_by_kernel)?;
+        let help = "Packets that were too long to receive, or malformed; not among those received";
+        self.encode_counter(to, ("refused_packets", None), help, |lane| lane.received.refused)?;
+        let help = "Packets reassembled from several fragments";
+        self.encode_counter(to, ("reassembled_packets", None), help, |lane| lane.received.reassembled)?;
+        let help = "Checksums completed that senders had left to their network cards";
+        self.encode_counter(to, ("completed_checksums", None), help, |lane| {
+            lane.received.checksums + lane.executed.checksums
         })?;
-        let help = "Packets that came from where those go that pass, and that went out unfiltered";
-        self.of_lanes(to, ("from_stack_packets", None), help, |lane| lane.carried.from_stack)?;
-        let help = "Packets that came from where those go that pass, and that were lost";
-        self.of_lanes(to, ("from_stack_lost_packets", None), help, |lane| lane.carried.from_stack_lost)?;
+        let help = "Packets from the interface that passed packets go to, transmitted unfiltered";
+        self.encode_counter(to, ("from_stack_packets", None), help, |lane| lane.executed.from_stack)?;
+        let help = "Packets lost that came from the interface that passed packets go to";
+        self.encode_counter(to, ("from_stack_lost_packets", None), help, |lane| lane.executed.from_stack_lost)?;
 
         let actions = Action::ALL.map(|action| (action.name(), action as usize));
         let verdict = ("verdict", &actions[..]);
-        self.by(to, ("verdicts", None), "Verdicts that the filter gave", verdict, |lane, it| lane.verdicts[it])?;
-        self.traps(to)?;
-        let help = "Packets whose verdict was carried out";
-        self.by(to, ("carried_out_packets", None), help, verdict, |lane, it| lane.carried.packets[it])?;
-        let help = "Bytes of the packets whose verdict was carried out, as they went out";
-        self.by(to, ("carried_out", Some(Unit::Bytes)), help, verdict, |lane, it| lane.carried.bytes[it])?;
+        self.encode_labelled_counter(to, ("verdicts", None), "Verdicts of the filter", verdict, |lane, action| {
+            lane.verdicts[action]
+        })?;
+        self.encode_traps(to)?;
+        let help = "Packets whose verdict was executed";
+        self.encode_labelled_counter(to, ("carried_out_packets", None), help, verdict, |lane, action| {
+            lane.executed.packets[action]
+        })?;
+        let help = "Bytes of the packets whose verdict was executed, after changes by the filter";
+        self.encode_labelled_counter(to, ("carried_out", Some(Unit::Bytes)), help, verdict, |lane, action| {
+            lane.executed.bytes[action]
+        })?;
         let reasons = Loss::ALL.map(|loss| (loss.name(), loss));
-        let help = "Packets that went nowhere against their verdict, or for want of one";
-        self.by(to, ("lost_packets", None), help, ("reason", &reasons), |lane, loss| lane.carried.losses.of(loss))?;
+        let help = "Packets lost after a forwarding verdict or without a verdict, by reason";
+        self.encode_labelled_counter(to, ("lost_packets", None), help, ("reason", &reasons), |lane, loss| {
+            lane.executed.losses.of(loss)
+        })?;
 
-        self.of_lanes(to, ("batches", None), "Batches that the device has been through with", |lane| lane.batches)?;
-        let help = "Packets with which a batch is closed, as --batch auto has found it last";
-        self.of_sizing(to, ("batch_target_packets", None), help, |sizing| sizing.batch as u64)?;
-        let help = "How long a batch waits for its packets, as --batch auto has found it last";
-        self.of_sizing(to, ("batch_delay", Some(Unit::Seconds)), help, |sizing| sizing.delay.as_secs_f64())?;
-        let help = "Packets that the CPU filtered, because the device had all the batches that it takes";
-        self.of_lanes(to, ("relieved_packets", None), help, |lane| lane.relieved)?;
+        self.encode_counter(to, ("batches", None), "Batches completed by the device", |lane| lane.batches)?;
+        let help = "Packets at which a batch is closed, as last adapted by --batch auto";
+        self.encode_sizing_gauge(to, ("batch_target_packets", None), help, |sizing| sizing.batch as u64)?;
+        let help = "Maximum time a batch waits for packets, as last adapted by --batch auto";
+        self.encode_sizing_gauge(to, ("batch_delay", Some(Unit::Seconds)), help, |sizing| sizing.delay.as_secs_f64())?;
+        let help = "Packets that the CPU filtered because the device was full";
+        self.encode_counter(to, ("relieved_packets", None), help, |lane| lane.fallback_packets)?;
         let stages = [("upload", 0), ("kernel", 1), ("download", 2)];
         let seconds = |lane: &Snapshot, stage: usize| {
             [lane.times.upload, lane.times.kernel, lane.times.download][stage].as_secs_f64()
         };
-        let help = "Where the device's time went";
-        self.by(to, ("device", Some(Unit::Seconds)), help, ("stage", &stages), seconds)?;
+        let help = "Busy time of the device, by stage";
+        self.encode_labelled_counter(to, ("device", Some(Unit::Seconds)), help, ("stage", &stages), seconds)?;
 
         let help =
-            "From when a batch's first packet was received until its verdicts were carried out; each packet counts";
+            "Time from the reception of a batch's first packet until its verdicts were executed; each packet counts";
         let unit = Unit::Seconds;
         let mut latency = to.encode_descriptor("batch_latency", help, Some(&unit), MetricType::Histogram)?;
         for (lane, numbers) in self.lanes() {
-            let (buckets, sum) = latencies(numbers);
+            let (buckets, sum) = latency_buckets(numbers);
             let lane = [("lane", lane)];
             let mut family = latency.encode_family(&lane)?;
             family.encode_histogram::<[(&str, &str); 0]>(sum, numbers.latency.len(), &buckets, None)?;
@@ -220,14 +231,17 @@ impl Collector for Run {
     }
 }
 
-/// How many packets took as long as each bound and longer than that before it, by the bounds in seconds; and all their times.
-fn latencies(of: &Snapshot) -> (Vec<(f64, u64)>, f64) {
-    let mut buckets: Vec<_> = BOUNDS.iter().map(|bound| (*bound as f64 / 1e9, 0)).chain([(f64::INFINITY, 0)]).collect();
+/// Packets per latency bucket, with the upper bounds in seconds, and the sum of all latencies in
+/// seconds.
+fn latency_buckets(of: &Snapshot) -> (Vec<(f64, u64)>, f64) {
+    let mut buckets: Vec<_> =
+        LATENCY_BUCKETS_NS.iter().map(|bound| (*bound as f64 / 1e9, 0)).chain([(f64::INFINITY, 0)]).collect();
     let mut sum = 0.0;
     for value in of.latency.iter_recorded() {
-        // Of all values that count as one this is the highest: so the others are below the bound, too.
+        // The highest value that the histogram counts as equal to this one, so all of them are
+        // within the bucket's bound.
         let nanoseconds = value.value_iterated_to();
-        let bucket = BOUNDS.partition_point(|bound| *bound < nanoseconds);
+        let bucket = LATENCY_BUCKETS_NS.partition_point(|bound| *bound < nanoseconds);
         buckets[bucket].1 += value.count_at_value();
         sum += nanoseconds as f64 / 1e9 * value.count_at_value() as f64;
     }

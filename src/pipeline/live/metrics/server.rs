@@ -1,7 +1,7 @@
-//! Listens for those who ask for metrics, on this machine alone.
+//! Serves metrics over HTTP on this machine only.
 //!
-//! One thread waits for all connections at once. Each has a deadline, there are few, and a new one takes the place of the oldest:
-//! so nobody keeps others waiting, and nobody is waited for.
+//! One thread polls all connections. Each has a deadline, their number is limited, and a new one
+//! replaces the oldest: so no client can block others or the run.
 
 use std::fmt;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
@@ -16,63 +16,63 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::http::{self, Reply};
-use crate::pipeline::live::local::{LocalError, LocalSocket};
+use crate::pipeline::live::local_socket::{LocalError, LocalSocket};
 
-/// Connections at a time.
-const MOST: usize = 16;
+/// Maximum number of open connections.
+const MAX_CONNECTIONS: usize = 16;
 
-/// How long a connection may take, from the first byte to the last.
-const DEADLINE: Duration = Duration::from_secs(5);
+/// Maximum lifetime of a connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long nobody is let in after the system has refused a connection, for want of memory or descriptors.
-const REFUSED: Duration = Duration::from_millis(100);
+/// How long accepting pauses after it failed, for want of memory or file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Bytes that one connection may send or get before it is another's turn.
-const TURN: usize = 64 << 10;
+/// Maximum number of bytes to transfer for one connection before others are served.
+const MAX_BYTES_PER_TURN: usize = 64 << 10;
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A port of this machine's own addresses.
+    /// A TCP port of a loopback address.
     Port(SocketAddr),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// Why a text is no address to listen at.
+/// Why a text is not an address to listen at.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Others could reach it.
+    /// Other machines could reach the address.
     #[error(
-        "{0}: metrics are only given on this machine, at 127.0.0.1, [::1] or unix:PATH; to have them elsewhere, run Prometheus or \
-         its agent here, or have a proxy or ssh ask for them"
+        "{0}: metrics are served only on this machine, at 127.0.0.1, [::1] or unix:PATH; for access from elsewhere, run \
+         Prometheus or its agent here, or use a proxy or ssh"
     )]
-    Elsewhere(IpAddr),
-    /// It is none.
-    #[error("`{0}` is no address to listen at; give a port as 9100, or 127.0.0.1:9100, [::1]:9100 or unix:PATH")]
-    Text(String),
+    NotLocal(IpAddr),
+    /// The text cannot be parsed.
+    #[error("`{0}` is not an address to listen at; use 9100, 127.0.0.1:9100, [::1]:9100 or unix:PATH")]
+    Invalid(String),
 }
 
 impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Address, AddressError> {
-        let wrong = || AddressError::Text(text.to_owned());
+        let invalid = || AddressError::Invalid(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() { Err(wrong()) } else { Ok(Address::Unix(path.into())) };
+            return if path.is_empty() { Err(invalid()) } else { Ok(Address::Unix(path.into())) };
         }
         let local = |port: &str| port.parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let address = match text.strip_prefix("localhost:") {
-            Some(port) => local(port).map_err(|_| wrong())?,
+            Some(port) => local(port).map_err(|_| invalid())?,
             None => match local(text) {
                 Ok(address) => address,
-                Err(_) => text.parse().map_err(|_| wrong())?,
+                Err(_) => text.parse().map_err(|_| invalid())?,
             },
         };
         if address.ip().to_canonical().is_loopback() {
             Ok(Address::Port(address))
         } else {
-            Err(AddressError::Elsewhere(address.ip()))
+            Err(AddressError::NotLocal(address.ip()))
         }
     }
 }
@@ -86,63 +86,65 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why nobody listens.
+/// Why metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Not at this port.
+    /// The port cannot be used.
     #[error("{address}: {}{}", portcullis_core::reason(.error), port_hint(.error))]
     Port {
-        /// Which.
+        /// The port's address.
         address: SocketAddr,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
-    /// Not at this socket.
+    /// The Unix socket cannot be used.
     #[error(transparent)]
     Unix(#[from] LocalError),
-    /// There is no thread for it, or nothing to wake it by.
+    /// The thread or its wake-up pipe could not be created.
     #[error("metrics: {}", portcullis_core::reason(.0))]
     Thread(io::Error),
 }
 
 fn port_hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::AddrInUse => " (another program listens there; choose another port, or 0 for one that is free)",
+        ErrorKind::AddrInUse => " (another program listens there; choose another port, or 0 for any free port)",
         _ => "",
     }
 }
 
-/// Gives metrics to whoever asks, until it is dropped.
+/// Serves metrics on a thread of its own until dropped.
 #[derive(Debug)]
 pub struct Server {
     address: Address,
-    /// Closed to end the thread.
+    /// Closing the pipe ends the thread.
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Answers with what `text` makes from now on.
+    /// Starts to answer requests with the text that `text` returns.
     ///
     /// # Errors
     /// [`ServerError::Thread`]
-    pub fn start(door: Door, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
-        Server::with_deadline(door, text, DEADLINE)
+    pub fn start(listener: MetricsListener, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
+        Server::with_deadline(listener, text, CONNECTION_TIMEOUT)
     }
 
     fn with_deadline(
-        door: Door,
+        listener: MetricsListener,
         text: impl Fn() -> String + Send + 'static,
         deadline: Duration,
     ) -> Result<Server, ServerError> {
-        let address = door.address.clone();
-        let (woken, wake) = io::pipe().map_err(ServerError::Thread)?;
-        let thread = thread::Builder::new().name("metrics".into()).spawn(move || serve(&door, &woken, &text, deadline));
+        let address = listener.address.clone();
+        let (wake_reader, wake) = io::pipe().map_err(ServerError::Thread)?;
+        let thread = thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || serve(&listener, &wake_reader, &text, deadline));
         Ok(Server { address, wake: Some(wake), thread: Some(thread.map_err(ServerError::Thread)?) })
     }
 
-    /// Where it listens.
+    /// Returns where it listens, with the actual port if 0 was requested.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -152,15 +154,15 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // If it died, there are no metrics any more, which whoever asked for them has seen.
+            // A panic of the thread only ends the metrics, which clients have noticed.
             let _ = thread.join();
         }
     }
 }
 
-/// Where connections come in. Nobody is answered before there is a [`Server`], and they wait until then.
+/// A listening socket for metrics. Connections wait in its backlog until a [`Server`] is started.
 #[derive(Debug)]
-pub struct Door {
+pub struct MetricsListener {
     listener: Listener,
     address: Address,
 }
@@ -171,24 +173,24 @@ enum Listener {
     Unix(LocalSocket),
 }
 
-impl Door {
-    /// Listens.
+impl MetricsListener {
+    /// Listens at `address`.
     ///
     /// # Errors
-    /// [`ServerError`]: among others, somebody else has the port.
-    pub fn open(address: &Address) -> Result<Door, ServerError> {
+    /// [`ServerError`], for example if the port is in use.
+    pub fn open(address: &Address) -> Result<MetricsListener, ServerError> {
         let (listener, address) = match address {
             Address::Port(at) => {
                 let refused = |error| ServerError::Port { address: *at, error };
                 let listener = TcpListener::bind(at).map_err(refused)?;
                 listener.set_nonblocking(true).map_err(refused)?;
-                // The port that was found, where any would do.
+                // The port that the system chose if 0 was requested.
                 let found = listener.local_addr().unwrap_or(*at);
                 (Listener::Port(listener), Address::Port(found))
             }
             Address::Unix(path) => (Listener::Unix(LocalSocket::listen(path)?), address.clone()),
         };
-        Ok(Door { listener, address })
+        Ok(MetricsListener { listener, address })
     }
 
     fn accept(&self) -> io::Result<Stream> {
@@ -211,7 +213,7 @@ impl Door {
     }
 }
 
-/// A connection.
+/// Stream of a connection.
 enum Stream {
     Port(TcpStream),
     Unix(UnixStream),
@@ -239,7 +241,7 @@ impl Stream {
         }
     }
 
-    fn no_more(&self) -> io::Result<()> {
+    fn shutdown_write(&self) -> io::Result<()> {
         match self {
             Stream::Port(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -247,38 +249,40 @@ impl Stream {
     }
 }
 
-/// Who is connected.
-struct Guest {
+/// A client's connection.
+struct Connection {
     stream: Stream,
     until: Instant,
     state: State,
 }
 
 enum State {
-    /// What has come of the request.
-    Asking(Vec<u8>),
-    /// The answer, and how much of it is sent.
-    Answering(Vec<u8>, usize),
-    /// It has the answer. What it still sends is taken: a connection that is closed before would be reset, and the answer lost.
-    Leaving,
+    /// Bytes of the request received so far.
+    ReadingRequest(Vec<u8>),
+    /// The response, and how many of its bytes are sent.
+    SendingResponse(Vec<u8>, usize),
+    /// The response is sent. Remaining input is read and discarded: closing with unread input would
+    /// reset the connection and could destroy the response.
+    Lingering,
 }
 
-impl Guest {
-    fn waits_for(&self) -> PollFlags {
+impl Connection {
+    fn poll_flags(&self) -> PollFlags {
         match self.state {
-            State::Answering(..) => PollFlags::OUT,
-            State::Asking(_) | State::Leaving => PollFlags::IN,
+            State::SendingResponse(..) => PollFlags::OUT,
+            State::ReadingRequest(_) | State::Lingering => PollFlags::IN,
         }
     }
 
-    /// Goes on as far as that takes no wait. Whether there is more to come.
-    fn go_on(&mut self, text: &dyn Fn() -> String) -> bool {
+    /// Reads or writes as much as possible without blocking. Returns false once the connection is
+    /// done.
+    fn advance(&mut self, text: &dyn Fn() -> String) -> bool {
         let mut buffer = [0; 4096];
         let mut moved = 0;
-        while moved < TURN {
+        while moved < MAX_BYTES_PER_TURN {
             let length = match &mut self.state {
-                State::Answering(answer, sent) => self.stream.write(&answer[*sent..]),
-                State::Asking(_) | State::Leaving => self.stream.read(&mut buffer),
+                State::SendingResponse(answer, sent) => self.stream.write(&answer[*sent..]),
+                State::ReadingRequest(_) | State::Lingering => self.stream.read(&mut buffer),
             };
             let length = match length {
                 Ok(0) => return false,
@@ -288,40 +292,44 @@ impl Guest {
             };
             moved += length;
             match &mut self.state {
-                State::Asking(request) => {
+                State::ReadingRequest(request) => {
                     request.extend(&buffer[..length]);
                     if let Reply::Answer(answer) = http::reply(request, text) {
-                        self.state = State::Answering(answer, 0);
+                        self.state = State::SendingResponse(answer, 0);
                     }
                 }
-                State::Answering(answer, sent) => {
+                State::SendingResponse(answer, sent) => {
                     *sent += length;
                     if *sent == answer.len() {
-                        self.state = State::Leaving;
-                        if self.stream.no_more().is_err() {
+                        self.state = State::Lingering;
+                        if self.stream.shutdown_write().is_err() {
                             return false;
                         }
                     }
                 }
-                State::Leaving => {}
+                State::Lingering => {}
             }
         }
         true
     }
 }
 
-/// Lets guests in and answers them, until it is woken.
-fn serve(door: &Door, woken: &PipeReader, text: &dyn Fn() -> String, deadline: Duration) {
-    let mut guests: Vec<Guest> = Vec::new();
-    let mut closed_until: Option<Instant> = None;
+/// Accepts and serves connections until the wake-up pipe is closed.
+fn serve(listener: &MetricsListener, wake_reader: &PipeReader, text: &dyn Fn() -> String, deadline: Duration) {
+    let mut connections: Vec<Connection> = Vec::new();
+    let mut accept_paused_until: Option<Instant> = None;
     loop {
         let now = Instant::now();
-        closed_until = closed_until.filter(|until| *until > now);
-        guests.retain(|guest| guest.until > now);
-        let listens = if closed_until.is_some() { PollFlags::empty() } else { PollFlags::IN };
-        let mut waits = vec![PollFd::new(woken, PollFlags::IN), PollFd::from_borrowed_fd(door.fd(), listens)];
-        waits.extend(guests.iter().map(|guest| PollFd::from_borrowed_fd(guest.stream.fd(), guest.waits_for())));
-        let until = guests.iter().map(|guest| guest.until).chain(closed_until).min();
+        accept_paused_until = accept_paused_until.filter(|until| *until > now);
+        connections.retain(|connection| connection.until > now);
+        let listens = if accept_paused_until.is_some() { PollFlags::empty() } else { PollFlags::IN };
+        let mut waits = vec![PollFd::new(wake_reader, PollFlags::IN), PollFd::from_borrowed_fd(listener.fd(), listens)];
+        waits.extend(
+            connections
+                .iter()
+                .map(|connection| PollFd::from_borrowed_fd(connection.stream.fd(), connection.poll_flags())),
+        );
+        let until = connections.iter().map(|connection| connection.until).chain(accept_paused_until).min();
         let most = until.map(|until| {
             let left = until.saturating_duration_since(now) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
@@ -329,28 +337,33 @@ fn serve(door: &Door, woken: &PipeReader, text: &dyn Fn() -> String, deadline: D
         match poll(&mut waits, most.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
-            // There is nothing to wait by any more.
+            // Without `poll` the server cannot go on.
             Err(_) => return,
         }
         let ready: Vec<bool> = waits.iter().map(|wait| !wait.revents().is_empty()).collect();
         if ready[0] {
             return;
         }
-        let mut ready_guests = ready[2..].iter();
-        guests.retain_mut(|guest| !ready_guests.next().is_some_and(|ready| *ready) || guest.go_on(text));
+        let mut ready_connections = ready[2..].iter();
+        connections
+            .retain_mut(|connection| !ready_connections.next().is_some_and(|ready| *ready) || connection.advance(text));
         if !ready[1] {
             continue;
         }
-        match door.accept() {
+        match listener.accept() {
             Ok(stream) => {
-                if guests.len() == MOST {
-                    guests.remove(0);
+                if connections.len() == MAX_CONNECTIONS {
+                    connections.remove(0);
                 }
-                guests.push(Guest { stream, until: Instant::now() + deadline, state: State::Asking(Vec::new()) });
+                connections.push(Connection {
+                    stream,
+                    until: Instant::now() + deadline,
+                    state: State::ReadingRequest(Vec::new()),
+                });
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-            Err(_) => closed_until = Some(Instant::now() + REFUSED),
+            Err(_) => accept_paused_until = Some(Instant::now() + ACCEPT_RETRY_DELAY),
         }
     }
 }
@@ -359,26 +372,27 @@ fn serve(door: &Door, woken: &PipeReader, text: &dyn Fn() -> String, deadline: D
 mod tests {
     use super::*;
 
-    /// Longer than anything here takes.
-    const SOON: Duration = Duration::from_secs(30);
+    /// Longer than anything in these tests takes.
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     fn start(text: String) -> (Server, SocketAddr) {
-        // Nobody's time runs out here.
+        // No connection times out here.
         let hour = Duration::from_secs(3600);
         let server =
-            Server::with_deadline(Door::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour).unwrap();
+            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour)
+                .unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         (server, address)
     }
 
     fn connect(address: SocketAddr) -> TcpStream {
-        let stream = TcpStream::connect_timeout(&address, SOON).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
-    fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
-        stream.write_all(request).unwrap();
+    fn request(mut stream: impl Read + Write, bytes: &[u8]) -> String {
+        stream.write_all(bytes).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -387,7 +401,7 @@ mod tests {
     const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
 
     #[test]
-    fn addresses_are_this_machines() {
+    fn only_loopback_addresses_are_accepted() {
         let port = |text: &str| Ok(Address::Port(text.parse().unwrap()));
         for (text, want) in [
             ("9100", port("127.0.0.1:9100")),
@@ -396,84 +410,86 @@ mod tests {
             ("localhost:9100", port("127.0.0.1:9100")),
             ("[::1]:9100", port("[::1]:9100")),
             ("unix:/run/metrics", Ok(Address::Unix("/run/metrics".into()))),
-            ("0.0.0.0:9100", Err(AddressError::Elsewhere("0.0.0.0".parse().unwrap()))),
-            ("[::]:9100", Err(AddressError::Elsewhere("::".parse().unwrap()))),
-            ("192.0.2.1:80", Err(AddressError::Elsewhere("192.0.2.1".parse().unwrap()))),
-            ("[::ffff:192.0.2.1]:80", Err(AddressError::Elsewhere("::ffff:192.0.2.1".parse().unwrap()))),
+            ("0.0.0.0:9100", Err(AddressError::NotLocal("0.0.0.0".parse().unwrap()))),
+            ("[::]:9100", Err(AddressError::NotLocal("::".parse().unwrap()))),
+            ("192.0.2.1:80", Err(AddressError::NotLocal("192.0.2.1".parse().unwrap()))),
+            ("[::ffff:192.0.2.1]:80", Err(AddressError::NotLocal("::ffff:192.0.2.1".parse().unwrap()))),
         ] {
             assert_eq!(text.parse::<Address>(), want, "{text}");
         }
         for text in
             ["", "x", "70000", "-1", "localhost", "localhost:x", ":9100", "127.0.0.1", "example.org:9100", "unix:"]
         {
-            assert_eq!(text.parse::<Address>(), Err(AddressError::Text(text.into())));
+            assert_eq!(text.parse::<Address>(), Err(AddressError::Invalid(text.into())));
         }
     }
 
     #[test]
-    fn those_who_ask_are_answered() {
+    fn requests_are_answered_and_drop_stops_listening() {
         let text = "x".repeat(1 << 20);
         let (server, address) = start(text.clone());
         for _ in 0..3 {
-            let answer = ask(connect(address), REQUEST);
+            let answer = request(connect(address), REQUEST);
             let (head, body) = answer.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
             assert!(body == text, "{} bytes came", body.len());
         }
-        let taken = Door::open(server.address());
+        let taken = MetricsListener::open(server.address());
         let taken = taken.unwrap_err().to_string();
         assert!(taken.starts_with(&format!("{address}: ")) && taken.contains("choose another port"), "{taken}");
         drop(server);
-        assert!(TcpStream::connect(address).is_err(), "nobody listens");
+        assert!(TcpStream::connect(address).is_err(), "the port is closed");
     }
 
     #[test]
-    fn a_unix_socket_is_one_users_and_does_not_stay() {
+    fn metrics_on_a_unix_socket_are_served_and_its_file_is_removed() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("metrics");
-        let server = Server::start(Door::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
-        let answer = ask(UnixStream::connect(&path).unwrap(), REQUEST);
+        let server =
+            Server::start(MetricsListener::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
+        let answer = request(UnixStream::connect(&path).unwrap(), REQUEST);
         assert!(answer.ends_with("\r\n\r\nmetrics"), "{answer}");
         drop(server);
         assert!(!path.exists());
     }
 
     #[test]
-    fn odd_ones_keep_nobody_waiting() {
+    fn misbehaving_clients_do_not_block_others() {
         let (server, address) = start("metrics".into());
-        // More than are let in at a time: they say nothing, or not enough.
-        let silent: Vec<_> = (0..3 * MOST).map(|_| connect(address)).collect();
-        for mut stream in &silent[..MOST] {
+        // More than the maximum: they send nothing, or an incomplete request.
+        let silent: Vec<_> = (0..3 * MAX_CONNECTIONS).map(|_| connect(address)).collect();
+        for mut stream in &silent[..MAX_CONNECTIONS] {
             let _ = stream.write_all(b"GET /metrics HT");
         }
-        // It is the oldest that make room, and not those who have just come.
+        // The oldest connection is replaced, not a new one.
         let mut oldest = &silent[0];
         let gone = oldest.read(&mut [0; 1]);
         assert!(
             matches!(&gone, Ok(0)) || gone.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
             "{gone:?}"
         );
-        let garbage = ask(connect(address), &[0xff; 100]);
+        let garbage = request(connect(address), &[0xff; 100]);
         assert!(garbage.starts_with("HTTP/1.1 400 "), "{garbage}");
-        // It sends more than anybody wants, and is answered all the same.
+        // A request that is too long still gets its response.
         let endless = [b"GET /metrics HTTP/1.1\r\nCookie: ", &[b'x'; 1 << 20][..]].concat();
-        let answer = ask(connect(address), &endless);
+        let answer = request(connect(address), &endless);
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
-        // They asked, and went away.
-        for _ in 0..MOST {
+        // Clients that disconnect after their request.
+        for _ in 0..MAX_CONNECTIONS {
             connect(address).write_all(REQUEST).unwrap();
         }
-        assert!(ask(connect(address), REQUEST).ends_with("metrics"));
+        assert!(request(connect(address), REQUEST).ends_with("metrics"));
         drop(server);
         drop(silent);
     }
 
     #[test]
-    fn time_runs_out() {
+    fn a_silent_connection_is_closed_at_its_deadline() {
         let moment = Duration::from_millis(50);
-        let server = Server::with_deadline(Door::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
+        let server =
+            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         let mut silent = connect(address);
-        assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it is closed, and nothing was said");
+        assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it is closed without a response");
     }
 }

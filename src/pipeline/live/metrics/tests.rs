@@ -5,7 +5,7 @@ use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
 use super::*;
 
-fn run() -> Run {
+fn run() -> RunCollector {
     let mut losses = Losses::default();
     losses.add(Loss::NoTarget, 8);
     let mut lane = Snapshot {
@@ -17,7 +17,7 @@ fn run() -> Run {
             dropped_by_kernel: 5,
             refused: 6,
         },
-        carried: ExecutedCounts {
+        executed: ExecutedCounts {
             packets: [10, 11, 12, 13, 14],
             bytes: [20, 21, 22, 23, 24],
             losses,
@@ -41,7 +41,7 @@ fn run() -> Run {
         lane.latency.record_n(nanoseconds, packets).unwrap();
     }
     let lanes = vec![("eth0:0".to_owned(), lane), ("odd\"\\\n".to_owned(), Snapshot::default())];
-    let reading = Reading { elapsed: Duration::from_secs(1), lanes };
+    let reading = RunSnapshot { elapsed: Duration::from_secs(1), lanes };
     let trap = |line: u32, count| Trap {
         count,
         instruction: format!("instruction {line} of `parse`: exit"),
@@ -49,10 +49,16 @@ fn run() -> Run {
         line: line.to_string(),
         reason: "the packet is not so long".into(),
     };
-    Run { reading, filter: "f.wgsl".into(), device: "cpu".into(), begun: 1.5e9, traps: vec![trap(7, 17), trap(9, 18)] }
+    RunCollector {
+        reading,
+        filter: "f.wgsl".into(),
+        device: "cpu".into(),
+        start_time: 1.5e9,
+        traps: vec![trap(7, 17), trap(9, 18)],
+    }
 }
 
-/// What is said of each series.
+/// The value of each series in the text.
 fn series(text: &str) -> BTreeMap<&str, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let lines = lines.map(|line| line.rsplit_once(' ').unwrap());
@@ -60,7 +66,7 @@ fn series(text: &str) -> BTreeMap<&str, f64> {
 }
 
 #[test]
-fn every_number_has_a_name() {
+fn every_counter_is_exported_under_its_name() {
     let text = encode(run());
     let series = series(&text);
     for (name, want) in [
@@ -96,44 +102,44 @@ fn every_number_has_a_name() {
         assert_eq!(series.get(name), Some(&want), "{name}\n{text}");
     }
     assert!(text.ends_with("# EOF\n"));
-    // The names are this program's, and each is described once.
+    // All names have this program's prefix, and each is described once.
     assert!(series.keys().all(|name| name.starts_with("portcullis_")));
     let described: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
     assert_eq!(described.len(), described.iter().collect::<std::collections::BTreeSet<_>>().len());
 }
 
 #[test]
-fn only_batches_that_find_their_size_tell_it() {
+fn sizing_gauges_exist_only_for_adaptive_batches() {
     let mut run = run();
-    let told =
+    let count_lines =
         |text: &str| text.lines().filter(|line| line.contains("batch_target") || line.contains("batch_delay")).count();
-    // A type, a unit of the one that has one, what it is, and a value, of the one lane of two.
-    let text = encode(Run {
+    // Type and help of both gauges, the unit of one, and one value each for the one adaptive lane.
+    let text = encode(RunCollector {
         reading: run.reading.clone(),
         filter: run.filter.clone(),
         device: run.device.clone(),
-        begun: 0.0,
+        start_time: 0.0,
         traps: Vec::new(),
     });
     assert!(text.contains("# TYPE portcullis_batch_delay_seconds gauge\n"), "{text}");
-    assert_eq!(told(&text), 7, "{text}");
+    assert_eq!(count_lines(&text), 7, "{text}");
     run.reading.lanes.remove(0);
     let text = encode(run);
-    assert_eq!(told(&text), 0, "{text}");
+    assert_eq!(count_lines(&text), 0, "{text}");
 }
 
 #[test]
-fn latencies_are_counted_up_to_bounds() {
+fn latency_buckets_are_cumulative() {
     let text = encode(run());
     let series = series(&text);
-    let upto = |bound: &str| {
+    let bucket = |bound: &str| {
         let name = format!("portcullis_batch_latency_seconds_bucket{{le=\"{bound}\",lane=\"eth0:0\"}}");
         series.get(name.as_str()).copied().unwrap_or_else(|| panic!("{name}\n{text}"))
     };
     for (bound, want) in
         [("0.000001", 2.0), ("0.000002", 5.0), ("0.00002", 5.0), ("0.00005", 10.0), ("1.0", 10.0), ("+Inf", 11.0)]
     {
-        assert_eq!(upto(bound), want, "{bound}");
+        assert_eq!(bucket(bound), want, "{bound}");
     }
     let sum = series["portcullis_batch_latency_seconds_sum{lane=\"eth0:0\"}"];
     let want = 3.0 + 5.0 * 40e-6 + 3.0 * 1.5e-6 + 2.0 * 0.9e-6;
@@ -141,7 +147,7 @@ fn latencies_are_counted_up_to_bounds() {
 }
 
 #[test]
-fn bounds_go_from_a_microsecond_to_a_second() {
-    assert_eq!((BOUNDS[0], BOUNDS[4], BOUNDS[18]), (1_000, 20_000, 1_000_000_000));
-    assert!(BOUNDS.is_sorted());
+fn latency_bounds_range_from_a_microsecond_to_a_second() {
+    assert_eq!((LATENCY_BUCKETS_NS[0], LATENCY_BUCKETS_NS[4], LATENCY_BUCKETS_NS[18]), (1_000, 20_000, 1_000_000_000));
+    assert!(LATENCY_BUCKETS_NS.is_sorted());
 }

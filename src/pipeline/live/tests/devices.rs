@@ -1,28 +1,29 @@
-//! Lanes on every device there is, by every method that it has, and on one that is slow.
+//! Lanes on every device of this machine with each of its dispatch methods, and on slow or failing
+//! sessions.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use portcullis_core::device::{DeviceError, Imported, Relieved, SubmitError};
+use portcullis_core::device::{DeviceError, Imported, SubmitError, WithFallback};
 use portcullis_core::packet::Span;
 
 use super::*;
 use crate::devices;
 
-/// Packets of a script.
+/// Number of packets in a script.
 const PACKETS: u32 = 2000;
 
-/// Runs a lane on this session, to the end of its packets.
-fn lane(session: Box<dyn Session>, dispatch: Dispatch) -> Ran {
+/// Runs a lane on this session until its packets end.
+fn run_lane(session: Box<dyn Session>, dispatch: Dispatch) -> LaneResults {
     let stop = CancelToken::new();
-    let script = vec![Script::Packets(PACKETS as usize), Script::Stop(stop.clone())];
-    let (receiver, executor) = (Scripted::new(script), Noting::default());
+    let script = vec![Step::Packets(PACKETS as usize), Step::Stop(stop.clone())];
+    let (receiver, executor) = (ScriptedReceiver::new(script), RecordingExecutor::default());
     let (batches, waits, stats) = (executor.batches.clone(), receiver.waits.clone(), Arc::new(LaneStats::default()));
     let lane = Lane { name: "a lane".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
     let lanes = vec![LiveLane::new(lane, session)];
-    let options = LiveOptions::new(Closing::at(10, Duration::ZERO), dispatch);
+    let options = LiveOptions::new(BatchPolicy::fixed(10, Duration::ZERO), dispatch);
     let (_, error) = run_live(lanes, std::slice::from_ref(&stats), &options, &stop, || (), &mut |_: Event<'_>| {});
-    Ran {
+    LaneResults {
         batches: vec![batches.lock().unwrap().clone()],
         waits: vec![waits.lock().unwrap().clone()],
         stats: vec![stats.snapshot()],
@@ -30,22 +31,22 @@ fn lane(session: Box<dyn Session>, dispatch: Dispatch) -> Ran {
     }
 }
 
-/// Every packet came through once, with its verdict; in order, where that is so.
-fn check(ran: &Ran, what: &str, in_order: bool) {
-    assert!(ran.error.is_none(), "{what}: {:?}", ran.error);
-    let mut packets = ran.batches[0].concat();
-    if !in_order {
+/// Asserts that each packet was executed once with the right verdict, and in order if so required.
+fn assert_all_executed(results: &LaneResults, what: &str, must_be_ordered: bool) {
+    assert!(results.error.is_none(), "{what}: {:?}", results.error);
+    let mut packets = results.batches[0].concat();
+    if !must_be_ordered {
         packets.sort_by_key(|packet| packet.0);
     }
     let want = |number| (number, if number % 2 == 1 { Action::Pass } else { Action::Drop });
     assert!(packets.iter().copied().eq((0..PACKETS).map(want)), "{what}: {} packets", packets.len());
-    let stats = &ran.stats[0];
-    assert_eq!((stats.received.packets, stats.carried.all()), (PACKETS.into(), PACKETS.into()), "{what}");
-    assert_eq!((stats.batches, stats.latency.len()), (ran.batches[0].len() as u64, PACKETS.into()), "{what}");
+    let stats = &results.stats[0];
+    assert_eq!((stats.received.packets, stats.executed.all()), (PACKETS.into(), PACKETS.into()), "{what}");
+    assert_eq!((stats.batches, stats.latency.len()), (results.batches[0].len() as u64, PACKETS.into()), "{what}");
 }
 
-/// Every device that filters; the others are named with the reason.
-fn filtering() -> Vec<Arc<dyn Device>> {
+/// All devices that can filter. Prints why the others are skipped.
+fn filtering_devices() -> Vec<Arc<dyn Device>> {
     let backends = devices::backends().iter().filter(|backend| backend.name != "noop");
     let found = backends.filter_map(|backend| match backend.probe() {
         Ok(devices) => Some(devices),
@@ -62,40 +63,40 @@ fn options(dispatch: Dispatch) -> LoadOptions {
 }
 
 #[test]
-fn every_method_of_every_device_takes_live_packets() {
+fn every_dispatch_method_of_every_device_filters_live_packets() {
     let program = program();
-    for device in filtering() {
+    for device in filtering_devices() {
         for &dispatch in device.info().dispatch {
-            let ran = lane(device.load(&program, &options(dispatch)).unwrap(), dispatch);
-            check(&ran, &format!("{} {dispatch}", device.info().id), true);
-            assert_eq!(ran.stats[0].relieved, 0);
+            let results = run_lane(device.load(&program, &options(dispatch)).unwrap(), dispatch);
+            assert_all_executed(&results, &format!("{} {dispatch}", device.info().id), true);
+            assert_eq!(results.stats[0].fallback_packets, 0);
         }
     }
 }
 
 #[test]
-fn any_device_can_be_relieved() {
+fn any_device_can_have_a_fallback() {
     let program = program();
-    for device in filtering() {
+    for device in filtering_devices() {
         let id = device.info().id.clone();
-        let relieved = Relieved::new(device, Arc::new(Interp::new()));
-        for &dispatch in relieved.info().dispatch {
-            let ran = lane(relieved.load(&program, &options(dispatch)).unwrap(), dispatch);
-            check(&ran, &format!("{id} {dispatch}"), dispatch == Dispatch::Inline);
+        let device_with_fallback = WithFallback::new(device, Arc::new(InterpDevice::new()));
+        for &dispatch in device_with_fallback.info().dispatch {
+            let results = run_lane(device_with_fallback.load(&program, &options(dispatch)).unwrap(), dispatch);
+            assert_all_executed(&results, &format!("{id} {dispatch}"), dispatch == Dispatch::Inline);
         }
     }
 }
 
-/// A session that takes its time for each batch, whoever waits.
-struct Slow {
+/// A session that takes a fixed time for each batch.
+struct SlowSession {
     session: Box<dyn Session>,
-    takes: Duration,
+    batch_time: Duration,
     ready: VecDeque<Instant>,
     packets: Arc<AtomicU64>,
-    relief: Option<Box<dyn Session>>,
+    fallback: Option<Box<dyn Session>>,
 }
 
-impl Session for Slow {
+impl Session for SlowSession {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         self.session.import(span)
     }
@@ -104,11 +105,11 @@ impl Session for Slow {
         let begins = self.ready.back().copied().unwrap_or_else(Instant::now).max(Instant::now());
         self.packets.fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.session.submit(batch)?;
-        self.ready.push_back(begins + self.takes);
+        self.ready.push_back(begins + self.batch_time);
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         if let Some(ready) = self.ready.pop_front() {
             thread::sleep(ready.saturating_duration_since(Instant::now()));
         }
@@ -123,55 +124,56 @@ impl Session for Slow {
         self.session.depth()
     }
 
-    fn relief(&mut self) -> Option<&mut dyn Session> {
-        self.relief.as_mut().map(|relief| &mut **relief as _)
+    fn fallback(&mut self) -> Option<&mut dyn Session> {
+        self.fallback.as_mut().map(|fallback| &mut **fallback as _)
     }
 }
 
-/// On a device that takes so long for a batch; also how many packets were its own.
-fn slow(takes: Duration, relieved: bool) -> (Ran, u64) {
-    let load = |dispatch| Interp::new().load(&program(), &options(dispatch)).unwrap();
+/// Runs a lane on a session that takes `batch_time` per batch. Also returns how many packets that
+/// session filtered itself.
+fn run_on_slow_session(batch_time: Duration, has_fallback: bool) -> (LaneResults, u64) {
+    let load = |dispatch| InterpDevice::new().load(&program(), &options(dispatch)).unwrap();
     let packets = Arc::new(AtomicU64::new(0));
-    let session = Slow {
+    let session = SlowSession {
         session: load(Dispatch::Pipelined),
-        takes,
+        batch_time,
         ready: VecDeque::new(),
         packets: packets.clone(),
-        relief: relieved.then(|| load(Dispatch::Inline)),
+        fallback: has_fallback.then(|| load(Dispatch::Inline)),
     };
-    let ran = lane(Box::new(session), Dispatch::Pipelined);
-    (ran, packets.load(Ordering::Relaxed))
+    let results = run_lane(Box::new(session), Dispatch::Pipelined);
+    (results, packets.load(Ordering::Relaxed))
 }
 
 #[test]
-fn a_slow_device_has_all_packets_where_nothing_relieves_it() {
-    let (ran, own) = slow(Duration::from_millis(1), false);
-    check(&ran, "slow", true);
-    assert_eq!((own, ran.stats[0].relieved), (PACKETS.into(), 0));
+fn a_slow_device_without_fallback_filters_all_packets() {
+    let (results, own) = run_on_slow_session(Duration::from_millis(1), false);
+    assert_all_executed(&results, "slow", true);
+    assert_eq!((own, results.stats[0].fallback_packets), (PACKETS.into(), 0));
 }
 
 #[test]
-fn a_slow_device_is_relieved_and_nothing_is_lost() {
-    let (ran, own) = slow(Duration::from_millis(50), true);
-    check(&ran, "slow, relieved", false);
-    let relieved = ran.stats[0].relieved;
-    assert_eq!(own + relieved, u64::from(PACKETS));
-    // It takes ten seconds for all of them; what comes in its first two batches' time alone is not so many.
-    assert!(own > 0 && relieved > own, "{relieved} of {PACKETS}");
+fn a_slow_device_with_fallback_loses_no_packets() {
+    let (results, own) = run_on_slow_session(Duration::from_millis(50), true);
+    assert_all_executed(&results, "slow, with fallback", false);
+    let fallback_packets = results.stats[0].fallback_packets;
+    assert_eq!(own + fallback_packets, u64::from(PACKETS));
+    // The session alone would take ten seconds; during its first two batches fewer packets than
+    // this arrive.
+    assert!(own > 0 && fallback_packets > own, "{fallback_packets} of {PACKETS}");
 }
 
-/// A relief that fails.
 #[test]
-fn a_relief_that_fails_ends_the_lane_with_its_error() {
-    struct Failing;
-    impl Session for Failing {
+fn a_failing_fallback_ends_the_lane_with_its_error() {
+    struct FailingSession;
+    impl Session for FailingSession {
         fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
             Ok(Imported::Copied)
         }
         fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
             Err(SubmitError { batch: Box::new(batch), error: DeviceError::Cancelled })
         }
-        fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
             Ok(None)
         }
         fn in_flight(&self) -> usize {
@@ -181,33 +183,33 @@ fn a_relief_that_fails_ends_the_lane_with_its_error() {
             1
         }
     }
-    let session = Slow {
-        session: Interp::new().load(&program(), &options(Dispatch::Pipelined)).unwrap(),
-        takes: Duration::from_millis(20),
+    let session = SlowSession {
+        session: InterpDevice::new().load(&program(), &options(Dispatch::Pipelined)).unwrap(),
+        batch_time: Duration::from_millis(20),
         ready: VecDeque::new(),
         packets: Arc::default(),
-        relief: Some(Box::new(Failing)),
+        fallback: Some(Box::new(FailingSession)),
     };
-    let ran = lane(Box::new(session), Dispatch::Pipelined);
-    assert!(matches!(ran.error, Some(LaneError::Device(DeviceError::Cancelled))), "{:?}", ran.error);
-    // What the device had is carried out all the same, and what the relief had is lost.
-    assert!(!ran.batches[0].is_empty());
-    ran.accounts_for_what_failed();
+    let results = run_lane(Box::new(session), Dispatch::Pipelined);
+    assert!(matches!(results.error, Some(LaneError::Device(DeviceError::Cancelled))), "{:?}", results.error);
+    // Packets that the device had are still executed; those of the fallback are lost.
+    assert!(!results.batches[0].is_empty());
+    results.assert_failed_packets_are_counted();
 }
 
-/// A session that dies of its first batch.
-struct Dying;
+/// A session that panics at its first batch.
+struct PanickingSession;
 
-impl Session for Dying {
+impl Session for PanickingSession {
     fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(Imported::Copied)
     }
 
     fn submit(&mut self, _: Batch) -> Result<(), SubmitError> {
-        panic!("as it is to be");
+        panic!("the panic of this test");
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         Ok(None)
     }
 
@@ -221,32 +223,33 @@ impl Session for Dying {
 }
 
 #[test]
-fn a_lane_that_dies_ends_the_others_and_what_came_to_them_is_carried_out() {
+fn a_panicking_lane_ends_the_others_after_executing_their_packets() {
     for dispatch in BOTH {
-        for dying in [0, 1] {
-            let (error, batches, back) = in_time(move || {
+        for panicking in [0, 1] {
+            let (error, batches, returned) = returning_in_time(move || {
                 let (stop, mut lanes, mut batches) = (CancelToken::new(), vec![], vec![]);
                 for number in 0..2 {
-                    let (receiver, executor) = (Scripted::new(vec![Script::Packets(50)]), Noting::default());
+                    let (receiver, executor) =
+                        (ScriptedReceiver::new(vec![Step::Packets(50)]), RecordingExecutor::default());
                     batches.push(executor.batches.clone());
-                    let session: Box<dyn Session> = match number == dying {
-                        true => Box::new(Dying),
-                        false => Interp::new().load(&program(), &options(dispatch)).unwrap(),
+                    let session: Box<dyn Session> = match number == panicking {
+                        true => Box::new(PanickingSession),
+                        false => InterpDevice::new().load(&program(), &options(dispatch)).unwrap(),
                     };
                     let (receiver, executor) = (Box::new(receiver), Box::new(executor));
                     let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
                     lanes.push(LiveLane::new(lane, session));
                 }
                 let stats = [Arc::default(), Arc::default()];
-                let options = LiveOptions::new(Closing::at(10, Duration::ZERO), dispatch);
-                let (back, error) = run_live(lanes, &stats, &options, &stop, || (), &mut |_: Event<'_>| {});
-                (error, batches, back.len())
+                let options = LiveOptions::new(BatchPolicy::fixed(10, Duration::ZERO), dispatch);
+                let (returned, error) = run_live(lanes, &stats, &options, &stop, || (), &mut |_: Event<'_>| {});
+                (error, batches, returned.len())
             });
-            let error = error.expect("a lane has died");
+            let error = error.expect("a lane has panicked");
             assert!(matches!(error, LaneError::Thread { .. }), "{error}");
-            assert!(error.to_string().starts_with(&format!("lane {dying}: the driver thread died")), "{error}");
-            assert_eq!(batches[1 - dying].lock().unwrap().concat().len(), 50, "{dispatch}, {dying}");
-            assert_eq!(back, 1);
+            assert!(error.to_string().starts_with(&format!("lane {panicking}: the driver thread panicked")), "{error}");
+            assert_eq!(batches[1 - panicking].lock().unwrap().concat().len(), 50, "{dispatch}, {panicking}");
+            assert_eq!(returned, 1);
         }
     }
 }

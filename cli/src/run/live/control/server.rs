@@ -6,13 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use portcullis::control::{self, LONGEST_REQUEST, Service};
-use portcullis::pipeline::live::local::LocalSocket;
+use portcullis::control::{self, MAX_REQUEST_BYTES, Service};
+use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::reason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::cli::failure::Failure;
-use crate::cli::run::live::privileges::give_up_admin;
+use crate::failure::Failure;
+use crate::run::live::privileges::give_up_admin;
 
 /// How long a client may take for its request.
 const ASKING: Duration = Duration::from_secs(2);
@@ -114,7 +114,7 @@ fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service)
                     break before + end;
                 }
                 // Longer than any request: the answer says so.
-                if request.len() > LONGEST_REQUEST {
+                if request.len() > MAX_REQUEST_BYTES {
                     break request.len();
                 }
             }

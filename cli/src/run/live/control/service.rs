@@ -3,22 +3,22 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use portcullis::control::{self, Refused, Reload, Reloaded, Service};
+use portcullis::control::{self, Refusal, Reload, ReloadReport, Service};
 use portcullis::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis::map::Declaration;
 use portcullis::packet::Span;
-use portcullis::pipeline::live::{Mailbox, Order, RunStats};
+use portcullis::pipeline::live::{LaneCommand, LaneCommands, RunStats};
 use portcullis::program::Program;
 use portcullis::reason;
 use serde_json::value::RawValue;
 
 use super::super::drive::{import, lock, show_copies, warm_up};
 use super::super::report::{self, Besides};
-use crate::cli::failure::{self, Failure};
-use crate::cli::filter::FilterArgs;
-use crate::cli::out;
-use crate::cli::run::maps::{MapArgs, Maps};
-use crate::cli::run::takeover::Takeover;
+use crate::failure::{self, Failure};
+use crate::filter::FilterArgs;
+use crate::out;
+use crate::run::maps::{MapArgs, Maps};
+use crate::run::takeover::Takeover;
 
 /// A run that goes on.
 pub struct Live {
@@ -41,16 +41,16 @@ pub struct Live {
 /// What is known of a lane that is driven by now.
 pub struct Held {
     /// What is wanted of it.
-    pub orders: Arc<Mailbox>,
+    pub commands: Arc<LaneCommands>,
     /// The memory that its packets come into, where it is known.
     pub memory: Option<Arc<Span>>,
 }
 
 /// A session that is swapped, and what came of it.
-type Swapped<T> = (Result<T, Refused>, Box<dyn Session>);
+type Swapped<T> = (Result<T, Refusal>, Box<dyn Session>);
 
 impl Service for Live {
-    fn stats(&mut self) -> Result<Box<RawValue>, Refused> {
+    fn stats(&mut self) -> Result<Box<RawValue>, Refusal> {
         let summary = self.stats.summary(&self.stats.read());
         let (events, has_traps) = {
             let maps = lock(&self.maps);
@@ -66,10 +66,10 @@ impl Service for Live {
         };
         let besides = Besides::of(&summary, events, (&lock(&self.maps).traps, traps));
         let line = report::json(&summary, None, &besides);
-        RawValue::from_string(line.trim_end().to_owned()).map_err(|error| Refused::wrong(error.to_string()))
+        RawValue::from_string(line.trim_end().to_owned()).map_err(|error| Refusal::failed(error.to_string()))
     }
 
-    fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
+    fn reload(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
         let name = out::printable(filter.name());
         let span = tracing::error_span!(target: "portcullis", "reload", filter = %name);
         let _reload = span.enter();
@@ -86,41 +86,41 @@ impl Service for Live {
         self.program.maps().to_vec()
     }
 
-    fn words(&mut self, map: usize) -> Result<Vec<u32>, Refused> {
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, Refusal> {
         self.ask(move |session| session.map_words(map))
     }
 
-    fn get(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refused> {
+    fn get_entry(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refusal> {
         let program = self.program.clone();
-        self.ask(move |session| portcullis::map::Single::new(session, map, &program.maps()[map], &key).get())
+        self.ask(move |session| portcullis::map::EntryAccess::new(session, map, &program.maps()[map], &key).get())
     }
 
-    fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused> {
+    fn set_entry(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refusal> {
         let program = self.program.clone();
-        self.ask(move |session| control::set_in(session, map, &program.maps()[map], (&key, &value)))
+        self.ask(move |session| control::set_map_entry(session, map, &program.maps()[map], (&key, &value)))
     }
 
-    fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused> {
+    fn remove_entry(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refusal> {
         let program = self.program.clone();
-        self.ask(move |session| control::remove_in(session, map, &program.maps()[map], &key))
+        self.ask(move |session| control::remove_map_entry(session, map, &program.maps()[map], &key))
     }
 }
 
 impl Live {
     /// Has another filter take over, or says why it does not.
-    fn take_over(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
+    fn take_over(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
         let args = FilterArgs::of(filter)?;
         // A pipe might never be opened from its other end.
         let is_file = args.file().map(|file| file.metadata().map(|it| it.is_file()));
         match is_file {
             Some(Ok(true)) | None => {}
-            Some(Ok(false)) => return Err(Refused::wrong(format!("{}: this is no file", filter.name()))),
-            Some(Err(error)) => return Err(Refused::wrong(format!("{}: {}", filter.name(), reason(&error)))),
+            Some(Ok(false)) => return Err(Refusal::failed(format!("{}: this is no file", filter.name()))),
+            Some(Err(error)) => return Err(Refusal::failed(format!("{}: {}", filter.name(), reason(&error)))),
         }
         let program = Arc::new(args.load().map_err(refused)?);
         if self.lanes.len() > 1 && !program.maps().is_empty() {
             let what = "the filter has maps, which all packets share, and this run has several lanes; start it with --lanes one";
-            return Err(Refused::wrong(format!("{}: {what}", filter.name())));
+            return Err(Refusal::failed(format!("{}: {what}", filter.name())));
         }
         let name = args.name();
         let next = (program.clone(), name.clone());
@@ -160,16 +160,16 @@ impl Live {
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, Refusal> {
         let (to, from) = sync_channel(1);
-        let order = Order::maps(move |session| {
+        let order = LaneCommand::access_maps(move |session| {
             let done = work(session);
             let ends = done.as_ref().err().filter(|error| is_end(error)).cloned();
             // Who asked may be gone.
             let _ = to.send(done);
             ends.map_or(Ok(()), Err)
         });
-        self.lanes.first().ok_or_else(ending)?.orders.put(order);
+        self.lanes.first().ok_or_else(ending)?.commands.push(order);
         from.recv().map_err(|_| ending())?.map_err(device_failed)
     }
 }
@@ -179,10 +179,10 @@ impl Live {
 fn swap<T: Send + 'static>(
     lane: &Held,
     mut session: Box<dyn Session>,
-    bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refused>, DeviceError> + Send + 'static,
+    bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refusal>, DeviceError> + Send + 'static,
 ) -> Receiver<Swapped<T>> {
     let (to, from) = sync_channel(1);
-    lane.orders.put(Order::swap(move |now| {
+    lane.commands.push(LaneCommand::replace_session(move |now| {
         let brought = bring(&mut **now, &mut *session)?;
         if brought.is_ok() {
             std::mem::swap(now, &mut session);
@@ -193,29 +193,29 @@ fn swap<T: Send + 'static>(
     from
 }
 
-fn result<T>(swapped: &Receiver<Swapped<T>>) -> Result<T, Refused> {
+fn result<T>(swapped: &Receiver<Swapped<T>>) -> Result<T, Refusal> {
     swapped.recv().map_err(|_| ending())?.0
 }
 
 /// Whether a session is of no more use.
 fn is_end(error: &DeviceError) -> bool {
-    matches!(error, DeviceError::Failed { .. } | DeviceError::Broken { .. } | DeviceError::Cancelled)
+    matches!(error, DeviceError::Failed { .. } | DeviceError::InvalidResult { .. } | DeviceError::Cancelled)
 }
 
-fn ending() -> Refused {
-    Refused::wrong("the run is ending")
+fn ending() -> Refusal {
+    Refusal::failed("the run is ending")
 }
 
-fn device_failed(error: DeviceError) -> Refused {
-    Refused::wrong(error.to_string())
+fn device_failed(error: DeviceError) -> Refusal {
+    Refusal::failed(error.to_string())
 }
 
 /// What a command line would have ended with.
-fn refused(failure: Failure) -> Refused {
+fn refused(failure: Failure) -> Refusal {
     match failure {
-        Failure::Wrong(text) => Refused::wrong(text),
-        Failure::Usage(text) => Refused::usage(text),
-        Failure::Filter(diagnostics) => Refused {
+        Failure::Wrong(text) => Refusal::failed(text),
+        Failure::Usage(text) => Refusal::usage(text),
+        Failure::Filter(diagnostics) => Refusal {
             error: diagnostics.render(),
             is_rendered: true,
             is_usage: failure::code(&diagnostics) == failure::USAGE,

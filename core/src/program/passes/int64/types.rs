@@ -1,7 +1,7 @@
-//! What becomes of types: a 64-bit integer is a `vec2<u32>`, a vector of n of them an
-//! `array<vec2<u32>, n>`, and everything that holds one is rebuilt around that.
+//! Lowering of types: a 64-bit integer becomes a `vec2<u32>`, a vector of n of them an
+//! `array<vec2<u32>, n>`, and every type that contains one is rebuilt.
 //!
-//! Offsets, strides and spans stay as they are: no type grows, and no alignment does.
+//! Offsets, strides and spans stay as they are: no type needs more size or alignment than before.
 
 use std::num::NonZeroU32;
 
@@ -12,23 +12,23 @@ use naga::{
 
 /// A 64-bit integer type, or a vector of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wide {
-    /// Components, `None` for a scalar.
+pub(super) struct WideType {
+    /// Number of components, `None` for a scalar.
     pub(super) size: Option<VectorSize>,
     pub(super) signed: bool,
 }
 
-impl Wide {
-    /// What `inner` is, if it is one.
-    pub(super) fn of(inner: &TypeInner) -> Option<Wide> {
+impl WideType {
+    /// `inner` as a 64-bit integer type, if it is one.
+    pub(super) fn of(inner: &TypeInner) -> Option<WideType> {
         let (size, scalar) = match *inner {
             TypeInner::Scalar(scalar) => (None, scalar),
             TypeInner::Vector { size, scalar } => (Some(size), scalar),
             _ => return None,
         };
         match scalar {
-            Scalar::U64 => Some(Wide { size, signed: false }),
-            Scalar::I64 => Some(Wide { size, signed: true }),
+            Scalar::U64 => Some(WideType { size, signed: false }),
+            Scalar::I64 => Some(WideType { size, signed: true }),
             _ => None,
         }
     }
@@ -43,28 +43,28 @@ pub(super) fn wide_literal(literal: Literal) -> Option<u64> {
     }
 }
 
-/// Whether a conversion gives a 64-bit integer, where it names a width.
+/// Whether a conversion with this target kind and width yields a 64-bit integer.
 pub(super) fn wide_conversion(kind: ScalarKind, width: Option<u8>) -> bool {
     matches!(kind, ScalarKind::Sint | ScalarKind::Uint) && width == Some(8)
 }
 
-/// The types of the module that is made.
+/// Types of the new module.
 #[derive(Debug, Default)]
-pub(super) struct Types {
+pub(super) struct LoweredTypes {
     pub(super) arena: UniqueArena<Type>,
 }
 
-impl Types {
+impl LoweredTypes {
     fn plain(&mut self, inner: TypeInner) -> Handle<Type> {
         self.arena.insert(Type { name: None, inner }, Span::UNDEFINED)
     }
 
-    /// `vec2<u32>`, which stands for a 64-bit integer.
+    /// `vec2<u32>`, the lowered 64-bit integer.
     pub(super) fn pair(&mut self) -> Handle<Type> {
         self.plain(TypeInner::Vector { size: VectorSize::Bi, scalar: Scalar::U32 })
     }
 
-    /// What stands for a 64-bit integer or, with a size, for a vector of them.
+    /// The lowered type of a 64-bit integer or, with a size, of a vector of them.
     pub(super) fn wide(&mut self, size: Option<VectorSize>) -> Handle<Type> {
         let base = self.pair();
         let Some(size) = size else { return base };
@@ -77,15 +77,15 @@ impl Types {
         self.plain(TypeInner::Vector { size, scalar })
     }
 
-    /// Takes over every type of `module`, without 64-bit integers: the new handles by the old ones'
-    /// index.
-    pub(super) fn take_over(&mut self, module: &Module) -> Vec<Handle<Type>> {
+    /// Adds the lowered form of every type of `module`. Returns the new handles, by the index of
+    /// the old ones.
+    pub(super) fn import(&mut self, module: &Module) -> Vec<Handle<Type>> {
         let mut map: Vec<Handle<Type>> = Vec::with_capacity(module.types.len());
         for (old, ty) in module.types.iter() {
-            // A type comes behind those that it is made of.
+            // A type follows those it is made of.
             let at = |old: Handle<Type>| map[old.index()];
             let new = match ty.inner {
-                ref inner if Wide::of(inner).is_some() => self.wide(Wide::of(inner).and_then(|wide| wide.size)),
+                ref inner if WideType::of(inner).is_some() => self.wide(WideType::of(inner).and_then(|wide| wide.size)),
                 TypeInner::ValuePointer { size, scalar: Scalar::U64 | Scalar::I64, space } => {
                     let base = self.wide(size);
                     self.plain(TypeInner::Pointer { base, space })

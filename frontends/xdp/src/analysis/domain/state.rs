@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::lang::xdp::analysis::domain::range::{Range, gcd};
-use crate::lang::xdp::analysis::register_liveness::Registers;
-use crate::lang::xdp::analysis::transfer::{ROUND, TARGET};
-use crate::lang::xdp::lower::ir::{Id, Var};
-use crate::lang::xdp::lower::privatize::Stored;
+use crate::analysis::domain::range::{Range, gcd};
+use crate::analysis::register_liveness::Registers;
+use crate::analysis::transfer::{ROUND, TARGET};
+use crate::lower::ir::{Id, Var};
+use crate::lower::privatize::Stored;
 
 /// Words of a frame's stack: 512 bytes (`MAX_BPF_STACK`).
 pub(crate) const STACK_WORDS: usize = 128;

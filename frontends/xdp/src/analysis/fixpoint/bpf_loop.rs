@@ -1,11 +1,11 @@
 //! `bpf_loop`: a function called so many times, until it gives 1.
 
 use super::{Add, Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, again_or_behind, branches};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::transfer::{ARGUMENT, FUNCTION, ROUND, ROUNDS, Walk};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::errno::E2BIG;
-use crate::lang::xdp::lower::ir::Binary::{Either, Ne};
+use crate::analysis::domain::range::Range;
+use crate::analysis::transfer::{ARGUMENT, FUNCTION, ROUND, ROUNDS, Walk};
+use crate::decode::helper;
+use crate::errno::E2BIG;
+use crate::lower::ir::Binary::{Either, Ne};
 
 /// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
 const MAX_ROUNDS: u64 = 1 << 23;

@@ -2,12 +2,12 @@
 //! a hash as they lie here.
 
 use super::{Add, Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, again_or_behind, branches};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{NOBODY, Offsets};
-use crate::lang::xdp::analysis::transfer::{ARGUMENT, FUNCTION, ROUND, ROUNDS, Walk};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::maps::Use;
-use crate::map::layout::Layout;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{NOBODY, Offsets};
+use crate::analysis::transfer::{ARGUMENT, FUNCTION, ROUND, ROUNDS, Walk};
+use crate::decode::helper;
+use crate::decode::maps::Use;
+use portcullis_core::map::layout::Layout;
 
 /// Where a function finds the key, from the top of its frame: at its other end. All frames under way have no more than 512
 /// bytes together, and a caller has 32 at least (`check_max_stack_depth`), so that these are nobody's.
@@ -66,7 +66,7 @@ impl Finding<'_, '_> {
         let info = &walk.linked.maps[usize::from(map)];
         let is_hash = info.used_as == Use::Hash;
         let words = info.definition.key_size.div_ceil(4);
-        let places = Layout::of(&info.declaration()).places;
+        let places = Layout::of(&info.declaration()).slots;
         let entry = if is_hash { walk.next_entry(map, from.low) } else { from.low };
         let end = walk.code.known(places);
         let goes_on = walk.code.binary(Lt, entry, end);

@@ -1,9 +1,9 @@
 //! Tail calls: a program in place of the one under way, or of a function of its.
 
 use super::{Add, Context, Eq, Finding, Frame, Gone, Key, Lt, Place, Result, State, Ty, Value, Way, branches, done};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::transfer::{TAIL_CALLS, Walk};
-use crate::lang::xdp::lower::ir::Binary::Both;
+use crate::analysis::domain::range::Range;
+use crate::analysis::transfer::{TAIL_CALLS, Walk};
+use crate::lower::ir::Binary::Both;
 
 /// Tail calls at most (`MAX_TAIL_CALL_CNT`).
 const MAX_TAIL_CALLS: u32 = 33;

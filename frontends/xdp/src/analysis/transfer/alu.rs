@@ -1,11 +1,11 @@
 //! Arithmetic (RFC 9669, section 4.1 and 4.2).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FAR, FIXED, META, NOBODY, Offsets, Ty, Value};
-use crate::lang::xdp::decode::instruction::{Alu, Instruction, class};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Effect, Id, Op, Sum, Wide};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{FAR, FIXED, META, NOBODY, Offsets, Ty, Value};
+use crate::decode::instruction::{Alu, Instruction, class};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Effect, Id, Op, Sum, Wide};
 
 /// Offsets into a packet that are told apart: beyond there is none (`BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;

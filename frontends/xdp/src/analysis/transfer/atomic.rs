@@ -1,12 +1,12 @@
 //! Atomic operations (RFC 9669, section 5.3).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
-use crate::lang::xdp::decode::instruction::Instruction;
-use crate::lang::xdp::lower::ir::{Binary, Effect, Id};
-use crate::lang::xdp::lower::privatize::How;
-use crate::map::Change;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{Offsets, Ty, Value};
+use crate::decode::instruction::Instruction;
+use crate::lower::ir::{Binary, Effect, Id};
+use crate::lower::privatize::How;
+use portcullis_core::map::AtomicOp;
 
 const FETCH: i32 = 1;
 const ADD: i32 = 0;
@@ -110,10 +110,10 @@ impl Walk<'_, '_> {
             return Ok(self.old(size, low, low));
         }
         let change = match it.imm & !FETCH {
-            OR => Change::Or,
-            AND => Change::And,
-            XOR => Change::Xor,
-            _ if it.imm == XCHG => Change::Exchange,
+            OR => AtomicOp::Or,
+            AND => AtomicOp::And,
+            XOR => AtomicOp::Xor,
+            _ if it.imm == XCHG => AtomicOp::Exchange,
             _ => return self.refuse(format!("unknown atomic operation {:#x}", it.imm)),
         };
         let low = self.change(map, change, &[entry, word, value.low]);

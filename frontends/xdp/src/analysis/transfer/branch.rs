@@ -1,11 +1,11 @@
 //! Branches: what they compare, and what is known on either side (RFC 9669, section 4.3).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FIXED, META, NOBODY, Name, State, Ty, Value};
-use crate::lang::xdp::decode::instruction::{Comparison, Instruction, class};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::Id;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{FIXED, META, NOBODY, Name, State, Ty, Value};
+use crate::decode::instruction::{Comparison, Instruction, class};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::Id;
 
 /// What a pointer may be as a number: the kernel's addresses have the highest bit, and the last 4,095 numbers are those of errors
 /// (`MAX_ERRNO`, linux/err.h).
@@ -164,7 +164,7 @@ impl Walk<'_, '_> {
         use Comparison as C;
         let ((al, ah), (bl, bh)) = ((left.low, left.high), (right.low, right.high));
         let code = &mut self.code;
-        let below = |code: &mut crate::lang::xdp::lower::ir::Code, high, low, (al, ah), (bl, bh)| {
+        let below = |code: &mut crate::lower::ir::Code, high, low, (al, ah), (bl, bh)| {
             let less = code.binary(high, ah, bh);
             let same = code.binary(Eq, ah, bh);
             let then = code.binary(low, al, bl);

@@ -2,11 +2,11 @@
 //! (`ARG_CONST_SIZE` of the kernel's verifier, which is no constant).
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Ty, Value};
-use crate::lang::xdp::errno::{EFAULT, EINVAL};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument, Effect, Id};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{Ty, Value};
+use crate::errno::{EFAULT, EINVAL};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Argument, Effect, Id};
 
 /// The most that a helper copies at once here, in bytes.
 const MOST_BYTES: u64 = 512;

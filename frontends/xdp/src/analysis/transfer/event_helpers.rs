@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use super::ring_record::frame_of;
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
-use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
-use crate::lang::xdp::events::{Argument, MOST_OF_PACKET, Print, Sizes};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument as Given, Effect, Id, Op};
-use crate::lang::xdp::object::MapType;
+use crate::analysis::domain::state::{Offsets, Ty, Value};
+use crate::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
+use crate::events::{Argument, MAX_PACKET_BYTES, Print, Sizes};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Argument as Given, Effect, Id, Op};
+use crate::object::MapType;
 
 /// Bytes of a record that a program gives, at most.
 const MOST_BYTES: u64 = 2048;
@@ -87,7 +87,7 @@ struct Record {
 impl Walk<'_, '_> {
     /// The name of a ring's functions.
     fn of_ring(&self, ring: Option<u16>, end: &str, own: bool) -> String {
-        let name = ring.map_or(crate::lang::xdp::events::PRINTS, |map| &self.linked.maps[usize::from(map)].name);
+        let name = ring.map_or(crate::events::PRINTS, |map| &self.linked.maps[usize::from(map)].name);
         if own { format!("{name}_{end}") } else { format!("x_{name}_{end}") }
     }
 
@@ -103,7 +103,7 @@ impl Walk<'_, '_> {
         let slot = self.code.call_with(&self.of_ring(ring, "take", false), &[wanted], Effect::Writes);
         let (entry, sequence) = self.pair(slot);
         let write = self.of_ring(ring, "write", true);
-        for (word, value) in (crate::lang::xdp::events::HEADER..).zip(words) {
+        for (word, value) in (crate::events::HEADER..).zip(words) {
             let word = self.code.known(word);
             self.code.call_with(&write, &[entry, word, value], Effect::Writes);
         }
@@ -290,7 +290,7 @@ impl Walk<'_, '_> {
         for holds in [is_right, reaches, is_in_map] {
             wanted = self.code.binary(Both, wanted, holds);
         }
-        let most = (range.high >> 32).min(MOST_OF_PACKET.into()) as u32;
+        let most = (range.high >> 32).min(MAX_PACKET_BYTES.into()) as u32;
         let packet = (most > 0).then_some((most, asked));
         self.record(Record { ring: Some(map), wanted, words, bytes, length: size.low, packet });
         Ok(self.first_of(&[(is_right, EINVAL), (reaches, EFAULT), (is_in_map, E2BIG), (is_ours, EOPNOTSUPP)]))

@@ -10,11 +10,11 @@
 
 use super::Walk;
 use super::private_copy::Span;
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FieldPlace, Holding, META, Ty, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
-use crate::map::{CHANGES, Change};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{FieldPlace, Holding, META, Ty, Value};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
+use portcullis_core::map::{ATOMIC_FUNCTION_PREFIX, AtomicOp};
 
 /// Sums of sums that are looked through.
 const DEPTH: u32 = 6;
@@ -73,7 +73,7 @@ impl Walk<'_, '_> {
             }
             size => {
                 let (shift, mask) = self.part(field.at, size);
-                let old = self.change(field.map, Change::AddPart, &[entry, word, shift, mask, amount.0]);
+                let old = self.change(field.map, AtomicOp::AddBits, &[entry, word, shift, mask, amount.0]);
                 (old, vec![(held.number.0, old)])
             }
         };
@@ -379,7 +379,7 @@ fn writes(op: &Op, walk: &Walk, field: Field) -> bool {
     let Op::Call(Call { function, effect: Effect::Writes, arguments }) = op else { return false };
     let name = &walk.linked.maps[usize::from(field.map)].name;
     let own = function.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('_'));
-    let of_helper = function.strip_prefix("x_").or(function.strip_prefix(CHANGES));
+    let of_helper = function.strip_prefix("x_").or(function.strip_prefix(ATOMIC_FUNCTION_PREFIX));
     let of_helper = of_helper.and_then(|rest| rest.strip_prefix(name.as_str()));
     if !own && of_helper.is_none_or(|rest| !rest.starts_with('_')) {
         return false;

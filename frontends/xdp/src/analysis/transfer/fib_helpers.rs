@@ -1,12 +1,12 @@
 //! `bpf_fib_lookup` and `bpf_check_mtu`: what they are given, and what is where they write.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Ty, Value};
-use crate::lang::xdp::errno::EINVAL;
-use crate::lang::xdp::fib;
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument, Code, Effect, Id, Op};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{Ty, Value};
+use crate::errno::EINVAL;
+use crate::fib;
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Argument, Code, Effect, Id, Op};
 
 /// Bytes of `struct bpf_fib_lookup`.
 const PARAMETERS: u32 = 64;

@@ -2,13 +2,13 @@
 //! `flow`.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Ty, Value};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::instruction::{Instruction, call};
-use crate::lang::xdp::errno::EINVAL;
-use crate::lang::xdp::lower::ir::{Argument, Effect, Id};
-use crate::lang::xdp::object::MapType;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{Ty, Value};
+use crate::decode::helper;
+use crate::decode::instruction::{Instruction, call};
+use crate::errno::EINVAL;
+use crate::lower::ir::{Argument, Effect, Id};
+use crate::object::MapType;
 
 impl Walk<'_, '_> {
     pub(super) fn helper(&mut self, it: Instruction) -> Result<()> {

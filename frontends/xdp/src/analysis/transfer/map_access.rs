@@ -2,16 +2,16 @@
 
 use super::private_copy::Span;
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{Offsets, Ty, Value};
-use crate::lang::xdp::decode::helper;
-use crate::lang::xdp::decode::maps::{MapInfo, Use};
-use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Argument, Effect, Field, Id};
-use crate::lang::xdp::lower::privatize::How;
-use crate::map::layout::{HEADER, Layout};
-use crate::map::{Change, change_of};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{Offsets, Ty, Value};
+use crate::decode::helper;
+use crate::decode::maps::{MapInfo, Use};
+use crate::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Argument, Effect, Field, Id};
+use crate::lower::privatize::How;
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
+use portcullis_core::map::{AtomicOp, atomic_function_name};
 
 /// Linux' flag of updates under the value's `bpf_spin_lock`, which no map here has.
 const BPF_F_LOCK: u64 = 4;
@@ -39,7 +39,7 @@ impl Walk<'_, '_> {
                 self.shared.used.insert(map);
                 let MapInfo { definition, used_as, .. } = &self.linked.maps[usize::from(map)];
                 match used_as {
-                    Use::Refused(why) => match definition.ty.is_known_here() {
+                    Use::Refused(why) => match definition.ty.is_supported() {
                         true => self.refuse(why.clone()),
                         false => self.lack(why.clone(), definition.ty.feature()),
                     },
@@ -75,7 +75,7 @@ impl Walk<'_, '_> {
     pub(super) fn found(&mut self, map: u16, key: Value) -> Result<Id> {
         let info = &self.linked.maps[usize::from(map)];
         let (entries, key_size) = (info.definition.max_entries, info.definition.key_size);
-        let is_of_targets = info.definition.ty.is_of_targets();
+        let is_of_targets = info.definition.ty.holds_redirect_targets();
         let words = self.words(key, key_size, "the key")?;
         match self.used_as(map, words[0]) {
             Use::Array => {
@@ -104,7 +104,7 @@ impl Walk<'_, '_> {
                 let entry = self.code.call(&function, vec![key_of(words)], Effect::Reads);
                 Ok(self.code.by(Add, entry, 1))
             }
-            Use::Ring => self.refuse("the entries of a map of events can only be written by helpers for events"),
+            Use::EventRing => self.refuse("the entries of a map of events can only be written by helpers for events"),
             Use::Refused(why) => self.refuse(why),
         }
     }
@@ -137,8 +137,8 @@ impl Walk<'_, '_> {
     }
 
     /// Whether the first argument is a map of maps.
-    pub fn is_of_maps(&self) -> bool {
-        matches!(self.state.scratch[1].ty, Ty::Map(map) if self.linked.maps[usize::from(map)].definition.ty.is_of_maps())
+    pub fn is_map_of_maps(&self) -> bool {
+        matches!(self.state.scratch[1].ty, Ty::Map(map) if self.linked.maps[usize::from(map)].definition.ty.is_map_of_maps())
     }
 
     /// The map of maps that a lookup is given.
@@ -159,7 +159,7 @@ impl Walk<'_, '_> {
 
     /// That a program may change a map's entries.
     fn changes(&self, map: u16) -> Result<()> {
-        match self.linked.maps[usize::from(map)].definition.ty.is_of_maps() {
+        match self.linked.maps[usize::from(map)].definition.ty.is_map_of_maps() {
             true => self.refuse("a program changes which maps a map of maps holds, which only the host can do"),
             false => Ok(()),
         }
@@ -168,7 +168,7 @@ impl Walk<'_, '_> {
     /// `bpf_map_lookup_elem`
     pub(super) fn lookup(&mut self, map: u16, key: Value) -> Result<Value> {
         let ty = self.linked.maps[usize::from(map)].definition.ty;
-        if ty.holds_no_values() {
+        if ty.has_no_readable_values() {
             return self.refuse(format!("programs cannot look at the entries of a map of type {}", ty.name()));
         }
         let high = self.found(map, key)?;
@@ -193,7 +193,7 @@ impl Walk<'_, '_> {
     pub(super) fn lookup_percpu(&mut self, map: u16, key: Value, processor: Value) -> Result<Value> {
         self.expect_number(processor, "the number of the processor")?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
-        if !ty.is_per_processor() {
+        if !ty.is_per_cpu() {
             let given = ty.name();
             let what =
                 format!("bpf_map_lookup_percpu_elem is given a map of type {given}, and takes those per processor");
@@ -267,7 +267,7 @@ impl Walk<'_, '_> {
                 }
             }
             Use::Lpm | Use::Prefixes => unreachable!("they are changed by what flags say"),
-            Use::Ring => {
+            Use::EventRing => {
                 return self.refuse("the entries of a map of events can only be written by helpers for events");
             }
             Use::Refused(why) => return self.refuse(why),
@@ -322,7 +322,7 @@ impl Walk<'_, '_> {
                 let many = self.code.binary(Lt, two, mode);
                 self.code.select(many, wrong, entry)
             }
-            Use::Ring => {
+            Use::EventRing => {
                 return self.refuse("the entries of a map of events can only be written by helpers for events");
             }
             Use::Refused(why) => return self.refuse(why),
@@ -361,7 +361,7 @@ impl Walk<'_, '_> {
                 let (low, high) = (self.code.select(was_there, zero, low), self.code.select(was_there, zero, all));
                 Ok(self.number(Range::ANY, low, high))
             }
-            Use::Ring => self.refuse("the entries of a map of events can only be written by helpers for events"),
+            Use::EventRing => self.refuse("the entries of a map of events can only be written by helpers for events"),
             Use::Refused(why) => self.refuse(why),
         }
     }
@@ -456,7 +456,7 @@ impl Walk<'_, '_> {
         // The high half is one more than the entry's number.
         let place = self.code.by(Mul, high, stride);
         let place = self.code.binary(Add, place, word);
-        let at = self.code.by(Add, place, (HEADER + value).wrapping_sub(stride));
+        let at = self.code.by(Add, place, (HEADER_WORDS + value).wrapping_sub(stride));
         self.code.call_with(&get, &[at], Effect::Reads)
     }
 
@@ -556,7 +556,7 @@ impl Walk<'_, '_> {
     }
 
     fn put(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
-        self.change(map, Change::Put, &[entry, word, mask, bits]);
+        self.change(map, AtomicOp::ReplaceBits, &[entry, word, mask, bits]);
         self.set_own(map, entry, word, mask, bits);
     }
 
@@ -586,8 +586,8 @@ impl Walk<'_, '_> {
     }
 
     /// Changes a word of a value; what was there before.
-    pub(super) fn change(&mut self, map: u16, change: Change, arguments: &[Id]) -> Id {
-        let name = change_of(&self.linked.maps[usize::from(map)].name, change);
+    pub(super) fn change(&mut self, map: u16, change: AtomicOp, arguments: &[Id]) -> Id {
+        let name = atomic_function_name(&self.linked.maps[usize::from(map)].name, change);
         self.code.call_with(&name, arguments, Effect::Writes)
     }
 

@@ -2,10 +2,10 @@
 
 use super::buffer_helpers::pieces;
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FIXED, Ty, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::Id;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{FIXED, Ty, Value};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::Id;
 
 impl Walk<'_, '_> {
     pub(super) fn load(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {
@@ -67,7 +67,7 @@ impl Walk<'_, '_> {
             8 => return self.metadata(),
             // ingress_ifindex
             12 => {
-                use crate::lang::xdp::lower::ir::{Argument, Effect};
+                use crate::lower::ir::{Argument, Effect};
                 let port = self.code.call("pkt_port", vec![Argument::Packet], Effect::Reads);
                 return Ok(self.word(Range::WORD, port));
             }

@@ -3,12 +3,12 @@
 //! with it; and so a pointer to them is below one into the packet exactly where its offset is.
 
 use super::{METADATA, Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FIXED, META, Offsets, Ty, Value};
-use crate::lang::xdp::decode::instruction::Comparison;
-use crate::lang::xdp::errno::{EACCES, EINVAL};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::Id;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{FIXED, META, Offsets, Ty, Value};
+use crate::decode::instruction::Comparison;
+use crate::errno::{EACCES, EINVAL};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::Id;
 
 /// What there is in front of a packet that arrives (`XDP_PACKET_HEADROOM`) less `struct xdp_frame` of 40 bytes, which the
 /// kernel keeps there. It is below the 252 bytes that metadata may have besides.

@@ -23,14 +23,14 @@ pub(crate) use event_helpers::Events;
 
 use std::fmt::Display;
 
-use crate::lang::xdp::Linked;
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{ASLEEP, Frame, Name, Offsets, State, Ty, Value};
-use crate::lang::xdp::analysis::fixpoint::Shared;
-use crate::lang::xdp::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
-use crate::lang::xdp::lower::ir::{Argument, Binary, Code, Effect, Id, Var};
-use crate::lang::xdp::object::Reference;
-use crate::lang::xdp::rejection::Refused;
+use crate::Linked;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{ASLEEP, Frame, Name, Offsets, State, Ty, Value};
+use crate::analysis::fixpoint::Shared;
+use crate::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
+use crate::lower::ir::{Argument, Binary, Code, Effect, Id, Var};
+use crate::object::Reference;
+use crate::rejection::Refused;
 
 pub(crate) type Result<T> = std::result::Result<T, Refused>;
 
@@ -173,9 +173,7 @@ impl<'a, 'o> Walk<'a, 'o> {
         let low = match ty {
             Ty::Number(range) if range.exact().is_some() => Some(self.code.known(range.low as u32)),
             Ty::Context(off) => Some(self.code.known(off as u32)),
-            Ty::Packet { name: crate::lang::xdp::analysis::domain::state::FIXED, off, .. } => {
-                Some(self.code.known(off as u32))
-            }
+            Ty::Packet { name: crate::analysis::domain::state::FIXED, off, .. } => Some(self.code.known(off as u32)),
             Ty::End => Some(self.length()),
             Ty::Stack { off, .. } | Ty::Value { off, .. } | Ty::Record { off, .. } if off.exact().is_some() => {
                 Some(self.code.known(off.low as u32))
@@ -280,7 +278,7 @@ impl<'a, 'o> Walk<'a, 'o> {
             return;
         }
         let site = self.shared.sites.of((self.section as u32, self.at as u32, reason));
-        self.code.add(crate::lang::xdp::lower::ir::Op::Trap { when, site });
+        self.code.add(crate::lower::ir::Op::Trap { when, site });
     }
 
     /// An instruction that neither leads elsewhere nor calls what does. Gives back the number of the next.
@@ -345,7 +343,7 @@ impl<'a, 'o> Walk<'a, 'o> {
                 Value::of(Ty::Value {
                     map: map as u16,
                     off,
-                    name: crate::lang::xdp::analysis::domain::state::NOBODY,
+                    name: crate::analysis::domain::state::NOBODY,
                     nullable: false,
                 })
             }
@@ -372,7 +370,7 @@ impl<'a, 'o> Walk<'a, 'o> {
 
     /// A number whose lowest bits are taken with a sign.
     pub fn sign_extended(&mut self, of: Value, bits: u32) -> Value {
-        use crate::lang::xdp::lower::ir::Binary::{Sar, Shl};
+        use crate::lower::ir::Binary::{Sar, Shl};
         let low = if bits < 32 {
             let up = self.code.by(Shl, of.low, 32 - bits);
             self.code.by(Sar, up, 32 - bits)
@@ -398,7 +396,7 @@ impl<'a, 'o> Walk<'a, 'o> {
     /// The frame of a function that is called; whether it is. Where programs called from functions take those' places, how
     /// deep calls go only the packet decides: it is aborted where they go too deep.
     pub fn enter(&mut self) -> Result<bool> {
-        if self.state.frames.len() < crate::lang::xdp::analysis::domain::state::MAX_FRAMES {
+        if self.state.frames.len() < crate::analysis::domain::state::MAX_FRAMES {
             self.state.frames.push(Frame::new());
             return Ok(true);
         }
@@ -406,7 +404,7 @@ impl<'a, 'o> Walk<'a, 'o> {
         if calls.ty.range().and_then(Range::exact) == Some(0) {
             return self.refuse(format!(
                 "functions call each other {} deep, which is deeper than the kernel allows",
-                crate::lang::xdp::analysis::domain::state::MAX_FRAMES
+                crate::analysis::domain::state::MAX_FRAMES
             ));
         }
         let always = self.code.truth(true);

@@ -1,10 +1,10 @@
 //! Accesses of the packet. What the program has not compared with the packet's end is checked as it runs.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{FIXED, NOBODY, Ty, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::Id;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{FIXED, NOBODY, Ty, Value};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::Id;
 
 impl Walk<'_, '_> {
     /// Where an access of the packet begins, as an offset from its first byte; it lies in the packet, or the packet has been

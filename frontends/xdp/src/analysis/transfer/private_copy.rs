@@ -1,9 +1,9 @@
-//! Accesses of values that packets have copies of ([`crate::lang::xdp::lower::privatize`]).
+//! Accesses of values that packets have copies of ([`crate::lower::privatize`]).
 
 use super::Walk;
-use crate::lang::xdp::lower::ir::Binary::Eq;
-use crate::lang::xdp::lower::ir::{Id, Op, Var};
-use crate::lang::xdp::lower::privatize::{How, frame_of, may_be};
+use crate::lower::ir::Binary::Eq;
+use crate::lower::ir::{Id, Op, Var};
+use crate::lower::privatize::{How, frame_of, may_be};
 
 /// Bytes of a map's value that an access is somewhere in; of one at a known place those that it is of.
 #[derive(Debug, Clone, Copy)]

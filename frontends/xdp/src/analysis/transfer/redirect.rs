@@ -1,12 +1,12 @@
 //! `bpf_redirect` and `bpf_redirect_map`: where a packet goes if its verdict is to redirect it.
 
 use super::{Result, TARGET, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::Value;
-use crate::lang::xdp::broadcast;
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::Id;
-use crate::lang::xdp::object::MapType;
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::Value;
+use crate::broadcast;
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::Id;
+use crate::object::MapType;
 
 /// `enum xdp_action`
 const XDP_ABORTED: u32 = 0;
@@ -52,7 +52,7 @@ impl Walk<'_, '_> {
         let (map, index, flags) = (self.get(1)?, self.get(2)?, self.get(3)?);
         let map = self.map(map)?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
-        if !ty.is_of_targets() {
+        if !ty.holds_redirect_targets() {
             let takes = "devmap, devmap_hash, cpumap or xskmap";
             let given = ty.name();
             return self

@@ -2,10 +2,10 @@
 //! does with one depends on nobody else.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{STACKS, Ty, Value};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Id, Op};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{STACKS, Ty, Value};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Id, Op};
 
 /// The number that a record goes by among frames that are memory.
 pub(crate) fn frame_of(record: u16) -> u16 {

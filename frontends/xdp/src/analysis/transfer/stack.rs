@@ -1,10 +1,10 @@
 //! The stack: words that are variables each, or where a program indexes it by what is not known, memory.
 
 use super::{Result, Walk};
-use crate::lang::xdp::analysis::domain::range::Range;
-use crate::lang::xdp::analysis::domain::state::{ASLEEP, META, Offsets, STACK_WORDS, Ty, Value, Word};
-use crate::lang::xdp::lower::ir::Binary::*;
-use crate::lang::xdp::lower::ir::{Id, Op, Var};
+use crate::analysis::domain::range::Range;
+use crate::analysis::domain::state::{ASLEEP, META, Offsets, STACK_WORDS, Ty, Value, Word};
+use crate::lower::ir::Binary::*;
+use crate::lower::ir::{Id, Op, Var};
 
 const BYTES: i64 = 4 * STACK_WORDS as i64;
 

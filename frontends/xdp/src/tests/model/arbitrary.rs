@@ -6,7 +6,7 @@ mod control;
 mod memory;
 mod packet;
 
-use super::{Code, Instruction, MapOf, Random, op};
+use super::{Code, Instruction, MapSpec, Random, op};
 
 /// What a register holds, as far as the rest of a program may rely on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,11 +40,11 @@ enum Slot {
 const SLOTS: usize = 8;
 
 /// Maps: an array that results are added up in, a hash, a small array, and one per processor.
-pub const MAPS: [MapOf; 4] = [
-    MapOf { ty: 2, key: 4, value: 16, entries: 2 },
-    MapOf { ty: 1, key: 8, value: 24, entries: 64 },
-    MapOf { ty: 2, key: 4, value: 12, entries: 5 },
-    MapOf { ty: 6, key: 4, value: 32, entries: 3 },
+pub const MAPS: [MapSpec; 4] = [
+    MapSpec { ty: 2, key: 4, value: 16, entries: 2 },
+    MapSpec { ty: 1, key: 8, value: 24, entries: 64 },
+    MapSpec { ty: 2, key: 4, value: 12, entries: 5 },
+    MapSpec { ty: 6, key: 4, value: 32, entries: 3 },
 ];
 
 /// What there is at a place.

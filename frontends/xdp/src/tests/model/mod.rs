@@ -4,18 +4,18 @@
 
 pub mod arbitrary;
 pub mod arithmetic;
-pub mod hold;
+pub mod compare;
 pub mod reference;
 pub mod shrink;
 pub mod table;
 
-use super::tree;
-pub use tree::lang::xdp::instruction::Instruction;
-use tree::lang::xdp::object::{MapDefinition, MapType, Object};
+use super::xdp;
+pub use xdp::instruction::Instruction;
+use xdp::object::{MapDefinition, MapType, Object};
 
 /// A map of a program's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MapOf {
+pub struct MapSpec {
     /// `enum bpf_map_type`: an array (2) or a hash (1).
     pub ty: u32,
     /// Bytes of a key.
@@ -31,7 +31,7 @@ pub struct MapOf {
 pub struct Code {
     pub instructions: Vec<Instruction>,
     pub functions: Vec<usize>,
-    pub maps: Vec<MapOf>,
+    pub maps: Vec<MapSpec>,
 }
 
 impl Code {
@@ -39,9 +39,9 @@ impl Code {
     pub fn object(&self) -> Object {
         let maps = (0..).zip(&self.maps).map(|(number, map)| {
             let name = format!("map{number}");
-            MapDefinition::of_type(&name, MapType(map.ty), [map.key, map.value], map.entries)
+            MapDefinition::with_type(&name, MapType(map.ty), [map.key, map.value], map.entries)
         });
-        Object::of_instructions("model", self.instructions.clone(), &self.functions, maps.collect())
+        Object::from_instructions("model", self.instructions.clone(), &self.functions, maps.collect())
     }
 
     /// One instruction a line.

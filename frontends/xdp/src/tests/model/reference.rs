@@ -4,7 +4,7 @@
 //! address as a number, bytes of the stack that nobody wrote, what a helper leaves in r1 to r5), it ends as [`Ending::Undefined`].
 
 use super::arithmetic::{self, ALU, ALU64, JMP, JMP32};
-use super::{Code, Instruction, MapOf};
+use super::{Code, Instruction, MapSpec};
 
 /// What a register holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,12 +57,12 @@ struct Entry {
 /// What is in a map.
 #[derive(Debug, Clone)]
 struct Table {
-    of: MapOf,
+    of: MapSpec,
     entries: Vec<Entry>,
 }
 
 impl Table {
-    fn new(of: MapOf) -> Table {
+    fn new(of: MapSpec) -> Table {
         let value = vec![0; of.value as usize];
         let entry = |index: u32| Entry { key: index.to_le_bytes().to_vec(), value: value.clone(), lives: true };
         let count = if of.ty == HASH { 0 } else { of.entries };

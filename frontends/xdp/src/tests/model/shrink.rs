@@ -6,7 +6,7 @@ use super::{Code, Instruction, op};
 const NOTHING: Instruction = op(0x05, 0, 0, 0, 0);
 
 /// The smallest program found that still fails.
-pub fn shrunk(code: &Code, fails: impl Fn(&Code) -> bool) -> Code {
+pub fn shrink(code: &Code, fails: impl Fn(&Code) -> bool) -> Code {
     let mut code = code.clone();
     loop {
         let before = code.clone();

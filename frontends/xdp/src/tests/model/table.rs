@@ -3,7 +3,7 @@
 //!
 //! A packet begins with two numbers of 64 bits; behind them each instruction's result is stored, so that a program has many.
 
-use super::{Code, Instruction, MapOf, op};
+use super::{Code, Instruction, MapSpec, op};
 
 /// Numbers at which instructions do something else.
 pub const CORNERS: [u64; 24] = [
@@ -180,7 +180,7 @@ fn is_for_kernel(code: u8, b: From) -> bool {
 }
 
 /// Programs of parts, each of which leaves a result in r2.
-fn programs(name: &str, parts: &[Vec<Instruction>], packets: &[Vec<u8>], maps: &[MapOf]) -> Vec<Case> {
+fn programs(name: &str, parts: &[Vec<Instruction>], packets: &[Vec<u8>], maps: &[MapSpec]) -> Vec<Case> {
     let is_constant = packets.len() == 1;
     let cases = parts.chunks(RESULTS).enumerate().map(|(number, parts)| {
         let mut code = beginning(maps);
@@ -196,7 +196,7 @@ fn programs(name: &str, parts: &[Vec<Instruction>], packets: &[Vec<u8>], maps: &
 }
 
 /// The packet's first byte in r6, its length compared; and a map's first value in r8.
-fn beginning(maps: &[MapOf]) -> Vec<Instruction> {
+fn beginning(maps: &[MapSpec]) -> Vec<Instruction> {
     let mut code = vec![
         op(0x61, 6, 1, 0, 0),
         op(0x61, 7, 1, 4, 0),
@@ -360,7 +360,7 @@ pub fn of_jumps() -> Vec<Case> {
 
 /// Loads and stores of every size, of the packet, the stack and a map's value.
 pub fn of_memory() -> Vec<Case> {
-    let value = MapOf { ty: 2, key: 4, value: 48, entries: 3 };
+    let value = MapSpec { ty: 2, key: 4, value: 48, entries: 3 };
     let mut cases = Vec::new();
     // The packet's third number is memory like any other.
     for (name, base, at, maps) in
@@ -399,7 +399,7 @@ pub fn of_memory() -> Vec<Case> {
 
 /// Atomic operations on the stack and on a map's value; 8 bytes of a map are not compared and exchanged here.
 pub fn of_atomics() -> Vec<Case> {
-    let value = MapOf { ty: 2, key: 4, value: 48, entries: 3 };
+    let value = MapSpec { ty: 2, key: 4, value: 48, entries: 3 };
     let mut cases = Vec::new();
     for (name, base, at, maps) in [("stack", 10_u8, -16_i16, &[][..]), ("map's value", 8, 16, &[value][..])] {
         let mut parts = Vec::new();

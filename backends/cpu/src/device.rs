@@ -1,0 +1,135 @@
+//! The CPU as a [`Device`].
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session, load_initial_maps};
+use portcullis_core::program::Program;
+
+use crate::compile::background::BackgroundCell;
+use crate::compile::filter_code::PrefetchPolicy;
+use crate::compile::lowered::Style;
+use crate::compile::pipeline::{MAX_OPERATIONS_FOR_VARIANTS, StyleSet, compile_filter, compile_vector_code};
+use crate::compile::processor::Processor;
+use crate::probe;
+use crate::session::CpuSession;
+use crate::session::shared::{CALLER_STACK_BYTES, max_chunk};
+
+/// The host's processor.
+#[derive(Debug)]
+pub struct Cpu {
+    info: DeviceInfo,
+    styles: StyleSet,
+    prefetch: PrefetchPolicy,
+    processor: Processor,
+}
+
+impl Cpu {
+    /// Opens the device. This cannot fail; on a processor that the code generator does not support,
+    /// loading a program does.
+    pub fn new() -> Cpu {
+        Cpu {
+            info: probe::info(),
+            styles: StyleSet::All,
+            prefetch: PrefetchPolicy::IfFaster,
+            processor: Processor::Host,
+        }
+    }
+
+    /// Opens the device with code of a single style instead of measuring which style is fastest, for
+    /// tests and measurements. The device's id names the style.
+    pub fn with_style(style: Style) -> Cpu {
+        let mut info = probe::info();
+        info.id = format!("cpu ({})", style.name());
+        Cpu { info, styles: StyleSet::Only(style), ..Cpu::new() }
+    }
+
+    /// Opens the device without vector code, as the baseline to measure vector code against.
+    pub fn scalar_only() -> Cpu {
+        let mut info = probe::info();
+        info.id = "cpu (scalar)".into();
+        Cpu { info, styles: StyleSet::Scalar, ..Cpu::new() }
+    }
+
+    /// Opens the device with map entries always prefetched, for tests and measurements. Otherwise
+    /// only searches in large maps are prefetched, and only if that measures faster.
+    pub fn with_prefetch() -> Cpu {
+        let mut info = probe::info();
+        info.id = "cpu (prefetch)".into();
+        Cpu { info, prefetch: PrefetchPolicy::Always, ..Cpu::new() }
+    }
+
+    /// Restricts the code to what an older processor can run, for tests. The device's id names it.
+    #[must_use]
+    pub fn with_processor(mut self, processor: Processor) -> Cpu {
+        self.info.id = match self.info.id.strip_suffix(')') {
+            Some(id) => format!("{id}, {})", processor.name()),
+            None => format!("{} ({})", self.info.id, processor.name()),
+        };
+        Cpu { processor, ..self }
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Cpu::new()
+    }
+}
+
+impl Device for Cpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let dispatch = Dispatch::select(&self.info, options)?;
+        let work = options.synthetic_work_ns(&self.info.id)?;
+        let mut code = compile_filter(program, self.styles, self.prefetch, self.processor)?;
+        // Flow numbers are computed once per packet, so a choice of variants would not pay.
+        let one = if let StyleSet::Only(_) = self.styles { self.styles } else { StyleSet::Only(Style::BranchFree) };
+        let flows = program
+            .flow_program()
+            .map(|flows| compile_filter(&flows, one, self.prefetch, self.processor))
+            .transpose()?;
+        if self.styles == StyleSet::All && !program.has_flows() && code.operations <= MAX_OPERATIONS_FOR_VARIANTS {
+            let (program, processor) = (program.clone(), self.processor);
+            let (stack, operations, work) = (code.stack_bytes, code.operations, work.map_or(0, NonZeroU64::get));
+            code = code.with_background(BackgroundCell::new(move |keep_going| {
+                let native = compile_vector_code(&program, processor, keep_going)?;
+                // The session chose its stack and chunk size for the scalar code: vector code must
+                // not need more stack, nor smaller chunks to be cancelled in time.
+                let fits = native.stack_bytes <= stack.max(CALLER_STACK_BYTES)
+                    && max_chunk(&program, native.operations, work) >= max_chunk(&program, operations, work);
+                fits.then_some(native)
+            }));
+        }
+        let session = CpuSession::new(program.clone(), code, flows, work, options)?;
+        load_initial_maps(program, dispatch.wrap(session))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_core::diagnostics::Source;
+    use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
+
+    use super::*;
+
+    #[test]
+    fn vector_code_adds_variants_once_it_is_compiled() {
+        let text = include_str!("../../../shaders/http_only.wgsl");
+        let program = wgsl::compile(&Source::new("http_only.wgsl", text), &ProgramOptions::default());
+        let program = program.unwrap_or_else(|e| panic!("{}", e.render()));
+        assert!(compile_vector_code(&program, Processor::Host, &|| false).is_none(), "nobody waits for it");
+        let vector = compile_vector_code(&program, Processor::Host, &|| true).expect("http_only has vector code");
+        let scalar = compile_filter(&program, StyleSet::All, PrefetchPolicy::IfFaster, Processor::Host).unwrap();
+        assert_eq!(scalar.variant_count(), 2, "until then there is scalar code only");
+        assert!(vector.stack_bytes <= CALLER_STACK_BYTES, "{}", vector.stack_bytes);
+        let chunk = |operations| max_chunk(&program, operations, 0);
+        assert!(chunk(vector.operations) >= chunk(scalar.operations));
+        let both = scalar.with_background(BackgroundCell::new(move |_| Some(vector)));
+        both.background().expect("set above").wait();
+        assert_eq!(both.variant_count(), 4);
+    }
+}

@@ -1,0 +1,404 @@
+//! `pipelined`, the default, and `inline`: uploads, kernels and downloads in a stream each, so that
+//! several batches overlap; `inline` runs one batch at a time in a single stream.
+//!
+//! Packets in device memory are filtered in place. Of packets in host memory:
+//! - those that lie close together are copied by the device, from memory that was pinned for that;
+//! - those in frames, as a NIC ring delivers them, are read and written in place by the kernel,
+//!   over the bus;
+//! - for others the host gathers the bytes that the filter may access.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_c_writer::Argument;
+use portcullis_cache::costs;
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, DeviceTimes, KernelEffects, Launcher, VerdictColumns};
+use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
+use portcullis_core::device::{CancelToken, DeviceError, Imported};
+use portcullis_core::packet::{Batch, Span};
+
+use super::slots::{DeviceBuffers, HEADER_SIZE, Slot, SlotShape};
+use super::timing::{Stage, StageTimer};
+use crate::compile::{LoadedProgram, MAX_ARGUMENTS};
+use crate::driver::gpu::Gpu;
+use crate::driver::poll;
+use crate::driver::stream::{Event, EventPool};
+use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress};
+
+/// Most packets in a chunk: enough to fill any device, few enough that the chunks of a large batch
+/// overlap.
+const PACKETS_PER_CHUNK: usize = 1 << 20;
+
+/// Most bytes of a chunk.
+const BYTES_PER_CHUNK: u64 = 256 << 20;
+
+/// Launches a compiled filter in streams.
+pub(crate) struct PipelinedLauncher {
+    pub loaded: LoadedProgram,
+    pinned_spans: PinnedSpanCache,
+    bounds: ChunkLimits,
+    /// Whether to time the stages with the device's clock.
+    times_stages: bool,
+    // Last: whatever was made on it is dropped first.
+    pub gpu: Arc<Gpu>,
+}
+
+/// A slot, and the events that order its upload, kernel and download.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    slot: Slot,
+    /// Offset within the arena that descriptors count from.
+    origin: u64,
+    // Reused, since creating an event is a driver call.
+    uploaded: Option<Event>,
+    kernel_done: Option<Event>,
+    completions: EventPool,
+    /// Whether the next kernel still has to wait for the upload.
+    awaits_upload: bool,
+    /// Present if stages are timed.
+    timer: Option<StageTimer>,
+}
+
+/// Memory of a batch that the device can access where it lies.
+#[derive(Debug)]
+pub(crate) struct InPlaceArena {
+    address: u64,
+    span: Arc<Span>,
+    /// Keeps the span pinned, if it is host memory.
+    _registration: Option<Arc<PinnedSpan>>,
+}
+
+type ChunkView<'a> = offload::ChunkView<'a, InPlaceArena>;
+
+impl PipelinedLauncher {
+    pub fn new(gpu: Arc<Gpu>, loaded: LoadedProgram) -> PipelinedLauncher {
+        let bounds = ChunkLimits { binding: BYTES_PER_CHUNK, alignment: 4, packets: PACKETS_PER_CHUNK };
+        PipelinedLauncher { loaded, pinned_spans: PinnedSpanCache::default(), bounds, times_stages: false, gpu }
+    }
+
+    /// Splits batches only where offsets would overflow: for measuring kernels, where the cost of a
+    /// launch would weigh more the smaller it is.
+    #[must_use]
+    pub fn without_splitting(mut self) -> PipelinedLauncher {
+        self.bounds = ChunkLimits { binding: u64::from(u32::MAX) & !3, alignment: 4, packets: u32::MAX as usize };
+        self
+    }
+
+    /// Queues the kernel for `count` lanes of a chunk, from lane `first` on.
+    pub fn launch_kernel(
+        &self,
+        chunk: &ChunkView<'_>,
+        buffers: &Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        let slot = &buffers.slot;
+        let (request, answers) = (slot.device_request().address(), slot.device_answers().address());
+        let (at, maps) = (slot.request_layout, self.loaded.maps.addresses());
+        let (mut base, mut lanes) = (chunk.base(first) as u32, count as u32);
+        let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
+            Argument::Arena { .. } if let Some(memory) = in_place(chunk) => memory.address,
+            // May lie before the slot: the kernel adds a packet's offset before it accesses
+            // anything.
+            Argument::Arena { .. } => (request + at.packets as u64).wrapping_sub(buffers.origin),
+            Argument::Descriptors { .. } => request + HEADER_SIZE as u64,
+            Argument::Metadata => request + at.metadata as u64,
+            Argument::Verdicts => answers,
+            Argument::Targets => answers + slot.response_layout.targets as u64,
+            Argument::Map(number) => maps[*number as usize],
+            Argument::Base | Argument::Count => 0,
+        });
+        let mut addresses: [u64; MAX_ARGUMENTS] = std::array::from_fn(|_| addresses.next().unwrap_or_default());
+        let arguments = self.loaded.arguments.iter().zip(&mut addresses).map(|(argument, address)| match argument {
+            Argument::Base => (&raw mut base).cast(),
+            Argument::Count => (&raw mut lanes).cast(),
+            _ => (address as *mut u64).cast(),
+        });
+        let mut arguments: Vec<*mut c_void> = arguments.collect();
+        let kernel = &self.loaded.kernel;
+        // SAFETY: the arguments are those that the C writer has listed, an address or a word each.
+        // The kernel stays within its buffers whatever the filter does: it ends before lane `first
+        // + count`, and the slot has descriptors, metadata and verdicts for the packets of all
+        // lanes before. It accesses packets within their bytes and rooms, which lie in the slot or
+        // in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`, `plan::cut`), and
+        // the `OVERREAD_BYTES` bytes after. Indices into the filter's own arrays are clamped. The
+        // slot belongs to the session until the launch was waited for (`Launcher`).
+        let launched = unsafe { kernel.launch(kernel.blocks_for(lanes), &mut arguments, &self.gpu.kernels) };
+        launched.map_err(|code| self.gpu.error("launching the filter failed", code))
+    }
+}
+
+/// The memory in which the kernel finds a chunk's packets, if they are filtered in place.
+fn in_place<'a>(chunk: &ChunkView<'a>) -> Option<&'a InPlaceArena> {
+    chunk.import().filter(|_| chunk.layout() == PacketLayout::InPlace)
+}
+
+impl Launcher for PipelinedLauncher {
+    type Buffers = Buffers;
+    type Import = InPlaceArena;
+    type Ticket = Arc<Event>;
+
+    fn id(&self) -> &str {
+        &self.gpu.id
+    }
+
+    fn can_reach(&self, span: &Span) -> bool {
+        span.is_on_host() || SpanAddress::of_span(span, &self.gpu.id).is_some()
+    }
+
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        if SpanAddress::of_span(span, &self.gpu.id).is_some() {
+            return Ok(Imported::InPlace);
+        }
+        let registered = self.pinned_spans.get_or_pin(&self.gpu.context, span, true).is_some();
+        Ok(if registered { Imported::InPlace } else { Imported::Copied })
+    }
+
+    fn batch_memory(&mut self, batch: &Batch, asked: bool) -> BatchMemory<InPlaceArena> {
+        let (context, span) = (&self.gpu.context, batch.span());
+        let view = SpanAddress::of_span(span, &self.gpu.id);
+        let registration = match view {
+            Some(_) => None,
+            None => {
+                self.pinned_spans.get_or_pin(context, span, asked || span.allocated() >= PinnedSpanCache::MIN_BYTES)
+            }
+        };
+        let (reach, address) = match (view, &registration) {
+            (Some(SpanAddress { is_on_device: true, address }), _) => (MemoryReach::DeviceLocal, address),
+            (Some(SpanAddress { is_on_device: false, address }), _) => (MemoryReach::Bus, address),
+            (None, Some(registration)) => (MemoryReach::Bus, registration.address()),
+            (None, None) => (MemoryReach::Unreachable, 0),
+        };
+        let reached = reach != MemoryReach::Unreachable;
+        let import = reached.then(|| InPlaceArena { address, span: span.clone(), _registration: registration });
+        BatchMemory { reach, import, word_aligned_only: true, gather_only: false }
+    }
+
+    fn transfer_costs(&self) -> TransferCosts {
+        let gpu = &*self.gpu;
+        costs::device_costs(&gpu.identity, || {
+            let _current = gpu.enter().ok()?;
+            let from = HostMemory::new(&gpu.context, costs::BUS_COPY_BYTES).ok()?;
+            let to = DeviceMemory::new(&gpu.context, costs::BUS_COPY_BYTES).ok()?;
+            let (begins, ends) = (Event::with_timing(&gpu.context).ok()?, Event::with_timing(&gpu.context).ok()?);
+            begins.record(&gpu.uploads).ok()?;
+            // SAFETY: nobody writes to either, and both exist until the copy, or else everything
+            // queued, was waited for.
+            let copied = unsafe { to.upload(0, from.as_ptr(), costs::BUS_COPY_BYTES, &gpu.uploads) };
+            let waited = copied.and_then(|()| ends.record(&gpu.uploads)).ok().and_then(|()| {
+                let come = || ends.is_complete().map_err(|code| gpu.error("copying failed", code));
+                poll::until(&gpu.id, &CancelToken::new(), come).ok()
+            });
+            if waited.is_none() {
+                gpu.wait_idle();
+            }
+            waited?;
+            ends.elapsed_ms_since(&begins)
+                .ok()
+                .map(|milliseconds| Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+        })
+    }
+
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
+        match layout {
+            // The kernel addresses packets from the span's start, and nothing is copied.
+            PacketLayout::InPlace => ChunkLimits { binding: u64::MAX, alignment: 1 << 32, ..self.bounds },
+            _ => self.bounds,
+        }
+    }
+
+    fn new_buffers(&self) -> Buffers {
+        Buffers { timer: self.times_stages.then(|| StageTimer::new(&self.gpu.context)), ..Buffers::default() }
+    }
+
+    /// Uploaded data stays in the slot until another chunk is written to it.
+    fn can_reuse_uploads(&self) -> bool {
+        true
+    }
+
+    fn reuse_upload(&mut self, _: &ChunkView<'_>, _: KernelEffects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        if let Some(timer) = &mut buffers.timer {
+            timer.reset();
+        }
+        Ok(())
+    }
+
+    fn upload(
+        &mut self,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
+        let (gpu, slot) = (&*self.gpu, &mut buffers.slot);
+        let _current = gpu.enter()?;
+        let from = chunk.import().filter(|_| chunk.layout() == PacketLayout::Copied && !chunk.bytes().is_empty());
+        let shape = SlotShape::of(chunk, effects, from.is_some());
+        slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::RequestAndAnswers)
+            .map_err(|code| gpu.allocation_error("a batch", code))?;
+        // SAFETY: the launch that used the slot last was waited for (`Launcher`).
+        buffers.origin = unsafe { slot.write(chunk, effects, &shape) };
+        let at = slot.request_layout;
+        let written = if from.is_some() { at.packets } else { at.end };
+        if let Some(timer) = &mut buffers.timer {
+            timer.reset();
+        }
+        // SAFETY: the slot, and the batch with its pinned memory, exist until the launch was waited
+        // for; the range lies in the span (`plan::cut`). Nobody else writes to those words
+        // meanwhile.
+        let enqueue_uploads = || unsafe {
+            let queued = slot.device_request().upload(0, slot.request().as_ptr(), written, &gpu.uploads);
+            match from {
+                Some(memory) => queued.and_then(|()| {
+                    let start = memory.span.as_ptr().add(chunk.bytes().start as usize);
+                    slot.device_request().upload(at.packets, start, slot.bytes, &gpu.uploads)
+                }),
+                None => queued,
+            }
+        };
+        let queued = StageTimer::measure(buffers.timer.as_mut(), Stage::Upload, &gpu.uploads, enqueue_uploads);
+        queued.map_err(|code| gpu.error("queuing a copy failed", code))?;
+        if in_place(chunk).is_some() {
+            gpu.flush_remote_writes().map_err(|code| gpu.error("flushing remote writes failed", code))?;
+        }
+        buffers.awaits_upload = !Arc::ptr_eq(&gpu.uploads, &gpu.kernels);
+        if buffers.awaits_upload {
+            gpu.uploads
+                .record_reusing(&mut buffers.uploaded)
+                .map_err(|code| gpu.error("recording an event failed", code))?;
+        }
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<Arc<Event>, DeviceError> {
+        let gpu = &*self.gpu;
+        let _current = gpu.enter()?;
+        let failed = |code| gpu.error("queuing commands failed", code);
+        if let Some(ready) = buffers.uploaded.as_ref().filter(|_| buffers.awaits_upload) {
+            gpu.kernels.wait_for(ready).map_err(failed)?;
+            buffers.awaits_upload = false;
+        }
+        // Moved out, since `launch_kernel` borrows the buffers.
+        let mut timer = buffers.timer.take();
+        let ran = match &mut timer {
+            None => self.launch_kernel(chunk, buffers, first, count),
+            Some(timer) => timer.begin(Stage::Kernel, &gpu.kernels).map_err(failed).and_then(|()| {
+                self.launch_kernel(chunk, buffers, first, count)?;
+                timer.end(&gpu.kernels).map_err(failed)
+            }),
+        };
+        buffers.timer = timer;
+        ran?;
+        if first + count < chunk.lanes() {
+            return buffers.completions.record(&gpu.kernels).map_err(failed);
+        }
+        let (slot, stream) = (&buffers.slot, &*gpu.downloads);
+        stream.follow(&gpu.kernels, &mut buffers.kernel_done).map_err(failed)?;
+        let (request, response) = (slot.request_layout, slot.response_layout);
+        // SAFETY: the slot exists until the launch was waited for, and nobody accesses the response
+        // before.
+        let enqueue_downloads = || unsafe {
+            let mut queued = slot.device_answers().download(0, slot.response(), 0, response.answers_size(), stream);
+            if effects.resizes_packets {
+                let descriptors = || {
+                    slot.device_request().download(
+                        HEADER_SIZE,
+                        slot.response(),
+                        response.descriptors,
+                        slot.packets * 8,
+                        stream,
+                    )
+                };
+                queued = queued.and_then(|()| descriptors());
+            }
+            if effects.writes_packets && slot.bytes > 0 {
+                let packets = || {
+                    slot.device_request().download(
+                        request.packets,
+                        slot.response(),
+                        response.packets,
+                        slot.bytes,
+                        stream,
+                    )
+                };
+                queued = queued.and_then(|()| packets());
+            }
+            queued
+        };
+        let queued = StageTimer::measure(buffers.timer.as_mut(), Stage::Download, stream, enqueue_downloads);
+        queued.and_then(|()| buffers.completions.record(stream)).map_err(failed)
+    }
+
+    fn wait(&mut self, ticket: &Arc<Event>, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let gpu = &*self.gpu;
+        let _current = gpu.enter()?;
+        poll::until(&gpu.id, cancel, || ticket.is_complete().map_err(|code| gpu.error("the filter failed", code)))
+    }
+
+    fn enable_device_clock(&mut self) -> bool {
+        self.times_stages = true;
+        true
+    }
+
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+        let _current = self.gpu.enter().ok()?;
+        // An error here shows again where errors are reported.
+        buffers.timer.as_ref().and_then(|timer| timer.times().ok())
+    }
+
+    fn read_verdicts(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the launch was waited for (`Launcher`); the same below.
+        unsafe { buffers.slot.append_verdicts(self.loaded.effects, columns) };
+        Ok(())
+    }
+
+    fn read_descriptors(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        read(unsafe { buffers.slot.descriptors() });
+        Ok(())
+    }
+
+    fn read_packets(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        read(unsafe { buffers.slot.packet_bytes() });
+        Ok(())
+    }
+
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.loaded.maps.read(&self.gpu, map, at, words)
+    }
+
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.loaded.maps.write(&self.gpu, map, at, words)
+    }
+
+    fn wait_idle(&mut self) {
+        self.gpu.wait_idle();
+    }
+
+    fn try_drain(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
+        poll::within(DRAIN_TIMEOUT, None, || self.gpu.is_idle())
+    }
+
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
+        self.gpu.abandon(kept, || ());
+    }
+}

@@ -1,0 +1,221 @@
+//! `waitvalue`: kernels are queued ahead of their batches, each after a stream wait for its
+//! request's lap (`cuStreamWaitValue32`) and each followed by a stream write of the answer. The
+//! host posts a batch by writing to memory; no driver call lies between it and its kernel. For each
+//! request posted, further kernels are queued, so that the stream never runs dry.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
+use portcullis_core::device::{CancelToken, DeviceError};
+
+use super::mailbox::{LaunchRequest, MailboxKernel, MailboxRing, wait_for_launch_permit};
+use crate::compile::{BLOCK_SIZE, Kernel, LoadedProgram};
+use crate::driver::context::ResidentKernels;
+use crate::driver::gpu::Gpu;
+use crate::driver::poll;
+use crate::driver::{ErrorCode, check};
+use crate::maps::Maps;
+
+/// Number of kernels queued ahead; also the ring's capacity.
+const QUEUE_DEPTH: u64 = 32;
+
+/// Most blocks of a launch; larger requests are covered by a grid-stride loop.
+const MAX_BLOCKS: u32 = 64;
+
+/// How long kernels wait for a batch before they are drained: a stream that waits blocks anything
+/// else in the process that synchronises with the device.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Most packets in a slot; larger batches take several.
+const PACKETS_PER_SLOT: usize = (MAX_BLOCKS * BLOCK_SIZE) as usize;
+
+/// Most bytes of a slot's packets.
+const BYTES_PER_SLOT: u64 = 64 << 20;
+
+/// `CU_STREAM_WAIT_VALUE_GEQ`: waits until the word in memory is at least the value, compared by
+/// the sign of the wrapping difference.
+const WAIT_GEQ: u32 = 0;
+
+/// `CU_STREAM_WRITE_VALUE_DEFAULT`: earlier writes are visible to whoever sees the value.
+const WRITE_DEFAULT: u32 = 0;
+
+/// The stream with its queued kernels.
+pub(crate) struct QueuedKernels {
+    state: Mutex<State>,
+    ring: MailboxRing,
+    blocks: u32,
+    maps: Maps,
+    kernel: Kernel,
+    // Last: whatever was made on it is dropped first.
+    gpu: Arc<Gpu>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Number of the next request to be posted, and of the next kernel to be queued.
+    next: u64,
+    queued: u64,
+    /// When a batch was posted last.
+    last_post: Option<Instant>,
+    /// Set once nothing is posted any more.
+    closed: bool,
+}
+
+impl QueuedKernels {
+    pub fn new(gpu: Arc<Gpu>, loaded: LoadedProgram) -> Result<Arc<QueuedKernels>, DeviceError> {
+        let LoadedProgram { kernel, maps, .. } = loaded;
+        let failed = |code| gpu.allocation_error("a queue", code);
+        let ring = MailboxRing::new(&gpu.context, QUEUE_DEPTH, 0).map_err(failed)?;
+        let blocks = (gpu.multiprocessors * kernel.blocks_per_multiprocessor().map_err(failed)?).min(MAX_BLOCKS);
+        let queue = Arc::new(QueuedKernels { state: Mutex::default(), ring, blocks, maps, kernel, gpu });
+        let resident: Arc<dyn ResidentKernels> = queue.clone();
+        queue.gpu.context.register_resident(Arc::downgrade(&resident));
+        let watched = Arc::downgrade(&queue);
+        let watch = move || {
+            while let Some(queue) = watched.upgrade() {
+                queue.drain_when_idle();
+                drop(queue);
+                std::thread::sleep(IDLE_TIMEOUT / 4);
+            }
+        };
+        // Without the thread, kernels stay queued as long as the session exists.
+        let _ = std::thread::Builder::new().name("idle kernels".into()).spawn(watch);
+        Ok(queue)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues the kernel for a request.
+    fn launch(&self, number: u64) -> Result<(), ErrorCode> {
+        let mut request = self.ring.request_address(number);
+        let mut maps = self.maps.addresses();
+        // SAFETY: the kernel takes the address of a request and those of the maps. It stays within
+        // the slot that the request names (see `PipelinedLauncher::launch_kernel`), which exists
+        // until the request is answered. A zeroed request has no packets.
+        unsafe {
+            self.kernel.launch(self.blocks, &mut [(&raw mut request).cast(), (&raw mut maps).cast()], &self.gpu.kernels)
+        }
+    }
+
+    /// Queues kernels until [`QUEUE_DEPTH`] of them wait. The caller holds a launch permit.
+    fn fill_queue(&self, state: &mut State) -> Result<(), ErrorCode> {
+        let (context, stream) = (&self.gpu.context, &self.gpu.kernels);
+        let driver = context.driver;
+        let functions = driver.cuStreamWaitValue32_v2.zip(driver.cuStreamWriteValue32_v2);
+        let (wait, write) = functions.ok_or(ErrorCode::NOT_SUPPORTED)?;
+        let _current = context.enter()?;
+        while state.queued < state.next + QUEUE_DEPTH {
+            let (number, turn) = (state.queued, self.ring.lap(state.queued));
+            // SAFETY: the addresses are those of words in mapped pinned memory, which exists until
+            // the stream is empty: the session drains it before it drops anything.
+            check(unsafe { wait(stream.handle(), self.ring.lap_address(number), turn, WAIT_GEQ) })?;
+            // From here on the request must be posted, even if a call below fails.
+            state.queued += 1;
+            self.launch(number)?;
+            // SAFETY: as above.
+            check(unsafe { write(stream.handle(), self.ring.answer_address(number), turn, WRITE_DEFAULT) })?;
+        }
+        Ok(())
+    }
+
+    fn drain_when_idle(&self) {
+        let is_idle = |state: &State| {
+            let answered = state.next.checked_sub(1).is_none_or(|last| self.ring.is_answered(last));
+            answered && state.last_post.is_some_and(|posted| posted.elapsed() >= IDLE_TIMEOUT)
+        };
+        if is_idle(&self.state()) && !self.gpu.context.is_abandoned() {
+            poll::within(DRAIN_TIMEOUT, None, || {
+                let mut state = self.state();
+                // A batch may have been posted meanwhile.
+                !is_idle(&state) || self.try_drain(&mut state)
+            });
+        }
+    }
+
+    /// Posts empty requests to the waiting kernels, as far as the ring has room; returns whether
+    /// the stream is empty.
+    fn try_drain(&self, state: &mut State) -> bool {
+        if self.gpu.kernels.is_idle().is_err() {
+            // A context that has failed runs nothing, so nothing more is answered.
+            state.next = state.queued;
+        }
+        while state.next < state.queued && self.ring.is_free_for(state.next) {
+            self.ring.post(state.next, LaunchRequest::default());
+            state.next += 1;
+        }
+        state.next == state.queued && self.gpu.is_idle()
+    }
+}
+
+impl ResidentKernels for QueuedKernels {
+    fn try_leave(&self) -> bool {
+        self.try_drain(&mut self.state())
+    }
+}
+
+impl MailboxKernel for QueuedKernels {
+    fn request_limits(&self, _: usize) -> (usize, u64) {
+        (PACKETS_PER_SLOT, BYTES_PER_SLOT)
+    }
+
+    fn max_unseen_packets(&self) -> usize {
+        PACKETS_PER_SLOT
+    }
+
+    fn max_chunks(&self) -> usize {
+        QUEUE_DEPTH as usize
+    }
+
+    fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
+    fn ring(&self) -> &MailboxRing {
+        &self.ring
+    }
+
+    fn post(&self, request: LaunchRequest, cancel: &CancelToken) -> Result<u64, DeviceError> {
+        let gpu = &*self.gpu;
+        let (_sending, mut state) = loop {
+            if self.state().closed {
+                return Err(gpu.failure("its kernels were given up after an error".into()));
+            }
+            poll::until(&gpu.id, cancel, || {
+                let free = self.ring.is_free_for(self.state().next);
+                if !free {
+                    gpu.kernels.is_idle().map_err(|code| gpu.error("the filter failed", code))?;
+                }
+                Ok(free)
+            })?;
+            let (sending, state) = (wait_for_launch_permit(gpu, cancel)?, self.state());
+            // Draining may have posted empty requests meanwhile.
+            if self.ring.is_free_for(state.next) {
+                break (sending, state);
+            }
+        };
+        let number = state.next;
+        self.ring.post(number, request);
+        state.next += 1;
+        state.last_post = Some(Instant::now());
+        self.fill_queue(&mut state).map_err(|code| gpu.error("queuing commands failed", code))?;
+        Ok(number)
+    }
+
+    fn close(&self) {
+        self.state().closed = true;
+    }
+
+    /// Keeps posting empty requests as the ring gets room: otherwise the queued kernels would wait
+    /// forever.
+    fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
+        let queue = self.clone();
+        self.gpu.abandon(kept, move || while !poll::within(LAUNCH_TIMEOUT, None, || queue.try_leave()) {});
+    }
+}

@@ -1,0 +1,170 @@
+//! A device that another one relieves of what it has no time for.
+
+use std::sync::Arc;
+
+use super::{
+    Completion, Device, DeviceError, DeviceInfo, Dispatch, Imported, LoadOptions, Session, Stages, SubmitError,
+    TransferPlan,
+};
+use crate::packet::{Batch, Span};
+use crate::program::Program;
+
+/// A device, and another one that has every filter too, so that whoever drives a session may give it batches which would have
+/// to wait ([`Session::fallback`]), but for those in a device's memory. It takes filters without maps and without flows: what a filter has seen before would be in
+/// two places.
+pub struct WithFallback {
+    device: Arc<dyn Device>,
+    fallback: Arc<dyn Device>,
+}
+
+impl WithFallback {
+    /// A device, and what relieves it.
+    pub fn new(device: Arc<dyn Device>, fallback: Arc<dyn Device>) -> WithFallback {
+        WithFallback { device, fallback }
+    }
+}
+
+impl Device for WithFallback {
+    fn info(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    /// As the device, and as what relieves it.
+    ///
+    /// # Errors
+    /// Those of both, and [`DeviceError::Unsupported`] for a filter that two devices cannot have at once.
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let (id, fallback) = (&self.info().id, &self.fallback.info().id);
+        let reason = match () {
+            _ if !program.maps().is_empty() => {
+                format!("its maps would be in two places, as `{fallback}` relieves `{id}`")
+            }
+            _ if program.has_flows() => {
+                format!("packets of a flow would not stay in order (`xdp_flow`), as `{fallback}` relieves `{id}`")
+            }
+            // Each batch is waited for, and none has to wait.
+            _ if Dispatch::select(self.info(), options)? == Dispatch::Inline => {
+                return self.device.load(program, options);
+            }
+            _ => {
+                // It has one batch at a time, and nobody waits for it meanwhile.
+                let inline = LoadOptions { dispatch: Some(Dispatch::Inline), ..options.clone() };
+                let fallback = self.fallback.load(program, &inline)?;
+                return Ok(Box::new(FallbackSession { session: self.device.load(program, options)?, fallback }));
+            }
+        };
+        Err(DeviceError::Unsupported { device: id.clone(), reason })
+    }
+}
+
+struct FallbackSession {
+    session: Box<dyn Session>,
+    fallback: Box<dyn Session>,
+}
+
+impl Session for FallbackSession {
+    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        self.fallback.import(span)?;
+        self.session.import(span)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        self.session.submit(batch)
+    }
+
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
+        self.session.complete()
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        self.session.map_words(map)
+    }
+
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.session.map_words_at(map, at, words)
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.session.set_map_words(map, at, words)
+    }
+
+    fn finish_background_work(&mut self) {
+        self.session.finish_background_work();
+        self.fallback.finish_background_work();
+    }
+
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        let both = self.session.stages().zip(self.fallback.stages());
+        both.map(|(mut sum, fallback)| {
+            sum += fallback;
+            sum
+        })
+    }
+
+    fn in_flight(&self) -> usize {
+        self.session.in_flight()
+    }
+
+    fn depth(&self) -> usize {
+        self.session.depth()
+    }
+
+    fn fallback(&mut self) -> Option<&mut dyn Session> {
+        Some(&mut *self.fallback)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::noop::NoopDevice;
+    use crate::diagnostics::Source;
+    use crate::interp::InterpDevice;
+    use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
+
+    fn load(text: &str) -> Result<Box<dyn Session>, DeviceError> {
+        load_by(Dispatch::Pipelined, text)
+    }
+
+    fn load_by(dispatch: Dispatch, text: &str) -> Result<Box<dyn Session>, DeviceError> {
+        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+        WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()))
+            .load(&program, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })
+    }
+
+    #[test]
+    fn the_device_and_its_relief_have_the_filter_each() {
+        let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }";
+        assert!(load_by(Dispatch::Inline, text).unwrap().fallback().is_none(), "no batch waits there");
+        let mut session = load(text).unwrap();
+        let batch = || Batch::from_packets(&[[0u8; 20]; 3]).unwrap();
+        assert_eq!((session.depth(), session.in_flight()), (3, 0));
+        assert_eq!(session.run(batch()).unwrap().verdicts.counts(), [0, 3, 0, 0, 0]);
+        // The one that does nothing passes all.
+        let fallback = session.fallback().unwrap();
+        assert_eq!(fallback.depth(), 1);
+        assert_eq!(fallback.run(batch()).unwrap().verdicts.counts(), [0, 0, 3, 0, 0]);
+        assert!(fallback.fallback().is_none());
+    }
+
+    #[test]
+    fn filters_that_remember_are_refused() {
+        let error = |text| load(text).err().unwrap().to_string();
+        let maps = "//! map m: array value=1 entries=2\nfn xdp_filter(pkt: u32) -> u32 { m_add(1u, 0u, 2u); return XDP_PASS; }";
+        assert_eq!(
+            error(maps),
+            "interp cannot run this filter: its maps would be in two places, as `noop` relieves `interp`"
+        );
+        let flows = "fn xdp_flow(pkt: u32) -> u32 { return load_u8(pkt, 0u); }\nfn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
+        assert_eq!(
+            error(flows),
+            "interp cannot run this filter: packets of a flow would not stay in order (`xdp_flow`), as `noop` relieves `interp`"
+        );
+    }
+}

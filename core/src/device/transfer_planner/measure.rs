@@ -1,0 +1,109 @@
+//! What the host takes for its share of a transfer, measured.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use super::{CostSource, REFERENCE_WINDOW, TransferCosts};
+use crate::packet::gather::{StorePolicy, WindowRows};
+use crate::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
+
+/// Packets of [`REFERENCE_WINDOW`] bytes close together, and packets in slots of [`SLOT_STRIDE`]: few, since whoever asks waits for this.
+const PACKED_PACKETS: u32 = 1 << 14;
+const SLOT_PACKETS: u32 = 1 << 11;
+
+/// Bytes from one slot to the next: no power of two, as sources have it.
+const SLOT_STRIDE: u32 = 2112;
+
+/// The quietest of so many rounds counts: others' work only adds to it.
+const ROUNDS: usize = 3;
+
+/// Measures copying and gathering on this thread, in some milliseconds, of packets that are in no cache, as another has just
+/// written them. Where there is no memory for that nothing is measured.
+pub fn measure_host() -> TransferCosts {
+    let known = TransferCosts::GEN4;
+    let (Some(packed), Some(slots)) =
+        (batch(PACKED_PACKETS, REFERENCE_WINDOW as u32), batch(SLOT_PACKETS, SLOT_STRIDE))
+    else {
+        return known;
+    };
+    let mut to = vec![0; PACKED_PACKETS as usize * REFERENCE_WINDOW as usize];
+    let bytes = to.len() as u64;
+    let copy = fastest_round(&packed, || {
+        to.copy_from_slice(packed.bytes(0..bytes));
+        black_box(&mut to);
+    });
+    let mut gather = |batch: &Batch| {
+        let rows = WindowRows::new(batch, 0..batch.len(), REFERENCE_WINDOW as u32);
+        let time = fastest_round(batch, || {
+            rows.write(&mut to, StorePolicy::Cached);
+            black_box(&mut to);
+        });
+        time.as_nanos() as f64 / batch.len() as f64
+    };
+    let (gather_packed_ns, gather_slots_ns) = (gather(&packed), gather(&slots));
+    let copy_bytes_per_ns = bytes as f64 / copy.as_nanos().max(1) as f64;
+    TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host_source: CostSource::Measured, ..known }
+}
+
+/// Packets of [`REFERENCE_WINDOW`] bytes, so far apart, in memory that is there.
+fn batch(packets: u32, stride: u32) -> Option<Batch> {
+    let mut arena = Arena::new((packets * stride) as usize).ok()?;
+    arena.fill(1);
+    let descriptors =
+        (0..packets).map(|i| Descriptor { offset: i * stride, length: REFERENCE_WINDOW as u32 }).collect();
+    BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).ok()
+}
+
+fn fastest_round(batch: &Batch, mut work: impl FnMut()) -> Duration {
+    let once = |()| {
+        evict(batch);
+        let began = Instant::now();
+        work();
+        began.elapsed()
+    };
+    std::iter::repeat_n((), ROUNDS).map(once).min().unwrap_or_default()
+}
+
+/// Has packets leave all caches, where the processor lets anyone say so. Elsewhere costs are those of packets that stay there.
+fn evict(batch: &Batch) {
+    let packets = || batch.packets().flat_map(|packet| packet.chunks(CACHE_LINE));
+    #[cfg(target_arch = "x86_64")]
+    #[allow(unsafe_code)]
+    packets().for_each(|line| {
+        // SAFETY: the address is of memory that is there; what it holds stays the same. Every x86-64 has SSE2.
+        unsafe { std::arch::x86_64::_mm_clflush(line.as_ptr()) }
+    });
+    #[cfg(target_arch = "x86_64")]
+    #[allow(unsafe_code)]
+    // SAFETY: waits until all of them have left.
+    unsafe {
+        std::arch::x86_64::_mm_mfence();
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    drop(packets());
+}
+
+/// Bytes of a cache's line.
+const CACHE_LINE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_possible() {
+        let TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host_source: known, .. } =
+            measure_host();
+        assert_eq!(known, CostSource::Measured);
+        for cost in [copy_bytes_per_ns, gather_packed_ns, gather_slots_ns] {
+            assert!(cost.is_finite() && cost > 0.0, "{cost}");
+        }
+    }
+
+    #[test]
+    fn evicting_changes_no_byte() {
+        let packets = batch(100, SLOT_STRIDE).unwrap();
+        evict(&packets);
+        assert!(packets.packets().all(|packet| *packet == [1; REFERENCE_WINDOW as usize]));
+    }
+}

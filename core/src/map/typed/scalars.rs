@@ -1,0 +1,335 @@
+//! The scalar parts of a value and their human-readable form: cells of CSV, values of `--set`.
+
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use super::ctype::{CKind, CMember, CType, Encoding};
+use super::json::{enumerator, text_of};
+use super::path::FieldLocation;
+use super::{bits_of, number_of, set_bits};
+use crate::spelling::nearest;
+
+/// A part of a value that is one number or string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScalarField {
+    /// Path of the part: `value.packets`, `key.address[2]`.
+    pub name: String,
+    /// Type of the part.
+    pub ty: Arc<CType>,
+    /// Offset of its first byte.
+    pub at: u32,
+    /// For a bit field, the offset of its first bit.
+    pub bit: u32,
+    /// For a bit field, its width in bits; otherwise 0.
+    pub bits: u32,
+    /// Whether it overlaps an earlier part: it is in a member of a union other than the first.
+    pub overlaps: bool,
+}
+
+/// Interpretation of numbers in network byte order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NumberStyle {
+    /// By value: 80 is port 80.
+    Human,
+    /// As the processor loads them, and as bpftool writes them: port 80 is 20480.
+    Raw,
+}
+
+/// The scalar parts of a type, in the order of its members; `name` prefixes their paths.
+pub fn scalar_fields(ty: &Arc<CType>, name: &str) -> Vec<ScalarField> {
+    let mut all = Vec::new();
+    collect_fields(ty, name.to_owned(), (0, false), &mut all);
+    all
+}
+
+fn collect_fields(ty: &Arc<CType>, name: String, (at, overlaps): (u32, bool), all: &mut Vec<ScalarField>) {
+    match &ty.kind {
+        _ if ty.size == 0 => {}
+        _ if ty.is_address() => all.push(ScalarField { name, ty: ty.clone(), at, bit: 8 * at, bits: 0, overlaps }),
+        CKind::Members(members) | CKind::Section(members) => {
+            let mut end = 0;
+            for member in members {
+                // In a structure, each member begins behind those before it.
+                let overlaps = overlaps || end > member.bit;
+                end = end.max(member.end());
+                let name = match (name.as_str(), member.name.as_str()) {
+                    (_, "") => name.clone(),
+                    ("", own) => own.to_owned(),
+                    (name, own) => format!("{name}.{own}"),
+                };
+                if member.bits > 0 {
+                    let bit = 8 * at + member.bit;
+                    all.push(ScalarField {
+                        name,
+                        ty: member.ty.clone(),
+                        at: bit / 8,
+                        bit,
+                        bits: member.bits,
+                        overlaps,
+                    });
+                } else {
+                    collect_fields(&member.ty, name, (at + member.bit / 8, overlaps), all);
+                }
+            }
+        }
+        CKind::Array { of, count, .. } if !ty.is_bytes() => {
+            (0..*count).for_each(|index| {
+                collect_fields(of, format!("{name}[{index}]"), (at + index * of.size, overlaps), all)
+            });
+        }
+        _ => all.push(ScalarField { name, ty: ty.clone(), at, bit: 8 * at, bits: 0, overlaps }),
+    }
+}
+
+impl ScalarField {
+    /// Location of the part in the value.
+    pub fn place(&self) -> FieldLocation {
+        FieldLocation { ty: self.ty.clone(), at: self.at, bit: self.bit, bits: self.bits }
+    }
+
+    /// Text form of the part.
+    pub fn text(&self, whole: &[u8]) -> String {
+        self.place().text(whole)
+    }
+}
+
+impl FieldLocation {
+    /// Text form of the part; composites as `{ports: [80, 443], address: 167772161}`.
+    pub fn text(&self, whole: &[u8]) -> String {
+        if self.bits > 0 {
+            let bits = bits_of(whole, self.bit, self.bits);
+            let unused = 64 - self.bits.clamp(1, 64);
+            return match self.ty.kind {
+                CKind::Int(Encoding::Signed) => ((bits << unused) as i64 >> unused).to_string(),
+                _ => bits.to_string(),
+            };
+        }
+        let bytes = whole.get(self.at as usize..(self.at + self.ty.size) as usize).unwrap_or_default();
+        match &self.ty.kind {
+            CKind::Int(Encoding::Bool) => (number_of(bytes, false) != 0).to_string(),
+            CKind::Int(encoding) => number_of(bytes, matches!(encoding, Encoding::Signed | Encoding::Char)).to_string(),
+            CKind::Network => {
+                let bytes: Vec<u8> = bytes.iter().rev().copied().collect();
+                number_of(&bytes, false).to_string()
+            }
+            CKind::Pointer => number_of(bytes, false).to_string(),
+            CKind::Enum { signed, values } => match enumerator(values, bytes) {
+                Some(name) => name.to_owned(),
+                None => number_of(bytes, *signed).to_string(),
+            },
+            CKind::Array { text, .. } if self.ty.is_bytes() => {
+                // Text must lose no bytes behind its end, nor anything that parsing a row would
+                // strip.
+                let whole = text_of(bytes).filter(|text| {
+                    let rest_is_zeros = bytes[text.len()..].iter().all(|byte| *byte == 0);
+                    rest_is_zeros && text.trim() == *text && !text.starts_with('#')
+                });
+                match whole {
+                    Some(words) if *text => words.to_owned(),
+                    _ => format_hex(bytes),
+                }
+            }
+            CKind::Opaque => format_hex(bytes),
+            _ if self.ty.is_address() => {
+                bytes.first_chunk().map_or_else(String::new, |octets: &[u8; 16]| Ipv6Addr::from(*octets).to_string())
+            }
+            CKind::Array { of, count, .. } => {
+                let element =
+                    |index| FieldLocation { ty: of.clone(), at: index * of.size, bit: 0, bits: 0 }.text(bytes);
+                format!("[{}]", (0..*count).map(element).collect::<Vec<_>>().join(", "))
+            }
+            CKind::Members(members) | CKind::Section(members) => {
+                let mut parts = Vec::new();
+                write_members(members, 0, bytes, &mut parts);
+                format!("{{{}}}", parts.join(", "))
+            }
+        }
+    }
+}
+
+/// Appends the text form of each member with its name; members of an anonymous member count as
+/// members of its parent.
+fn write_members(members: &[CMember], at: u32, bytes: &[u8], parts: &mut Vec<String>) {
+    for CMember { name, ty, bit, bits } in members {
+        let bit = 8 * at + bit;
+        match &ty.kind {
+            CKind::Members(inner) if name.is_empty() => write_members(inner, bit / 8, bytes, parts),
+            _ => {
+                let place = FieldLocation { ty: ty.clone(), at: bit / 8, bit, bits: *bits };
+                parts.push(format!("{name}: {}", place.text(bytes)));
+            }
+        }
+    }
+}
+
+/// Bytes in hexadecimal, separated by colons as in a MAC address.
+fn format_hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(3 * bytes.len());
+    for (index, byte) in bytes.iter().enumerate() {
+        let _ = write!(text, "{}{byte:02x}", if index == 0 { "" } else { ":" });
+    }
+    text
+}
+
+fn parse_hex(text: &str, count: usize) -> Option<Vec<u8>> {
+    let by = if text.contains('-') { '-' } else { ':' };
+    let byte = |part: &str| {
+        let digits = part.len() == 2 && part.bytes().all(|it| it.is_ascii_hexdigit());
+        digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+    };
+    let bytes: Vec<u8> = text.split(by).map(byte).collect::<Option<_>>()?;
+    (bytes.len() == count).then_some(bytes)
+}
+
+/// Parses `text` and writes it to a part of a value.
+///
+/// # Errors
+/// What is wrong with the text, as the predicate of a sentence that begins with it.
+pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: &mut [u8]) -> Result<(), String> {
+    let range = place.at as usize..place.at as usize + place.ty.size as usize;
+    let ty = &place.ty;
+    if place.bits > 0 {
+        let number = match &ty.kind {
+            CKind::Enum { values, .. } => parse_enumerator(values, text)?,
+            CKind::Int(Encoding::Bool) => parse_bool(text)?.into(),
+            _ => parse_integer(text)?,
+        };
+        let most = i128::from(u64::MAX >> (64 - place.bits.clamp(1, 64)));
+        let least = if matches!(ty.kind, CKind::Int(Encoding::Signed)) { -(most / 2) - 1 } else { 0 };
+        if !(least..=most).contains(&number) {
+            return Err(format!("is not in a bit field of {} bits: {least} to {most}", place.bits));
+        }
+        set_bits(whole, place.bit, place.bits, number as u64);
+        return Ok(());
+    }
+    let into = whole.get_mut(range).ok_or("has no place in the value")?;
+    let size = into.len();
+    if let Some(address) = parse_address(ty, text) {
+        into.copy_from_slice(&address?);
+        return Ok(());
+    }
+    let number = match &ty.kind {
+        CKind::Int(Encoding::Bool) => parse_bool(text)?.into(),
+        CKind::Int(encoding) => {
+            let signed = matches!(encoding, Encoding::Signed | Encoding::Char);
+            check_range(ty, parse_integer(text)?, signed)?
+        }
+        CKind::Network | CKind::Pointer => check_range(ty, parse_integer(text)?, false)?,
+        CKind::Enum { values, signed } => {
+            let number = parse_enumerator(values, text)?;
+            check_range(ty, number, *signed || number < 0)?
+        }
+        CKind::Array { text: is_text, count, .. } if ty.is_bytes() => {
+            let bytes = parse_hex(text, size);
+            let bytes = match bytes {
+                Some(bytes) => bytes,
+                None if *is_text && text.len() <= size => text.as_bytes().to_vec(),
+                None if *is_text => return Err(format!("is longer than {} has room for", ty.name)),
+                None => {
+                    let like = format_hex(&vec![0x1a; (*count as usize).min(6)]);
+                    let more = if *count > 6 { ":… to the last" } else { "" };
+                    return Err(format!(
+                        "is no value of {}: expected {count} bytes in hexadecimal, as {like}{more}",
+                        ty.name
+                    ));
+                }
+            };
+            into.fill(0);
+            into[..bytes.len()].copy_from_slice(&bytes);
+            return Ok(());
+        }
+        CKind::Opaque => match parse_hex(text, size) {
+            Some(bytes) => {
+                into.copy_from_slice(&bytes);
+                return Ok(());
+            }
+            None => return Err(format!("is no value of {}: expected {size} bytes in hexadecimal", ty.name)),
+        },
+        CKind::Array { .. } => return Err(format!("is one value, and {} has several: NAME[0]=…", ty.name)),
+        CKind::Members(members) | CKind::Section(members) => {
+            let first = members.iter().map(|it| it.name.as_str()).find(|it| !it.is_empty()).unwrap_or("member");
+            return Err(format!("is one value, and {} has members: NAME.{first}=…", ty.name));
+        }
+    };
+    let bytes = number.to_le_bytes();
+    into.copy_from_slice(&bytes[..size]);
+    if ty.kind == CKind::Network && style == NumberStyle::Human {
+        into.reverse();
+    }
+    Ok(())
+}
+
+/// Parses a byte, decimal or hexadecimal.
+pub fn parse_byte(text: &str) -> Option<u8> {
+    parse_integer(text).ok().and_then(|number| u8::try_from(number).ok())
+}
+
+/// Parses an address if the type has room for one: IPv4 in four bytes, IPv6 in sixteen. Returns its
+/// bytes in network order. (A MAC address is parsed as six bytes in hexadecimal.)
+fn parse_address(ty: &CType, text: &str) -> Option<Result<Vec<u8>, String>> {
+    let is_number = matches!(ty.kind, CKind::Int(Encoding::Unsigned | Encoding::Signed) | CKind::Network);
+    let array_of_numbers = || match &ty.kind {
+        CKind::Array { of, text: false, .. } => {
+            matches!(of.kind, CKind::Int(Encoding::Unsigned | Encoding::Signed) | CKind::Network)
+        }
+        CKind::Members(_) => ty.is_address(),
+        _ => false,
+    };
+    match ty.size {
+        4 if is_number || array_of_numbers() => {
+            let address: Ipv4Addr = text.parse().ok()?;
+            Some(Ok(address.octets().to_vec()))
+        }
+        16 if array_of_numbers() => match (text.parse::<Ipv6Addr>(), text.parse::<Ipv4Addr>()) {
+            (Ok(address), _) => Some(Ok(address.octets().to_vec())),
+            (_, Ok(_)) => Some(Err("is an IPv4 address, and there is room for one of IPv6".into())),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn check_range(ty: &CType, number: i128, signed: bool) -> Result<i128, String> {
+    let bits = 8 * ty.size.min(8);
+    let (least, most) =
+        if signed { (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1) } else { (0, (1_i128 << bits) - 1) };
+    if (least..=most).contains(&number) {
+        return Ok(number);
+    }
+    Err(format!("is not in {}: {least} to {most}", ty.name))
+}
+
+fn parse_bool(text: &str) -> Result<u8, String> {
+    match text {
+        "true" | "1" => Ok(1),
+        "false" | "0" => Ok(0),
+        _ => Err("is neither `true` nor `false`".into()),
+    }
+}
+
+fn parse_enumerator(values: &[(String, i64)], text: &str) -> Result<i128, String> {
+    if let Some((_, value)) = values.iter().find(|(name, _)| name == text) {
+        return Ok((*value).into());
+    }
+    parse_integer(text).map_err(|_| {
+        let names = || values.iter().map(|(name, _)| name.as_str());
+        match nearest(text, names()) {
+            Some(near) => format!("is none of the enumeration's values: did you mean `{near}`?"),
+            None => format!("is none of the enumeration's values: {}", names().take(16).collect::<Vec<_>>().join(", ")),
+        }
+    })
+}
+
+/// Parses a decimal or hexadecimal number with an optional minus sign; saturates far outside the
+/// range of any type.
+pub fn parse_integer(text: &str) -> Result<i128, String> {
+    let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    let (radix, digits) = hexadecimal.map_or((10, digits), |digits| (16, digits));
+    if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
+        return Err("is no number".into());
+    }
+    let value = i128::from_str_radix(digits, radix).unwrap_or(i128::MAX / 2);
+    Ok(if negative { -value } else { value })
+}
