@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use portcullis_core::packet::{Arena, ArenaError, Batch, Carver, Descriptor, Metadata, ROOM, Room};
+use portcullis_core::packet::{Arena, ArenaError, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
 
 /// Pool of arenas. An arena returns when the last batch in it is dropped; a new one is allocated
 /// only if none is free.
@@ -34,8 +34,8 @@ impl ArenaPool {
         let _ = self.returns.send(arena);
     }
 
-    fn cutter(&self, arena: Arena) -> Carver {
-        Carver::new(arena, Some(self.returns.clone()))
+    fn cutter(&self, arena: Arena) -> BatchCutter {
+        BatchCutter::new(arena, Some(self.returns.clone()))
     }
 }
 
@@ -101,7 +101,7 @@ impl BatchCollector {
     }
 
     /// Turns the collected packets and their arena into batches.
-    pub fn finish_arena(&mut self, arena: Arena, pool: &ArenaPool, room: Room, into: &mut ReadyBatches) {
+    pub fn finish_arena(&mut self, arena: Arena, pool: &ArenaPool, room: ResizeRoom, into: &mut ReadyBatches) {
         self.close_batch();
         self.expected = self.count + self.count / 8 + 64;
         self.count = 0;
@@ -112,14 +112,14 @@ impl BatchCollector {
 /// Finished batches of one arena, in order.
 #[derive(Debug)]
 pub(crate) struct ReadyBatches {
-    cutter: Option<Carver>,
+    cutter: Option<BatchCutter>,
     batches: VecDeque<(Vec<Descriptor>, Vec<Metadata>)>,
-    room: Room,
+    room: ResizeRoom,
 }
 
 impl ReadyBatches {
     pub fn empty() -> ReadyBatches {
-        ReadyBatches { cutter: None, batches: VecDeque::new(), room: Room::None }
+        ReadyBatches { cutter: None, batches: VecDeque::new(), room: ResizeRoom::None }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -131,7 +131,7 @@ impl ReadyBatches {
         let (descriptors, metadata) = self.batches.pop_front()?;
         let cutter = self.cutter.as_mut()?;
         let batch = cutter
-            .carve(descriptors, metadata, self.room)
+            .cut_batch(descriptors, metadata, self.room)
             .expect("a source lays packets out in order, within the arena, without overlap");
         if self.batches.is_empty() {
             // Drop the cutter with the last batch, so that the arena returns to the pool before the
@@ -142,7 +142,7 @@ impl ReadyBatches {
     }
 }
 
-/// Allocates slots for packets in an arena with [`Room::Both`].
+/// Allocates slots for packets in an arena with [`ResizeRoom::Both`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SlotAllocator {
     next: usize,
@@ -152,7 +152,7 @@ impl SlotAllocator {
     /// Bytes that a packet takes, room included: an odd number of cache lines, because strides
     /// divisible by a large power of two use only a fraction of the cache's sets.
     pub fn stride(length: usize) -> usize {
-        let lines = (length + 2 * ROOM as usize).div_ceil(64);
+        let lines = (length + 2 * RESIZE_ROOM as usize).div_ceil(64);
         (lines | 1) * 64
     }
 
@@ -163,7 +163,7 @@ impl SlotAllocator {
         if end > arena {
             return None;
         }
-        let at = self.next + ROOM as usize;
+        let at = self.next + RESIZE_ROOM as usize;
         self.next = end;
         Some(at)
     }
@@ -193,7 +193,7 @@ mod tests {
         for i in 0..5 {
             collector.push(i * 64, 60, Metadata::default());
         }
-        collector.finish_arena(arena, &pool, Room::None, &mut ready);
+        collector.finish_arena(arena, &pool, ResizeRoom::None, &mut ready);
         let sizes: Vec<usize> = std::iter::from_fn(|| ready.next()).map(|batch| batch.len()).collect();
         assert_eq!(sizes, [2, 2, 1]);
         assert_eq!(pool.take(4096).unwrap().span().id(), id);

@@ -66,8 +66,9 @@ pub struct SourceOptions {
     /// Maximum number of packets in a batch. Batches may be smaller, because a batch lies in one
     /// arena.
     pub max_packets: usize,
-    /// Whether the filter changes packet lengths. With [`Room::Both`] packets are copied to slots.
-    pub room: Room,
+    /// Whether the filter changes packet lengths. With [`ResizeRoom::Both`] packets are copied to
+    /// slots.
+    pub room: ResizeRoom,
     /// Whether batches carry metadata (wire length, port, time). Sinks need it, and filters that
     /// read it.
     pub metadata: bool,

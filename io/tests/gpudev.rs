@@ -410,7 +410,7 @@ fn header_split_is_refused_if_packets_must_be_contiguous() {
         Ok(_) => panic!("{options:?} opens"),
         Err(error) => error.to_string(),
     };
-    let error = said(Options { split: Some(64), room: Room::Both, ..options(&["net_null26"]) });
+    let error = said(Options { split: Some(64), room: ResizeRoom::Both, ..options(&["net_null26"]) });
     assert!(error.contains("header split at 64 bytes") && error.contains("contiguous"), "{error}");
 }
 

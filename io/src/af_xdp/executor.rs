@@ -250,10 +250,10 @@ impl XdpExecutor {
 }
 
 impl Executor for XdpExecutor {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
-        let Done { batch, verdicts, .. } = done;
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
+        let Completion { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<BatchFrames>().expect("a batch of this executor's receiver");
-        let Parts { companion: held, descriptors, metadata } = parts;
+        let BatchParts { source_data: held, descriptors, metadata } = parts;
         let (mut memory, queues) = held.into_parts();
         for (index, (mut memory, descriptor)) in memory.drain(..).zip(&descriptors).enumerate() {
             let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));

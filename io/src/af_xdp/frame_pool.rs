@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::packet::{Descriptor, Metadata, ROOM};
+use portcullis_core::packet::{Descriptor, Metadata, RESIZE_ROOM};
 
 use super::umem::Frame;
 
@@ -38,12 +38,12 @@ impl ReassemblyBuffer {
 
     /// Byte address at which a packet starts when it is given headroom.
     pub fn address(&self) -> usize {
-        self.start + ROOM as usize
+        self.start + RESIZE_ROOM as usize
     }
 
     /// Longest packet, in bytes, that fits between headroom and tailroom.
     pub fn capacity(&self) -> usize {
-        self.len - 2 * ROOM as usize
+        self.len - 2 * RESIZE_ROOM as usize
     }
 }
 

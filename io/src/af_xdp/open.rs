@@ -58,7 +58,7 @@ pub struct Options {
     /// Whether the memory uses huge pages.
     pub huge_pages: bool,
     /// Whether packets have headroom and tailroom, for filters that change packet lengths.
-    pub room: Room,
+    pub room: ResizeRoom,
     /// Whether batches carry metadata.
     pub metadata: bool,
     /// Whether the filter writes to packets. If so, partial checksums are completed before the
@@ -146,8 +146,8 @@ impl AfXdp {
 }
 
 /// The smallest frame size in bytes for packets of up to `longest` bytes.
-fn frame_size(longest: usize, room: Room) -> u32 {
-    let behind = if room == Room::Both { ROOM as usize } else { 0 };
+fn frame_size(longest: usize, room: ResizeRoom) -> u32 {
+    let behind = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
     if HEADROOM + longest + behind <= 2048 { 2048 } else { 4096 }
 }
 
@@ -333,7 +333,7 @@ impl<'a> OpenState<'a> {
             .comp_queue_size((options.frames / 4).try_into().expect("a power of two"))
             .build()
             .expect("a frame has room behind its headroom");
-        let frames_per_buffer = (longest.max(size as usize) + 2 * ROOM as usize).div_ceil(size as usize);
+        let frames_per_buffer = (longest.max(size as usize) + 2 * RESIZE_ROOM as usize).div_ceil(size as usize);
         let frames = options.frames as usize * queues + REASSEMBLY_BUFFERS_PER_LANE * frames_per_buffer * lanes;
         let frames = u32::try_from(frames).ok().filter(|frames| u64::from(*frames) * u64::from(size) < 1 << 32);
         let frames = frames.ok_or(XdpError::TooManyFrames { queues, frames: options.frames, size })?;

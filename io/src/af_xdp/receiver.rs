@@ -35,7 +35,7 @@ pub(crate) struct Queue {
 /// What batches contain and how packets are prepared.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchFormat {
-    pub room: Room,
+    pub room: ResizeRoom,
     pub metadata: bool,
     /// Whether partial checksums are completed before the filter.
     pub completes_checksums: bool,
@@ -205,7 +205,7 @@ impl Receiver for XdpReceiver {
         let BatchBuffers { descriptors, metadata, memory, queues } = std::mem::replace(&mut self.open_batch, next);
         let held = Box::new(BatchFrames::new(memory, queues, self.pool.clone()));
         let span = self.umem.span().clone();
-        // SAFETY: each packet lies in memory of its own, with its room, which the companion owns
+        // SAFETY: each packet lies in memory of its own, with its room, which the source data owns
         // (`RxBatchBuilder::push_fragment`).
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.format.room, held) };
         Some(batch.expect("frames lie in their UMEM"))
@@ -249,10 +249,10 @@ impl RxBatchBuilder<'_> {
     fn has_room(&self, fragment: &RxFragment) -> bool {
         let left = self.umem.room(&fragment.frame);
         match self.format.room {
-            Room::None => fragment.length <= left,
-            Room::Both => {
+            ResizeRoom::None => fragment.length <= left,
+            ResizeRoom::Both => {
                 let before = self.umem.frame_size() - left;
-                fragment.length + ROOM as usize <= left && before >= ROOM as usize
+                fragment.length + RESIZE_ROOM as usize <= left && before >= RESIZE_ROOM as usize
             }
         }
     }

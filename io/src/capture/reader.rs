@@ -328,7 +328,7 @@ impl<F: Format> CaptureSource<F> {
                 if self.collector.is_empty() {
                     self.pool.release(full.bytes.0);
                 } else {
-                    self.collector.finish_arena(full.bytes.0, &self.pool, Room::None, &mut self.ready);
+                    self.collector.finish_arena(full.bytes.0, &self.pool, ResizeRoom::None, &mut self.ready);
                     self.place = ReadTarget::Arenas(Some(window));
                     return Ok(());
                 }
@@ -343,7 +343,7 @@ impl<F: Format> CaptureSource<F> {
             }
         }
         if !self.collector.is_empty() {
-            self.collector.finish_arena(window.bytes.0, &self.pool, Room::None, &mut self.ready);
+            self.collector.finish_arena(window.bytes.0, &self.pool, ResizeRoom::None, &mut self.ready);
         }
         Ok(())
     }
@@ -402,7 +402,7 @@ impl<F: Format> CaptureSource<F> {
             self.pool.release(arena);
         } else {
             // Hand out what was read; the next fill continues with the rest.
-            self.collector.finish_arena(arena, &self.pool, Room::Both, &mut self.ready);
+            self.collector.finish_arena(arena, &self.pool, ResizeRoom::Both, &mut self.ready);
         }
         if let Some(fault) = fault {
             self.fail(fault, unparsed);

@@ -67,7 +67,7 @@ const TO_FREE: BurstIndex = 0;
 #[derive(Debug)]
 pub(super) struct DpdkExecutor {
     memory: Arc<Memory>,
-    room: Room,
+    room: ResizeRoom,
     /// Whether partial checksums are completed here.
     completes: bool,
     outputs: Vec<Output>,
@@ -88,7 +88,7 @@ pub(super) struct DpdkExecutor {
 impl DpdkExecutor {
     pub fn new(
         memory: Arc<Memory>,
-        room: Room,
+        room: ResizeRoom,
         completes: bool,
         lane_outputs: LaneOutputs,
         dropped: Arc<AtomicU64>,
@@ -226,17 +226,17 @@ impl DpdkExecutor {
 }
 
 impl Executor for DpdkExecutor {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         register_this_thread();
-        let Done { batch, verdicts, .. } = done;
+        let Completion { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<BatchMbufs>().expect("a batch of this executor's receiver");
-        let Parts { companion: mut batch_mbufs, descriptors, metadata } = parts;
+        let BatchParts { source_data: mut batch_mbufs, descriptors, metadata } = parts;
         // The GPU has finished with the packets.
         if let Some(ready) = batch_mbufs.comm_list_item.take() {
             ready.finish(true).cleanup();
         }
         self.count_dropped();
-        if self.room == Room::Both {
+        if self.room == ResizeRoom::Both {
             // SAFETY: the mbufs are owned here, and each packet descriptor in its own buffer: a
             // filter moves it by at most its room (`Batch::resize`). `pc_lies` has the layout of
             // `Descriptor`.

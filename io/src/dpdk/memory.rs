@@ -23,7 +23,7 @@ pub const DATA: usize = 2048;
 
 /// Size of a buffer in bytes. With the mbuf before it and DPDK's padding, the stride is not a power
 /// of two, which spreads packets over the cache's sets.
-const BUFFER: usize = HEADROOM + DATA + ROOM as usize;
+const BUFFER: usize = HEADROOM + DATA + RESIZE_ROOM as usize;
 
 /// Stride of buffers whose mbufs lie elsewhere; not a power of two either.
 const STRIDE: usize = BUFFER.next_multiple_of(64) + 64;
@@ -399,8 +399,8 @@ impl Memory {
     }
 
     /// Describes the memory for the C shim.
-    pub fn to_shim(&self, room: Room) -> sys::pc_memory {
-        let room = if room == Room::Both { ROOM } else { 0 };
+    pub fn to_shim(&self, room: ResizeRoom) -> sys::pc_memory {
+        let room = if room == ResizeRoom::Both { RESIZE_ROOM } else { 0 };
         sys::pc_memory { base: self.base(), length: self.span.len(), room }
     }
 
@@ -422,7 +422,7 @@ impl Memory {
     /// Copies a packet of `length` bytes, which has several segments or lies outside of the memory,
     /// into a contiguous buffer.
     pub fn linearize(&self, mut mbuf: Mbuf, length: usize) -> Linearized {
-        let Some(pool) = self.long.as_ref().filter(|_| length <= LONG_BUFFER - HEADROOM - ROOM as usize) else {
+        let Some(pool) = self.long.as_ref().filter(|_| length <= LONG_BUFFER - HEADROOM - RESIZE_ROOM as usize) else {
             return Linearized::Dropped;
         };
         let mut made = [std::ptr::null_mut()];
@@ -583,7 +583,7 @@ pub(super) struct BatchBuffers {
     pub metadata: Vec<Metadata>,
 }
 
-/// The mbufs of a batch, as its companion; freed on drop.
+/// The mbufs of a batch, as its source data; freed on drop.
 #[derive(Debug, Default)]
 pub(super) struct BatchMbufs {
     /// The batch's item in the GPU's communication list. Dropped before the mbufs.

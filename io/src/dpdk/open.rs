@@ -39,7 +39,7 @@ pub struct Options {
     /// Additional EAL arguments.
     pub eal: Vec<String>,
     /// Whether packets have headroom and tailroom, for filters that change packet lengths.
-    pub room: Room,
+    pub room: ResizeRoom,
     /// Whether batches carry metadata.
     pub metadata: bool,
     /// Whether the filter writes to packets (like `af_xdp::Options::rewrites`).
@@ -284,9 +284,9 @@ fn writers(ports: &[Port], place: &BufferLocation) -> Result<PacketWriters, Dpdk
 }
 
 /// Refuses header split if packets have to be contiguous.
-fn check_ports(bytes: u16, room: Room, ports: &[Port]) -> Result<(), DpdkError> {
+fn check_ports(bytes: u16, room: ResizeRoom, ports: &[Port]) -> Result<(), DpdkError> {
     let refused = |why: String| Err(DpdkError::Split { bytes, why });
-    if room == Room::Both {
+    if room == ResizeRoom::Both {
         return refused("the filter changes packet lengths, which requires contiguous packets".into());
     }
     if let Some(port) = ports.iter().find(|port| leaves_checksums(&port.driver())) {

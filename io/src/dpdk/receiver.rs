@@ -42,7 +42,7 @@ pub(super) struct Queue {
 /// What batches contain and how packets are prepared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchFormat {
-    pub room: Room,
+    pub room: ResizeRoom,
     pub metadata: bool,
     /// Whether partial checksums are completed before the filter.
     pub complete: bool,
@@ -328,7 +328,7 @@ impl Receiver for DpdkReceiver {
         batch_mbufs.memory = Some(self.memory.clone());
         let span = self.memory.span.clone();
         // SAFETY: each packet with its room lies in a buffer of its own; buffers start at multiples
-        // of 64, and the companion owns them.
+        // of 64, and the source data owns them.
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.format.room, batch_mbufs) };
         Some(batch.expect("buffers lie in their memory"))
     }

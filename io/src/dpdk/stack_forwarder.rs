@@ -95,7 +95,7 @@ impl StackForwarder {
     fn receive(&mut self, executed: &mut ExecutedCounts) -> usize {
         let mut lies = [sys::pc_lies::default(); BURST];
         let (mut bytes, mut elsewhere) = (0, 0);
-        let memory = self.memory.to_shim(portcullis_core::packet::Room::None);
+        let memory = self.memory.to_shim(portcullis_core::packet::ResizeRoom::None);
         // SAFETY: nothing else receives from this queue. Both arrays have room for a burst, and the
         // mbufs written become owned here.
         let came = unsafe {

@@ -8,8 +8,8 @@
 //!
 //! A [`Receiver`] and an [`Executor`] form a lane, which serves one or more queues of a port; they
 //! may run on different threads. What the executor needs to know about a batch travels with it as
-//! its [companion](portcullis_core::packet::Companion). So does the ownership of the packet memory:
-//! a batch dropped anywhere releases its memory.
+//! its [source data](portcullis_core::packet::SourceData). So does the ownership of the packet
+//! memory: a batch dropped anywhere releases its memory.
 
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub(crate) mod capabilities;
@@ -85,7 +85,7 @@ pub trait Executor: Send {
     /// # Errors
     /// [`LiveError`]; the lane is unusable. A packet that cannot be sent is not an error but a
     /// [`Loss`].
-    fn execute(&mut self, done: Done) -> Result<(), LiveError>;
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError>;
 
     /// Sets the redirect targets that stand for groups of ports, for batches executed from now on.
     /// An executor that does not implement this loses packets to such targets like those to unknown

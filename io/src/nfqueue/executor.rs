@@ -150,7 +150,7 @@ impl Executor for QueueExecutor {
         let Completion { batch, verdicts, .. } = done;
         self.descriptors.clear();
         self.descriptors.extend_from_slice(batch.descriptors());
-        let pending_batch = batch.into_companion::<PendingBatch>();
+        let pending_batch = batch.into_source_data::<PendingBatch>();
         let Some(mut pending_batch) =
             pending_batch.ok().filter(|pending_batch| Arc::ptr_eq(&pending_batch.queue, &self.queue))
         else {

@@ -13,7 +13,7 @@
 
 use std::io;
 
-use portcullis_core::packet::{Arena, ROOM, Room};
+use portcullis_core::packet::{Arena, RESIZE_ROOM, ResizeRoom};
 
 use super::socket::{BURST, Socket};
 
@@ -42,9 +42,9 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Layout for `slots` packets, of which messages contain at most `packet` bytes each.
-    pub fn new(slots: usize, room: Room, packet: usize) -> Layout {
+    pub fn new(slots: usize, room: ResizeRoom, packet: usize) -> Layout {
         let message = (BEFORE_PACKET + packet).next_multiple_of(4);
-        let margin = if room == Room::Both { ROOM as usize } else { 0 };
+        let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let slot_bytes = message.min(SLOT_BYTES);
         let overflow_bytes = message - slot_bytes;
         let areas = if overflow_bytes > 0 { slots.min(MAX_AREAS) } else { 0 };
@@ -170,11 +170,14 @@ mod tests {
 
     #[test]
     fn slots_and_areas_lie_in_the_arena_without_overlap() {
-        for (slots, room, packet) in
-            [(1, Room::None, 1), (3, Room::Both, 100), (64, Room::None, 65_531), (300, Room::Both, 9000)]
-        {
+        for (slots, room, packet) in [
+            (1, ResizeRoom::None, 1),
+            (3, ResizeRoom::Both, 100),
+            (64, ResizeRoom::None, 65_531),
+            (300, ResizeRoom::Both, 9000),
+        ] {
             let layout = Layout::new(slots, room, packet);
-            let margin = if room == Room::Both { 128 } else { 0 };
+            let margin = if room == ResizeRoom::Both { 128 } else { 0 };
             let mut taken: Vec<(usize, usize)> = Vec::new();
             for slot in 0..slots {
                 let start = slot * layout.slot_stride;
@@ -194,7 +197,7 @@ mod tests {
 
     #[test]
     fn long_messages_are_joined_and_use_one_area_each() {
-        let layout = Layout::new(BURST * 2, Room::Both, 65_531);
+        let layout = Layout::new(BURST * 2, ResizeRoom::Both, 65_531);
         let mut frames = MessageBuffer::new(layout, Arena::new(layout.arena()).unwrap());
         let areas = layout.areas;
         for burst in 0..2 {

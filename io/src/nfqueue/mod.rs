@@ -56,7 +56,7 @@ use message_buffer::Layout;
 use queue::Queue;
 
 /// Length of the header put before a packet: two addresses and an EtherType.
-const ETHERNET_HEADER: usize = MIN_LENGTH as usize;
+const ETHERNET_HEADER: usize = MIN_PACKET_LENGTH as usize;
 
 /// Configuration of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct QueueOptions {
     pub batch: usize,
     /// Whether the filter changes packet lengths. If so, the kernel segments packets before it
     /// queues them.
-    pub room: Room,
+    pub room: ResizeRoom,
     /// The bytes that the filter may change
     /// ([`Facts::writes`](portcullis_core::program::facts::Facts::writes)). They are copied on
     /// arrival and compared before the verdict, which is cheap for filters that only write headers:
@@ -77,7 +77,7 @@ pub struct QueueOptions {
     /// filter; the rest stays in the kernel. This saves most of the copying of long packets for
     /// filters that only read headers. A packet that was not copied completely cannot be changed.
     pub copy_range: u32,
-    /// Whether packets longer than the MTU are delivered whole. Ignored with [`Room::Both`].
+    /// Whether packets longer than the MTU are delivered whole. Ignored with [`ResizeRoom::Both`].
     pub gso: bool,
     /// Whether packets without a verdict are accepted: because the queue is full, or because their
     /// batch was dropped. If no process has bound the queue, the rule decides (`--queue-bypass`).

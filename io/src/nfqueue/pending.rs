@@ -41,7 +41,7 @@ pub(super) enum Rewritability {
     KernelChecksum,
 }
 
-/// A batch's companion. On drop, packets without a verdict get the fallback verdict.
+/// The source data of a batch. On drop, packets without a verdict get the fallback verdict.
 #[derive(Debug)]
 pub(super) struct PendingBatch {
     pub queue: Arc<Queue>,

@@ -228,8 +228,8 @@ impl Receiver for QueueReceiver {
         let room = self.options.room;
         // SAFETY: each packet with its room lies in a slot or overflow area of its own
         // (`message_buffer`: the room before it starts at the slot's start or later), and these
-        // start at multiples of 64 bytes. The companion has the only handle on the memory and does
-        // not use it while the batch owns the companion.
+        // start at multiples of 64 bytes. The source data has the only handle on the memory and
+        // does not use it while the batch owns it.
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, room, Box::new(pending_batch)) };
         Some(batch.expect("packets lie in their arena, and have as many entries of metadata, or none"))
     }

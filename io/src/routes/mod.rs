@@ -1,5 +1,5 @@
-//! The kernel's interfaces, routes and neighbours, read by rtnetlink(7) into [`Tables`], against
-//! which programs' `bpf_fib_lookup` calls are answered.
+//! The kernel's interfaces, routes and neighbours, read by rtnetlink(7) into [`RoutingTables`],
+//! against which programs' `bpf_fib_lookup` calls are answered.
 //!
 //! Policy rules (`ip rule`) and VRF tables are ignored: the lookup order is the local table, the
 //! main table, the default table. Of a multipath route the first live next hop is used.
@@ -27,6 +27,6 @@ pub struct RoutesError {
 ///
 /// # Errors
 /// [`RoutesError`].
-pub fn read() -> Result<Tables, RoutesError> {
+pub fn read() -> Result<RoutingTables, RoutesError> {
     read::Reader::open()?.read()
 }

@@ -62,8 +62,8 @@ impl Reader {
     }
 
     /// Reads everything, in an order that is stable while nothing changes.
-    pub fn read(&mut self) -> Result<Tables, RoutesError> {
-        let mut tables = Tables::default();
+    pub fn read(&mut self) -> Result<RoutingTables, RoutesError> {
+        let mut tables = RoutingTables::default();
         let mut links = Message::link(0, 0, 0);
         links.number(libc::IFLA_EXT_MASK, libc::RTEXT_FILTER_SKIP_STATS as u32);
         self.list("interfaces", libc::RTM_GETLINK, &links, |it| tables.interfaces.extend(parse_interface(it)))?;

@@ -33,7 +33,7 @@ const GROUPS: i32 = libc::RTMGRP_LINK
 const GROUP_NETCONF: i32 = 1 << 23 | 1 << 24;
 
 /// The latest tables or error, until taken.
-type Latest = Mutex<Option<Result<Tables, RoutesError>>>;
+type Latest = Mutex<Option<Result<RoutingTables, RoutesError>>>;
 
 /// Watches the kernel's routes until dropped.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl RouteWatch {
     ///
     /// # Errors
     /// [`RoutesError`].
-    pub fn start() -> Result<(Tables, RouteWatch), RoutesError> {
+    pub fn start() -> Result<(RoutingTables, RouteWatch), RoutesError> {
         let failed = |error| RoutesError { what: "watching the kernel's routes", error };
         // Subscribe before the first read, so that no change in between is missed.
         let mut events = Netlink::open(GROUPS as u32).map_err(failed)?;
@@ -87,7 +87,7 @@ impl RouteWatch {
 
     /// Takes the current tables if they have changed since the last call. After an error no more
     /// updates follow.
-    pub fn take(&mut self) -> Option<Result<Tables, RoutesError>> {
+    pub fn take(&mut self) -> Option<Result<RoutingTables, RoutesError>> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

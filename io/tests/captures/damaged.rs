@@ -8,7 +8,7 @@ use super::{Outcome, packet, read, read_all_ways, read_with};
 
 /// Options that take different code paths.
 fn option_variants() -> impl Iterator<Item = SourceOptions> {
-    [(Room::None, 64), (Room::None, 4096), (Room::Both, 64), (Room::Both, 4096)]
+    [(ResizeRoom::None, 64), (ResizeRoom::None, 4096), (ResizeRoom::Both, 64), (ResizeRoom::Both, 4096)]
         .into_iter()
         .map(|(room, block_size)| SourceOptions { room, block_size, ..SourceOptions::default() })
 }

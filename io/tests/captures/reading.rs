@@ -219,7 +219,7 @@ impl std::io::Read for SlowPipe {
 
 #[test]
 fn packets_from_a_live_pipe_are_not_delayed() {
-    for room in [Room::None, Room::Both] {
+    for room in [ResizeRoom::None, ResizeRoom::Both] {
         let mut pieces = vec![pcap_header(Order::Little, 0xa1b2_c3d4, 1)];
         pieces.extend((0..10).map(|i| pcap_record(Order::Little, i, 2, &[i as u8; 60], 60)));
         let received = Arc::new(AtomicUsize::new(0));

@@ -57,7 +57,7 @@ fn input(magic: u32) -> (Vec<u8>, Vec<Packet>) {
 
 #[test]
 fn classic_pcap_preserves_everything() {
-    for (magic, room) in [(0xa1b2_c3d4, Room::None), (0xa1b2_3c4d, Room::Both)] {
+    for (magic, room) in [(0xa1b2_c3d4, ResizeRoom::None), (0xa1b2_3c4d, ResizeRoom::Both)] {
         let (bytes, wanted) = input(magic);
         let (out, written) = write_every_second(&bytes, CaptureKind::Pcap, room);
         let (out_magic, snap_length, link_type, packets) = parse_pcap(&out);
@@ -71,7 +71,7 @@ fn classic_pcap_preserves_everything() {
 #[test]
 fn pcapng_preserves_everything() {
     let (bytes, wanted) = input(0xa1b2_3c4d);
-    let (out, _) = write_every_second(&bytes, CaptureKind::Pcapng, Room::None);
+    let (out, _) = write_every_second(&bytes, CaptureKind::Pcapng, ResizeRoom::None);
     let blocks = parse_pcapng(&out);
     let word = |body: &[u8], at: usize| u32::from_le_bytes(body[at..at + 4].try_into().unwrap());
     assert_eq!(blocks[0].0, 0x0a0d_0d0a);

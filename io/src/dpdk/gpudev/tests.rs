@@ -342,7 +342,7 @@ fn memory_for_cards_is_only_accessed_by_the_gpu() {
     let memory = Memory::new(eal(), 2048, &BufferLocation::Gpu(gpu.clone()), &PacketWriters::CardDma, None).unwrap();
     let view = memory.span.device_view().unwrap().clone();
     assert!(!memory.span.is_on_host() && memory.gpu_offset == 0);
-    let shim = memory.to_shim(portcullis_core::packet::Room::None);
+    let shim = memory.to_shim(portcullis_core::packet::ResizeRoom::None);
     assert_eq!((shim.base as u64, shim.length), (view.address, memory.span.len()));
     let mbufs = take(&memory, 2048, 60);
     assert_eq!(memory.mbuf_counts(), (2048, 0));
