@@ -93,7 +93,7 @@ fn host_and_filters_find_what_the_other_has_made() {
                 |table: &Table| table.rows().into_iter().map(|row| (row.key, row.value)).collect::<BTreeMap<_, _>>();
             assert_eq!(rows(&table), model, "{words} words");
             assert!(table.claimed_slots() as usize > model.len(), "of those that were removed the places are taken");
-            table.tidy();
+            table.compact();
             assert_eq!((rows(&table), table.claimed_slots() as usize), (model.clone(), model.len()));
             session.set_map_words(0, table.changes().0, table.changes().1).unwrap();
             let done = session.run(batch(0, &keys)).unwrap();

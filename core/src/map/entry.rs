@@ -28,8 +28,7 @@ pub struct EntryAccess<'a> {
 pub enum EntryUpdate {
     /// The change is complete.
     Done,
-    /// Nothing can be changed: there is no such entry or no room for it, and compaction would not
-    /// help.
+    /// The change is impossible: there is no such entry, or no room for it even after compaction.
     Impossible,
     /// The change requires a copy of the whole map.
     NeedsFullCopy,

@@ -16,16 +16,19 @@ use crate::program::Program;
 /// Writes are visible to all batches submitted later and to none submitted earlier; to a batch, an
 /// update is atomic. Reads see the effects of all batches submitted so far.
 ///
-/// ```
+/// The example needs a front end, on which this crate cannot depend, so it is not a doctest;
+/// `compat-tests/tests/map_handles.rs` and `examples/maps.rs` are compiled and run.
+///
+/// ```ignore
 /// use std::net::Ipv4Addr;
 /// use std::sync::Arc;
 ///
-/// use portcullis_core::device::{Device, LoadOptions};
-/// use portcullis_core::interp::Interp;
-/// use portcullis_core::lang::{Source, wgsl};
-/// use portcullis_core::map::{MapHandle, UpdateError};
-/// use portcullis_core::packet::Batch;
-/// use portcullis_core::program::ProgramOptions;
+/// use portcullis::device::{Device, LoadOptions};
+/// use portcullis::diagnostics::Source;
+/// use portcullis::frontend::wgsl;
+/// use portcullis::map::{MapHandle, UpdateError};
+/// use portcullis::packet::Batch;
+/// use portcullis::program::ProgramOptions;
 ///
 /// let text = "
 ///     //! map blocked: hash key=1 value=1 entries=1000
@@ -37,8 +40,9 @@ use crate::program::Program;
 ///         blocked_add(entry, 0u, 1u);
 ///         return XDP_DROP;
 ///     }";
-/// let program = Arc::new(wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default())?);
-/// let mut session = Interp::new().load(&program, &LoadOptions::default())?;
+/// let source = Source::new("f.wgsl", text);
+/// let program = Arc::new(wgsl::compile(&source, &ProgramOptions::default())?);
+/// let mut session = device.load(&program, &LoadOptions::default())?;
 /// let session = &mut *session;
 ///
 /// let blocked = MapHandle::<Ipv4Addr, u32>::open(&program, "blocked")?;
@@ -64,7 +68,6 @@ use crate::program::Program;
 /// let rows = blocked.snapshot(session)?;
 /// assert_eq!(rows.iter().next(), Some((Ipv4Addr::new(192, 0, 2, 1), 0)));
 /// assert_eq!(rows.iter().count(), 9);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct MapHandle<K, V> {
@@ -179,7 +182,7 @@ impl<K: Words, V: Words> MapHandle<K, V> {
     /// As for [`Session::map_words`].
     pub fn snapshot(&self, session: &mut dyn Session) -> Result<Snapshot<K, V>, DeviceError> {
         let table = Table::new(&self.map, session.map_words(self.number)?);
-        Ok(Snapshot { map: self.map.clone(), table, tidy: false, types: PhantomData })
+        Ok(Snapshot { map: self.map.clone(), table, is_compact: false, types: PhantomData })
     }
 
     /// Changes several entries atomically: `change` gets a copy of the map, which is written back
@@ -206,7 +209,7 @@ pub struct Snapshot<K, V> {
     map: Declaration,
     table: Table,
     /// No key was removed since the last compaction, so another one would win no room.
-    tidy: bool,
+    is_compact: bool,
     types: PhantomData<fn(K) -> V>,
 }
 
@@ -226,19 +229,19 @@ impl<K: Words, V: Words> Snapshot<K, V> {
         if self.table.set(&key, &value).is_ok() {
             return Ok(());
         }
-        if self.tidy {
+        if self.is_compact {
             return Err(MapFull.into());
         }
         // Removed keys occupy slots until the map is compacted.
-        self.table.tidy();
-        self.tidy = true;
+        self.table.compact();
+        self.is_compact = true;
         Ok(self.table.set(&key, &value)?)
     }
 
     /// Removes a key; returns whether it was present. An entry by index is always present; it is
     /// set to zeros.
     pub fn remove(&mut self, key: &K) -> bool {
-        self.tidy = false;
+        self.is_compact = false;
         self.table.remove(&words(key))
     }
 

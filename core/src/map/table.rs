@@ -125,7 +125,7 @@ impl Table {
 
     /// Frees the slots of removed keys, after which all words count as changed. Does nothing for
     /// arrays, counters and prefix maps.
-    pub fn tidy(&mut self) {
+    pub fn compact(&mut self) {
         if !self.is_hashed() || self.words[HEADER_REMOVED as usize] == 0 {
             return;
         }
@@ -257,7 +257,7 @@ mod tests {
                     _ => assert_eq!(table.get(&key), model.get(&key).map(Vec::as_slice)),
                 }
                 if round % 40 == 0 {
-                    table.tidy();
+                    table.compact();
                     assert_eq!(table.claimed_slots() as usize, model.len());
                 }
                 let (at, words) = table.changes();

@@ -8,7 +8,7 @@ use crate::program::prelude::Intrinsic;
 
 /// Number of calls that a function makes: outside of loops, and in one iteration of all its loops.
 #[derive(Debug, Clone, Copy, Default)]
-struct Calls {
+struct CallCount {
     once: u64,
     looped: u64,
 }
@@ -19,9 +19,9 @@ impl Program {
     pub fn max_calls(&self, is_counted: impl Fn(Intrinsic) -> bool) -> u64 {
         let rounds = self.facts().max_iterations.unwrap_or(self.fuel()).min(self.fuel());
         // A function follows those that it calls.
-        let mut all = vec![Calls::default(); self.module().functions.len()];
+        let mut all = vec![CallCount::default(); self.module().functions.len()];
         for (handle, function) in self.module().functions.iter() {
-            let mut calls = Calls::default();
+            let mut calls = CallCount::default();
             if let Some(intrinsic) = self.intrinsic(handle) {
                 calls.once = u64::from(is_counted(intrinsic));
             } else if !self.is_prelude(handle) {
@@ -41,7 +41,7 @@ impl Program {
             }
             all[handle.index()] = calls;
         }
-        let Calls { once, looped } = all[self.filter().index()];
+        let CallCount { once, looped } = all[self.filter().index()];
         once.saturating_add(looped.saturating_mul(rounds.into()))
     }
 

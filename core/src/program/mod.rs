@@ -119,7 +119,7 @@ impl NamedFunctions {
         Some(NamedFunctions { filter: *functions.get(FILTER_FUNCTION)?, flow, prelude: prelude.collect(), intrinsics })
     }
 
-    fn parts<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::VerifierInput<'a> {
+    fn verifier_input<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::VerifierInput<'a> {
         let NamedFunctions { filter, flow, intrinsics, prelude } = self;
         verifier::VerifierInput { source, module, filter: *filter, flow: *flow, intrinsics, prelude }
     }
@@ -178,7 +178,7 @@ impl Program {
         };
         let named = NamedFunctions::find(&module, &maps)
             .ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;
-        verifier::check_unvalidated(&named.parts(source, &module))?;
+        verifier::check_unvalidated(&named.verifier_input(source, &module))?;
         let info = validate(&module)?;
         let (mut module, parameters) = parameters::resolve(source, module, &info, named.filter, &options.parameters)?;
         let flow =
@@ -186,7 +186,7 @@ impl Program {
         let flow = flow.map(|function| flow::add(&mut module, function));
         let info = validate(&module)?;
         let named = NamedFunctions::find(&module, &maps).expect("setting parameters keeps the filter and the prelude");
-        verifier::check_validated(&named.parts(source, &module), &info)?;
+        verifier::check_validated(&named.verifier_input(source, &module), &info)?;
         let NamedFunctions { filter, intrinsics, prelude, .. } = named;
         let function = |name: &str| module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(name)).map(|f| f.0);
         let global =
@@ -204,12 +204,12 @@ impl Program {
             first: global("pc_first").expect(part),
             last: global("pc_last").expect(part),
         };
-        let subject =
+        let input =
             facts::AnalysisInput { module: &module, info: &info, filter, intrinsics: &intrinsics, prelude: &prelude };
-        let mut facts = Facts::analyze(&subject, options.fuel);
+        let mut facts = Facts::analyze(&input, options.fuel);
         let flow = flow.map(|function| {
-            let subject = facts::AnalysisInput { filter: function, ..subject };
-            flow::Flow { function, facts: Facts::analyze(&subject, options.fuel) }
+            let input = facts::AnalysisInput { filter: function, ..input };
+            flow::Flow { function, facts: Facts::analyze(&input, options.fuel) }
         });
         if let Some(flow) = &flow {
             facts.include_metadata_of(&flow.facts);
@@ -290,7 +290,8 @@ impl Program {
         self
     }
 
-    /// Initial words of the maps, which [`crate::device::load_initial_maps`] writes to a new session.
+    /// Initial words of the maps, which [`crate::device::load_initial_maps`] writes to a new
+    /// session.
     pub fn initial_map_words(&self) -> &[InitialMapWords] {
         &self.initial
     }

@@ -111,7 +111,7 @@ pub(super) fn resolve(
     }
     let names: Vec<String> = module.overrides.iter().map(|(_, o)| o.name.clone().unwrap_or_default()).collect();
     // naga orders `override`s by dependency; parameters are listed in source order.
-    let places: Vec<_> =
+    let spans: Vec<_> =
         module.overrides.iter().map(|(handle, _)| module.overrides.get_span(handle).to_range()).collect();
     let constants = module
         .overrides
@@ -141,15 +141,15 @@ pub(super) fn resolve(
     let mut parameters = names
         .into_iter()
         .zip(values)
-        .zip(places)
-        .map(|((name, given), place)| {
+        .zip(spans)
+        .map(|((name, given), span)| {
             let is_default = given.is_none();
             let value = given.or_else(|| effective_value(&resolved, &name));
             let value = value.ok_or_else(|| one(Diagnostic::new(format!("the parameter `{name}` has no value"))))?;
-            Ok((place.map(|p| p.start), Parameter { name, value, is_default }))
+            Ok((span.map(|p| p.start), Parameter { name, value, is_default }))
         })
         .collect::<Result<Vec<_>, Diagnostics>>()?;
-    parameters.sort_by_key(|(place, _)| *place);
+    parameters.sort_by_key(|(span, _)| *span);
     Ok((resolved, parameters.into_iter().map(|(_, parameter)| parameter).collect()))
 }
 

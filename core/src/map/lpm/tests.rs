@@ -42,7 +42,7 @@ fn a_table_behaves_like_a_btree_map() {
                 _ => assert_eq!(table.get(&key), model.get(&key).map(Vec::as_slice)),
             }
             if round % 50 == 0 {
-                table.tidy();
+                table.compact();
                 let (at, words) = table.changes();
                 copy[at..at + words.len()].copy_from_slice(words);
                 table = Table::new(&map, copy.clone());

@@ -23,7 +23,7 @@ pub struct ScalarField {
     pub bit: u32,
     /// For a bit field, its width in bits; otherwise 0.
     pub bits: u32,
-    /// Whether it overlaps an earlier part: it is in a member of a union other than the first.
+    /// Whether the part overlaps an earlier one, as members of a union do.
     pub overlaps: bool,
 }
 

@@ -28,7 +28,7 @@ impl<'a> AbstractInterpreter<'a> {
     ) -> Option<Value> {
         let next = self.instances.len() as u32;
         let instance = *self.instances.entry((caller, statement)).or_insert(next);
-        let (module, info) = (self.module, self.subject.info);
+        let (module, info) = (self.module, self.input.info);
         let scan = self.scans.entry(function).or_insert_with(|| Rc::new(scan(module, &module.functions[function])));
         let scan = scan.clone();
         let body = &module.functions[function];
@@ -117,10 +117,10 @@ impl<'a> AbstractInterpreter<'a> {
         function: Handle<Function>,
         arguments: &[Handle<Expression>],
     ) -> Value {
-        if let Some(&intrinsic) = self.subject.intrinsics.get(&function) {
+        if let Some(&intrinsic) = self.input.intrinsics.get(&function) {
             return self.interpret_intrinsic(intrinsic, arguments);
         }
-        if self.subject.prelude.contains(&function) {
+        if self.input.prelude.contains(&function) {
             self.give_up();
             return Value::Any;
         }

@@ -103,8 +103,8 @@ impl AbstractInterpreter<'_> {
             }
             Expression::Unary { op, expr } => match (op, self.kind(expr)) {
                 (UnaryOperator::LogicalNot, _) => Value::Bool(self.value(expr).bool().not()),
-                (UnaryOperator::Negate, Some(kind)) => map(self.value(expr), &|v| v.neg(kind)),
-                (UnaryOperator::BitwiseNot, Some(kind)) => map(self.value(expr), &|v| v.not(kind)),
+                (UnaryOperator::Negate, Some(kind)) => map_components(self.value(expr), &|v| v.neg(kind)),
+                (UnaryOperator::BitwiseNot, Some(kind)) => map_components(self.value(expr), &|v| v.not(kind)),
                 _ => Value::Any,
             },
             Expression::Binary { op, left, right } => self.binary(op, left, right),
@@ -159,14 +159,14 @@ impl AbstractInterpreter<'_> {
         }
         let Some(kind) = self.kind(left) else { return Value::Any };
         match op {
-            Op::Add => zip(a, b, &|a, b| a.add(b, kind), kind),
-            Op::Subtract => zip(a, b, &|a, b| a.sub(b, kind), kind),
-            Op::Multiply => zip(a, b, &|a, b| a.mul(b, kind), kind),
-            Op::Divide => zip(a, b, &|a, b| a.div(b, kind), kind),
-            Op::Modulo => zip(a, b, &|a, b| a.rem(b, kind), kind),
-            Op::And => zip(a, b, &|a, b| a.and(b, kind), kind),
-            Op::InclusiveOr => zip(a, b, &|a, b| a.or(b, kind), kind),
-            Op::ExclusiveOr => zip(a, b, &|a, b| a.xor(b, kind), kind),
+            Op::Add => zip_components(a, b, &|a, b| a.add(b, kind), kind),
+            Op::Subtract => zip_components(a, b, &|a, b| a.sub(b, kind), kind),
+            Op::Multiply => zip_components(a, b, &|a, b| a.mul(b, kind), kind),
+            Op::Divide => zip_components(a, b, &|a, b| a.div(b, kind), kind),
+            Op::Modulo => zip_components(a, b, &|a, b| a.rem(b, kind), kind),
+            Op::And => zip_components(a, b, &|a, b| a.and(b, kind), kind),
+            Op::InclusiveOr => zip_components(a, b, &|a, b| a.or(b, kind), kind),
+            Op::ExclusiveOr => zip_components(a, b, &|a, b| a.xor(b, kind), kind),
             // Shift counts are unsigned whatever the type of the value.
             Op::ShiftLeft | Op::ShiftRight => match (self.range(left), self.range(right)) {
                 (Some(a), Some(count)) if op == Op::ShiftLeft => Value::range(a.shl(count, kind)),
@@ -236,7 +236,9 @@ impl AbstractInterpreter<'_> {
         }
         // Between 32-bit integers a conversion and a bitcast are the same.
         match self.kind(from) {
-            Some(_) if convert.is_none_or(|width| width == 4) => map(value, &|v| kind.wrap(v.lo.into(), v.hi.into())),
+            Some(_) if convert.is_none_or(|width| width == 4) => {
+                map_components(value, &|v| kind.wrap(v.lo.into(), v.hi.into()))
+            }
             _ => Value::Any,
         }
     }
@@ -355,10 +357,10 @@ fn access_part(base: &Value, index: Option<u32>) -> Value {
 }
 
 /// Applies an operator to a number, or to every component of a vector.
-fn map(a: &Value, op: &dyn Fn(Interval) -> Interval) -> Value {
+fn map_components(a: &Value, op: &dyn Fn(Interval) -> Interval) -> Value {
     match a {
         Value::Composite(components) => {
-            Value::Composite(Rc::new(components.iter().map(|component| map(component, op)).collect()))
+            Value::Composite(Rc::new(components.iter().map(|component| map_components(component, op)).collect()))
         }
         Value::Int(int) => Value::range(op(int.range)),
         _ => Value::Any,
@@ -366,13 +368,17 @@ fn map(a: &Value, op: &dyn Fn(Interval) -> Interval) -> Value {
 }
 
 /// Applies an operator to two numbers, or component by component if one or both are vectors.
-fn zip(a: &Value, b: &Value, op: &dyn Fn(Interval, Interval) -> Interval, kind: IntKind) -> Value {
+fn zip_components(a: &Value, b: &Value, op: &dyn Fn(Interval, Interval) -> Interval, kind: IntKind) -> Value {
     match (a, b) {
         (Value::Composite(x), Value::Composite(y)) => {
-            Value::Composite(Rc::new(x.iter().zip(y.iter()).map(|(x, y)| zip(x, y, op, kind)).collect()))
+            Value::Composite(Rc::new(x.iter().zip(y.iter()).map(|(x, y)| zip_components(x, y, op, kind)).collect()))
         }
-        (Value::Composite(x), y) => Value::Composite(Rc::new(x.iter().map(|x| zip(x, y, op, kind)).collect())),
-        (x, Value::Composite(y)) => Value::Composite(Rc::new(y.iter().map(|y| zip(x, y, op, kind)).collect())),
+        (Value::Composite(x), y) => {
+            Value::Composite(Rc::new(x.iter().map(|x| zip_components(x, y, op, kind)).collect()))
+        }
+        (x, Value::Composite(y)) => {
+            Value::Composite(Rc::new(y.iter().map(|y| zip_components(x, y, op, kind)).collect()))
+        }
         // `Any` may stand for a vector, so the result cannot be a scalar's range.
         (Value::Any, Value::Any) => Value::Any,
         (x, y) => Value::range(op(x.int(kind).range, y.int(kind).range)),

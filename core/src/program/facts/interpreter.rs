@@ -91,7 +91,7 @@ pub(in crate::program) struct AnalysisInput<'a> {
 /// State of the abstract interpretation of one filter, over all passes.
 pub(super) struct AbstractInterpreter<'a> {
     pub(super) module: &'a Module,
-    pub(super) subject: &'a AnalysisInput<'a>,
+    pub(super) input: &'a AnalysisInput<'a>,
     pub(super) shapes: Shapes<'a>,
     /// Values of the module's constant expressions, by index.
     pub(super) constants: Vec<Value>,
@@ -118,11 +118,11 @@ pub(super) struct AbstractInterpreter<'a> {
 }
 
 impl<'a> AbstractInterpreter<'a> {
-    pub(super) fn new(subject: &'a AnalysisInput<'a>) -> AbstractInterpreter<'a> {
+    pub(super) fn new(input: &'a AnalysisInput<'a>) -> AbstractInterpreter<'a> {
         let mut interpreter = AbstractInterpreter {
-            module: subject.module,
-            subject,
-            shapes: Shapes::new(subject.module),
+            module: input.module,
+            input,
+            shapes: Shapes::new(input.module),
             constants: Vec::new(),
             privates: HashMap::new(),
             scans: HashMap::new(),
@@ -169,7 +169,7 @@ impl<'a> AbstractInterpreter<'a> {
         self.state.grow(1);
         self.state.evaluate(HEAD_SHIFT, Value::range(Interval::point(0)), None);
         self.init_private_variables();
-        let filter = self.subject.filter;
+        let filter = self.input.filter;
         self.interpret_function(filter, vec![Value::Any], u32::MAX, std::ptr::null());
         self.inferred.iterations = self.iterations;
         (!self.gave_up).then(|| self.inferred.clone())

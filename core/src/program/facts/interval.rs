@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_wrap_as_a_whole_or_not_at_all() {
+    fn sums_that_wrap_in_part_become_all_numbers() {
         assert_eq!(at(14, 14).add(at(20, 60), U), at(34, 74));
         // Both bounds wrap: 0xfffffff0 + 0x20..0x30 = 0x10..0x20.
         assert_eq!(at(0xffff_fff0, 0xffff_fff0).add(at(0x20, 0x30), U), at(0x10, 0x20));
@@ -209,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn products() {
+    fn products_have_the_bounds_of_their_corners() {
         assert_eq!(at(0, 15).mul(at(4, 4), U), at(0, 60));
         assert_eq!(at(0, 0x1_0000).mul(at(0, 0x1_0000), U), U.full());
         assert_eq!(at(-3, 2).mul(at(-5, 7), I), at(-21, 15));
     }
 
     #[test]
-    fn quotients_know_what_zero_does() {
+    fn division_by_zero_follows_wgsl() {
         assert_eq!(at(100, 200).div(at(0, 10), U), at(10, 200));
         assert_eq!(at(100, 200).div(at(0, 0), U), at(100, 200));
         assert_eq!(at(100, 200).rem(at(0, 10), U), at(0, 9));
@@ -244,7 +244,7 @@ mod tests {
     /// Checks every operator on all pairs of edge values, with Rust's wrapping operators as the
     /// model.
     #[test]
-    fn operators_hold_what_they_promise() {
+    fn unsigned_operators_are_sound() {
         each_pair(
             &[0u32, 1, 2, 3, 7, 8, 31, 32, 33, 255, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff],
             |a, b, x, y| {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_operators_hold_what_they_promise() {
+    fn signed_operators_are_sound() {
         each_pair(
             &[i32::MIN, i32::MIN + 1, -255, -8, -2, -1, 0, 1, 2, 7, 31, 255, i32::MAX - 1, i32::MAX],
             |a, b, x, y| {

@@ -231,15 +231,15 @@ impl Facts {
     }
 
     /// Analyses a filter that runs with `fuel`.
-    pub(super) fn analyze(subject: &AnalysisInput, fuel: u32) -> Facts {
-        let text = SyntacticFacts::read(subject);
-        let found = AbstractInterpreter::new(subject).solve().unwrap_or_else(|| text.bounds());
+    pub(super) fn analyze(input: &AnalysisInput, fuel: u32) -> Facts {
+        let text = SyntacticFacts::read(input);
+        let found = AbstractInterpreter::new(input).solve().unwrap_or_else(|| text.bounds());
         let max_iterations = u32::try_from(found.iterations).ok();
         let mut verdicts = found.verdicts;
         if max_iterations.is_none_or(|most| most > fuel) {
             verdicts = verdicts.union(VerdictSet::of(Action::Aborted));
         }
-        let (uses_int64, uses_float) = scalars(subject);
+        let (uses_int64, uses_float) = scalars(input);
         Facts {
             reads: Window::from_end(found.read_end),
             writes: Window::from_end(found.write_end),
@@ -272,12 +272,12 @@ struct SyntacticFacts {
 }
 
 impl SyntacticFacts {
-    fn read(subject: &AnalysisInput) -> SyntacticFacts {
+    fn read(input: &AnalysisInput) -> SyntacticFacts {
         let mut text = SyntacticFacts::default();
-        let mut seen: HashSet<Handle<Function>> = HashSet::from([subject.filter]);
-        let mut functions = vec![subject.filter];
+        let mut seen: HashSet<Handle<Function>> = HashSet::from([input.filter]);
+        let mut functions = vec![input.filter];
         while let Some(function) = functions.pop() {
-            let mut blocks = vec![&subject.module.functions[function].body];
+            let mut blocks = vec![&input.module.functions[function].body];
             while let Some(block) = blocks.pop() {
                 for statement in block {
                     match statement {
@@ -288,7 +288,7 @@ impl SyntacticFacts {
                             text.loops = true;
                             blocks.extend([body, continuing]);
                         }
-                        Statement::Call { function, .. } => match subject.intrinsics.get(function) {
+                        Statement::Call { function, .. } => match input.intrinsics.get(function) {
                             Some(&intrinsic) => text.call(intrinsic),
                             None if seen.insert(*function) => functions.push(*function),
                             None => {}
@@ -327,8 +327,8 @@ impl SyntacticFacts {
 
 /// Whether 64-bit integers and whether floating point occur in the module outside the prelude's
 /// functions. Dead code counts, because a device has to compile it.
-fn scalars(subject: &AnalysisInput) -> (bool, bool) {
-    let module = subject.module;
+fn scalars(input: &AnalysisInput) -> (bool, bool) {
+    let module = input.module;
     let (mut int64, mut float) = (false, false);
     let mut note = |inner: &TypeInner| {
         let (TypeInner::Scalar(scalar)
@@ -342,9 +342,9 @@ fn scalars(subject: &AnalysisInput) -> (bool, bool) {
         float |= scalar.kind == ScalarKind::Float;
     };
     module.types.iter().for_each(|(_, ty)| note(&ty.inner));
-    for (handle, function) in module.functions.iter().filter(|(handle, _)| !subject.prelude.contains(handle)) {
+    for (handle, function) in module.functions.iter().filter(|(handle, _)| !input.prelude.contains(handle)) {
         for (expression, _) in function.expressions.iter() {
-            note(subject.info[handle][expression].ty.inner_with(&module.types));
+            note(input.info[handle][expression].ty.inner_with(&module.types));
         }
     }
     (int64, float)

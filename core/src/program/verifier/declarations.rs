@@ -9,15 +9,15 @@ use super::{Errors, VerifierInput, name_range, text_range};
 use crate::diagnostics::Source;
 use crate::program::{FILTER_FUNCTION, FLOW_FUNCTION};
 
-pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
-    let module = parts.module;
-    check_entry_points(parts, errors);
-    check_signature(parts, errors);
+pub(super) fn check(input: &VerifierInput, errors: &mut Errors) {
+    let module = input.module;
+    check_entry_points(input, errors);
+    check_signature(input, errors);
     let rejected = rejected_types(module);
     let reason_of = |ty: Handle<Type>| rejected[ty.index()];
     for (handle, variable) in module.global_variables.iter() {
         let name = variable.name.as_deref().unwrap_or_default();
-        let Some(at) = name_range(parts.source, module.global_variables.get_span(handle), name) else { continue };
+        let Some(at) = name_range(input.source, module.global_variables.get_span(handle), name) else { continue };
         let (what, note) = match variable.space {
             AddressSpace::Private | AddressSpace::Function => match reason_of(variable.ty) {
                 Some(reason) => (reason, ""),
@@ -36,19 +36,19 @@ pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
     }
     for (handle, ty) in module.types.iter() {
         if let (Some(reason), Some(name)) = (reason_of(handle), ty.name.as_deref())
-            && let Some(at) = name_range(parts.source, module.types.get_span(handle), name)
+            && let Some(at) = name_range(input.source, module.types.get_span(handle), name)
         {
             errors.add(Some(at), reason, "", "");
         }
     }
-    for (handle, function) in parts.own_functions() {
+    for (handle, function) in input.own_functions() {
         let signature = function.arguments.iter().map(|a| a.ty).chain(function.result.iter().map(|r| r.ty));
         for reason in signature.filter_map(reason_of) {
-            errors.add(parts.name_of(handle), reason, "in this function's signature", "");
+            errors.add(input.name_of(handle), reason, "in this function's signature", "");
         }
         for (local, variable) in function.local_variables.iter() {
             if let Some(reason) = reason_of(variable.ty) {
-                errors.add(text_range(parts.source, function.local_variables.get_span(local)), reason, "", "");
+                errors.add(text_range(input.source, function.local_variables.get_span(local)), reason, "", "");
             }
         }
         for (expression, value) in function.expressions.iter() {
@@ -59,7 +59,7 @@ pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
                 _ => None,
             };
             if let Some(reason) = reason {
-                errors.add(text_range(parts.source, function.expressions.get_span(expression)), reason, "", "");
+                errors.add(text_range(input.source, function.expressions.get_span(expression)), reason, "", "");
             }
         }
     }
@@ -69,12 +69,12 @@ const UNSUPPORTED_FLOATS: &str = "filters have no f16 and no f64";
 const RESOURCES: &str = "a filter reaches its packet through the prelude's functions (`load_u8`, `store_be16`, ...)";
 const UNIFORMS: &str = "a filter's parameters are `override`s, set by name when it is loaded";
 
-fn check_entry_points(parts: &VerifierInput, errors: &mut Errors) {
-    for entry in &parts.module.entry_points {
+fn check_entry_points(input: &VerifierInput, errors: &mut Errors) {
+    for entry in &input.module.entry_points {
         let message = format!("`{}` is an entry point", entry.name);
         let note =
             format!("a filter is the plain function `{FILTER_FUNCTION}`: each device adds an entry point of its own");
-        errors.add(entry_point_name_range(parts.source, entry), message, "", &note);
+        errors.add(entry_point_name_range(input.source, entry), message, "", &note);
     }
 }
 
@@ -91,16 +91,16 @@ pub(super) fn entry_point_name_range(source: &Source, entry: &EntryPoint) -> Opt
     name.map(|at| at..at + entry.name.len()).or(first)
 }
 
-fn check_signature(parts: &VerifierInput, errors: &mut Errors) {
-    let is_u32 = |ty: Handle<Type>| parts.module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
-    for root in parts.roots() {
-        let function = &parts.module.functions[root];
+fn check_signature(input: &VerifierInput, errors: &mut Errors) {
+    let is_u32 = |ty: Handle<Type>| input.module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
+    for root in input.roots() {
+        let function = &input.module.functions[root];
         let arguments = matches!(function.arguments.as_slice(), [pkt] if is_u32(pkt.ty) && pkt.binding.is_none());
         let result = function.result.as_ref().is_some_and(|r| is_u32(r.ty) && r.binding.is_none());
         if arguments && result {
             continue;
         }
-        let (name, note) = match root == parts.filter {
+        let (name, note) = match root == input.filter {
             true => {
                 (FILTER_FUNCTION, format!("a filter is `fn {FILTER_FUNCTION}(pkt: u32) -> u32`, and returns a verdict"))
             }
@@ -109,7 +109,7 @@ fn check_signature(parts: &VerifierInput, errors: &mut Errors) {
                 format!("a packet's flow is `fn {FLOW_FUNCTION}(pkt: u32) -> u32`, equal for packets of one flow"),
             ),
         };
-        errors.add(parts.name_of(root), format!("`{name}` has the wrong signature"), "", &note);
+        errors.add(input.name_of(root), format!("`{name}` has the wrong signature"), "", &note);
     }
 }
 

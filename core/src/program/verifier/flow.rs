@@ -11,16 +11,16 @@ use super::{Errors, VerifierInput, text_range};
 use crate::program::FLOW_FUNCTION;
 use crate::program::prelude::Intrinsic;
 
-pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
-    let Some(flow) = parts.flow else { return };
+pub(super) fn check(input: &VerifierInput, errors: &mut Errors) {
+    let Some(flow) = input.flow else { return };
     let mut reached = HashSet::from([flow]);
     // A function follows those that it calls.
-    let all: Vec<(Handle<Function>, &Function)> = parts.own_functions().collect();
+    let all: Vec<(Handle<Function>, &Function)> = input.own_functions().collect();
     for &(handle, function) in all.iter().rev() {
         let is_reached = reached.contains(&handle);
         visit_statements(&function.body, &mut |statement, span| {
             let Statement::Call { function: callee, .. } = *statement else { return };
-            let at = text_range(parts.source, span);
+            let at = text_range(input.source, span);
             if callee == flow {
                 let note = format!(
                     "`{FLOW_FUNCTION}` is called before the filter, by the device: a helper can be called from both"
@@ -31,7 +31,7 @@ pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
                 return;
             }
             reached.insert(callee);
-            if let Some(what) = parts.intrinsics.get(&callee).and_then(|intrinsic| reason_for_rejection(*intrinsic)) {
+            if let Some(what) = input.intrinsics.get(&callee).and_then(|intrinsic| reason_for_rejection(*intrinsic)) {
                 let note = "the device computes a packet's flow before its turn comes, from the packet alone";
                 errors.add(at, format!("`{FLOW_FUNCTION}` {what}"), "reached from there", note);
             }

@@ -45,26 +45,26 @@ struct Cost {
     next: Option<Handle<Function>>,
 }
 
-pub(super) fn check(parts: &VerifierInput, info: &ModuleInfo, errors: &mut Errors) {
-    let module = parts.module;
+pub(super) fn check(input: &VerifierInput, info: &ModuleInfo, errors: &mut Errors) {
+    let module = input.module;
     let mut layouter = Layouter::default();
     if let Err(error) = layouter.update(module.to_ctx()) {
         errors.add(None, error.to_string(), "", "");
         return;
     }
-    check_types(parts, &layouter, errors);
+    check_types(input, &layouter, errors);
     let mut costs = vec![Cost::default(); module.functions.len()];
     for (handle, function) in module.functions.iter() {
         let mut cost = Cost { statements: 0, expressions: function.expressions.len() as u64, ..Cost::default() };
-        if parts.prelude.contains(&handle) {
+        if input.prelude.contains(&handle) {
             // Calls of the prelude count as one statement, at the call.
             costs[handle.index()] = Cost { expressions: 1, nesting: 1, ..Cost::default() };
             continue;
         }
-        check_values(parts, info, &layouter, handle, function, errors);
+        check_values(input, info, &layouter, handle, function, errors);
         if function.arguments.len() > MAX_FUNCTION_PARAMETERS {
             let message = format!("a function has at most {MAX_FUNCTION_PARAMETERS} parameters");
-            errors.add(parts.name_of(handle), message, "", "");
+            errors.add(input.name_of(handle), message, "", "");
         }
         cost.nesting = count_block(&function.body, &costs, &mut cost);
         let own = function.local_variables.iter().map(|(_, local)| u64::from(layouter[local.ty].size));
@@ -75,20 +75,20 @@ pub(super) fn check(parts: &VerifierInput, info: &ModuleInfo, errors: &mut Error
     }
     let globals = module.global_variables.iter().filter(|(handle, variable)| {
         variable.space == AddressSpace::Private
-            && text_range(parts.source, module.global_variables.get_span(*handle)).is_some()
+            && text_range(input.source, module.global_variables.get_span(*handle)).is_some()
     });
     let globals = globals.map(|(_, variable)| u64::from(layouter[variable.ty].size)).fold(0, u64::saturating_add);
-    for root in parts.roots() {
-        check_total(parts, root, globals, &costs, errors);
+    for root in input.roots() {
+        check_total(input, root, globals, &costs, errors);
     }
 }
 
 /// Checks the total cost of a function that the device calls.
-fn check_total(parts: &VerifierInput, root: Handle<Function>, globals: u64, costs: &[Cost], errors: &mut Errors) {
+fn check_total(input: &VerifierInput, root: Handle<Function>, globals: u64, costs: &[Cost], errors: &mut Errors) {
     let total = costs[root.index()];
-    let at = || parts.name_of(root);
-    let name = parts.module.functions[root].name.as_deref().unwrap_or_default();
-    let module = parts.module;
+    let at = || input.name_of(root);
+    let name = input.module.functions[root].name.as_deref().unwrap_or_default();
+    let module = input.module;
     let bytes = globals.saturating_add(total.bytes);
     if bytes > MAX_PRIVATE_BYTES {
         let mut chain = format!("`{name}`");
@@ -173,7 +173,7 @@ fn spilled_bytes(
 
 /// Rejects values larger than private memory, which no device could hold.
 fn check_values(
-    parts: &VerifierInput,
+    input: &VerifierInput,
     info: &ModuleInfo,
     layouter: &Layouter,
     handle: Handle<Function>,
@@ -182,15 +182,15 @@ fn check_values(
 ) {
     for (expression, _) in function.expressions.iter() {
         let TypeResolution::Handle(ty) = info[handle][expression].ty else { continue };
-        if let Some(message) = value_too_large(parts.module, layouter, ty) {
-            let at = text_range(parts.source, function.expressions.get_span(expression));
-            errors.add(at.or_else(|| parts.name_of(handle)), message, "", "");
+        if let Some(message) = value_too_large(input.module, layouter, ty) {
+            let at = text_range(input.source, function.expressions.get_span(expression));
+            errors.add(at.or_else(|| input.name_of(handle)), message, "", "");
         }
     }
 }
 
-fn check_types(parts: &VerifierInput, layouter: &Layouter, errors: &mut Errors) {
-    let module = parts.module;
+fn check_types(input: &VerifierInput, layouter: &Layouter, errors: &mut Errors) {
+    let module = input.module;
     let mut depths = vec![0usize; module.types.len()];
     for (handle, ty) in module.types.iter() {
         let below = match ty.inner {
@@ -204,14 +204,14 @@ fn check_types(parts: &VerifierInput, layouter: &Layouter, errors: &mut Errors) 
         // Report the first type that is too deep; types built from it are deeper because of it.
         if below == MAX_TYPE_DEPTH {
             let name = ty.name.as_deref().unwrap_or_default();
-            let at = name_range(parts.source, module.types.get_span(handle), name);
+            let at = name_range(input.source, module.types.get_span(handle), name);
             errors.add(at, format!("types nest more than {MAX_TYPE_DEPTH} deep"), "", "");
         }
     }
     for (handle, constant) in module.constants.iter() {
         if let Some(message) = value_too_large(module, layouter, constant.ty) {
             let name = constant.name.as_deref().unwrap_or_default();
-            errors.add(name_range(parts.source, module.constants.get_span(handle), name), message, "", "");
+            errors.add(name_range(input.source, module.constants.get_span(handle), name), message, "", "");
         }
     }
 }

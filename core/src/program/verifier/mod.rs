@@ -88,10 +88,10 @@ pub(super) fn no_filter(source: &Source, module: &Module) -> Diagnostic {
 ///
 /// # Errors
 /// All violations found.
-pub(super) fn check_unvalidated(parts: &VerifierInput) -> Result<(), Diagnostics> {
-    let mut errors = Errors::new(parts.source);
-    declarations::check(parts, &mut errors);
-    statements::check(parts, &mut errors);
+pub(super) fn check_unvalidated(input: &VerifierInput) -> Result<(), Diagnostics> {
+    let mut errors = Errors::new(input.source);
+    declarations::check(input, &mut errors);
+    statements::check(input, &mut errors);
     errors.finish()
 }
 
@@ -99,12 +99,12 @@ pub(super) fn check_unvalidated(parts: &VerifierInput) -> Result<(), Diagnostics
 ///
 /// # Errors
 /// All violations found.
-pub(super) fn check_validated(parts: &VerifierInput, info: &ModuleInfo) -> Result<(), Diagnostics> {
-    let mut errors = Errors::new(parts.source);
-    opaque_packet::check(parts, &mut errors);
-    flow::check(parts, &mut errors);
-    operands::check(parts, info, &mut errors);
-    limits::check(parts, info, &mut errors);
+pub(super) fn check_validated(input: &VerifierInput, info: &ModuleInfo) -> Result<(), Diagnostics> {
+    let mut errors = Errors::new(input.source);
+    opaque_packet::check(input, &mut errors);
+    flow::check(input, &mut errors);
+    operands::check(input, info, &mut errors);
+    limits::check(input, info, &mut errors);
     errors.finish()
 }
 

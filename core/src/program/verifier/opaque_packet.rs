@@ -17,26 +17,26 @@ use super::{Errors, VerifierInput, text_range};
 /// A parameter: its function and its index.
 type Parameter = (Handle<Function>, usize);
 
-pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
-    let opaque = opaque_parameters(parts);
-    for (handle, function) in parts.own_functions() {
-        check_uses(parts, &opaque, handle, function, errors);
+pub(super) fn check(input: &VerifierInput, errors: &mut Errors) {
+    let opaque = opaque_parameters(input);
+    for (handle, function) in input.own_functions() {
+        check_uses(input, &opaque, handle, function, errors);
     }
 }
 
-fn opaque_parameters(parts: &VerifierInput) -> HashSet<Parameter> {
+fn opaque_parameters(input: &VerifierInput) -> HashSet<Parameter> {
     // A parameter and an argument passed to it are either both opaque or neither.
     let mut passed_to_each_other: HashMap<Parameter, Vec<Parameter>> = HashMap::new();
-    let mut worklist: Vec<Parameter> = parts.roots().map(|root| (root, 0)).collect();
-    for (handle, function) in parts.own_functions() {
+    let mut worklist: Vec<Parameter> = input.roots().map(|root| (root, 0)).collect();
+    for (handle, function) in input.own_functions() {
         calls(function, |callee, arguments| {
             for (index, argument) in arguments.iter().enumerate() {
                 let Expression::FunctionArgument(own) = function.expressions[*argument] else { continue };
                 let own = (handle, own as usize);
-                if !parts.prelude.contains(&callee) {
+                if !input.prelude.contains(&callee) {
                     passed_to_each_other.entry(own).or_default().push((callee, index));
                     passed_to_each_other.entry((callee, index)).or_default().push(own);
-                } else if expects_packet(parts, &HashSet::new(), (callee, index)) {
+                } else if expects_packet(input, &HashSet::new(), (callee, index)) {
                     worklist.push(own);
                 }
             }
@@ -60,15 +60,15 @@ fn calls(function: &Function, mut visit: impl FnMut(Handle<Function>, &[Handle<E
 }
 
 /// Whether a parameter expects the packet.
-fn expects_packet(parts: &VerifierInput, opaque: &HashSet<Parameter>, parameter: Parameter) -> bool {
-    match parts.intrinsics.get(&parameter.0) {
+fn expects_packet(input: &VerifierInput, opaque: &HashSet<Parameter>, parameter: Parameter) -> bool {
+    match input.intrinsics.get(&parameter.0) {
         Some(intrinsic) => parameter.1 == 0 && intrinsic.takes_packet(),
         None => opaque.contains(&parameter),
     }
 }
 
 fn check_uses(
-    parts: &VerifierInput,
+    input: &VerifierInput,
     opaque: &HashSet<Parameter>,
     handle: Handle<Function>,
     function: &Function,
@@ -78,7 +78,7 @@ fn check_uses(
         Expression::FunctionArgument(index) => opaque.contains(&(handle, index as usize)),
         _ => false,
     };
-    let at = |expression| text_range(parts.source, function.expressions.get_span(expression));
+    let at = |expression| text_range(input.source, function.expressions.get_span(expression));
     let misused = "the packet may only be passed to functions";
     let opaque_note = "its value is not a property of the packet: pass it to functions of the prelude or to a helper";
     for (user, expression) in function.expressions.iter() {
@@ -90,22 +90,22 @@ fn check_uses(
     }
     visit_statements(&function.body, &mut |statement, span| match *statement {
         Statement::Store { value, .. } if is_packet(value) => {
-            errors.add(text_range(parts.source, span), misused, "stored in a variable here", opaque_note);
+            errors.add(text_range(input.source, span), misused, "stored in a variable here", opaque_note);
         }
         Statement::Return { value: Some(value) } if is_packet(value) => {
-            errors.add(text_range(parts.source, span), misused, "returned here", opaque_note);
+            errors.add(text_range(input.source, span), misused, "returned here", opaque_note);
         }
         Statement::Switch { selector, .. } if is_packet(selector) => {
-            errors.add(text_range(parts.source, span), misused, "examined here", opaque_note);
+            errors.add(text_range(input.source, span), misused, "examined here", opaque_note);
         }
         Statement::Call { function: callee, ref arguments, .. } => {
             for (index, &argument) in arguments.iter().enumerate() {
-                let expected = expects_packet(parts, opaque, (callee, index));
-                let name = parts.module.functions[callee].name.as_deref().unwrap_or_default();
+                let expected = expects_packet(input, opaque, (callee, index));
+                let name = input.module.functions[callee].name.as_deref().unwrap_or_default();
                 // The span of a parameter is its declaration, so report the call instead.
                 let at_argument = match function.expressions[argument] {
-                    Expression::FunctionArgument(_) => text_range(parts.source, span),
-                    _ => at(argument).or_else(|| text_range(parts.source, span)),
+                    Expression::FunctionArgument(_) => text_range(input.source, span),
+                    _ => at(argument).or_else(|| text_range(input.source, span)),
                 };
                 if expected && !is_packet(argument) {
                     let message = format!("argument {} of `{name}` has to be the packet", index + 1);
@@ -122,7 +122,7 @@ fn check_uses(
         // In WGSL, an initialiser is constant or becomes a store; this is for modules of other
         // front ends.
         if local.init.is_some_and(is_packet) {
-            errors.add(parts.name_of(handle), misused, "stored in a variable in here", opaque_note);
+            errors.add(input.name_of(handle), misused, "stored in a variable in here", opaque_note);
         }
     }
 }

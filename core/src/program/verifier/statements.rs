@@ -5,24 +5,24 @@ use naga::{Block, Expression, Function, Span, Statement};
 
 use super::{Errors, VerifierInput, text_range};
 
-pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
-    for (_, function) in parts.own_functions() {
+pub(super) fn check(input: &VerifierInput, errors: &mut Errors) {
+    for (_, function) in input.own_functions() {
         for (handle, expression) in function.expressions.iter() {
             if let Some(what) = rejected_expression(expression) {
-                reject(parts, function.expressions.get_span(handle), what, errors);
+                reject(input, function.expressions.get_span(handle), what, errors);
             }
         }
         visit_statements(&function.body, &mut |statement, span| {
             if let Some(what) = rejected_statement(statement) {
-                reject(parts, result_span(function, statement).unwrap_or(span), what, errors);
+                reject(input, result_span(function, statement).unwrap_or(span), what, errors);
             }
         });
     }
 }
 
-fn reject(parts: &VerifierInput, span: Span, what: &str, errors: &mut Errors) {
+fn reject(input: &VerifierInput, span: Span, what: &str, errors: &mut Errors) {
     let note = "a filter sees one packet, and packets of a batch run in any order and in parallel";
-    errors.add(text_range(parts.source, span), format!("{what} are not for filters"), "", note);
+    errors.add(text_range(input.source, span), format!("{what} are not for filters"), "", note);
 }
 
 /// Span of a statement's result, which is narrower than the statement's; `None` if it has none.

@@ -74,7 +74,7 @@ impl FunctionLowering<'_> {
             Expression::Math { fun, arg, arg1, arg2, arg3 } => self.math(fun, wide, arg, [arg1, arg2, arg3]),
             Expression::As { expr, .. } => self.widen(expr, wide),
             // Variables, arguments, loads, accesses and zero values only change their type.
-            _ => self.import(old),
+            _ => self.copy_expression(old),
         }
     }
 
@@ -86,14 +86,14 @@ impl FunctionLowering<'_> {
             }
             Expression::As { expr, kind, convert } => match self.wide(expr) {
                 Some(wide) => self.narrow(expr, wide, kind, convert),
-                None => self.import(old),
+                None => self.copy_expression(old),
             },
-            _ => self.import(old),
+            _ => self.copy_expression(old),
         }
     }
 
     /// Copies an expression with new operands and types.
-    fn import(&mut self, old: Handle<Expression>) -> Lowered {
+    fn copy_expression(&mut self, old: Handle<Expression>) -> Lowered {
         let ty = |old: Handle<naga::Type>| self.source.types[old.index()];
         let new = match self.old.expressions[old] {
             Expression::Constant(constant) => Expression::Constant(self.source.constants[constant.index()]),

@@ -94,7 +94,7 @@ fn lower(old: &Module) -> Result<(Module, FunctionMap), Int64Error> {
         used: vec![false; library.functions.len()],
         ..TargetModule::default()
     };
-    let types = target.types.import(old);
+    let types = target.types.import_types(old);
     let mut source =
         SourceModule { module: old, types, constants: Vec::new(), functions: handles(old.functions.len()) };
 
@@ -118,7 +118,7 @@ fn lower(old: &Module) -> Result<(Module, FunctionMap), Int64Error> {
     }
 
     let library_source = SourceModule {
-        types: target.types.import(library),
+        types: target.types.import_types(library),
         module: library,
         constants: Vec::new(),
         functions: target.library.clone(),

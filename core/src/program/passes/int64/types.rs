@@ -79,7 +79,7 @@ impl LoweredTypes {
 
     /// Adds the lowered form of every type of `module`. Returns the new handles, by the index of
     /// the old ones.
-    pub(super) fn import(&mut self, module: &Module) -> Vec<Handle<Type>> {
+    pub(super) fn import_types(&mut self, module: &Module) -> Vec<Handle<Type>> {
         let mut map: Vec<Handle<Type>> = Vec::with_capacity(module.types.len());
         for (old, ty) in module.types.iter() {
             // A type follows those it is made of.
