@@ -9,7 +9,7 @@ use codespan_reporting::term;
 
 mod printable;
 
-pub use printable::short;
+pub use printable::elide;
 use printable::{Shown, printable};
 
 /// The largest source text taken, in bytes.
@@ -159,7 +159,7 @@ impl Diagnostic {
 
     /// Puts the blame on a parameter that was given, or was not.
     #[must_use]
-    pub fn of_parameter(mut self, name: impl Into<String>) -> Diagnostic {
+    pub fn with_parameter(mut self, name: impl Into<String>) -> Diagnostic {
         self.parameter = Some(name.into());
         self
     }

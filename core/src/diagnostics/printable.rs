@@ -206,7 +206,7 @@ pub(super) fn printable(text: &str, lines: bool) -> Cow<'_, str> {
 }
 
 /// A text for a message: cut where it is long.
-pub fn short(text: &str) -> Cow<'_, str> {
+pub fn elide(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),

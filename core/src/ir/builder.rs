@@ -1,4 +1,4 @@
-//! Expressions and statements of the function under way.
+//! A builder for the expressions and statements of a naga function.
 
 use std::collections::HashMap;
 
@@ -7,29 +7,32 @@ use naga::{
     SwizzleComponent, UnaryOperator, VectorSize,
 };
 
+/// An expression of the function being built.
 pub type Value = Handle<Expression>;
 
-/// A function in the making. Statements go to the innermost open block.
+/// Builds a function. Statements are appended to the innermost open block.
 #[derive(Default)]
-pub struct Builder {
+pub struct FunctionBuilder {
+    /// The function so far, without its body.
     pub function: Function,
-    open: Vec<Block>,
+    open_blocks: Vec<Block>,
     current: Block,
-    /// Where what is made now comes from.
+    /// Source span of the expressions and statements that are added.
     pub span: naga::Span,
     literals: HashMap<String, Value>,
-    /// Whether control cannot come to the end of the current block.
-    pub left: bool,
+    /// Whether control cannot reach the end of the current block.
+    pub is_unreachable: bool,
 }
 
-impl Builder {
+impl FunctionBuilder {
+    /// Appends an expression, and emits it unless naga forbids that for its kind.
     pub fn add(&mut self, expression: Expression) -> Value {
-        let is_free = expression.needs_pre_emit() || matches!(expression, Expression::CallResult(_));
+        let is_implicit = expression.needs_pre_emit() || matches!(expression, Expression::CallResult(_));
         let handle = self.function.expressions.append(expression, self.span);
-        if is_free {
+        if is_implicit {
             return handle;
         }
-        // One `Emit` for as many as stand beside each other.
+        // Extend the previous `Emit` if the expressions are adjacent.
         let last = self.current.len().checked_sub(1);
         if let Some(Statement::Emit(range)) = last.map(|last| &mut self.current[last])
             && let Some((first, end)) = range.first_and_last()
@@ -42,25 +45,27 @@ impl Builder {
         handle
     }
 
+    /// Appends a statement.
     pub fn push(&mut self, statement: Statement) {
-        self.left |= matches!(statement, Statement::Return { .. } | Statement::Break | Statement::Continue);
+        self.is_unreachable |= matches!(statement, Statement::Return { .. } | Statement::Break | Statement::Continue);
         self.current.push(statement, self.span);
     }
 
-    /// Begins a block within.
-    pub fn open(&mut self) {
-        self.open.push(std::mem::take(&mut self.current));
-        self.left = false;
+    /// Opens a nested block.
+    pub fn begin_block(&mut self) {
+        self.open_blocks.push(std::mem::take(&mut self.current));
+        self.is_unreachable = false;
     }
 
-    /// Ends it.
-    pub fn close(&mut self) -> Block {
-        self.left = false;
-        std::mem::replace(&mut self.current, self.open.pop().unwrap_or_default())
+    /// Closes the innermost block and returns it.
+    pub fn end_block(&mut self) -> Block {
+        self.is_unreachable = false;
+        std::mem::replace(&mut self.current, self.open_blocks.pop().unwrap_or_default())
     }
 
+    /// Returns the literal, which is shared by all its uses.
     pub fn literal(&mut self, literal: Literal) -> Value {
-        // A float is told apart by its bits.
+        // Key floats by their bits: -0.0 and NaNs are distinct literals.
         let key = match literal {
             Literal::F32(value) => format!("f{}", value.to_bits()),
             other => format!("{other:?}"),
@@ -73,44 +78,50 @@ impl Builder {
         handle
     }
 
+    /// A `u32` literal.
     pub fn u32(&mut self, value: u32) -> Value {
         self.literal(Literal::U32(value))
     }
 
-    pub fn known(&self, value: Value) -> Option<Literal> {
+    /// The literal that `value` is, if it is one.
+    pub fn constant(&self, value: Value) -> Option<Literal> {
         match self.function.expressions[value] {
             Expression::Literal(literal) => Some(literal),
             _ => None,
         }
     }
 
-    pub fn known_u32(&self, value: Value) -> Option<u32> {
-        match self.known(value)? {
+    /// The `u32` literal that `value` is, if it is one.
+    pub fn constant_u32(&self, value: Value) -> Option<u32> {
+        match self.constant(value)? {
             Literal::U32(value) => Some(value),
             _ => None,
         }
     }
 
+    /// A binary operation.
     pub fn binary(&mut self, op: BinaryOperator, left: Value, right: Value) -> Value {
         self.add(Expression::Binary { op, left, right })
     }
 
+    /// A unary operation.
     pub fn unary(&mut self, op: UnaryOperator, expr: Value) -> Value {
         self.add(Expression::Unary { op, expr })
     }
 
-    /// Converts to a scalar kind of so many bytes, or takes the same bits for it.
+    /// Converts to a scalar kind of `convert` bytes, or reinterprets the bits if that is `None`.
     pub fn cast(&mut self, expr: Value, kind: ScalarKind, convert: Option<u8>) -> Value {
         self.add(Expression::As { expr, kind, convert })
     }
 
+    /// `accept` if `condition` is true, else `reject`.
     pub fn select(&mut self, condition: Value, accept: Value, reject: Value) -> Value {
         self.add(Expression::Select { condition, accept, reject })
     }
 
-    /// u32 addition, what is known worked out.
-    pub fn sum(&mut self, left: Value, right: Value) -> Value {
-        match (self.known_u32(left), self.known_u32(right)) {
+    /// Adds two `u32` values, with constant folding.
+    pub fn add_u32(&mut self, left: Value, right: Value) -> Value {
+        match (self.constant_u32(left), self.constant_u32(right)) {
             (Some(a), Some(b)) => self.u32(a.wrapping_add(b)),
             (Some(0), _) => right,
             (_, Some(0)) => left,
@@ -118,9 +129,9 @@ impl Builder {
         }
     }
 
-    /// u32 multiplication by a number.
-    pub fn times(&mut self, value: Value, factor: u32) -> Value {
-        match (self.known_u32(value), factor) {
+    /// Multiplies a `u32` value by a constant, with constant folding.
+    pub fn mul_u32(&mut self, value: Value, factor: u32) -> Value {
+        match (self.constant_u32(value), factor) {
             (_, 1) => value,
             (Some(known), _) => self.u32(known.wrapping_mul(factor)),
             _ => {
@@ -130,14 +141,15 @@ impl Builder {
         }
     }
 
-    /// A component, member or element that is known.
-    pub fn at(&mut self, base: Value, index: u32) -> Value {
+    /// The component, member or element at a constant index.
+    pub fn access_index(&mut self, base: Value, index: u32) -> Value {
         self.add(Expression::AccessIndex { base, index })
     }
 
+    /// The components of a vector at the indices in `picked`: a vector, or a scalar for one index.
     pub fn swizzle(&mut self, vector: Value, picked: &[u8]) -> Value {
         if let [one] = picked {
-            return self.at(vector, u32::from(*one));
+            return self.access_index(vector, u32::from(*one));
         }
         let mut pattern = [SwizzleComponent::X; 4];
         for (to, from) in pattern.iter_mut().zip(picked) {
@@ -146,6 +158,7 @@ impl Builder {
         self.add(Expression::Swizzle { size: vector_size(picked.len() as u8), vector, pattern })
     }
 
+    /// A vector of `size` equal components, or `value` itself if `size` is `None`.
     pub fn splat(&mut self, value: Value, size: Option<u8>) -> Value {
         match size {
             Some(size) => self.add(Expression::Splat { size: vector_size(size), value }),
@@ -153,46 +166,50 @@ impl Builder {
         }
     }
 
+    /// Loads through a pointer.
     pub fn load(&mut self, pointer: Value) -> Value {
         self.add(Expression::Load { pointer })
     }
 
+    /// Stores through a pointer.
     pub fn store(&mut self, pointer: Value, value: Value) {
         self.push(Statement::Store { pointer, value });
     }
 
+    /// Declares a zero-initialised local variable and returns a pointer to it.
     pub fn local(&mut self, name: Option<&str>, ty: Handle<naga::Type>) -> Value {
         let name = name.map(str::to_owned);
         let local = self.function.local_variables.append(LocalVariable { name, ty, init: None }, self.span);
         self.function.expressions.append(Expression::LocalVariable(local), self.span)
     }
 
-    pub fn call(&mut self, function: Handle<Function>, arguments: Vec<Value>, gives: bool) -> Option<Value> {
-        let result = gives.then(|| self.add(Expression::CallResult(function)));
+    /// Calls a function; returns its result if it has one.
+    pub fn call(&mut self, function: Handle<Function>, arguments: Vec<Value>, has_result: bool) -> Option<Value> {
+        let result = has_result.then(|| self.add(Expression::CallResult(function)));
         self.push(Statement::Call { function, arguments, result });
         result
     }
 
-    /// Gives a value the name that it has in the text.
+    /// Gives a value the name that it has in the source text.
     pub fn name(&mut self, value: Value, name: &str) {
         if !name.is_empty() && !self.function.expressions[value].needs_pre_emit() {
             self.function.named_expressions.entry(value).or_insert_with(|| name.to_owned());
         }
     }
 
-    /// Whether control never comes to the end of what was built.
-    pub fn leaves(&self) -> bool {
-        leaves(&self.current)
+    /// Whether control never reaches the end of the function so far.
+    pub fn diverges(&self) -> bool {
+        diverges(&self.current)
     }
 
-    /// The function's body: what was built.
+    /// Returns the function, with everything built so far as its body.
     pub fn finish(mut self) -> Function {
         self.function.body = self.current;
         self.function
     }
 }
 
-/// A vector's size as naga has it.
+/// Converts a number of components (2 to 4) to naga's vector size.
 pub fn vector_size(size: u8) -> VectorSize {
     match size {
         2 => VectorSize::Bi,
@@ -201,11 +218,11 @@ pub fn vector_size(size: u8) -> VectorSize {
     }
 }
 
-fn leaves(block: &Block) -> bool {
+fn diverges(block: &Block) -> bool {
     match block.last() {
         Some(Statement::Return { .. } | Statement::Break | Statement::Continue) => true,
-        Some(Statement::If { accept, reject, .. }) => leaves(accept) && leaves(reject),
-        Some(Statement::Block(inner)) => leaves(inner),
+        Some(Statement::If { accept, reject, .. }) => diverges(accept) && diverges(reject),
+        Some(Statement::Block(inner)) => diverges(inner),
         _ => false,
     }
 }

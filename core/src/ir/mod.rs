@@ -1,4 +1,5 @@
-//! Construction of naga IR for front ends that have a control-flow graph instead of WGSL text.
+//! Building naga IR, for front ends whose language is not WGSL: a function builder, and structured
+//! control flow from a control-flow graph.
 
 pub mod builder;
 pub mod structure;

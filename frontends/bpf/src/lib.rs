@@ -81,7 +81,7 @@ fn compile_here(source: &Source, listing: &ParsedListing, options: &ProgramOptio
     let checked = check::check(listing).map_err(rejected)?;
     if !options.parameters.is_empty() {
         let no_parameter = |(name, _): &(String, String)| {
-            let error = Diagnostic::new(format!("the filter has no parameter `{name}`")).of_parameter(name);
+            let error = Diagnostic::new(format!("the filter has no parameter `{name}`")).with_parameter(name);
             error.note("classic BPF programs have no parameters")
         };
         return Err(rejected(options.parameters.iter().map(no_parameter).collect()));

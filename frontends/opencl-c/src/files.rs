@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// Identifies a file of [`Files`].
@@ -172,7 +172,7 @@ impl Files {
         let error = error.at(self.range(span), message);
         match expanded {
             Some(used) if used != span => {
-                let name = short(self.spelling(used));
+                let name = elide(self.spelling(used));
                 error.at(self.range(used), format!("in the expansion of the macro `{name}`"))
             }
             _ => error,

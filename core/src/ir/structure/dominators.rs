@@ -1,32 +1,33 @@
-//! Who must be passed on the way to whom, and which blocks are a loop's.
+//! Dominator tree and loop nesting of a reducible graph.
 
 use super::reducible_graph::Flow;
 
-/// Of a reducible graph.
+/// Dominators and loops of a reducible graph.
 pub(super) struct Dominators {
-    /// The blocks that are reached, in reverse post-order.
+    /// The reachable blocks in reverse post-order.
     pub order: Vec<usize>,
-    /// Where in that order a block is; `usize::MAX` where it is not reached.
+    /// Position of each block in `order`; `usize::MAX` if it is unreachable.
     positions: Vec<usize>,
     immediate: Vec<usize>,
-    /// Edges that lead forward to a block.
-    edges: Vec<usize>,
-    /// The block that begins the innermost loop around a block, or the block itself where it begins one.
-    innermost: Vec<Option<usize>>,
-    /// The same of the loop around the one that a block begins.
-    around: Vec<Option<usize>>,
+    /// Number of incoming edges of each block, back edges aside.
+    forward_edges: Vec<usize>,
+    /// Header of the innermost loop that contains a block; a header is in its own loop.
+    innermost_loop: Vec<Option<usize>>,
+    /// Header of the loop around the one that a block heads.
+    enclosing_loop: Vec<Option<usize>>,
 }
 
 impl Dominators {
-    /// By Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm".
+    /// Computes dominators by the iterative algorithm of Cooper, Harvey and Kennedy, "A Simple,
+    /// Fast Dominance Algorithm" (2001).
     pub fn of(flow: &Flow) -> Dominators {
         let order = post_order(flow).into_iter().rev().collect::<Vec<_>>();
         let count = flow.successors.len();
         let mut positions = vec![usize::MAX; count];
         order.iter().enumerate().for_each(|(position, &block)| positions[block] = position);
-        let mut before = vec![Vec::new(); count];
+        let mut predecessors = vec![Vec::new(); count];
         for &block in &order {
-            flow.successors[block].iter().for_each(|edge| before[edge.to].push(block));
+            flow.successors[block].iter().for_each(|edge| predecessors[edge.to].push(block));
         }
         let entry = flow.entry.to;
         let mut immediate = vec![usize::MAX; count];
@@ -35,45 +36,47 @@ impl Dominators {
         while changed {
             changed = false;
             for &block in order.iter().skip(1) {
-                let known = before[block].iter().copied().filter(|&it| immediate[it] != usize::MAX);
-                let common = known.reduce(|a, b| common(&immediate, &positions, a, b));
-                let common = common.expect("a block's first predecessor in this order is known");
-                changed |= std::mem::replace(&mut immediate[block], common) != common;
+                let known = predecessors[block].iter().copied().filter(|&it| immediate[it] != usize::MAX);
+                let common_dominator = known.reduce(|a, b| common_dominator(&immediate, &positions, a, b));
+                let common_dominator = common_dominator.expect("a block's first predecessor in this order is known");
+                changed |= std::mem::replace(&mut immediate[block], common_dominator) != common_dominator;
             }
         }
         let mut it = Dominators {
-            edges: vec![0; count],
-            innermost: vec![None; count],
-            around: vec![None; count],
+            forward_edges: vec![0; count],
+            innermost_loop: vec![None; count],
+            enclosing_loop: vec![None; count],
             order,
             positions,
             immediate,
         };
-        it.find_loops(&before);
+        it.find_loops(&predecessors);
         it
     }
 
-    fn find_loops(&mut self, before: &[Vec<usize>]) {
-        // Those inside first: a loop's head dominates those of the loops in it, and stands before them.
+    fn find_loops(&mut self, predecessors: &[Vec<usize>]) {
+        // Inner loops first: a header dominates the headers of the loops inside, and precedes them
+        // in `order`.
         for &head in self.order.clone().iter().rev() {
-            let (back, forward): (Vec<_>, Vec<_>) = before[head].iter().partition(|&&from| self.dominates(head, from));
-            self.edges[head] = forward.len();
+            let (back, forward): (Vec<_>, Vec<_>) =
+                predecessors[head].iter().partition(|&&from| self.dominates(head, from));
+            self.forward_edges[head] = forward.len();
             if back.is_empty() {
                 continue;
             }
             let mut work = back;
-            self.innermost[head] = Some(head);
+            self.innermost_loop[head] = Some(head);
             while let Some(block) = work.pop() {
                 let outermost = self.loops_of(block).last();
                 match outermost {
                     Some(own) if own == head => {}
                     Some(inner) => {
-                        self.around[inner] = Some(head);
-                        work.extend(&before[inner]);
+                        self.enclosing_loop[inner] = Some(head);
+                        work.extend(&predecessors[inner]);
                     }
                     None => {
-                        self.innermost[block] = Some(head);
-                        work.extend(&before[block]);
+                        self.innermost_loop[block] = Some(head);
+                        work.extend(&predecessors[block]);
                     }
                 }
             }
@@ -88,44 +91,44 @@ impl Dominators {
         at == who
     }
 
-    /// The last block that must be passed on the way to this one.
-    pub fn immediate(&self, block: usize) -> Option<usize> {
+    /// The immediate dominator of a block; `None` for the entry and unreachable blocks.
+    pub fn immediate_dominator(&self, block: usize) -> Option<usize> {
         let dominator = self.immediate[block];
         (dominator != block && dominator != usize::MAX).then_some(dominator)
     }
 
-    /// Where in reverse post-order it stands.
+    /// Position in reverse post-order.
     pub fn position(&self, block: usize) -> usize {
         self.positions[block]
     }
 
-    /// How many edges lead to it, but for those of its own loop.
-    pub fn edges_into(&self, block: usize) -> usize {
-        self.edges[block]
+    /// Number of incoming edges, back edges aside.
+    pub fn forward_edges_into(&self, block: usize) -> usize {
+        self.forward_edges[block]
     }
 
-    /// Whether it begins a loop.
+    /// Whether the block is a loop header.
     pub fn is_head(&self, block: usize) -> bool {
-        self.innermost[block] == Some(block)
+        self.innermost_loop[block] == Some(block)
     }
 
-    /// The heads of the loops that a block is in, from the innermost on.
+    /// Headers of the loops that contain a block, innermost first.
     pub fn loops_of(&self, block: usize) -> impl Iterator<Item = usize> + '_ {
-        std::iter::successors(self.innermost[block], |&head| self.around[head])
+        std::iter::successors(self.innermost_loop[block], |&head| self.enclosing_loop[head])
     }
 
-    /// Whether it is in the loop of this head.
+    /// Whether the block is in the loop with this header.
     pub fn in_loop(&self, block: usize, head: usize) -> bool {
         self.loops_of(block).any(|it| it == head)
     }
 
-    /// How many loops it is in.
+    /// Number of loops that contain the block.
     pub fn loops_around(&self, block: usize) -> usize {
         self.loops_of(block).count()
     }
 }
 
-fn common(immediate: &[usize], positions: &[usize], mut a: usize, mut b: usize) -> usize {
+fn common_dominator(immediate: &[usize], positions: &[usize], mut a: usize, mut b: usize) -> usize {
     while a != b {
         while positions[a] > positions[b] {
             a = immediate[a];

@@ -1,45 +1,48 @@
-//! Structured nodes as naga's statements. What a block does, where it goes and what it returns is the front end's: it is
-//! asked through [`Blocks`].
+//! Emits structured nodes as naga statements. The front end supplies the contents of blocks through
+//! [`BlockEmitter`].
 //!
-//! Flags are `bool` variables, the labels of dispatches `u32` variables, and so is what is kept for the end. All are variables
-//! of the function, which begin at zero.
+//! Flags become `bool` local variables; the labels of dispatches and the stored result become `u32`
+//! local variables. All are initially zero.
 
 use naga::{BinaryOperator, Expression, Handle, Module, Scalar, Span, Statement, Type, TypeInner, UnaryOperator};
 
 use super::{Node, Structured};
-use crate::ir::builder::{Builder, Value};
+use crate::ir::builder::{FunctionBuilder, Value};
 
-/// What a graph's blocks are, for the language that they are of.
+/// Emits the contents of a graph's blocks, in the front end's terms.
 ///
-/// A block that is copied is asked about as often as it stands somewhere, each time for statements of its own: a value made
-/// for one of them does not exist in another. [`condition`](Blocks::condition) and [`result`](Blocks::result) are asked for
-/// directly behind [`block`](Blocks::block) of the same block, in the same list of statements.
-pub trait Blocks {
-    /// A block's own statements.
-    fn block(&mut self, b: &mut Builder, block: usize);
+/// A duplicated block is requested once per copy, each time for new statements: a value emitted for
+/// one copy does not exist in another. [`condition`](BlockEmitter::condition) and
+/// [`result`](BlockEmitter::result) are requested directly after [`block`](BlockEmitter::block) of
+/// the same block, in the same list of statements.
+pub trait BlockEmitter {
+    /// Emits a block's own statements.
+    fn block(&mut self, b: &mut FunctionBuilder, block: usize);
 
-    /// Whether a block with two successors goes on to the first: a `bool`.
-    fn condition(&mut self, b: &mut Builder, block: usize) -> Value;
+    /// Returns whether a block with two successors continues at the first: a `bool`.
+    fn condition(&mut self, b: &mut FunctionBuilder, block: usize) -> Value;
 
-    /// What a block without successors returns: a `u32`.
-    fn result(&mut self, b: &mut Builder, block: usize) -> Value;
+    /// Returns the result of a block without successors: a `u32`.
+    fn result(&mut self, b: &mut FunctionBuilder, block: usize) -> Value;
 
-    /// One of the numbers that are returned, for where it must not matter which: what is kept for the end is this at first. Who
-    /// looks at the function then sees no other number there.
-    fn any_result(&self) -> u32 {
+    /// One of the results that the function can return, as the initial value of the stored result.
+    /// Analyses of the function then see no other value there.
+    fn placeholder_result(&self) -> u32 {
         0
     }
 }
 
-/// The types of the variables that are made here.
+/// The types of the variables that are emitted.
 #[derive(Debug, Clone, Copy)]
 pub struct Types {
+    /// `bool`.
     pub bool: Handle<Type>,
+    /// `u32`.
     pub u32: Handle<Type>,
 }
 
 impl Types {
-    /// Those of a module, which gets them where it lacks them.
+    /// Gets the types of a module, adding them if needed.
     pub fn of(module: &mut Module) -> Types {
         let mut scalar = |scalar| {
             let ty = Type { name: None, inner: TypeInner::Scalar(scalar) };
@@ -49,21 +52,21 @@ impl Types {
     }
 }
 
-/// Writes a function's statements to the end of what the builder has; the last is a return.
-pub fn emit(structured: &Structured, types: Types, b: &mut Builder, blocks: &mut dyn Blocks) {
+/// Appends a function's statements to the builder; the last one is a return.
+pub fn emit(structured: &Structured, types: Types, b: &mut FunctionBuilder, blocks: &mut dyn BlockEmitter) {
     let flags = (0..structured.flags).map(|_| b.local(Some("flag"), types.bool)).collect();
     let labels = (0..structured.dispatches).map(|_| b.local(Some("label"), types.u32)).collect();
-    let kept = structured.ends.then(|| b.local(Some("kept"), types.u32));
-    if let (Some(kept), any @ 1..) = (kept, blocks.any_result()) {
-        let any = b.u32(any);
-        b.store(kept, any);
+    let result = structured.falls_through.then(|| b.local(Some("kept"), types.u32));
+    if let (Some(result), placeholder @ 1..) = (result, blocks.placeholder_result()) {
+        let placeholder = b.u32(placeholder);
+        b.store(result, placeholder);
     }
-    let mut emitter = Emitter { b, blocks, flags, labels, kept };
-    emitter.all(&structured.body);
-    if !b.leaves() {
-        // Where nothing is kept, control does not come here: it goes round a loop for ever.
-        let value = match kept {
-            Some(kept) => b.load(kept),
+    let mut emitter = Emitter { b, blocks, flags, labels, result };
+    emitter.emit_all(&structured.body);
+    if !b.diverges() {
+        // Without a stored result control never gets here: the function loops forever.
+        let value = match result {
+            Some(result) => b.load(result),
             None => b.u32(0),
         };
         b.push(Statement::Return { value: Some(value) });
@@ -71,48 +74,48 @@ pub fn emit(structured: &Structured, types: Types, b: &mut Builder, blocks: &mut
 }
 
 struct Emitter<'a> {
-    b: &'a mut Builder,
-    blocks: &'a mut dyn Blocks,
-    /// Pointers to variables, by number.
+    b: &'a mut FunctionBuilder,
+    blocks: &'a mut dyn BlockEmitter,
+    /// Pointers to the flag variables, by flag number.
     flags: Vec<Value>,
     labels: Vec<Value>,
-    kept: Option<Value>,
+    result: Option<Value>,
 }
 
 impl Emitter<'_> {
-    fn all(&mut self, nodes: &[Node]) {
-        nodes.iter().for_each(|node| self.one(node));
+    fn emit_all(&mut self, nodes: &[Node]) {
+        nodes.iter().for_each(|node| self.emit_node(node));
     }
 
-    fn one(&mut self, node: &Node) {
+    fn emit_node(&mut self, node: &Node) {
         match node {
             Node::Block(block) => self.blocks.block(self.b, *block),
-            // Where no arm does anything, there is nothing to decide.
+            // If every arm is empty there is nothing to branch on.
             Node::Branch { arms, .. } if arms.iter().all(Vec::is_empty) => {}
             Node::Branch { block, arms } => match arms.as_slice() {
                 [first, second] => {
                     let condition = self.blocks.condition(self.b, *block);
                     if first.is_empty() {
-                        // As one would write it.
+                        // Negate the condition instead of emitting an empty `if` arm.
                         let condition = self.b.unary(UnaryOperator::LogicalNot, condition);
-                        self.either(condition, |it| it.all(second), |_| ());
+                        self.emit_if(condition, |it| it.emit_all(second), |_| ());
                     } else {
-                        self.either(condition, |it| it.all(first), |it| it.all(second));
+                        self.emit_if(condition, |it| it.emit_all(first), |it| it.emit_all(second));
                     }
                 }
-                // One successor is no branch; more are taken in no front end.
+                // Blocks with one successor have no branch, and no front end has more than two.
                 _ => unreachable!("a branch of {} arms", arms.len()),
             },
             Node::Return(block) => {
                 let value = self.blocks.result(self.b, *block);
                 self.b.push(Statement::Return { value: Some(value) });
             }
-            Node::Keep(block) => {
+            Node::SetResult(block) => {
                 let value = self.blocks.result(self.b, *block);
-                let kept = self.kept.expect("what keeps a value comes to the end");
-                self.b.store(kept, value);
+                let result = self.result.expect("a stored result is returned at the end");
+                self.b.store(result, value);
             }
-            Node::Flag(flag, value) => {
+            Node::SetFlag(flag, value) => {
                 let value = self.b.literal(naga::Literal::Bool(*value));
                 self.b.store(self.flags[*flag], value);
             }
@@ -121,51 +124,56 @@ impl Emitter<'_> {
                 if !set {
                     condition = self.b.unary(UnaryOperator::LogicalNot, condition);
                 }
-                self.either(condition, |it| it.all(body), |_| ());
+                self.emit_if(condition, |it| it.emit_all(body), |_| ());
             }
             Node::Loop(body) => {
-                let body = self.inside(|it| it.all(body));
+                let body = self.nested_block(|it| it.emit_all(body));
                 self.b.push(Statement::Loop { body, continuing: naga::Block::new(), break_if: None });
             }
             Node::Break => self.b.push(Statement::Break),
             Node::Continue => self.b.push(Statement::Continue),
-            Node::Label { dispatch, arm } => {
+            Node::SetLabel { dispatch, arm } => {
                 let arm = self.b.u32(*arm as u32);
                 self.b.store(self.labels[*dispatch], arm);
             }
             Node::Dispatch { dispatch, arms } => {
-                // An arm may say where the next round goes: the label is read once.
+                // Read the label once: an arm may set it for the next iteration.
                 let label = self.b.load(self.labels[*dispatch]);
-                self.dispatch(label, 0, arms);
+                self.emit_dispatch(label, 0, arms);
             }
         }
     }
 
-    /// One of some arms, whose labels begin with `first`. In halves and not by a `switch`, whose `break` would be another.
-    fn dispatch(&mut self, label: Value, first: usize, arms: &[Vec<Node>]) {
+    /// Selects one of `arms`, whose labels start at `first`, by binary search. A `switch` would
+    /// capture the arms' `break`.
+    fn emit_dispatch(&mut self, label: Value, first: usize, arms: &[Vec<Node>]) {
         match arms {
             [] => {}
-            [only] => self.all(only),
+            [only] => self.emit_all(only),
             _ => {
                 let (low, high) = arms.split_at(arms.len() / 2);
                 let middle = first + low.len();
                 let bound = self.b.u32(middle as u32);
                 let condition = self.b.add(Expression::Binary { op: BinaryOperator::Less, left: label, right: bound });
-                self.either(condition, |it| it.dispatch(label, first, low), |it| it.dispatch(label, middle, high));
+                self.emit_if(
+                    condition,
+                    |it| it.emit_dispatch(label, first, low),
+                    |it| it.emit_dispatch(label, middle, high),
+                );
             }
         }
     }
 
-    fn either(&mut self, condition: Value, accept: impl FnOnce(&mut Self), reject: impl FnOnce(&mut Self)) {
-        let accept = self.inside(accept);
-        let reject = self.inside(reject);
+    fn emit_if(&mut self, condition: Value, accept: impl FnOnce(&mut Self), reject: impl FnOnce(&mut Self)) {
+        let accept = self.nested_block(accept);
+        let reject = self.nested_block(reject);
         self.b.push(Statement::If { condition, accept, reject });
     }
 
-    fn inside(&mut self, statements: impl FnOnce(&mut Self)) -> naga::Block {
-        self.b.open();
+    fn nested_block(&mut self, statements: impl FnOnce(&mut Self)) -> naga::Block {
+        self.b.begin_block();
         statements(self);
-        self.b.close()
+        self.b.end_block()
     }
 }
 
@@ -175,7 +183,7 @@ mod tests {
 
     use naga::{FunctionArgument, FunctionResult};
 
-    use super::super::{Graph, structure, within};
+    use super::super::{Graph, structure, structure_with_limits};
     use super::*;
     use crate::diagnostics::Source;
     use crate::interp::Interpreter;
@@ -183,32 +191,32 @@ mod tests {
     use crate::program::{DEFAULT_FUEL, Program, ProgramOptions};
     use crate::program::{FILTER_FUNCTION, prelude};
 
-    /// What each block makes of the way so far.
+    /// Multiplier of the hash of the path so far.
     const FACTOR: u32 = 0x9e37_79b1;
 
-    /// Blocks that mix their number into a state, go on as its highest bit says, and return it.
-    struct Mixing {
+    /// Blocks that hash their number into a state, branch on its highest bit, and return it.
+    struct HashingBlocks {
         state: Value,
     }
 
-    impl Blocks for Mixing {
-        fn block(&mut self, b: &mut Builder, block: usize) {
+    impl BlockEmitter for HashingBlocks {
+        fn block(&mut self, b: &mut FunctionBuilder, block: usize) {
             let state = b.load(self.state);
             let sum = {
                 let number = b.u32(block as u32 + 1);
-                b.sum(state, number)
+                b.add_u32(state, number)
             };
-            let product = b.times(sum, FACTOR);
+            let product = b.mul_u32(sum, FACTOR);
             b.store(self.state, product);
         }
 
-        fn condition(&mut self, b: &mut Builder, _block: usize) -> Value {
+        fn condition(&mut self, b: &mut FunctionBuilder, _block: usize) -> Value {
             let (state, half) = (b.load(self.state), b.u32(1 << 31));
             b.binary(BinaryOperator::GreaterEqual, state, half)
         }
 
-        fn result(&mut self, b: &mut Builder, block: usize) -> Value {
-            // As much of both as a redirect's target can hold.
+        fn result(&mut self, b: &mut FunctionBuilder, block: usize) -> Value {
+            // As many bits of both as a redirect target holds.
             let (state, mask, number) = (b.load(self.state), b.u32(0xffff_0000), b.u32((block as u32) << 8 | 4));
             let state = b.binary(BinaryOperator::And, state, mask);
             b.binary(BinaryOperator::InclusiveOr, state, number)
@@ -218,14 +226,14 @@ mod tests {
     fn program(structured: &Structured, seed: u32) -> Program {
         let mut module = prelude::module(&[], "");
         let types = Types::of(&mut module);
-        let mut b = Builder::default();
+        let mut b = FunctionBuilder::default();
         b.function.name = Some(FILTER_FUNCTION.to_owned());
         b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
         b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
         let state = b.local(Some("state"), types.u32);
         let seed = b.u32(seed);
         b.store(state, seed);
-        emit(structured, types, &mut b, &mut Mixing { state });
+        emit(structured, types, &mut b, &mut HashingBlocks { state });
         module.functions.append(b.finish(), Span::UNDEFINED);
         Program::new(&Source::new("graph", ""), module, Vec::new(), &ProgramOptions::default())
             .unwrap_or_else(|errors| panic!("{}\n{structured:#?}", errors.render()))
@@ -233,7 +241,7 @@ mod tests {
 
     fn expected(graph: &Graph, mut state: u32) -> Verdict {
         let mut block = 0;
-        // A round of a loop has at least one block in it.
+        // An iteration of a loop runs at least one block.
         for _ in 0..=DEFAULT_FUEL {
             state = state.wrapping_add(block as u32 + 1).wrapping_mul(FACTOR);
             block = match graph.successors[block][..] {
@@ -252,7 +260,7 @@ mod tests {
         Verdict::Aborted
     }
 
-    /// Holds a graph's function to the graph; whether it came to an end.
+    /// Compares the emitted function with the graph; returns whether it terminates.
     #[track_caller]
     fn check(graph: &Graph, structured: &Structured, seed: u32) -> bool {
         let interpreter = Interpreter::new(&Arc::new(program(structured, seed))).unwrap();
@@ -263,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_go_as_their_graphs_do() {
+    fn emitted_functions_follow_their_graphs() {
         let mut state = 11_u64;
         let mut next = |below: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -284,13 +292,16 @@ mod tests {
                 })
                 .collect();
             successors.push(Vec::new());
-            let copied = (0..count).map(|_| next(2) == 0).collect();
-            let graph = Graph { successors, copied };
-            for structured in [structure(&graph).unwrap(), within(&graph, 1, 1).unwrap(), within(&graph, 3, 0).unwrap()]
-            {
+            let duplicated = (0..count).map(|_| next(2) == 0).collect();
+            let graph = Graph { successors, duplicated };
+            for structured in [
+                structure(&graph).unwrap(),
+                structure_with_limits(&graph, 1, 1).unwrap(),
+                structure_with_limits(&graph, 3, 0).unwrap(),
+            ] {
                 flags += usize::from(structured.flags > 0);
                 dispatches += usize::from(structured.dispatches > 0);
-                ends += usize::from(structured.ends);
+                ends += usize::from(structured.falls_through);
                 ended += usize::from(check(&graph, &structured, round));
             }
         }
@@ -298,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn a_dispatch_may_have_many_arms() {
+    fn dispatches_with_many_arms_select_the_right_one() {
         // Each block but the last leads to any other: all but the first are entries of one loop.
         let count = 12;
         let mut successors: Vec<Vec<usize>> =
             (0..count - 1).map(|i| vec![(i * 5 + 3) % count, (i * 7 + 4) % count]).collect();
         successors.push(Vec::new());
-        let graph = Graph { copied: vec![false; count], successors };
+        let graph = Graph { duplicated: vec![false; count], successors };
         let structured = structure(&graph).unwrap();
         fn most(nodes: &[Node]) -> usize {
             let arms = |node: &Node| match node {
@@ -322,8 +333,8 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_is_a_function_all_the_same() {
-        let graph = Graph { successors: vec![vec![0]], copied: vec![false] };
+    fn an_infinite_loop_is_a_valid_function() {
+        let graph = Graph { successors: vec![vec![0]], duplicated: vec![false] };
         assert!(!check(&graph, &structure(&graph).unwrap(), 1));
     }
 }

@@ -1,26 +1,27 @@
-//! Graphs in which every loop is entered at one block. One that is entered at several gets a *dispatch* in front of them,
-//! which is led to with the number of the block that is meant.
+//! Makes a control-flow graph reducible: a loop with several entries gets a *dispatch* block in
+//! front of them, which is entered with the number of the entry to take.
 
-use super::{Edge, Graph, MAX_LOOPS, TooDeep};
+use super::{Edge, Graph, MAX_LOOP_DEPTH, TooDeep};
 
-/// A reducible graph: the blocks of the one that it was made of, and behind them the dispatches.
+/// A reducible graph: the blocks of the original graph, followed by the dispatches.
 pub(super) struct Flow {
     pub successors: Vec<Vec<Edge>>,
     pub entry: Edge,
 }
 
-/// Makes a graph reducible.
+/// Makes a graph reducible by giving each strongly connected component, recursively, a single
+/// entry.
 pub(super) fn make_reducible(graph: &Graph) -> Result<Flow, TooDeep> {
     let edges = |to: &Vec<usize>| to.iter().map(|&to| Edge { to, arm: None }).collect();
     let mut flow = Flow { successors: graph.successors.iter().map(edges).collect(), entry: Edge { to: 0, arm: None } };
     let reached = reached(&flow);
-    // What is not reached leads nowhere: it would be another way into a loop.
+    // Cut the edges of unreachable blocks: they would count as entries to loops.
     let mut leads = vec![false; flow.successors.len()];
     reached.iter().for_each(|&block| leads[block] = true);
     flow.successors.iter_mut().zip(leads).filter(|(_, leads)| !leads).for_each(|(edges, _)| edges.clear());
     let mut work = vec![(reached, 0)];
     while let Some((blocks, depth)) = work.pop() {
-        if depth > MAX_LOOPS {
+        if depth > MAX_LOOP_DEPTH {
             return Err(TooDeep);
         }
         for component in components(&flow, &blocks) {
@@ -32,7 +33,7 @@ pub(super) fn make_reducible(graph: &Graph) -> Result<Flow, TooDeep> {
 }
 
 impl Flow {
-    /// Has a loop entered at one block; the loop without that.
+    /// Gives a loop a single entry, and returns the blocks in which to look for inner loops.
     fn enter_once(&mut self, component: Vec<usize>) -> Vec<usize> {
         let mut is_inside = vec![false; self.successors.len()];
         component.iter().for_each(|&block| is_inside[block] = true);
@@ -71,8 +72,8 @@ fn reached(flow: &Flow) -> Vec<usize> {
     (0..seen.len()).filter(|&block| seen[block]).collect()
 }
 
-/// The strongly connected components among some blocks that are loops (Tarjan, "Depth-First Search and Linear Graph
-/// Algorithms").
+/// The non-trivial strongly connected components among `blocks` (Tarjan, "Depth-First Search and
+/// Linear Graph Algorithms", 1972).
 fn components(flow: &Flow, blocks: &[usize]) -> Vec<Vec<usize>> {
     const NEVER: usize = usize::MAX;
     let count = flow.successors.len();

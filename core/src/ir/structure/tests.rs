@@ -1,9 +1,10 @@
-//! Structured statements against the graph that they were made of: both go the same way through the blocks.
+//! Compares structured statements with the graph that they were made from: both must visit the same
+//! blocks.
 
 use super::*;
 
-/// Which way a block goes when it is come to for the `visit`th time.
-fn chosen(seed: u64, block: usize, visit: usize, arms: usize) -> usize {
+/// The arm that a block takes on its `visit`th visit.
+fn chosen_arm(seed: u64, block: usize, visit: usize, arms: usize) -> usize {
     let mut x = seed ^ (block as u64) << 32 ^ visit as u64;
     for _ in 0..3 {
         x = (x ^ x >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -11,8 +12,8 @@ fn chosen(seed: u64, block: usize, visit: usize, arms: usize) -> usize {
     (x >> 40) as usize % arms
 }
 
-/// The blocks that are come to, as far as `most`.
-fn walk(graph: &Graph, seed: u64, most: usize) -> Vec<usize> {
+/// The first `most` blocks on the path through the graph.
+fn path(graph: &Graph, seed: u64, most: usize) -> Vec<usize> {
     let (mut trace, mut visits) = (vec![0], vec![0; graph.successors.len()]);
     while trace.len() < most {
         let block = trace[trace.len() - 1];
@@ -21,15 +22,15 @@ fn walk(graph: &Graph, seed: u64, most: usize) -> Vec<usize> {
             break;
         }
         visits[block] += 1;
-        trace.push(arms[chosen(seed, block, visits[block], arms.len())]);
+        trace.push(arms[chosen_arm(seed, block, visits[block], arms.len())]);
     }
     trace
 }
 
 /// How control leaves a list of statements.
 #[derive(PartialEq)]
-enum Way {
-    On,
+enum Exit {
+    FallThrough,
     Break,
     Continue,
     Return,
@@ -47,61 +48,61 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn all(&mut self, nodes: &[Node]) -> Way {
+    fn all(&mut self, nodes: &[Node]) -> Exit {
         for node in nodes {
             if self.trace.len() >= self.most {
-                return Way::Return;
+                return Exit::Return;
             }
-            let way = self.one(node);
-            if way != Way::On {
-                return way;
+            let exit = self.one(node);
+            if exit != Exit::FallThrough {
+                return exit;
             }
         }
-        Way::On
+        Exit::FallThrough
     }
 
-    fn one(&mut self, node: &Node) -> Way {
+    fn one(&mut self, node: &Node) -> Exit {
         match node {
             Node::Block(block) => {
-                // A block without a choice is not asked for one.
-                assert!(!self.kept, "nothing runs behind the function's end");
+                // A block without a branch is not asked for an arm.
+                assert!(!self.kept, "no block runs after the end of the function");
                 self.trace.push(*block);
                 self.visits[*block] += 1;
-                Way::On
+                Exit::FallThrough
             }
             Node::Branch { block, arms } => {
-                assert_eq!(self.trace.last(), Some(block), "a branch stands behind its block");
-                let arm = chosen(self.seed, *block, self.visits[*block], arms.len());
+                assert_eq!(self.trace.last(), Some(block), "a branch follows its block");
+                let arm = chosen_arm(self.seed, *block, self.visits[*block], arms.len());
                 self.all(&arms[arm])
             }
             Node::Return(block) => {
                 assert_eq!(self.trace.last(), Some(block));
-                Way::Return
+                Exit::Return
             }
-            Node::Keep(block) => {
+            Node::SetResult(block) => {
                 assert_eq!(self.trace.last(), Some(block));
                 self.kept = true;
-                Way::On
+                Exit::FallThrough
             }
-            Node::Flag(flag, value) => {
+            Node::SetFlag(flag, value) => {
                 self.flags[*flag] = *value;
-                Way::On
+                Exit::FallThrough
             }
             Node::If { flag, set, body } if self.flags[*flag] == *set => self.all(body),
-            Node::If { .. } => Way::On,
+            Node::If { .. } => Exit::FallThrough,
             Node::Loop(body) => loop {
                 match self.all(body) {
-                    Way::On => panic!("a loop's body ends by itself"),
-                    Way::Break => return Way::On,
-                    Way::Continue => {}
-                    Way::Return => return Way::Return,
+                    Exit::FallThrough => panic!("control reached the end of a loop body"),
+                    Exit::Break => return Exit::FallThrough,
+                    Exit::Continue => {}
+                    Exit::Return => return Exit::Return,
                 }
             },
-            Node::Break => Way::Break,
-            Node::Continue => Way::Continue,
-            Node::Label { dispatch, arm } => {
+            Node::Break => Exit::Break,
+            Node::Continue => Exit::Continue,
+            Node::SetLabel { dispatch, arm } => {
                 self.labels[*dispatch] = *arm;
-                Way::On
+                Exit::FallThrough
             }
             Node::Dispatch { dispatch, arms } => self.all(&arms[self.labels[*dispatch]]),
         }
@@ -120,22 +121,22 @@ fn deepest(nodes: &[Node], depth: usize) -> usize {
     inner.max().unwrap_or(depth).max(depth)
 }
 
-/// Holds a graph's statements to the graph; gives the statements.
+/// Compares a graph's structured statements with the graph, and returns them.
 #[track_caller]
 fn check(graph: &Graph) -> Structured {
     for (deepest, returns) in [(0, 0), (1, 1), (3, 2)] {
-        go(graph, &within(graph, deepest, returns).unwrap());
+        check_paths(graph, &structure_with_limits(graph, deepest, returns).unwrap());
     }
     let structured = structure(graph).unwrap();
-    go(graph, &structured);
+    check_paths(graph, &structured);
     structured
 }
 
 #[track_caller]
-fn go(graph: &Graph, structured: &Structured) {
+fn check_paths(graph: &Graph, structured: &Structured) {
     for seed in 0..40 {
         let most = 300;
-        let expected = walk(graph, seed, most);
+        let expected = path(graph, seed, most);
         let count = graph.successors.len();
         let mut run = Run {
             graph,
@@ -147,48 +148,48 @@ fn go(graph: &Graph, structured: &Structured) {
             labels: vec![usize::MAX; structured.dispatches],
             kept: false,
         };
-        let way = run.all(&structured.body);
+        let exit = run.all(&structured.body);
         assert_eq!(run.trace, expected, "{graph:#?}\n{structured:#?}");
         if expected.len() < most {
             assert!(run.graph.successors[*expected.last().unwrap()].is_empty());
-            assert!(way == Way::Return || run.kept && structured.ends, "{structured:#?}");
+            assert!(exit == Exit::Return || run.kept && structured.falls_through, "{structured:#?}");
         }
     }
 }
 
 fn graph(successors: &[&[usize]]) -> Graph {
     let successors: Vec<Vec<usize>> = successors.iter().map(|it| it.to_vec()).collect();
-    Graph { copied: vec![false; successors.len()], successors }
+    Graph { duplicated: vec![false; successors.len()], successors }
 }
 
 #[test]
-fn what_has_one_way_in_stands_there_and_what_has_several_behind() {
+fn blocks_nest_with_one_predecessor_and_follow_with_several() {
     let structured = check(&graph(&[&[1, 2], &[3], &[3], &[]]));
     use Node::{Block, Branch, Return};
     let arms = vec![vec![Block(1)], vec![Block(2)]];
     assert_eq!(structured.body, [Block(0), Branch { block: 0, arms }, Block(3), Return(3)]);
-    assert_eq!((structured.flags, structured.dispatches, structured.ends), (0, 0, false));
+    assert_eq!((structured.flags, structured.dispatches, structured.falls_through), (0, 0, false));
 }
 
 #[test]
-fn early_ends_nest_nothing() {
-    // Forty checks that each go on or to a common end, which is copied.
+fn early_exits_do_not_nest() {
+    // Forty checks that each continue or jump to a common, duplicated end.
     let mut successors: Vec<Vec<usize>> = (0..40).map(|i| vec![41, i + 1]).collect();
     successors.extend([vec![], vec![]]);
-    let mut graph = Graph { copied: vec![false; successors.len()], successors };
-    graph.copied[41] = true;
+    let mut graph = Graph { duplicated: vec![false; successors.len()], successors };
+    graph.duplicated[41] = true;
     let structured = check(&graph);
-    assert!(structured.ends && structured.flags <= 4, "{structured:#?}");
-    // Where it is led to, it is led to by one flag.
-    graph.copied[41] = false;
+    assert!(structured.falls_through && structured.flags <= 4, "{structured:#?}");
+    // If it is not duplicated, one flag suffices.
+    graph.duplicated[41] = false;
     let structured = check(&graph);
-    assert!(deepest(&structured.body, 0) <= DEEPEST + 1, "{structured:#?}");
+    assert!(deepest(&structured.body, 0) <= MAX_BRANCH_DEPTH + 1, "{structured:#?}");
 }
 
 #[test]
-fn loops_go_round_without_flags() {
+fn plain_loops_need_no_flags() {
     use Node::{Block, Branch, Break, Continue, Loop, Return};
-    // while
+    // A `while` loop.
     let structured = check(&graph(&[&[1], &[2, 3], &[1], &[]]));
     assert_eq!(
         structured.body,
@@ -199,39 +200,39 @@ fn loops_go_round_without_flags() {
             Return(3)
         ]
     );
-    // do, with a break in the middle
+    // A `do` loop with a break in the middle.
     let structured = check(&graph(&[&[1], &[3, 2], &[1, 3], &[]]));
     assert_eq!((structured.flags, structured.dispatches), (0, 0));
-    // One block.
+    // A loop of one block.
     check(&graph(&[&[0, 1], &[]]));
-    // For ever.
+    // An infinite loop.
     check(&graph(&[&[0]]));
 }
 
 #[test]
-fn inner_loops_lead_to_outer_ones() {
+fn inner_loops_may_continue_outer_ones() {
     let structured = check(&graph(&[&[1], &[2], &[2, 3, 1], &[1, 4, 0], &[5, 2], &[]]));
     assert_eq!(structured.dispatches, 0);
 }
 
 #[test]
-fn loops_with_two_entries_are_told_apart() {
+fn loops_with_two_entries_get_a_dispatch() {
     let structured = check(&graph(&[&[1, 2], &[2, 3], &[1], &[]]));
     assert_eq!(structured.dispatches, 1);
-    // The first block is one of them.
+    // The entry block is one of the loop's entries.
     assert_eq!(check(&graph(&[&[1, 3], &[2], &[0, 1], &[2, 4], &[]])).dispatches, 1);
-    // And one within another.
+    // One irreducible loop inside another.
     check(&graph(&[&[1, 4], &[2, 3], &[3, 5], &[2, 4], &[1, 3], &[]]));
 }
 
 #[test]
-fn what_is_not_reached_is_no_way_into_a_loop() {
+fn unreachable_blocks_are_no_loop_entries() {
     let structured = check(&graph(&[&[1], &[2, 4], &[1, 4], &[2], &[]]));
     assert_eq!(structured.dispatches, 0);
 }
 
 #[test]
-fn random_graphs_go_the_same_way() {
+fn random_graphs_keep_their_paths() {
     let mut state = 7_u64;
     let mut next = |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -240,7 +241,7 @@ fn random_graphs_go_the_same_way() {
     let (mut irreducible, mut flagged) = (0, 0);
     for round in 0..3_000 {
         let count = 2 + next(if round % 10 == 0 { 60 } else { 14 });
-        // From only forward to anywhere.
+        // From forward edges only to edges anywhere.
         let back = next(4);
         let successors: Vec<Vec<usize>> = (0..count)
             .map(|block| {
@@ -258,8 +259,8 @@ fn random_graphs_go_the_same_way() {
                 }
             })
             .collect();
-        let copied = (0..count).map(|_| next(2) == 0).collect();
-        let structured = check(&Graph { successors, copied });
+        let duplicated = (0..count).map(|_| next(2) == 0).collect();
+        let structured = check(&Graph { successors, duplicated });
         irreducible += usize::from(structured.dispatches > 0);
         flagged += usize::from(structured.flags > 0);
     }
@@ -267,8 +268,8 @@ fn random_graphs_go_the_same_way() {
 }
 
 #[test]
-fn branches_do_not_nest_without_end() {
-    // Each block leads on, or to one far behind: none can stand behind the block before.
+fn branch_depth_is_bounded() {
+    // Each block leads on, or to one far behind, so none can follow the block before it.
     let successors: Vec<Vec<usize>> = (0..400)
         .map(|i| match i {
             0..200 => vec![i + 1, 399 - i],
@@ -276,19 +277,19 @@ fn branches_do_not_nest_without_end() {
             _ => vec![i + 1],
         })
         .collect();
-    let structured = check(&Graph { copied: vec![false; 400], successors });
-    assert!(deepest(&structured.body, 0) <= 2 * DEEPEST, "{}", deepest(&structured.body, 0));
+    let structured = check(&Graph { duplicated: vec![false; 400], successors });
+    assert!(deepest(&structured.body, 0) <= 2 * MAX_BRANCH_DEPTH, "{}", deepest(&structured.body, 0));
 }
 
 #[test]
-fn loops_nest_only_so_deep() {
+fn loop_depth_is_limited() {
     let nested = |depth: usize| {
         let mut successors: Vec<Vec<usize>> = (0..depth).map(|i| vec![i + 1]).collect();
         successors.extend((0..depth).map(|i| vec![depth - 1 - i, depth + i + 1]));
         successors.push(Vec::new());
-        Graph { copied: vec![false; successors.len()], successors }
+        Graph { duplicated: vec![false; successors.len()], successors }
     };
-    check(&nested(MAX_LOOPS));
-    assert_eq!(structure(&nested(MAX_LOOPS + 1)).unwrap_err(), TooDeep);
+    check(&nested(MAX_LOOP_DEPTH));
+    assert_eq!(structure(&nested(MAX_LOOP_DEPTH + 1)).unwrap_err(), TooDeep);
     assert_eq!(structure(&nested(5_000)).unwrap_err(), TooDeep);
 }
