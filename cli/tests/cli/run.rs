@@ -213,8 +213,8 @@ fn a_filter_that_is_no_text_is_told_so() {
     place.file("long-utf8.wgsl", "\u{fc}".repeat(1 << 20));
     place.file("odd-utf8.wgsl", " ".to_owned() + &"\u{fc}".repeat(1 << 20));
     std::fs::File::create(place.path("endless.wgsl")).unwrap().set_len(10 << 30).unwrap();
-    let no_text = "error: NAME: this is no text: there is a zero byte at offset ";
-    let too_long = "error: NAME: the text is longer than 1048576 bytes, the most that a filter may have\n";
+    let no_text = "error: NAME: the source is not text: zero byte at offset ";
+    let too_long = "error: NAME: the source exceeds 1048576 bytes, the maximum for a filter\n";
     for (name, said) in [
         ("latin.wgsl", "error: the text is not UTF-8: byte 0xfc at offset 7\n  ┌─ latin.wgsl:2:5\n".to_owned()),
         ("long-latin.wgsl", "error: the text is not UTF-8: byte 0xfc at offset 7\n  ┌─ long-latin.wgsl:2:5\n".into()),

@@ -1,5 +1,5 @@
-//! A filter's text as a terminal may see it: nothing in it moves the cursor, turns the writing
-//! around or fills the screen, and places still mean the text as it is.
+//! Printing untrusted filter text safely: control characters, direction overrides and very long
+//! lines are replaced or cut, while reported locations still refer to the original text.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,63 +8,65 @@ use codespan_reporting::files::{Error, Files};
 
 use super::Source;
 
-/// Characters of a line that are shown; of longer ones it is a piece around the place in question.
-const LINE: usize = 240;
+/// Maximum number of characters shown of a line; a longer line is cut around the reported location.
+const MAX_LINE_CHARS: usize = 240;
 
-/// Characters in front of the place in such a piece.
-const LEAD: usize = 60;
+/// Number of characters shown before the location in a cut line.
+const LEADING_CHARS: usize = 60;
 
-/// The files of a text that have places to be pointed at, made printable.
-pub(super) struct Shown<'a> {
+/// Printable copies of the source files that contain reported locations.
+pub(super) struct PrintableFiles<'a> {
     source: &'a Source,
-    parts: Vec<Part>,
+    printed: Vec<PrintableFile>,
 }
 
-/// A file made printable, with the way back to the places of the original.
-struct Part {
-    /// The file in the original.
+/// A printable copy of a source file, with a mapping back to the original.
+struct PrintableFile {
+    /// The byte range of the file in the original.
     range: Range<usize>,
     name: String,
     text: String,
     line_starts: Vec<usize>,
-    /// Where the distance between the two texts changes: offsets in the original and here.
+    /// Where the distance between original and printable offsets changes: (original, printable).
     steps: Vec<(usize, usize)>,
 }
 
-impl<'a> Shown<'a> {
-    /// Makes `source` printable; `places` are the offsets that are going to be pointed at.
-    pub fn new(source: &'a Source, places: impl Iterator<Item = usize>) -> Shown<'a> {
-        let mut places: Vec<usize> = places.collect();
-        places.sort_unstable();
-        let mut parts: Vec<Part> = Vec::new();
-        for &place in &places {
-            if parts.last().is_none_or(|part| part.range.end < place) {
-                parts.extend(Part::new(source, place, &places));
+impl<'a> PrintableFiles<'a> {
+    /// Makes printable copies of the files that contain `offsets`.
+    pub fn new(source: &'a Source, offsets: impl Iterator<Item = usize>) -> PrintableFiles<'a> {
+        let mut offsets: Vec<usize> = offsets.collect();
+        offsets.sort_unstable();
+        let mut printed: Vec<PrintableFile> = Vec::new();
+        for &offset in &offsets {
+            if printed.last().is_none_or(|file| file.range.end < offset) {
+                printed.extend(PrintableFile::new(source, offset, &offsets));
             }
         }
-        Shown { source, parts }
+        PrintableFiles { source, printed }
     }
 
-    /// The file that shows a range of the original, and the range of the file's text.
+    /// The index of the file that contains a range of the original, and the range in its printable
+    /// copy.
     pub fn range(&self, original: &Range<usize>) -> (usize, Range<usize>) {
-        let index = self.parts.partition_point(|part| part.range.end < original.start);
-        let index = index.min(self.parts.len().saturating_sub(1));
-        let Some(part) = self.parts.get(index) else { return (0, 0..0) };
-        let start = part.offset(original.start);
-        (index, start..part.offset(original.end).max(start))
+        let index = self.printed.partition_point(|file| file.range.end < original.start);
+        let index = index.min(self.printed.len().saturating_sub(1));
+        let Some(file) = self.printed.get(index) else { return (0, 0..0) };
+        let start = file.offset(original.start);
+        (index, start..file.offset(original.end).max(start))
     }
 
-    fn part(&self, index: usize) -> Result<&Part, Error> {
-        self.parts.get(index).ok_or(Error::FileMissing)
+    fn file(&self, index: usize) -> Result<&PrintableFile, Error> {
+        self.printed.get(index).ok_or(Error::FileMissing)
     }
 }
 
-impl Part {
-    /// The file of `source` that `place` is in; nothing if it is in none. `places` in order.
-    fn new(source: &Source, place: usize, places: &[usize]) -> Option<Part> {
-        let super::Part { name, range } = source.file_at(place);
+impl PrintableFile {
+    /// A printable copy of the file that contains `offset`; `None` if the range is invalid.
+    /// `offsets` are all reported locations, sorted.
+    fn new(source: &Source, offset: usize, offsets: &[usize]) -> Option<PrintableFile> {
+        let super::SourceFile { name, range } = source.file_at(offset);
         let original = source.text.get(range.clone())?;
-        let mut part = Part {
+        let mut file = PrintableFile {
             range: range.clone(),
             name: printable(name, false).into_owned(),
             text: String::with_capacity(original.len()),
@@ -73,56 +75,58 @@ impl Part {
         };
         let mut start = range.start;
         for line in original.split_inclusive('\n') {
-            part.line_starts.push(part.text.len());
-            let place = places.get(places.partition_point(|&p| p < start)).filter(|&&p| p < start + line.len());
-            part.line(start, line, place.map(|p| p - start));
+            file.line_starts.push(file.text.len());
+            let offset = offsets.get(offsets.partition_point(|&p| p < start)).filter(|&&p| p < start + line.len());
+            file.push_line(start, line, offset.map(|p| p - start));
             start += line.len();
         }
         if original.is_empty() || original.ends_with('\n') {
-            part.line_starts.push(part.text.len());
+            file.line_starts.push(file.text.len());
         }
-        Some(part)
+        Some(file)
     }
 
-    /// Adds a line that begins at `start` of the original, with a place to be seen in it.
-    fn line(&mut self, start: usize, line: &str, place: Option<usize>) {
+    /// Appends a line that starts at `start` in the original, keeping the location `offset` in it
+    /// visible.
+    fn push_line(&mut self, start: usize, line: &str, offset: Option<usize>) {
         let body = line.strip_suffix('\n').unwrap_or(line);
         let body = body.strip_suffix('\r').unwrap_or(body);
         let mut window = 0..body.len();
-        // Bytes are at least as many as characters: most lines are seen to be short at once.
-        if body.len() > LINE && body.chars().count() > LINE {
-            let place = place.unwrap_or(0).min(body.len());
-            let before = body.char_indices().rev().skip_while(|&(at, _)| at >= place).map(|(at, _)| at);
-            window.start = if place == 0 { 0 } else { before.take(LEAD).last().unwrap_or(0) };
-            window.end = body[window.start..].char_indices().nth(LINE).map_or(body.len(), |(at, _)| window.start + at);
+        // A line has at least as many bytes as characters, so the byte length rules out most lines.
+        if body.len() > MAX_LINE_CHARS && body.chars().count() > MAX_LINE_CHARS {
+            let offset = offset.unwrap_or(0).min(body.len());
+            let before = body.char_indices().rev().skip_while(|&(at, _)| at >= offset).map(|(at, _)| at);
+            window.start = if offset == 0 { 0 } else { before.take(LEADING_CHARS).last().unwrap_or(0) };
+            window.end =
+                body[window.start..].char_indices().nth(MAX_LINE_CHARS).map_or(body.len(), |(at, _)| window.start + at);
         }
         if window.start > 0 {
             self.text.push('…');
         }
-        self.step(start + window.start);
+        self.add_step(start + window.start);
         for (at, c) in body[window.clone()].char_indices() {
             match replacement(c) {
                 None => self.text.push(c),
                 Some(other) => {
-                    self.step(start + window.start + at);
+                    self.add_step(start + window.start + at);
                     self.text.push(other);
-                    self.step(start + window.start + at + c.len_utf8());
+                    self.add_step(start + window.start + at + c.len_utf8());
                 }
             }
         }
         if window.end < body.len() {
-            self.step(start + window.end);
+            self.add_step(start + window.end);
             self.text.push('…');
         }
-        self.step(start + body.len());
+        self.add_step(start + body.len());
         if line.ends_with('\n') {
-            self.step(start + line.len() - 1);
+            self.add_step(start + line.len() - 1);
             self.text.push('\n');
         }
     }
 
-    /// Notes that `original` is where this text ends now.
-    fn step(&mut self, original: usize) {
+    /// Records that offset `original` corresponds to the current end of the printable text.
+    fn add_step(&mut self, original: usize) {
         let here = self.text.len();
         if self.steps.last().is_none_or(|&(o, s)| original.wrapping_sub(o) != here.wrapping_sub(s)) {
             self.steps.push((original, here));
@@ -147,37 +151,37 @@ impl Part {
     }
 }
 
-impl<'a> Files<'a> for Shown<'_> {
+impl<'a> Files<'a> for PrintableFiles<'_> {
     type FileId = usize;
     type Name = &'a str;
     type Source = &'a str;
 
-    fn name(&'a self, part: usize) -> Result<&'a str, Error> {
-        Ok(&self.part(part)?.name)
+    fn name(&'a self, file: usize) -> Result<&'a str, Error> {
+        Ok(&self.file(file)?.name)
     }
 
-    fn source(&'a self, part: usize) -> Result<&'a str, Error> {
-        Ok(&self.part(part)?.text)
+    fn source(&'a self, file: usize) -> Result<&'a str, Error> {
+        Ok(&self.file(file)?.text)
     }
 
-    fn line_index(&'a self, part: usize, at: usize) -> Result<usize, Error> {
-        Ok(self.part(part)?.line_starts.partition_point(|&start| start <= at).saturating_sub(1))
+    fn line_index(&'a self, file: usize, at: usize) -> Result<usize, Error> {
+        Ok(self.file(file)?.line_starts.partition_point(|&start| start <= at).saturating_sub(1))
     }
 
-    fn line_range(&'a self, part: usize, line: usize) -> Result<Range<usize>, Error> {
-        let Part { line_starts, text, .. } = self.part(part)?;
+    fn line_range(&'a self, file: usize, line: usize) -> Result<Range<usize>, Error> {
+        let PrintableFile { line_starts, text, .. } = self.file(file)?;
         let max = line_starts.len().saturating_sub(1);
         let start = *line_starts.get(line).ok_or(Error::LineTooLarge { given: line, max })?;
         Ok(start..line_starts.get(line + 1).copied().unwrap_or(text.len()))
     }
 
-    fn column_number(&'a self, part: usize, _: usize, at: usize) -> Result<usize, Error> {
-        Ok(self.source.location(self.part(part)?.original(at)).1)
+    fn column_number(&'a self, file: usize, _: usize, at: usize) -> Result<usize, Error> {
+        Ok(self.source.location(self.file(file)?.original(at)).1)
     }
 }
 
-/// What stands for a character that a terminal would obey, or that hides or turns around what is
-/// written: control characters, and the Unicode ones that set the direction of writing.
+/// The replacement for a character that would control the terminal or hide or reorder text: control
+/// characters and Unicode formatting characters.
 fn replacement(c: char) -> Option<char> {
     match c {
         '\t' => None,
@@ -192,7 +196,7 @@ fn replacement(c: char) -> Option<char> {
     }
 }
 
-/// A message or a name without anything that a terminal would obey, on one line unless `lines`.
+/// Makes a message or a name printable, on one line unless `lines` is set.
 pub(super) fn printable(text: &str, lines: bool) -> Cow<'_, str> {
     let change = |c: char| match c {
         '\n' if lines => None,
@@ -205,7 +209,7 @@ pub(super) fn printable(text: &str, lines: bool) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(|c| change(c).unwrap_or(c)).collect())
 }
 
-/// A text for a message: cut where it is long.
+/// Abbreviates a text for use in a message.
 pub fn elide(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(60) {
         None => Cow::Borrowed(text),

@@ -1,11 +1,11 @@
-//! Conversions between scalar types, and reinterpreting bits.
+//! Conversions between scalar types, and bit casts.
 
 use naga::ScalarKind;
 
 use super::InterpError;
 use super::value::{Scalar, Value};
 
-/// `kind(value)` where `width` is given, in bytes, else `bitcast<kind>(value)`.
+/// `kind(value)` if `width`, in bytes, is given; else `bitcast<kind>(value)`.
 pub(super) fn convert(value: &Value, kind: ScalarKind, width: Option<u8>) -> Result<Value, InterpError> {
     value.map(|v| match width {
         Some(width) => by_value(v, kind, width),
@@ -13,11 +13,11 @@ pub(super) fn convert(value: &Value, kind: ScalarKind, width: Option<u8>) -> Res
     })
 }
 
-/// Between integers of different width: the sign of the *source* type is carried. From floating
-/// point: towards zero, clamped to what both types can represent (WGSL, "Floating point
-/// conversion"); NaN becomes 0.
+/// Converts by value. Integers are extended by the sign of the *source* type. Floating-point
+/// numbers are truncated, and clamped to what both types can represent (WGSL, "Floating Point
+/// Conversion"); NaN becomes 0.
 fn by_value(value: Scalar, kind: ScalarKind, width: u8) -> Result<Scalar, InterpError> {
-    // Every integer fits in here.
+    // An `i128` holds every integer of up to 64 bits.
     let wide: i128 = match value {
         Scalar::Bool(v) => v.into(),
         Scalar::U32(v) => v.into(),
@@ -38,7 +38,7 @@ fn by_value(value: Scalar, kind: ScalarKind, width: u8) -> Result<Scalar, Interp
 }
 
 fn from_float(value: f32, kind: ScalarKind, width: u8) -> Result<Scalar, InterpError> {
-    // The greatest f32 below 2^31, 2^32, 2^63 and 2^64: 24 bits of mantissa, all ones.
+    // The largest f32 below 2^31, 2^32, 2^63 and 2^64: a 24-bit mantissa of ones.
     const ONES: f32 = 16_777_215.0;
     let most = |shift: i32| ONES * 2f32.powi(shift);
     Ok(match (kind, width) {

@@ -23,7 +23,7 @@ pub struct InterpDevice {
 }
 
 impl InterpDevice {
-    /// The device; it is always there.
+    /// Returns the device, which is always available.
     pub fn new() -> InterpDevice {
         InterpDevice {
             info: DeviceInfo {
@@ -68,7 +68,7 @@ impl Device for InterpDevice {
     }
 }
 
-/// Batches wait until they are completed, or somebody asks for what they leave in maps, and run then.
+/// A session of the interpreter. Batches run when they are completed, or when maps are accessed.
 struct InterpSession {
     interpreter: Interpreter,
     maps: HostMaps,
@@ -80,7 +80,9 @@ struct InterpSession {
 }
 
 enum Queued {
+    /// Not run yet.
     Waiting(Batch),
+    /// Run because a map was accessed.
     Completed(Result<Completion, DeviceError>),
 }
 
@@ -110,17 +112,17 @@ impl Session for InterpSession {
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        self.settle();
+        self.run_waiting();
         self.maps.get(map)
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        self.settle();
+        self.run_waiting();
         self.maps.get_at(map, at, words)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        self.settle();
+        self.run_waiting();
         self.maps.set(map, at, words)
     }
 
@@ -138,8 +140,8 @@ impl Session for InterpSession {
 }
 
 impl InterpSession {
-    /// Runs all batches that wait.
-    fn settle(&mut self) {
+    /// Runs all waiting batches.
+    fn run_waiting(&mut self) {
         for mut queued in std::mem::take(&mut self.queue) {
             if let Queued::Waiting(batch) = queued {
                 queued = Queued::Completed(self.run_batch(batch));
@@ -163,7 +165,7 @@ impl InterpSession {
         let start = Instant::now();
         let mut values = Vec::with_capacity(batch.len());
         let mut descriptors = Vec::with_capacity(batch.len());
-        let mut moved = Vec::new();
+        let mut resized = Vec::new();
         for index in 0..batch.len() {
             if self.cancel.is_cancelled() {
                 return Err(DeviceError::Cancelled);
@@ -175,13 +177,13 @@ impl InterpSession {
                 machine.packet(batch.packet(index), misalignment as usize, &metadata).map_err(|stop| match stop {
                     Stop::Cancelled => DeviceError::Cancelled,
                     Stop::OutOfFuel => {
-                        DeviceError::Failed { device: ID.into(), reason: "out of fuel in the prelude".into() }
+                        DeviceError::Failed { device: ID.into(), reason: "the prelude ran out of fuel".into() }
                     }
                     other => DeviceError::Failed { device: ID.into(), reason: other.into_error().to_string() },
                 })?;
             values.push(value);
             let [offset, length] = machine.memory.descriptor;
-            // Both offsets count from where the packet's arena began.
+            // Both offsets are relative to the packet's arena.
             let new =
                 Descriptor { offset: old.offset.wrapping_add(offset).wrapping_sub(RESIZE_ROOM + misalignment), length };
             descriptors.push(new);
@@ -191,11 +193,11 @@ impl InterpSession {
                     *to = byte;
                 }
             } else {
-                moved.push((index, bytes.collect::<Vec<u8>>()));
+                resized.push((index, bytes.collect::<Vec<u8>>()));
             }
         }
         batch.resize(descriptors).map_err(|error| DeviceError::InvalidResult { device: ID.into(), error })?;
-        for (index, bytes) in moved {
+        for (index, bytes) in resized {
             batch.packet_mut(index).copy_from_slice(&bytes);
         }
         let verdicts = Verdicts::from_returns(&values, self.interpreter.program.facts().redirects);

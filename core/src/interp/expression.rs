@@ -1,5 +1,5 @@
-//! Expressions whose value follows from their operands alone. What needs memory or a call is in
-//! `machine.rs`.
+//! Evaluation of expressions that depend on their operands alone. Loads and call results are in
+//! `machine`.
 
 use naga::valid::{FunctionInfo, ModuleInfo};
 use naga::{Expression, Handle, Module, TypeInner};
@@ -9,24 +9,24 @@ use super::layout::{self, Layouts};
 use super::value::{Pointer, Scalar, Value, zip};
 use super::{convert, math, operators};
 
-/// Whose expressions they are.
+/// The types of a set of expressions.
 #[derive(Clone, Copy)]
 pub(super) enum Types<'a> {
     /// The module's `global_expressions`.
     Module(&'a ModuleInfo),
-    /// A function's.
+    /// The expressions of a function.
     Function(&'a FunctionInfo),
 }
 
-/// What an expression is evaluated in.
+/// The context that expressions are evaluated in.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) module: &'a Module,
     pub(super) layouts: &'a Layouts,
     pub(super) types: Types<'a>,
-    /// Values that need no call: constants and what follows from them.
+    /// Values that do not depend on the call: constants, and what follows from them.
     pub(super) fixed: &'a [Option<Value>],
-    /// Values of the call under way.
+    /// Values of the current call.
     pub(super) live: &'a [Option<Value>],
 }
 
@@ -46,8 +46,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What a pointer points to; for anything else the type itself. A pointer to a vector may come
-    /// as a `ValuePointer`, which [`Layouts::elements`] takes as it is.
+    /// The pointee type of a pointer; any other type itself. A pointer to a vector may be a
+    /// `ValuePointer`, which [`Layouts::elements`] accepts as is.
     fn behind(&self, inner: &'a TypeInner) -> &'a TypeInner {
         match inner {
             TypeInner::Pointer { base, .. } => &self.module.types[*base].inner,
@@ -55,7 +55,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The value of the scalars from `first` on, of the type of `handle`.
+    /// A value of the type of `handle`, from the scalars at `first` on.
     fn part(&self, handle: Handle<Expression>, scalars: &[Scalar], first: usize) -> Result<Value, InterpError> {
         let missing = || InterpError::internal("a part lies outside its composite");
         let inner = self.inner(handle);
@@ -75,7 +75,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The value of `expression`, which is the one that `handle` names.
+    /// Evaluates `expression`, which has this handle.
     pub(super) fn evaluate(&self, handle: Handle<Expression>, expression: &Expression) -> Result<Value, InterpError> {
         match *expression {
             Expression::Literal(literal) => Scalar::from_literal(literal).map(Value::Scalar),
@@ -104,7 +104,8 @@ impl<'a> Context<'a> {
             Expression::Access { base, index } => {
                 let part = self.layouts.elements(self.behind(self.inner(base)))?;
                 let mut index = self.get(index)?.scalar()?.as_index()?;
-                // Out of range is the last element; the prelude's buffers have their own bounds.
+                // An index out of range selects the last element. The prelude checks the bounds of
+                // its buffers itself.
                 if let Some(count) = part.count {
                     index = index.min(count - 1);
                 }
@@ -139,7 +140,8 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Whether [`Context::evaluate`] knows this expression; its operands are then given to `visit`.
+/// Passes the operands of an expression to `visit`; returns whether [`Context::evaluate`] supports
+/// it.
 pub(super) fn operands(expression: &Expression, mut visit: impl FnMut(Handle<Expression>)) -> bool {
     match *expression {
         Expression::Literal(_) | Expression::ZeroValue(_) => {}

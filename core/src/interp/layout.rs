@@ -1,28 +1,28 @@
-//! How many scalars a type has, and where its parts are among them.
+//! Layout of types as flat lists of scalars.
 
 use naga::{ArraySize, Module, TypeInner};
 
 use super::InterpError;
 use super::value::Scalar;
 
-/// The scalars of every type of a module. An array of runtime size has none.
+/// Number of scalars of each type of a module; `None` for runtime-sized arrays.
 #[derive(Debug)]
 pub(super) struct Layouts {
     slots: Vec<Option<usize>>,
 }
 
-/// The part of a composite that an index names.
+/// The elements of an indexable type.
 pub(super) struct Part {
-    /// Elements that there are; `None` for an array of runtime size.
+    /// Number of elements; `None` for a runtime-sized array.
     pub(super) count: Option<u64>,
-    /// Scalars of each.
+    /// Number of scalars per element.
     pub(super) stride: usize,
 }
 
 impl Layouts {
     pub(super) fn new(module: &Module) -> Layouts {
         let mut layouts = Layouts { slots: Vec::with_capacity(module.types.len()) };
-        // A type refers to types before it only, so each is found in the table already.
+        // Types refer to earlier types only, so those are in the table already.
         for (_, ty) in module.types.iter() {
             let slots = layouts.slots_of(&ty.inner);
             layouts.slots.push(slots);
@@ -30,8 +30,8 @@ impl Layouts {
         layouts
     }
 
-    /// Scalars of a type; `None` for what cannot be a value: arrays of runtime size, pointers,
-    /// opaque types, and what is too large to count.
+    /// Number of scalars of a type; `None` for types that no value has: runtime-sized arrays,
+    /// pointers, opaque types, and types too large to count.
     pub(super) fn slots_of(&self, inner: &TypeInner) -> Option<usize> {
         match inner {
             TypeInner::Scalar(_) | TypeInner::Atomic(_) => Some(1),
@@ -47,7 +47,7 @@ impl Layouts {
         }
     }
 
-    /// What elements a type has that can be indexed by a number known at run time only.
+    /// The elements of a type that can be indexed dynamically.
     pub(super) fn elements(&self, inner: &TypeInner) -> Result<Part, InterpError> {
         Ok(match inner {
             TypeInner::Vector { size, .. } | TypeInner::ValuePointer { size: Some(size), .. } => {
@@ -69,7 +69,7 @@ impl Layouts {
         })
     }
 
-    /// The first scalar of the part that a constant index names.
+    /// Index of the first scalar of the part at a constant index.
     pub(super) fn offset(&self, inner: &TypeInner, index: u32) -> Result<usize, InterpError> {
         match inner {
             TypeInner::Struct { members, .. } => members[..index as usize]
@@ -78,15 +78,15 @@ impl Layouts {
                 .ok_or_else(|| InterpError::Unsupported("a structure without a size".into())),
             other => {
                 let part = self.elements(other)?;
-                // naga's validator has compared the index with the count.
+                // naga's validator has checked the index.
                 Ok(index as usize * part.stride)
             }
         }
     }
 }
 
-/// The scalars of a type's zero value, appended to `into`. Goes through nested types with a list of
-/// its own: they can be nested deeper than our stack is long.
+/// Appends the scalars of a type's zero value to `into`. Uses an explicit stack: types can nest
+/// deeper than recursion allows.
 pub(super) fn zero(module: &Module, inner: &TypeInner, into: &mut Vec<Scalar>) -> Result<(), InterpError> {
     let mut open = vec![inner];
     while let Some(inner) = open.pop() {

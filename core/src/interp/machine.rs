@@ -1,5 +1,5 @@
-//! Statements and calls. The machine keeps its own stack of what is under way (calls, and in each
-//! the blocks, loops and switches), so that no filter, however deeply nested, uses up the host's.
+//! Execution of statements and calls. The machine keeps its own stack, of call frames with a
+//! control stack each, so that no nesting in a filter exhausts the host's stack.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::slice::Iter;
@@ -8,30 +8,30 @@ use naga::valid::FunctionInfo;
 use naga::{AtomicFunction, Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue, TypeInner};
 
 use super::expression::{Context, Types};
-use super::map_requests::{Answers, AtomicOp, MapReply, MapRequest};
+use super::map_requests::{AtomicOp, MapReply, MapRequest, Replies};
 use super::memory::Memory;
-use super::prepare::{Access, Code, FunctionCode};
+use super::prepare::{Access, PreparedFunction, PreparedProgram};
 use super::value::{Pointer, Scalar, Space, Value};
 use super::{InterpError, Outcome, Trace};
 use crate::device::CancelToken;
 use crate::packet::{Metadata, Verdict};
 use crate::program::Program;
 
-/// Why a call did not come to its end.
+/// Why a call stopped before its end.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The packet is aborted.
+    /// The packet ran out of fuel and is aborted.
     OutOfFuel,
-    /// The [`CancelToken`] was used.
+    /// The [`CancelToken`] was triggered.
     Cancelled,
-    /// There is no answer yet to this.
+    /// A map access has no reply yet.
     Blocked(MapRequest),
     /// See [`InterpError`].
     Error(InterpError),
 }
 
 impl Stop {
-    /// What is wrong where nothing but an error can have stopped a packet.
+    /// Converts to an error, where stopping for any other reason is a bug.
     pub(super) fn into_error(self) -> InterpError {
         match self {
             Stop::Error(error) => error,
@@ -46,49 +46,48 @@ impl From<InterpError> for Stop {
     }
 }
 
-/// Something of a function's body that is not finished. What is above it on the stack is inside it.
-enum Work<'p> {
-    /// The rest of a block.
+/// An unfinished construct on a function's control stack; entries above it are nested in it.
+enum ControlFrame<'p> {
+    /// The remaining statements of a block.
     Block(Iter<'p, Statement>),
-    /// A switch whose case is being executed; the cases behind that one are left for falling
-    /// through.
+    /// A switch; the remaining cases run only by fall-through.
     Switch { falls: bool, rest: Iter<'p, SwitchCase> },
     /// A loop.
-    Loop { body: &'p Block, continuing: &'p Block, break_if: Option<Handle<Expression>>, next: Phase },
+    Loop { body: &'p Block, continuing: &'p Block, break_if: Option<Handle<Expression>>, next: LoopPhase },
 }
 
-/// What a loop does when what is above it on the stack is finished.
+/// What a loop does next, once everything above it on the control stack is finished.
 #[derive(Clone, Copy)]
-enum Phase {
+enum LoopPhase {
     Body,
     Continuing,
     BreakIf,
 }
 
-/// A call under way.
+/// A call frame.
 struct Frame<'p> {
     function: &'p Function,
     info: &'p FunctionInfo,
-    code: &'p FunctionCode,
-    /// By expression handle: what has been evaluated so far.
+    code: &'p PreparedFunction,
+    /// Values computed so far, by expression handle.
     values: Vec<Option<Value>>,
-    /// Where its locals begin in [`Memory::slots`].
+    /// Index of the function's locals in [`Memory::slots`].
     base: usize,
-    work: Vec<Work<'p>>,
-    /// The caller's expression that takes the result.
+    control: Vec<ControlFrame<'p>>,
+    /// The caller's expression that receives the result.
     result: Option<Handle<Expression>>,
 }
 
-/// Runs packets through one program, one after the other.
+/// Runs packets through one program, one after another.
 pub(super) struct Machine<'p> {
     program: &'p Program,
-    code: &'p Code,
+    code: &'p PreparedProgram,
     cancel: &'p CancelToken,
     pub(super) memory: Memory,
-    /// What map operations give, where the maps are somebody else's.
-    pub(super) answers: Option<Answers>,
+    /// Replies to map accesses, if the caller supplies them.
+    pub(super) replies: Option<Replies>,
     frames: Vec<Frame<'p>>,
-    /// Frames of calls that are over, kept for their memory.
+    /// Frames of finished calls, kept for their allocations.
     spare: Vec<Frame<'p>>,
     fuel: u32,
     pub(super) trace: Trace,
@@ -97,7 +96,7 @@ pub(super) struct Machine<'p> {
 impl<'p> Machine<'p> {
     pub(super) fn new(
         program: &'p Program,
-        code: &'p Code,
+        code: &'p PreparedProgram,
         maps: Vec<Vec<u32>>,
         cancel: &'p CancelToken,
     ) -> Machine<'p> {
@@ -106,7 +105,7 @@ impl<'p> Machine<'p> {
             code,
             cancel,
             memory: Memory::with_maps(maps),
-            answers: None,
+            replies: None,
             frames: Vec::new(),
             spare: Vec::new(),
             fuel: 0,
@@ -114,9 +113,8 @@ impl<'p> Machine<'p> {
         }
     }
 
-    /// Runs one packet, which begins `misalignment` bytes past a word's start, as a batch of its
-    /// own; gives the normalised return value. The packet is then where [`Memory::descriptor`]
-    /// says.
+    /// Runs one packet as a batch of its own, starting `misalignment` bytes past a word boundary.
+    /// Returns the normalised return value; [`Memory::descriptor`] then locates the packet.
     pub(super) fn packet(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata) -> Result<u32, Stop> {
         self.memory.begin(packet, misalignment, metadata, &self.code.privates);
         self.fuel = self.program.fuel();
@@ -128,9 +126,9 @@ impl<'p> Machine<'p> {
             Ok(value) => {
                 let value = value.ok_or_else(|| InterpError::internal("the filter returned nothing"))?;
                 let verdict = self.call(internals.verdict, vec![value])?;
-                verdict.ok_or_else(|| InterpError::internal("no verdict came back"))?.scalar()?.as_u32()?
+                verdict.ok_or_else(|| InterpError::internal("the prelude returned no verdict"))?.scalar()?.as_u32()?
             }
-            // What was done until here stays done.
+            // Effects up to this point remain.
             Err(Stop::OutOfFuel) => {
                 self.frames.clear();
                 self.memory.slots.truncate(self.code.privates.len());
@@ -143,43 +141,43 @@ impl<'p> Machine<'p> {
         Ok(verdict)
     }
 
-    /// What became of the packet that has just been run.
+    /// The outcome of the packet that has just run.
     pub(super) fn outcome(&self, verdict: Verdict) -> Outcome {
         let [offset, length] = self.memory.descriptor.map(|v| v as usize);
         let packet = (offset..offset + length).map(|at| self.memory.byte(at)).collect();
         Outcome { verdict, packet, trace: self.trace }
     }
 
-    /// Asks for a word of a map, where the maps are somebody else's; `None` for all other memory.
-    fn ask(
+    /// Takes the reply for a map word if the caller supplies replies; `None` for any other memory.
+    fn request_map_word(
         &mut self,
         at: Handle<Expression>,
         pointer: Pointer,
-        what: AtomicOp,
-        looks: bool,
+        op: AtomicOp,
+        uses_result: bool,
     ) -> Result<Option<MapReply>, Stop> {
-        match (&mut self.answers, pointer) {
-            (Some(answers), Pointer { space: Space::Map(map), slot }) => {
-                answers.next(MapRequest { map, at: slot, what, looks }, at.index()).map(Some)
+        match (&mut self.replies, pointer) {
+            (Some(replies), Pointer { space: Space::Map(map), slot }) => {
+                replies.next(MapRequest { map, at: slot, op, uses_result }, at.index()).map(Some)
             }
             _ => Ok(None),
         }
     }
 
-    /// See [`Progress::Blocked`](super::asking::Next::Asks).
+    /// The hash in [`Progress::Blocked`](super::map_requests::Progress::Blocked).
     pub(super) fn state(&self, request: MapRequest) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (request, self.answers.as_ref().map(|answers| answers.at), self.fuel).hash(&mut hasher);
+        (request, self.replies.as_ref().map(|replies| replies.at), self.fuel).hash(&mut hasher);
         self.memory.hash(&mut hasher);
         for frame in &self.frames {
             (std::ptr::from_ref(frame.function), frame.base, frame.result).hash(&mut hasher);
-            for work in &frame.work {
+            for work in &frame.control {
                 match work {
-                    Work::Block(rest) => (rest.as_slice().as_ptr(), rest.len()).hash(&mut hasher),
-                    Work::Switch { falls, rest } => {
+                    ControlFrame::Block(rest) => (rest.as_slice().as_ptr(), rest.len()).hash(&mut hasher),
+                    ControlFrame::Switch { falls, rest } => {
                         (falls, rest.as_slice().as_ptr(), rest.len()).hash(&mut hasher);
                     }
-                    Work::Loop { body, next, .. } => (std::ptr::from_ref(*body), *next as u8).hash(&mut hasher),
+                    ControlFrame::Loop { body, next, .. } => (std::ptr::from_ref(*body), *next as u8).hash(&mut hasher),
                 }
             }
             format!("{:?}", frame.values).hash(&mut hasher);
@@ -187,7 +185,7 @@ impl<'p> Machine<'p> {
         hasher.finish()
     }
 
-    /// Calls a function and runs until it has returned.
+    /// Calls a function and runs it until it returns.
     fn call(&mut self, function: Handle<Function>, arguments: Vec<Value>) -> Result<Option<Value>, Stop> {
         self.frames.clear();
         self.enter(function, arguments, None)?;
@@ -215,7 +213,7 @@ impl<'p> Machine<'p> {
             code,
             values: Vec::new(),
             base,
-            work: Vec::new(),
+            control: Vec::new(),
             result,
         });
         (frame.function, frame.info, frame.code, frame.base, frame.result) = (function, info, code, base, result);
@@ -228,18 +226,18 @@ impl<'p> Machine<'p> {
             let pointer = Pointer { space: Space::Memory, slot: base + slot };
             frame.values[expression.index()] = Some(Value::Pointer(pointer));
         }
-        frame.work.push(Work::Block(function.body.iter()));
+        frame.control.push(ControlFrame::Block(function.body.iter()));
         self.frames.push(frame);
         Ok(())
     }
 
-    /// Ends the call on top. When it was the outermost, its result is given back.
+    /// Pops the current call frame. Returns the result if it was the outermost call.
     fn leave(&mut self, value: Option<Value>) -> Result<Option<Option<Value>>, InterpError> {
-        let mut frame = self.frames.pop().ok_or_else(|| InterpError::internal("a return outside any call"))?;
+        let mut frame = self.frames.pop().ok_or_else(|| InterpError::internal("return outside of any call"))?;
         self.memory.slots.truncate(frame.base);
         let expression = frame.result;
         frame.values.clear();
-        frame.work.clear();
+        frame.control.clear();
         self.spare.push(frame);
         let Some(caller) = self.frames.last_mut() else {
             return Ok(Some(value));
@@ -251,53 +249,53 @@ impl<'p> Machine<'p> {
         Ok(None)
     }
 
-    /// Executes one statement, or goes on where a block has ended. Gives the result when the
+    /// Executes one statement, or continues after the end of a block. Returns the result when the
     /// outermost call has returned.
     fn step(&mut self) -> Result<Option<Option<Value>>, Stop> {
-        let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("nothing is under way"))?;
-        let Some(work) = frame.work.last_mut() else {
+        let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("no active call"))?;
+        let Some(work) = frame.control.last_mut() else {
             return Ok(self.leave(None)?);
         };
         match work {
-            Work::Block(rest) => match rest.next() {
+            ControlFrame::Block(rest) => match rest.next() {
                 Some(statement) => return self.statement(statement),
                 None => {
-                    frame.work.pop();
+                    frame.control.pop();
                 }
             },
-            Work::Switch { falls, rest } => match rest.next() {
+            ControlFrame::Switch { falls, rest } => match rest.next() {
                 Some(case) if *falls => {
                     *falls = case.fall_through;
-                    frame.work.push(Work::Block(case.body.iter()));
+                    frame.control.push(ControlFrame::Block(case.body.iter()));
                 }
                 _ => {
-                    frame.work.pop();
+                    frame.control.pop();
                 }
             },
-            Work::Loop { body, continuing, break_if, next } => match next {
-                Phase::Body => {
-                    if frame.code.own {
+            ControlFrame::Loop { body, continuing, break_if, next } => match next {
+                LoopPhase::Body => {
+                    if frame.code.is_filter_code {
                         if self.cancel.is_cancelled() {
                             return Err(Stop::Cancelled);
                         }
                         self.fuel = self.fuel.checked_sub(1).ok_or(Stop::OutOfFuel)?;
                     }
-                    *next = Phase::Continuing;
+                    *next = LoopPhase::Continuing;
                     let body = body.iter();
-                    frame.work.push(Work::Block(body));
+                    frame.control.push(ControlFrame::Block(body));
                 }
-                Phase::Continuing => {
-                    *next = Phase::BreakIf;
+                LoopPhase::Continuing => {
+                    *next = LoopPhase::BreakIf;
                     let continuing = continuing.iter();
-                    frame.work.push(Work::Block(continuing));
+                    frame.control.push(ControlFrame::Block(continuing));
                 }
-                Phase::BreakIf => {
-                    *next = Phase::Body;
+                LoopPhase::BreakIf => {
+                    *next = LoopPhase::Body;
                     let condition = *break_if;
                     if let Some(condition) = condition
                         && self.value(condition)?.scalar()?.as_bool()?
                     {
-                        self.work()?.pop();
+                        self.control()?.pop();
                     }
                 }
             },
@@ -306,11 +304,11 @@ impl<'p> Machine<'p> {
     }
 
     fn frame(&self) -> Result<&Frame<'p>, InterpError> {
-        self.frames.last().ok_or_else(|| InterpError::internal("nothing is under way"))
+        self.frames.last().ok_or_else(|| InterpError::internal("no active call"))
     }
 
-    fn work(&mut self) -> Result<&mut Vec<Work<'p>>, InterpError> {
-        self.frames.last_mut().map(|f| &mut f.work).ok_or_else(|| InterpError::internal("nothing is under way"))
+    fn control(&mut self) -> Result<&mut Vec<ControlFrame<'p>>, InterpError> {
+        self.frames.last_mut().map(|f| &mut f.control).ok_or_else(|| InterpError::internal("no active call"))
     }
 
     fn context(&self) -> Result<Context<'_>, InterpError> {
@@ -335,10 +333,10 @@ impl<'p> Machine<'p> {
                     self.emit(expression)?;
                 }
             }
-            Statement::Block(block) => self.work()?.push(Work::Block(block.iter())),
+            Statement::Block(block) => self.control()?.push(ControlFrame::Block(block.iter())),
             Statement::If { condition, accept, reject } => {
                 let branch = if self.value(*condition)?.scalar()?.as_bool()? { accept } else { reject };
-                self.work()?.push(Work::Block(branch.iter()));
+                self.control()?.push(ControlFrame::Block(branch.iter()));
             }
             Statement::Switch { selector, cases } => {
                 let chosen = match self.value(*selector)?.scalar()? {
@@ -348,19 +346,24 @@ impl<'p> Machine<'p> {
                 };
                 let at = |value| cases.iter().position(|case| case.value == value);
                 let first = at(chosen).or_else(|| at(SwitchValue::Default)).unwrap_or(cases.len());
-                // The first case is entered as if the one before it fell through.
-                self.work()?.push(Work::Switch { falls: true, rest: cases[first..].iter() });
+                // Enter the first case as if its predecessor fell through.
+                self.control()?.push(ControlFrame::Switch { falls: true, rest: cases[first..].iter() });
             }
             Statement::Loop { body, continuing, break_if } => {
-                self.work()?.push(Work::Loop { body, continuing, break_if: *break_if, next: Phase::Body });
+                self.control()?.push(ControlFrame::Loop {
+                    body,
+                    continuing,
+                    break_if: *break_if,
+                    next: LoopPhase::Body,
+                });
             }
             Statement::Break => {
-                let work = self.work()?;
-                while let Some(Work::Block(_)) = work.pop() {}
+                let work = self.control()?;
+                while let Some(ControlFrame::Block(_)) = work.pop() {}
             }
             Statement::Continue => {
-                let work = self.work()?;
-                while let Some(Work::Block(_) | Work::Switch { .. }) = work.last() {
+                let work = self.control()?;
+                while let Some(ControlFrame::Block(_) | ControlFrame::Switch { .. }) = work.last() {
                     work.pop();
                 }
             }
@@ -372,7 +375,7 @@ impl<'p> Machine<'p> {
                 let (at, pointer) = (*pointer, self.value(*pointer)?.pointer()?);
                 let value = self.value(*value)?.clone();
                 if let Space::Map(_) = pointer.space
-                    && self.ask(at, pointer, AtomicOp::Store(value.scalar()?.as_u32()?), false)?.is_some()
+                    && self.request_map_word(at, pointer, AtomicOp::Store(value.scalar()?.as_u32()?), false)?.is_some()
                 {
                     return Ok(None);
                 }
@@ -380,7 +383,7 @@ impl<'p> Machine<'p> {
             }
             Statement::Call { function, arguments, result } => {
                 let arguments = arguments.iter().map(|&a| self.value(a).cloned()).collect::<Result<Vec<_>, _>>()?;
-                if self.frame()?.code.own {
+                if self.frame()?.code.is_filter_code {
                     self.observe(*function, &arguments)?;
                 }
                 self.enter(*function, arguments, *result)?;
@@ -391,7 +394,7 @@ impl<'p> Machine<'p> {
         Ok(None)
     }
 
-    /// Packets run one after the other here, so nobody comes between.
+    /// Packets run one after another here, so the operation is atomic.
     fn atomic(
         &mut self,
         pointer: Handle<Expression>,
@@ -401,7 +404,7 @@ impl<'p> Machine<'p> {
     ) -> Result<(), Stop> {
         let (at, pointer) = (pointer, self.value(pointer)?.pointer()?);
         let value = self.value(value)?.scalar()?.as_u32()?;
-        let what = match function {
+        let op = match function {
             AtomicFunction::Add => AtomicOp::Add(value),
             AtomicFunction::Exchange { compare: None } => AtomicOp::Exchange(value),
             AtomicFunction::Exchange { compare: Some(compare) } => {
@@ -410,40 +413,40 @@ impl<'p> Machine<'p> {
             other => return Err(InterpError::Unsupported(format!("the atomic function {other:?}")).into()),
         };
         let info = self.frame()?.info;
-        let looks = result.is_some_and(|result| info[result].ref_count > 0);
-        let MapReply { before, exchanged } = match self.ask(at, pointer, what, looks)? {
-            Some(answer) => answer,
+        let uses_result = result.is_some_and(|result| info[result].ref_count > 0);
+        let MapReply { before, exchanged } = match self.request_map_word(at, pointer, op, uses_result)? {
+            Some(reply) => reply,
             None => {
                 let before = self.memory.scalar(pointer)?.as_u32()?;
-                let after = what.after(before);
+                let after = op.after(before);
                 self.memory.store(pointer, &Value::Scalar(Scalar::U32(after.unwrap_or(before))))?;
                 MapReply { before, exchanged: after.is_some() }
             }
         };
         let before = Scalar::U32(before);
-        let found = match what {
-            // __atomic_compare_exchange_result: what there was, and whether it was exchanged.
+        let outcome = match op {
+            // `__atomic_compare_exchange_result`: the previous value, and whether it was exchanged.
             AtomicOp::CompareExchange { .. } => Value::Composite(vec![before, Scalar::Bool(exchanged)]),
             _ => Value::Scalar(before),
         };
         if let Some(result) = result {
-            let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("nothing is under way"))?;
-            frame.values[result.index()] = Some(found);
+            let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("no active call"))?;
+            frame.values[result.index()] = Some(outcome);
         }
         Ok(())
     }
 
-    /// Evaluates an expression, now: later changes of memory do not change its value.
+    /// Evaluates an expression at this point: later stores do not change its value.
     fn emit(&mut self, handle: Handle<Expression>) -> Result<(), Stop> {
         let frame = self.frame()?;
         if frame.code.fixed[handle.index()].is_some() {
             return Ok(());
         }
-        if let (Some(_), Expression::Load { pointer }) = (&self.answers, &frame.function.expressions[handle]) {
+        if let (Some(_), Expression::Load { pointer }) = (&self.replies, &frame.function.expressions[handle]) {
             let pointer = self.value(*pointer)?.pointer()?;
-            if let Some(answer) = self.ask(handle, pointer, AtomicOp::Load, true)? {
-                let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("nothing is under way"))?;
-                frame.values[handle.index()] = Some(Value::Scalar(Scalar::U32(answer.before)));
+            if let Some(reply) = self.request_map_word(handle, pointer, AtomicOp::Load, true)? {
+                let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("no active call"))?;
+                frame.values[handle.index()] = Some(Value::Scalar(Scalar::U32(reply.before)));
                 return Ok(());
             }
         }
@@ -460,16 +463,16 @@ impl<'p> Machine<'p> {
                     }
                 }
             }
-            // Their values are there since the call began.
+            // These are set when the call starts.
             Expression::FunctionArgument(_) | Expression::LocalVariable(_) => return Ok(()),
             other => context.evaluate(handle, other)?,
         };
-        let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("nothing is under way"))?;
+        let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("no active call"))?;
         frame.values[handle.index()] = Some(value);
         Ok(())
     }
 
-    /// Notes which bytes of the packet a call of the prelude reads or writes.
+    /// Records the packet bytes that a call of a prelude function reads or writes.
     fn observe(&mut self, function: Handle<Function>, arguments: &[Value]) -> Result<(), InterpError> {
         let Some(Access { size, write }) = self.code.functions[function.index()].access else {
             return Ok(());
@@ -485,8 +488,8 @@ impl<'p> Machine<'p> {
         if end > length {
             return Ok(());
         }
-        // The descriptor still says where the packet lay when it arrived. Bytes in front of it,
-        // which adjust_head has added, are no bytes of its own.
+        // The descriptor still has the packet's original location. Bytes in front of it, added by
+        // `adjust_head`, are not the packet's own.
         let end = u32::try_from(offset + end - i64::from(self.memory.descriptor[0])).unwrap_or(0);
         let furthest = if write { &mut self.trace.written_end } else { &mut self.trace.read_end };
         if end > 0 {

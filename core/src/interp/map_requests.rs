@@ -1,34 +1,37 @@
-//! A packet that asks for the words of maps, one operation after the other, in place of having maps of its own: whoever
-//! answers decides what other packets have done meanwhile. So the prelude's own text can be tried in every order of
-//! what several packets do, and with memory as relaxed as a device's may be.
+//! Running a packet with its map accesses answered by the caller, for model checking.
+//!
+//! The packet has no maps of its own. It blocks at each access to a map word, and the caller
+//! supplies the reply, that is, decides what concurrent packets have done meanwhile. So the
+//! prelude's own code can be run in every interleaving of several packets, with memory as relaxed
+//! as on a device.
 
 use super::machine::{Machine, Stop};
 use super::{InterpError, Interpreter, Outcome};
 use crate::device::CancelToken;
 use crate::packet::{Metadata, Verdict};
 
-/// What is done to a word. All give what was there before.
+/// An atomic operation on a map word. Each returns the previous value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AtomicOp {
-    /// It is read.
+    /// Reads the word.
     Load,
-    /// It is written.
+    /// Writes the word.
     Store(u32),
-    /// So much is added.
+    /// Adds to the word, wrapping.
     Add(u32),
-    /// It is replaced.
+    /// Replaces the word.
     Exchange(u32),
-    /// It is replaced where it is what was expected.
+    /// Replaces the word if it has the expected value.
     CompareExchange {
-        /// What was expected.
+        /// The expected value.
         expected: u32,
-        /// What it is replaced by.
+        /// The new value.
         value: u32,
     },
 }
 
 impl AtomicOp {
-    /// What is there afterwards; `None` where it stays as it is.
+    /// The word's value after the operation; `None` if it does not change.
     pub fn after(self, before: u32) -> Option<u32> {
         match self {
             AtomicOp::Load => None,
@@ -39,70 +42,77 @@ impl AtomicOp {
     }
 }
 
-/// An operation on a word of a map.
+/// A packet's access to a map word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MapRequest {
     /// The map's number.
     pub map: usize,
-    /// The word's place in the map's memory.
+    /// Index of the word in the map's memory.
     pub at: usize,
-    /// What is done to it.
-    pub what: AtomicOp,
-    /// Whether the packet looks at what was there before.
-    pub looks: bool,
+    /// The operation.
+    pub op: AtomicOp,
+    /// Whether the packet uses the previous value.
+    pub uses_result: bool,
 }
 
-/// What came of a [`MapRequest`].
+/// The result of a [`MapRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct MapReply {
-    /// What was there before; of a store it does not matter.
+    /// The previous value; ignored for a store.
     pub before: u32,
-    /// Whether a compare and exchange has exchanged. It may fail for no reason.
+    /// Whether a compare-exchange replaced the word. It may fail spuriously.
     pub exchanged: bool,
 }
 
-/// How far a packet gets with some answers.
+/// How far a packet runs with the given replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// It wants one more.
+    /// The packet needs another reply.
     Blocked {
-        /// What it asks for.
+        /// The access that has no reply yet.
         request: MapRequest,
-        /// A number for all that its further way depends on beside answers: where it is, and what it has in hand.
+        /// Hash of the machine's state, which determines how the packet continues for equal
+        /// replies.
         state: u64,
     },
-    /// It has ended.
+    /// The packet has been filtered.
     Finished(Outcome),
 }
 
-/// The answers, and how many of them were used.
+/// The replies for a packet, and how many of them are used up.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct Replies {
     all: Vec<MapReply>,
     used: usize,
-    /// The number of the expression that has asked last.
+    /// Index of the expression that made the last request.
     pub(super) at: usize,
 }
 
-impl Answers {
-    /// The answer to the next request.
+impl Replies {
+    /// The reply to the next request, or [`Stop::Blocked`] if there is none left.
     pub(super) fn next(&mut self, request: MapRequest, at: usize) -> Result<MapReply, Stop> {
         self.at = at;
-        let answer = self.all.get(self.used).ok_or(Stop::Blocked(request))?;
+        let reply = self.all.get(self.used).ok_or(Stop::Blocked(request))?;
         self.used += 1;
-        Ok(*answer)
+        Ok(*reply)
     }
 }
 
 impl Interpreter {
-    /// Runs one packet from its start with what its operations on maps have given so far, until it asks for more.
+    /// Runs one packet from its start, with replies to its first map accesses, until it needs
+    /// another reply or ends.
     ///
     /// # Errors
     /// As [`Interpreter::run`].
-    pub fn next(&self, packet: &[u8], metadata: &Metadata, answers: &[MapReply]) -> Result<Progress, InterpError> {
+    pub fn run_with_replies(
+        &self,
+        packet: &[u8],
+        metadata: &Metadata,
+        replies: &[MapReply],
+    ) -> Result<Progress, InterpError> {
         let cancel = CancelToken::new();
         let mut machine = Machine::new(&self.program, &self.code, Vec::new(), &cancel);
-        machine.answers = Some(Answers { all: answers.to_vec(), used: 0, at: 0 });
+        machine.replies = Some(Replies { all: replies.to_vec(), used: 0, at: 0 });
         match machine.packet(packet, 0, metadata) {
             Ok(value) => Ok(Progress::Finished(machine.outcome(Verdict::from_return(value)))),
             Err(Stop::Blocked(request)) => Ok(Progress::Blocked { request, state: machine.state(request) }),

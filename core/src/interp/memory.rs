@@ -1,4 +1,4 @@
-//! What pointers point into: the packet with its surroundings, private memory, and maps.
+//! Memory that pointers refer to: the packet with its surroundings, private variables, and maps.
 
 use std::hash::{Hash, Hasher};
 
@@ -6,22 +6,22 @@ use super::InterpError;
 use super::value::{Pointer, Scalar, Space, Value};
 use crate::packet::{Metadata, READABLE_PAST_END, RESIZE_ROOM};
 
-/// The memory of one packet's invocation.
+/// Memory of one packet's invocation.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// The packet with [`RESIZE_ROOM`] bytes on either side and the readable words behind, as an arena of
-    /// its own.
+    /// The packet with [`RESIZE_ROOM`] bytes on either side and the readable words behind, as an
+    /// arena of its own.
     words: Vec<u32>,
     /// Offset and length, in bytes.
     pub(super) descriptor: [u32; 2],
     metadata: [u32; 5],
-    /// The words of the filter's maps, which stay from packet to packet.
+    /// The words of the filter's maps, which persist from packet to packet.
     pub(super) maps: Vec<Vec<u32>>,
-    /// Private globals, then the locals of each call under way.
+    /// Private globals, then the locals of each active call.
     pub(super) slots: Vec<Scalar>,
 }
 
-/// What lies around a packet: no zeros, so that reading it would show.
+/// Fills the arena around a packet: not zero, so that reading it would show.
 const FILLER: u32 = 0xa5a5_a5a5;
 
 impl Memory {
@@ -29,8 +29,8 @@ impl Memory {
         Memory { maps, ..Memory::default() }
     }
 
-    /// Lays out a packet that begins `misalignment` bytes (0 to 3) past a word's start, and sets
-    /// private memory to its first values.
+    /// Lays out a packet that starts `misalignment` bytes (0 to 3) past a word boundary, and resets
+    /// the private globals.
     pub(super) fn begin(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata, privates: &[Scalar]) {
         let offset = RESIZE_ROOM as usize + misalignment;
         let bytes = offset + packet.len() + RESIZE_ROOM as usize + READABLE_PAST_END;
@@ -47,7 +47,7 @@ impl Memory {
         self.slots.extend_from_slice(privates);
     }
 
-    /// All of it but the maps.
+    /// Hashes everything but the maps.
     pub(super) fn hash(&self, hasher: &mut impl Hasher) {
         (&self.words, self.descriptor).hash(hasher);
         format!("{:?}", self.slots).hash(hasher);
@@ -58,7 +58,7 @@ impl Memory {
         (self.words[offset / 4] >> (offset % 4 * 8)) as u8
     }
 
-    /// The scalar at a place.
+    /// The scalar that a pointer refers to.
     pub(super) fn scalar(&self, Pointer { space, slot }: Pointer) -> Result<Scalar, InterpError> {
         let word = |words: &[u32]| words.get(slot).copied().map(Scalar::U32);
         match space {
@@ -71,7 +71,7 @@ impl Memory {
         .ok_or_else(|| outside(space, slot))
     }
 
-    /// The `count` scalars from a place on.
+    /// The `count` scalars from a pointer on.
     pub(super) fn composite(&self, pointer: Pointer, count: usize) -> Result<Value, InterpError> {
         let each = (0..count).map(|i| self.scalar(Pointer { slot: pointer.slot + i, ..pointer }));
         Ok(Value::Composite(each.collect::<Result<_, _>>()?))
@@ -98,5 +98,5 @@ impl Memory {
 }
 
 fn outside(space: Space, slot: usize) -> InterpError {
-    InterpError::internal(format!("{space:?} has no place {slot}"))
+    InterpError::internal(format!("slot {slot} is outside of {space:?}"))
 }

@@ -1,20 +1,20 @@
-//! The reference interpreter: slow, obvious, and right.
+//! The reference interpreter: slow, obvious, and the definition of the correct result.
 //!
-//! It runs [`Program::module`] as the validator left it, the prelude's bodies included, and shares
-//! no code with any backend, nor with the passes and facts that backends rely on. Where another
-//! device's answer differs from this one's, the other is wrong.
+//! It runs [`Program::module`] as the validator left it, including the prelude's function bodies,
+//! and shares no code with any backend, nor with the passes and facts that backends rely on. If
+//! another device's result differs from the interpreter's, the other device is wrong.
 //!
-//! How it is built:
-//! - a value is a flat list of scalars, each of which knows its type (`value`); `layout` says
-//!   where a type's parts are in such a list;
-//! - a packet is copied into a small arena of its own, with the same alignment and something other
-//!   than zeros around it, runs there as a batch of one, and is copied back (`memory`);
-//! - `code` works out constants once a program, `machine` runs statements, `expression`,
-//!   `operators`, `convert` and `math` say what expressions are;
-//! - a packet may also be run without maps, and asks for each of their words (`map_requests`);
-//! - nothing in it recurses along a filter's nesting, calls or types, and everything a filter can
-//!   make it hold is counted before the first packet: a filter can exhaust neither the stack nor
-//!   the memory.
+//! Design:
+//! - A value is a flat list of typed scalars (`value`); `layout` locates the parts of a type in it.
+//! - A packet is copied into a small arena of its own, at the same alignment and surrounded by
+//!   non-zero bytes, runs there as a batch of one, and is copied back (`memory`).
+//! - `prepare` evaluates constants once per program; `machine` runs statements; `expression`,
+//!   `operators`, `convert` and `math` evaluate expressions.
+//! - A packet can also run without maps, with the caller answering each map access
+//!   (`map_requests`).
+//! - Nothing recurses over a filter's nesting, calls or types, and all memory that a filter can
+//!   make the interpreter allocate is counted before the first packet. So a filter can exhaust
+//!   neither the stack nor the memory.
 
 mod convert;
 mod device;
@@ -40,15 +40,15 @@ use crate::map::layout::zeros;
 use crate::packet::{Metadata, Verdict};
 use crate::program::Program;
 use machine::{Machine, Stop};
-use prepare::Code;
+use prepare::PreparedProgram;
 
-/// Why the interpreter could not run a filter.
+/// Errors of preparing or running a filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InterpError {
-    /// Something that the verifier refuses in filters, and that has no meaning here.
-    #[error("the interpreter does not know {0}")]
+    /// A construct that the verifier rejects in filters, and that has no meaning here.
+    #[error("the interpreter does not support {0}")]
     Unsupported(String),
-    /// The module is not what the validator promises: a fault of ours.
+    /// The module breaks a promise of the validator: a bug of ours.
     #[error("inconsistent module: {0}")]
     Internal(String),
 }
@@ -59,49 +59,49 @@ impl InterpError {
     }
 }
 
-/// What a filter did to one packet, beside its effects. Offsets are in bytes from the packet's
-/// first byte as it arrived; bytes that `adjust_head` and `adjust_tail` clear do not count.
+/// Observations about one packet's run. Offsets are in bytes from the packet's original first byte;
+/// bytes that `adjust_head` and `adjust_tail` clear do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Trace {
-    /// One past the furthest byte read by a load; `None` when there was no such byte.
+    /// End of the furthest byte that was loaded; `None` if there was none.
     pub read_end: Option<u32>,
-    /// One past the furthest byte written by a store; `None` when there was no such byte.
+    /// End of the furthest byte that was stored; `None` if there was none.
     pub written_end: Option<u32>,
     /// Loop iterations of the filter and its helpers: the fuel spent.
     pub iterations: u64,
 }
 
-/// What became of one packet.
+/// The result of running one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The filter's decision.
+    /// The verdict.
     pub verdict: Verdict,
     /// The packet as the filter left it.
     pub packet: Vec<u8>,
-    /// What it did on the way.
+    /// Observations about the run.
     pub trace: Trace,
 }
 
-/// A program made ready for running packets one at a time, apart from any batch.
+/// A program prepared for running single packets, outside of any batch.
 #[derive(Debug)]
 pub struct Interpreter {
     program: Arc<Program>,
-    code: Code,
+    code: PreparedProgram,
 }
 
 impl Interpreter {
-    /// Works out what does not depend on the packet.
+    /// Prepares a program: evaluates everything that does not depend on the packet.
     ///
     /// # Errors
-    /// [`InterpError::Unsupported`] for what no filter that the verifier let through contains.
+    /// [`InterpError::Unsupported`] for constructs that the verifier rejects.
     pub fn new(program: &Arc<Program>) -> Result<Interpreter, InterpError> {
-        Ok(Interpreter { program: program.clone(), code: Code::new(program)? })
+        Ok(Interpreter { program: program.clone(), code: PreparedProgram::new(program)? })
     }
 
-    /// Runs one packet, with nothing in the filter's maps.
+    /// Runs one packet, with empty maps.
     ///
     /// # Errors
-    /// As [`Interpreter::new`], where only execution shows it.
+    /// As [`Interpreter::new`], for what only execution shows.
     pub fn run(&self, packet: &[u8], metadata: &Metadata) -> Result<Outcome, InterpError> {
         let cancel = CancelToken::new();
         let mut machine = Machine::new(&self.program, &self.code, zeros(self.program.maps()), &cancel);

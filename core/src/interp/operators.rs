@@ -1,5 +1,5 @@
-//! Unary and binary operators, as WGSL defines them with `docs/semantics.md` where it leaves
-//! anything open.
+//! Unary and binary operators, as WGSL defines them; `docs/semantics.md` settles what it leaves
+//! open.
 
 use naga::{BinaryOperator, TypeInner, UnaryOperator, VectorSize};
 
@@ -32,7 +32,7 @@ pub(super) fn binary(
             (TypeInner::Matrix { columns, rows, .. }, TypeInner::Vector { .. }) => {
                 return matrix_product(left, right, *rows, *columns, 1);
             }
-            // A vector on the left is a row: a matrix of as many columns.
+            // A vector on the left is a row vector.
             (TypeInner::Vector { .. }, TypeInner::Matrix { columns, rows, .. }) => {
                 return row_product(left, right, *rows, *columns);
             }
@@ -45,7 +45,7 @@ pub(super) fn binary(
     zip([left, right], |[a, b]| binary_scalar(op, a, b))
 }
 
-/// What every integer type does alike.
+/// The operators that are the same for all integer types.
 macro_rules! integer {
     ($variant:ident, $op:ident, $a:ident, $b:ident) => {
         match $op {
@@ -85,13 +85,13 @@ pub(super) fn binary_scalar(op: BinaryOperator, a: Scalar, b: Scalar) -> Result<
             BinaryOperator::NotEqual => a != b,
             BinaryOperator::And | BinaryOperator::LogicalAnd => a & b,
             BinaryOperator::InclusiveOr | BinaryOperator::LogicalOr => a | b,
-            other => return Err(InterpError::Unsupported(format!("{other:?} of truth values"))),
+            other => return Err(InterpError::Unsupported(format!("{other:?} of bools"))),
         }),
         (a, b) => return Err(InterpError::internal(format!("{op:?} of {a:?} and {b:?}"))),
     })
 }
 
-/// The count is taken modulo the width; a right shift carries the sign of signed integers.
+/// Shifts by the count modulo the width; a right shift of a signed integer is arithmetic.
 fn shift(left: bool, value: Scalar, count: u32) -> Result<Scalar, InterpError> {
     let (narrow, wide) = (count % 32, count % 64);
     Ok(match (value, left) {
@@ -128,7 +128,8 @@ fn floats(value: &Value) -> Result<Vec<f32>, InterpError> {
     value.scalars()?.iter().map(|v| v.as_f32()).collect()
 }
 
-/// `left`, of `rows` × `inner`, by `right`, of `inner` × `columns`; both column after column.
+/// Multiplies `left`, of `rows` × `inner`, by `right`, of `inner` × `columns`; both are stored
+/// column by column.
 fn matrix_product(
     left: &Value,
     right: &Value,
@@ -148,7 +149,7 @@ fn matrix_product(
     Ok(Value::Composite(product))
 }
 
-/// The row vector `left` by a matrix of `rows` × `columns`.
+/// Multiplies the row vector `left` by a matrix of `rows` × `columns`.
 fn row_product(left: &Value, right: &Value, rows: VectorSize, columns: VectorSize) -> Result<Value, InterpError> {
     let (left, right) = (floats(left)?, floats(right)?);
     let rows = rows as usize;

@@ -1,5 +1,5 @@
-//! What is worked out once for a program: constants, the first values of variables, the size of
-//! everything.
+//! Preparation of a program, once before the first packet: constants, initial values of variables,
+//! and limits on memory.
 
 use naga::{AddressSpace, Expression, Function, Handle, TypeInner};
 
@@ -11,55 +11,60 @@ use crate::map::BIND_GROUP;
 use crate::program::Program;
 use crate::program::prelude::Intrinsic;
 
-/// The largest value, in scalars: the 16 KiB that a filter's private memory may have, in words.
-const MAX_VALUE: usize = 16 * 1024 / 4;
+/// Maximum size of a value in scalars: the 16 KiB of private memory that a filter may have, in
+/// words.
+const MAX_VALUE_SCALARS: usize = 16 * 1024 / 4;
 
-/// Scalars of all expressions and variables of a program together. No function calls itself, so
-/// this bounds what a packet can make the interpreter hold: 16 bytes a scalar.
+/// Maximum number of scalars in all expressions and variables of a program. There is no recursion,
+/// so this bounds the interpreter's memory per packet, at 16 bytes per scalar.
 const MAX_SCALARS: usize = 8 << 20;
 
-/// See the module.
+/// A program prepared for execution.
 #[derive(Debug)]
-pub(super) struct Code {
+pub(super) struct PreparedProgram {
     pub(super) layouts: Layouts,
     /// By function handle.
-    pub(super) functions: Vec<FunctionCode>,
-    /// The private globals' first values.
+    pub(super) functions: Vec<PreparedFunction>,
+    /// Initial values of the private globals.
     pub(super) privates: Vec<Scalar>,
-    /// Where each global is, by its handle; `None` for what a filter cannot have.
+    /// Location of each global variable, by handle; `None` for kinds that filters cannot have.
     pub(super) globals: Vec<Option<Pointer>>,
 }
 
 #[derive(Debug)]
-pub(super) struct FunctionCode {
-    /// Whether it is the filter's own: its loops cost fuel, and its calls of the prelude are traced.
-    pub(super) own: bool,
-    /// Bytes that it loads, or stores, at its second argument, if it is that function of the prelude.
+pub(super) struct PreparedFunction {
+    /// Whether the function is the filter's own: its loops cost fuel, and its calls of prelude
+    /// functions are traced.
+    pub(super) is_filter_code: bool,
+    /// The packet access that the function makes at its second argument, if it is a prelude load or
+    /// store.
     pub(super) access: Option<Access>,
-    /// By expression handle: values that no call changes.
+    /// Values that do not depend on the call, by expression handle.
     pub(super) fixed: Vec<Option<Value>>,
-    /// The local variables' first values.
+    /// Initial values of the local variables.
     pub(super) locals: Vec<Scalar>,
-    /// Expressions that stand for an argument, and its number.
+    /// Expressions that are an argument, with the argument's index.
     pub(super) arguments: Vec<(Handle<Expression>, usize)>,
-    /// Expressions that stand for a local variable's address, and its first scalar among `locals`.
+    /// Expressions that are the address of a local variable, with the index of its first scalar in
+    /// `locals`.
     pub(super) addresses: Vec<(Handle<Expression>, usize)>,
 }
 
-/// What a load or store of the prelude does.
+/// The packet access of a prelude load or store.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Access {
+    /// Number of bytes.
     pub(super) size: u32,
     pub(super) write: bool,
 }
 
-impl Code {
-    pub(super) fn new(program: &Program) -> Result<Code, InterpError> {
+impl PreparedProgram {
+    pub(super) fn new(program: &Program) -> Result<PreparedProgram, InterpError> {
         let module = program.module();
         let layouts = Layouts::new(module);
         let mut budget = MAX_SCALARS;
 
-        // Expressions refer to those before them only: in order, each finds its operands done.
+        // Expressions refer to earlier ones only, so in order their operands are evaluated already.
         let mut constants: Vec<Option<Value>> = Vec::with_capacity(module.global_expressions.len());
         for (handle, expression) in module.global_expressions.iter() {
             let context = Context {
@@ -69,10 +74,10 @@ impl Code {
                 fixed: &constants,
                 live: &[],
             };
-            take(&mut budget, &layouts, context.inner(handle))?;
+            charge(&mut budget, &layouts, context.inner(handle))?;
             let value = match expression {
                 Expression::Constant(constant) => context.get(module.constants[*constant].init)?.clone(),
-                Expression::Override(_) => return Err(unresolved()),
+                Expression::Override(_) => return Err(unresolved_override()),
                 other => context.evaluate(handle, other)?,
             };
             constants.push(Some(value));
@@ -88,11 +93,11 @@ impl Code {
                 Some(Pointer { space: Space::Descriptor, slot: 0 })
             } else if handle == internals.metadata {
                 Some(Pointer { space: Space::Metadata, slot: 0 })
-            } else if let Some(map) = map_of(program, variable) {
+            } else if let Some(map) = map_index(program, variable) {
                 Some(Pointer { space: Space::Map(map), slot: 0 })
             } else if variable.space == AddressSpace::Private {
                 let slot = privates.len();
-                take(&mut budget, &layouts, inner)?;
+                charge(&mut budget, &layouts, inner)?;
                 match variable.init {
                     Some(init) => privates.extend_from_slice(constants[init.index()].as_ref().unwrap().scalars()?),
                     None => layout::zero(module, inner, &mut privates)?,
@@ -103,7 +108,8 @@ impl Code {
             });
         }
 
-        let mut code = Code { layouts, functions: Vec::with_capacity(module.functions.len()), privates, globals };
+        let mut code =
+            PreparedProgram { layouts, functions: Vec::with_capacity(module.functions.len()), privates, globals };
         for (handle, function) in module.functions.iter() {
             let prepared = code.function(program, handle, function, &constants, &mut budget)?;
             code.functions.push(prepared);
@@ -118,7 +124,7 @@ impl Code {
         function: &Function,
         constants: &[Option<Value>],
         budget: &mut usize,
-    ) -> Result<FunctionCode, InterpError> {
+    ) -> Result<PreparedFunction, InterpError> {
         let module = program.module();
         let info = &program.info()[handle];
         let mut fixed: Vec<Option<Value>> = Vec::with_capacity(function.expressions.len());
@@ -126,10 +132,10 @@ impl Code {
         for (handle, expression) in function.expressions.iter() {
             let context =
                 Context { module, layouts: &self.layouts, types: Types::Function(info), fixed: &fixed, live: &[] };
-            take(budget, &self.layouts, context.inner(handle))?;
+            charge(budget, &self.layouts, context.inner(handle))?;
             let value = match *expression {
                 Expression::Constant(constant) => constants[module.constants[constant].init.index()].clone(),
-                Expression::Override(_) => return Err(unresolved()),
+                Expression::Override(_) => return Err(unresolved_override()),
                 Expression::GlobalVariable(variable) => {
                     let pointer = self.globals[variable.index()].ok_or_else(|| {
                         InterpError::Unsupported(format!(
@@ -155,13 +161,15 @@ impl Code {
         let (mut locals, mut local_slots) = (Vec::new(), Vec::new());
         for (_, variable) in function.local_variables.iter() {
             let inner = &module.types[variable.ty].inner;
-            take(budget, &self.layouts, inner)?;
+            charge(budget, &self.layouts, inner)?;
             local_slots.push(locals.len());
             match variable.init {
                 Some(init) => {
                     let value = fixed[init.index()].as_ref();
                     locals.extend_from_slice(
-                        value.ok_or_else(|| InterpError::internal("a variable starts with no constant"))?.scalars()?,
+                        value
+                            .ok_or_else(|| InterpError::internal("the initial value of a variable is not constant"))?
+                            .scalars()?,
                     );
                 }
                 None => layout::zero(module, inner, &mut locals)?,
@@ -180,36 +188,46 @@ impl Code {
             Some(Intrinsic::Store { size, .. }) => Some(Access { size, write: true }),
             _ => None,
         };
-        Ok(FunctionCode { own: !program.is_prelude(handle), access, fixed, locals, arguments, addresses })
+        Ok(PreparedFunction {
+            is_filter_code: !program.is_prelude(handle),
+            access,
+            fixed,
+            locals,
+            arguments,
+            addresses,
+        })
     }
 }
 
-/// The number of the map that a variable holds.
-fn map_of(program: &Program, variable: &naga::GlobalVariable) -> Option<usize> {
+/// The index of the map that a global variable holds.
+fn map_index(program: &Program, variable: &naga::GlobalVariable) -> Option<usize> {
     let binding = variable.binding?;
     let map = binding.binding as usize;
     (binding.group == BIND_GROUP && map < program.maps().len()).then_some(map)
 }
 
-/// Counts a value's scalars, and refuses what a filter within its limits cannot have.
-fn take(budget: &mut usize, layouts: &Layouts, inner: &TypeInner) -> Result<(), InterpError> {
+/// Charges a value's scalars to the budget, and rejects types and sizes that a valid filter cannot
+/// have.
+fn charge(budget: &mut usize, layouts: &Layouts, inner: &TypeInner) -> Result<(), InterpError> {
     let Some(slots) = layouts.slots_of(inner) else {
         return match inner {
             TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. } => Ok(()),
             other => Err(InterpError::Unsupported(format!("values of the type {other:?}"))),
         };
     };
-    if slots > MAX_VALUE {
+    if slots > MAX_VALUE_SCALARS {
         return Err(InterpError::Unsupported(format!(
-            "a value of {slots} scalars: at most {MAX_VALUE} (16 KiB of words) can be held"
+            "a value of {slots} scalars; the maximum is {MAX_VALUE_SCALARS} (16 KiB of words)"
         )));
     }
     *budget = budget.checked_sub(slots).ok_or_else(|| {
-        InterpError::Unsupported(format!("values of more than {MAX_SCALARS} scalars in all: use fewer large arrays"))
+        InterpError::Unsupported(format!(
+            "more than {MAX_SCALARS} scalars in all values together; use fewer large arrays"
+        ))
     })?;
     Ok(())
 }
 
-fn unresolved() -> InterpError {
+fn unresolved_override() -> InterpError {
     InterpError::Unsupported("an override that has no value yet".into())
 }

@@ -1,11 +1,11 @@
-//! What expressions evaluate to.
+//! Values of expressions.
 
 use naga::{Literal, ScalarKind};
 
 use super::InterpError;
 
-/// One number or truth value. It knows its own type, so that a mix-up is an error and not a wrong
-/// answer.
+/// A number or a bool. It carries its type, so that a type confusion is an error instead of a wrong
+/// result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scalar {
     Bool(bool),
@@ -47,65 +47,65 @@ impl Scalar {
     pub(super) fn as_bool(self) -> Result<bool, InterpError> {
         match self {
             Scalar::Bool(v) => Ok(v),
-            other => Err(InterpError::internal(format!("a bool was expected, {other:?} came"))),
+            other => Err(InterpError::internal(format!("expected a bool, got {other:?}"))),
         }
     }
 
     pub(super) fn as_u32(self) -> Result<u32, InterpError> {
         match self {
             Scalar::U32(v) => Ok(v),
-            other => Err(InterpError::internal(format!("a u32 was expected, {other:?} came"))),
+            other => Err(InterpError::internal(format!("expected a u32, got {other:?}"))),
         }
     }
 
     pub(super) fn as_f32(self) -> Result<f32, InterpError> {
         match self {
             Scalar::F32(v) => Ok(v),
-            other => Err(InterpError::internal(format!("an f32 was expected, {other:?} came"))),
+            other => Err(InterpError::internal(format!("expected an f32, got {other:?}"))),
         }
     }
 
-    /// An index of any integer type as an unsigned number: what is negative becomes very large.
+    /// An index of any integer type as an unsigned number; negative ones become very large.
     pub(super) fn as_index(self) -> Result<u64, InterpError> {
         match self {
             Scalar::U32(v) => Ok(v.into()),
             Scalar::I32(v) => Ok((v as u32).into()),
             Scalar::U64(v) => Ok(v),
             Scalar::I64(v) => Ok(v as u64),
-            other => Err(InterpError::internal(format!("an index was expected, {other:?} came"))),
+            other => Err(InterpError::internal(format!("expected an index, got {other:?}"))),
         }
     }
 }
 
-/// Where a pointer points into.
+/// The memory that a pointer points into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Space {
-    /// Private globals and the locals of the calls under way.
+    /// Private globals, and the locals of active calls.
     Memory,
-    /// The packet's surroundings, in 32-bit words.
+    /// The arena around the packet, in 32-bit words.
     Arena,
     /// The packet's descriptor: offset, length.
     Descriptor,
     /// The packet's metadata.
     Metadata,
-    /// A map's words, by its number.
+    /// The words of a map, by index.
     Map(usize),
 }
 
-/// The place of a value: the number of its first scalar in its space. How many scalars there are is
-/// said by the pointer's type.
+/// A pointer: the index of the first scalar in its address space. The pointer's type determines the
+/// number of scalars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pointer {
     pub(super) space: Space,
     pub(super) slot: usize,
 }
 
-/// What an expression evaluates to.
+/// The value of an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Scalar(Scalar),
-    /// A vector, matrix (column after column), array or structure: its scalars in order, however
-    /// deep they are nested. Flat, so that no type however deep makes us recurse.
+    /// A vector, matrix (column by column), array or structure: its scalars in order, across all
+    /// nesting. Flat, so that deeply nested types do not cause recursion.
     Composite(Vec<Scalar>),
     Pointer(Pointer),
 }
@@ -114,23 +114,23 @@ impl Value {
     pub(super) fn scalar(&self) -> Result<Scalar, InterpError> {
         match self {
             Value::Scalar(v) => Ok(*v),
-            other => Err(InterpError::internal(format!("a scalar was expected, {other:?} came"))),
+            other => Err(InterpError::internal(format!("expected a scalar, got {other:?}"))),
         }
     }
 
     pub(super) fn pointer(&self) -> Result<Pointer, InterpError> {
         match self {
             Value::Pointer(v) => Ok(*v),
-            other => Err(InterpError::internal(format!("a pointer was expected, {other:?} came"))),
+            other => Err(InterpError::internal(format!("expected a pointer, got {other:?}"))),
         }
     }
 
-    /// The scalars that it consists of.
+    /// The scalars of the value.
     pub(super) fn scalars(&self) -> Result<&[Scalar], InterpError> {
         match self {
             Value::Scalar(v) => Ok(std::slice::from_ref(v)),
             Value::Composite(v) => Ok(v),
-            Value::Pointer(_) => Err(InterpError::internal("a value was expected, a pointer came")),
+            Value::Pointer(_) => Err(InterpError::internal("expected a value, got a pointer")),
         }
     }
 
@@ -143,8 +143,8 @@ impl Value {
     }
 }
 
-/// Applies `function` to the components at each position; a scalar stands for a vector of equal
-/// components where another value is a vector.
+/// Applies `function` to the components at each position. A scalar among vectors is used for every
+/// position.
 pub(super) fn zip<const N: usize>(
     values: [&Value; N],
     function: impl Fn([Scalar; N]) -> Result<Scalar, InterpError>,

@@ -23,7 +23,7 @@ mod parser;
 use cfg::Cfg;
 use parser::ParsedListing;
 use portcullis_core::diagnostics::too_long;
-use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE_BYTES, Source};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_core::stack::run_on_large_stack;
 
@@ -45,7 +45,7 @@ pub fn parse(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
 }
 
 fn parse_listing(source: &Source) -> Result<ParsedListing, Diagnostics> {
-    if source.text.len() > MAX_SOURCE {
+    if source.text.len() > MAX_SOURCE_BYTES {
         return Err(Diagnostics::one(source, too_long()));
     }
     parser::parse(source)

@@ -134,14 +134,14 @@ fn directives_are_applied_or_rejected() {
 
 #[test]
 fn oversized_and_binary_sources_are_rejected() {
-    let too_long = "the text is longer than 1048576 bytes, the most that a filter may have";
-    assert_rejected(&format!("{FILTER_TEXT}{}", " ".repeat(MAX_SOURCE)), "-", too_long);
-    let long = Source::from_bytes("f", vec![b' '; MAX_SOURCE + 1]).unwrap_err();
+    let too_long = "the source exceeds 1048576 bytes, the maximum for a filter";
+    assert_rejected(&format!("{FILTER_TEXT}{}", " ".repeat(MAX_SOURCE_BYTES)), "-", too_long);
+    let long = Source::from_bytes("f", vec![b' '; MAX_SOURCE_BYTES + 1]).unwrap_err();
     assert_eq!(long.to_string(), format!("f: {too_long}"));
-    let mut binary = vec![b' '; MAX_SOURCE + 1];
+    let mut binary = vec![b' '; MAX_SOURCE_BYTES + 1];
     binary[100] = 0;
     let binary = Source::from_bytes("f", binary).unwrap_err();
-    assert_eq!(binary.to_string(), "f: this is no text: there is a zero byte at offset 100");
+    assert_eq!(binary.to_string(), "f: the source is not text: zero byte at offset 100");
     let error = Source::from_bytes("f", b"fn\n  a\xff\xfe".to_vec()).unwrap_err();
     assert_eq!(error.to_string(), "f:2:4: the text is not UTF-8: byte 0xff at offset 6");
     assert_eq!(&*Source::from_bytes("f", "é".into()).unwrap().text, "é");

@@ -1,5 +1,5 @@
-//! Built-ins of f32: the formulas of the WGSL specification, "Numeric Built-in Functions". Floating
-//! point is outside the promise of identical results.
+//! Built-in functions of f32, by the formulas of the WGSL specification, "Numeric Built-in
+//! Functions". Devices may round differently: identical results are promised for integers only.
 
 use naga::MathFunction;
 
@@ -73,7 +73,7 @@ fn product(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Built-ins that take vectors as a whole.
+/// Built-ins that take whole vectors.
 pub(super) fn geometry(fun: MathFunction, arguments: &[&Value]) -> Result<Value, InterpError> {
     let all = arguments.iter().map(|v| floats(v)).collect::<Result<Vec<_>, _>>()?;
     let all: Vec<&[f32]> = all.iter().map(Vec::as_slice).collect();
@@ -106,7 +106,7 @@ pub(super) fn geometry(fun: MathFunction, arguments: &[&Value]) -> Result<Value,
     })
 }
 
-/// `modf` and `frexp`: a structure of the first parts, then of the second ones.
+/// `modf` and `frexp`: a structure of all first parts, then all second parts.
 pub(super) fn split(fun: MathFunction, value: &Value) -> Result<Value, InterpError> {
     let values = floats(value)?;
     let parts: Vec<(Scalar, Scalar)> = values
@@ -123,12 +123,12 @@ pub(super) fn split(fun: MathFunction, value: &Value) -> Result<Value, InterpErr
     Ok(Value::Composite(parts.iter().map(|p| p.0).chain(parts.iter().map(|p| p.1)).collect()))
 }
 
-/// `x` as `fraction × 2^exponent` with the fraction's magnitude in [0.5, 1).
+/// Splits `x` into `fraction × 2^exponent` with a fraction of magnitude in [0.5, 1).
 fn frexp(x: f32) -> (f32, i32) {
     if x == 0.0 || !x.is_finite() {
         return (x, 0);
     }
-    // Subnormal numbers are brought into the normal range first.
+    // Scale subnormal numbers into the normal range first.
     let (scaled, extra) = if x.is_normal() { (x, 0) } else { (x * 2f32.powi(32), -32) };
     let exponent = (scaled.to_bits() >> 23 & 0xff) as i32 - 126;
     (scaled * 2f32.powi(-exponent), exponent + extra)

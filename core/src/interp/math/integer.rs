@@ -1,14 +1,14 @@
-//! Built-ins of integers, component by component. The bit functions go through the bits one by one,
-//! as WGSL's words do.
+//! Built-in functions of integers, component by component. The bit functions visit the bits one by
+//! one, as WGSL's text describes them.
 
 use naga::MathFunction;
 
 use crate::interp::value::Scalar;
 
-/// An integer as its bits.
+/// The bits of an integer.
 #[derive(Clone, Copy)]
 struct Bits {
-    /// The bits, those above `width` zero.
+    /// The bits; those above `width` are zero.
     bits: u64,
     width: u32,
     signed: bool,
@@ -29,7 +29,7 @@ impl Bits {
         self.bits >> index & 1 == 1
     }
 
-    /// A number of the same type with these bits.
+    /// An integer of the same type with these bits.
     fn with(self, bits: u64) -> Scalar {
         match (self.width, self.signed) {
             (32, false) => Scalar::U32(bits as u32),
@@ -39,7 +39,8 @@ impl Bits {
         }
     }
 
-    /// A bit's number, or all ones where there is none (-1 for signed types).
+    /// A bit's index as an integer of the same type; all ones if there is none (-1 for signed
+    /// types).
     fn position(self, index: Option<u32>) -> Scalar {
         self.with(index.map_or(u64::MAX, u64::from))
     }
@@ -51,7 +52,7 @@ macro_rules! compare {
             $(
                 (MathFunction::Min, &[Scalar::$variant(a), Scalar::$variant(b)]) => Some(Scalar::$variant(a.min(b))),
                 (MathFunction::Max, &[Scalar::$variant(a), Scalar::$variant(b)]) => Some(Scalar::$variant(a.max(b))),
-                // min(max(value, low), high), even where low > high
+                // min(max(value, low), high), even if low > high
                 (MathFunction::Clamp, &[Scalar::$variant(a), Scalar::$variant(low), Scalar::$variant(high)]) => {
                     Some(Scalar::$variant(a.max(low).min(high)))
                 }
@@ -79,7 +80,7 @@ pub(super) fn component(fun: MathFunction, arguments: &[Scalar]) -> Option<Scala
         (M::CountLeadingZeros, &[_]) => value.with(up.rev().take_while(|&i| !value.bit(i)).count() as u64),
         (M::ReverseBits, &[_]) => value.with(up.fold(0, |bits, i| bits << 1 | u64::from(value.bit(i)))),
         (M::FirstTrailingBit, &[_]) => value.position(up.clone().find(|&i| value.bit(i))),
-        // The highest bit that differs from the sign, which for unsigned types is 0.
+        // The highest bit that differs from the sign bit, which counts as 0 for unsigned types.
         (M::FirstLeadingBit, &[_]) => {
             let sign = value.signed && value.bit(value.width - 1);
             value.position(up.rev().find(|&i| value.bit(i) != sign))
@@ -106,7 +107,7 @@ pub(super) fn component(fun: MathFunction, arguments: &[Scalar]) -> Option<Scala
     })
 }
 
-/// A bit field's offset and length, cut to what the type has.
+/// Clamps a bit field's offset and length to the width of the type.
 fn field(value: Bits, offset: u32, count: u32) -> (u32, u32) {
     let offset = offset.min(value.width);
     (offset, count.min(value.width - offset))

@@ -1,4 +1,4 @@
-//! Built-ins of f32 matrices. A matrix is its columns one after the other.
+//! Built-in functions of f32 matrices, which are stored column by column.
 
 use naga::{MathFunction, TypeInner};
 
@@ -23,7 +23,7 @@ pub(super) fn matrix(fun: MathFunction, arguments: &[&Value], inner: &TypeInner)
     }
 }
 
-/// By the first column's cofactors (Laplace). `n` is at most 4, and so is the depth.
+/// Laplace expansion along the first column. `n`, and so the recursion depth, is at most 4.
 fn determinant(m: &[f32], n: usize) -> f32 {
     if n == 1 {
         return m[0];

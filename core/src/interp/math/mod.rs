@@ -1,4 +1,4 @@
-//! WGSL's built-in functions of numbers, and the relational ones.
+//! WGSL's numeric and relational built-in functions.
 
 mod float;
 mod integer;
@@ -11,7 +11,7 @@ use super::InterpError;
 use super::operators::binary_scalar;
 use super::value::{Scalar, Value, zip};
 
-/// A call of a built-in: `arguments` are as many as it takes, `inner` is the first one's type.
+/// Evaluates a built-in function. `inner` is the type of the first argument.
 pub(super) fn math(fun: MathFunction, arguments: &[&Value], inner: &TypeInner) -> Result<Value, InterpError> {
     use MathFunction as M;
     match (fun, arguments) {
@@ -60,7 +60,7 @@ fn unsupported(fun: MathFunction) -> InterpError {
     InterpError::Unsupported(format!("the built-in {fun:?} of these arguments"))
 }
 
-/// Integers wrap; floating point adds from the first component on.
+/// The dot product: integers wrap; floating-point products are added from the first component on.
 fn dot(a: &Value, b: &Value) -> Result<Value, InterpError> {
     let products = zip([a, b], |[a, b]| binary_scalar(BinaryOperator::Multiply, a, b))?;
     let sum = products.scalars()?.iter().copied().map(Ok).reduce(|a, b| binary_scalar(BinaryOperator::Add, a?, b?));

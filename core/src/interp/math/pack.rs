@@ -1,4 +1,4 @@
-//! Built-ins that pack numbers into a u32 and unpack them again. The first component is in the
+//! Built-in functions that pack numbers into a u32 and unpack them. The first component is in the
 //! lowest bits.
 
 use naga::MathFunction;

@@ -1,10 +1,10 @@
-//! Control flow, variables, pointers, calls, fuel.
+//! Control flow, variables, pointers, calls and fuel.
 
 use super::{Interpreter, Random, interpreter, program, run};
 use crate::packet::{Metadata, Verdict};
 
-/// The first byte of the packet after a filter whose body is `body`; the packet's bytes are 3, 200
-/// and ten zeros.
+/// Runs a filter with this body on a packet of the bytes 3, 200 and ten zeros, and returns the
+/// packet's first byte afterwards.
 fn byte_after(body: &str) -> u8 {
     let outcome = run(&format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}"), &[3, 200, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(outcome.verdict, Verdict::Pass);
@@ -34,7 +34,7 @@ fn a_switch_takes_its_case_and_no_other() {
 
 #[test]
 fn loops_break_continue_and_finish() {
-    // 0 + 1 + 2 + 4 + 5: 3 is skipped, 6 breaks
+    // 0 + 1 + 2 + 4 + 5: 3 is skipped, 6 adds 100 and breaks.
     let sum = "var sum = 0u;
         for (var i = 0u; i < 10u; i++) {
             if i == load_u8(pkt, 0u) { continue; }
@@ -52,7 +52,7 @@ fn loops_break_continue_and_finish() {
             continuing { n += 10u; break if i >= 5u; }
         }
         store_u8(pkt, 0u, n); return XDP_PASS;";
-    // odd: 1 + 3 + 5, and ten for each of the five rounds
+    // The odd numbers 1 + 3 + 5, and ten for each of the five iterations.
     assert_eq!(byte_after(continuing), 59);
     let nested = "var n = 0u;
         var i = 0u;
@@ -66,12 +66,13 @@ fn loops_break_continue_and_finish() {
             i++;
         }
         store_u8(pkt, 0u, n); return XDP_PASS;";
-    // inner rounds 0, 1, 2, 3 of which those with fresh == 2 do not count: 0 + 1 + 1 + 2
+    // The inner loop runs 0, 1, 2 and 3 times; iterations with fresh == 2 do not count: 0 + 1 + 1 +
+    // 2.
     assert_eq!(byte_after(nested), 4);
 }
 
 #[test]
-fn a_load_keeps_the_value_it_had_when_it_was_made() {
+fn a_load_is_not_affected_by_later_stores() {
     assert_eq!(
         byte_after(
             "var x = load_u8(pkt, 0u); let before = x; x = 9u; store_u8(pkt, 0u, before * 10u + x); return XDP_PASS;"
@@ -81,7 +82,7 @@ fn a_load_keeps_the_value_it_had_when_it_was_made() {
 }
 
 #[test]
-fn indices_out_of_range_reach_the_last_element() {
+fn indices_out_of_range_select_the_last_element() {
     let body = |index: &str| {
         format!(
             "var a = array<u32, 4>(10u, 20u, 30u, 40u);
@@ -96,7 +97,7 @@ fn indices_out_of_range_reach_the_last_element() {
     for index in ["load_u8(pkt, 1u)", "load_u8(pkt, 0u) - 4u", "i32(load_u8(pkt, 0u)) - 4i"] {
         assert_eq!(byte_after(&body(index)), 96, "{index}");
     }
-    // Values, not variables: the same rule.
+    // Indexing a value follows the same rule as indexing a variable.
     assert_eq!(
         byte_after(
             "let v = vec3<u32>(1u, load_u8(pkt, 0u), 3u); store_u8(pkt, 0u, v[load_u8(pkt, 1u)]); return XDP_PASS;"
@@ -109,15 +110,15 @@ fn indices_out_of_range_reach_the_last_element() {
 fn structures_arrays_and_pointers() {
     let outcome = run(
         "struct Inner { a: vec2<u32>, b: array<u32, 3> }
-         struct Outer { x: u32, inner: array<Inner, 2>, y: bool }
+         struct Record { x: u32, inner: array<Inner, 2>, y: bool }
          const TABLE = array<u32, 3>(7u, 8u, 9u);
-         var<private> state: Outer;
+         var<private> state: Record;
          var<private> counter: u32 = 5u;
          fn bump(p: ptr<function, u32>, by: u32) { *p += by; }
-         fn deep(p: ptr<function, Outer>, i: u32) -> u32 { (*p).inner[i].b[2] = 77u; return (*p).inner[i].a.y; }
+         fn deep(p: ptr<function, Record>, i: u32) -> u32 { (*p).inner[i].b[2] = 77u; return (*p).inner[i].a.y; }
          fn xdp_filter(pkt: u32) -> u32 {
              let one = load_u8(pkt, 0u);
-             var local = Outer(one, array<Inner, 2>(), true);
+             var local = Record(one, array<Inner, 2>(), true);
              local.inner[one].a = vec2<u32>(4u, 6u);
              local.inner[one].b = TABLE;
              state = local;
@@ -136,7 +137,7 @@ fn structures_arrays_and_pointers() {
 }
 
 #[test]
-fn private_variables_begin_anew_with_each_packet() {
+fn private_variables_are_reset_for_each_packet() {
     let interpreter = interpreter("var<private> n: u32; fn xdp_filter(pkt: u32) -> u32 { n++; return redirect(n); }");
     for _ in 0..3 {
         assert_eq!(interpreter.run(&[], &Metadata::default()).unwrap().verdict, Verdict::Redirect(1));
@@ -182,8 +183,8 @@ fn returned_values_become_verdicts() {
 }
 
 #[test]
-fn fuel_lasts_for_exactly_so_many_iterations() {
-    // The packet's first byte says how often the outer and the helper's loop go round.
+fn fuel_is_the_number_of_iterations() {
+    // The packet's first byte is the iteration count of the filter's and the helper's loop.
     let text = "fn helper(n: u32) -> u32 { var i = 0u; while i < n { i++; } return i; }
         fn xdp_filter(pkt: u32) -> u32 {
             let n = load_u8(pkt, 0u);
@@ -193,8 +194,8 @@ fn fuel_lasts_for_exactly_so_many_iterations() {
             store_u8(pkt, 2u, m);
             return XDP_PASS;
         }";
-    // The `while` and `for` conditions are inside the loop: a round that only finds out that the
-    // end is there costs a unit as well, so 2n + 2 in all.
+    // The `while` and `for` conditions are inside the loop, so the iteration that only finds the
+    // condition false costs fuel too: 2n + 2 in all.
     for (n, fuel, aborted) in [(4u8, 10, false), (4, 9, true), (0, 2, false), (0, 1, true), (100, 202, false)] {
         let interpreter = Interpreter::new(&program(text, fuel)).unwrap();
         let mut packet = vec![0; 20];
@@ -202,7 +203,7 @@ fn fuel_lasts_for_exactly_so_many_iterations() {
         let outcome = interpreter.run(&packet, &Metadata::default()).unwrap();
         assert_eq!(outcome.verdict == Verdict::Aborted, aborted, "n = {n}, fuel = {fuel}");
         assert_eq!(outcome.trace.iterations, if aborted { fuel.into() } else { u64::from(n) * 2 + 2 });
-        // What was done before the fuel ran out stays done; the rest is not done.
+        // Effects from before the fuel ran out remain.
         assert_eq!(outcome.packet[1], n);
         assert_eq!(outcome.packet[2], if aborted { 0 } else { n });
         assert_eq!(outcome.packet.len(), 22);
@@ -216,7 +217,7 @@ fn fuel_lasts_for_exactly_so_many_iterations() {
 }
 
 #[test]
-fn the_preludes_own_loops_cost_nothing() {
+fn loops_of_the_prelude_cost_no_fuel() {
     let interpreter = Interpreter::new(&program(
         "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, adjust_tail(pkt, 128i)); }",
         0,
@@ -226,10 +227,9 @@ fn the_preludes_own_loops_cost_nothing() {
 }
 
 #[test]
-fn deep_nesting_needs_none_of_the_hosts_stack() {
-    // A chain of 340 calls, each inside some blocks: about the deepest that the verifier lets through,
-    // on a thread with a stack of 64 KiB; what is
-    // compiled needs more, so only the run is there.
+fn deep_nesting_does_not_use_the_hosts_stack() {
+    // A chain of 340 calls, each inside some blocks: about the deepest that the verifier accepts.
+    // It runs on a thread with 64 KiB of stack; compiling needs more.
     let mut text = String::from("fn f0(x: u32) -> u32 { return x; }\n");
     for i in 1..340 {
         text += &format!("fn f{i}(x: u32) -> u32 {{ if x > 0u {{ {{ return f{}(x) + 1u; }} }} return 0u; }}\n", i - 1);

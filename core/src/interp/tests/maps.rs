@@ -1,4 +1,4 @@
-//! Maps, as the prelude's text has them, against Rust's own.
+//! The prelude's map functions, compared with Rust's collections.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ fn session(text: &str) -> Box<dyn Session> {
     InterpDevice::new().load(&program(text, 32_768), &LoadOptions::default()).unwrap()
 }
 
-/// Runs packets of words, and gives what the filter has left in them.
+/// Runs packets of words, and returns the packets as the filter left them.
 fn run(session: &mut dyn Session, packets: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let batch = Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap();
@@ -20,7 +20,8 @@ fn run(session: &mut dyn Session, packets: &[Vec<u32>]) -> Vec<Vec<u32>> {
     done.batch.packets().map(words).collect()
 }
 
-/// A filter whose packets are calls: which, a word's number, two numbers, then a key. The result is the first word.
+/// A filter whose packets encode map calls: function, word index, two arguments, then the key. The
+/// filter stores the result in the first word.
 fn calls(key: u32, value: u32, entries: u32) -> String {
     let words: Vec<String> = (0..key).map(|i| format!("load_le32(pkt, {}u)", 16 + 4 * i)).collect();
     let words = words.join(", ");
@@ -56,7 +57,7 @@ fn calls(key: u32, value: u32, entries: u32) -> String {
 }
 
 #[test]
-fn a_hash_map_is_one_of_rust() {
+fn hash_maps_behave_like_rusts() {
     let mut random = Random(7);
     for key in 1..=10 {
         let mut session = session(&calls(key, 3, 40));
@@ -64,7 +65,8 @@ fn a_hash_map_is_one_of_rust() {
         for _ in 0..20 {
             let (mut packets, mut expected) = (Vec::new(), Vec::new());
             for _ in 0..100 {
-                // Keys that differ in any word, its highest bit too, and are often the same.
+                // Keys that differ in a single word, some in its highest bit only, and often
+                // repeat.
                 let mut name = vec![0_u32; key as usize];
                 name[random.below(u64::from(key)) as usize] = [0, 1, 0x8000_0000, u32::MAX][random.below(4) as usize];
                 let (call, word, a, b) = (random.below(7), random.below(4), random.below(3), random.next() as u32);
@@ -112,12 +114,12 @@ fn a_hash_map_is_one_of_rust() {
 }
 
 #[test]
-fn a_map_that_is_full_says_so_and_loses_nothing() {
+fn inserting_into_a_full_map_fails_and_loses_no_entry() {
     let mut session = session(&calls(2, 1, 70));
     let insert: Vec<Vec<u32>> = (0..200).map(|i| vec![1, 0, 0, 0, i, 5]).collect();
     let results: Vec<u32> = run(&mut *session, &insert).iter().map(|packet| packet[0]).collect();
     let taken = results.iter().filter(|result| **result == 2).count();
-    // There is room for as many as were asked for, and for a few more in seven tenths of a power of two.
+    // Capacity is at least the declared number of entries, and at most 7/10 of a power of two.
     assert!((70..=90).contains(&taken), "{taken}");
     assert!(results[..taken].iter().all(|result| *result == 2) && results[taken..].iter().all(|result| *result == 0));
     let find: Vec<Vec<u32>> = (0..200).map(|i| vec![0, 0, 0, 0, i, 5]).collect();
@@ -126,7 +128,7 @@ fn a_map_that_is_full_says_so_and_loses_nothing() {
 }
 
 #[test]
-fn arrays_and_counters_are_by_number_and_what_lies_outside_is_nothing() {
+fn array_accesses_out_of_range_have_no_effect() {
     let text = "
         //! map values: array value=2 entries=3
         //! map sums: counter entries=2
@@ -144,14 +146,14 @@ fn arrays_and_counters_are_by_number_and_what_lies_outside_is_nothing() {
     assert_eq!(results, [[5, 0, 6, 9], [105, 0, 106, 9], [5, 0, 6, 9], [0, 0, 0, 9], [0, 0, 0, 9]]);
 }
 
-/// An address and a prefix's length, the first bit the highest.
+/// An address, left-aligned, and a prefix length in bits.
 type Prefix = (u128, u32);
 
 fn first_bits(length: u32) -> u128 {
     u128::MAX.checked_shl(128 - length).unwrap_or(0)
 }
 
-/// Prefixes of an address of so many bits, in shapes that tries find hard.
+/// Prefixes of addresses with `bits` bits, in shapes that are hard for a trie.
 fn prefixes(random: &mut Random, bits: u32, count: u32) -> Vec<Prefix> {
     let address = |random: &mut Random| (0..4).fold(0_u128, |all, _| all << 32 | u128::from(random.next() as u32));
     let (base, mut all) = (address(random), Vec::new());
@@ -159,13 +161,13 @@ fn prefixes(random: &mut Random, bits: u32, count: u32) -> Vec<Prefix> {
         let length = random.below(u64::from(bits) + 1) as u32;
         let (address, length) = match random.below(6) {
             0 => (address(random), length),
-            // One in the other.
+            // Nested prefixes.
             1 => (base, length),
-            // Side by side.
+            // Adjacent prefixes.
             2 => (base.wrapping_add((random.below(8) as u128) << (128 - length.max(1))), length.max(1)),
-            // All below one group of the root.
+            // All below one entry of the root.
             3 => (base ^ address(random) >> 20, bits.min(20 + length)),
-            // As long as an address.
+            // Full-length prefixes.
             4 => (base ^ u128::from(random.next() as u32) << (128 - bits), bits),
             _ => (address(random), [0, 1, 12, 18, 24, bits - 1][random.below(6) as usize]),
         };
@@ -175,7 +177,7 @@ fn prefixes(random: &mut Random, bits: u32, count: u32) -> Vec<Prefix> {
 }
 
 #[test]
-fn the_longest_prefix_is_found() {
+fn the_longest_matching_prefix_is_found() {
     let mut random = Random(11);
     for (words, entries) in [(1, 200), (1, 3000), (1, 66_000), (4, 200), (4, 5000), (4, 263_000)] {
         let bits = 32 * words;
@@ -215,7 +217,7 @@ fn the_longest_prefix_is_found() {
             }
             let (at, changed) = table.changes();
             session.set_map_words(0, at, changed).unwrap();
-            // At the edges of prefixes, beyond them, and anywhere.
+            // At the bounds of prefixes, just beyond them, and elsewhere.
             let addresses = known.iter().flat_map(|(address, length)| {
                 let last = address | !first_bits(*length);
                 let step = 1_u128 << (128 - bits);
@@ -239,7 +241,7 @@ fn the_longest_prefix_is_found() {
                 }
             }
         }
-        // What filters have written stays with its prefix when the trie is made again.
+        // Values that filters wrote stay with their prefix when the trie is rebuilt.
         let table = crate::map::Table::new(&declared, session.map_words(0).unwrap());
         for (prefix, value) in model {
             let key = (0..words).map(|i| (prefix.0 >> (96 - 32 * i)) as u32).chain([prefix.1]).collect::<Vec<u32>>();
@@ -248,9 +250,9 @@ fn the_longest_prefix_is_found() {
     }
 }
 
-/// Where a filter only reads, prefixes of one value share an entry, until one of them gets another.
+/// If the filter only reads, prefixes with equal values share an entry until one of them changes.
 #[test]
-fn prefixes_that_share_their_values_have_their_own_when_these_change() {
+fn prefixes_that_share_an_entry_split_when_a_value_changes() {
     let mut random = Random(12);
     let mut session = session(
         "//! map m: lpm key=1 value=2 entries=300
@@ -294,12 +296,12 @@ fn prefixes_that_share_their_values_have_their_own_when_these_change() {
                 None => assert_eq!(packet[1..], [9; 3]),
             }
         }
-        assert!(entries.len() <= 6, "six values, and entries {entries:?}");
+        assert!(entries.len() <= 6, "six distinct values, but entries {entries:?}");
     }
 }
 
 #[test]
-fn a_search_in_garbage_ends_inside() {
+fn lookups_in_corrupt_maps_stay_in_bounds() {
     let mut random = Random(5);
     for (words, key) in [(1, "load_be32(pkt, 0u)"), (4, "vec4(load_be32(pkt, 0u), 1u, 2u, load_be32(pkt, 0u))")] {
         let mut session = session(&format!(
@@ -320,14 +322,14 @@ fn a_search_in_garbage_ends_inside() {
             session.set_map_words(0, 0, &words).unwrap();
             let mut random = Random(6);
             let packets: Vec<Vec<u32>> = (0..200).map(|_| vec![random.next() as u32, 0, 0, 0]).collect();
-            // The interpreter panics at what lies outside.
+            // The interpreter panics on an access out of bounds.
             run(&mut *session, &packets);
         }
     }
 }
 
 #[test]
-fn a_filter_with_parameters_need_not_call_all_functions_of_its_maps() {
+fn unused_map_functions_do_not_prevent_parameters() {
     for (key, value) in [(1, 0), (4, 2), (7, 1)] {
         session(&format!(
             "//! map m: hash key={key} value={value} entries=9

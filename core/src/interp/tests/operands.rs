@@ -1,6 +1,6 @@
-//! Operands for expressions, and how a filter takes them from its packet and stores what comes of them.
-//! Here they are computed with by Rust as well; `compat-tests/src/operators.rs` takes this file in and
-//! compares every device with the interpreter.
+//! Operands for expressions, and how a filter takes them from its packet and stores what comes of
+//! them. Here they are computed with by Rust as well; `compat-tests/src/operators.rs` takes this
+//! file in and compares every device with the interpreter.
 
 /// Values at which integers of 32 and 64 bits are peculiar.
 const EDGES: &[u64] = &[
@@ -33,8 +33,8 @@ pub fn pairs() -> Vec<[u64; 3]> {
     EDGES.iter().flat_map(|&a| EDGES.iter().enumerate().map(move |(i, &b)| [a, b, third(i)])).collect()
 }
 
-/// The 8 bytes from `at` on, little-endian, as a value of type `ty`: of a narrower type the lowest bytes; a
-/// bool is whether the lowest 32 bits are not zero.
+/// The 8 bytes from `at` on, little-endian, as a value of type `ty`: of a narrower type the lowest
+/// bytes; a bool is whether the lowest 32 bits are not zero.
 pub fn load(ty: &str, at: usize) -> String {
     let low = format!("load_le32(pkt, {at}u)");
     match ty {

@@ -29,8 +29,8 @@ use dominators::Dominators;
 /// Maximum nesting depth of branches, not counting loops.
 const MAX_BRANCH_DEPTH: usize = 16;
 
-/// Maximum number of early returns. Further returns store their result, and control falls through to
-/// the end of the function.
+/// Maximum number of early returns. Further returns store their result, and control falls through
+/// to the end of the function.
 const MAX_EARLY_RETURNS: usize = 16;
 
 /// Maximum nesting depth of loops.

@@ -214,7 +214,7 @@ impl<'a> Preprocessor<'a> {
     }
 
     fn run(&mut self, source: &Source, defines: &[(String, String)]) -> Result<(), Abort> {
-        if source.text.len() > portcullis_core::diagnostics::MAX_SOURCE {
+        if source.text.len() > portcullis_core::diagnostics::MAX_SOURCE_BYTES {
             return self.fatal(portcullis_core::diagnostics::too_long());
         }
         self.declare_maps()?;
