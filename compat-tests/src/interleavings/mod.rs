@@ -148,7 +148,8 @@ impl Packets {
 
     /// The node that answers lead a packet to.
     fn node(&mut self, number: usize, packet: &[u8], answers: Vec<MapReply>, whims: usize) -> usize {
-        let next = self.interpreter.run_with_replies(packet, &Metadata::default(), &answers).unwrap_or_else(|e| panic!("{e}"));
+        let next =
+            self.interpreter.run_with_replies(packet, &Metadata::default(), &answers).unwrap_or_else(|e| panic!("{e}"));
         let fresh = self.nodes.len();
         let known = self.known.entry((number, whims, format!("{next:?}"))).or_insert(fresh);
         if *known == fresh {
