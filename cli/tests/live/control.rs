@@ -237,11 +237,11 @@ fn maps_are_read_and_written_under_load() {
                 (&["get", "nothing"][..], "the filter has no map `nothing`; it has `blocked`, `routes`"),
                 (&["get", "blocked", "4"], "the map `blocked` has no entry 4"),
                 (&["del", "blocked", "1001"], "the map `blocked` has no entry 1001"),
-                (&["set", "blocked", "x", "1"], "`x` is no number"),
+                (&["set", "blocked", "x", "1"], "`x` is neither a number nor an address"),
                 (&["set", "blocked", "1", "2", "3"], "`3` is one cell too many"),
                 (&["set", "blocked", "1"], "the row ends after 0 of 1 words of its value"),
                 (&["set", "blocked", "1,2", "3"], "`2` is one cell too many"),
-                (&["get", "routes", "10.0.0.0/99"], "is no prefix"),
+                (&["get", "routes", "10.0.0.0/99"], "is not a prefix"),
             ] {
                 let said_so = desk.refused(1, &[&["map"], arguments].concat());
                 assert!(said_so.contains(said), "{arguments:?}: {said_so}");
