@@ -125,7 +125,7 @@ struct WatchedFile {
     path: PathBuf,
     map: Declaration,
     format: Format,
-    /// What was reported last.
+    /// The last reported result, to report each only once.
     last_report: Option<Report>,
 }
 
@@ -220,7 +220,7 @@ impl WatchedFile {
         if bytes.is_empty() && self.format == Format::Csv {
             return Err(format!("{name}: the file is empty; for a map without entries, write a header line or `#`"));
         }
-        text::parse(&self.map, self.format, bytes).map_err(|problems| problems.with_file_name(&name))
+        text::parse(&self.map, self.format, bytes).map_err(|errors| errors.with_file_name(&name))
     }
 }
 

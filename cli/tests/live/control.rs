@@ -302,15 +302,15 @@ fn who_asks_badly_gets_an_answer_or_nothing_and_packets_go_on() {
             answer
         };
         for (request, said) in [
-            (&b""[..], "no line of JSON"),
-            (b"\n", "no line of JSON"),
-            (b"hello\n", "no line of JSON"),
-            (b"\xff\xfe\n", "no line of JSON"),
+            (&b""[..], "not a line of JSON"),
+            (b"\n", "not a line of JSON"),
+            (b"hello\n", "not a line of JSON"),
+            (b"\xff\xfe\n", "not a line of JSON"),
             (br#"{"version":2,"request":"stats"}"#, "of version 2"),
             (br#"{"version":1,"request":"stop"}"#, "unknown variant"),
             (br#"{"version":1,"request":{"reload":{"filter":"a.wgsl"}}}"#, "absolute"),
-            (br#"{"version":1,"request":{"reload":{}}}"#, "and not both"),
-            (br#"{"version":1,"request":{"reload":{"filter":"/a.wgsl","expr":"tcp"}}}"#, "and not both"),
+            (br#"{"version":1,"request":{"reload":{}}}"#, "but not both"),
+            (br#"{"version":1,"request":{"reload":{"filter":"/a.wgsl","expr":"tcp"}}}"#, "but not both"),
             (br#"{"version":1,"request":{"reload":{"expr":"tcp port"}}}"#, "--expr"),
             (br#"{"version":1,"request":{"map-get":{"map":"m"}}}"#, "no map `m`"),
             (br#"{"version":1,"request":"stats"}"#, r#""stats":{"filter":"#),
