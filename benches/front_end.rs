@@ -8,7 +8,7 @@ mod support;
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
-use portcullis::selftest::filters::STOCK;
+use portcullis_conformance::filters::STOCK;
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
 use portcullis_opencl_c::files::NoIncludes;

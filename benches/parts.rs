@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use portcullis::pipeline::Outputs;
-use portcullis::selftest::filters::STOCK;
+use portcullis_conformance::filters::STOCK;
 use portcullis_core::device::{Completion, Device, LoadOptions, StageTimes};
 use portcullis_core::diagnostics::Source as Text;
 use portcullis_core::map::MapHandle;

@@ -15,7 +15,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput};
-use portcullis::selftest::filters::STOCK;
+use portcullis_conformance::filters::STOCK;
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, ResizeRoom};

@@ -51,8 +51,6 @@
 //! Without any feature, the interpreter and the no-op device remain.
 
 pub mod auto;
-#[path = "../report/src/lib.rs"]
-pub mod bench;
 pub mod control;
 pub mod devices;
 pub mod expression;
@@ -62,8 +60,6 @@ pub mod maglev;
 pub mod map_file;
 pub mod pipeline;
 pub mod routes;
-#[path = "../conformance/src/lib.rs"]
-pub mod selftest;
 
 pub use portcullis_c_writer as c_writer;
 /// Front ends: from a filter's text or object to a [`program::Program`].

@@ -2,8 +2,8 @@
 //!
 //! The crate `cl-sys` asks the linker for `-lOpenCL`. Its functions are defined by this crate
 //! (`src/loader.rs`), so the library has to be there and may be empty: an archive without members.
-//! The linker looks here before it looks in the system, where a `libOpenCL.so` would become a library
-//! that the program does not start without.
+//! The linker looks here before it looks in the system, where a `libOpenCL.so` would become a
+//! library that the program does not start without.
 
 use std::path::PathBuf;
 use std::{env, fs};

@@ -169,8 +169,8 @@ pub fn only_testing() -> bool {
 /// Notes what a bar was measured to be, for reports (docs/bench.md), where somebody asks for that and the bench is more than a trial.
 pub fn note_bar(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) {
     if !only_testing() {
-        let bar = portcullis::bench::bars::of_ratios(what, against, least, command, ratios);
-        portcullis::bench::bars::record(bar).expect("the file that PORTCULLIS_BARS names can be written");
+        let bar = portcullis_bench::bars::of_ratios(what, against, least, command, ratios);
+        portcullis_bench::bars::record(bar).expect("the file that PORTCULLIS_BARS names can be written");
     }
 }
 

@@ -106,9 +106,9 @@ mod asking {
     use portcullis::reason;
 
     use super::{Args, Command, MapCommand};
-    use crate::cli::failure::{Failure, USAGE, WRONG};
-    use crate::cli::out;
-    use crate::cli::run::live::report::{self, Besides};
+    use crate::failure::{Failure, USAGE, WRONG};
+    use crate::out;
+    use crate::run::live::report::{self, Besides};
 
     /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes is cut to less.
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -50,7 +50,7 @@ enum Command {
 }
 
 /// Parses the arguments, does what they ask and says how it ended.
-pub fn main() -> ExitCode {
+fn main() -> ExitCode {
     std::panic::set_hook(Box::new(last_resort));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

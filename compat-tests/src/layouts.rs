@@ -1,7 +1,7 @@
 //! Packets in memory, laid out as the self-test lays them out.
 
-use portcullis::selftest::corpora::Packet;
-use portcullis::selftest::layout::Watched;
+use portcullis_conformance::corpora::Packet;
+use portcullis_conformance::layout::Watched;
 use portcullis_core::packet::{Batch, Metadata, ResizeRoom};
 
 /// What is known of packet `i`.

@@ -1,13 +1,13 @@
 //! The stock filters, as they stand in `shaders/`.
 
 /// Those with maps, in WGSL and in OpenCL C.
-pub use portcullis::selftest::filters::{STATEFUL, STATEFUL_IN_C};
+pub use portcullis_conformance::filters::{STATEFUL, STATEFUL_IN_C};
 
 /// Name and text of every stock filter without maps.
-pub use portcullis::selftest::filters::STOCK as FILTERS;
+pub use portcullis_conformance::filters::STOCK as FILTERS;
 
 /// The same in OpenCL C.
-pub use portcullis::selftest::filters::STOCK_IN_C as FILTERS_IN_C;
+pub use portcullis_conformance::filters::STOCK_IN_C as FILTERS_IN_C;
 
 /// The text of a stock filter.
 ///

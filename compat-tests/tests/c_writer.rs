@@ -5,11 +5,11 @@
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use portcullis::selftest::{self, corpora::Depth, filters};
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::host::{self, Host, Unavailable};
 use portcullis_compat_tests::{c_programs, cl_programs, devices, floating_point, harness, operators};
+use portcullis_conformance::{self, corpora::Depth, filters};
 use portcullis_core::device::Device;
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
@@ -50,11 +50,11 @@ fn stock_and_probes(options: &Options) {
     let programs: Vec<_> = cases.iter().map(|c| c.compile().unwrap_or_else(|e| panic!("{}", e.render()))).collect();
     let Some(device) = device(suite, options, &programs) else { return };
     let interp = portcullis::devices::open("interp").unwrap_or_else(|e| panic!("{e}"));
-    let report = selftest::run(
+    let report = portcullis_conformance::run(
         std::slice::from_ref(&device),
         &*interp,
         &cases,
-        &selftest::corpora::corpora(Depth::Quick),
+        &portcullis_conformance::corpora::corpora(Depth::Quick),
         &mut |_| {},
     );
     assert!(report.passed(), "{}", report.failures());

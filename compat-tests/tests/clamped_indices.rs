@@ -7,8 +7,8 @@ use std::collections::{BTreeSet, HashMap};
 use naga::{
     AddressSpace, ArraySize, Expression, Function, Handle, Literal, MathFunction, ScalarKind, Statement, TypeInner,
 };
-use portcullis::selftest::filters;
 use portcullis_compat_tests::generator::{self, Config};
+use portcullis_conformance::filters;
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
 use portcullis_wgsl as wgsl;

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis::selftest::corpora::Packet;
-use portcullis::selftest::layout::Watched;
 use portcullis_bpf::compile_program;
 use portcullis_bpf::disassemble;
 use portcullis_compat_tests::expressions::arbitrary::{self, Random};
 use portcullis_compat_tests::expressions::reference::{self, Input};
 use portcullis_compat_tests::expressions::{Said, Tcpdump, expressions, instructions, packets};
 use portcullis_compat_tests::{devices, layouts};
+use portcullis_conformance::corpora::Packet;
+use portcullis_conformance::layout::Watched;
 use portcullis_core::device::{Device, DeviceKind, LoadOptions};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use portcullis::cuda::{CubinSource, cubins};
 use portcullis::device::Dispatch;
-use portcullis::selftest::filters::{self, Case, Language};
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::nvidia::{ARCHITECTURES, PTXAS, Usage, assemble};
 use portcullis_compat_tests::{devices, stateful, texts};
+use portcullis_conformance::filters::{self, Case, Language};
 use portcullis_core::program::{Program, ProgramOptions};
 
 const SUITE: &str = "NVRTC and ptxas";

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use portcullis::selftest::corpora::{self, Depth};
-use portcullis::selftest::filters::{self, Case};
 use portcullis_c_writer::{Language, Options, write};
 use portcullis_compat_tests::generator::{self, Config, Maps};
 use portcullis_compat_tests::oclgrind::{Edit, Oclgrind};
 use portcullis_compat_tests::{devices, harness, texts, with_maps};
+use portcullis_conformance::corpora::{self, Depth};
+use portcullis_conformance::filters::{self, Case};
 use portcullis_core::device::Device;
 use portcullis_core::program::{Program, ProgramOptions};
 

@@ -11,7 +11,7 @@ pub mod corpora;
 pub mod filters;
 pub mod layout;
 mod report;
-pub(crate) mod state;
+pub mod state;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -212,7 +212,7 @@ mod tests {
     /// The reference itself is on trial too: by the probes that know their answer.
     #[test]
     fn the_interpreter_agrees_with_itself_and_with_the_probes() {
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let report = run(
             std::slice::from_ref(&interp),
             &*interp,
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_device_that_is_wrong_is_found_out() {
         let noop: Arc<dyn Device> = Arc::new(NoopDevice::new());
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let (right, wrong) = (["minimal", "loads"], ["port_filter", "stores", "verdicts", "metadata", "redirects"]);
         let mut cases = filters::cases();
         cases.retain(|case| case.language == Language::Wgsl);
@@ -246,7 +246,7 @@ mod tests {
     /// Stateful filters find something in their maps, and change them or decide by them.
     #[test]
     fn stateful_filters_have_something_to_do() {
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let corpora = corpora::corpora(Depth::Quick);
         for case in filters::stateful().iter().filter(|case| case.language == Language::Wgsl) {
             let prepared = Prepared::new(case, &corpora, &*interp).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     /// A device whose verdicts are right, and whose maps are not, is found out.
     #[test]
     fn maps_that_are_wrong_are_found_out() {
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let corpora = corpora::corpora(Depth::Quick);
         let cases = filters::stateful();
         let case = cases.iter().find(|case| case.name == "flow_stats").unwrap();
@@ -289,7 +289,7 @@ mod tests {
         let mut cases = filters::cases();
         cases.retain(|case| case.name == "minimal");
         cases.iter_mut().filter(|case| case.language == Language::OpenClC).for_each(|case| case.text = text.into());
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         let report = run(std::slice::from_ref(&interp), &*interp, &cases, &corpora::corpora(Depth::Quick), &mut |_| {});
         let device = &report.devices[0];
         assert_eq!(Language::ALL.map(|language| device.differing(language)), [(0, 1), (1, 1)]);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use portcullis_core::diagnostics::{MAX_SOURCE, Source};
 use portcullis_opencl_c::files::NoIncludes;
-use portcullis_opencl_c::preprocessor::{MAX_ERRORS, MAX_TOKENS, Tokens, preprocess};
+use portcullis_opencl_c::preprocessor::{MAX_ERRORS, MAX_TOKENS, TranslationUnit, preprocess};
 use portcullis_opencl_c::token::TokenKind;
 
 use crate::mutate::Corpus;
@@ -140,7 +140,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// A text that means these tokens.
-fn written(Tokens { tokens, names, .. }: &Tokens) -> String {
+fn written(TranslationUnit { tokens, names, .. }: &TranslationUnit) -> String {
     // In front, so that no line begins with `#`.
     let mut text = String::from(";");
     for token in tokens {

@@ -335,8 +335,8 @@ fn seeds(results: &Results) -> Vec<Bar> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::fixture;
-    use crate::bench::results::Stages;
+    use crate::report::fixture;
+    use crate::results::Stages;
 
     fn find<'a>(bars: &'a [Bar], what: &str) -> &'a Bar {
         bars.iter().find(|bar| bar.what == what).unwrap_or_else(|| panic!("no {what}"))
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn ours_is_held_to_their_way_in_the_column_that_both_have() {
-        use crate::bench::seeds::Cell;
+        use crate::seeds::Cell;
         let mut results = fixture::full();
         let processor = results.devices.iter().find(|d| !d.kind.contains("GPU")).expect("there is one").id.clone();
         let cell = |mpps: Option<f64>| match mpps {

@@ -139,7 +139,7 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::fixture;
+    use crate::report::fixture;
 
     /// All rates of a run by a factor.
     fn scaled(factor: f64) -> Results {

@@ -130,7 +130,7 @@ fn ended(ended: Ended) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::fixture;
+    use crate::report::fixture;
 
     #[test]
     fn a_line_a_cell_and_no_speed_where_a_device_is_wrong() {

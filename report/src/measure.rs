@@ -17,7 +17,7 @@ use super::results::{self, Ended, Estimate, Latency, Load, RESIDENT};
 use super::run::AUTO;
 use super::statistics::{Latencies, median};
 use super::traffic::{Pool, RING, Ring};
-use crate::selftest::state;
+use portcullis_conformance::state;
 
 /// Batches in flight.
 const DEPTH: usize = 3;

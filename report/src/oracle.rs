@@ -7,7 +7,7 @@ use portcullis_core::program::Program;
 use std::sync::Arc;
 
 use super::traffic::Pool;
-use crate::selftest::state;
+use portcullis_conformance::state;
 
 /// Batches that the interpreter gets.
 const BATCH: usize = 1024;
@@ -143,14 +143,14 @@ fn target(verdict: Verdict) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::traffic::Packets;
+    use crate::traffic::Packets;
     use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
     use portcullis_wgsl as wgsl;
 
     #[test]
     fn maps_count_where_the_order_of_packets_does_not_decide_them() {
-        let interp = crate::devices::open("interp").unwrap();
+        let interp = portcullis::devices::open("interp").unwrap();
         for (statement, counts) in
             [("seen_add(0u, 0u, load_be32(pkt, 26u));", true), ("seen_write(0u, 0u, load_be32(pkt, 26u));", false)]
         {

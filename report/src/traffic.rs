@@ -207,7 +207,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::selftest::filters;
+    use portcullis_conformance::filters;
 
     fn program(name: &str) -> std::sync::Arc<Program> {
         let case = filters::cases().into_iter().find(|case| case.name == name).unwrap();

@@ -1,4 +1,5 @@
-//! From a program to the kernel that runs it.
+//! Compiles a program for a device: writes it in OpenCL C, and builds it with the driver or loads
+//! the cached binary.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -12,91 +13,99 @@ use portcullis_core::device::offload::{self, KernelEffects};
 use portcullis_core::device::{DeviceError, DeviceKind, LoadOptions};
 use portcullis_core::program::Program;
 
-use crate::device::{Gpu, name_of};
-use crate::probe::OpenClDevice;
-use crate::signals::Signals;
+use crate::driver::gpu::{Gpu, GpuProperties, status_name};
 
-/// What the compiler is told: the language, and to keep warnings to itself, which some print on the
-/// standard error stream. No `-cl-fast-…`: they change what floats are.
-const OPTIONS: &str = "-cl-std=CL1.2 -w";
+use crate::driver::signals::SignalHandlers;
 
-/// Work items in a group on a GPU: a multiple of every GPU's lane count.
-const GPU_GROUP: usize = 64;
+/// Options for the compiler: the language version, and no warnings, which some drivers print to
+/// standard error. No `-cl-fast-…`: they change the results of float operations.
+const BUILD_OPTIONS: &str = "-cl-std=CL1.2 -w";
 
-/// The same on a processor, where a group is a loop on one thread. With PoCL 3.1 any number from 32 to
-/// 4,096 is as good; below, what a group costs by itself shows.
-const CPU_GROUP: usize = 256;
+/// Work items in a group on a GPU: a multiple of every GPU's SIMD width.
+const GPU_GROUP_SIZE: usize = 64;
 
-/// Longest part of a compiler's messages that is shown, in bytes.
-const LOG: usize = 4096;
+/// Work items in a group on a CPU, where a group is a loop on one thread. With PoCL 3.1 anything
+/// from 32 to 4,096 performs alike; below, the cost per group shows.
+const CPU_GROUP_SIZE: usize = 256;
 
-/// A program ready to be launched.
-pub(crate) struct Loaded {
+/// Longest part of the compiler's messages that is shown, in bytes.
+const MAX_LOG_BYTES: usize = 4096;
+
+/// A program loaded on a device, ready to be launched.
+pub(crate) struct LoadedProgram {
     pub kernel: Kernel,
     pub arguments: Vec<Argument>,
-    /// What the session has to bring.
+    /// What the kernel reads and writes, and so what the session transfers.
     pub effects: KernelEffects,
     /// Work items in a group.
-    pub group: usize,
+    pub group_size: usize,
 }
 
 /// Opens the device and compiles the program for it.
 pub(crate) fn load(
-    device: &OpenClDevice,
+    device: &GpuProperties,
     program: &Arc<Program>,
     options: &LoadOptions,
-) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
-    let id = &portcullis_core::device::Device::info(device).id;
-    let (device, program, clocks) = (device.clone(), program.clone(), options.record_stages);
-    offload::compile_on_thread(id, &options.cancel, move || compile(&device, &program, clocks))
+) -> Result<(Arc<Gpu>, LoadedProgram), DeviceError> {
+    let id = &device.id;
+    let (device, program, profiles) = (device.clone(), program.clone(), options.record_stages);
+    offload::compile_on_thread(id, &options.cancel, move || compile(&device, &program, profiles))
 }
 
-/// A kernel by hand in place of the program's own; see [`crate::measure`].
-pub(crate) fn load_text(
-    device: &OpenClDevice,
+/// Loads a hand-written kernel in place of the program's; see [`crate::measure`].
+pub(crate) fn load_source(
+    device: &GpuProperties,
     program: &Program,
     text: &str,
     entry: &str,
-) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
+) -> Result<(Arc<Gpu>, LoadedProgram), DeviceError> {
     let source = Source { source: text.into(), entry: entry.into(), ..source(program, device)? };
     let gpu = Gpu::open(device, false)?;
-    let loaded = Loaded::new(&gpu, source, &device.fingerprint(), None)?;
+    let loaded = LoadedProgram::new(&gpu, source, &device.fingerprint(), None)?;
     Ok((Arc::new(gpu), loaded))
 }
 
-fn compile(device: &OpenClDevice, program: &Program, clocks: bool) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
+fn compile(
+    device: &GpuProperties,
+    program: &Program,
+    profiles: bool,
+) -> Result<(Arc<Gpu>, LoadedProgram), DeviceError> {
     let source = source(program, device)?;
-    let _signals = Signals::guard();
-    let gpu = Gpu::open(device, clocks)?;
-    let loaded = Loaded::new(&gpu, source, &device.fingerprint(), Cache::open("opencl").as_ref())?;
+    let _signals = SignalHandlers::restore_on_drop();
+    let gpu = Gpu::open(device, profiles)?;
+    let loaded = LoadedProgram::new(&gpu, source, &device.fingerprint(), Cache::open("opencl").as_ref())?;
     Ok((Arc::new(gpu), loaded))
 }
 
-impl Loaded {
-    pub fn new(gpu: &Gpu, source: Source, fingerprint: &str, cache: Option<&Cache>) -> Result<Loaded, DeviceError> {
-        let kernel = build(gpu, &source, fingerprint, cache)?;
-        Ok(Loaded {
+impl LoadedProgram {
+    pub fn new(
+        gpu: &Gpu,
+        source: Source,
+        fingerprint: &str,
+        cache: Option<&Cache>,
+    ) -> Result<LoadedProgram, DeviceError> {
+        let kernel = build_kernel(gpu, &source, fingerprint, cache)?;
+        Ok(LoadedProgram {
             kernel,
             effects: source.effects(),
             arguments: source.arguments,
-            group: if gpu.kind == DeviceKind::Cpu { CPU_GROUP } else { GPU_GROUP },
+            group_size: if gpu.kind == DeviceKind::Cpu { CPU_GROUP_SIZE } else { GPU_GROUP_SIZE },
         })
     }
 }
 
-/// The program in OpenCL C.
-fn source(program: &Program, device: &OpenClDevice) -> Result<Source, DeviceError> {
-    let info = portcullis_core::device::Device::info(device);
-    let processor = info.kind == DeviceKind::Cpu && device.shares_memory();
+/// Writes the program in OpenCL C.
+fn source(program: &Program, device: &GpuProperties) -> Result<Source, DeviceError> {
+    let processor = device.kind == DeviceKind::Cpu && device.shares_memory;
     let packet_access = match processor {
-        // Compilers make vectors of work items where words are fetched for each and nothing branches.
-        true if has_vectors() => PacketAccess::Vectorizable,
-        // A processor's compiler makes one load of bytes. Elsewhere each byte would be a load.
+        // The compiler vectorises work items if loads are gathers of words and nothing branches.
+        true if has_fast_gather() => PacketAccess::Vectorizable,
+        // A CPU's compiler merges byte loads into one; elsewhere each byte would be a load.
         true => PacketAccess::Bytes,
         false => PacketAccess::Words,
     };
     portcullis_c_writer::write(program, &Options { packet_access, ..Options::new(Language::OpenCl) }).map_err(|error| {
-        let (device, reason) = (info.id.clone(), error.to_string());
+        let (device, reason) = (device.id.clone(), error.to_string());
         match error {
             WriteError::Unsupported(_) => DeviceError::Unsupported { device, reason },
             WriteError::Failed(_) => DeviceError::Failed { device, reason },
@@ -104,28 +113,29 @@ fn source(program: &Program, device: &OpenClDevice) -> Result<Source, DeviceErro
     })
 }
 
-/// Whether the processor fetches words from several places with one instruction, and in less time than it takes for each:
-/// Intel's, where microcode does not hold fetches up (Downfall, INTEL-SA-00828). AMD's take them apart: on Zen 4 kernels of
-/// that kind have a third to a half of the rate of others.
-fn has_vectors() -> bool {
+/// Whether the CPU's gather instructions are faster than scalar loads. Intel's are, unless
+/// microcode mitigates Downfall (INTEL-SA-00828). AMD's are split into scalar loads: on Zen 4, such
+/// kernels reach a third to a half of the rate of others.
+fn has_fast_gather() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        let is_held_up = std::fs::read_to_string("/sys/devices/system/cpu/vulnerabilities/gather_data_sampling");
-        std::arch::is_x86_feature_detected!("avx2") && fetches_fast(vendor(), is_held_up.ok().as_deref())
+        let vulnerability = std::fs::read_to_string("/sys/devices/system/cpu/vulnerabilities/gather_data_sampling");
+        std::arch::is_x86_feature_detected!("avx2") && is_gather_fast(cpu_vendor(), vulnerability.ok().as_deref())
     }
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
 
-/// The same of a vendor's processor with AVX2, by what Linux says of that vulnerability, if anything.
+/// Decides [`has_fast_gather`] for a vendor's CPU with AVX2, by what Linux reports about the
+/// vulnerability, if anything.
 #[cfg(any(test, target_arch = "x86_64"))]
-fn fetches_fast(vendor: [u8; 12], vulnerability: Option<&str>) -> bool {
+fn is_gather_fast(vendor: [u8; 12], vulnerability: Option<&str>) -> bool {
     vendor == *b"GenuineIntel" && !vulnerability.is_some_and(|text| text.starts_with("Mitigation"))
 }
 
-/// The vendor's name, by CPUID's leaf 0.
+/// The CPU vendor, from CPUID leaf 0.
 #[cfg(target_arch = "x86_64")]
-fn vendor() -> [u8; 12] {
+fn cpu_vendor() -> [u8; 12] {
     let leaf = std::arch::x86_64::__cpuid(0);
     let mut name = [0; 12];
     name.chunks_exact_mut(4)
@@ -134,41 +144,43 @@ fn vendor() -> [u8; 12] {
     name
 }
 
-/// The kernel, from the cache where an earlier run has put it there.
-pub(crate) fn build(
+/// Builds the kernel, from the cached binary if there is one.
+pub(crate) fn build_kernel(
     gpu: &Gpu,
     source: &Source,
     fingerprint: &str,
     cache: Option<&Cache>,
 ) -> Result<Kernel, DeviceError> {
     // Everything that the binary depends on.
-    let key = format!("{fingerprint}\n{OPTIONS}\n{}", source.source);
+    let key = format!("{fingerprint}\n{BUILD_OPTIONS}\n{}", source.source);
     let cached = cache.and_then(|cache| cache.get(key.as_bytes()));
-    // A binary that the driver does not take any more is no fault of anybody's.
+    // A binary that the driver rejects is ignored: the driver may have changed.
     if let Some(kernel) = cached.and_then(|binary| from_binary(gpu, &binary, &source.entry)) {
         return Ok(kernel);
     }
     let text = CString::new(source.source.as_str());
-    let text = text.map_err(|_| gpu.gave_up("the filter's source has a zero byte in it".into()))?;
+    let text = text.map_err(|_| gpu.failure("the filter's source has a zero byte in it".into()))?;
     let program = ocl_core::create_program_with_source(&gpu.context, &[text])
-        .map_err(|error| gpu.failed("creating the filter's program failed", &error))?;
-    translate(gpu, &program).map_err(|(code, log)| {
-        let log = if log.is_empty() { "its compiler says no more".into() } else { log };
-        gpu.gave_up(format!("its compiler refuses the filter ({}):\n{log}", name_of(code)))
+        .map_err(|error| gpu.error("creating the filter's program failed", &error))?;
+    build_program(gpu, &program).map_err(|(code, log)| {
+        let log = if log.is_empty() { "there are no further messages".into() } else { log };
+        gpu.failure(format!("its compiler rejects the filter ({}):\n{log}", status_name(code)))
     })?;
     let kernel = ocl_core::create_kernel(&program, &source.entry)
-        .map_err(|error| gpu.failed("creating the kernel failed", &error))?;
+        .map_err(|error| gpu.error("creating the kernel failed", &error))?;
     if let Some((cache, binary)) = cache.zip(binary(&program)) {
         cache.put(key.as_bytes(), &binary);
     }
     Ok(kernel)
 }
 
-/// `ocl-core`'s own function panics where a driver refuses a binary for a reason it does not know.
+/// Loads a binary; `None` if the driver rejects it. `ocl-core`'s own function panics on unknown
+/// errors.
 fn from_binary(gpu: &Gpu, binary: &[u8], entry: &str) -> Option<Kernel> {
     let (device, length, start) = (gpu.device.as_raw(), binary.len(), binary.as_ptr());
     let (mut taken, mut status) = (0, 0);
-    // SAFETY: one device of the context's, and one binary of that length.
+    // SAFETY: one device of the context, and one binary of that length; the pointers outlive the
+    // call.
     let program = unsafe {
         let context = gpu.context.as_ptr();
         ffi::clCreateProgramWithBinary(context, 1, &device, &length, &start, &mut taken, &mut status)
@@ -176,20 +188,21 @@ fn from_binary(gpu: &Gpu, binary: &[u8], entry: &str) -> Option<Kernel> {
     if program.is_null() {
         return None;
     }
-    // SAFETY: it was made just now, and is nobody else's.
+    // SAFETY: the object is new, and nothing else refers to it.
     let program = unsafe { ocl_core::Program::from_raw_create_ptr(program) };
-    if (taken, status) != (0, 0) || translate(gpu, &program).is_err() {
+    if (taken, status) != (0, 0) || build_program(gpu, &program).is_err() {
         return None;
     }
     ocl_core::create_kernel(&program, entry).ok()
 }
 
-/// Builds a program; an error number and the compiler's messages where that fails. `ocl-core`'s own
-/// function takes a failure without messages for a success.
-fn translate(gpu: &Gpu, program: &ocl_core::Program) -> Result<(), (i32, String)> {
-    let options = CString::new(OPTIONS).expect("there is no zero in it");
+/// Builds a program; on failure, returns the status and the compiler's messages. `ocl-core`'s own
+/// function takes a failure without messages for success.
+fn build_program(gpu: &Gpu, program: &ocl_core::Program) -> Result<(), (i32, String)> {
+    let options = CString::new(BUILD_OPTIONS).expect("there is no zero in it");
     let device = gpu.device.as_raw();
-    // SAFETY: a program of this device's context, and options that end in a zero; nobody is called.
+    // SAFETY: the program belongs to this device's context, and the options end in a zero; there is
+    // no callback.
     let status = unsafe {
         let options: *const c_char = options.as_ptr();
         ffi::clBuildProgram(program.as_ptr(), 1, &device, options, None, ptr::null_mut())
@@ -198,28 +211,28 @@ fn translate(gpu: &Gpu, program: &ocl_core::Program) -> Result<(), (i32, String)
         return Ok(());
     }
     let what = ProgramBuildInfo::BuildLog as cl_uint;
-    let log = sized(|size, value, needed| {
-        // SAFETY: as above; the value has room for as many bytes as are said.
+    let log = read_sized(|size, value, needed| {
+        // SAFETY: as above; the buffer has `size` bytes.
         unsafe { ffi::clGetProgramBuildInfo(program.as_ptr(), device, what, size, value, needed) }
     });
     let log = String::from_utf8_lossy(&log.unwrap_or_default()).trim_matches(['\0', '\n', ' ']).to_owned();
-    let end = (0..=LOG.min(log.len())).rev().find(|&at| log.is_char_boundary(at)).unwrap_or(0);
+    let end = (0..=MAX_LOG_BYTES.min(log.len())).rev().find(|&at| log.is_char_boundary(at)).unwrap_or(0);
     let more = if end < log.len() { "\n…" } else { "" };
     Err((status, format!("{}{more}", &log[..end])))
 }
 
-/// What a built program is on its one device.
+/// Returns the binary of a built program for its one device.
 fn binary(program: &ocl_core::Program) -> Option<Vec<u8>> {
-    let sizes = sized(|size, value, needed| {
+    let sizes = read_sized(|size, value, needed| {
         let what = ProgramInfo::BinarySizes as cl_uint;
-        // SAFETY: a program, and room for as many bytes as are said.
+        // SAFETY: the program is valid, and the buffer has `size` bytes.
         unsafe { ffi::clGetProgramInfo(program.as_ptr(), what, size, value, needed) }
     })?;
     let size = usize::from_ne_bytes(sizes.try_into().ok()?);
     let mut binary = vec![0_u8; size];
     let mut start = binary.as_mut_ptr();
     let what = ProgramInfo::Binaries as cl_uint;
-    // SAFETY: the program has one device, so one pointer is read, which has room for its binary.
+    // SAFETY: the program has one device, so one pointer is read, to a buffer of the binary's size.
     let status = unsafe {
         let value: *mut c_void = (&raw mut start).cast();
         ffi::clGetProgramInfo(program.as_ptr(), what, size_of::<*mut u8>(), value, ptr::null_mut())
@@ -227,8 +240,8 @@ fn binary(program: &ocl_core::Program) -> Option<Vec<u8>> {
     (status == Status::CL_SUCCESS as i32 && !binary.is_empty()).then_some(binary)
 }
 
-/// An answer of a size that OpenCL tells when it is asked without room for it.
-fn sized(ask: impl Fn(usize, *mut c_void, *mut usize) -> i32) -> Option<Vec<u8>> {
+/// Reads a value whose size OpenCL reports when it is asked without a buffer.
+fn read_sized(ask: impl Fn(usize, *mut c_void, *mut usize) -> i32) -> Option<Vec<u8>> {
     let success = Status::CL_SUCCESS as i32;
     let mut size = 0;
     (ask(0, ptr::null_mut(), &mut size) == success).then_some(())?;
@@ -239,6 +252,7 @@ fn sized(ask: impl Fn(usize, *mut c_void, *mut usize) -> i32) -> Option<Vec<u8>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::OpenClDevice;
     use crate::probe;
     use portcullis_core::device::Device;
 
@@ -255,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_written_side_by_side_where_fetching_pays() {
+    fn vectorizable_kernels_are_written_for_cpus_with_fast_gather() {
         let mitigated = Some("Mitigation: Microcode\n");
         for (vendor, vulnerability, pays) in [
             (b"GenuineIntel", None, true),
@@ -265,49 +279,53 @@ mod tests {
             (b"AuthenticAMD", None, false),
             (b"HygonGenuine", Some("Not affected\n"), false),
         ] {
-            assert_eq!(fetches_fast(*vendor, vulnerability), pays, "{vendor:?}, {vulnerability:?}");
+            assert_eq!(is_gather_fast(*vendor, vulnerability), pays, "{vendor:?}, {vulnerability:?}");
         }
     }
 
     #[test]
-    fn a_compiler_s_words_are_shown() {
+    fn compiler_messages_are_shown_and_truncated() {
         for device in devices() {
-            let gpu = Gpu::open(&device, false).unwrap();
-            let Err(error) = build(&gpu, &source("out[0] = no_such_name;"), "", None) else { panic!("taken") };
+            let gpu = Gpu::open(device.properties(), false).unwrap();
+            let Err(error) = build_kernel(&gpu, &source("out[0] = no_such_name;"), "", None) else { panic!("taken") };
             let text = error.to_string();
             assert!(text.contains(&device.info().id) && text.contains("no_such_name"), "{text}");
-            let Err(error) = build(&gpu, &source(&"out[0] = unknown;".repeat(2000)), "", None) else { panic!("taken") };
-            assert!(error.to_string().len() < LOG + 200, "{}", error.to_string().len());
+            let Err(error) = build_kernel(&gpu, &source(&"out[0] = unknown;".repeat(2000)), "", None) else {
+                panic!("taken")
+            };
+            assert!(error.to_string().len() < MAX_LOG_BYTES + 200, "{}", error.to_string().len());
             let missing = Source { entry: "come".into(), ..source("out[0] = 1;") };
-            let Err(error) = build(&gpu, &missing, "", None) else { panic!("taken") };
+            let Err(error) = build_kernel(&gpu, &missing, "", None) else { panic!("taken") };
             assert!(error.to_string().contains("CL_INVALID_KERNEL_NAME"), "{error}");
         }
     }
 
     #[test]
-    fn binaries_are_kept_by_source_and_device() {
+    fn binaries_are_cached_by_source_and_driver() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(&folder.path().join("opencl"), 64 << 20).unwrap();
         let files = || std::fs::read_dir(folder.path().join("opencl")).unwrap().count();
         for device in devices() {
             let before = files();
-            let gpu = Gpu::open(&device, false).unwrap();
-            let kernel = |text: &str, fingerprint: &str| build(&gpu, &source(text), fingerprint, Some(&cache)).unwrap();
+            let gpu = Gpu::open(device.properties(), false).unwrap();
+            let kernel =
+                |text: &str, fingerprint: &str| build_kernel(&gpu, &source(text), fingerprint, Some(&cache)).unwrap();
             kernel("out[0] = 1;", "driver 1");
             if files() == before {
-                println!("{} gives no binaries", device.info().id);
+                println!("skipped: {} returns no binaries", device.info().id);
                 continue;
             }
             let binary =
-                cache.get(format!("driver 1\n{OPTIONS}\n{}", source("out[0] = 1;").source).as_bytes()).unwrap();
-            assert!(from_binary(&gpu, &binary, "go").is_some(), "its own binary is taken");
+                cache.get(format!("driver 1\n{BUILD_OPTIONS}\n{}", source("out[0] = 1;").source).as_bytes()).unwrap();
+            assert!(from_binary(&gpu, &binary, "go").is_some(), "the driver accepts its own binary");
             kernel("out[0] = 1;", "driver 1");
-            assert_eq!(files(), before + 1, "it was there");
+            assert_eq!(files(), before + 1, "the binary was cached");
             kernel("out[0] = 1;", "driver 2");
             kernel("out[0] = 2;", "driver 1");
             assert_eq!(files(), before + 3);
-            // What is no binary at all is compiled again, whole as the file may be.
-            let key = format!("driver 3\n{OPTIONS}\n{}", source("out[0] = 3;").source);
+            // An entry that is not a binary is replaced by compiling again, although its checksum
+            // is right.
+            let key = format!("driver 3\n{BUILD_OPTIONS}\n{}", source("out[0] = 3;").source);
             assert!(cache.put(key.as_bytes(), b"no binary"));
             kernel("out[0] = 3;", "driver 3");
             assert_ne!(cache.get(key.as_bytes()).unwrap(), b"no binary");

@@ -1,15 +1,15 @@
-//! What a machine without OpenCL is told, and that a program starts there. The loader and the drivers
-//! are hidden from a child process.
+//! What a machine without OpenCL reports, and that a program starts there. Loader and drivers are
+//! hidden from a child process.
 
 use std::process::{Command, Output};
 
 use portcullis_core::device::{Device, DeviceError};
 
-/// Set in the child, which is the test again.
+/// Environment variable that is set in the child process.
 const CHILD: &str = "PORTCULLIS_TEST_BARE";
 
-/// Runs a test of this file once more, in a process of its own with these variables.
-fn again(test: &str, variables: &[(&str, &str)]) -> Output {
+/// Runs a test of this file again in a child process with these environment variables.
+fn run_child(test: &str, variables: &[(&str, &str)]) -> Output {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").envs(variables.iter().copied());
     child.output().unwrap()
@@ -19,27 +19,28 @@ fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// The child's part: what `probe` says is printed.
-fn say_what_is_missing() {
-    let error = portcullis_opencl::probe().expect_err("it is hidden");
+/// Called in the child: prints the error of `probe`.
+fn print_probe_error() {
+    let error = portcullis_opencl::probe().expect_err("OpenCL is hidden");
     let DeviceError::Missing(text) = error else { panic!("{error:?}") };
     eprintln!("<<{text}>>");
 }
 
-fn said(child: &Output) -> String {
+fn printed(child: &Output) -> String {
     let error = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
     let text = error.split_once("<<").and_then(|(_, rest)| rest.split_once(">>"));
-    text.unwrap_or_else(|| panic!("nothing said: {error}")).0.to_owned()
+    text.unwrap_or_else(|| panic!("nothing printed: {error}")).0.to_owned()
 }
 
 #[test]
-fn without_a_loader() {
+fn a_missing_loader_is_explained() {
     if is_child() {
-        return say_what_is_missing();
+        return print_probe_error();
     }
-    let child = again("without_a_loader", &[("PORTCULLIS_OPENCL_LIBRARY", "/nonexistent/libOpenCL.so.1")]);
-    let text = said(&child);
+    let child =
+        run_child("a_missing_loader_is_explained", &[("PORTCULLIS_OPENCL_LIBRARY", "/nonexistent/libOpenCL.so.1")]);
+    let text = printed(&child);
     assert!(text.contains("install") && text.contains("/nonexistent/libOpenCL.so.1"), "{text}");
     if cfg!(target_os = "linux") {
         assert!(text.contains("ocl-icd-libopencl1") && text.contains("pocl-opencl-icd"), "{text}");
@@ -48,51 +49,53 @@ fn without_a_loader() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn with_a_library_that_is_another() {
+fn a_library_that_is_not_opencl_is_explained() {
     if is_child() {
-        return say_what_is_missing();
+        return print_probe_error();
     }
-    let child = again("with_a_library_that_is_another", &[("PORTCULLIS_OPENCL_LIBRARY", "libm.so.6")]);
-    let text = said(&child);
+    let child = run_child("a_library_that_is_not_opencl_is_explained", &[("PORTCULLIS_OPENCL_LIBRARY", "libm.so.6")]);
+    let text = printed(&child);
     assert!(text.contains("libm.so.6") && text.contains("no clGetPlatformIDs"), "{text}");
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn without_drivers() {
+fn missing_drivers_are_explained() {
     if is_child() {
-        return say_what_is_missing();
+        return print_probe_error();
     }
-    // Both loaders that distributions have, ocl-icd and Khronos's, go by these.
+    // Both loaders in use, ocl-icd and Khronos's, respect one of these.
     let started = std::time::Instant::now();
-    let child =
-        again("without_drivers", &[("OCL_ICD_VENDORS", "/nonexistent"), ("OPENCL_VENDOR_PATH", "/nonexistent")]);
-    let text = said(&child);
+    let child = run_child(
+        "missing_drivers_are_explained",
+        &[("OCL_ICD_VENDORS", "/nonexistent"), ("OPENCL_VENDOR_PATH", "/nonexistent")],
+    );
+    let text = printed(&child);
     assert!(text.contains("pocl-opencl-icd"), "{text}");
-    assert!(started.elapsed() < std::time::Duration::from_secs(5), "it waits for a driver that is not there");
+    assert!(started.elapsed() < std::time::Duration::from_secs(5), "it waits for a driver that does not exist");
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_program_does_not_need_the_library_to_start() {
+fn programs_do_not_link_against_opencl() {
     let program = std::env::current_exe().unwrap();
     let Ok(listed) = Command::new("readelf").arg("--dynamic").arg("--wide").arg(&program).output() else {
         println!("skipped: no readelf (Debian's package binutils)");
         return;
     };
     let listed = String::from_utf8_lossy(&listed.stdout);
-    // The list is what it should be: this is there in any case.
+    // The check is meaningful: libc is listed in any case.
     assert!(listed.contains("NEEDED") && listed.contains("libc.so"), "{listed}");
     assert!(!listed.contains("OpenCL"), "{listed}");
 }
 
 #[test]
-fn devices_say_what_they_are() {
+fn devices_are_described_and_gpus_come_first() {
     let devices = match portcullis_opencl::probe() {
         Ok(devices) => devices,
         Err(error) => {
-            let demanded = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
-            assert!(!demanded.split(',').any(|device| device.trim() == "opencl"), "opencl is demanded: {error}");
+            let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|device| device.trim() == "opencl"), "opencl is required: {error}");
             println!("skipped: {error}");
             return;
         }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use portcullis::bench::compare::{Change, Comparison, read};
-use portcullis::bench::number::digits;
-use portcullis::bench::results::Results;
 use portcullis::io::create_error_reason;
+use portcullis_bench::compare::{Change, Comparison, read};
+use portcullis_bench::number::digits;
+use portcullis_bench::results::Results;
 
-use crate::cli::failure::{Failure, WRONG};
-use crate::cli::out;
+use crate::failure::{Failure, WRONG};
+use crate::out;
 
 /// Compares, and fails where the second is worse.
 pub fn run(before: &str, after: &str) -> Result<(), Failure> {

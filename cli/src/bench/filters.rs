@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::builder::NonEmptyStringValueParser;
-use portcullis::bench::run::Filter;
 use portcullis::device::LoadOptions;
 use portcullis::devices;
 use portcullis::diagnostics::Source;
 use portcullis::frontend::wgsl;
 use portcullis::program::{InitialMapWords, Program, ProgramOptions};
-use portcullis::selftest::filters::{STATEFUL, STOCK};
+use portcullis_bench::run::Filter;
+use portcullis_conformance::filters::{STATEFUL, STOCK};
 
-use crate::cli::failure::Failure;
-use crate::cli::filter::{self, parameter};
-use crate::cli::run::maps::{self, MapArgs, MapFile, Maps};
+use crate::failure::Failure;
+use crate::filter::{self, parameter};
+use crate::run::maps::{self, MapArgs, MapFile, Maps};
 
 /// The arguments about them.
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, stderr};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use portcullis::bench::run::Step;
+use portcullis_bench::run::Step;
 
 /// A bar with the time left; nothing where standard error is no terminal.
 pub struct Progress {

@@ -1,10 +1,10 @@
 //! Results for people.
 
-use portcullis::bench::number::{digits, time};
-use portcullis::bench::results::{Bar, Cell, Ended, Measured, Outcome, Results};
-use portcullis::bench::seeds;
+use portcullis_bench::number::{digits, time};
+use portcullis_bench::results::{Bar, Cell, Ended, Measured, Outcome, Results};
+use portcullis_bench::seeds;
 
-use crate::cli::out;
+use crate::out;
 
 /// The whole output.
 pub fn text(results: &Results) -> String {

@@ -13,8 +13,8 @@ use portcullis::map::{self, TypeInfo};
 use portcullis::program::Program;
 use serde_json::{Value, json};
 
-use crate::cli::out;
-use crate::cli::run::traps::Place;
+use crate::out;
+use crate::run::traps::Place;
 
 /// Letters of a value that are shown.
 const SHOWN: usize = 60;

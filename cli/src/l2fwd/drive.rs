@@ -26,12 +26,12 @@ use super::Args;
 use super::plan::{self, Mode, Workload};
 use super::report::{Ended, Numbers, Report, Row, Through};
 use super::untouched::Untouched;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::filter::FilterArgs;
-use crate::cli::out;
-use crate::cli::run::interrupt::Interrupt;
-use crate::cli::run::live::dpdk as ports;
-use crate::cli::run::live::{Needs, drive, mempool};
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::filter::FilterArgs;
+use crate::out;
+use crate::run::interrupt::Interrupt;
+use crate::run::live::dpdk as ports;
+use crate::run::live::{Needs, drive, mempool};
 
 /// The filter where none is given: what l2fwd-nv does.
 const MAC_SWAP: (&str, &str) = ("mac_swap", include_str!("../../../shaders/mac_swap.wgsl"));

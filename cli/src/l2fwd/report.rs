@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::Args;
 use super::plan::{Mode, Workload};
-use crate::cli::out;
-use crate::cli::run::live::report::Balance;
+use crate::out;
+use crate::run::live::report::Balance;
 
 /// Bytes that a packet has on the wire and not in memory: its frame check sequence (4, IEEE 802.3), and preamble, start of frame and
 /// the gap between two (20, RFC 2544 appendix B).

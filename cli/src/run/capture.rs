@@ -17,9 +17,9 @@ use super::interrupt::Interrupt;
 use super::maps::{Maps, Told};
 use super::progress::Progress;
 use super::{Args, BatchSize, places, report};
-use crate::cli::chosen::Chosen;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::{explain, out};
+use crate::chosen::Chosen;
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::{explain, out};
 
 /// Runs over a capture.
 pub fn run(args: &Args, read: &str) -> Result<(), Failure> {

@@ -9,8 +9,8 @@ use portcullis::program::Program;
 
 use super::maps::MapFile;
 use super::replace::Replacement;
-use crate::cli::failure::Failure;
-use crate::cli::out;
+use crate::failure::Failure;
+use crate::out;
 
 /// The dumps of a run.
 pub struct Dumps {

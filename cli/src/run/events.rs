@@ -12,8 +12,8 @@ use portcullis::io::SinkError;
 use portcullis::program::Program;
 use serde::Serialize;
 
-use crate::cli::failure::Failure;
-use crate::cli::out;
+use crate::failure::Failure;
+use crate::out;
 
 /// How long an event may wait to be read, at most.
 const LATEST: Duration = Duration::from_millis(100);

@@ -8,8 +8,8 @@ use portcullis::device::CancelToken;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::io::live::sighup::keep_sighup_ignored;
 
-use crate::cli::failure::INTERRUPTED;
-use crate::cli::out;
+use crate::failure::INTERRUPTED;
+use crate::out;
 
 /// An end that takes no longer than this needs no announcement.
 const AT_ONCE: Duration = Duration::from_millis(200);

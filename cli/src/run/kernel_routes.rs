@@ -8,7 +8,7 @@ use portcullis::routes::RoutingTables;
 use portcullis::routes::{RouteMaps, RouteMapsError};
 
 use super::maps::{MapArgs, Told};
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The maps, and the kernel's routes.
 pub struct KernelRoutes {

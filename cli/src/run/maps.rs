@@ -23,7 +23,7 @@ use super::state::State;
 use super::stdout_by_any_name;
 use super::traps::Traps;
 use super::watch::Follower;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The arguments about maps.
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -9,7 +9,7 @@ use portcullis::map::typed::{CType, scalar_fields, sum_per_cpu};
 use portcullis::map::{Declaration, MapKind, Row, Table};
 
 use super::maps::MapFile;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// What is in the kernel's map, once it is known to be one like the filter's.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {

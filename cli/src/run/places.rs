@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use portcullis::io::{resolved_path, same_destination, same_file};
 
 use super::Args;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// Refuses outputs that would wipe out an input or each other. The inputs are open by now, and the
 /// outputs not yet.

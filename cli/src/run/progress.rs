@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use portcullis::io;
 use portcullis::pipeline::Totals;
 
-use crate::cli::out;
+use crate::out;
 
 /// How long a run takes before a terminal is shown how far it is.
 const PATIENCE: Duration = Duration::from_secs(1);

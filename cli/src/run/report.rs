@@ -10,7 +10,7 @@ use portcullis::pipeline::Totals;
 use serde::{Deserialize, Serialize};
 
 use super::traps::{self, OutOfFuel, Trapped};
-use crate::cli::out;
+use crate::out;
 
 /// Redirect targets in the table; the JSON line has all that are counted.
 const SHOWN_TARGETS: usize = 16;

@@ -9,7 +9,7 @@ use portcullis::map_file::{self, text};
 use portcullis::reason;
 
 use super::maps::MapFile;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The rows of a file.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<ParsedRows, Failure> {

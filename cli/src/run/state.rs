@@ -13,7 +13,7 @@ use portcullis::program::Program;
 use portcullis::reason;
 
 use super::replace::Replacement;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The file, from before a run to behind it.
 pub struct State {

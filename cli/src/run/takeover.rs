@@ -14,7 +14,7 @@ use portcullis::routes::RouteMaps;
 use super::kernel_routes::KernelRoutes;
 use super::maps::{MapArgs, Maps, watched};
 use super::watch::Follower;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// A filter that is to take over, and what of its maps' files can be read before packets have to wait for it.
 pub struct Takeover {

@@ -14,7 +14,7 @@ use portcullis::packet::Action;
 use portcullis::program::Program;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::out;
+use crate::out;
 
 /// Places that people are shown in the end; JSON has all.
 pub const SHOWN: usize = 20;

@@ -10,7 +10,7 @@ use portcullis::map_file::{self, Entries};
 
 use super::maps::{MapFile, Told};
 use super::rows::no_room;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// A map and the file that it follows.
 pub struct Follower {

@@ -1,12 +1,12 @@
 //! `portcullis selftest --af-xdp`
 
 use portcullis::io::af_xdp::Steering;
-use portcullis::selftest::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
+use portcullis_conformance::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
 
 use super::Args;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::out;
-use crate::cli::run::interrupt::Interrupt;
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::out;
+use crate::run::interrupt::Interrupt;
 
 /// Tests an interface.
 pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {

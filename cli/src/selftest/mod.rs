@@ -10,9 +10,9 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use portcullis::device::{Device, Dispatch, SingleDispatch};
 use portcullis::devices::{self, Selector};
-use portcullis::selftest::corpora::{self, Depth};
-use portcullis::selftest::filters::Language;
-use portcullis::selftest::{self, MissingDevice, Report, filters};
+use portcullis_conformance::corpora::{self, Depth};
+use portcullis_conformance::filters::Language;
+use portcullis_conformance::{self, MissingDevice, Report, filters};
 
 use super::failure::{Failure, WRONG};
 use super::out;
@@ -104,12 +104,13 @@ fn judge_devices(args: &Args) -> Result<(), Failure> {
     let shown = io::stderr().is_terminal();
     let total = cases.len();
     let mut count = 0;
-    let mut report = selftest::run(&devices, &*reference, &cases, &corpora::corpora(depth), &mut |name| {
-        count += 1;
-        if shown {
-            let _ = write!(io::stderr(), "\r\x1b[K{count}/{total} {name}");
-        }
-    });
+    let mut report =
+        portcullis_conformance::run(&devices, &*reference, &cases, &corpora::corpora(depth), &mut |name| {
+            count += 1;
+            if shown {
+                let _ = write!(io::stderr(), "\r\x1b[K{count}/{total} {name}");
+            }
+        });
     if shown {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }

@@ -69,7 +69,8 @@ fn a_name_that_ends_in_cl_is_opencl_c() {
     let line = place.run(&["check", filter, "--json", "--set", "PORT=443"]).done().json();
     assert_eq!(line["facts"]["reads_bytes"], 38);
     place.run(&["check", filter, "--set", "OTHER=1"]).failed(2, &["OTHER"]);
-    for (set, said) in [("XDP_PASS=1", "prelude's"), ("pkt=1", "no parameter `pkt`"), ("PROT=1", "did you mean `PORT`")]
+    for (set, said) in
+        [("XDP_PASS=1", "belongs to the prelude"), ("pkt=1", "no parameter `pkt`"), ("PROT=1", "did you mean `PORT`")]
     {
         place.run(&["check", filter, "--set", set]).failed(2, &[&format!("--set {}", &set[..3]), said, "parameter"]);
     }

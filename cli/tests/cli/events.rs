@@ -13,7 +13,7 @@ use crate::support::{PASS, Place, has_device, pcap};
 /// Objects of compat-tests, compiled into a place; `None` where there is no clang.
 fn objects(place: &Place, names: &[&str]) -> Option<()> {
     for name in names {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("compat-tests/xdp/{name}.c"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../compat-tests/xdp/{name}.c"));
         clang::made(clang::to_file(&source, &["-mcpu=v3"], &place.path(&format!("{name}.o"))))?;
     }
     Some(())

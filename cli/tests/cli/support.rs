@@ -148,13 +148,13 @@ pub fn has_device(device: &str) -> bool {
 
 /// A stock filter's path.
 pub fn stock(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(name).with_extension("wgsl");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders").join(name).with_extension("wgsl");
     path.to_str().unwrap().to_owned()
 }
 
 /// The sample capture's path.
 pub fn sample() -> String {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/samples/mixed.pcap").to_owned()
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap").to_owned()
 }
 
 /// A filter that passes everything.

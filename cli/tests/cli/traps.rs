@@ -73,7 +73,7 @@ fn what_packets_were_aborted_at_is_told() {
 #[test]
 fn no_place_is_in_line_0() {
     let place = Place::new();
-    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("compat-tests/xdp/gateway.c");
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat-tests/xdp/gateway.c");
     let Some(()) = clang::made(clang::to_file(&source, &["-mcpu=v3"], &place.path("gateway.o"))) else { return };
     let json = place.run(&["check", "gateway.o", "--json"]).done().json();
     let traps = json["object"]["traps"].as_array().unwrap();

@@ -115,7 +115,7 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
 fn what_does_not_go_is_said() {
     let place = Place::new();
     place.file("f.wgsl", FILTER);
-    let shaders = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders");
+    let shaders = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders");
     let port = pcap_port(0, &format!("rx_pcap={}", sample()));
     let vlan_pop = format!("{shaders}/vlan_pop.wgsl");
     for (filter, more, parts) in [

@@ -217,7 +217,7 @@ impl Case {
         let place = Place::new();
         place.file("in.pcap", traffic);
         let name = format!("{}.{language}", self.filter);
-        let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(&name);
+        let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders").join(&name);
         let filter = filter.to_str().unwrap();
         let (want, targets) = self.by_the_interpreter(&place, filter);
         let is = self.by_dpdk(&place, filter, &targets);
@@ -266,7 +266,7 @@ fn stock_filters_in_opencl_c_do_what_the_interpreter_says() {
 
 #[test]
 fn no_stock_filter_is_forgotten() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut there: Vec<String> = names.filter_map(|name| name.strip_suffix(".wgsl").map(str::to_owned)).collect();
     there.sort();

@@ -265,7 +265,7 @@ fn lanes_are_for_filters_without_maps_unless_there_is_one() {
     let running = Running::start(command(&right, &plain, &arguments));
     assert!(desk.refused(1, &["reload", &desk.text("counting.wgsl")]).contains("start it with --lanes one"));
     // Lengths, metadata and what is written: the run is ready for each.
-    let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
     for name in ["vlan_pop", "sampler", "mac_swap"] {
         desk.done(&["reload", shaders.join(format!("{name}.wgsl")).to_str().unwrap()]);
     }

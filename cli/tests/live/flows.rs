@@ -53,7 +53,7 @@ fn connections_go_on_through_filters_of_every_device_that_take_over_with_their_m
     let Hosts { left, between, right, near, far, .. } = &hosts;
     between.sysctl("net.ipv4.ip_forward", "1");
     let beyond: IpAddr = far.right.ipv4().into();
-    let stock = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders/conntrack_fw.wgsl");
+    let stock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders/conntrack_fw.wgsl");
     let text = std::fs::read_to_string(&stock).unwrap();
     let stock = stock.to_str().unwrap();
     let desk = Desk::new();

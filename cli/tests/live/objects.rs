@@ -193,7 +193,7 @@ fn an_object_does_in_a_namespace_what_it_does_in_the_kernel() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("port_traffic.o");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat-tests/xdp/port_traffic.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat-tests/xdp/port_traffic.c");
     if let Err(reason) = compile(&source, &file) {
         suite.lacks("clang-bpf", reason.lines().next().unwrap_or_default());
         return;
@@ -218,7 +218,7 @@ fn an_object_does_in_a_namespace_what_it_does_in_the_kernel() {
 #[test]
 fn the_ten_lines_of_the_page_on_objects_work_as_typed() {
     let Some(suite) = Suite::begin("ten lines of shell", "af-xdp", &[]) else { return };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = tempfile::tempdir().unwrap();
     if let Err(reason) = compile(&root.join("compat-tests/xdp/port_traffic.c"), &folder.path().join("probe.o")) {
         suite.lacks("clang-bpf", reason.lines().next().unwrap_or_default());

@@ -94,7 +94,7 @@ impl Place {
 fn place(name: &'static str) -> Option<(Place, Suite)> {
     let suite = Suite::begin(name, "bpftool", &["bpftool", "clang", "unshare", "mount"])?;
     let folder = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("cli/tests/live/pinned.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live/pinned.c");
     if let Err(reason) = compile(&source, &folder.path().join("pinned.o")) {
         suite.skip(reason.lines().next().unwrap_or_default());
         return None;

@@ -17,7 +17,7 @@ const ANSWER: Duration = Duration::from_millis(200);
 
 /// A program of the tests against the kernel, compiled.
 pub fn compiled(folder: &Path, source: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(source);
     let object = folder.join("program.o");
     clang::to_file(&source, &["-mcpu=v3"], &object).unwrap_or_else(|said| panic!("{said}"));
     object

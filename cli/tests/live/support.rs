@@ -56,7 +56,7 @@ pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Comma
 /// The same on another device.
 pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
-    let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(format!("{filter}.wgsl"));
+    let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders").join(format!("{filter}.wgsl"));
     command.arg("run").arg(filter).args(["--device", device, "--json"]).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

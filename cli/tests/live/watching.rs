@@ -262,7 +262,7 @@ fn by_itself_a_run_warns_in_plain_lines() {
 fn a_table_is_redrawn_on_a_terminal_until_ctrl_c_and_taken_away() {
     let Some(net) = net(1) else { return };
     let program = env!("CARGO_BIN_EXE_portcullis");
-    let filter = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/mac_swap.wgsl");
+    let filter = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/mac_swap.wgsl");
     let name = net.veth.right.name();
     // It ends in any case.
     let run = format!(

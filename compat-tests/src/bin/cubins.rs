@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use portcullis::cuda::cubins;
 use portcullis::device::Dispatch;
-use portcullis::selftest::filters;
 use portcullis_compat_tests::nvidia::ARCHITECTURES;
+use portcullis_conformance::filters;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();

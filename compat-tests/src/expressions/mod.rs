@@ -19,9 +19,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use portcullis::io::{Source as _, SourceOptions, capture};
-use portcullis::selftest::corpora::Packet;
 use portcullis_bpf as bpf;
 pub use portcullis_bpf::Instruction;
+use portcullis_conformance::corpora::Packet;
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::Metadata;
 

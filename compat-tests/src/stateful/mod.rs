@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::selftest::layout::Watched;
+use portcullis_conformance::layout::Watched;
 use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::map::layout::Layout;

@@ -7,7 +7,7 @@ pub mod frame;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-pub use portcullis::selftest::corpora::Packet;
+pub use portcullis_conformance::corpora::Packet;
 
 use connection::Connection;
 use frame::{ACK, FIN, Frame, PSH, RST, SYN};

@@ -52,7 +52,7 @@ fn parse_listing(source: &Source) -> Result<ParsedListing, Diagnostics> {
 }
 
 /// Parses and compiles a program listing, on a thread with a stack of
-/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the listing, with their places.

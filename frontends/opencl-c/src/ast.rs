@@ -1,14 +1,14 @@
-//! The syntax tree: what the parser found, names not yet looked up.
+//! Syntax tree, as the parser builds it; names are not resolved yet.
 
 use super::files::Span;
 use super::token::Name;
 use super::types::Scalar;
 
-/// How deep expressions, statements and types may nest. Operators count: `a + b + c` is one deeper
-/// with every operator, because the tree is.
+/// Maximum nesting depth of expressions, statements and types. Operators count: each operator of `a
+/// + b + c` adds a level, because it does in the tree.
 pub const MAX_DEPTH: u16 = 256;
 
-/// A filter's text.
+/// A parsed translation unit.
 pub struct Unit {
     pub items: Vec<Item>,
 }
@@ -18,14 +18,14 @@ pub enum Item {
     Declaration(Declaration),
 }
 
-/// A function with its body. A prototype is a [`Declaration`].
+/// A function definition. A prototype is a [`Declaration`].
 pub struct Function {
     pub specifiers: Specifiers,
     pub declarator: Declarator,
     pub body: Vec<Statement>,
 }
 
-/// `uint x = 1, *p;`, also a `struct` or `enum` by itself.
+/// `uint x = 1, *p;`, or a `struct` or `enum` definition without declarators.
 pub struct Declaration {
     pub specifiers: Specifiers,
     pub declarators: Vec<Declarator>,
@@ -47,7 +47,7 @@ pub struct Specifiers {
     pub space: Option<Space>,
     pub constant: bool,
     pub typedef: bool,
-    /// `static` or `extern`, and where it stands.
+    /// `static` or `extern`, and its place.
     pub storage: Option<(&'static str, Span)>,
     pub span: Span,
 }
@@ -64,7 +64,7 @@ pub enum Base {
 
 pub struct Struct {
     pub name: Option<(Name, Span)>,
-    /// `None` where it is only mentioned.
+    /// `None` for a reference without braces, `struct s`.
     pub fields: Option<Vec<Declaration>>,
     pub packed: bool,
 }
@@ -84,7 +84,7 @@ pub struct Declarator {
     pub init: Option<Init>,
 }
 
-/// One `*` and whether `const` stands behind it.
+/// One `*` of a declarator, and whether `const` follows it.
 #[derive(Clone, Copy)]
 pub struct Pointer {
     pub constant: bool,
@@ -104,7 +104,7 @@ pub enum Init {
     List(Vec<Entry>, Span),
 }
 
-/// An entry of a list, with what says where it goes (C11 6.7.9).
+/// An entry of an initialiser list, with its designators (C11 6.7.9).
 pub struct Entry {
     pub designators: Vec<Designator>,
     pub init: Init,
@@ -115,7 +115,7 @@ pub enum Designator {
     Field(Name, Span),
 }
 
-/// A type without a name: in casts and `sizeof`.
+/// A type name without an identifier, in casts and `sizeof`.
 pub struct TypeName {
     pub specifiers: Specifiers,
     pub pointers: Vec<Pointer>,
@@ -156,9 +156,9 @@ pub enum StatementKind {
         value: Expr,
         body: Box<Statement>,
     },
-    /// A label alone: what it labels is the next statement.
+    /// A label alone; the labelled statement is the next one.
     Case(Expr),
-    /// The same.
+    /// `default:`, a label alone.
     Default,
     Break,
     Continue,
@@ -168,7 +168,7 @@ pub enum StatementKind {
 pub struct Expr {
     pub kind: ExprKind,
     pub span: Span,
-    /// Of the tree below, itself included.
+    /// Depth of the tree, this node included.
     pub depth: u16,
 }
 
@@ -183,7 +183,7 @@ pub enum ExprKind {
     String(Vec<u8>),
     Name(Name),
     Unary(UnaryOp, Box<Expr>),
-    /// `++` and `--`.
+    /// `++` or `--`.
     Step {
         up: bool,
         prefix: bool,
@@ -239,7 +239,7 @@ pub enum BinaryOp {
 }
 
 impl BinaryOp {
-    /// As it is written.
+    /// The operator's spelling.
     pub fn text(self) -> &'static str {
         use BinaryOp as Op;
         match self {
@@ -262,14 +262,14 @@ impl BinaryOp {
         }
     }
 
-    /// Whether it compares, and gives 0 or 1.
-    pub fn compares(self) -> bool {
+    /// Whether the operator is a comparison, whose result is 0 or 1.
+    pub fn is_comparison(self) -> bool {
         use BinaryOp as Op;
         matches!(self, Op::Less | Op::Greater | Op::LessEqual | Op::GreaterEqual | Op::Equal | Op::NotEqual)
     }
 
-    /// Whether its right operand is a count.
-    pub fn shifts(self) -> bool {
+    /// Whether the operator is a shift, whose right operand is a count.
+    pub fn is_shift(self) -> bool {
         matches!(self, BinaryOp::ShiftLeft | BinaryOp::ShiftRight)
     }
 }

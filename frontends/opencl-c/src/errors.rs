@@ -1,21 +1,21 @@
-//! What is wrong with a text, collected.
+//! Collects the errors of the stages after the preprocessor.
 
 use std::collections::HashSet;
 
 use super::files::{Files, Span};
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics};
 
-/// Errors shown of one run; behind that many, one more is a consequence or can wait.
+/// Maximum number of errors reported; later ones are often consequences of earlier ones.
 const MAX_ERRORS: usize = 20;
 
 struct Error {
-    /// The first is the place itself.
+    /// The places with their labels, the error's own first.
     places: Vec<(Span, String)>,
     message: String,
     note: String,
 }
 
-/// Diagnostics in the making: one for each place, in the order in which they were found.
+/// Collected errors, at most one for each place, in the order of discovery.
 #[derive(Default)]
 pub(super) struct Errors {
     list: Vec<Error>,
@@ -24,14 +24,14 @@ pub(super) struct Errors {
 }
 
 impl Errors {
-    /// Adds an error; `label` stands below the text itself and `note` says why, or what to do. Either
-    /// may be empty.
+    /// Adds an error. `label` is shown below the marked text; `note` gives the reason or a remedy.
+    /// Either may be empty.
     pub fn add(&mut self, span: Span, message: impl Into<String>, label: &str, note: &str) {
-        self.with(span, message, label, note, None);
+        self.add_related(span, message, label, note, None);
     }
 
-    /// The same with a second place that explains it.
-    pub fn with(
+    /// Adds an error with a second place that explains it.
+    pub fn add_related(
         &mut self,
         span: Span,
         message: impl Into<String>,
@@ -47,12 +47,12 @@ impl Errors {
         self.list.push(Error { places, message: message.into(), note: note.to_owned() });
     }
 
-    /// Adds an error of the text as a whole.
-    pub fn whole(&mut self, message: impl Into<String>, note: &str) {
+    /// Adds an error of the whole text, without a place.
+    pub fn add_global(&mut self, message: impl Into<String>, note: &str) {
         self.list.push(Error { places: Vec::new(), message: message.into(), note: note.to_owned() });
     }
 
-    /// Nothing more is to be looked for.
+    /// Makes the current stage stop as if the list were full.
     pub fn stop(&mut self) {
         self.stopped = true;
     }
@@ -65,17 +65,17 @@ impl Errors {
         self.list.is_empty()
     }
 
-    /// By place, files in the order in which they were read.
-    pub fn finish(mut self, files: &Files) -> Diagnostics {
+    /// Converts the errors to diagnostics, sorted by place; files are ordered as they were read.
+    pub fn into_diagnostics(mut self, files: &Files) -> Diagnostics {
         self.list.sort_by_key(|error| error.places.first().map(|(span, _)| (span.file, span.start)));
         let errors = self.list.into_iter().map(|error| {
-            let defined = error.places.first().and_then(|(span, _)| files.definition(*span));
+            let definition = error.places.first().and_then(|(span, _)| files.macro_definition(*span));
             let mut diagnostic =
                 error.places.into_iter().fold(Diagnostic::new(error.message), |diagnostic, (span, label)| {
                     diagnostic.at(files.range(span), label)
                 });
-            if let Some(defined) = defined {
-                diagnostic = diagnostic.at(files.range(defined), "the macro is defined here");
+            if let Some(definition) = definition {
+                diagnostic = diagnostic.at(files.range(definition), "the macro is defined here");
             }
             if error.note.is_empty() { diagnostic } else { diagnostic.note(error.note) }
         });

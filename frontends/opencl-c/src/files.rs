@@ -1,4 +1,4 @@
-//! The files that a filter is made of, and places in them.
+//! The files of a filter, and places in them.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use portcullis_core::diagnostics::short;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
-/// A file of a filter's [`Files`].
+/// Identifies a file of [`Files`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(u32);
 
 impl FileId {
-    /// The file that holds the filter itself.
+    /// The file of the filter itself.
     pub const FILTER: FileId = FileId(0);
 
     fn index(self) -> usize {
@@ -22,19 +22,20 @@ impl FileId {
     }
 }
 
-/// A place: bytes of a file.
+/// A byte range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// The file.
+    /// The file that the bytes are in.
     pub file: FileId,
-    /// The first byte.
+    /// Offset of the first byte.
     pub start: u32,
-    /// Behind the last byte.
+    /// Offset after the last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// From this place to the end of `other`, where that comes later in the same file; else this place.
+    /// Returns the range from the start of `self` to the end of `other` if `other` follows in the
+    /// same file, else `self`.
     #[must_use]
     pub fn to(self, other: Span) -> Span {
         let follows = self.file == other.file && self.start <= other.start;
@@ -42,14 +43,15 @@ impl Span {
     }
 }
 
-/// Gives the files that a filter includes. Core does no I/O: whoever has the filter's folder does.
+/// Reads included files on behalf of this crate, which does no I/O itself.
 pub trait Includes {
-    /// Reads a file. The path is relative to the filter's folder and made of plain names: no `..`, no
-    /// root. More than [`MAX_SOURCE`](portcullis_core::diagnostics::MAX_SOURCE) bytes need not be read beyond the
-    /// first that is too much.
+    /// Reads a file. `path` is relative to the filter's folder and consists of plain names, without
+    /// `..` or a root. Of a file of more than
+    /// [`MAX_SOURCE`](portcullis_core::diagnostics::MAX_SOURCE) bytes, the reader need not return
+    /// more than one byte beyond the limit.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// The reason why the file cannot be read, as text for the user.
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, String>;
 }
 
@@ -59,9 +61,9 @@ impl<F: FnMut(&Path) -> Result<Vec<u8>, String>> Includes for F {
     }
 }
 
-/// A text in which each line ends in a line feed, behind a carriage return or not: what is a carriage
-/// return alone becomes one. Places stay what they are.
-fn with_line_feeds(text: Arc<str>) -> Arc<str> {
+/// Replaces each carriage return that no line feed follows by a line feed, so that every line ends
+/// in one. Byte offsets stay the same.
+fn normalize_line_ends(text: Arc<str>) -> Arc<str> {
     if !text.contains('\r') {
         return text;
     }
@@ -74,13 +76,13 @@ fn with_line_feeds(text: Arc<str>) -> Arc<str> {
     ended.into()
 }
 
-/// For a filter that has no folder.
+/// Rejects all includes; for a filter without a folder.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoIncludes;
 
 impl Includes for NoIncludes {
     fn read(&mut self, _: &Path) -> Result<Vec<u8>, String> {
-        Err("there is no folder to look in".into())
+        Err("the filter has no folder to include from".into())
     }
 }
 
@@ -89,42 +91,48 @@ impl Includes for NoIncludes {
 struct File {
     name: String,
     text: Arc<str>,
-    /// Where the text begins in [`Files::joined`].
+    /// Offset of the text in [`Files::joined`].
     start: usize,
-    /// Where it was included first.
-    included: Option<Span>,
+    /// The `#include` that the file was first read for.
+    included_from: Option<Span>,
 }
 
-/// Every file that was read, each once: the filter's own is the first.
+/// All files that were read, each once; the filter's own is the first.
 #[derive(Debug, Clone, Default)]
 pub struct Files {
     files: Vec<File>,
-    /// Where macros are defined, by the places where they are used.
-    uses: HashMap<Span, Span>,
+    /// Place of each used macro's definition, by the place of the use.
+    macro_definitions: HashMap<Span, Span>,
 }
 
 impl Files {
-    /// Adds a file, with the place where it is included.
-    pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>, included: Option<Span>) -> FileId {
-        let id = FileId(u32::try_from(self.files.len()).expect("what may be read bounds the files"));
+    /// Adds a file and the place of the `#include` that names it.
+    pub(super) fn add(
+        &mut self,
+        name: impl Into<String>,
+        text: impl Into<Arc<str>>,
+        included_from: Option<Span>,
+    ) -> FileId {
+        let id = FileId(u32::try_from(self.files.len()).expect("MAX_READ bounds the number of files"));
         let start = self.files.last().map_or(0, |last| last.start + last.text.len() + 1);
-        self.files.push(File { name: name.into(), text: with_line_feeds(text.into()), start, included });
+        self.files.push(File { name: name.into(), text: normalize_line_ends(text.into()), start, included_from });
         id
     }
 
-    /// Notes that a macro, defined at one place, is used at another.
-    pub(super) fn macro_used(&mut self, used: Span, defined: Span) {
-        self.uses.insert(used, defined);
+    /// Records that the macro defined at `defined` is used at `used`.
+    pub(super) fn record_macro_use(&mut self, used: Span, defined: Span) {
+        self.macro_definitions.insert(used, defined);
     }
 
-    /// The name of a file below the filter's folder, as one who knows the filter by its name finds it.
-    pub(super) fn beside_filter(&self, path: &Path) -> String {
+    /// Name for messages of a file below the filter's folder: relative to where the filter's name
+    /// is.
+    pub(super) fn name_beside_filter(&self, path: &Path) -> String {
         let filter = self.name(FileId::FILTER);
         let folder = filter.rfind(std::path::is_separator).map_or("", |at| &filter[..=at]);
         format!("{folder}{}", path.display())
     }
 
-    /// A file's name: the filter's as it was given, others' as they are found from where that one is.
+    /// A file's name: the filter's as given, others' relative to the same folder.
     pub fn name(&self, file: FileId) -> &str {
         &self.files[file.index()].name
     }
@@ -134,26 +142,27 @@ impl Files {
         &self.files[file.index()].text
     }
 
-    /// What is written at a place, with the splices and comments that may be in it.
+    /// Source text at a place; it may contain line splices and comments.
     pub fn spelling(&self, span: Span) -> &str {
         &self.text(span.file)[span.start as usize..span.end as usize]
     }
 
-    /// All files as one text, which is what diagnostics point into. Its beginning is the filter's file.
+    /// All files joined to one text, which diagnostics point into. It starts with the filter's
+    /// file.
     pub fn joined(&self) -> Source {
         Source::joined(self.files.iter().map(|file| (&*file.name, &*file.text)))
     }
 
-    /// A place in [`joined`](Files::joined).
+    /// Converts a place to a range of [`joined`](Files::joined).
     pub fn range(&self, span: Span) -> Range<usize> {
         let start = self.files[span.file.index()].start;
         start + span.start as usize..start + span.end as usize
     }
 
-    /// Points an error at a token: at the place where it was spelled, and where a macro put it there at
-    /// the macro's use too.
+    /// Adds a label at a token: at its spelling, and, if it comes from a macro, also at the macro's
+    /// use.
     #[must_use]
-    pub fn point(
+    pub fn point_at(
         &self,
         error: Diagnostic,
         span: Span,
@@ -164,42 +173,43 @@ impl Files {
         match expanded {
             Some(used) if used != span => {
                 let name = short(self.spelling(used));
-                error.at(self.range(used), format!("in what the macro `{name}` stands for here"))
+                error.at(self.range(used), format!("in the expansion of the macro `{name}`"))
             }
             _ => error,
         }
     }
 
-    /// Where the macro is defined that is used at a place.
-    pub(super) fn definition(&self, used: Span) -> Option<Span> {
-        self.uses.get(&used).copied()
+    /// Place of the definition of the macro that is used at `used`.
+    pub(super) fn macro_definition(&self, used: Span) -> Option<Span> {
+        self.macro_definitions.get(&used).copied()
     }
 
-    /// What is wrong with the filter, with the texts that it is about.
+    /// Wraps errors together with the files that they point into.
     pub fn diagnostics(&self, errors: Vec<Diagnostic>) -> Diagnostics {
-        self.with_inclusions(Diagnostics { source: self.joined(), errors })
+        self.add_inclusion_notes(Diagnostics { source: self.joined(), errors })
     }
 
-    /// Says of errors in included files from where these are included. The text is [`joined`](Files::joined).
-    pub(super) fn with_inclusions(&self, mut diagnostics: Diagnostics) -> Diagnostics {
+    /// Adds notes to errors in included files that tell where the files are included. The text of
+    /// `diagnostics` is [`joined`](Files::joined).
+    pub(super) fn add_inclusion_notes(&self, mut diagnostics: Diagnostics) -> Diagnostics {
         let source = diagnostics.source.clone();
         for error in &mut diagnostics.errors {
             let Some(first) = error.labels.first() else { continue };
             let file = self.files.partition_point(|file| file.start <= first.range.start).saturating_sub(1);
-            error.notes.extend(self.inclusions(file, &source));
+            error.notes.extend(self.inclusion_note(file, &source));
         }
         diagnostics
     }
 
-    /// `in file included from a.h:3:10, included from f.cl:1:10`.
-    fn inclusions(&self, file: usize, source: &Source) -> Option<String> {
-        let mut from = self.files.get(file)?.included?;
+    /// `in a file included from a.h:3:10, included from f.cl:1:10`
+    fn inclusion_note(&self, file: usize, source: &Source) -> Option<String> {
+        let mut from = self.files.get(file)?.included_from?;
         let mut text = String::from("in a file");
         loop {
             let (line, column) = source.location(self.range(from).start);
             let between = if text.ends_with("file") { " " } else { ", " };
             let _ = write!(text, "{between}included from {}:{line}:{column}", self.name(from.file));
-            match self.files[from.file.index()].included {
+            match self.files[from.file.index()].included_from {
                 Some(next) => from = next,
                 None => return Some(text),
             }

@@ -1,93 +1,93 @@
-//! Text to preprocessing tokens (C11 5.1.1.2 phases 2 and 3, and 6.4): splices and comments go, there
-//! are no trigraphs and no digraphs. It reports nothing: what is wrong comes out as a token of its own,
-//! since in text that is skipped it is not wrong.
+//! Lexer for preprocessing tokens (C11 5.1.1.2 phases 2 and 3, and 6.4). Splices and comments are
+//! removed; trigraphs and digraphs are not supported. Errors become tokens of their own instead of
+//! diagnostics, because they are no errors in skipped text.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::token::Punctuator;
 
-/// What a preprocessing token is.
+/// Kind of a preprocessing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RawKind {
+pub(super) enum RawTokenKind {
     Identifier,
-    /// A preprocessing number (C11 6.4.8): more than the numbers that there are.
+    /// A preprocessing number (C11 6.4.8), a superset of the valid constants.
     Number,
-    /// A character constant, with its prefix.
+    /// A character constant with its prefix.
     Character,
-    /// A string literal, with its prefix.
+    /// A string literal with its prefix.
     String,
     Punctuator(Punctuator),
-    /// A character that begins no token.
+    /// A character that starts no token.
     Stray,
-    /// A quote that nothing closes on its line, with the rest of the line.
-    OpenQuote,
-    /// A comment that nothing closes, with the rest of the file.
-    OpenComment,
+    /// A quote that is not closed on its line, with the rest of the line.
+    UnterminatedQuote,
+    /// A comment that is not closed, with the rest of the file.
+    UnterminatedComment,
     End,
 }
 
-/// A preprocessing token, as bytes of the text.
+/// A preprocessing token: its kind and byte range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Raw {
-    pub kind: RawKind,
+pub(super) struct RawToken {
+    pub kind: RawTokenKind,
     pub start: usize,
     pub end: usize,
-    /// Whether white space or a comment is in front of it.
-    pub space: bool,
-    /// Whether it is the first of its line.
-    pub first: bool,
+    /// Whether white space or a comment precedes it.
+    pub leading_space: bool,
+    /// Whether this is the first token of its line.
+    pub first_on_line: bool,
 }
 
-impl Raw {
+impl RawToken {
     pub fn range(&self) -> Range<usize> {
         self.start..self.end
     }
 }
 
-/// The token at or behind `at`; `first` says that a line begins there.
-pub(super) fn next(text: &str, at: usize, first: bool) -> Raw {
+/// Returns the first token at or after `at`; `first_on_line` says whether a line starts there.
+pub(super) fn next_token(text: &str, at: usize, first_on_line: bool) -> RawToken {
     let mut cursor = Cursor { text, at };
-    let mut raw = Raw { kind: RawKind::End, start: at, end: at, space: false, first };
+    let mut raw = RawToken { kind: RawTokenKind::End, start: at, end: at, leading_space: false, first_on_line };
     loop {
         raw.start = cursor.at;
         match cursor.peek() {
             None => break,
-            Some(b'\n') => raw.first = true,
+            Some(b'\n') => raw.first_on_line = true,
             Some(b' ' | b'\t' | b'\r' | 0x0b | 0x0c) => {}
             Some(b'/') => match cursor.second() {
                 Some(b'/') => {
                     while cursor.peek().is_some_and(|byte| byte != b'\n') {
                         cursor.bump();
                     }
-                    raw.space = true;
+                    raw.leading_space = true;
                     continue;
                 }
                 Some(b'*') => {
                     if !cursor.comment() {
-                        raw.kind = RawKind::OpenComment;
+                        raw.kind = RawTokenKind::UnterminatedComment;
                         break;
                     }
-                    raw.space = true;
+                    raw.leading_space = true;
                     continue;
                 }
                 _ => break,
             },
             _ => break,
         }
-        raw.space = true;
+        raw.leading_space = true;
         cursor.bump();
     }
-    raw.start = if raw.kind == RawKind::OpenComment { raw.start } else { cursor.skip_splices() };
-    if raw.kind == RawKind::End {
+    raw.start = if raw.kind == RawTokenKind::UnterminatedComment { raw.start } else { cursor.skip_splices() };
+    if raw.kind == RawTokenKind::End {
         raw.kind = cursor.token();
     }
     raw.end = cursor.at;
     raw
 }
 
-/// What follows `at` on its line if it is the name of a header: between quotes or angle brackets, in
-/// which nothing escapes anything (C11 6.4.7).
+/// Range of the header name at `at`, in quotes or angle brackets, without escapes (C11 6.4.7);
+/// `None` if what follows on the line is not a header name.
 pub(super) fn header_name(text: &str, at: usize) -> Option<Range<usize>> {
     let line = text[at..].split('\n').next().unwrap_or_default();
     let name = line.trim_start_matches([' ', '\t', '\r', '\x0b', '\x0c']);
@@ -100,7 +100,7 @@ pub(super) fn header_name(text: &str, at: usize) -> Option<Range<usize>> {
     Some(start..start + 1 + name[1..].find(close)? + 1)
 }
 
-/// A token's text without the splices in it.
+/// A token's text without line splices.
 pub(super) fn spelling(text: &str) -> Cow<'_, str> {
     if text.contains("\\\n") || text.contains("\\\r\n") {
         Cow::Owned(text.replace("\\\r\n", "").replace("\\\n", ""))
@@ -119,8 +119,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Where the text goes on behind the splices at `at`.
-    fn behind_splices(&self, mut at: usize) -> usize {
+    /// Offset after the splices at `at`.
+    fn after_splices(&self, mut at: usize) -> usize {
         let bytes = self.text.as_bytes();
         while bytes.get(at) == Some(&b'\\') {
             match bytes[at + 1..] {
@@ -133,37 +133,37 @@ impl Cursor<'_> {
     }
 
     fn skip_splices(&mut self) -> usize {
-        self.at = self.behind_splices(self.at);
+        self.at = self.after_splices(self.at);
         self.at
     }
 
-    /// The byte in front, behind any splices.
+    /// The next byte, after any splices.
     fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.behind_splices(self.at)).copied()
+        self.text.as_bytes().get(self.after_splices(self.at)).copied()
     }
 
-    /// The byte behind that.
+    /// The byte after the next one.
     fn second(&self) -> Option<u8> {
-        let at = self.behind_splices(self.behind_splices(self.at) + 1);
+        let at = self.after_splices(self.after_splices(self.at) + 1);
         self.text.as_bytes().get(at).copied()
     }
 
     fn bump(&mut self) -> Option<u8> {
         let byte = self.peek()?;
-        self.at = self.behind_splices(self.at) + 1;
+        self.at = self.after_splices(self.at) + 1;
         Some(byte)
     }
 
-    /// Passes the byte in front if it is `wanted`.
-    fn take(&mut self, wanted: u8) -> bool {
-        let is = self.peek() == Some(wanted);
-        if is {
+    /// Consumes the next byte if it is `expected`.
+    fn take(&mut self, expected: u8) -> bool {
+        let matches = self.peek() == Some(expected);
+        if matches {
             self.bump();
         }
-        is
+        matches
     }
 
-    /// Passes a comment of which the slash is in front; false if it has no end.
+    /// Consumes the block comment that starts here; returns false if it is unterminated.
     fn comment(&mut self) -> bool {
         self.bump();
         self.bump();
@@ -175,8 +175,8 @@ impl Cursor<'_> {
         false
     }
 
-    fn token(&mut self) -> RawKind {
-        let Some(first) = self.peek() else { return RawKind::End };
+    fn token(&mut self) -> RawTokenKind {
+        let Some(first) = self.peek() else { return RawTokenKind::End };
         match first {
             b'0'..=b'9' => self.number(),
             b'.' if self.second().is_some_and(|byte| byte.is_ascii_digit()) => self.number(),
@@ -192,14 +192,14 @@ impl Cursor<'_> {
                 };
                 match self.peek() {
                     Some(b'\'' | b'"') if is_prefix => self.quoted(),
-                    _ => RawKind::Identifier,
+                    _ => RawTokenKind::Identifier,
                 }
             }
             _ => self.punctuator(),
         }
     }
 
-    fn number(&mut self) -> RawKind {
+    fn number(&mut self) -> RawTokenKind {
         while let Some(byte) = self.bump() {
             match self.peek() {
                 Some(b'+' | b'-') if matches!(byte, b'e' | b'E' | b'p' | b'P') => {}
@@ -207,14 +207,14 @@ impl Cursor<'_> {
                 _ => break,
             }
         }
-        RawKind::Number
+        RawTokenKind::Number
     }
 
-    fn quoted(&mut self) -> RawKind {
+    fn quoted(&mut self) -> RawTokenKind {
         let quote = self.bump();
         loop {
             match self.peek() {
-                None | Some(b'\n') => return RawKind::OpenQuote,
+                None | Some(b'\n') => return RawTokenKind::UnterminatedQuote,
                 Some(b'\\') => {
                     self.bump();
                     if self.peek().is_some_and(|byte| byte != b'\n') {
@@ -229,12 +229,12 @@ impl Cursor<'_> {
                 }
             }
         }
-        if quote == Some(b'"') { RawKind::String } else { RawKind::Character }
+        if quote == Some(b'"') { RawTokenKind::String } else { RawTokenKind::Character }
     }
 
-    fn punctuator(&mut self) -> RawKind {
+    fn punctuator(&mut self) -> RawTokenKind {
         use Punctuator as P;
-        let Some(first) = self.bump() else { return RawKind::End };
+        let Some(first) = self.bump() else { return RawTokenKind::End };
         let punctuator = match first {
             b'[' => P::LeftBracket,
             b']' => P::RightBracket,
@@ -296,9 +296,9 @@ impl Cursor<'_> {
                 while !self.text.is_char_boundary(self.at) {
                     self.at += 1;
                 }
-                return RawKind::Stray;
+                return RawTokenKind::Stray;
             }
         };
-        RawKind::Punctuator(punctuator)
+        RawTokenKind::Punctuator(punctuator)
     }
 }

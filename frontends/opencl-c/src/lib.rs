@@ -1,20 +1,20 @@
-//! OpenCL C in: the filter's text becomes one naga module. `docs/opencl-c.md` says which of the
-//! language there is.
+//! Front end for OpenCL C: compiles the filter's text to one naga module. `docs/opencl-c.md`
+//! describes the supported subset of the language.
 //!
-//! [`preprocessor`] → `parser` → `check` → `lower`, each with a result that the next takes as it
-//! is: tokens, a syntax tree (`ast`), a tree in which everything has a type and nothing is left to be
-//! wrong but where pointers point (`tree`), a module. A stage that found errors is the last.
+//! The stages are [`preprocessor`] → `parser` → `check` → `lower`. They exchange tokens, a syntax
+//! tree (`ast`), a typed tree (`tree`) in which only the targets of pointers can still be wrong,
+//! and the module. Compilation stops after the first stage that reports errors.
 
 mod ast;
 mod check;
 mod errors;
 pub mod files;
-mod foreign;
 mod lexer;
 mod library;
 mod lower;
 mod parser;
 pub mod preprocessor;
+mod suggestions;
 pub mod token;
 mod tree;
 mod types;
@@ -30,11 +30,11 @@ use portcullis_core::stack::run_on_large_stack;
 pub use ast::MAX_DEPTH;
 
 /// Preprocesses, parses, checks, lowers and analyses a filter, on a thread with a stack of
-/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes. The options' parameters are macros that are set before
-/// the text begins, as a compiler's `-D` does.
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes. The options'
+/// parameters become macros that are defined before the text starts, like a compiler's `-D`.
 ///
 /// # Errors
-/// Everything that is wrong with the text, with its place.
+/// All errors of the text that the last stage reached found, with their places.
 pub fn compile(
     source: &Source,
     options: &ProgramOptions,
@@ -43,7 +43,7 @@ pub fn compile(
     run_on_large_stack(source, || compile_here(source, options, includes))?
 }
 
-/// [`compile`] on the stack that there is.
+/// [`compile`] on the current thread's stack.
 fn compile_here(
     source: &Source,
     options: &ProgramOptions,
@@ -54,27 +54,28 @@ fn compile_here(
     let mut errors = Errors::default();
     let unit = parser::parse(&preprocessed.tokens, names, &mut errors);
     if !errors.is_empty() {
-        return Err(errors.finish(files));
+        return Err(errors.into_diagnostics(files));
     }
     let Some(filter) = check::check(&unit, names, maps, &mut errors) else {
-        return Err(errors.finish(files));
+        return Err(errors.into_diagnostics(files));
     };
     let Some(module) = lower::lower(&filter, names, files, maps, &mut errors) else {
         if errors.is_empty() {
-            errors.whole("the compiler itself failed on this text: it has no module, and no errors", "");
+            errors.add_global("the compiler itself failed on this text: it has no module, and no errors", "");
         }
-        return Err(errors.finish(files));
+        return Err(errors.into_diagnostics(files));
     };
     if cfg!(debug_assertions) {
-        // What is wrong with a text has been said by now.
+        // All errors of the text have been reported by now: an invalid module is a bug of this
+        // front end.
         let mut validator = Validator::new(ValidationFlags::all(), CAPABILITIES);
         validator.validate(&module).unwrap_or_else(|error| panic!("{error:?}"));
     }
-    // The parameters are in the text by now.
+    // The preprocessor has applied the parameters.
     let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
-    // The maps' places are in the filter's own file, which the joined text begins with.
+    // Places of maps are in the filter's own file, which the joined text starts with.
     let program = Program::new(&files.joined(), module, maps.clone(), &options)
-        .map_err(|errors| files.with_inclusions(errors))?;
+        .map_err(|errors| files.add_inclusion_notes(errors))?;
     Ok(program.with_parameters(preprocessed.parameters))
 }
 

@@ -1,5 +1,5 @@
-//! What stands behind every filter: the prelude as a module, with the functions of the filter's maps, and what C's
-//! 64-bit accesses need besides.
+//! The prelude module that every filter is linked with, including the functions of the filter's
+//! maps and helpers for C's 64-bit accesses.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -10,8 +10,8 @@ use portcullis_core::map::declaration::{self, CommentSyntax};
 use portcullis_core::map::{self, Declaration, MapKind};
 use portcullis_core::program::prelude::{self, Intrinsic};
 
-/// 64 bits at once: all of them or nothing, as every access.
-const WIDE: &str = "
+/// 64-bit accesses of the packet: as for narrower ones, all bytes are accessed or none.
+const WIDE_ACCESSES: &str = "
 fn load_le64(pkt: u32, off: u32) -> u64 {
     let length = pkt_len(pkt);
     if length < 8u || off > length - 8u { return 0lu; }
@@ -26,11 +26,11 @@ fn store_le64(pkt: u32, off: u32, value: u64) {
 }
 ";
 
-/// The prelude as naga has it, with what the filter's maps bring, and with or without the accesses of 64 bits.
+/// Returns the prelude module with the functions of `maps`, and with the 64-bit accesses if `wide`.
 pub(super) fn module(maps: &[Declaration], wide: bool) -> Module {
     static PLAIN: OnceLock<Module> = OnceLock::new();
     static WITH_WIDE: OnceLock<Module> = OnceLock::new();
-    let wide_text = if wide { WIDE } else { "" };
+    let wide_text = if wide { WIDE_ACCESSES } else { "" };
     let build = || prelude::module(maps, wide_text);
     match (maps, wide) {
         ([], false) => PLAIN.get_or_init(build).clone(),
@@ -39,17 +39,17 @@ pub(super) fn module(maps: &[Declaration], wide: bool) -> Module {
     }
 }
 
-/// The value of one of the prelude's constants, in a filter with these maps.
+/// Value of a prelude constant in a filter with these maps.
 pub(super) fn constant(maps: &[Declaration], name: &str) -> Option<u32> {
     all_constants(maps).get(name).copied()
 }
 
-/// The names of the prelude's constants, in a filter with these maps.
+/// Names of the prelude's constants in a filter with these maps.
 pub(super) fn constants<'a>(maps: &[Declaration]) -> impl Iterator<Item = &'a str> + use<'a> {
     all_constants(maps).keys().map(|name| name.as_str())
 }
 
-/// They are the same whatever the maps are: those that all maps have in common are there if there are any.
+/// All constants by name. Those of maps are common to all maps, so two cached sets suffice.
 fn all_constants(maps: &[Declaration]) -> &'static HashMap<String, u32> {
     static PLAIN: OnceLock<HashMap<String, u32>> = OnceLock::new();
     static WITH_MAPS: OnceLock<HashMap<String, u32>> = OnceLock::new();
@@ -67,11 +67,11 @@ fn all_constants(maps: &[Declaration]) -> &'static HashMap<String, u32> {
     WITH_MAPS.get_or_init(|| {
         let example =
             declaration::declarations(&declaration::example_declaration(MapKind::Counter, 1), CommentSyntax::C);
-        of(&example.expect("the example is right"))
+        of(&example.expect("the example map parses"))
     })
 }
 
-/// What one of the prelude's functions is, or one of the maps'.
+/// Returns the intrinsic after a function name of the prelude or of a map.
 pub(super) fn function(maps: &[Declaration], name: &str) -> Option<Intrinsic> {
     let plain = prelude::FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, intrinsic)| *intrinsic);
     plain.or_else(|| match name {
@@ -84,16 +84,16 @@ pub(super) fn function(maps: &[Declaration], name: &str) -> Option<Intrinsic> {
     })
 }
 
-/// The name of the function that is about entries of any map.
+/// Function on entries of any map.
 pub(super) const MAP_IS_NEW: &str = "map_is_new";
 
-/// The names of what maps bring.
+/// Names of the functions that the maps bring.
 pub(super) fn map_functions(maps: &[Declaration]) -> impl Iterator<Item = String> {
     let each = maps.iter().flat_map(|map| map::functions(map).map(|(name, _)| name));
     each.chain((!maps.is_empty()).then(|| MAP_IS_NEW.to_owned()))
 }
 
-/// Whether a name is the prelude's, which the functions of the filter's maps are a part of.
+/// Whether a name belongs to the prelude, functions of the filter's maps included.
 pub(super) fn is_prelude(maps: &[Declaration], name: &str) -> bool {
     constant(maps, name).is_some() || function(maps, name).is_some()
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_preludes_constants_are_known() {
+    fn prelude_constants_have_values() {
         assert_eq!(constant(&[], "XDP_PASS"), Some(2));
         assert_eq!(constant(&[], "ETH_P_IPV6"), Some(0x86dd));
         assert_eq!(constant(&[], "IPPROTO_MH"), Some(135));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn each_function_of_a_map_is_known_by_its_name() {
+    fn map_functions_are_found_by_name() {
         for kind in MapKind::ALL {
             let maps =
                 format!("{}{}", declaration::example_declaration(kind, 1), declaration::example_declaration(kind, 2));

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::files::Span;
 
-/// An interned spelling of [`Names`].
+/// An interned identifier or spelling; see [`Names`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(u32);
 
-/// Spellings, each kept once.
+/// Interner of spellings.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     texts: Vec<Arc<str>>,
@@ -18,7 +18,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The name of a text.
+    /// Returns the name of a text, interning it on first use.
     pub fn intern(&mut self, text: &str) -> Name {
         if let Some(name) = self.get(text) {
             return name;
@@ -30,35 +30,35 @@ impl Names {
         name
     }
 
-    /// The name of a text that has one.
+    /// Returns the name of a text that has been interned.
     pub fn get(&self, text: &str) -> Option<Name> {
         self.known.get(text).copied()
     }
 
-    /// The text of a name.
+    /// Returns the text of a name.
     pub fn text(&self, name: Name) -> &str {
         &self.texts[name.0 as usize]
     }
 }
 
-/// A token.
+/// A token, after preprocessing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Token {
-    /// What it is.
+    /// Kind and value.
     pub kind: TokenKind,
-    /// Where it was spelled: in the text itself, or in a macro's definition.
+    /// Place of the spelling: in the text itself or in a macro's definition.
     pub span: Span,
-    /// The outermost use of a macro that it came from.
+    /// Place of the outermost macro use that the token comes from.
     pub expanded: Option<Span>,
 }
 
-/// What a token is.
+/// Kind and value of a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TokenKind {
     /// An identifier, or a keyword.
     Identifier(Name),
-    /// An integer constant (C11 6.4.4.1), of the type that it has with `int` of 32 and `long` of 64
-    /// bits: `int`, `uint`, `long` or `ulong`.
+    /// An integer constant (C11 6.4.4.1). Its type is `int`, `uint`, `long` or `ulong`; `int` has
+    /// 32 bits and `long` 64.
     Integer {
         /// The value.
         value: u64,
@@ -69,19 +69,19 @@ pub enum TokenKind {
     },
     /// A floating constant (C11 6.4.4.2), finite.
     Float {
-        /// The value; with `single` rounded to an `f32`, once.
+        /// The value; if `single`, rounded to `f32` once.
         value: f64,
-        /// Whether it has the suffix `f`.
+        /// Whether the constant has the suffix `f`.
         single: bool,
     },
-    /// A character constant (C11 6.4.4.4): its value as an `int`, in two's complement. `char` is signed
-    /// (OpenCL C 1.2, 6.1.1).
+    /// A character constant (C11 6.4.4.4) as an `int` in two's complement. `char` is signed (OpenCL
+    /// C 1.2, 6.1.1).
     Character(u32),
-    /// A string literal, as it is spelled. Strings that follow one another are not joined.
+    /// A string literal, as spelled. Adjacent strings are not joined yet.
     String(Name),
     /// A punctuator.
     Punctuator(Punctuator),
-    /// The end of the text. There is exactly one, the last token.
+    /// The end of the text: the last token, and only that.
     End,
 }
 
@@ -94,10 +94,10 @@ macro_rules! punctuators {
         }
 
         impl Punctuator {
-            /// All of them.
+            /// All punctuators.
             pub const ALL: &[Punctuator] = &[$(Punctuator::$name),*];
 
-            /// How it is written.
+            /// The punctuator's spelling.
             pub fn text(self) -> &'static str {
                 match self {
                     $(Punctuator::$name => $text,)*

@@ -1,41 +1,41 @@
-//! The checked tree: every name looked up, every conversion written out, constants worked out. What
-//! is in it has a meaning; what is left to lowering is where pointers point to.
+//! Typed tree: names are resolved, conversions explicit and constants evaluated. The only errors
+//! left to lowering are those about the targets of pointers.
 
 use super::ast::{BinaryOp, Space};
 use super::files::Span;
 use super::types::{Structs, Type};
 use portcullis_core::program::prelude::Intrinsic;
 
-/// A local variable or parameter, by its place in [`Function::locals`].
+/// Index of a local variable or parameter in [`Function::locals`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalId(pub u32);
 
-/// A `__constant` table, by its place in [`Filter::tables`].
+/// Index of a `__constant` table in [`Filter::tables`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TableId(pub u32);
 
-/// A function, by its place in [`Filter::functions`].
+/// Index of a function in [`Filter::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FunctionId(pub u32);
 
-/// A checked text.
+/// A checked translation unit.
 pub struct Filter {
     pub structs: Structs,
     pub tables: Vec<Table>,
     pub functions: Vec<Function>,
     pub filter: FunctionId,
-    /// What says which flow a packet belongs to.
+    /// The function that computes a packet's flow.
     pub flow: Option<FunctionId>,
-    /// Whether 64 bits may be read or written at once through a pointer.
-    pub wide: bool,
+    /// Whether pointers access 64-bit integers in the packet.
+    pub uses_wide: bool,
 }
 
-/// A `__constant` array or structure. (A `__constant` number is a constant where it is used.)
+/// A `__constant` array or structure; `__constant` scalars are substituted where they are used.
 pub struct Table {
     pub name: String,
     pub ty: Type,
     pub span: Span,
-    /// Its scalars in the order of memory, as the bits of their types.
+    /// The scalars in memory order, as the bits of their types.
     pub values: Vec<u64>,
 }
 
@@ -45,7 +45,7 @@ pub struct Function {
     pub result: Type,
     pub parameters: Vec<LocalId>,
     pub locals: Vec<Local>,
-    /// `None` for what is declared only; nothing calls it then.
+    /// `None` if the function is only declared; it is never called then.
     pub body: Option<Vec<Statement>>,
 }
 
@@ -53,12 +53,12 @@ pub struct Local {
     pub name: String,
     pub span: Span,
     pub ty: Type,
-    /// Whether anything names it.
-    pub used: bool,
-    /// Whether anything stores to it behind its declaration, or takes its address.
-    pub changes: bool,
-    /// Whether it is declared where a `switch` may jump past its declaration.
-    pub skipped: bool,
+    /// Whether any expression names the variable.
+    pub is_used: bool,
+    /// Whether the variable is stored to after its declaration, or its address is taken.
+    pub is_mutated: bool,
+    /// Whether a `switch` may jump past the declaration.
+    pub may_be_skipped: bool,
 }
 
 pub struct Statement {
@@ -68,7 +68,7 @@ pub struct Statement {
 
 pub enum StatementKind {
     Block(Vec<Statement>),
-    /// A local variable begins, at zero unless there is something else.
+    /// Declares a local variable, initialised to zero unless there is an initialiser.
     Declare(LocalId, Option<Init>),
     Expression(Expr),
     If(Expr, Box<Statement>, Option<Box<Statement>>),
@@ -82,14 +82,14 @@ pub enum StatementKind {
 }
 
 pub struct Switch {
-    /// Of type `int`, `uint`, `long` or `ulong`.
+    /// The selector, of type `int`, `uint`, `long` or `ulong`.
     pub value: Expr,
-    /// In the order of the text: each falls through to the next unless it ends in a jump.
+    /// Segments in the text's order; each falls through to the next unless it ends in a jump.
     pub segments: Vec<Segment>,
 }
 
 pub struct Segment {
-    /// As the bits of the value's type.
+    /// Case labels as the bits of the selector's type.
     pub labels: Vec<u64>,
     pub default: bool,
     pub body: Vec<Statement>,
@@ -97,7 +97,7 @@ pub struct Segment {
 
 pub enum Init {
     Value(Expr),
-    /// What is set, by the path of indices to it; the rest is zero.
+    /// Values by index path; all other parts are zero.
     Parts(Vec<(Vec<u32>, Expr)>),
 }
 
@@ -108,51 +108,52 @@ pub struct Expr {
 }
 
 pub enum ExprKind {
-    /// The bits of an integer of the expression's type; of `bool` 0 or 1.
+    /// The bits of an integer of the expression's type; of a `bool` 0 or 1.
     Integer(u64),
     Float(f32),
     Load(Box<Place>),
-    /// The address of a place; of an array that of its first element.
+    /// Address of a place, or of an array's first element.
     Address(Box<Place>),
-    /// A pointer moved by so many of what it points to. The count is `uint`, modulo 2^32.
+    /// Pointer plus a number of elements; the count is `uint`, modulo 2^32.
     Offset(Box<Expr>, Box<Expr>),
-    /// How many of these lie between two pointers: `int`.
+    /// Difference of two pointers in elements, `int`.
     Distance(Box<Expr>, Box<Expr>),
-    /// Two pointers compared: `bool`.
+    /// Comparison of two pointers, `bool`.
     ComparePointers(BinaryOp, Box<Expr>, Box<Expr>),
-    /// The same pointer to another type.
-    Repoint(Box<Expr>),
+    /// Pointer cast.
+    PointerCast(Box<Expr>),
     Negate(Box<Expr>),
     BitNot(Box<Expr>),
-    /// Of `bool`.
+    /// Logical negation of a `bool`.
     Not(Box<Expr>),
-    /// Both of one type, or for shifts of one shape; comparisons give `bool`, of vectors signed integers.
+    /// Operands have one type, or, for shifts, one shape. Comparisons return `bool`, those of
+    /// vectors signed integers.
     Binary(BinaryOp, Box<Expr>, Box<Expr>),
-    /// Of `bool`, the right one evaluated only if needed.
+    /// Operands are `bool`; the right one is evaluated only if needed.
     And(Box<Expr>, Box<Expr>),
     Or(Box<Expr>, Box<Expr>),
     Conditional(Box<Expr>, Box<Expr>, Box<Expr>),
     Comma(Box<Expr>, Box<Expr>),
-    /// To the expression's type; vectors to vectors of as many components.
+    /// Conversion to the expression's type; of vectors component by component.
     Convert(Box<Expr>),
-    /// The same, what is out of range going to the nearest: `convert_T_sat`.
+    /// Saturating conversion, `convert_T_sat`.
     Saturate(Box<Expr>),
-    /// The same bits: `as_T`.
+    /// Reinterpretation of the bits, `as_T`.
     Reinterpret(Box<Expr>),
     Splat(Box<Expr>),
-    /// A vector of these scalars and vectors.
+    /// A vector composed of scalars and vectors.
     Compose(Vec<Expr>),
-    /// Components of a vector that is no place.
+    /// Components of a vector value.
     Swizzle(Box<Expr>, Vec<u8>),
-    /// A member of a structure that is no place.
+    /// A member of a structure value.
     Member(Box<Expr>, u32),
     Assign(Box<Place>, Box<Expr>),
-    /// Stores `value`, in which [`ExprKind::Old`] is what the place held; gives the new value, or the
-    /// old one.
+    /// Compound assignment: stores `value`, in which [`ExprKind::Old`] stands for the place's old
+    /// value. The result is the new value, or the old one.
     Update {
         place: Box<Place>,
         value: Box<Expr>,
-        gives_old: bool,
+        returns_old: bool,
     },
     Old,
     Call(FunctionId, Vec<Expr>),
@@ -165,24 +166,24 @@ pub struct Place {
     pub ty: Type,
     pub span: Span,
     pub constant: bool,
-    /// Where it lies, as far as its type says.
+    /// Address space, if the type determines it.
     pub space: Option<Space>,
 }
 
 pub enum PlaceKind {
     Local(LocalId),
     Table(TableId),
-    /// What a pointer points to.
+    /// The target of a pointer.
     Deref(Box<Expr>),
     Member(Box<Place>, u32),
     /// An element of an array; the index is `uint`.
     Index(Box<Place>, Box<Expr>),
-    /// Components of a vector, which is not given by components itself.
+    /// Components of a vector place, which is not a `Components` itself.
     Components(Box<Place>, Vec<u8>),
 }
 
-/// Built-in functions of integers and vectors (OpenCL C 1.2, 6.12.3, 6.12.6). Their arguments are of
-/// the expression's type unless something else is said.
+/// Built-in functions of integers and vectors (OpenCL C 1.2, 6.12.3, 6.12.6). Arguments have the
+/// expression's type unless noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Builtin {
     Min,
@@ -201,34 +202,34 @@ pub enum Builtin {
     Mad,
     /// The high half of `a * b`, plus `c`.
     MadHi,
-    /// `a * b + c`, brought into range.
+    /// `a * b + c`, saturated.
     MadSat,
     AddSat,
     SubSat,
-    /// `(a + b) >> 1` without overflow; rounded up.
+    /// `(a + b) >> 1` without overflow; `Rhadd` rounds up.
     Hadd,
     Rhadd,
-    /// Of a vector: whether any (every) component's highest bit is set; `int`.
+    /// Whether the highest bit of any (`All`: every) component of a vector is set; `int`.
     Any,
     All,
-    /// `select(a, b, c)`: b where c is true; c of the same width.
+    /// `select(a, b, c)`: `b` where `c` is true; `c` has the same width.
     Select,
     Bitselect,
-    /// Two values side by side in one of twice the width, the high one first.
+    /// Concatenates a high and a low value to one of twice the width.
     Upsample,
-    /// Bytes the other way round: `ntohs`, `ntohl`.
+    /// Byte swap: `ntohs`, `ntohl`.
     Swap,
 }
 
 impl Expr {
-    /// The value of an integer that is known.
+    /// The value of a constant integer expression.
     pub fn constant(&self) -> Option<i128> {
         let (ExprKind::Integer(bits), Type::Scalar(scalar)) = (&self.kind, &self.ty) else { return None };
         Some(scalar.wrap(i128::from(*bits)))
     }
 
-    /// Whether evaluating it changes nothing and calls nothing; then it may be evaluated where it is
-    /// not needed. `budget` bounds how much of it there is.
+    /// Whether evaluating the expression has no side effects, calls nothing and has at most
+    /// `budget` nodes, so that it may be evaluated speculatively.
     pub fn is_cheap(&self, budget: &mut u32) -> bool {
         if *budget == 0 {
             return false;
@@ -244,7 +245,7 @@ impl Expr {
             | ExprKind::Reinterpret(a)
             | ExprKind::Splat(a)
             | ExprKind::Swizzle(a, _)
-            | ExprKind::Repoint(a)
+            | ExprKind::PointerCast(a)
             | ExprKind::Member(a, _) => a.is_cheap(budget),
             ExprKind::Binary(_, a, b)
             | ExprKind::And(a, b)
@@ -261,7 +262,7 @@ impl Expr {
 }
 
 impl Place {
-    /// The same for reading a place; reading the packet is a call.
+    /// Whether reading the place is cheap; a packet access is a call and is not.
     fn is_cheap(&self, budget: &mut u32) -> bool {
         match &self.kind {
             PlaceKind::Local(_) => true,

@@ -1,11 +1,11 @@
-//! Types: their sizes in a packet, and C's conversions between them.
+//! Types: layout in the packet, and C's conversions between them.
 
 use std::rc::Rc;
 
 use super::ast::Space;
 use super::token::Name;
 
-/// Arithmetic types (OpenCL C 1.2, 6.1.1). `bool` counts as an integer of one bit.
+/// Arithmetic types (OpenCL C 1.2, 6.1.1). `bool` counts as a one-bit integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scalar {
     Bool,
@@ -21,7 +21,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// As OpenCL C has it.
+    /// The type's name in OpenCL C.
     pub fn name(self) -> &'static str {
         use Scalar as S;
         match self {
@@ -38,7 +38,7 @@ impl Scalar {
         }
     }
 
-    /// Bytes in a packet.
+    /// Size in a packet, in bytes.
     pub fn size(self) -> u32 {
         use Scalar as S;
         match self {
@@ -49,7 +49,7 @@ impl Scalar {
         }
     }
 
-    /// Bits of an integer's value.
+    /// Width of an integer's value, in bits.
     pub fn bits(self) -> u32 {
         if self == Scalar::Bool { 1 } else { self.size() * 8 }
     }
@@ -63,19 +63,19 @@ impl Scalar {
         self != Scalar::Float
     }
 
-    /// The integer promotions (C11 6.3.1.1): what is narrower than `int` becomes `int`.
+    /// Integer promotion (C11 6.3.1.1): types narrower than `int` become `int`.
     pub fn promoted(self) -> Scalar {
         if self < Scalar::Int { Scalar::Int } else { self }
     }
 
-    /// The usual arithmetic conversions (C11 6.3.1.8).
+    /// Common type by the usual arithmetic conversions (C11 6.3.1.8).
     pub fn common(self, other: Scalar) -> Scalar {
-        // After promotion the order of the enum is that of the ranks, unsigned above signed; a
-        // long holds every uint.
+        // After promotion the enum's order is that of conversion rank, unsigned above signed; a
+        // long represents every uint.
         self.promoted().max(other.promoted())
     }
 
-    /// The same width, without a sign.
+    /// The unsigned type of the same width.
     pub fn unsigned(self) -> Scalar {
         use Scalar as S;
         match self {
@@ -87,8 +87,8 @@ impl Scalar {
         }
     }
 
-    /// An integer of twice the width and the same sign; there is none of 128 bits.
-    pub fn of_twice_the_width(self) -> Option<Scalar> {
+    /// The integer type of twice the width and the same signedness, if there is one.
+    pub fn widened_type(self) -> Option<Scalar> {
         use Scalar as S;
         Some(match self {
             S::Char => S::Short,
@@ -101,7 +101,7 @@ impl Scalar {
         })
     }
 
-    /// The same width, with a sign: what comparing vectors gives (6.3.d).
+    /// The signed integer type of the same width, the result of vector comparisons (6.3.d).
     pub fn signed(self) -> Scalar {
         use Scalar as S;
         match self {
@@ -113,8 +113,8 @@ impl Scalar {
         }
     }
 
-    /// Whether every value of `other` is one of this type.
-    pub fn holds(self, other: Scalar) -> bool {
+    /// Whether this type can represent every value of `other`.
+    pub fn can_represent(self, other: Scalar) -> bool {
         if !self.is_integer() || !other.is_integer() {
             return self == other;
         }
@@ -125,8 +125,8 @@ impl Scalar {
         }
     }
 
-    /// The value of this integer type that is congruent to `value` (C11 6.3.1.3; where C leaves it
-    /// to the implementation, it wraps as well).
+    /// The value of this integer type that is congruent to `value` (C11 6.3.1.3); where C leaves
+    /// the conversion implementation-defined, it wraps as well.
     pub fn wrap(self, value: i128) -> i128 {
         if self == Scalar::Bool {
             return i128::from(value != 0);
@@ -146,60 +146,62 @@ pub enum Type {
     Pointer(Rc<Pointer>),
     Array(Rc<Type>, u32),
     Struct(StructId),
-    /// What an expression has that is wrong: everything goes with it, so that one mistake is told once.
-    Wrong,
+    /// Type of an erroneous expression. It is compatible with every type, so that one mistake is
+    /// reported once.
+    Error,
 }
 
-/// What a pointer points to.
+/// A pointer type: pointee and qualifiers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pointer {
     pub to: Type,
-    /// `None` without a qualifier: whatever it is made of (OpenCL C 2.0, 6.5.5).
+    /// Address space of the pointee; `None` without a qualifier, which accepts any (OpenCL C 2.0,
+    /// 6.5.5).
     pub space: Option<Space>,
-    /// Whether it may not be written through.
+    /// Whether the pointee is `const`.
     pub constant: bool,
 }
 
-/// A structure's index among [`Structs`].
+/// Index of a structure in [`Structs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StructId(pub u32);
 
 pub struct Struct {
     pub name: Option<Name>,
-    /// `None` until its braces are closed.
+    /// `None` until the closing brace.
     pub fields: Option<Vec<Field>>,
-    /// Bytes.
+    /// Size in a packet, in bytes.
     pub size: u32,
     pub align: u32,
-    /// How deep structures and arrays nest in it, itself included.
+    /// Nesting depth of structures and arrays, this one included.
     pub depth: usize,
-    /// How many scalars a value has, saturated.
+    /// Number of scalars in a value, saturated.
     pub scalars: u32,
-    /// Whether there are integers of 64 bits in it.
-    pub wide: bool,
+    /// Whether the structure contains 64-bit integers.
+    pub has_wide: bool,
 }
 
 impl Struct {
-    /// One whose braces are not closed yet.
+    /// A structure whose fields are not known yet.
     pub fn new(name: Option<Name>) -> Struct {
-        Struct { name, fields: None, size: 0, align: 1, depth: 1, scalars: 0, wide: false }
+        Struct { name, fields: None, size: 0, align: 1, depth: 1, scalars: 0, has_wide: false }
     }
 }
 
 pub struct Field {
     pub name: Name,
     pub ty: Type,
-    /// Bytes from the structure's first.
+    /// Offset from the structure's start, in bytes.
     pub offset: u32,
 }
 
-/// Every structure of a text.
+/// All structures of a translation unit.
 #[derive(Default)]
 pub struct Structs {
     pub list: Vec<Struct>,
 }
 
-/// The largest type, in bytes: more than the largest packet.
+/// Maximum size of a type, in bytes; larger than any packet.
 pub const MAX_SIZE: u32 = 1 << 20;
 
 pub const INT: Type = Type::Scalar(Scalar::Int);
@@ -218,7 +220,7 @@ impl Type {
         }
     }
 
-    /// Of a scalar or vector, what its components are.
+    /// Component type of a scalar or vector.
     pub fn element(&self) -> Option<Scalar> {
         match self {
             Type::Scalar(scalar) | Type::Vector(scalar, _) => Some(*scalar),
@@ -226,7 +228,7 @@ impl Type {
         }
     }
 
-    /// This scalar or vector with other components.
+    /// Returns this scalar or vector type with another component type.
     pub fn with_element(&self, scalar: Scalar) -> Type {
         match self {
             Type::Vector(_, size) => Type::Vector(scalar, *size),
@@ -244,8 +246,8 @@ impl Structs {
         &self.list[id.0 as usize]
     }
 
-    /// Size and alignment in bytes, as C lays it out in a packet (OpenCL C 1.2, 6.1.5). `None` for
-    /// what has none.
+    /// Size and alignment in a packet, in bytes, by C's rules (OpenCL C 1.2, 6.1.5). `None` for a
+    /// type without a size.
     pub fn layout(&self, ty: &Type) -> Option<(u32, u32)> {
         Some(match ty {
             Type::Scalar(scalar) => (scalar.size(), scalar.size()),
@@ -262,12 +264,12 @@ impl Structs {
                 it.fields.as_ref()?;
                 (it.size, it.align)
             }
-            Type::Void | Type::Pointer(_) | Type::Wrong => return None,
+            Type::Void | Type::Pointer(_) | Type::Error => return None,
         })
     }
 
-    /// How deep structures and arrays nest in a type. The check of every type that is made keeps it
-    /// from going deeper than [`MAX_TYPE_DEPTH`](portcullis_core::program::MAX_TYPE_DEPTH).
+    /// Nesting depth of structures and arrays in a type. Checks at construction keep it within
+    /// [`MAX_TYPE_DEPTH`](portcullis_core::program::MAX_TYPE_DEPTH).
     pub fn depth(&self, ty: &Type) -> usize {
         match ty {
             Type::Array(of, _) => 1 + self.depth(of),
@@ -281,7 +283,7 @@ impl Structs {
         self.layout(ty).map_or(1, |(size, _)| size)
     }
 
-    /// Closes a structure's braces.
+    /// Lays out a structure's fields, at its closing brace.
     pub fn define(&mut self, id: StructId, fields: Vec<(Name, Type)>, packed: bool) {
         let (mut size, mut align) = (0u32, 1u32);
         let mut laid_out = Vec::with_capacity(fields.len());
@@ -295,22 +297,22 @@ impl Structs {
         }
         let depth = 1 + laid_out.iter().map(|field: &Field| self.depth(&field.ty)).max().unwrap_or_default();
         let scalars = laid_out.iter().map(|field| self.scalars(&field.ty)).fold(0, u32::saturating_add);
-        let wide = laid_out.iter().any(|field| self.is_wide(&field.ty));
+        let has_wide = laid_out.iter().any(|field| self.is_wide(&field.ty));
         let it = &mut self.list[id.0 as usize];
-        (it.depth, it.scalars, it.wide) = (depth, scalars, wide);
+        (it.depth, it.scalars, it.has_wide) = (depth, scalars, has_wide);
         (it.size, it.align, it.fields) = (size.next_multiple_of(align), align, Some(laid_out));
     }
 
-    /// Whether there are integers of 64 bits in it.
+    /// Whether a type contains 64-bit integers.
     pub fn is_wide(&self, ty: &Type) -> bool {
         match ty {
             Type::Array(of, _) => self.is_wide(of),
-            Type::Struct(id) => self.get(*id).wide,
+            Type::Struct(id) => self.get(*id).has_wide,
             other => matches!(other.element(), Some(Scalar::Long | Scalar::ULong)),
         }
     }
 
-    /// How many scalars a value has, saturated.
+    /// Number of scalars in a value of a type, saturated.
     pub fn scalars(&self, ty: &Type) -> u32 {
         match ty {
             Type::Vector(_, size) => u32::from(*size),

@@ -1,4 +1,4 @@
-//! Flows: what number a packet's has, in both languages.
+//! Flow functions: the flow number of a packet, in both languages.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ const C: &str = "
     uint xdp_filter(__global uchar *pkt, uint len) { return ends(pkt) == 7 ? XDP_PASS : XDP_DROP; }
 ";
 
-/// The numbers of the packets' flows; `None` of one that is ABORTED.
-fn numbers(program: &Program, packets: &[Vec<u8>]) -> Vec<Option<u32>> {
+/// Flow numbers of the packets; `None` for an aborted flow function.
+fn flow_numbers(program: &Program, packets: &[Vec<u8>]) -> Vec<Option<u32>> {
     let flows = Arc::new(program.flow_program().expect("the filter has flows"));
     assert!(!flows.has_flows() && flows.maps().is_empty());
     let mut session = InterpDevice::new().load(&flows, &LoadOptions::default()).unwrap();
@@ -44,28 +44,28 @@ fn numbers(program: &Program, packets: &[Vec<u8>]) -> Vec<Option<u32>> {
 }
 
 #[test]
-fn a_flow_has_a_number_that_is_a_hash_of_its_value() {
+fn flow_numbers_are_hashes_of_the_returned_value() {
     let c = compile(&Source::new("f.cl", C), &ProgramOptions::default(), &mut NoIncludes);
     let c = c.unwrap_or_else(|errors| panic!("{}", errors.render()));
     let packets: Vec<Vec<u8>> = [[1_u32, 2], [2, 1], [0, 3], [0, 0], [0xffff_ffff, 0x8000_0000], [7, 7]]
         .map(|ends| ends.iter().flat_map(|end| end.to_be_bytes()).collect())
         .into();
-    let wanted = |value: u32| Some(value.wrapping_mul(0x9e37_79b1) >> (32 - FLOW_BITS));
-    let wanted = [3, 3, 3, 0, 0x7fff_ffff, 0].map(wanted);
-    assert_eq!(numbers(&program(WGSL, 100), &packets), wanted);
-    assert_eq!(numbers(&c, &packets), wanted);
+    let expected = |value: u32| Some(value.wrapping_mul(0x9e37_79b1) >> (32 - FLOW_BITS));
+    let expected = [3, 3, 3, 0, 0x7fff_ffff, 0].map(expected);
+    assert_eq!(flow_numbers(&program(WGSL, 100), &packets), expected);
+    assert_eq!(flow_numbers(&c, &packets), expected);
 }
 
 #[test]
-fn flows_have_fuel_of_their_own() {
+fn flow_functions_have_their_own_fuel() {
     let text = "fn xdp_flow(pkt: u32) -> u32 { for (var i = 0u; i < load_u8(pkt, 0u); i++) {} return 5u; }
         fn xdp_filter(pkt: u32) -> u32 { for (var i = 0u; i < 90u; i++) {} return XDP_PASS; }";
-    // The end of a loop costs one as well.
-    let found = numbers(&program(text, 100), &[vec![98; 20], vec![99; 20], vec![100; 20]]);
+    // Leaving the loop costs a unit of fuel, too.
+    let found = flow_numbers(&program(text, 100), &[vec![98; 20], vec![99; 20], vec![100; 20]]);
     assert_eq!((found[0].is_some(), found[1].is_some(), found[2]), (true, true, None));
 }
 
 #[test]
-fn filters_without_flows_have_none() {
+fn filters_without_a_flow_function_have_no_flow_program() {
     assert!(program("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }", 100).flow_program().is_none());
 }

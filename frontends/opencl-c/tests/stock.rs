@@ -1,4 +1,4 @@
-//! OpenCL C through the whole front end, in the interpreter.
+//! Stock filters in OpenCL C, compared with their WGSL versions.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ fn compile(name: &str, text: &str) -> Program {
     opencl_c::compile(&source, &ProgramOptions::default(), &mut NoIncludes).unwrap_or_else(|e| panic!("{}", e.render()))
 }
 
-/// Each stock filter is known to do what its twin in WGSL does, and no more: devices send as little of
-/// the packets, whichever of the two it is.
+/// Each stock filter has the facts of its WGSL version, so that devices transfer equally little of
+/// the packets.
 #[test]
-fn the_stock_filters_have_the_facts_of_their_twins() {
+fn stock_filters_have_the_same_facts_in_both_languages() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders");
     let mut count = 0;
     for entry in fs::read_dir(&folder).unwrap() {
@@ -29,19 +29,19 @@ fn the_stock_filters_have_the_facts_of_their_twins() {
         let twin = path.with_extension("wgsl");
         let twin = Source::new(twin.display().to_string(), fs::read_to_string(&twin).unwrap());
         let twin = wgsl::compile(&twin, &ProgramOptions::default()).unwrap();
-        let (mut facts, mut wanted) = (program.facts().clone(), twin.facts().clone());
+        let (mut facts, mut expected) = (program.facts().clone(), twin.facts().clone());
         if !program.maps().is_empty() {
-            // Times have 64 bits in C alone, and keys are gone through by each language's own loops: known to end in one
-            // where they are in the other.
-            for facts in [&mut facts, &mut wanted] {
+            // Only C has 64-bit times, and each language searches keys with loops of its own:
+            // compare whether the number of iterations is bounded.
+            for facts in [&mut facts, &mut expected] {
                 facts.max_iterations = facts.max_iterations.map(|_| 0);
                 facts.uses_int64 = false;
             }
         }
-        assert_eq!(format!("{facts:?}"), format!("{wanted:?}"), "{}", path.display());
+        assert_eq!(format!("{facts:?}"), format!("{expected:?}"), "{}", path.display());
     }
     let twins = fs::read_dir(folder)
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "wgsl"));
-    assert_eq!(count, twins.count(), "every filter is there in both languages");
+    assert_eq!(count, twins.count(), "every stock filter exists in both languages");
 }

@@ -18,7 +18,7 @@ pub use expanded_size::{MAX_CONSTANT_EXPRESSIONS, MAX_TYPE_SCALARS};
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
 
 /// Parses, validates and analyses a filter, on a thread with a stack of
-/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
+/// [`COMPILE_STACK_BYTES`](portcullis_core::stack::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the text that were found, with their places.
@@ -83,6 +83,6 @@ fn explain(source: &Source, error: &ParseError) -> Diagnostic {
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
-mod refused;
-#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod verifier_tests;

@@ -4,8 +4,8 @@ use portcullis_core::device::{DeviceInfo, Imported, SubmitError};
 use portcullis_core::packet::{Batch, Span, Verdicts};
 
 use super::*;
-use crate::bench::traffic::Packets;
-use crate::selftest::filters;
+use crate::traffic::Packets;
+use portcullis_conformance::filters;
 
 /// A device that does to batches what it is told to, behind one that is right.
 struct Bent {
@@ -93,7 +93,7 @@ impl Session for BentSession {
 }
 
 fn lane(id: &str, bend: Bend) -> Lane {
-    let device = Bent { device: crate::devices::open(id).unwrap(), bend, batches: Arc::default() };
+    let device = Bent { device: portcullis::devices::open(id).unwrap(), bend, batches: Arc::default() };
     let (transfer, dispatch) = (Transfer::Auto, Dispatch::Pipelined);
     Lane::new(Way {
         device: Arc::new(device),
@@ -122,7 +122,7 @@ fn found(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<Found> {
     let all = [filters::cases(), filters::stateful()].concat();
     let program = all.iter().find(|case| case.name == filter).unwrap().compile().unwrap();
     let pool = Pool::new(Packets::Bytes(64), 300);
-    let expected = Expected::of(&program, &pool, &*crate::devices::open("interp").unwrap()).unwrap();
+    let expected = Expected::of(&program, &pool, &*portcullis::devices::open("interp").unwrap()).unwrap();
     let subject = Subject { program: &program, pool: &pool, expected: &expected, around: RING, memory: 1 << 30 };
     measure(lanes, subject, 70, settings, &mut |_| {}).unwrap()
 }

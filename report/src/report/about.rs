@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::parts::{Cell, details, facts, numbers, stacked, table, words};
-use crate::bench::number::{digits, grouped};
-use crate::bench::results::{Outcome, Results};
+use crate::number::{digits, grouped};
+use crate::results::{Outcome, Results};
 
 /// The machine and its devices.
 pub fn machine(results: &Results) -> Markup {

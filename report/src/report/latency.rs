@@ -8,8 +8,8 @@ use super::plot::{Axis, Plot, Point, Series, placeable, room};
 use super::tables::{LONGEST, longest};
 use super::throughput::{SIZE, key, rows, section as kinds_of};
 use super::view::{Shown, View, packets_in_words};
-use crate::bench::number::{digits, grouped, tick_time, time, trimmed};
-use crate::bench::results::{self, Latency, Measured};
+use crate::number::{digits, grouped, tick_time, time, trimmed};
+use crate::results::{self, Latency, Measured};
 
 /// The section.
 pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {

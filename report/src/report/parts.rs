@@ -98,7 +98,7 @@ fn placed(row: &[Cell]) -> impl Iterator<Item = (usize, &Cell)> {
 
 /// So many of something: `1 measurement`, `2 measurements`.
 pub fn count(number: usize, what: &str) -> String {
-    format!("{} {what}{}", crate::bench::number::grouped(number as i64), if number == 1 { "" } else { "s" })
+    format!("{} {what}{}", crate::number::grouped(number as i64), if number == 1 { "" } else { "s" })
 }
 
 /// Names and values.

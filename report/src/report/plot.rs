@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn lines_end_at_the_edge() {
-        let axis = Axis { range: 1.0..100.0, ticks: Vec::new(), format: crate::bench::number::digits };
+        let axis = Axis { range: 1.0..100.0, ticks: Vec::new(), format: crate::number::digits };
         let [from, to] = clipped([(0.01, 0.01), (1e4, 1e4)], &axis, &axis).expect("it goes through");
         for (value, edge) in [(from.0, 1.0), (from.1, 1.0), (to.0, 100.0), (to.1, 100.0)] {
             assert!((value / edge - 1.0).abs() < 1e-9, "{value} for {edge}");
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn an_axis_needs_something_to_place() {
-        let over = |values: &[f64]| Axis::over(values.iter().copied(), crate::bench::number::digits);
+        let over = |values: &[f64]| Axis::over(values.iter().copied(), crate::number::digits);
         assert!(over(&[]).is_none());
         assert!(over(&[0.0, f64::NAN, f64::INFINITY, -1.0]).is_none());
         let one = over(&[5.0]).expect("one value has a place");

@@ -6,7 +6,7 @@ use super::ReportError;
 use super::parts::{details, numbers, table, words};
 use super::throughput::{Plotted, figures_of, key, section as group};
 use super::view::{View, packets_in_words};
-use crate::bench::number::{digits, grouped};
+use crate::number::{digits, grouped};
 
 /// The section; `None` where nothing of the kind was measured.
 pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {

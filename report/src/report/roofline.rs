@@ -6,8 +6,8 @@ use super::ReportError;
 use super::parts::{Cell, details, figure, legend, numbers, table, words};
 use super::plot::{Axis, Ceiling, Plot, Point, Series, placeable, room};
 use super::view::View;
-use crate::bench::number::{digits, grouped, trimmed};
-use crate::bench::results::{self, Measured, Outcome};
+use crate::number::{digits, grouped, trimmed};
+use crate::results::{self, Measured, Outcome};
 
 /// What moves bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

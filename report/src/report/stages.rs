@@ -7,8 +7,8 @@ use super::parts::{Cell, chips, details, figure, numbers, table, words};
 use super::strips::{Parts, Stack};
 use super::theme::STAGES;
 use super::view::{View, packets_in_words};
-use crate::bench::number::{digits, grouped};
-use crate::bench::results::{self, Measured, Outcome, Stages};
+use crate::number::{digits, grouped};
+use crate::results::{self, Measured, Outcome, Stages};
 
 /// The stages in the order in which they happen.
 const NAMES: [&str; 5] = ["gather", "upload", "kernel", "download", "verdicts"];

@@ -143,7 +143,7 @@ impl Stack<'_> {
             .disable_y_axis()
             .x_labels(5)
             .x_desc(self.x_name)
-            .x_label_formatter(&|value| crate::bench::number::trimmed(*value))
+            .x_label_formatter(&|value| crate::number::trimmed(*value))
             .draw()?;
         for (index, parts) in self.rows.iter().enumerate() {
             let (left, top) = chart.backend_coord(&(0.0, index as f64));

@@ -8,7 +8,7 @@ use super::plot::Axis;
 use super::reigns::{Curve, reigns};
 use super::strips::{Reign, Reigns};
 use super::view::{View, packets_in_words};
-use crate::bench::number::{digits, short};
+use crate::number::{digits, short};
 
 /// The section.
 pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {

@@ -4,9 +4,9 @@ use maud::{Markup, html};
 
 use super::parts::{Cell, count, details, numbers, stacked, table, tight, words};
 use super::view::View;
-use crate::bench::number::{digits, grouped, time};
-use crate::bench::results::{Bar, Ended, Measured, Outcome, Results};
-use crate::bench::seeds::InWords;
+use crate::number::{digits, grouped, time};
+use crate::results::{Bar, Ended, Measured, Outcome, Results};
+use crate::seeds::InWords;
 
 /// The share of the ceiling that counts, with that ceiling's name.
 pub fn share(measured: &Measured) -> String {
@@ -66,7 +66,7 @@ pub fn all(view: &View<'_>) -> Markup {
     }
 }
 
-fn row(cell: &crate::bench::results::Cell) -> Vec<Cell> {
+fn row(cell: &crate::results::Cell) -> Vec<Cell> {
     let names = [&cell.device, &cell.packets, &cell.transfer, &cell.dispatch].map(|name| Cell::from(name.as_str()));
     let mut row = Vec::from(names);
     row.push(grouped(cell.batch as i64).into());

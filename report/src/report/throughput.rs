@@ -6,7 +6,7 @@ use super::ReportError;
 use super::parts::{Cell, details, figure, legend, numbers, table, words};
 use super::plot::{Axis, Ceiling, Plot, Point, Series, room};
 use super::view::{View, packets_in_words};
-use crate::bench::number::{digits, short, trimmed};
+use crate::number::{digits, short, trimmed};
 
 /// In the page's pixels.
 pub const SIZE: (u32, u32) = (360, 250);
@@ -113,7 +113,7 @@ fn numbers_of(view: &View<'_>, packets: &str) -> Markup {
         let estimate = measured.mpps;
         vec![
             format!("{}, {}", cell.transfer, cell.dispatch).into(),
-            crate::bench::number::grouped(cell.batch as i64).into(),
+            crate::number::grouped(cell.batch as i64).into(),
             digits(estimate.median).into(),
             format!("{} to {}", digits(estimate.low), digits(estimate.high)).into(),
             digits(measured.gbps).into(),
@@ -127,7 +127,7 @@ fn numbers_of(view: &View<'_>, packets: &str) -> Markup {
 pub fn rows(
     view: &View<'_>,
     packets: &str,
-    row: impl Fn(&crate::bench::results::Cell, &crate::bench::results::Measured) -> Vec<Cell>,
+    row: impl Fn(&crate::results::Cell, &crate::results::Measured) -> Vec<Cell>,
 ) -> Vec<Vec<Cell>> {
     let mut rows = Vec::new();
     for filter in &view.filters {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::plot::{Ceiling, Point, Series, Slot, placeable};
 use super::reigns::Curve;
-use crate::bench::results::{Cell, Device, Measured, Outcome, Results};
+use crate::results::{Cell, Device, Measured, Outcome, Results};
 
 /// A device in the order of devices.
 #[derive(Debug, Clone)]

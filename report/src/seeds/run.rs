@@ -15,8 +15,8 @@ use super::tables::{Cell, Row, Source, Table};
 #[cfg(any(feature = "opencl", feature = "cuda"))]
 use super::workloads::KERNELS;
 use super::workloads::{WORKLOADS, Workload};
-use crate::bench::run::OVERTIME;
-use crate::bench::statistics::median;
+use crate::run::OVERTIME;
+use crate::statistics::median;
 
 /// Records that go to a device at a time, as in its own tables.
 const CHUNK: usize = 100_000;

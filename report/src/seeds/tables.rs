@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::number::{digits, grouped};
+use crate::number::{digits, grouped};
 
 /// Rows of calls, in columns by one thing that differs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

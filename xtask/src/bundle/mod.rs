@@ -111,7 +111,7 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     benches.iter().for_each(|bench| arguments.extend(["--bench", bench]));
     let mut found: Vec<(String, PathBuf)> =
         built(root, &arguments, "bench")?.map(|bench| (format!("bench-{}", bench.name), bench.path)).collect();
-    let mut arguments = vec!["build", "--release", "--package", "portcullis", "--bin", "portcullis"];
+    let mut arguments = vec!["build", "--release", "--package", "portcullis-cli", "--bin", "portcullis"];
     arguments.extend(crate::FEATURES);
     found.extend(built(root, &arguments, "bin")?.map(|program| (program.name, program.path)));
     let all = benches.iter().map(|bench| format!("bench-{bench}")).chain(["portcullis".into()]);
@@ -123,7 +123,7 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
 
 /// The program with DPDK, built for use with CUDA, and without the devices that the other program is for: a bundle is small.
 fn with_dpdk(root: &Path) -> Result<PathBuf, String> {
-    let mut arguments = vec!["build", "--release", "--package", "portcullis", "--bin", "portcullis"];
+    let mut arguments = vec!["build", "--release", "--package", "portcullis-cli", "--bin", "portcullis"];
     arguments.extend(["--no-default-features", "--features", "cpu,cuda,dpdk"]);
     let found = built(root, &arguments, "bin")?.find(|built| built.name == "portcullis").map(|built| built.path);
     found.ok_or_else(|| "cargo has not built the program with DPDK".into())

@@ -55,10 +55,10 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
     suite.built_tests("tests on an emulated CUDA device", built, ("compat-tests", &SUITES), "", &environment);
     suite.program("self-test on an emulated CUDA device", built, &["selftest", "--device", "cuda"], &environment);
     if features.has(live::AF_XDP) {
-        suite.built_tests("live packets on an emulated CUDA device", built, ("", &["live"]), LIVE, &environment);
+        suite.built_tests("live packets on an emulated CUDA device", built, ("cli", &["live"]), LIVE, &environment);
     }
     if features.has(live::DPDK) {
-        suite.built_tests("l2fwd on an emulated CUDA device", built, ("", &["l2fwd"]), LIVE, &environment);
-        suite.built_tests("packets in an emulated GPU's memory", built, ("", &["dpdk"]), LIVE, &environment);
+        suite.built_tests("l2fwd on an emulated CUDA device", built, ("cli", &["l2fwd"]), LIVE, &environment);
+        suite.built_tests("packets in an emulated GPU's memory", built, ("cli", &["dpdk"]), LIVE, &environment);
     }
 }

@@ -24,9 +24,11 @@ pub const PCAP_EXPR: &str = "pcap-expr";
 const EVERYWHERE: &str = "opencl,nfqueue";
 
 /// The packages that know of live traffic, as such a machine has them.
-pub const PACKAGES_EVERYWHERE: [&str; 8] = [
+pub const PACKAGES_EVERYWHERE: [&str; 10] = [
     "--package",
     "portcullis",
+    "--package",
+    "portcullis-cli",
     "--package",
     "portcullis-io",
     "--package",

@@ -83,8 +83,12 @@ impl Options {
 }
 
 /// Crates that are published.
-const PUBLISHED: [&str; 10] = [
+const PUBLISHED: [&str; 17] = [
     "portcullis-core",
+    "portcullis-wgsl",
+    "portcullis-opencl-c",
+    "portcullis-xdp",
+    "portcullis-bpf",
     "portcullis-c-writer",
     "portcullis-cache",
     "portcullis-cpu",
@@ -94,6 +98,9 @@ const PUBLISHED: [&str; 10] = [
     "portcullis-dpdk-sys",
     "portcullis-io",
     "portcullis",
+    "portcullis-conformance",
+    "portcullis-bench",
+    "portcullis-cli",
 ];
 
 /// Runs everything, prints a summary, and says whether all is well.
@@ -110,6 +117,9 @@ pub fn run(options: &Options) -> Result<(), String> {
 
     let mut suite = Suite { root: &root, environment, tally: Tally::default(), failed: Vec::new(), times: Vec::new() };
     suite.step("format", &["fmt", "--all", "--check"], &[]);
+    let started = Instant::now();
+    let prose = crate::prose::check(&root).inspect_err(|reason| println!("{reason}"));
+    suite.end("prose", Tally::one(prose.is_ok()), started);
     let features = live::Features::find(&mut suite, &options.require);
     let workspace = ["--workspace", "--features", &features.names];
     suite.lints("lints", &workspace);
@@ -118,8 +128,11 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     let dpdk_alone = features.has(live::DPDK).then_some(DPDK_ALONE);
     for features in FEATURE_SETS.into_iter().chain(dpdk_alone) {
-        let arguments: Vec<&str> =
-            ["check", "--package", "portcullis", "--all-targets"].iter().chain(features).copied().collect();
+        let arguments: Vec<&str> = ["check", "--package", "portcullis", "--package", "portcullis-cli", "--all-targets"]
+            .iter()
+            .chain(features)
+            .copied()
+            .collect();
         suite.step(&format!("check {}", features.join(" ")), &arguments, &[]);
     }
     let documentation = [&["doc", "--no-deps", "--keep-going"], &workspace[..]].concat();
@@ -138,7 +151,16 @@ pub fn run(options: &Options) -> Result<(), String> {
     let file = report.to_str().ok_or("the repository's path is not UTF-8")?;
     // With the whole program, so that the libraries beneath have the same features and are not built again. Not
     // by `--test "*"`, which fails where a test needs a feature that is off, as the one of live runs.
-    let packages = ["--release", "--package", "portcullis", "--package", "portcullis-cpu", "--tests"];
+    let packages = [
+        "--release",
+        "--package",
+        "portcullis",
+        "--package",
+        "portcullis-cli",
+        "--package",
+        "portcullis-cpu",
+        "--tests",
+    ];
     let packages = [&packages[..], &crate::FEATURES].concat();
     let built = suite.build("build in release", &packages);
     let devices: Vec<&str> = options.require.iter().map(String::as_str).filter(|n| DEVICES.contains(n)).collect();

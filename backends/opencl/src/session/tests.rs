@@ -1,4 +1,4 @@
-//! Sessions seen from the inside.
+//! Tests of sessions that need access to their internals.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
@@ -12,10 +12,11 @@ use portcullis_wgsl as wgsl;
 use super::*;
 use crate::{OpenClDevice, probe};
 
-/// Far more than giving up a device takes, far less than the device below is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than abandoning a device takes, far shorter than the device below is busy.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The devices that there are. Where there are none, the test is left out, but for `PORTCULLIS_REQUIRE=opencl`.
+/// The devices of this machine. Without any the tests are skipped, unless `PORTCULLIS_REQUIRE`
+/// lists `opencl`.
 fn devices() -> Vec<OpenClDevice> {
     let devices = probe().unwrap_or_else(|error| {
         println!("skipped: {error}");
@@ -27,7 +28,7 @@ fn devices() -> Vec<OpenClDevice> {
 }
 
 #[test]
-fn a_busy_device_is_left_behind() {
+fn a_busy_device_is_abandoned() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             var x = load_le32(pkt, 0u);
@@ -44,13 +45,14 @@ fn a_busy_device_is_left_behind() {
         }
         let program = program.clone();
         let (done, outcome) = channel();
-        // A thread of its own: a session that waits for the device does so for a long time.
+        // In a thread of its own, so that a session that waits for the device cannot block the
+        // test.
         let thread = std::thread::spawn(move || {
-            leave_busy(&device, &program);
+            cancel_while_the_device_is_busy(&device, &program);
             let _ = done.send(());
         });
-        match outcome.recv_timeout(PATIENCE) {
-            Err(RecvTimeoutError::Timeout) => panic!("a busy device is waited for: {PATIENCE:?} and no end"),
+        match outcome.recv_timeout(TEST_TIMEOUT) {
+            Err(RecvTimeoutError::Timeout) => panic!("a busy device is waited for: {TEST_TIMEOUT:?} and no end"),
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }
@@ -58,14 +60,14 @@ fn a_busy_device_is_left_behind() {
     }
 }
 
-/// Keeps a device busy, cancels, and sees to it that nobody waits for the device and that it finds its
-/// memory where it was.
-fn leave_busy(device: &OpenClDevice, program: &Arc<Program>) {
+/// Keeps a device busy, cancels, and checks that nothing waits for the device and that the packets'
+/// memory stays allocated.
+fn cancel_while_the_device_is_busy(device: &OpenClDevice, program: &Arc<Program>) {
     const PACKETS: u32 = 1 << 20;
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
-    // A batch in one launch keeps the device busy for minutes, as a driver that compiles does.
-    let mut session = open(device, program, &options).unwrap().with_unlimited_launches();
+    // A batch in one launch keeps the device busy for minutes, like a driver that compiles.
+    let mut session = open(device.properties(), program, &options).unwrap().with_unlimited_launches();
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();
     let arena = Arena::new(PACKETS as usize * 8).unwrap();
     let span = Arc::downgrade(arena.span());
@@ -75,17 +77,17 @@ fn leave_busy(device: &OpenClDevice, program: &Arc<Program>) {
     assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
     assert_eq!(session.in_flight(), 0);
     drop(session);
-    // Nobody has waited for it, and what it reads is still there.
+    // Dropping did not wait, and the packets that the device reads still exist.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(span.upgrade().is_some());
 }
 
 #[test]
-fn what_a_kernel_answers_becomes_verdicts() {
+fn kernel_output_becomes_verdicts() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_u8(pkt, 0u)); }";
     let program = wgsl::compile(&Source::new("answers.wgsl", text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-    // Bytes among them that are no actions.
+    // Some of the bytes are not actions.
     let kernel = "
         __kernel void answer(__global const uchar *arena, __global const uint2 *places, __global uchar *verdicts,
                              __global uint *targets, uint base, uint count)
@@ -97,9 +99,9 @@ fn what_a_kernel_answers_becomes_verdicts() {
             }
         }";
     let devices = devices();
-    // Written in place, and brought back by copies.
+    // Written in place, and downloaded.
     for device in devices.iter().flat_map(|device| [device.clone(), device.clone().as_discrete()]) {
-        let mut session = open_text(&device, &program, kernel, "answer").unwrap();
+        let mut session = open_source(device.properties(), &program, kernel, "answer").unwrap();
         for packets in [1, 1000, 7, 100_000] {
             let done = session.run(Batch::from_packets(&vec![[0; 4]; packets]).unwrap()).unwrap();
             let actions: Vec<u8> = (0..packets).map(|i| if i as u8 > 4 { 0 } else { i as u8 }).collect();
@@ -110,19 +112,23 @@ fn what_a_kernel_answers_becomes_verdicts() {
 }
 
 #[test]
-fn packets_of_a_ring_are_filtered_where_they_are() {
+fn packets_in_frames_are_filtered_in_place() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, pkt_len(pkt) - 1u)); return XDP_TX; }";
     let program = wgsl::compile(&Source::new("writes.wgsl", text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
     let devices = devices();
     for device in devices.iter().flat_map(|device| [device.clone(), device.clone().as_discrete()]) {
-        let mut session = open(&device, &program, &LoadOptions::default()).unwrap();
+        let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
         let batch = Batch::in_frames(&vec![vec![7; 60]; 100]).unwrap();
-        let look = |_: &mut OpenCl, parts: &mut [(ChunkView<'_>, &mut Buffers)]| {
-            Ok(parts.iter().map(|(part, _)| (part.layout(), part.import().is_some())).collect::<Vec<_>>())
+        let look = |_: &mut OpenClLauncher, chunks: &mut [(ChunkView<'_>, &mut Buffers)]| {
+            Ok(chunks.iter().map(|(chunk, _)| (chunk.layout(), chunk.import().is_some())).collect::<Vec<_>>())
         };
-        let (parts, _) = session.with_uploaded(batch, look).unwrap();
-        let wanted = if device.shares_memory() { (PacketLayout::InPlace, true) } else { (PacketLayout::Packed, false) };
-        assert_eq!(parts, [wanted], "{}", device.info().id);
+        let (chunks, _) = session.with_uploaded(batch, look).unwrap();
+        let wanted = if device.properties().shares_memory {
+            (PacketLayout::InPlace, true)
+        } else {
+            (PacketLayout::Packed, false)
+        };
+        assert_eq!(chunks, [wanted], "{}", device.info().id);
     }
 }

@@ -9,9 +9,9 @@ use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
-use crate::cli::failure::Failure;
-use crate::cli::out;
-use crate::cli::run::Args;
+use crate::failure::Failure;
+use crate::out;
+use crate::run::Args;
 
 /// Packets that one call to poll may bring in.
 const BUDGET: u32 = 64;

@@ -11,9 +11,9 @@ use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
-use crate::cli::failure::{Failure, WRONG};
-use crate::cli::out;
-use crate::cli::run::Args;
+use crate::failure::{Failure, WRONG};
+use crate::out;
+use crate::run::Args;
 
 /// How long nothing may have come of captures before they are taken to be over: DPDK does not say that they are.
 const OVER: Duration = Duration::from_secs(1);

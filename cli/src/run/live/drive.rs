@@ -30,14 +30,14 @@ use super::privileges::{self, Admin};
 use super::report::{Balance, Besides};
 use super::stats::{Form, Source, Stats};
 use super::{log, report};
-use crate::cli::chosen::Chosen;
-use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::run::interrupt::Interrupt;
-use crate::cli::run::maps::{Maps, Told};
-use crate::cli::run::places;
-use crate::cli::run::traps::{Board, Place, Scribe, Trapped};
-use crate::cli::run::{Args, BatchSize};
-use crate::cli::{explain, out};
+use crate::chosen::Chosen;
+use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::run::interrupt::Interrupt;
+use crate::run::maps::{Maps, Told};
+use crate::run::places;
+use crate::run::traps::{Board, Place, Scribe, Trapped};
+use crate::run::{Args, BatchSize};
+use crate::{explain, out};
 
 /// Packets of a batch, about, where nobody says how many: live packets are in a hurry.
 const EXPECTED_LIVE: usize = 1024;

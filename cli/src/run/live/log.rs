@@ -15,8 +15,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
 use super::LiveArgs;
-use crate::cli::failure::Failure;
-use crate::cli::out::live::{self, LogWriter};
+use crate::failure::Failure;
+use crate::out::live::{self, LogWriter};
 
 /// What is shown, where `--log-level` does not say.
 const VARIABLE: &str = "PORTCULLIS_LOG";

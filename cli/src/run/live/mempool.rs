@@ -10,7 +10,7 @@ use portcullis::io::dpdk::{self, Options};
 use portcullis::program::Program;
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 
 /// The arguments about DPDK's packets' memory.
 #[derive(Debug, clap::Args)]

@@ -33,9 +33,9 @@ use portcullis::pipeline::live::link_monitor::LinkMonitor;
 use portcullis::program::{Program, facts::Window};
 
 use super::Args;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
-use crate::cli::out;
+use crate::out;
 
 /// Runs on what the arguments name.
 pub fn run(args: &Args) -> Result<(), Failure> {

@@ -6,9 +6,9 @@ use portcullis::io::nfqueue::{self, QueueOptions};
 use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
-use crate::cli::failure::Failure;
-use crate::cli::out;
-use crate::cli::run::{Args, BatchSize};
+use crate::failure::Failure;
+use crate::out;
+use crate::run::{Args, BatchSize};
 
 /// Runs a filter on the packets for which the kernel asks for a verdict.
 pub fn run(args: &Args) -> Result<(), Failure> {

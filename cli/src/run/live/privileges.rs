@@ -11,9 +11,9 @@ use portcullis::reason;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
-use crate::cli::failure::Failure;
-use crate::cli::out;
-use crate::cli::run::Args;
+use crate::failure::Failure;
+use crate::out;
+use crate::run::Args;
 
 /// What CAP_NET_ADMIN is needed for while packets flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

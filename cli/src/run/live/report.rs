@@ -9,9 +9,9 @@ use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::out;
-use crate::cli::run::report::{Told, events_row};
-use crate::cli::run::traps::{self, OutOfFuel, Trapped, Traps};
+use crate::out;
+use crate::run::report::{Told, events_row};
+use crate::run::traps::{self, OutOfFuel, Trapped, Traps};
 
 /// Lanes whose batches the table has; the JSON line has all.
 const SHOWN_LANES: usize = 16;

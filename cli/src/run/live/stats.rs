@@ -12,9 +12,9 @@ use portcullis::packet::Action;
 use portcullis::pipeline::live::{LanesSummary, RunStats, RunSummary, Summary};
 use serde::Serialize;
 
-use crate::cli::failure::Failure;
-use crate::cli::out;
-use crate::cli::run::traps::{self, Aborted, Board};
+use crate::failure::Failure;
+use crate::out;
+use crate::run::traps::{self, Aborted, Board};
 
 /// How it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,19 +1,19 @@
-//! Calls: of the filter's own functions, of the prelude, of OpenCL C's built-in functions for integers
-//! and vectors (OpenCL C 1.2, 6.12.3, 6.12.6), and conversions by name (6.2.3, 6.2.4).
+//! Calls of the filter's functions, of the prelude, of OpenCL C's built-in functions on integers
+//! and vectors (OpenCL C 1.2, 6.12.3, 6.12.6), and conversion functions (6.2.3, 6.2.4).
 
-use super::expressions::wrong;
-use super::{Checker, Symbol, absent};
+use super::expressions::error_expr;
+use super::{Checker, Symbol, unsupported_functions};
 use crate::ast::{self, ExprKind as Ast, Space};
 use crate::files::Span;
-use crate::foreign;
 use crate::library;
 use crate::parser::{Keyword, keyword};
+use crate::suggestions;
 use crate::tree::{Builtin, Expr, ExprKind, FunctionId};
 use crate::types::{INT, Scalar, Type, UINT};
 use portcullis_core::program::prelude::{self, Intrinsic};
 use portcullis_core::spelling::nearest;
 
-/// Functions that take so many arguments, all of one type.
+/// Built-in functions whose arguments all have one type, with their number of arguments.
 const BUILTINS: &[(&str, Builtin, usize)] = &[
     ("min", Builtin::Min, 2),
     ("max", Builtin::Max, 2),
@@ -39,11 +39,11 @@ const BUILTINS: &[(&str, Builtin, usize)] = &[
     ("select", Builtin::Select, 3),
 ];
 
-/// Network order: not OpenCL C's, but what headers are read with. A filter may define its own.
+/// Network byte order: not in OpenCL C, but needed to read headers. A filter may define its own.
 const SWAPS: &[(&str, Scalar)] =
     &[("ntohs", Scalar::UShort), ("htons", Scalar::UShort), ("ntohl", Scalar::UInt), ("htonl", Scalar::UInt)];
 
-/// Whether OpenCL C has this as a built-in function.
+/// Whether OpenCL C has a built-in function of this name.
 pub(super) fn is_builtin(name: &str) -> bool {
     BUILTINS.iter().any(|(builtin, ..)| *builtin == name)
         || matches!(name, "mul24" | "upsample")
@@ -55,7 +55,7 @@ enum Conversion {
     Bits,
 }
 
-/// `convert_uchar4_sat`, `as_uint`: what it does, and to which type.
+/// Parses the name of a conversion function, such as `convert_uchar4_sat` or `as_uint`.
 fn conversion(name: &str) -> Option<(Conversion, Type)> {
     let of = |name| match keyword(name)? {
         Keyword::Scalar(scalar) => Some(Type::Scalar(scalar)),
@@ -66,7 +66,7 @@ fn conversion(name: &str) -> Option<(Conversion, Type)> {
         return Some((Conversion::Bits, of(name)?));
     }
     let name = name.strip_prefix("convert_")?;
-    // Towards zero is what conversions to integers do anyway.
+    // Conversions to integers round towards zero anyway.
     let name = name.strip_suffix("_rtz").unwrap_or(name);
     match name.strip_suffix("_sat") {
         Some(name) => Some((Conversion::Value { saturate: true }, of(name)?)),
@@ -78,22 +78,22 @@ impl Checker<'_> {
     pub(super) fn call(&mut self, callee: &ast::Expr, arguments: &[ast::Expr], span: Span) -> Expr {
         let Ast::Name(name) = callee.kind else {
             let note = "there are no function pointers: devices have no indirect calls; use `switch`";
-            return self.wrong(callee.span, "only a function's name can be called", note);
+            return self.report_error(callee.span, "only a function's name can be called", note);
         };
         let text = self.name(name);
         let found = self.find(name).map(|(symbol, _)| symbol.clone());
-        if let (Some(reason), None) = (absent::reason(&text), &found) {
-            return self.wrong(span, format!("`{text}` is not for filters"), reason);
+        if let (Some(reason), None) = (unsupported_functions::reason(&text), &found) {
+            return self.report_error(span, format!("`{text}` is not supported in filters"), reason);
         }
         let arguments: Vec<Expr> = arguments.iter().map(|argument| self.value(argument)).collect();
         match found {
-            Some(Symbol::Function(id)) => return self.own(id, arguments, span),
-            Some(Symbol::Type(Type::Wrong)) => return wrong(span),
-            Some(_) => return self.wrong(callee.span, format!("`{text}` is no function"), ""),
+            Some(Symbol::Function(id)) => return self.user_call(id, arguments, span),
+            Some(Symbol::Type(Type::Error)) => return error_expr(span),
+            Some(_) => return self.report_error(callee.span, format!("`{text}` is not a function"), ""),
             None => {}
         }
-        if arguments.iter().any(|argument| argument.ty == Type::Wrong) {
-            return wrong(span);
+        if arguments.iter().any(|argument| argument.ty == Type::Error) {
+            return error_expr(span);
         }
         if let Some(intrinsic) = library::function(self.maps, &text) {
             return self.prelude(&text, intrinsic, arguments, span);
@@ -113,11 +113,14 @@ impl Checker<'_> {
         if text == "upsample" {
             return self.upsample(arguments, span);
         }
-        let known = || foreign::function_instead(&text).map(str::to_owned);
+        let known = || suggestions::suggest_function(&text).map(str::to_owned);
         let near = || self.nearest_function(&text).map(|nearest| format!("did you mean `{nearest}`?"));
-        let note = known().or_else(|| self.calls_of_its_map(&text)).or_else(near).or_else(|| self.wants_maps(&text));
-        let note = note.unwrap_or_else(|| "a function is declared before it is called".into());
-        self.wrong(callee.span, format!("there is no function `{text}`"), &note)
+        let note = known()
+            .or_else(|| self.describe_map_functions(&text))
+            .or_else(near)
+            .or_else(|| self.missing_map_note(&text));
+        let note = note.unwrap_or_else(|| "a function must be declared before it is called".into());
+        self.report_error(callee.span, format!("there is no function `{text}`"), &note)
     }
 
     fn nearest_function(&self, name: &str) -> Option<String> {
@@ -131,48 +134,49 @@ impl Checker<'_> {
         nearest(name, known).map(str::to_owned)
     }
 
-    pub(super) fn count(&mut self, name: &str, wanted: usize, given: &[Expr], span: Span) -> bool {
+    pub(super) fn check_argument_count(&mut self, name: &str, wanted: usize, given: &[Expr], span: Span) -> bool {
         if wanted == given.len() {
             return true;
         }
         let plural = if wanted == 1 { "" } else { "s" };
-        let message = format!("`{name}` takes {wanted} argument{plural}, given are {}", given.len());
+        let message = format!("`{name}` takes {wanted} argument{plural}, found {}", given.len());
         self.errors.add(span, message, "", "");
         false
     }
 
-    fn own(&mut self, id: FunctionId, arguments: Vec<Expr>, span: Span) -> Expr {
+    fn user_call(&mut self, id: FunctionId, arguments: Vec<Expr>, span: Span) -> Expr {
         let function = &self.functions[id.0 as usize];
         let (name, result) = (function.name.clone(), function.result.clone());
-        // The types are those of the first declaration; the function under way has its locals elsewhere.
+        // Parameter types come from the first declaration; the current function's locals are kept
+        // separately.
         let locals = if self.current.id == Some(id) { &self.current.locals } else { &function.locals };
         let types: Vec<Type> = function.parameters.iter().map(|p| locals[p.0 as usize].ty.clone()).collect();
         if let Some(caller) = self.current.id {
             self.calls.push((caller, id, span));
         }
-        if !self.count(&name, types.len(), &arguments, span) {
-            return wrong(span);
+        if !self.check_argument_count(&name, types.len(), &arguments, span) {
+            return error_expr(span);
         }
         let mut converted = Vec::with_capacity(arguments.len());
         for (i, (argument, ty)) in arguments.into_iter().zip(&types).enumerate() {
             let what = format!("argument {} of `{name}`", i + 1);
-            converted.push(self.assigned(argument, ty, &what));
+            converted.push(self.convert_for_assignment(argument, ty, &what));
         }
-        if converted.iter().any(|argument| argument.ty == Type::Wrong) {
-            return wrong(span);
+        if converted.iter().any(|argument| argument.ty == Type::Error) {
+            return error_expr(span);
         }
         if name == portcullis_core::program::FILTER_FUNCTION {
-            return self.wrong(span, "the filter calls itself", "it is called once for each packet, by the device");
+            return self.report_error(span, "the filter calls itself", "the device calls it once for each packet");
         }
         if name == portcullis_core::program::FLOW_FUNCTION {
-            let note = "it is called before the filter, by the device: a helper can be called from both";
-            return self.wrong(span, "a packet's flow is not for the filter to ask", note);
+            let note = "the device calls it before the filter: put shared code into a helper function";
+            return self.report_error(span, "the filter cannot call the flow function", note);
         }
         Expr { kind: ExprKind::Call(id, converted), ty: result, span }
     }
 
-    /// The prelude's functions, under the names and with the parameters of docs/semantics.md; where a
-    /// packet is wanted, a pointer into it, from which offsets count.
+    /// Checks a call of a prelude function (docs/semantics.md). Where the prelude takes a packet, C
+    /// passes a pointer into it, and offsets are relative to the pointer.
     fn prelude(&mut self, name: &str, intrinsic: Intrinsic, arguments: Vec<Expr>, span: Span) -> Expr {
         let (numbers, result): (&[Type], Type) = match intrinsic {
             Intrinsic::PktLen | Intrinsic::PktWireLen | Intrinsic::PktPort | Intrinsic::PktTimeMs => (&[], UINT),
@@ -187,16 +191,16 @@ impl Checker<'_> {
             Intrinsic::Map { map, call } => return self.map_call(name, map, call, arguments, span),
         };
         let first = usize::from(intrinsic.takes_packet());
-        if !self.count(name, first + numbers.len(), &arguments, span) {
-            return wrong(span);
+        if !self.check_argument_count(name, first + numbers.len(), &arguments, span) {
+            return error_expr(span);
         }
         let mut converted = Vec::with_capacity(arguments.len());
         for (i, argument) in arguments.into_iter().enumerate() {
             if i < first {
                 let fits = matches!(&argument.ty, Type::Pointer(it) if matches!(it.space, None | Some(Space::Global)));
                 if !fits {
-                    let message = format!("argument 1 of `{name}` has to be the packet");
-                    return self.wrong(
+                    let message = format!("argument 1 of `{name}` must be the packet");
+                    return self.report_error(
                         argument.span,
                         message,
                         "the packet is the filter's parameter, or a pointer into it",
@@ -205,28 +209,28 @@ impl Checker<'_> {
                 if let (Intrinsic::Store { .. }, Type::Pointer(it)) = (intrinsic, &argument.ty)
                     && it.constant
                 {
-                    return self.wrong(argument.span, format!("`{name}` cannot store here"), "it is `const`");
+                    return self.report_error(argument.span, format!("`{name}` cannot store here"), "it is `const`");
                 }
                 converted.push(argument);
             } else {
-                converted.push(self.assigned(
+                converted.push(self.convert_for_assignment(
                     argument,
                     &numbers[i - first],
                     &format!("argument {} of `{name}`", i + 1),
                 ));
             }
         }
-        if converted.iter().any(|argument| argument.ty == Type::Wrong) {
-            return wrong(span);
+        if converted.iter().any(|argument| argument.ty == Type::Error) {
+            return error_expr(span);
         }
         Expr { kind: ExprKind::Prelude(intrinsic, converted), ty: result, span }
     }
 
     fn conversion(&mut self, name: &str, how: &Conversion, ty: Type, mut arguments: Vec<Expr>, span: Span) -> Expr {
-        if !self.count(name, 1, &arguments, span) {
-            return wrong(span);
+        if !self.check_argument_count(name, 1, &arguments, span) {
+            return error_expr(span);
         }
-        let Some(value) = arguments.pop() else { return wrong(span) };
+        let Some(value) = arguments.pop() else { return error_expr(span) };
         let components = |ty: &Type| match ty {
             Type::Scalar(_) => Some(1),
             Type::Vector(_, size) => Some(*size),
@@ -238,34 +242,38 @@ impl Checker<'_> {
                 if *saturate && ty.element() != Some(Scalar::Float) && ty.element() != Some(Scalar::Bool) {
                     return Expr { kind: ExprKind::Saturate(value.into()), ty, span };
                 }
-                Expr { span, ..self.converted(value, &ty) }
+                Expr { span, ..self.convert_to(value, &ty) }
             }
             Conversion::Bits => {
                 let is_number = |ty: &Type| components(ty).is_some() && ty.element() != Some(Scalar::Bool);
                 let fits =
                     is_number(&value.ty) && is_number(&ty) && self.structs.size(&value.ty) == self.structs.size(&ty);
                 if !fits {
-                    let message = format!("`{name}` of a `{}`", self.shown(&value.ty));
-                    return self.wrong(span, message, "the bits of a number or vector are taken for another as wide");
+                    let message = format!("`{name}` of a `{}`", self.display_type(&value.ty));
+                    return self.report_error(
+                        span,
+                        message,
+                        "the bits are reinterpreted as another type of the same width",
+                    );
                 }
                 if value.ty == ty { value } else { Expr { kind: ExprKind::Reinterpret(value.into()), ty, span } }
             }
             Conversion::Value { .. } => {
-                let message = format!("`{name}` of a `{}`", self.shown(&value.ty));
-                self.wrong(span, message, "it takes a value of as many components")
+                let message = format!("`{name}` of a `{}`", self.display_type(&value.ty));
+                self.report_error(span, message, "it takes a value of as many components")
             }
         }
     }
 
     fn swap(&mut self, name: &str, scalar: Scalar, mut arguments: Vec<Expr>, span: Span) -> Expr {
-        if !self.count(name, 1, &arguments, span) {
-            return wrong(span);
+        if !self.check_argument_count(name, 1, &arguments, span) {
+            return error_expr(span);
         }
-        let Some(value) = arguments.pop() else { return wrong(span) };
+        let Some(value) = arguments.pop() else { return error_expr(span) };
         let ty = Type::Scalar(scalar);
-        let value = self.assigned(value, &ty, &format!("argument 1 of `{name}`"));
+        let value = self.convert_for_assignment(value, &ty, &format!("argument 1 of `{name}`"));
         match value.constant() {
-            _ if value.ty == Type::Wrong => value,
+            _ if value.ty == Type::Error => value,
             Some(known) => {
                 let swapped = if scalar == Scalar::UShort {
                     i128::from((known as u16).swap_bytes())
@@ -279,55 +287,61 @@ impl Checker<'_> {
     }
 
     fn mul24(&mut self, mut arguments: Vec<Expr>, span: Span) -> Expr {
-        if !self.count("mul24", 2, &arguments, span) {
-            return wrong(span);
+        if !self.check_argument_count("mul24", 2, &arguments, span) {
+            return error_expr(span);
         }
-        let (Some(right), Some(left)) = (arguments.pop(), arguments.pop()) else { return wrong(span) };
-        // What does not fit in 24 bits is left to the implementation: here it is a multiplication.
+        let (Some(right), Some(left)) = (arguments.pop(), arguments.pop()) else { return error_expr(span) };
+        // For operands of more than 24 bits the result is implementation-defined; here it is a
+        // plain product.
         self.binary(ast::BinaryOp::Multiply, left, right, span)
     }
 
-    /// `upsample(high, low)`: what decides is the type of the first; the second is the same without a sign.
+    /// Checks `upsample(high, low)`: the type of `high` decides; `low` is unsigned, of the same
+    /// width.
     fn upsample(&mut self, mut arguments: Vec<Expr>, span: Span) -> Expr {
-        if !self.count("upsample", 2, &arguments, span) {
-            return wrong(span);
+        if !self.check_argument_count("upsample", 2, &arguments, span) {
+            return error_expr(span);
         }
-        let (Some(low), Some(high)) = (arguments.pop(), arguments.pop()) else { return wrong(span) };
-        let Some((scalar, wider)) = high.ty.element().and_then(|scalar| Some((scalar, scalar.of_twice_the_width()?)))
-        else {
-            let message = format!("`upsample` of a `{}`", self.shown(&high.ty));
-            return self.wrong(high.span, message, "it takes integers of 8, 16 and 32 bits, and vectors of them");
+        let (Some(low), Some(high)) = (arguments.pop(), arguments.pop()) else { return error_expr(span) };
+        let Some((scalar, wider)) = high.ty.element().and_then(|scalar| Some((scalar, scalar.widened_type()?))) else {
+            let message = format!("`upsample` of a `{}`", self.display_type(&high.ty));
+            return self.report_error(
+                high.span,
+                message,
+                "it takes integers of 8, 16 and 32 bits, and vectors of them",
+            );
         };
-        let low = self.assigned(low, &high.ty.with_element(scalar.unsigned()), "argument 2 of `upsample`");
-        if low.ty == Type::Wrong {
-            return wrong(span);
+        let low =
+            self.convert_for_assignment(low, &high.ty.with_element(scalar.unsigned()), "argument 2 of `upsample`");
+        if low.ty == Type::Error {
+            return error_expr(span);
         }
         let ty = high.ty.with_element(wider);
         Expr { kind: ExprKind::Builtin(Builtin::Upsample, vec![high, low]), ty, span }
     }
 
     fn builtin(&mut self, name: &str, builtin: Builtin, count: usize, mut arguments: Vec<Expr>, span: Span) -> Expr {
-        if !self.count(name, count, &arguments, span) {
-            return wrong(span);
+        if !self.check_argument_count(name, count, &arguments, span) {
+            return error_expr(span);
         }
         if let Some(other) = arguments.iter().find(|argument| argument.ty.element().is_none()) {
-            let message = format!("`{name}` takes numbers and vectors, not `{}`", self.shown(&other.ty));
-            return self.wrong(other.span, message, "");
+            let message = format!("`{name}` takes numbers and vectors, not `{}`", self.display_type(&other.ty));
+            return self.report_error(other.span, message, "");
         }
         if builtin == Builtin::Select {
             let (Some(c), Some(b), Some(a)) = (arguments.pop(), arguments.pop(), arguments.pop()) else {
-                return wrong(span);
+                return error_expr(span);
             };
             let ty = a.ty.clone();
             if ty != b.ty {
-                let Some((a, b)) = self.common(a, b, name, span) else { return wrong(span) };
+                let Some((a, b)) = self.common(a, b, name, span) else { return error_expr(span) };
                 let ty = a.ty.clone();
                 return self.select(a, b, c, &ty, span);
             }
             return self.select(a, b, c, &ty, span);
         }
-        // Of the same type they stay as they are (`rotate` of uchar turns 8 bits); numbers of different
-        // types go to the common one, and go with vectors.
+        // Arguments of one type keep it (`rotate` of a uchar rotates 8 bits); otherwise scalars are
+        // converted to the common type, or broadcast to the vector type.
         let same = arguments.windows(2).all(|pair| pair[0].ty == pair[1].ty);
         if !same {
             let vector = arguments.iter().find(|a| matches!(a.ty, Type::Vector(..))).map(|a| a.ty.clone());
@@ -339,20 +353,21 @@ impl Checker<'_> {
                 }
             };
             let what = format!("an argument of `{name}`");
-            arguments = arguments.into_iter().map(|argument| self.assigned(argument, &ty, &what)).collect();
+            arguments =
+                arguments.into_iter().map(|argument| self.convert_for_assignment(argument, &ty, &what)).collect();
         }
-        let Some(ty) = arguments.first().map(|first| first.ty.clone()) else { return wrong(span) };
-        if arguments.iter().any(|argument| argument.ty == Type::Wrong) {
-            return wrong(span);
+        let Some(ty) = arguments.first().map(|first| first.ty.clone()) else { return error_expr(span) };
+        if arguments.iter().any(|argument| argument.ty == Type::Error) {
+            return error_expr(span);
         }
-        let Some(mut scalar) = ty.element() else { return wrong(span) };
+        let Some(mut scalar) = ty.element() else { return error_expr(span) };
         if scalar == Scalar::Bool {
-            arguments = arguments.into_iter().map(|argument| self.converted(argument, &INT)).collect();
+            arguments = arguments.into_iter().map(|argument| self.convert_to(argument, &INT)).collect();
             scalar = Scalar::Int;
         }
         let for_floats = matches!(builtin, Builtin::Min | Builtin::Max | Builtin::Clamp | Builtin::Mad);
         if scalar == Scalar::Float && !for_floats {
-            return self.wrong(span, format!("`{name}` takes integers"), "");
+            return self.report_error(span, format!("`{name}` takes integers"), "");
         }
         let ty = ty.with_element(scalar);
         let result = match builtin {

@@ -1,14 +1,15 @@
-//! Arithmetic on what is known when the filter is compiled. It gives what the operators give when the
-//! filter runs: integers wrap, x / 0 is x, x % 0 is 0, counts of shifts are modulo the width.
+//! Constant evaluation. Results equal those at run time: integers wrap, x / 0 is x, x % 0 is 0, and
+//! shift counts are taken modulo the width.
 
 use crate::ast::BinaryOp;
 use crate::tree::{Expr, ExprKind};
 use crate::types::{Scalar, Type};
 
-/// `a op b` for two values of one integer type (of shifts, `b` of any); comparisons give 0 or 1.
+/// Evaluates `a op b` for values of one integer type; the count `b` of a shift may have any.
+/// Comparisons return 0 or 1.
 pub(super) fn binary(op: BinaryOp, ty: Scalar, a: i128, b: i128) -> i128 {
     use BinaryOp as Op;
-    // A bool takes part as an int; nothing else has one bit.
+    // A `bool` operand is promoted, so no other type has one bit.
     let bits = i128::from(ty.bits().max(8));
     let value = match op {
         Op::Multiply => a.wrapping_mul(b),
@@ -33,7 +34,7 @@ pub(super) fn binary(op: BinaryOp, ty: Scalar, a: i128, b: i128) -> i128 {
     ty.wrap(value)
 }
 
-/// The same for floats, where the result is one.
+/// Evaluates `a op b` for floats; `None` for comparisons and results that are not finite.
 pub(super) fn float(op: BinaryOp, a: f32, b: f32) -> Option<f32> {
     let value = match op {
         BinaryOp::Multiply => a * b,
@@ -45,7 +46,7 @@ pub(super) fn float(op: BinaryOp, a: f32, b: f32) -> Option<f32> {
     value.is_finite().then_some(value)
 }
 
-/// A known value converted to a scalar type.
+/// Converts a constant to a scalar type.
 pub(super) fn convert(kind: &ExprKind, from: Scalar, to: Scalar) -> Option<ExprKind> {
     match *kind {
         ExprKind::Integer(bits) => {
@@ -58,7 +59,7 @@ pub(super) fn convert(kind: &ExprKind, from: Scalar, to: Scalar) -> Option<ExprK
         ExprKind::Float(value) => match to {
             Scalar::Float => Some(ExprKind::Float(value)),
             Scalar::Bool => Some(ExprKind::Integer(u64::from(value != 0.0))),
-            // Out of range it is left to the device's conversion.
+            // Out of range, the result is that of the device's conversion.
             to => {
                 let whole = value.trunc() as i128;
                 (to.wrap(whole) == whole).then_some(ExprKind::Integer(whole as u64))
@@ -68,7 +69,8 @@ pub(super) fn convert(kind: &ExprKind, from: Scalar, to: Scalar) -> Option<ExprK
     }
 }
 
-/// The scalars of a value that is known, as the bits of their types. `false` where it is not.
+/// Appends the scalars of a constant, as the bits of their types; returns `false` if `value` is not
+/// constant.
 pub(super) fn scalars(value: &Expr, out: &mut Vec<u64>) -> bool {
     match &value.kind {
         ExprKind::Integer(bits) => out.push(*bits),
@@ -79,7 +81,7 @@ pub(super) fn scalars(value: &Expr, out: &mut Vec<u64>) -> bool {
             return (0..size).all(|_| scalars(inner, out));
         }
         ExprKind::Convert(inner) => {
-            // A vector's components, one by one.
+            // Convert a vector component by component.
             let (Some(from), Some(to), Type::Vector(..)) = (inner.ty.element(), value.ty.element(), &value.ty) else {
                 return false;
             };
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_c_leaves_open_is_defined() {
+    fn undefined_operations_have_defined_results() {
         use BinaryOp as Op;
         let int = |op, a, b| binary(op, Scalar::Int, a, b);
         assert_eq!(int(Op::Add, i128::from(i32::MAX), 1), i128::from(i32::MIN));

@@ -1,7 +1,7 @@
-//! Functions, tables and variables.
+//! Declarations of functions, tables and variables.
 
-use super::types::Declared;
-use super::{Checker, Current, Symbol};
+use super::types::DeclaredType;
+use super::{Checker, FunctionContext, Symbol};
 use crate::ast::{self, Init as AstInit, Space};
 use crate::files::Span;
 use crate::tree::{
@@ -9,14 +9,14 @@ use crate::tree::{
 };
 use crate::types::Type;
 
-/// Values in a `__constant` table, and in all of them.
+/// Maximum number of values in a `__constant` table, and in all tables together.
 const MAX_TABLE: usize = 16_384;
 const MAX_TABLES: usize = 65_536;
 
 impl Checker<'_> {
-    /// A declaration outside functions.
-    pub(super) fn outer_declaration(&mut self, declaration: &ast::Declaration) {
-        let base = self.base(&declaration.specifiers);
+    /// Checks a declaration outside functions.
+    pub(super) fn global_declaration(&mut self, declaration: &ast::Declaration) {
+        let base = self.base_type(&declaration.specifiers);
         for declarator in &declaration.declarators {
             let specifiers = &declaration.specifiers;
             if specifiers.typedef {
@@ -26,16 +26,16 @@ impl Checker<'_> {
             } else {
                 let span = declarator.name_span;
                 let (pointers, sizes) = (&declarator.pointers, &declarator.sizes);
-                let declared = self.declared_of(base.clone(), specifiers, pointers, sizes, span);
+                let declared = self.declared_type_from_base(base.clone(), specifiers, pointers, sizes, span);
                 let is_constant =
                     declared.space == Some(Space::Constant) || declared.space.is_none() && declared.constant;
-                if self.refuse_reserved(declarator.name, span) {
+                if self.reject_reserved(declarator.name, span) {
                     continue;
                 }
                 if is_constant && !matches!(declared.ty, Type::Pointer(_)) {
                     self.table(declared, declarator);
                 } else {
-                    let note = "packets of a batch share nothing: variables are in functions, tables are `__constant`";
+                    let note = "packets share no state: declare variables in functions, and tables `__constant`";
                     self.errors.add(span, "a variable outside functions", "", note);
                 }
             }
@@ -45,15 +45,15 @@ impl Checker<'_> {
     fn typedef(&mut self, base: Type, specifiers: &ast::Specifiers, declarator: &ast::Declarator) {
         let span = declarator.name_span;
         if declarator.parameters.is_some() || declarator.init.is_some() {
-            self.errors.add(span, "a `typedef` names a type: it has neither parameters nor a value", "", "");
+            self.errors.add(span, "a `typedef` cannot have parameters or a value", "", "");
             return;
         }
-        let declared = self.declared_of(base, specifiers, &declarator.pointers, &declarator.sizes, span);
+        let declared = self.declared_type_from_base(base, specifiers, &declarator.pointers, &declarator.sizes, span);
         if declared.open {
             self.errors.add(span, "an array without a size", "", "");
             return;
         }
-        // The same again is no mistake (C11 6.7).
+        // A repeated identical `typedef` is allowed (C11 6.7).
         let same = matches!(
             self.scopes.last().and_then(|s| s.symbols.get(&declarator.name)),
             Some((Symbol::Type(before), _)) if *before == declared.ty
@@ -63,20 +63,20 @@ impl Checker<'_> {
         }
     }
 
-    /// A constant, or a table of them.
-    fn table(&mut self, declared: Declared, declarator: &ast::Declarator) {
+    /// Declares a constant or a table.
+    fn table(&mut self, declared: DeclaredType, declarator: &ast::Declarator) {
         let (name, span) = (declarator.name, declarator.name_span);
         let Some(init) = &declarator.init else {
             let message = format!("`{}` has no value", self.names.text(name));
-            self.errors.add(span, message, "", "a `__constant` cannot get one later");
+            self.errors.add(span, message, "", "a `__constant` must be initialised");
             return;
         };
-        let Some((ty, init)) = self.initialised(declared.ty, declared.open, init, span) else { return };
+        let Some((ty, init)) = self.check_initialiser(declared.ty, declared.open, init, span) else { return };
         let ty = &ty;
         let count = self.structs.scalars(ty) as usize;
         let total = self.tables.iter().map(|table| table.values.len()).sum::<usize>() + count;
         if count > MAX_TABLE || total > MAX_TABLES {
-            let note = format!("a table holds at most {MAX_TABLE} values, all together {MAX_TABLES}");
+            let note = format!("a table has at most {MAX_TABLE} values, all tables together {MAX_TABLES}");
             self.errors.add(span, format!("a table of {count} values"), "", &note);
             return;
         }
@@ -89,13 +89,8 @@ impl Checker<'_> {
             let at = self.scalar_at(ty, path) as usize;
             let mut scalars = Vec::new();
             if !super::constants::scalars(value, &mut scalars) {
-                if value.ty != Type::Wrong {
-                    self.errors.add(
-                        value.span,
-                        "this is not known when the filter is compiled",
-                        "",
-                        "a `__constant` is",
-                    );
+                if value.ty != Type::Error {
+                    self.errors.add(value.span, "this is not a constant", "", "a `__constant` needs constant values");
                 }
                 return;
             }
@@ -115,7 +110,7 @@ impl Checker<'_> {
         self.declare(name, span, symbol);
     }
 
-    /// Declares a function, or finds it declared. Its parameters are its first locals.
+    /// Declares a function, or finds its previous declaration. Its parameters are the first locals.
     fn signature(
         &mut self,
         base: Type,
@@ -124,44 +119,44 @@ impl Checker<'_> {
     ) -> Option<FunctionId> {
         let span = declarator.name_span;
         let name = self.name(declarator.name);
-        if self.refuse_reserved(declarator.name, span) {
+        if self.reject_reserved(declarator.name, span) {
             return None;
         }
-        let result = self.declared_of(base, specifiers, &declarator.pointers, &[], span);
+        let result = self.declared_type_from_base(base, specifiers, &declarator.pointers, &[], span);
         let mut locals = Vec::new();
-        let mut wrong = result.ty == Type::Wrong;
+        let mut wrong = result.ty == Type::Error;
         for parameter in declarator.parameters.iter().flatten() {
             let (name, at) = match parameter.name {
                 Some((name, at)) => (self.name(name), at),
                 None => (String::new(), parameter.span),
             };
-            let declared = self.declared(&parameter.specifiers, &parameter.pointers, &parameter.sizes, at);
+            let declared = self.declared_type(&parameter.specifiers, &parameter.pointers, &parameter.sizes, at);
             let ty = match declared.ty {
-                // An array is handed on as a pointer (C11 6.7.6.3).
+                // An array parameter is adjusted to a pointer (C11 6.7.6.3).
                 of if declared.open => Type::pointer(of, declared.space, declared.constant),
                 Type::Array(of, _) => Type::pointer((*of).clone(), declared.space, declared.constant),
                 Type::Void => {
                     self.errors.add(at, "a parameter of type `void`", "", "");
-                    Type::Wrong
+                    Type::Error
                 }
                 Type::Struct(id) if self.structs.get(id).fields.is_none() => {
                     self.errors.add(at, "a parameter of a type that is not defined yet", "", "");
-                    Type::Wrong
+                    Type::Error
                 }
                 ty => ty,
             };
-            wrong |= ty == Type::Wrong;
-            locals.push(Local { name, span: at, ty, used: false, changes: false, skipped: false });
+            wrong |= ty == Type::Error;
+            locals.push(Local { name, span: at, ty, is_used: false, is_mutated: false, may_be_skipped: false });
         }
         if wrong {
-            // Calls of it are not wrong for that.
-            self.scopes[0].symbols.entry(declarator.name).or_insert((Symbol::Type(Type::Wrong), span));
+            // Declare the name so that calls report no further error.
+            self.scopes[0].symbols.entry(declarator.name).or_insert((Symbol::Type(Type::Error), span));
             return None;
         }
         let parameters = (0..locals.len() as u32).map(LocalId).collect();
         if let Some((symbol, first)) = self.scopes[0].symbols.get(&declarator.name).cloned() {
             let Symbol::Function(id) = symbol else {
-                self.declare(declarator.name, span, Symbol::Type(Type::Wrong));
+                self.declare(declarator.name, span, Symbol::Type(Type::Error));
                 return None;
             };
             let before = &self.functions[id.0 as usize];
@@ -172,7 +167,7 @@ impl Checker<'_> {
                 && types(&before.locals, locals.len()) == types(&locals, locals.len());
             if !same {
                 let message = format!("`{name}` is declared with another type");
-                self.errors.with(span, message, "", "", Some((first, "declared here before")));
+                self.errors.add_related(span, message, "", "", Some((first, "first declared here")));
                 return None;
             }
             return Some(id);
@@ -185,26 +180,26 @@ impl Checker<'_> {
 
     pub(super) fn function(&mut self, function: &ast::Function) {
         let declarator = &function.declarator;
-        let base = self.base(&function.specifiers);
+        let base = self.base_type(&function.specifiers);
         let Some(id) = self.signature(base, &function.specifiers, declarator) else {
             return;
         };
         let known = &mut self.functions[id.0 as usize];
         if known.body.is_some() {
             let (message, first) = (format!("`{}` is defined twice", known.name), known.span);
-            self.errors.with(declarator.name_span, message, "", "", Some((first, "defined here before")));
+            self.errors.add_related(declarator.name_span, message, "", "", Some((first, "first defined here")));
             return;
         }
         known.span = declarator.name_span;
         let mut locals = std::mem::take(&mut known.locals);
         let constant = locals.iter().map(|_| false).collect();
         for (local, parameter) in locals.iter_mut().zip(declarator.parameters.iter().flatten()) {
-            // A prototype's names mean nothing.
+            // A prototype's parameter names have no meaning.
             if let Some((name, span)) = parameter.name {
                 (local.name, local.span) = (self.names.text(name).to_owned(), span);
             }
         }
-        self.current = Current { id: Some(id), locals, constant, ..Current::default() };
+        self.current = FunctionContext { id: Some(id), locals, constant, ..FunctionContext::default() };
         let body = self.scoped(|this| {
             for (i, parameter) in declarator.parameters.iter().flatten().enumerate() {
                 match parameter.name {
@@ -219,9 +214,9 @@ impl Checker<'_> {
         (known.locals, known.body) = (locals, Some(body));
     }
 
-    /// A declaration in a function.
-    pub(super) fn inner_declaration(&mut self, declaration: &ast::Declaration, out: &mut Vec<Statement>) {
-        let base = self.base(&declaration.specifiers);
+    /// Checks a declaration in a function.
+    pub(super) fn local_declaration(&mut self, declaration: &ast::Declaration, out: &mut Vec<Statement>) {
+        let base = self.base_type(&declaration.specifiers);
         for declarator in &declaration.declarators {
             let specifiers = &declaration.specifiers;
             let span = declarator.name_span;
@@ -234,27 +229,27 @@ impl Checker<'_> {
                 continue;
             }
             let (pointers, sizes) = (&declarator.pointers, &declarator.sizes);
-            let declared = self.declared_of(base.clone(), specifiers, pointers, sizes, span);
+            let declared = self.declared_type_from_base(base.clone(), specifiers, pointers, sizes, span);
             match declared.space {
                 Some(Space::Constant) if !matches!(declared.ty, Type::Pointer(_)) => {
                     self.table(declared, declarator);
                     continue;
                 }
                 Some(Space::Global) => {
-                    let note = "`__global` is the packet: a variable can point into it, and lies elsewhere itself";
+                    let note = "`__global` is the packet: a variable can point into it but not be in it";
                     self.errors.add(span, "a `__global` variable", "", note);
                     continue;
                 }
                 _ => {}
             }
-            // What is known and never changes is the same in each call.
+            // A constant is the same in each call, so `static` makes no difference.
             if let Some((word, at)) = specifiers.storage
                 && !(declared.constant && declarator.init.is_some())
             {
                 let note = format!(
-                    "packets of a batch share nothing, and a variable begins anew with each call: leave out `{word}`; tables are `__constant`"
+                    "packets share no state, and a variable starts anew with each call: leave out `{word}`; declare tables `__constant`"
                 );
-                self.errors.add(at, format!("a variable that is `{word}`"), "", &note);
+                self.errors.add(at, format!("a variable declared `{word}`"), "", &note);
             }
             if let Some(statement) = self.variable(declared, declarator) {
                 out.push(statement);
@@ -262,19 +257,19 @@ impl Checker<'_> {
         }
     }
 
-    fn variable(&mut self, declared: Declared, declarator: &ast::Declarator) -> Option<Statement> {
+    fn variable(&mut self, declared: DeclaredType, declarator: &ast::Declarator) -> Option<Statement> {
         let (name, span) = (declarator.name, declarator.name_span);
         let constant = declared.constant;
-        // A name is there in its own initialiser; of an array that takes its size from it, behind it.
+        // A name is visible in its own initialiser, except for an array sized by it.
         let (mut ty, open) = (declared.ty, declared.open);
         match &ty {
             Type::Void => {
                 self.errors.add(span, "a variable of type `void`", "", "");
-                ty = Type::Wrong;
+                ty = Type::Error;
             }
             Type::Struct(id) if self.structs.get(*id).fields.is_none() => {
                 self.errors.add(span, "a variable of a type that is not defined", "", "");
-                ty = Type::Wrong;
+                ty = Type::Error;
             }
             _ => {}
         }
@@ -284,28 +279,35 @@ impl Checker<'_> {
                 self.errors.add(span, "an array without a size", "", "give it one, or values");
                 return None;
             };
-            let (found, value) = self.initialised(ty, true, given, span)?;
+            let (found, value) = self.check_initialiser(ty, true, given, span)?;
             (ty, init) = (found, Some(value));
         }
         let id = LocalId(self.current.locals.len() as u32);
-        let skipped = self.current.in_switch;
+        let may_be_skipped = self.current.in_switch;
         let text = self.name(name);
-        self.current.locals.push(Local { name: text, span, ty: ty.clone(), used: false, changes: false, skipped });
+        self.current.locals.push(Local {
+            name: text,
+            span,
+            ty: ty.clone(),
+            is_used: false,
+            is_mutated: false,
+            may_be_skipped,
+        });
         self.current.constant.push(constant);
         self.declare(name, span, Symbol::Local(id));
-        if ty == Type::Wrong {
+        if ty == Type::Error {
             if let Some(AstInit::Value(value)) = &declarator.init {
                 self.value(value);
             }
             return None;
         }
         if !open && let Some(given) = &declarator.init {
-            init = self.initialised(ty, false, given, span).map(|(_, init)| init);
+            init = self.check_initialiser(ty, false, given, span).map(|(_, init)| init);
         }
         Some(Statement { kind: StatementKind::Declare(id, init), span: declarator_span(span, declarator) })
     }
 
-    /// An integer of a type.
+    /// An integer constant of a type; wraps.
     pub(super) fn integer(value: i128, ty: Type, span: Span) -> Expr {
         let wrapped = ty.scalar().map_or(value, |scalar| scalar.wrap(value));
         Expr { kind: ExprKind::Integer(wrapped as u64), ty, span }

@@ -1,4 +1,4 @@
-//! Expressions: names, places, members, casts (C11 6.5; OpenCL C 1.2, 6.1.7).
+//! Expressions: names, lvalues, members, casts (C11 6.5; OpenCL C 1.2, 6.1.7).
 
 use super::{Checker, Symbol, constants};
 use crate::ast::{self, ExprKind as Ast, Space, UnaryOp};
@@ -9,25 +9,25 @@ use crate::tree::{Expr, ExprKind, Place, PlaceKind};
 use crate::types::{BOOL, INT, Scalar, Type, UINT};
 use portcullis_core::spelling::nearest;
 
-/// What an expression is: a place that can be read, or a value.
+/// A checked expression: an lvalue or a value.
 pub(super) enum Operand {
     Place(Place),
     Value(Expr),
 }
 
 impl Checker<'_> {
-    /// The value of an expression: a place is read, an array becomes a pointer to its first element
+    /// Checks an expression and returns its value: an lvalue is read, an array decays to a pointer
     /// (C11 6.3.2.1).
     pub(super) fn value(&mut self, expr: &ast::Expr) -> Expr {
-        let value = self.any(expr);
+        let value = self.value_or_void(expr);
         if value.ty == Type::Void {
-            return self.wrong(expr.span, "this gives no value", "");
+            return self.report_error(expr.span, "this has no value", "");
         }
         value
     }
 
-    /// The same, `void` allowed.
-    pub(super) fn any(&mut self, expr: &ast::Expr) -> Expr {
+    /// [`value`](Self::value) that also accepts `void`.
+    pub(super) fn value_or_void(&mut self, expr: &ast::Expr) -> Expr {
         match self.operand(expr) {
             Operand::Value(value) => value,
             Operand::Place(place) => self.read(place),
@@ -39,13 +39,11 @@ impl Checker<'_> {
         match &place.ty {
             Type::Array(of, _) => {
                 let ty = Type::pointer((**of).clone(), place.space, place.constant);
-                self.changes(&place);
+                self.mark_mutated(&place);
                 Expr { kind: ExprKind::Address(place.into()), ty, span }
             }
-            Type::Void => {
-                self.wrong(span, "a `void *` points to nothing that could be read", "cast it to another pointer")
-            }
-            Type::Wrong => Expr { kind: ExprKind::Integer(0), ty: Type::Wrong, span },
+            Type::Void => self.report_error(span, "cannot read through a `void *`", "cast it to another pointer"),
+            Type::Error => Expr { kind: ExprKind::Integer(0), ty: Type::Error, span },
             ty => {
                 let ty = ty.clone();
                 Expr { kind: ExprKind::Load(place.into()), ty, span }
@@ -53,71 +51,72 @@ impl Checker<'_> {
         }
     }
 
-    /// The type that an expression has, without a word on what is wrong with it.
-    pub(super) fn quietly(&mut self, expr: &ast::Expr) -> Type {
+    /// The type of an expression, without reporting its errors.
+    pub(super) fn type_without_errors(&mut self, expr: &ast::Expr) -> Type {
         let errors = std::mem::take(self.errors);
-        let ty = self.any(expr).ty;
+        let ty = self.value_or_void(expr).ty;
         *self.errors = errors;
         ty
     }
 
-    /// A condition: `bool`.
+    /// Checks a condition and converts it to `bool`.
     pub(super) fn condition(&mut self, expr: &ast::Expr) -> Expr {
         let value = self.value(expr);
-        self.truth(value)
+        self.to_condition(value)
     }
 
-    pub(super) fn truth(&mut self, value: Expr) -> Expr {
+    pub(super) fn to_condition(&mut self, value: Expr) -> Expr {
         match &value.ty {
-            Type::Scalar(_) => self.converted(value, &BOOL),
-            Type::Wrong => value,
+            Type::Scalar(_) => self.convert_to(value, &BOOL),
+            Type::Error => value,
             Type::Pointer(_) => {
                 let note = "there is no null pointer: a pointer always points into its packet, table or variable";
-                self.wrong(value.span, "a pointer is no condition", note)
+                self.report_error(value.span, "a pointer is not a condition", note)
             }
             ty => {
-                let message = format!("a condition is a number, not `{}`", self.shown(ty));
-                let note =
-                    if matches!(ty, Type::Vector(..)) { "`any(v)` and `all(v)` make one of a vector" } else { "" };
-                self.wrong(value.span, message, note)
+                let message = format!("a condition is a number, not `{}`", self.display_type(ty));
+                let note = if matches!(ty, Type::Vector(..)) { "use `any(v)` or `all(v)`" } else { "" };
+                self.report_error(value.span, message, note)
             }
         }
     }
 
-    /// A place that an expression names; `None` where it is none, which has then been said.
+    /// Checks an expression that must be an lvalue; reports an error and returns `None` if it is
+    /// not.
     pub(super) fn place(&mut self, expr: &ast::Expr, what: &str) -> Option<Place> {
         let operand = self.operand(expr);
-        self.only_place(operand, expr.span, what)
+        self.expect_place(operand, expr.span, what)
     }
 
-    /// What `&` takes the address of. `&a[n]` is `a + n` (C11 6.5.3.2p3), which may be one past the last element.
-    pub(super) fn addressed(&mut self, expr: &ast::Expr) -> Option<Place> {
+    /// Checks the operand of `&`. `&a[n]` is `a + n` (C11 6.5.3.2p3), so the element may be one
+    /// past the last.
+    pub(super) fn address_operand(&mut self, expr: &ast::Expr) -> Option<Place> {
         let operand = match &expr.kind {
             Ast::Index(base, index) => self.index(base, index, true, expr.span),
             _ => self.operand(expr),
         };
-        self.only_place(operand, expr.span, "what `&` takes the address of")
+        self.expect_place(operand, expr.span, "the operand of `&`")
     }
 
-    fn only_place(&mut self, operand: Operand, span: Span, what: &str) -> Option<Place> {
+    fn expect_place(&mut self, operand: Operand, span: Span, what: &str) -> Option<Place> {
         match operand {
-            Operand::Place(place) => (place.ty != Type::Wrong).then_some(place),
+            Operand::Place(place) => (place.ty != Type::Error).then_some(place),
             Operand::Value(value) => {
-                if value.ty != Type::Wrong {
-                    self.errors.add(span, format!("{what} has to be a variable or a place in memory"), "", "");
+                if value.ty != Type::Error {
+                    self.errors.add(span, format!("{what} must be a variable or a place in memory"), "", "");
                 }
                 None
             }
         }
     }
 
-    /// Notes that a local variable is more than the value it began with.
-    pub(super) fn changes(&mut self, place: &Place) {
+    /// Marks a local variable as modified after its initialisation, or as having its address taken.
+    pub(super) fn mark_mutated(&mut self, place: &Place) {
         let mut place = place;
         loop {
             match &place.kind {
                 PlaceKind::Local(id) => {
-                    self.current.locals[id.0 as usize].changes = true;
+                    self.current.locals[id.0 as usize].is_mutated = true;
                     return;
                 }
                 PlaceKind::Member(base, _) | PlaceKind::Index(base, _) | PlaceKind::Components(base, _) => place = base,
@@ -129,12 +128,12 @@ impl Checker<'_> {
     pub(super) fn operand(&mut self, expr: &ast::Expr) -> Operand {
         let span = expr.span;
         Operand::Value(match &expr.kind {
-            Ast::Name(name) => return self.named(*name, span),
+            Ast::Name(name) => return self.resolve_name(*name, span),
             Ast::Unary(UnaryOp::Deref, pointer) => {
                 let pointer = self.value(pointer);
                 return match self.deref(pointer, span) {
                     Some(place) => Operand::Place(place),
-                    None => Operand::Value(wrong(span)),
+                    None => Operand::Value(error_expr(span)),
                 };
             }
             Ast::Index(base, index) => return self.index(base, index, false, span),
@@ -151,14 +150,14 @@ impl Checker<'_> {
             Ast::Float(value) => {
                 let value = *value as f32;
                 if !value.is_finite() {
-                    return Operand::Value(self.wrong(span, "a number that is too large for `float`", ""));
+                    return Operand::Value(self.report_error(span, "this number is too large for `float`", ""));
                 }
                 Expr { kind: ExprKind::Float(value), ty: Type::Scalar(Scalar::Float), span }
             }
             Ast::Character(value) => Self::integer(i128::from(*value), INT, span),
-            Ast::String(_) => self.wrong(
+            Ast::String(_) => self.report_error(
                 span,
-                "a string stands only where an array begins with it",
+                "a string can only initialise an array",
                 "`__constant uchar name[] = \"text\";` makes a table of it",
             ),
             Ast::Unary(op, operand) => self.unary(*op, operand, span),
@@ -172,9 +171,9 @@ impl Checker<'_> {
             Ast::Conditional(condition, accept, reject) => self.conditional(condition, accept, reject, span),
             Ast::Assign(op, place, value) => self.assign(*op, place, value, span),
             Ast::Comma(left, right) => {
-                let (left, right) = (self.any(left), self.any(right));
+                let (left, right) = (self.value_or_void(left), self.value_or_void(right));
                 match (&left.ty, &right.ty) {
-                    (Type::Wrong, _) | (_, Type::Wrong) => wrong(span),
+                    (Type::Error, _) | (_, Type::Error) => error_expr(span),
                     (_, ty) => {
                         let ty = ty.clone();
                         Expr { kind: ExprKind::Comma(left.into(), right.into()), ty, span }
@@ -191,7 +190,7 @@ impl Checker<'_> {
                 self.size_of(&ty, span)
             }
             Ast::SizeofValue(operand) => {
-                // Not evaluated (C11 6.5.3.4), and an array is an array there.
+                // The operand is not evaluated (C11 6.5.3.4), and an array does not decay.
                 let ty = match self.operand(operand) {
                     Operand::Place(place) => place.ty,
                     Operand::Value(value) => value.ty,
@@ -201,13 +200,13 @@ impl Checker<'_> {
         })
     }
 
-    fn named(&mut self, name: Name, span: Span) -> Operand {
+    fn resolve_name(&mut self, name: Name, span: Span) -> Operand {
         let found = self.find(name).map(|(symbol, _)| symbol.clone());
         Operand::Value(match found {
             Some(Symbol::Local(id)) => {
                 let (ty, constant) = {
                     let at = id.0 as usize;
-                    self.current.locals[at].used = true;
+                    self.current.locals[at].is_used = true;
                     (self.current.locals[at].ty.clone(), self.current.constant[at])
                 };
                 let kind = PlaceKind::Local(id);
@@ -220,13 +219,13 @@ impl Checker<'_> {
             }
             Some(Symbol::Integer(bits, ty)) => Expr { kind: ExprKind::Integer(bits), ty, span },
             Some(Symbol::Float(value)) => Expr { kind: ExprKind::Float(value), ty: Type::Scalar(Scalar::Float), span },
-            Some(Symbol::Function(_)) => self.wrong(
+            Some(Symbol::Function(_)) => self.report_error(
                 span,
-                "a function is called, and is nothing else",
+                "a function can only be called",
                 "there are no function pointers: devices have no indirect calls; use `switch`",
             ),
-            Some(Symbol::Type(Type::Wrong)) => wrong(span),
-            Some(Symbol::Type(_)) => self.wrong(span, "a type where a value is wanted", ""),
+            Some(Symbol::Type(Type::Error)) => error_expr(span),
+            Some(Symbol::Type(_)) => self.report_error(span, "expected a value, found a type", ""),
             None => {
                 let text = self.name(name);
                 if let Some(value) = library::constant(self.maps, &text) {
@@ -237,7 +236,7 @@ impl Checker<'_> {
                     return Operand::Value(Self::integer(known.1, INT, span));
                 }
                 let note = if library::function(self.maps, &text).is_some() || super::calls::is_builtin(&text) {
-                    "a function is called, and is nothing else"
+                    "a function can only be called"
                 } else if matches!(&*text, "MAP_NONE" | "MAP_FULL") {
                     super::maps::NO_MAPS
                 } else if text == "NULL" {
@@ -247,7 +246,7 @@ impl Checker<'_> {
                 } else {
                     ""
                 };
-                self.wrong(span, format!("`{text}` is not declared"), note)
+                self.report_error(span, format!("`{text}` is not declared"), note)
             }
         })
     }
@@ -261,8 +260,8 @@ impl Checker<'_> {
 
     fn deref(&mut self, pointer: Expr, span: Span) -> Option<Place> {
         let Type::Pointer(it) = &pointer.ty else {
-            if pointer.ty != Type::Wrong {
-                let message = format!("`*` takes a pointer, not `{}`", self.shown(&pointer.ty));
+            if pointer.ty != Type::Error {
+                let message = format!("`*` takes a pointer, not `{}`", self.display_type(&pointer.ty));
                 self.errors.add(span, message, "", "");
             }
             return None;
@@ -270,16 +269,16 @@ impl Checker<'_> {
         if let Type::Struct(id) = it.to
             && self.structs.get(id).fields.is_none()
         {
-            let message = format!("`{}` is not defined", self.shown(&it.to));
+            let message = format!("`{}` is not defined", self.display_type(&it.to));
             self.errors.add(span, message, "", "");
             return None;
         }
         let (ty, space) = (it.to.clone(), it.space);
         if matches!(space, None | Some(Space::Global)) {
-            self.wide |= self.structs.is_wide(&ty);
+            self.uses_wide |= self.structs.is_wide(&ty);
         }
         let constant = it.constant || space == Some(Space::Constant);
-        // `*&x` is x.
+        // `*&x` is `x`.
         if let ExprKind::Address(place) = pointer.kind {
             return Some(match place.ty {
                 Type::Array(..) => {
@@ -292,16 +291,16 @@ impl Checker<'_> {
         Some(Place { kind: PlaceKind::Deref(pointer.into()), ty, span, constant, space })
     }
 
-    /// `past` says whether the place one past the last is one.
+    /// Checks `base[index]`; `past` allows the element one past the last.
     fn index(&mut self, base: &ast::Expr, index: &ast::Expr, past: bool, span: Span) -> Operand {
         let base = self.operand(base);
         let index = self.value(index);
-        if index.ty == Type::Wrong {
-            return Operand::Value(wrong(span));
+        if index.ty == Type::Error {
+            return Operand::Value(error_expr(span));
         }
         if !index.ty.is_integer() {
-            let message = format!("an index is an integer, not `{}`", self.shown(&index.ty));
-            return Operand::Value(self.wrong(index.span, message, ""));
+            let message = format!("an index is an integer, not `{}`", self.display_type(&index.ty));
+            return Operand::Value(self.report_error(index.span, message, ""));
         }
         if let Operand::Place(array) = &base
             && let Type::Array(of, count) = &array.ty
@@ -309,12 +308,12 @@ impl Checker<'_> {
             if let Some(known) = index.constant()
                 && !(0..i128::from(*count) + i128::from(past)).contains(&known)
             {
-                let message = format!("the index {known} lies outside an array of {count}");
-                return Operand::Value(self.wrong(index.span, message, ""));
+                let message = format!("index {known} is out of range for an array of {count}");
+                return Operand::Value(self.report_error(index.span, message, ""));
             }
             let (ty, constant, space) = ((**of).clone(), array.constant, array.space);
-            let index = self.converted(index, &UINT);
-            let Operand::Place(array) = base else { return Operand::Value(wrong(span)) };
+            let index = self.convert_to(index, &UINT);
+            let Operand::Place(array) = base else { return Operand::Value(error_expr(span)) };
             let kind = PlaceKind::Index(array.into(), index.into());
             return Operand::Place(Place { kind, ty, span, constant, space });
         }
@@ -323,33 +322,33 @@ impl Checker<'_> {
             Operand::Value(value) => value,
         };
         let Type::Pointer(_) = base.ty else {
-            if base.ty != Type::Wrong {
-                let message = format!("`[]` takes an array or a pointer, not `{}`", self.shown(&base.ty));
+            if base.ty != Type::Error {
+                let message = format!("`[]` takes an array or a pointer, not `{}`", self.display_type(&base.ty));
                 let note = match base.ty {
                     Type::Vector(..) => "a vector's components are `.x` or `.s0`; use an array where the index varies",
                     _ => "",
                 };
-                return Operand::Value(self.wrong(base.span, message, note));
+                return Operand::Value(self.report_error(base.span, message, note));
             }
             return Operand::Value(base);
         };
         let pointer = self.offset(base, index, false, span);
         match self.deref(pointer, span) {
             Some(place) => Operand::Place(place),
-            None => Operand::Value(wrong(span)),
+            None => Operand::Value(error_expr(span)),
         }
     }
 
     fn member(&mut self, base: &ast::Expr, name: Name, name_span: Span, arrow: bool, span: Span) -> Operand {
         let base = if arrow {
             let pointer = self.value(base);
-            if pointer.ty != Type::Wrong && !matches!(pointer.ty, Type::Pointer(_)) {
-                let message = format!("`->` takes a pointer, not `{}`", self.shown(&pointer.ty));
-                return Operand::Value(self.wrong(span, message, "write `.`"));
+            if pointer.ty != Type::Error && !matches!(pointer.ty, Type::Pointer(_)) {
+                let message = format!("`->` takes a pointer, not `{}`", self.display_type(&pointer.ty));
+                return Operand::Value(self.report_error(span, message, "write `.`"));
             }
             match self.deref(pointer, span) {
                 Some(place) => Operand::Place(place),
-                None => return Operand::Value(wrong(span)),
+                None => return Operand::Value(error_expr(span)),
             }
         } else {
             self.operand(base)
@@ -362,11 +361,11 @@ impl Checker<'_> {
             Type::Struct(id) => {
                 let fields = self.structs.get(id).fields.as_deref().unwrap_or_default();
                 let Some(at) = fields.iter().position(|field| field.name == name) else {
-                    let message = format!("`{}` has no member `{}`", self.shown(&ty), self.names.text(name));
+                    let message = format!("`{}` has no member `{}`", self.display_type(&ty), self.names.text(name));
                     let all: Vec<_> =
                         fields.iter().take(16).map(|f| format!("`{}`", self.names.text(f.name))).collect();
                     let note = format!("its members are {}", all.join(", "));
-                    return Operand::Value(self.wrong(name_span, message, &note));
+                    return Operand::Value(self.report_error(name_span, message, &note));
                 };
                 let ty = fields[at].ty.clone();
                 match base {
@@ -375,7 +374,7 @@ impl Checker<'_> {
                         let kind = PlaceKind::Member(place.into(), at as u32);
                         Operand::Place(Place { kind, ty, span, constant, space })
                     }
-                    Operand::Value(_) if matches!(ty, Type::Array(..)) => Operand::Value(self.wrong(
+                    Operand::Value(_) if matches!(ty, Type::Array(..)) => Operand::Value(self.report_error(
                         span,
                         "an array in a value",
                         "assign the structure to a variable first",
@@ -388,10 +387,10 @@ impl Checker<'_> {
             Type::Vector(scalar, size) => {
                 let text = self.name(name);
                 let Some(picked) = components(&text, size) else {
-                    let message = format!("`{}` has no component `{text}`", self.shown(&ty));
+                    let message = format!("`{}` has no component `{text}`", self.display_type(&ty));
                     let note =
                         "components are .x .y .z .w, .s0 to .s3, or several: .xy .s10; .lo .hi .even .odd are halves";
-                    return Operand::Value(self.wrong(name_span, message, note));
+                    return Operand::Value(self.report_error(name_span, message, note));
                 };
                 let ty = match picked.len() {
                     1 => Type::Scalar(scalar),
@@ -400,7 +399,8 @@ impl Checker<'_> {
                 match base {
                     Operand::Place(place) => {
                         let (space, constant) = (place.space, place.constant);
-                        // Components of components are some of the vector itself: `v.hi.lo` is `v.z`.
+                        // Components of components are components of the vector: `v.hi.lo` is
+                        // `v.z`.
                         let (vector, picked) = match place.kind {
                             PlaceKind::Components(vector, of) => {
                                 (vector, picked.iter().map(|&c| of[usize::from(c)]).collect())
@@ -415,35 +415,35 @@ impl Checker<'_> {
                     }
                 }
             }
-            Type::Wrong => Operand::Value(wrong(span)),
+            Type::Error => Operand::Value(error_expr(span)),
             Type::Pointer(_) => {
-                let message = format!("`.` takes a structure or a vector, not `{}`", self.shown(&ty));
-                Operand::Value(self.wrong(span, message, "write `->`"))
+                let message = format!("`.` takes a structure or a vector, not `{}`", self.display_type(&ty));
+                Operand::Value(self.report_error(span, message, "write `->`"))
             }
             _ => {
-                let message = format!("`{}` has no members", self.shown(&ty));
-                Operand::Value(self.wrong(span, message, ""))
+                let message = format!("`{}` has no members", self.display_type(&ty));
+                Operand::Value(self.report_error(span, message, ""))
             }
         }
     }
 
-    /// `(ty)operand`, vector literals included (OpenCL C 1.2, 6.1.6).
+    /// Checks `(ty)operand`, vector literals included (OpenCL C 1.2, 6.1.6).
     fn cast(&mut self, ty: Type, operand: &ast::Expr, span: Span) -> Expr {
         if let (Type::Vector(scalar, size), Ast::Comma(..)) = (&ty, &operand.kind) {
             let mut list = Vec::new();
             commas(operand, &mut list);
             return self.vector(*scalar, *size, &list, span);
         }
-        let value = self.any(operand);
+        let value = self.value_or_void(operand);
         match (&value.ty, &ty) {
-            (Type::Wrong, _) | (_, Type::Wrong) => wrong(span),
+            (Type::Error, _) | (_, Type::Error) => error_expr(span),
             (_, Type::Void) => {
                 let zero = Expr { kind: ExprKind::Integer(0), ty: Type::Void, span };
                 Expr { kind: ExprKind::Comma(value.into(), zero.into()), ty, span }
             }
-            (Type::Scalar(_), Type::Scalar(_)) => Expr { span, ..self.converted(value, &ty) },
+            (Type::Scalar(_), Type::Scalar(_)) => Expr { span, ..self.convert_to(value, &ty) },
             (Type::Scalar(_), Type::Vector(scalar, _)) => {
-                let value = self.converted(value, &Type::Scalar(*scalar));
+                let value = self.convert_to(value, &Type::Scalar(*scalar));
                 Expr { kind: ExprKind::Splat(value.into()), ty, span }
             }
             (from, to) if from == to => value,
@@ -451,26 +451,27 @@ impl Checker<'_> {
                 if let (Some(a), Some(b)) = (from.space, to.space)
                     && a != b
                 {
-                    let message = format!("a cast of `{}` to `{}`", self.shown(&value.ty), self.shown(&ty));
-                    return self.wrong(span, message, "what is in one address space is not in another");
+                    let message =
+                        format!("a cast of `{}` to `{}`", self.display_type(&value.ty), self.display_type(&ty));
+                    return self.report_error(span, message, "pointers cannot change their address space");
                 }
-                // Where it points to goes with it.
+                // The pointee's address space stays.
                 let target = Type::pointer(to.to.clone(), to.space.or(from.space), to.constant);
-                Expr { kind: ExprKind::Repoint(value.into()), ty: target, span }
+                Expr { kind: ExprKind::PointerCast(value.into()), ty: target, span }
             }
-            (Type::Pointer(_), Type::Scalar(_)) | (Type::Scalar(_), Type::Pointer(_)) => self.wrong(
+            (Type::Pointer(_), Type::Scalar(_)) | (Type::Scalar(_), Type::Pointer(_)) => self.report_error(
                 span,
                 "a cast between a pointer and a number",
-                "a pointer has no address; `p - q` is how far two are apart, `p + n` goes on from one",
+                "a pointer has no numeric address; `p - q` is a distance, `p + n` moves a pointer",
             ),
             (Type::Vector(..), Type::Vector(..)) => {
-                let message = format!("a cast of `{}` to `{}`", self.shown(&value.ty), self.shown(&ty));
-                let note = format!("use `convert_{0}` for the values, `as_{0}` for the bits", self.shown(&ty));
-                self.wrong(span, message, &note)
+                let message = format!("a cast of `{}` to `{}`", self.display_type(&value.ty), self.display_type(&ty));
+                let note = format!("use `convert_{0}` for the values, `as_{0}` for the bits", self.display_type(&ty));
+                self.report_error(span, message, &note)
             }
             (from, to) => {
-                let message = format!("a cast of `{}` to `{}`", self.shown(from), self.shown(to));
-                self.wrong(span, message, "")
+                let message = format!("a cast of `{}` to `{}`", self.display_type(from), self.display_type(to));
+                self.report_error(span, message, "")
             }
         }
     }
@@ -483,30 +484,36 @@ impl Checker<'_> {
             match value.ty {
                 Type::Scalar(_) => {
                     count += 1;
-                    parts.push(self.converted(value, &Type::Scalar(scalar)));
+                    parts.push(self.convert_to(value, &Type::Scalar(scalar)));
                 }
                 Type::Vector(of, n) if of == scalar => {
                     count += usize::from(n);
                     parts.push(value);
                 }
-                Type::Wrong => return value,
+                Type::Error => return value,
                 ref ty => {
-                    let message = format!("`{}` is no part of a vector of `{}`", self.shown(ty), scalar.name());
-                    return self.wrong(value.span, message, "parts are numbers, and vectors of the same components");
+                    let message =
+                        format!("`{}` cannot be part of a vector of `{}`", self.display_type(ty), scalar.name());
+                    return self.report_error(
+                        value.span,
+                        message,
+                        "parts must be numbers, or vectors with the same component type",
+                    );
                 }
             }
         }
         let ty = Type::Vector(scalar, size);
         if count != usize::from(size) {
-            let message = format!("`{}` of {count} components", self.shown(&ty));
-            return self.wrong(span, message, "give one, which all become, or one for each");
+            let message = format!("`{}` of {count} components", self.display_type(&ty));
+            return self.report_error(span, message, "give one value for all components, or one for each");
         }
         Expr { kind: ExprKind::Compose(parts), ty, span }
     }
 
-    /// To another scalar type, or to a vector type of as many components; what is known is worked out.
-    pub(super) fn converted(&mut self, value: Expr, to: &Type) -> Expr {
-        if value.ty == *to || value.ty == Type::Wrong {
+    /// Converts to another scalar type, or to a vector type with as many components; folds
+    /// constants.
+    pub(super) fn convert_to(&mut self, value: Expr, to: &Type) -> Expr {
+        if value.ty == *to || value.ty == Type::Error {
             return value;
         }
         let span = value.span;
@@ -514,71 +521,74 @@ impl Checker<'_> {
             if let Some(kind) = constants::convert(&value.kind, *from, *to_scalar) {
                 return Expr { kind, ty: to.clone(), span };
             }
-            // A comparison is an int for C and a bool for devices: not there and back.
+            // A comparison is `int` in C and `bool` on devices: avoid converting back and forth.
             if let ExprKind::Convert(inner) = &value.kind
                 && inner.ty == BOOL
                 && from.is_integer()
             {
-                let ExprKind::Convert(inner) = value.kind else { return wrong(span) };
-                return self.converted(*inner, to);
+                let ExprKind::Convert(inner) = value.kind else { return error_expr(span) };
+                return self.convert_to(*inner, to);
             }
         }
         Expr { kind: ExprKind::Convert(value.into()), ty: to.clone(), span }
     }
 
-    /// What is assigned to something of type `ty` (C11 6.5.16.1): converted, or refused.
-    pub(super) fn assigned(&mut self, value: Expr, ty: &Type, what: &str) -> Expr {
+    /// Conversion as by assignment to type `ty` (C11 6.5.16.1), or an error.
+    pub(super) fn convert_for_assignment(&mut self, value: Expr, ty: &Type, what: &str) -> Expr {
         let span = value.span;
         match (&value.ty, ty) {
-            (Type::Wrong, _) | (_, Type::Wrong) => wrong(span),
-            (Type::Scalar(_), Type::Scalar(_)) => self.converted(value, ty),
+            (Type::Error, _) | (_, Type::Error) => error_expr(span),
+            (Type::Scalar(_), Type::Scalar(_)) => self.convert_to(value, ty),
             (Type::Scalar(_), Type::Vector(scalar, _)) => {
-                let value = self.converted(value, &Type::Scalar(*scalar));
+                let value = self.convert_to(value, &Type::Scalar(*scalar));
                 Expr { kind: ExprKind::Splat(value.into()), ty: ty.clone(), span }
             }
             (from, to) if from == to => value,
             (Type::Pointer(from), Type::Pointer(to)) => {
-                let (shown_from, shown_to) = (self.shown(&value.ty), self.shown(ty));
+                let (shown_from, shown_to) = (self.display_type(&value.ty), self.display_type(ty));
                 let same = from.to == to.to || from.to == Type::Void || to.to == Type::Void;
                 let spaces = from.space.is_none() || to.space.is_none() || from.space == to.space;
                 if !spaces {
-                    let message = format!("{what} is a `{shown_from}`, wanted is a `{shown_to}`");
-                    return self.wrong(span, message, "what is in one address space is not in another");
+                    let message = format!("{what} is a `{shown_from}`, expected a `{shown_to}`");
+                    return self.report_error(span, message, "pointers cannot change their address space");
                 }
                 if !same {
-                    let message = format!("{what} is a `{shown_from}`, wanted is a `{shown_to}`");
-                    return self.wrong(span, message, &format!("cast it: `({shown_to})`"));
+                    let message = format!("{what} is a `{shown_from}`, expected a `{shown_to}`");
+                    return self.report_error(span, message, &format!("cast it: `({shown_to})`"));
                 }
                 if from.constant && !to.constant && from.space != Some(Space::Constant) {
-                    let message = format!("{what} is a `{shown_from}`, wanted is a `{shown_to}`");
-                    return self.wrong(
+                    let message = format!("{what} is a `{shown_from}`, expected a `{shown_to}`");
+                    return self.report_error(
                         span,
                         message,
-                        "that would let `const` be forgotten: write `const` there as well",
+                        "that would discard `const`: declare the target `const` as well",
                     );
                 }
                 let target = Type::pointer(to.to.clone(), to.space, to.constant);
-                Expr { kind: ExprKind::Repoint(value.into()), ty: target, span }
+                Expr { kind: ExprKind::PointerCast(value.into()), ty: target, span }
             }
             (from, to) => {
-                let message = format!("{what} is a `{}`, wanted is a `{}`", self.shown(from), self.shown(to));
+                let message =
+                    format!("{what} is a `{}`, expected a `{}`", self.display_type(from), self.display_type(to));
                 let note = match (from, to) {
                     (Type::Scalar(_), Type::Pointer(_)) => {
-                        "there is no null pointer, and a pointer is no number: `p + n` goes on from one"
+                        "there is no null pointer, and a pointer is not a number: `p + n` moves a pointer"
                     }
-                    (Type::Pointer(_), Type::Scalar(_)) => "a pointer is no number; `p - q` is how far two are apart",
+                    (Type::Pointer(_), Type::Scalar(_)) => {
+                        "a pointer is not a number; `p - q` is the distance of two pointers"
+                    }
                     (Type::Vector(..), Type::Vector(..)) => "`convert_T` converts vectors",
                     _ => "",
                 };
-                self.wrong(span, message, note)
+                self.report_error(span, message, note)
             }
         }
     }
 }
 
-/// An expression that was wrong, and has been told.
-pub(super) fn wrong(span: Span) -> Expr {
-    Expr { kind: ExprKind::Integer(0), ty: Type::Wrong, span }
+/// A placeholder for an expression whose error has been reported.
+pub(super) fn error_expr(span: Span) -> Expr {
+    Expr { kind: ExprKind::Integer(0), ty: Type::Error, span }
 }
 
 fn commas<'a>(expr: &'a ast::Expr, out: &mut Vec<&'a ast::Expr>) {
@@ -591,7 +601,7 @@ fn commas<'a>(expr: &'a ast::Expr, out: &mut Vec<&'a ast::Expr>) {
     }
 }
 
-/// The components that a swizzle of a vector of `size` names (OpenCL C 1.2, 6.1.7).
+/// The components that a swizzle of a vector of `size` components names (OpenCL C 1.2, 6.1.7).
 fn components(text: &str, size: u8) -> Option<Vec<u8>> {
     let picked: Vec<u8> = match (text, size) {
         ("lo", 2) | ("even", 2) => vec![0],

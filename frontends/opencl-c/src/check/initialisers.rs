@@ -1,4 +1,4 @@
-//! What variables and tables begin with (C11 6.7.9).
+//! Initialisers of variables and tables (C11 6.7.9).
 
 use super::Checker;
 use crate::ast::{self, Designator, Entry, ExprKind as AstKind};
@@ -9,10 +9,16 @@ use crate::types::{Scalar, Type};
 type Parts = Vec<(Vec<u32>, Expr)>;
 
 impl Checker<'_> {
-    /// An initialiser of something of type `ty`; where the array is `open`, of so many of it as there
-    /// are. Gives back the type, complete.
-    pub(super) fn initialised(&mut self, ty: Type, open: bool, init: &ast::Init, span: Span) -> Option<(Type, Init)> {
-        if ty == Type::Wrong {
+    /// Checks an initialiser for type `ty`, or, if `open`, for an array of `ty` sized by the
+    /// initialiser. Returns the complete type and the initialiser.
+    pub(super) fn check_initialiser(
+        &mut self,
+        ty: Type,
+        open: bool,
+        init: &ast::Init,
+        span: Span,
+    ) -> Option<(Type, Init)> {
+        if ty == Type::Error {
             return None;
         }
         let element = if open { Some(&ty) } else { element_of(&ty) };
@@ -30,11 +36,11 @@ impl Checker<'_> {
         match init {
             ast::Init::Value(value) if !open && element_of(&ty).is_none() => {
                 let value = self.value(value);
-                Some((ty.clone(), Init::Value(self.assigned(value, &ty, "the value"))))
+                Some((ty.clone(), Init::Value(self.convert_for_assignment(value, &ty, "the value"))))
             }
             ast::Init::Value(value) => {
                 self.value(value);
-                self.errors.add(value.span, "an array begins with values in braces", "", "");
+                self.errors.add(value.span, "an array's initialiser must be in braces", "", "");
                 None
             }
             ast::Init::List(entries, at) => {
@@ -48,7 +54,7 @@ impl Checker<'_> {
                     return Some((ty, Init::Parts(parts)));
                 }
                 let whole = self.array_of(ty, count.max(1), *at);
-                (whole != Type::Wrong).then_some((whole, Init::Parts(parts)))
+                (whole != Type::Error).then_some((whole, Init::Parts(parts)))
             }
         }
     }
@@ -62,7 +68,7 @@ impl Checker<'_> {
         Some(values.map(|(i, b)| (vec![i as u32], Self::integer(i128::from(*b), of.clone(), span))).collect())
     }
 
-    /// The part of `ty` at `index`, and how many there are; `open` says that `ty` is the element itself.
+    /// The type of the part of `ty` at `index`; with `open`, `ty` is the element type itself.
     fn part(&self, ty: &Type, open: &Option<(Type, Option<u32>)>, index: u32) -> Option<Type> {
         if let Some((of, _)) = open {
             return Some(of.clone());
@@ -74,7 +80,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A list in braces for a `ty`; gives how many elements an open array has with it.
+    /// Checks a braced list for a `ty`; returns the number of elements for an open array.
     fn list(
         &mut self,
         ty: &Type,
@@ -86,22 +92,22 @@ impl Checker<'_> {
     ) -> Option<u32> {
         if open.is_none() && matches!(ty, Type::Scalar(_) | Type::Vector(..) | Type::Pointer(_)) {
             let [Entry { designators, init: ast::Init::Value(value) }] = entries else {
-                self.errors.add(span, "one value is wanted here", "", vector_note(ty));
+                self.errors.add(span, "expected a single value", "", vector_note(ty));
                 return None;
             };
             if !designators.is_empty() {
-                self.errors.add(span, "this has no parts to name", "", "");
+                self.errors.add(span, "designators need a structure or an array", "", "");
                 return None;
             }
             let value = self.value(value);
-            out.push((path.clone(), self.assigned(value, ty, "the value")));
+            out.push((path.clone(), self.convert_for_assignment(value, ty, "the value")));
             return Some(1);
         }
         let (mut index, mut count, mut at) = (0u32, 0u32, 0usize);
         while let Some(entry) = entries.get(at) {
             let mut rest: &[Designator] = &entry.designators;
             if let Some((first, others)) = rest.split_first() {
-                index = self.designated(ty, open.is_some(), first)?;
+                index = self.designated_index(ty, open.is_some(), first)?;
                 rest = others;
             }
             let Some(part) = self.part(ty, &open, index) else {
@@ -109,7 +115,7 @@ impl Checker<'_> {
                     ast::Init::Value(value) => value.span,
                     ast::Init::List(_, span) => *span,
                 };
-                self.errors.add(span, format!("more values than `{}` has parts", self.shown(ty)), "", "");
+                self.errors.add(span, format!("too many values for `{}`", self.display_type(ty)), "", "");
                 return None;
             };
             path.push(index);
@@ -121,8 +127,8 @@ impl Checker<'_> {
         Some(count)
     }
 
-    /// What goes into a part of type `ty` and is named by further designators, if there are: `.a.b = x`.
-    /// The entries behind it go on from there.
+    /// Checks the initialiser of a part of type `ty` that further designators select, as in `.a.b =
+    /// x`. Entries after it continue from there.
     fn designated_entry(
         &mut self,
         ty: &Type,
@@ -135,7 +141,7 @@ impl Checker<'_> {
         let Some((first, rest)) = designators.split_first() else {
             return self.entry(ty, entries, at, path, out);
         };
-        let mut index = self.designated(ty, false, first)?;
+        let mut index = self.designated_index(ty, false, first)?;
         let mut rest = rest;
         while let Some(part) = self.part(ty, &None, index) {
             path.push(index);
@@ -149,8 +155,8 @@ impl Checker<'_> {
         Some(())
     }
 
-    /// What goes into a part of type `ty`, from `entries[*at]` on: of an array or structure without
-    /// braces of its own as many values as it takes.
+    /// Checks the initialiser of a part of type `ty`, from `entries[*at]` on. An array or structure
+    /// without braces of its own takes as many values as it has parts.
     fn entry(
         &mut self,
         ty: &Type,
@@ -175,9 +181,9 @@ impl Checker<'_> {
             *at += 1;
             return Some(());
         }
-        if !matches!(ty, Type::Array(..) | Type::Struct(_)) || self.is_of(value, ty) {
+        if !matches!(ty, Type::Array(..) | Type::Struct(_)) || self.has_type(value, ty) {
             let value = self.value(value);
-            out.push((path.clone(), self.assigned(value, ty, "the value")));
+            out.push((path.clone(), self.convert_for_assignment(value, ty, "the value")));
             *at += 1;
             return Some(());
         }
@@ -195,16 +201,16 @@ impl Checker<'_> {
         Some(())
     }
 
-    /// Whether an expression is a structure of this type, not the first value of its members.
-    fn is_of(&mut self, value: &ast::Expr, ty: &Type) -> bool {
+    /// Whether an expression is a value of the structure type, not of its first member.
+    fn has_type(&mut self, value: &ast::Expr, ty: &Type) -> bool {
         match (&value.kind, ty) {
-            // What is no structure for sure, so that it is not looked at twice.
+            // Surely not a structure: avoid checking the expression twice.
             (AstKind::Integer { .. } | AstKind::Float(_) | AstKind::Character(_), _) | (_, Type::Array(..)) => false,
-            _ => self.quietly(value) == *ty,
+            _ => self.type_without_errors(value) == *ty,
         }
     }
 
-    fn designated(&mut self, ty: &Type, open: bool, designator: &Designator) -> Option<u32> {
+    fn designated_index(&mut self, ty: &Type, open: bool, designator: &Designator) -> Option<u32> {
         match (designator, ty) {
             (Designator::Index(index), ty) if open || matches!(ty, Type::Array(..)) => {
                 let value = self.integer_constant(index, "an index")?;
@@ -214,7 +220,7 @@ impl Checker<'_> {
                 };
                 let found = u32::try_from(value).ok().filter(|index| *index < count);
                 if found.is_none() {
-                    self.errors.add(index.span, format!("the index {value} lies outside the array"), "", "");
+                    self.errors.add(index.span, format!("index {value} is out of range"), "", "");
                 }
                 found
             }
@@ -222,19 +228,19 @@ impl Checker<'_> {
                 let fields = self.structs.get(*id).fields.as_ref()?;
                 let found = fields.iter().position(|field| field.name == *name);
                 if found.is_none() {
-                    let message = format!("`{}` has no member `{}`", self.shown(ty), self.names.text(*name));
+                    let message = format!("`{}` has no member `{}`", self.display_type(ty), self.names.text(*name));
                     self.errors.add(*span, message, "", "");
                 }
                 found.map(|at| at as u32)
             }
             (Designator::Index(ast::Expr { span, .. }) | Designator::Field(_, span), _) => {
-                self.errors.add(*span, format!("`{}` has no such part", self.shown(ty)), "", "");
+                self.errors.add(*span, format!("`{}` has no such part", self.display_type(ty)), "", "");
                 None
             }
         }
     }
 
-    /// Where in a type's scalars a part begins.
+    /// Index of a part's first scalar among a type's scalars.
     pub(super) fn scalar_at(&self, ty: &Type, path: &[u32]) -> u32 {
         let Some((&index, rest)) = path.split_first() else { return 0 };
         match ty {

@@ -1,14 +1,13 @@
-//! What a text means: names are looked up, types worked out, conversions written out (C11 6.3),
-//! constants evaluated. Out comes a [`tree`](super::tree), or everything that is wrong.
+//! Semantic analysis: resolves names, computes types, makes conversions explicit (C11 6.3) and
+//! evaluates constants. The result is a typed [`tree`](super::tree).
 //!
 //! - [`types`]: declared types, structures, enumerations;
-//! - [`declarations`]: functions, tables, variables; [`initialisers`]: what they begin with;
-//! - [`statements`], [`expressions`], [`operators`], [`calls`]: bodies, from the outside in;
-//! - [`maps`]: calls of the filter's maps;
-//! - [`absent`]: what OpenCL C has besides;
-//! - [`constants`]: arithmetic on what is known.
+//! - [`declarations`]: functions, tables, variables; [`initialisers`]: their initialisers;
+//! - [`statements`], [`expressions`], [`operators`], [`calls`]: function bodies, outermost first;
+//! - [`maps`]: calls of map functions;
+//! - [`unsupported_functions`]: built-in functions of OpenCL C that filters lack;
+//! - [`constants`]: arithmetic on constants.
 
-mod absent;
 mod calls;
 mod constants;
 mod declarations;
@@ -18,6 +17,7 @@ mod maps;
 mod operators;
 mod statements;
 mod types;
+mod unsupported_functions;
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ use super::types::{Scalar, Structs, Type};
 use portcullis_core::map::Declaration;
 use portcullis_core::program::{FILTER_FUNCTION, FLOW_FUNCTION};
 
-/// Checks a text. `None` where something is wrong; what, is in `errors`.
+/// Checks a translation unit; returns `None` after reporting errors to `errors`.
 pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], errors: &mut Errors) -> Option<Filter> {
     let mut checker = Checker {
         names,
@@ -42,8 +42,8 @@ pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], error
         functions: Vec::new(),
         calls: Vec::new(),
         scopes: vec![Scope::default()],
-        current: Current::default(),
-        wide: false,
+        current: FunctionContext::default(),
+        uses_wide: false,
     };
     for item in &unit.items {
         if checker.errors.is_full() {
@@ -51,36 +51,37 @@ pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], error
         }
         match item {
             ast::Item::Function(function) => checker.function(function),
-            ast::Item::Declaration(declaration) => checker.outer_declaration(declaration),
+            ast::Item::Declaration(declaration) => checker.global_declaration(declaration),
         }
     }
-    checker.no_recursion();
+    checker.check_call_graph();
     let filter = checker.filter();
     let flow = checker.flow();
-    let Checker { structs, tables, functions, errors, wide, .. } = checker;
+    let Checker { structs, tables, functions, errors, uses_wide, .. } = checker;
     match filter {
-        Some(filter) if errors.is_empty() => Some(Filter { structs, tables, functions, filter, flow, wide }),
+        Some(filter) if errors.is_empty() => Some(Filter { structs, tables, functions, filter, flow, uses_wide }),
         _ => None,
     }
 }
 
 struct Checker<'a> {
     names: &'a Names,
-    /// The maps that the filter declares.
+    /// Maps declared by the filter.
     maps: &'a [Declaration],
     errors: &'a mut Errors,
     structs: Structs,
     tables: Vec<Table>,
     functions: Vec<Function>,
-    /// Who calls whom, and where.
+    /// Call graph: caller, callee, place of the call.
     calls: Vec<(FunctionId, FunctionId, Span)>,
     scopes: Vec<Scope>,
-    current: Current,
-    /// See [`Filter::wide`].
-    wide: bool,
+    current: FunctionContext,
+    /// See [`Filter::uses_wide`].
+    uses_wide: bool,
 }
 
-/// Names declared in a block. Structures and enumerations have names of their own (C11 6.2.3).
+/// Names declared in a block. Structures and enumerations have a name space of their own (C11
+/// 6.2.3).
 #[derive(Default)]
 struct Scope {
     symbols: HashMap<Name, (Symbol, Span)>,
@@ -91,7 +92,7 @@ struct Scope {
 enum Symbol {
     Local(LocalId),
     Table(TableId),
-    /// An integer that is known, as the bits of its type.
+    /// An integer constant, as the bits of its type.
     Integer(u64, Type),
     Float(f32),
     Function(FunctionId),
@@ -101,21 +102,21 @@ enum Symbol {
 #[derive(Clone, Copy)]
 enum Tag {
     Struct(super::types::StructId),
-    /// `int` or `uint`.
+    /// The underlying type, `int` or `uint`.
     Enum(Scalar),
 }
 
-/// The function under way.
+/// State of the function being checked.
 #[derive(Default)]
-struct Current {
+struct FunctionContext {
     id: Option<FunctionId>,
     locals: Vec<Local>,
-    /// Which of them are `const`.
+    /// For each local, whether it is `const`.
     constant: Vec<bool>,
-    /// How many loops, and loops and switches, there are around.
+    /// Number of enclosing loops; `breakable` also counts switches.
     loops: u32,
     breakable: u32,
-    /// Whether what is declared now stands directly in the braces of a `switch`.
+    /// Whether the current declaration is directly in the braces of a `switch`.
     in_switch: bool,
 }
 
@@ -124,10 +125,10 @@ impl Checker<'_> {
         self.names.text(name).to_owned()
     }
 
-    /// Says what is wrong, and gives what goes with everything.
-    fn wrong(&mut self, span: Span, message: impl Into<String>, note: &str) -> Expr {
+    /// Reports an error and returns an expression of type [`Type::Error`].
+    fn report_error(&mut self, span: Span, message: impl Into<String>, note: &str) -> Expr {
         self.errors.add(span, message, "", note);
-        Expr { kind: ExprKind::Integer(0), ty: Type::Wrong, span }
+        Expr { kind: ExprKind::Integer(0), ty: Type::Error, span }
     }
 
     fn find(&self, name: Name) -> Option<&(Symbol, Span)> {
@@ -139,13 +140,13 @@ impl Checker<'_> {
         if let Some((_, first)) = scope.symbols.get(&name) {
             let first = *first;
             let message = format!("`{}` is declared twice", self.names.text(name));
-            self.errors.with(span, message, "", "", Some((first, "declared here before")));
+            self.errors.add_related(span, message, "", "", Some((first, "first declared here")));
             return;
         }
         scope.symbols.insert(name, (symbol, span));
     }
 
-    /// Runs `inside` in a scope of its own.
+    /// Runs `inside` in a new scope.
     fn scoped<T>(&mut self, inside: impl FnOnce(&mut Self) -> T) -> T {
         self.scopes.push(Scope::default());
         let result = inside(self);
@@ -157,21 +158,24 @@ impl Checker<'_> {
         let note = format!("a filter is `uint {FILTER_FUNCTION}(__global uchar *pkt, uint len)`");
         let Some(at) = self.functions.iter().position(|f| f.name == FILTER_FUNCTION) else {
             if self.errors.is_empty() {
-                self.errors.whole(format!("there is no function `{FILTER_FUNCTION}`"), &note);
+                self.errors.add_global(format!("there is no function `{FILTER_FUNCTION}`"), &note);
             }
             return None;
         };
-        self.of_packets(at, &note)
+        self.check_packet_function(at, &note)
     }
 
-    /// The function that says which flow a packet belongs to, where there is one.
+    /// The function that computes a packet's flow, if there is one.
     fn flow(&mut self) -> Option<FunctionId> {
         let at = self.functions.iter().position(|f| f.name == FLOW_FUNCTION)?;
-        self.of_packets(at, &format!("a packet's flow is `uint {FLOW_FUNCTION}(__global uchar *pkt, uint len)`"))
+        self.check_packet_function(
+            at,
+            &format!("a packet's flow is `uint {FLOW_FUNCTION}(__global uchar *pkt, uint len)`"),
+        )
     }
 
-    /// A function that is called with a packet and its length, and is refused otherwise.
-    fn of_packets(&mut self, at: usize, note: &str) -> Option<FunctionId> {
+    /// Checks that a function takes a packet and its length and returns `uint`.
+    fn check_packet_function(&mut self, at: usize, note: &str) -> Option<FunctionId> {
         let function = &self.functions[at];
         let parameters: Vec<&Type> = function.parameters.iter().map(|p| &function.locals[p.0 as usize].ty).collect();
         let is_packet = |ty: &Type| match ty {
@@ -188,26 +192,26 @@ impl Checker<'_> {
             return None;
         }
         if function.body.is_none() {
-            self.errors.add(span, format!("`{name}` is declared and never defined"), "", note);
+            self.errors.add(span, format!("`{name}` is declared but never defined"), "", note);
             return None;
         }
         Some(FunctionId(u32::try_from(at).ok()?))
     }
 
-    /// Refuses functions that call themselves, and calls of functions without a body.
-    fn no_recursion(&mut self) {
+    /// Reports recursion, and calls of functions without a body.
+    fn check_call_graph(&mut self) {
         for (_, callee, span) in &self.calls {
             let function = &self.functions[callee.0 as usize];
             if function.body.is_none() && self.errors.is_empty() {
-                let message = format!("`{}` is called and never defined", function.name);
-                self.errors.with(*span, message, "", "", Some((function.span, "declared here")));
+                let message = format!("`{}` is called but never defined", function.name);
+                self.errors.add_related(*span, message, "", "", Some((function.span, "declared here")));
             }
         }
         let mut callees: Vec<Vec<(usize, Span)>> = vec![Vec::new(); self.functions.len()];
         for (caller, callee, span) in &self.calls {
             callees[caller.0 as usize].push((callee.0 as usize, *span));
         }
-        // 0: not seen, 1: under way, 2: done.
+        // 0: not visited, 1: on the stack, 2: done.
         let mut states = vec![0u8; callees.len()];
         for root in 0..callees.len() {
             let mut stack = if states[root] == 0 { vec![(root, 0)] } else { Vec::new() };
@@ -223,14 +227,14 @@ impl Checker<'_> {
                     0 => stack.push((callee, 0)),
                     1 => {
                         let message = format!("`{}` calls itself", self.functions[callee].name);
-                        let note = "there is no recursion: devices have no stack for it; use a loop, whose rounds the fuel bounds";
+                        let note = "recursion is not supported: devices have no stack for it; use a loop, whose iterations the fuel bounds";
                         let around: Vec<&str> = stack
                             .iter()
                             .skip_while(|(f, _)| *f != callee)
                             .map(|(f, _)| self.functions[*f].name.as_str())
                             .collect();
                         let label = if around.len() > 1 {
-                            format!("by way of {}", around[1..].join(", "))
+                            format!("through {}", around[1..].join(", "))
                         } else {
                             String::new()
                         };
@@ -242,21 +246,22 @@ impl Checker<'_> {
         }
     }
 
-    /// Refuses names that a filter cannot give its own functions and tables; says whether it did.
-    fn refuse_reserved(&mut self, name: Name, span: Span) -> bool {
+    /// Reports names that a filter cannot use for its own functions and tables; returns whether it
+    /// did.
+    fn reject_reserved(&mut self, name: Name, span: Span) -> bool {
         let text = self.name(name);
         let message = format!("`{text}` cannot be declared");
-        if let Some(place) = self.declaration_that_brings(&text) {
-            let note = "it is there without being declared: give this another name, or the map";
-            self.errors.with(span, message, "", note, Some((place, "it comes with this map")));
+        if let Some(place) = self.declaring_map(&text) {
+            let note = "the map declares it: rename this or the map";
+            self.errors.add_related(span, message, "", note, Some((place, "declared by this map")));
             return true;
         }
         let why = if library::is_prelude(self.maps, &text) {
-            "the prelude has it already: its names are there without being declared"
+            "the prelude already declares it"
         } else if calls::is_builtin(&text) {
             "OpenCL C has a built-in function of that name"
         } else if text.starts_with(portcullis_core::program::prelude::RESERVED_PREFIX) {
-            "names that begin with `pc_` are the machinery's own"
+            "names that start with `pc_` are reserved for the prelude"
         } else {
             return false;
         };

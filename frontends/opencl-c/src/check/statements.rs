@@ -20,7 +20,7 @@ impl Checker<'_> {
         out
     }
 
-    /// A block, in a scope of its own.
+    /// Checks a block in a scope of its own.
     fn block(&mut self, list: &[ast::Statement]) -> Vec<Statement> {
         let in_switch = std::mem::take(&mut self.current.in_switch);
         let statements = self.scoped(|this| this.statements(list));
@@ -28,7 +28,7 @@ impl Checker<'_> {
         statements
     }
 
-    /// The statement below an `if` or a loop.
+    /// Checks the body of an `if` or loop.
     fn body(&mut self, statement: &ast::Statement) -> Box<Statement> {
         let list = match &statement.kind {
             Ast::Block(list) => self.block(list),
@@ -37,7 +37,7 @@ impl Checker<'_> {
         Box::new(Statement { kind: StatementKind::Block(list), span: statement.span })
     }
 
-    fn looped<T>(&mut self, inside: impl FnOnce(&mut Self) -> T) -> T {
+    fn in_loop<T>(&mut self, inside: impl FnOnce(&mut Self) -> T) -> T {
         self.current.loops += 1;
         self.current.breakable += 1;
         let result = inside(self);
@@ -50,9 +50,9 @@ impl Checker<'_> {
         let span = statement.span;
         let kind = match &statement.kind {
             Ast::Empty => return,
-            Ast::Declaration(declaration) => return self.inner_declaration(declaration, out),
+            Ast::Declaration(declaration) => return self.local_declaration(declaration, out),
             Ast::Block(list) => StatementKind::Block(self.block(list)),
-            Ast::Expression(value) => StatementKind::Expression(self.any(value)),
+            Ast::Expression(value) => StatementKind::Expression(self.value_or_void(value)),
             Ast::If { condition, accept, reject } => {
                 let condition = self.condition(condition);
                 let accept = self.body(accept);
@@ -60,10 +60,10 @@ impl Checker<'_> {
             }
             Ast::While { condition, body } => {
                 let condition = self.condition(condition);
-                StatementKind::Loop(Some(condition), None, self.looped(|this| this.body(body)))
+                StatementKind::Loop(Some(condition), None, self.in_loop(|this| this.body(body)))
             }
             Ast::DoWhile { body, condition } => {
-                let body = self.looped(|this| this.body(body));
+                let body = self.in_loop(|this| this.body(body));
                 StatementKind::DoWhile(body, self.condition(condition))
             }
             Ast::For { init, condition, step, body } => {
@@ -74,8 +74,8 @@ impl Checker<'_> {
                         this.statement(init, &mut list);
                     }
                     let condition = condition.as_ref().map(|condition| this.condition(condition));
-                    let step = step.as_ref().map(|step| this.any(step));
-                    let body = this.looped(|this| this.body(body));
+                    let step = step.as_ref().map(|step| this.value_or_void(step));
+                    let body = this.in_loop(|this| this.body(body));
                     list.push(Statement { kind: StatementKind::Loop(condition, step, body), span });
                     list
                 });
@@ -87,48 +87,48 @@ impl Checker<'_> {
                 None => return,
             },
             Ast::Case(_) | Ast::Default => {
-                let note = "cases stand directly in the braces of their `switch`, not in blocks within";
+                let note = "cases must be directly in the braces of their `switch`, not in nested blocks";
                 return self.errors.add(span, "a case that is not directly in a `switch`", "", note);
             }
             Ast::Break if self.current.breakable == 0 => {
-                return self.errors.add(span, "`break` outside of loops and `switch`", "", "");
+                return self.errors.add(span, "`break` outside loops and `switch`", "", "");
             }
             Ast::Continue if self.current.loops == 0 => {
-                return self.errors.add(span, "`continue` outside of loops", "", "");
+                return self.errors.add(span, "`continue` outside loops", "", "");
             }
             Ast::Break => StatementKind::Break,
             Ast::Continue => StatementKind::Continue,
-            Ast::Return(value) => StatementKind::Return(self.returned(value.as_ref(), span)),
+            Ast::Return(value) => StatementKind::Return(self.return_value(value.as_ref(), span)),
         };
         out.push(Statement { kind, span });
     }
 
-    fn returned(&mut self, value: Option<&ast::Expr>, span: Span) -> Option<Expr> {
+    fn return_value(&mut self, value: Option<&ast::Expr>, span: Span) -> Option<Expr> {
         let (name, result) = match self.current.id {
             Some(id) => {
                 let function = &self.functions[id.0 as usize];
                 (function.name.clone(), function.result.clone())
             }
-            None => (String::new(), Type::Wrong),
+            None => (String::new(), Type::Error),
         };
         match (value, result) {
             (None, Type::Void) => None,
             (None, result) => {
-                let message = format!("`{name}` gives back a `{}`, and nothing is given here", self.shown(&result));
+                let message = format!("`{name}` must return a `{}`", self.display_type(&result));
                 self.errors.add(span, message, "", "");
                 None
             }
             (Some(value), Type::Void) => {
-                let value = self.any(value);
-                if value.ty != Type::Wrong {
-                    let message = format!("`{name}` gives nothing back");
+                let value = self.value_or_void(value);
+                if value.ty != Type::Error {
+                    let message = format!("`{name}` returns `void`");
                     self.errors.add(value.span, message, "", "");
                 }
                 None
             }
             (Some(value), result) => {
                 let value = self.value(value);
-                Some(self.assigned(value, &result, "the value given back"))
+                Some(self.convert_for_assignment(value, &result, "the returned value"))
             }
         }
     }
@@ -136,18 +136,18 @@ impl Checker<'_> {
     fn switch(&mut self, value: &ast::Expr, body: &ast::Statement) -> Option<Switch> {
         let mut value = self.value(value);
         if !value.ty.is_integer() {
-            if value.ty != Type::Wrong {
-                let message = format!("`switch` takes an integer, not `{}`", self.shown(&value.ty));
+            if value.ty != Type::Error {
+                let message = format!("`switch` takes an integer, not `{}`", self.display_type(&value.ty));
                 self.errors.add(value.span, message, "", "");
             }
-            value = Self::integer(0, Type::Wrong, value.span);
+            value = Self::integer(0, Type::Error, value.span);
         }
         let ty = value.ty.scalar().map_or(Scalar::Int, Scalar::promoted);
-        if value.ty != Type::Wrong {
-            value = self.converted(value, &Type::Scalar(ty));
+        if value.ty != Type::Error {
+            value = self.convert_to(value, &Type::Scalar(ty));
         }
         let Ast::Block(list) = &body.kind else {
-            self.errors.add(body.span, "the body of `switch` stands in braces", "", "");
+            self.errors.add(body.span, "the body of `switch` must be in braces", "", "");
             return None;
         };
         let outer = std::mem::replace(&mut self.current.in_switch, true);
@@ -155,7 +155,7 @@ impl Checker<'_> {
         let segments = self.scoped(|this| this.segments(list, ty));
         self.current.breakable -= 1;
         self.current.in_switch = outer;
-        (value.ty != Type::Wrong).then_some(Switch { value, segments })
+        (value.ty != Type::Error).then_some(Switch { value, segments })
     }
 
     fn segments(&mut self, list: &[ast::Statement], ty: Scalar) -> Vec<Segment> {
@@ -173,7 +173,7 @@ impl Checker<'_> {
                     let bits = ty.wrap(known) as u64;
                     if let Some(first) = seen.insert(bits, label.span) {
                         let message = format!("a second case {known}");
-                        self.errors.with(label.span, message, "", "", Some((first, "the first")));
+                        self.errors.add_related(label.span, message, "", "", Some((first, "the first")));
                     } else if let Some(segment) = segments.last_mut() {
                         segment.labels.push(bits);
                     }
@@ -181,7 +181,13 @@ impl Checker<'_> {
                 (Ast::Default, Some(segment)) => {
                     segment.default = true;
                     if let Some(first) = default.replace(statement.span) {
-                        self.errors.with(statement.span, "a second `default`", "", "", Some((first, "the first")));
+                        self.errors.add_related(
+                            statement.span,
+                            "a second `default`",
+                            "",
+                            "",
+                            Some((first, "the first")),
+                        );
                     }
                 }
                 (Ast::Empty, _) => {}
@@ -193,8 +199,8 @@ impl Checker<'_> {
                     }
                 }
                 (_, None) => {
-                    let note = "nothing comes to it";
-                    self.errors.add(statement.span, "a statement in front of the first case", "", note);
+                    let note = "it is unreachable";
+                    self.errors.add(statement.span, "a statement before the first case", "", note);
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! Operators on numbers and vectors.
+//! Arithmetic operators on scalars and vectors.
 
 use naga::{BinaryOperator, Expression, Literal, UnaryOperator};
 
 use super::convert::count;
-use super::functions::Scope;
-use super::{Result, Stop, literal};
+use super::functions::FunctionLowering;
+use super::{ErrorReported, Result, literal};
 use crate::ast::BinaryOp;
 use crate::tree::{Expr, ExprKind};
 use crate::types::{Scalar, Type};
@@ -31,13 +31,13 @@ pub(super) fn operator(op: BinaryOp) -> BinaryOperator {
     }
 }
 
-impl Scope<'_, '_> {
-    /// `left op right`, giving a `ty`.
+impl FunctionLowering<'_, '_> {
+    /// Lowers `left op right` with the result type `ty`.
     pub(super) fn binary(&mut self, op: BinaryOp, left: &Expr, right: &Expr, ty: &Type) -> Result<Value> {
-        if op.compares() {
+        if op.is_comparison() {
             return self.comparison(op, left, right, ty);
         }
-        let Some(scalar) = ty.element() else { return Err(Stop) };
+        let Some(scalar) = ty.element() else { return Err(ErrorReported) };
         let size = count(ty);
         let (a, b) = (self.value(left)?, self.value(right)?);
         let b = match op {
@@ -49,8 +49,8 @@ impl Scope<'_, '_> {
         Ok(self.in_range(value, scalar, size))
     }
 
-    /// naga refuses a known divisor of zero. x / 0 is x and x % 0 is 0 (docs/semantics.md,
-    /// "Arithmetic"), which 1 gives as well.
+    /// Replaces a constant divisor of zero, which naga rejects, by 1: x / 0 is x and x % 0 is 0
+    /// (docs/semantics.md, "Arithmetic"), the same as for 1.
     fn divisor(&mut self, value: Value) -> Value {
         let one = |known| match known {
             Literal::I32(0) => Some(Literal::I32(1)),
@@ -73,8 +73,8 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// A count modulo the width. naga has that for a number of 32 or 64 bits, but refuses a count that it
-    /// knows to be more.
+    /// Takes a shift count modulo the width. naga does so itself for 32 and 64 bits, but rejects a
+    /// constant count beyond the width.
     fn shift_count(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let mask = scalar.bits() - 1;
         match (self.b.known_u32(value), size) {
@@ -89,7 +89,7 @@ impl Scope<'_, '_> {
 
     fn comparison(&mut self, op: BinaryOp, left: &Expr, right: &Expr, ty: &Type) -> Result<Value> {
         let operator = operator(op);
-        // What is unsigned and was promoted to int compares as it is, with the same result.
+        // Compare promoted unsigned values without the promotion; the result is the same.
         let (a, b) = match (unpromoted(left), unpromoted(right)) {
             (Some(a), Some(b)) => {
                 let (a, b) = (self.unpromoted(a)?, self.unpromoted(b)?);
@@ -99,7 +99,7 @@ impl Scope<'_, '_> {
         };
         let compared = self.b.binary(operator, a, b);
         let (Some(size), Some(scalar)) = (count(ty), ty.element()) else { return Ok(compared) };
-        // -1 in every component where it holds.
+        // -1 in every component for which the comparison is true.
         let yes = self.number_of(literal(scalar, u64::MAX), Some(size));
         let no = self.number_of(literal(scalar, 0), Some(size));
         Ok(self.b.select(compared, yes, no))
@@ -112,7 +112,7 @@ impl Scope<'_, '_> {
         }
     }
 
-    pub(super) fn negated(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
+    pub(super) fn negate(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let negated = if scalar.is_signed() || scalar == Scalar::Float {
             self.b.unary(UnaryOperator::Negate, value)
         } else {
@@ -122,14 +122,14 @@ impl Scope<'_, '_> {
         self.in_range(negated, scalar, size)
     }
 
-    pub(super) fn inverted(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
+    pub(super) fn bit_not(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let inverted = self.b.unary(UnaryOperator::BitwiseNot, value);
         self.in_range(inverted, scalar, size)
     }
 }
 
-/// What an `int` was before it was promoted, if it was an unsigned `char` or `short`; a number from 0 on
-/// is one as well.
+/// The operand of an integer promotion from unsigned `char` or `short`; also a non-negative
+/// constant.
 fn unpromoted(expr: &Expr) -> Option<&Expr> {
     if expr.ty != Type::Scalar(Scalar::Int) {
         return None;

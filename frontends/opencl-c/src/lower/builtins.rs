@@ -1,17 +1,17 @@
-//! Built-in functions of integers and vectors (OpenCL C 1.2, 6.12.3, 6.12.6), in naga's operators.
+//! Built-in functions on integers and vectors (OpenCL C 1.2, 6.12.3, 6.12.6), in naga's operators.
 
 use naga::{BinaryOperator as Op, Expression, Literal, MathFunction, RelationalFunction};
 
 use super::convert::count;
-use super::functions::Scope;
-use super::{Result, Stop, literal};
+use super::functions::FunctionLowering;
+use super::{ErrorReported, Result, literal};
 use crate::tree::{Builtin, Expr};
 use crate::types::{Scalar, Type};
 use portcullis_core::ir::builder::Value;
 
-impl Scope<'_, '_> {
-    /// A 16- or 32-bit value with its bytes the other way round.
-    pub(super) fn swap(&mut self, value: Value, scalar: Scalar) -> Value {
+impl FunctionLowering<'_, '_> {
+    /// Swaps the bytes of a 16- or 32-bit value.
+    pub(super) fn byte_swap(&mut self, value: Value, scalar: Scalar) -> Value {
         let mut moved = |mask: u32, left: u32, right: u32| {
             let (mask, left, right) = (self.b.u32(mask), self.b.u32(left), self.b.u32(right));
             let up = self.b.binary(Op::And, value, mask);
@@ -30,8 +30,8 @@ impl Scope<'_, '_> {
 
     pub(super) fn builtin(&mut self, builtin: Builtin, arguments: &[Expr], ty: &Type) -> Result<Value> {
         let values = arguments.iter().map(|argument| self.value(argument)).collect::<Result<Vec<_>>>()?;
-        let Some(first) = arguments.first() else { return Err(Stop) };
-        let (Some(scalar), size) = (first.ty.element(), count(&first.ty)) else { return Err(Stop) };
+        let Some(first) = arguments.first() else { return Err(ErrorReported) };
+        let (Some(scalar), size) = (first.ty.element(), count(&first.ty)) else { return Err(ErrorReported) };
         let unsigned = scalar.unsigned();
         Ok(match (builtin, &values[..]) {
             (Builtin::Min, &[a, b]) => self.math(MathFunction::Min, a, Some(b), None),
@@ -62,7 +62,7 @@ impl Scope<'_, '_> {
             }
             (Builtin::MadSat, &[a, b, c]) => self.mad_sat(a, b, c, scalar, size),
             (Builtin::Upsample, &[high, low]) => {
-                let to = ty.element().ok_or(Stop)?;
+                let to = ty.element().ok_or(ErrorReported)?;
                 let width = self.number_of(Literal::U32(scalar.bits()), size);
                 let high = self.convert(high, scalar, to, size);
                 let high = self.b.binary(Op::ShiftLeft, high, width);
@@ -97,14 +97,14 @@ impl Scope<'_, '_> {
                 }
                 self.convert(zeros, unsigned, scalar, size)
             }
-            (Builtin::AddSat, &[a, b]) => self.saturated(Op::Add, a, b, scalar, size),
-            (Builtin::SubSat, &[a, b]) => self.saturated(Op::Subtract, a, b, scalar, size),
+            (Builtin::AddSat, &[a, b]) => self.saturating_op(Op::Add, a, b, scalar, size),
+            (Builtin::SubSat, &[a, b]) => self.saturating_op(Op::Subtract, a, b, scalar, size),
             (Builtin::Hadd, &[a, b]) => {
-                let (both, half) = (self.b.binary(Op::And, a, b), self.half_of_difference(a, b, size));
+                let (both, half) = (self.b.binary(Op::And, a, b), self.half_xor(a, b, size));
                 self.b.binary(Op::Add, both, half)
             }
             (Builtin::Rhadd, &[a, b]) => {
-                let (either, half) = (self.b.binary(Op::InclusiveOr, a, b), self.half_of_difference(a, b, size));
+                let (either, half) = (self.b.binary(Op::InclusiveOr, a, b), self.half_xor(a, b, size));
                 self.b.binary(Op::Subtract, either, half)
             }
             (Builtin::Bitselect, &[a, b, c]) => {
@@ -118,28 +118,28 @@ impl Scope<'_, '_> {
                     let fun = if builtin == Builtin::Any { RelationalFunction::Any } else { RelationalFunction::All };
                     set = self.b.add(Expression::Relational { fun, argument: set });
                 }
-                self.convert(set, Scalar::Bool, ty.scalar().ok_or(Stop)?, None)
+                self.convert(set, Scalar::Bool, ty.scalar().ok_or(ErrorReported)?, None)
             }
             (Builtin::Select, &[a, b, c]) => {
-                let Some(condition) = arguments[2].ty.element() else { return Err(Stop) };
-                // Of a vector the highest bits decide, of a number whether it is zero.
+                let Some(condition) = arguments[2].ty.element() else { return Err(ErrorReported) };
+                // For vectors the highest bit decides, for scalars whether the value is zero.
                 let chosen = match size {
                     Some(_) => self.highest_bit(c, condition, size),
                     None => self.convert(c, condition, Scalar::Bool, None),
                 };
                 self.b.select(chosen, b, a)
             }
-            _ => return Err(Stop),
+            _ => return Err(ErrorReported),
         })
     }
 
-    fn half_of_difference(&mut self, a: Value, b: Value, size: Option<u8>) -> Value {
+    fn half_xor(&mut self, a: Value, b: Value, size: Option<u8>) -> Value {
         let differ = self.b.binary(Op::ExclusiveOr, a, b);
         let one = self.number_of(Literal::U32(1), size);
         self.b.binary(Op::ShiftRight, differ, one)
     }
 
-    /// Whether a number's highest bit is set: `bool`, or a vector of it.
+    /// Whether the highest bit is set: `bool`, or a vector of `bool`.
     fn highest_bit(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let signed = scalar.signed();
         let value = self.convert(value, scalar, signed, size);
@@ -163,7 +163,7 @@ impl Scope<'_, '_> {
         self.convert(turned, unsigned, scalar, size)
     }
 
-    /// The high half of a product of twice the width.
+    /// High half of the double-width product.
     fn mul_hi(&mut self, a: Value, b: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let by = self.number_of(Literal::U32(scalar.bits() % 64), size);
         match scalar.size() {
@@ -182,7 +182,8 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// By halves: (2^32 p + q)(2^32 r + s), the carries out of the lower words counted.
+    /// Schoolbook multiplication of halves, (2^32 p + q)(2^32 r + s), with the carries of the low
+    /// words.
     fn mul_hi_64(&mut self, a: Value, b: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let (x, y) = (self.convert(a, scalar, Scalar::ULong, size), self.convert(b, scalar, Scalar::ULong, size));
         let low = self.number_of(Literal::U64(0xffff_ffff), size);
@@ -191,7 +192,7 @@ impl Scope<'_, '_> {
         let (r, s) = (self.b.binary(Op::ShiftRight, y, half), self.b.binary(Op::And, y, low));
         let (pr, ps) = (self.b.binary(Op::Multiply, p, r), self.b.binary(Op::Multiply, p, s));
         let (qr, qs) = (self.b.binary(Op::Multiply, q, r), self.b.binary(Op::Multiply, q, s));
-        // Each of the sums fits: (2^32 - 1)^2 + 2 (2^32 - 1) is less than 2^64.
+        // No sum overflows: (2^32 - 1)^2 + 2 (2^32 - 1) is less than 2^64.
         let carry = self.b.binary(Op::ShiftRight, qs, half);
         let middle = self.b.binary(Op::Add, ps, carry);
         let middle_low = self.b.binary(Op::And, middle, low);
@@ -201,7 +202,7 @@ impl Scope<'_, '_> {
         let high = self.b.binary(Op::Add, pr, middle_high);
         let mut high = self.b.binary(Op::Add, high, other_high);
         if scalar.is_signed() {
-            // A negative factor was taken for 2^64 more than it is.
+            // A negative factor was taken as 2^64 more than its value.
             let zero = self.number_of(Literal::U64(0), size);
             for (factor, other) in [(a, y), (b, x)] {
                 let negative = self.highest_bit(factor, scalar, size);
@@ -212,7 +213,7 @@ impl Scope<'_, '_> {
         self.convert(high, Scalar::ULong, scalar, size)
     }
 
-    /// `a * b + c` that stays in range: worked out in twice the width.
+    /// Saturating `a * b + c`, computed in double width.
     fn mad_sat(&mut self, a: Value, b: Value, c: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let wide = match (scalar.size(), scalar.is_signed()) {
             (8, _) => return self.mad_sat_64(a, b, c, scalar, size),
@@ -228,7 +229,8 @@ impl Scope<'_, '_> {
         self.saturate(sum, wide, scalar, size)
     }
 
-    /// The same of 64 bits: the sum's high half says whether the low one is all of it.
+    /// [`mad_sat`](Self::mad_sat) for 64 bits: the sum fits if its high half only extends the low
+    /// half.
     fn mad_sat_64(&mut self, a: Value, b: Value, c: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let high = self.mul_hi_64(a, b, scalar, size);
         let low = self.b.binary(Op::Multiply, a, b);
@@ -243,7 +245,7 @@ impl Scope<'_, '_> {
             let fits = self.b.binary(Op::Equal, high, zero);
             return self.b.select(fits, sum, most);
         }
-        // The high half of a negative c is all ones.
+        // The high half of a negative `c` is all ones.
         let sign = self.number_of(Literal::U32(63), size);
         let c_high = self.b.binary(Op::ShiftRight, c, sign);
         high = self.b.binary(Op::Add, high, c_high);
@@ -256,10 +258,10 @@ impl Scope<'_, '_> {
         self.b.select(fits, sum, bound)
     }
 
-    /// A sum or difference that stays in range.
-    fn saturated(&mut self, op: Op, a: Value, b: Value, scalar: Scalar, size: Option<u8>) -> Value {
+    /// Saturating addition or subtraction.
+    fn saturating_op(&mut self, op: Op, a: Value, b: Value, scalar: Scalar, size: Option<u8>) -> Value {
         if scalar.size() < 4 {
-            // The result fits in 32 bits, those of a difference of unsigned ones with a sign.
+            // The result fits in a signed 32-bit integer, also a difference of unsigned values.
             let (a, b) = (self.convert(a, scalar, Scalar::Int, size), self.convert(b, scalar, Scalar::Int, size));
             let result = self.b.binary(op, a, b);
             return self.saturate(result, Scalar::Int, scalar, size);
@@ -274,7 +276,8 @@ impl Scope<'_, '_> {
             let bound = self.number_of(literal(scalar, bound), size);
             return self.b.select(beyond, bound, result);
         }
-        // It wrapped if its sign is not that of a, although b's says that it should be.
+        // Signed overflow: the result's sign differs from that of `a`, although `b` does not
+        // explain it.
         let differs = self.b.binary(Op::ExclusiveOr, a, result);
         let other = match op {
             Op::Add => self.b.binary(Op::ExclusiveOr, b, result),

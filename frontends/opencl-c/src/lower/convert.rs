@@ -1,14 +1,14 @@
-//! Conversions (C11 6.3.1). A `char` or `short` is kept in 32 bits, and always has a value of its type:
-//! what may not have is brought into range.
+//! Conversions (C11 6.3.1). A `char` or `short` is kept in 32 bits, within its type's range;
+//! results that may leave the range are wrapped.
 
 use naga::{BinaryOperator, Expression, Literal, MathFunction, ScalarKind};
 
-use super::functions::Scope;
-use super::{home, literal};
+use super::functions::FunctionLowering;
+use super::{literal, naga_scalar};
 use crate::types::{Scalar, Type};
 use portcullis_core::ir::builder::Value;
 
-/// The components of a vector, or `None`.
+/// Number of components of a vector type; `None` for other types.
 pub(super) fn count(ty: &Type) -> Option<u8> {
     match ty {
         Type::Vector(_, size) => Some(*size),
@@ -16,14 +16,14 @@ pub(super) fn count(ty: &Type) -> Option<u8> {
     }
 }
 
-impl Scope<'_, '_> {
-    /// A number, or the same for each component.
+impl FunctionLowering<'_, '_> {
+    /// A constant, splatted to `size` components for a vector.
     pub(super) fn number_of(&mut self, known: Literal, size: Option<u8>) -> Value {
         let value = self.b.literal(known);
         self.b.splat(value, size)
     }
 
-    /// From one scalar type to another; of vectors, component by component.
+    /// Converts between scalar types; vectors component by component.
     pub(super) fn convert(&mut self, value: Value, from: Scalar, to: Scalar, size: Option<u8>) -> Value {
         if from == to {
             return value;
@@ -39,15 +39,15 @@ impl Scope<'_, '_> {
             let zero = self.number_of(literal(from, 0), size);
             return self.b.binary(BinaryOperator::NotEqual, value, zero);
         }
-        let (source, target) = (home(from), home(to));
+        let (source, target) = (naga_scalar(from), naga_scalar(to));
         let mut value = value;
         if source != target {
             value = self.b.cast(value, target.kind, Some(target.width));
         }
-        if to.holds(from) { value } else { self.in_range(value, to, size) }
+        if to.can_represent(from) { value } else { self.in_range(value, to, size) }
     }
 
-    /// Brings what is in 32 bits into the range of a `char` or `short`; wider types have all values.
+    /// Wraps a 32-bit value to the range of `char` or `short`; wider types need no wrapping.
     pub(super) fn in_range(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let bits = scalar.bits();
         if !matches!(scalar, Scalar::Char | Scalar::UChar | Scalar::Short | Scalar::UShort) {
@@ -67,22 +67,23 @@ impl Scope<'_, '_> {
         self.b.binary(BinaryOperator::And, value, mask)
     }
 
-    /// The nearest value of another type: `convert_T_sat`.
+    /// Saturating conversion, `convert_T_sat`.
     pub(super) fn saturate(&mut self, value: Value, from: Scalar, to: Scalar, size: Option<u8>) -> Value {
-        if to.holds(from) {
+        if to.can_represent(from) {
             return self.convert(value, from, to, size);
         }
         let (low, high) = range(to);
         let mut value = value;
         if from == Scalar::Float {
-            // Conversion of a float stays in the range of its 32 or 64 bits by itself.
+            // Conversions of floats saturate at the range of the 32- or 64-bit target by
+            // themselves.
             let wide = match (to.size() == 8, to.is_signed()) {
                 (true, true) => Scalar::Long,
                 (true, false) => Scalar::ULong,
                 (false, true) => Scalar::Int,
                 (false, false) => Scalar::UInt,
             };
-            let target = home(wide);
+            let target = naga_scalar(wide);
             value = self.b.cast(value, target.kind, Some(target.width));
             return self.saturate(value, wide, to, size);
         }
@@ -98,17 +99,17 @@ impl Scope<'_, '_> {
         self.convert(value, from, to, size)
     }
 
-    /// The bits of a value as another type of the same width.
+    /// Reinterprets the bits as another type of the same width.
     pub(super) fn reinterpret(&mut self, value: Value, from: Scalar, to: Scalar, size: Option<u8>) -> Value {
         if from == Scalar::Float || to == Scalar::Float {
-            let middle = if from == Scalar::Float { home(to).kind } else { ScalarKind::Float };
+            let middle = if from == Scalar::Float { naga_scalar(to).kind } else { ScalarKind::Float };
             return self.b.cast(value, middle, None);
         }
         self.convert(value, from, to, size)
     }
 
-    /// The bits of a value as those of another number of components, as little-endian devices have them in memory: the
-    /// first component is the lowest bits. A vector of three takes the place of one of four.
+    /// Reinterprets the bits as another number of components, in little-endian memory order: the
+    /// first component has the lowest bits. A vector of three occupies the space of four.
     pub(super) fn regroup(
         &mut self,
         value: Value,
@@ -116,7 +117,7 @@ impl Scope<'_, '_> {
         ty: &Type,
         (to, to_size): (Scalar, Option<u8>),
     ) -> Value {
-        let (from_bits, to_bits) = (whole(from), whole(to));
+        let (from_bits, to_bits) = (unsigned_bits(from), unsigned_bits(to));
         let mut parts: Vec<Value> = match from_size {
             None => vec![value],
             Some(size) => (0..u32::from(size)).map(|index| self.b.at(value, index)).collect(),
@@ -165,12 +166,12 @@ impl Scope<'_, '_> {
     }
 }
 
-/// The integer without a sign that has the bits of a type.
-fn whole(scalar: Scalar) -> Scalar {
+/// The unsigned integer type with the same number of bits.
+fn unsigned_bits(scalar: Scalar) -> Scalar {
     if scalar == Scalar::Float { Scalar::UInt } else { scalar.unsigned() }
 }
 
-/// The least and greatest of an integer type.
+/// Minimum and maximum of an integer type.
 fn range(scalar: Scalar) -> (i128, i128) {
     let bits = scalar.bits();
     match scalar.is_signed() {
@@ -179,7 +180,7 @@ fn range(scalar: Scalar) -> (i128, i128) {
     }
 }
 
-/// The bits of an integer.
+/// The bits of an integer literal.
 fn bits(literal: Literal) -> Option<u64> {
     match literal {
         Literal::U32(value) => Some(u64::from(value)),

@@ -3,9 +3,9 @@
 use naga::{Expression, Literal, Statement, UnaryOperator};
 
 use super::convert::count;
-use super::functions::{Given, Scope};
-use super::pointers::{Base, Pointer, Spot};
-use super::{Result, Stop, literal};
+use super::functions::{FunctionLowering, LoweredValue};
+use super::pointers::{Base, Location, Pointer};
+use super::{ErrorReported, Result, literal};
 use crate::files::Span;
 use crate::tree::{Builtin, Expr, ExprKind, Place};
 use crate::types::{Scalar, Type};
@@ -13,31 +13,31 @@ use portcullis_core::ir::builder::Value;
 use portcullis_core::program::MAX_EXPRESSIONS;
 use portcullis_core::program::prelude::{ByteOrder, Intrinsic};
 
-/// How much may be evaluated where it might not be needed, to spare a branch.
-const CHEAP: u32 = 12;
+/// Maximum number of nodes to evaluate speculatively instead of branching.
+const SPECULATION_BUDGET: u32 = 12;
 
-impl Scope<'_, '_> {
+impl FunctionLowering<'_, '_> {
     pub(super) fn value(&mut self, expr: &Expr) -> Result<Value> {
         match self.expr(expr)? {
-            Given::Value(value) => Ok(value),
-            Given::Pointer(_) | Given::Nothing => Err(Stop),
+            LoweredValue::Value(value) => Ok(value),
+            LoweredValue::Pointer(_) | LoweredValue::Nothing => Err(ErrorReported),
         }
     }
 
-    pub(super) fn expr(&mut self, expr: &Expr) -> Result<Given> {
-        self.spend(1, expr.span)?;
+    pub(super) fn expr(&mut self, expr: &Expr) -> Result<LoweredValue> {
+        self.charge(1, expr.span)?;
         self.b.span = self.l.span(expr.span);
         let given = self.expr_kind(expr)?;
         Ok(given)
     }
 
-    /// Counts what is made: what is too much for the verifier by far need not be.
-    pub(super) fn spend(&mut self, count: usize, span: Span) -> Result<()> {
-        self.spend_on(count, span, "a function counts as often as pointers make it another one")
+    /// Counts lowered expressions; stops far beyond what the verifier accepts.
+    pub(super) fn charge(&mut self, count: usize, span: Span) -> Result<()> {
+        self.charge_with_note(count, span, "a function counts once for each combination of pointer targets")
     }
 
-    /// The same with the cause that there may be.
-    pub(super) fn spend_on(&mut self, count: usize, span: Span, cause: &str) -> Result<()> {
+    /// [`charge`](Self::charge) with a note on the likely cause.
+    pub(super) fn charge_with_note(&mut self, count: usize, span: Span, cause: &str) -> Result<()> {
         self.l.expressions += count as u64;
         if self.l.expressions <= 4 * MAX_EXPRESSIONS {
             return Ok(());
@@ -46,49 +46,49 @@ impl Scope<'_, '_> {
         self.l.fail(span, "the filter is too large", cause)
     }
 
-    fn expr_kind(&mut self, expr: &Expr) -> Result<Given> {
+    fn expr_kind(&mut self, expr: &Expr) -> Result<LoweredValue> {
         let (ty, span) = (&expr.ty, expr.span);
         let size = count(ty);
-        let scalar = || ty.element().ok_or(Stop);
-        Ok(Given::Value(match &expr.kind {
-            ExprKind::Integer(_) if *ty == Type::Void => return Ok(Given::Nothing),
+        let scalar = || ty.element().ok_or(ErrorReported);
+        Ok(LoweredValue::Value(match &expr.kind {
+            ExprKind::Integer(_) if *ty == Type::Void => return Ok(LoweredValue::Nothing),
             ExprKind::Integer(bits) => self.b.literal(literal(scalar()?, *bits)),
             ExprKind::Float(value) => self.b.literal(Literal::F32(*value)),
             ExprKind::Load(place) => {
-                let spot = self.spot(place)?;
-                return self.read(&spot, ty, span);
+                let location = self.locate(place)?;
+                return self.read(&location, ty, span);
             }
-            ExprKind::Address(place) => return self.address(place).map(Given::Pointer),
+            ExprKind::Address(place) => return self.address(place).map(LoweredValue::Pointer),
             ExprKind::Offset(pointer, by) => {
                 let from = self.pointer(pointer)?;
                 let by = self.value(by)?;
-                let Type::Pointer(it) = ty else { return Err(Stop) };
-                return self.moved(from, by, &it.to, span).map(Given::Pointer);
+                let Type::Pointer(it) = ty else { return Err(ErrorReported) };
+                return self.pointer_add(from, by, &it.to, span).map(LoweredValue::Pointer);
             }
             ExprKind::Distance(left, right) => {
                 let (a, b) = (self.pointer(left)?, self.pointer(right)?);
-                let Type::Pointer(it) = &left.ty else { return Err(Stop) };
+                let Type::Pointer(it) = &left.ty else { return Err(ErrorReported) };
                 self.distance(&a, &b, &it.to, span)?
             }
             ExprKind::ComparePointers(op, left, right) => {
                 let (a, b) = (self.pointer(left)?, self.pointer(right)?);
                 self.compare(*op, &a, &b, span)?
             }
-            ExprKind::Repoint(inner) => {
+            ExprKind::PointerCast(inner) => {
                 let pointer = self.pointer(inner)?;
                 self.check_space(&pointer, ty, span)?;
                 if let Type::Pointer(it) = ty {
                     self.check_type(&pointer, &it.to, span)?;
                 }
-                return Ok(Given::Pointer(pointer));
+                return Ok(LoweredValue::Pointer(pointer));
             }
             ExprKind::Negate(inner) => {
                 let value = self.value(inner)?;
-                self.negated(value, scalar()?, size)
+                self.negate(value, scalar()?, size)
             }
             ExprKind::BitNot(inner) => {
                 let value = self.value(inner)?;
-                self.inverted(value, scalar()?, size)
+                self.bit_not(value, scalar()?, size)
             }
             ExprKind::Not(inner) => {
                 let value = self.value(inner)?;
@@ -106,14 +106,14 @@ impl Scope<'_, '_> {
             }
             ExprKind::Convert(inner) => {
                 let value = self.value(inner)?;
-                self.convert(value, inner.ty.element().ok_or(Stop)?, scalar()?, size)
+                self.convert(value, inner.ty.element().ok_or(ErrorReported)?, scalar()?, size)
             }
             ExprKind::Saturate(inner) => {
                 let value = self.value(inner)?;
-                self.saturate(value, inner.ty.element().ok_or(Stop)?, scalar()?, size)
+                self.saturate(value, inner.ty.element().ok_or(ErrorReported)?, scalar()?, size)
             }
             ExprKind::Reinterpret(inner) => {
-                let (value, from) = (self.value(inner)?, inner.ty.element().ok_or(Stop)?);
+                let (value, from) = (self.value(inner)?, inner.ty.element().ok_or(ErrorReported)?);
                 if count(&inner.ty) == size {
                     self.reinterpret(value, from, scalar()?, size)
                 } else {
@@ -127,7 +127,7 @@ impl Scope<'_, '_> {
             ExprKind::Compose(parts) => {
                 let components = parts.iter().map(|part| self.value(part)).collect::<Result<Vec<_>>>()?;
                 if let [one] = components[..] {
-                    return Ok(Given::Value(one));
+                    return Ok(LoweredValue::Value(one));
                 }
                 let ty = self.l.ty(ty);
                 self.b.add(Expression::Compose { ty, components })
@@ -141,15 +141,17 @@ impl Scope<'_, '_> {
                 self.b.at(value, *index)
             }
             ExprKind::Assign(place, value) => return self.assign(place, value),
-            ExprKind::Update { place, value, gives_old } => return self.update(place, value, *gives_old),
+            ExprKind::Update { place, value, returns_old } => return self.update(place, value, *returns_old),
             ExprKind::Old => {
-                let Some((spot, held)) = self.old.last().cloned() else { return Err(Stop) };
-                if let Some(held) = held {
-                    return Ok(held);
+                let Some((location, old_value)) = self.update_targets.last().cloned() else {
+                    return Err(ErrorReported);
+                };
+                if let Some(old_value) = old_value {
+                    return Ok(old_value);
                 }
-                let value = self.read(&spot, ty, span)?;
-                if let Some((_, held)) = self.old.last_mut() {
-                    *held = Some(value.clone());
+                let value = self.read(&location, ty, span)?;
+                if let Some((_, old_value)) = self.update_targets.last_mut() {
+                    *old_value = Some(value.clone());
                 }
                 return Ok(value);
             }
@@ -158,19 +160,20 @@ impl Scope<'_, '_> {
                 self.map_call(*map, *call, arguments, span)?
             }
             ExprKind::Prelude(intrinsic, arguments) => self.prelude_call(*intrinsic, arguments, ty)?,
-            ExprKind::Builtin(Builtin::Swap, arguments) => self.swapped(arguments, ty)?,
+            ExprKind::Builtin(Builtin::Swap, arguments) => self.lower_byte_swap(arguments, ty)?,
             ExprKind::Builtin(builtin, arguments) => self.builtin(*builtin, arguments, ty)?,
         }))
     }
 
     fn logical(&mut self, and: bool, left: &Expr, right: &Expr) -> Result<Value> {
         let a = self.value(left)?;
-        if right.is_cheap(&mut CHEAP.clone()) {
+        if right.is_cheap(&mut SPECULATION_BUDGET.clone()) {
             let b = self.value(right)?;
             let op = if and { naga::BinaryOperator::LogicalAnd } else { naga::BinaryOperator::LogicalOr };
             return Ok(self.b.binary(op, a, b));
         }
-        // As naga makes it of WGSL, so that passes and devices find what they know.
+        // The same statements as naga's WGSL front end emits, so that passes and drivers recognise
+        // them.
         let ty = self.l.ty(&left.ty);
         let result = self.b.local(None, ty);
         let condition = if and { a } else { self.b.unary(UnaryOperator::LogicalNot, a) };
@@ -189,52 +192,60 @@ impl Scope<'_, '_> {
         Ok(self.b.load(result))
     }
 
-    fn conditional(&mut self, condition: &Expr, accept: &Expr, reject: &Expr, ty: &Type) -> Result<Given> {
+    fn conditional(&mut self, condition: &Expr, accept: &Expr, reject: &Expr, ty: &Type) -> Result<LoweredValue> {
         let condition = self.value(condition)?;
-        let budget = &mut CHEAP.clone();
+        let budget = &mut SPECULATION_BUDGET.clone();
         let at_once = matches!(ty, Type::Pointer(_)) || ty.element().is_some();
         if at_once && accept.is_cheap(budget) && reject.is_cheap(budget) {
             return match (self.expr(accept)?, self.expr(reject)?) {
-                (Given::Value(a), Given::Value(b)) => Ok(Given::Value(self.b.select(condition, a, b))),
-                (Given::Pointer(mut a), Given::Pointer(b)) => {
-                    self.same_place(&a, &b, reject)?;
-                    for (a, b) in a.numbers.iter_mut().zip(&b.numbers) {
+                (LoweredValue::Value(a), LoweredValue::Value(b)) => {
+                    Ok(LoweredValue::Value(self.b.select(condition, a, b)))
+                }
+                (LoweredValue::Pointer(mut a), LoweredValue::Pointer(b)) => {
+                    self.check_same_shape(&a, &b, reject)?;
+                    for (a, b) in a.indices.iter_mut().zip(&b.indices) {
                         *a = self.b.select(condition, *a, *b);
                     }
-                    Ok(Given::Pointer(a))
+                    Ok(LoweredValue::Pointer(a))
                 }
-                _ => Err(Stop),
+                _ => Err(ErrorReported),
             };
         }
-        // Each is evaluated only if it is the one (C11 6.5.15).
+        // Only one branch is evaluated (C11 6.5.15).
         let mut variables: Vec<Value> = Vec::new();
         let mut pointer: Option<Pointer> = None;
         let mut blocks = Vec::new();
         for side in [accept, reject] {
-            blocks.push(self.block(|this| this.side(side, &mut variables, &mut pointer))?);
+            blocks.push(self.block(|this| this.lower_branch_value(side, &mut variables, &mut pointer))?);
         }
-        let (Some(reject), Some(accept)) = (blocks.pop(), blocks.pop()) else { return Err(Stop) };
+        let (Some(reject), Some(accept)) = (blocks.pop(), blocks.pop()) else { return Err(ErrorReported) };
         self.b.push(Statement::If { condition, accept, reject });
         let values: Vec<Value> = variables.iter().map(|&variable| self.b.load(variable)).collect();
         Ok(match (pointer, &values[..]) {
-            (Some(pointer), _) => Given::Pointer(Pointer { numbers: values, ..pointer }),
-            (None, [value]) => Given::Value(*value),
-            (None, _) => Given::Nothing,
+            (Some(pointer), _) => LoweredValue::Pointer(Pointer { indices: values, ..pointer }),
+            (None, [value]) => LoweredValue::Value(*value),
+            (None, _) => LoweredValue::Nothing,
         })
     }
 
-    /// Evaluates one of two values into variables, which the first of them makes.
-    fn side(&mut self, side: &Expr, variables: &mut Vec<Value>, pointer: &mut Option<Pointer>) -> Result<()> {
+    /// Lowers one branch of `?:` and stores its result to variables, which the first branch
+    /// creates.
+    fn lower_branch_value(
+        &mut self,
+        side: &Expr,
+        variables: &mut Vec<Value>,
+        pointer: &mut Option<Pointer>,
+    ) -> Result<()> {
         let values = match self.expr(side)? {
-            Given::Value(value) => vec![value],
-            Given::Nothing => Vec::new(),
-            Given::Pointer(now) => {
+            LoweredValue::Value(value) => vec![value],
+            LoweredValue::Nothing => Vec::new(),
+            LoweredValue::Pointer(now) => {
                 if let Some(first) = &*pointer {
-                    self.same_place(first, &now, side)?;
+                    self.check_same_shape(first, &now, side)?;
                 }
-                let numbers = now.numbers.clone();
+                let indices = now.indices.clone();
                 *pointer = Some(now);
-                numbers
+                indices
             }
         };
         for (i, value) in values.into_iter().enumerate() {
@@ -247,67 +258,69 @@ impl Scope<'_, '_> {
         Ok(())
     }
 
-    fn same_place(&mut self, a: &Pointer, b: &Pointer, at: &Expr) -> Result<()> {
+    fn check_same_shape(&mut self, a: &Pointer, b: &Pointer, at: &Expr) -> Result<()> {
         if a.shape == b.shape {
             return Ok(());
         }
-        let note =
-            "what a pointer points into is known when the filter is compiled: both values of `?:` go to one place";
-        self.l.fail(at.span, "this pointer points into something else than the other", note)
+        let note = "the target of a pointer must be known at compile time: both values of `?:` must point into the same object";
+        self.l.fail(at.span, "this pointer has another target than the other one", note)
     }
 
-    fn assign(&mut self, place: &Place, value: &Expr) -> Result<Given> {
-        // A pointer that gets its first value points nowhere before.
+    fn assign(&mut self, place: &Place, value: &Expr) -> Result<LoweredValue> {
+        // A pointer may be assigned before it has any target.
         if let (crate::tree::PlaceKind::Local(id), Type::Pointer(_)) = (&place.kind, &place.ty) {
             let pointer = self.pointer(value)?;
             self.set_pointer(*id, &pointer, value.span)?;
-            return Ok(Given::Pointer(pointer));
+            return Ok(LoweredValue::Pointer(pointer));
         }
-        let spot = self.spot(place)?;
-        // `header->length = htons(n)` is a store in network order.
-        if let (Spot::Packet(at, plus), ExprKind::Builtin(Builtin::Swap, inner)) = (&spot, &value.kind)
+        let location = self.locate(place)?;
+        // `header->length = htons(n)` becomes a big-endian store.
+        if let (Location::Packet(at, plus), ExprKind::Builtin(Builtin::Swap, inner)) = (&location, &value.kind)
             && place.ty == value.ty
             && let (Some(scalar), [inner]) = (place.ty.scalar(), &inner[..])
         {
             let value = self.value(inner)?;
             let at = self.offset(*at, *plus);
             let order = ByteOrder::Big;
-            self.prelude(Intrinsic::Store { size: scalar.size(), order }, vec![at, value]);
-            return Ok(Given::Value(self.swap(value, scalar)));
+            self.call_intrinsic(Intrinsic::Store { size: scalar.size(), order }, vec![at, value]);
+            return Ok(LoweredValue::Value(self.byte_swap(value, scalar)));
         }
         let given = self.expr(value)?;
         self.b.span = self.l.span(place.span);
-        self.write(&spot, &given, &place.ty, place.span)?;
+        self.write(&location, &given, &place.ty, place.span)?;
         Ok(given)
     }
 
-    fn update(&mut self, place: &Place, value: &Expr, gives_old: bool) -> Result<Given> {
-        let spot = self.spot(place)?;
-        self.old.push((spot.clone(), None));
+    fn update(&mut self, place: &Place, value: &Expr, returns_old: bool) -> Result<LoweredValue> {
+        let location = self.locate(place)?;
+        self.update_targets.push((location.clone(), None));
         let new = self.expr(value);
-        let (_, held) = self.old.pop().ok_or(Stop)?;
+        let (_, old_value) = self.update_targets.pop().ok_or(ErrorReported)?;
         let new = new?;
         self.b.span = self.l.span(place.span);
-        self.write(&spot, &new, &place.ty, place.span)?;
-        Ok(if gives_old { held.ok_or(Stop)? } else { new })
+        self.write(&location, &new, &place.ty, place.span)?;
+        Ok(if returns_old { old_value.ok_or(ErrorReported)? } else { new })
     }
 
-    /// `ntohs(x)`: of what is in the packet a load in network order.
-    fn swapped(&mut self, arguments: &[Expr], ty: &Type) -> Result<Value> {
-        let ([argument], Some(scalar)) = (arguments, ty.scalar()) else { return Err(Stop) };
+    /// Lowers a byte swap such as `ntohs(x)`; of a value in the packet it becomes a big-endian
+    /// load.
+    fn lower_byte_swap(&mut self, arguments: &[Expr], ty: &Type) -> Result<Value> {
+        let ([argument], Some(scalar)) = (arguments, ty.scalar()) else { return Err(ErrorReported) };
         if let ExprKind::Load(place) = &argument.kind
-            && let spot = self.spot(place)?
+            && let location = self.locate(place)?
         {
-            if let Spot::Packet(at, plus) = spot {
+            if let Location::Packet(at, plus) = location {
                 let at = self.offset(at, plus);
                 let order = ByteOrder::Big;
-                return Ok(self.prelude(Intrinsic::Load { size: scalar.size(), order }, vec![at]));
+                return Ok(self.call_intrinsic(Intrinsic::Load { size: scalar.size(), order }, vec![at]));
             }
-            let Given::Value(value) = self.read(&spot, ty, argument.span)? else { return Err(Stop) };
-            return Ok(self.swap(value, scalar));
+            let LoweredValue::Value(value) = self.read(&location, ty, argument.span)? else {
+                return Err(ErrorReported);
+            };
+            return Ok(self.byte_swap(value, scalar));
         }
         let value = self.value(argument)?;
-        Ok(self.swap(value, scalar))
+        Ok(self.byte_swap(value, scalar))
     }
 
     fn prelude_call(&mut self, intrinsic: Intrinsic, arguments: &[Expr], ty: &Type) -> Result<Value> {
@@ -315,35 +328,35 @@ impl Scope<'_, '_> {
         let mut start = None;
         for (i, argument) in arguments.iter().enumerate() {
             match self.expr(argument)? {
-                Given::Pointer(pointer) => {
+                LoweredValue::Pointer(pointer) => {
                     if pointer.shape.base != Base::Packet {
-                        let note = "it takes the filter's parameter, or a pointer into the packet";
+                        let note = "pass the filter's parameter, or a pointer into the packet";
                         return self.l.fail(argument.span, "this does not point into the packet", note);
                     }
-                    start = pointer.numbers.first().copied();
+                    start = pointer.indices.first().copied();
                 }
-                // Offsets count from where the pointer is.
-                Given::Value(value) => match (start, i, intrinsic) {
+                // Offsets are relative to the pointer.
+                LoweredValue::Value(value) => match (start, i, intrinsic) {
                     (Some(start), 1, Intrinsic::Load { .. } | Intrinsic::Store { .. }) => {
                         values.push(self.b.sum(start, value));
                     }
                     _ => values.push(value),
                 },
-                Given::Nothing => return Err(Stop),
+                LoweredValue::Nothing => return Err(ErrorReported),
             }
         }
-        let result = self.prelude(intrinsic, values);
+        let result = self.call_intrinsic(intrinsic, values);
         if intrinsic != Intrinsic::PktTime {
             return Ok(result);
         }
         let (low, high) = (self.b.at(result, 0), self.b.at(result, 1));
-        let (low, high) = (self.widened(low, ty), self.widened(high, ty));
+        let (low, high) = (self.convert_from_uint(low, ty), self.convert_from_uint(high, ty));
         let shift = self.b.u32(32);
         let high = self.b.binary(naga::BinaryOperator::ShiftLeft, high, shift);
         Ok(self.b.binary(naga::BinaryOperator::InclusiveOr, high, low))
     }
 
-    fn widened(&mut self, value: Value, ty: &Type) -> Value {
+    fn convert_from_uint(&mut self, value: Value, ty: &Type) -> Value {
         self.convert(value, Scalar::UInt, ty.scalar().unwrap_or(Scalar::ULong), None)
     }
 }

@@ -1,11 +1,11 @@
-//! Functions, one for each way that they are called.
+//! Functions, specialised for the places that their pointer parameters point into.
 
 use std::rc::Rc;
 
 use naga::{AddressSpace, Expression, FunctionArgument, FunctionResult, Handle, Statement, TypeInner};
 
-use super::pointers::{Base, Pointer, Shape, Step};
-use super::{Lowering, MAX_FUNCTIONS, Result, Stop};
+use super::pointers::{Base, PathStep, Pointer, Shape};
+use super::{ErrorReported, Lowering, MAX_FUNCTIONS, Result};
 use crate::ast::Space;
 use crate::files::Span;
 use crate::library;
@@ -14,76 +14,77 @@ use crate::types::Type;
 use portcullis_core::ir::builder::{Builder, Value};
 use portcullis_core::program::prelude::Intrinsic;
 
-/// A function and where its pointers point to: a way of lowering it.
+/// A function and the shapes of its pointer arguments: what a lowered function is keyed by.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct Specialization {
     pub function: FunctionId,
-    /// For each parameter that is a pointer.
+    /// The shape of each parameter that is a pointer.
     shapes: Vec<Option<Rc<Shape>>>,
 }
 
-/// A function that has been lowered.
+/// A lowered function.
 #[derive(Clone)]
-pub(super) struct Lowered {
+pub(super) struct LoweredFunction {
     handle: Handle<naga::Function>,
-    /// Where the pointer that it gives back points to, as the function itself sees it.
+    /// Shape of the returned pointer, relative to the function's own parameters.
     result: Option<Rc<Shape>>,
 }
 
-/// What a local variable of the text is here.
+/// What a local variable is lowered to.
 #[derive(Clone)]
 pub(super) enum Binding {
     /// A value that does not change.
     Value(Value),
-    /// A variable: a pointer to it.
+    /// A naga variable: a pointer to it.
     Variable(Value),
     /// A pointer that does not change.
-    Fixed(Pointer),
-    /// A pointer that does: what it points into, once that is known, and variables for its numbers.
-    Moving(Option<Pointer>),
+    ConstPointer(Pointer),
+    /// A pointer that changes: its shape, once known, and variables for its indices.
+    MutablePointer(Option<Pointer>),
 }
 
-/// What an expression gave.
+/// The result of lowering an expression.
 #[derive(Clone)]
-pub(super) enum Given {
+pub(super) enum LoweredValue {
     Value(Value),
     Pointer(Pointer),
     Nothing,
 }
 
-/// A function under way.
-pub(super) struct Scope<'l, 'a> {
+/// State of lowering one function.
+pub(super) struct FunctionLowering<'l, 'a> {
     pub l: &'l mut Lowering<'a>,
     pub function: &'a Function,
     pub b: Builder,
     pub bindings: Vec<Option<Binding>>,
-    /// The packet, where one of the parameters points into it.
+    /// The packet argument, if a parameter points into the packet.
     pub packet: Option<Value>,
-    /// The places that compound assignments are about, innermost last, and what they held.
-    pub old: Vec<(super::pointers::Spot, Option<Given>)>,
+    /// Targets of the enclosing compound assignments, innermost last, with their old values once
+    /// read.
+    pub update_targets: Vec<(super::pointers::Location, Option<LoweredValue>)>,
     pub loops: u32,
     pub result: Option<Rc<Shape>>,
 }
 
 impl<'a> Lowering<'a> {
-    /// Lowers the filter itself and the function of flows, and with them whatever they call.
-    pub(super) fn filter(&mut self) -> Result<()> {
+    /// Lowers the filter and the flow function, and the functions that they call.
+    pub(super) fn lower_entry_points(&mut self) -> Result<()> {
         let shape = Rc::new(Shape { base: Base::Packet, steps: Vec::new(), element: Type::Void });
         for function in [Some(self.filter.filter), self.filter.flow].into_iter().flatten() {
-            self.function(&Key { function, shapes: vec![Some(shape.clone()), None] }, true)?;
+            self.specialize(&Specialization { function, shapes: vec![Some(shape.clone()), None] }, true)?;
         }
         Ok(())
     }
 
-    /// Lowers a function that nothing calls, with pointers to what it may be meant for.
-    pub(super) fn alone(&mut self, id: FunctionId) {
+    /// Lowers a function that is never called, with plausible targets for its pointers.
+    pub(super) fn lower_uncalled(&mut self, id: FunctionId) {
         let function = &self.filter.functions[id.0 as usize];
         let mut shapes = Vec::new();
         for parameter in &function.parameters {
             let ty = &function.locals[parameter.0 as usize].ty;
             shapes.push(match ty {
                 Type::Pointer(it) if it.to == Type::Void || it.space != Some(Space::Private) => {
-                    // A table that there may be is not looked for: no more is said of the function.
+                    // No table to assume: skip the function.
                     if it.space == Some(Space::Constant) {
                         return;
                     }
@@ -91,7 +92,7 @@ impl<'a> Lowering<'a> {
                 }
                 Type::Pointer(it) => {
                     let base = Base::Argument(0, it.to.clone());
-                    Some(Rc::new(Shape { base, steps: vec![Step::Alone], element: it.to.clone() }))
+                    Some(Rc::new(Shape { base, steps: vec![PathStep::Single], element: it.to.clone() }))
                 }
                 _ => None,
             });
@@ -103,28 +104,37 @@ impl<'a> Lowering<'a> {
                 *shape = Rc::new(Shape { base: Base::Argument(i as u32, ty), ..Shape::clone(shape) });
             }
         }
-        self.alone = true;
-        // What is wrong has been said.
-        let _ = self.function(&Key { function: id, shapes }, false);
-        self.alone = false;
+        self.is_uncalled = true;
+        // Errors have been reported.
+        let _ = self.specialize(&Specialization { function: id, shapes }, false);
+        self.is_uncalled = false;
     }
 
-    fn function(&mut self, key: &Key, is_filter: bool) -> Result<Lowered> {
+    fn specialize(&mut self, key: &Specialization, is_filter: bool) -> Result<LoweredFunction> {
         if let Some(lowered) = self.lowered.get(key) {
             return Ok(lowered.clone());
         }
         let filter = self.filter;
         let function = &filter.functions[key.function.0 as usize];
-        let Some(body) = &function.body else { return Err(Stop) };
+        let Some(body) = &function.body else { return Err(ErrorReported) };
         if self.lowered.len() >= MAX_FUNCTIONS {
-            let note = "a function with pointers counts once for each kind of place that it is called with";
+            let note = "a function with pointer parameters counts once for each kind of target";
             return self.fail(function.span, format!("more than {MAX_FUNCTIONS} functions"), note);
         }
         let span = self.span(function.span);
         let bindings = vec![None; function.locals.len()];
         let mut b = Builder::default();
         b.span = span;
-        let mut scope = Scope { l: self, function, b, bindings, packet: None, old: Vec::new(), loops: 0, result: None };
+        let mut scope = FunctionLowering {
+            l: self,
+            function,
+            b,
+            bindings,
+            packet: None,
+            update_targets: Vec::new(),
+            loops: 0,
+            result: None,
+        };
         scope.b.function.name = Some(function.name.clone());
         scope.parameters(key, is_filter);
         scope.statements(body)?;
@@ -133,16 +143,16 @@ impl<'a> Lowering<'a> {
             ty => Some(scope.l.ty(ty)),
         };
         scope.b.function.result = result.map(|ty| FunctionResult { ty, binding: None });
-        scope.end(result);
-        let Scope { b, result, l, .. } = scope;
+        scope.finish_body(result);
+        let FunctionLowering { b, result, l, .. } = scope;
         let handle = l.module.functions.append(b.finish(), span);
-        let lowered = Lowered { handle, result };
+        let lowered = LoweredFunction { handle, result };
         l.lowered.insert(key.clone(), lowered.clone());
         Ok(lowered)
     }
 }
 
-impl Scope<'_, '_> {
+impl FunctionLowering<'_, '_> {
     fn argument(&mut self, name: &str, ty: Handle<naga::Type>) -> Value {
         let index = self.b.function.arguments.len() as u32;
         let name = (!name.is_empty()).then(|| name.to_owned());
@@ -150,7 +160,7 @@ impl Scope<'_, '_> {
         self.b.add(Expression::FunctionArgument(index))
     }
 
-    fn parameters(&mut self, key: &Key, is_filter: bool) {
+    fn parameters(&mut self, key: &Specialization, is_filter: bool) {
         let function = self.function;
         let number = self.l.ty(&Type::Scalar(crate::types::Scalar::UInt));
         if key.shapes.iter().flatten().any(|shape| shape.base == Base::Packet) {
@@ -161,10 +171,10 @@ impl Scope<'_, '_> {
             let binding = match shape {
                 Some(shape) if is_filter => {
                     let start = self.b.u32(0);
-                    self.kept(
+                    self.bind_pointer(
                         &local.name,
-                        local.changes,
-                        Pointer { shape: shape.clone(), numbers: vec![start], variable: None },
+                        local.is_mutated,
+                        Pointer { shape: shape.clone(), indices: vec![start], variable: None },
                     )
                 }
                 Some(shape) => {
@@ -178,16 +188,17 @@ impl Scope<'_, '_> {
                         }
                         _ => None,
                     };
-                    let numbers = (0..shape.numbers()).map(|_| self.argument(&local.name, number)).collect();
-                    let pointer = Pointer { shape: shape.clone(), numbers, variable };
-                    self.kept(&local.name, local.changes, pointer)
+                    let indices = (0..shape.index_count()).map(|_| self.argument(&local.name, number)).collect();
+                    let pointer = Pointer { shape: shape.clone(), indices, variable };
+                    self.bind_pointer(&local.name, local.is_mutated, pointer)
                 }
                 None if is_filter => {
-                    // The length as it is now: `adjust_head` and `adjust_tail` leave the parameter alone.
-                    if !local.used {
+                    // The current length, as changed by `adjust_head` and `adjust_tail`; the
+                    // parameter itself stays.
+                    if !local.is_used {
                         continue;
                     }
-                    let value = self.prelude(Intrinsic::PktLen, Vec::new());
+                    let value = self.call_intrinsic(Intrinsic::PktLen, Vec::new());
                     self.b.name(value, &local.name);
                     self.variable_or_value(*parameter, value)
                 }
@@ -203,7 +214,7 @@ impl Scope<'_, '_> {
 
     fn variable_or_value(&mut self, id: LocalId, value: Value) -> Binding {
         let local = &self.function.locals[id.0 as usize];
-        if !local.changes {
+        if !local.is_mutated {
             return Binding::Value(value);
         }
         let ty = self.l.ty(&local.ty);
@@ -212,23 +223,23 @@ impl Scope<'_, '_> {
         Binding::Variable(variable)
     }
 
-    /// A pointer that a name stands for.
-    pub(super) fn kept(&mut self, name: &str, changes: bool, pointer: Pointer) -> Binding {
-        if !changes {
-            return Binding::Fixed(pointer);
+    /// Binds a local name to a pointer.
+    pub(super) fn bind_pointer(&mut self, name: &str, is_mutated: bool, pointer: Pointer) -> Binding {
+        if !is_mutated {
+            return Binding::ConstPointer(pointer);
         }
         let number = self.l.ty(&Type::Scalar(crate::types::Scalar::UInt));
         let mut variables = Vec::new();
-        for &value in &pointer.numbers {
+        for &value in &pointer.indices {
             let variable = self.b.local(Some(name), number);
             self.b.store(variable, value);
             variables.push(variable);
         }
-        Binding::Moving(Some(Pointer { numbers: variables, ..pointer }))
+        Binding::MutablePointer(Some(Pointer { indices: variables, ..pointer }))
     }
 
-    /// Ends the function: who comes here without a `return` gives zero, where C leaves it open.
-    fn end(&mut self, result: Option<Handle<naga::Type>>) {
+    /// Ends the function; without a `return` it returns zero, which C leaves undefined.
+    fn finish_body(&mut self, result: Option<Handle<naga::Type>>) {
         if self.b.leaves() {
             return;
         }
@@ -236,19 +247,19 @@ impl Scope<'_, '_> {
         self.b.push(Statement::Return { value });
     }
 
-    /// A call of one of the prelude's functions that takes the packet, or of one that does not.
-    pub(super) fn prelude(&mut self, intrinsic: Intrinsic, arguments: Vec<Value>) -> Value {
+    /// Calls a function of the prelude.
+    pub(super) fn call_intrinsic(&mut self, intrinsic: Intrinsic, arguments: Vec<Value>) -> Value {
         let table = portcullis_core::program::prelude::FUNCTIONS;
         let name = match intrinsic {
             Intrinsic::MapIsNew => library::MAP_IS_NEW,
             _ => table.iter().find(|(_, known)| *known == intrinsic).map_or("", |(name, _)| name),
         };
-        self.helper(name, intrinsic.takes_packet(), arguments)
+        self.call_by_name(name, intrinsic.takes_packet(), arguments)
     }
 
-    /// The same by name; what it gives, or for those that give nothing any value.
-    pub(super) fn helper(&mut self, name: &str, takes_packet: bool, mut arguments: Vec<Value>) -> Value {
-        let function = self.l.named[name];
+    /// Calls a prelude or map function by name; returns a dummy value if it has no result.
+    pub(super) fn call_by_name(&mut self, name: &str, takes_packet: bool, mut arguments: Vec<Value>) -> Value {
+        let function = self.l.prelude_functions[name];
         if takes_packet && let Some(packet) = self.packet {
             arguments.insert(0, packet);
         }
@@ -259,14 +270,14 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// A call of one of the filter's own functions.
-    pub(super) fn call(&mut self, id: FunctionId, arguments: &[Expr], ty: &Type, span: Span) -> Result<Given> {
+    /// Calls a function of the filter.
+    pub(super) fn call(&mut self, id: FunctionId, arguments: &[Expr], ty: &Type, span: Span) -> Result<LoweredValue> {
         let filter = self.l.filter;
         let function = &filter.functions[id.0 as usize];
         let mut given = Vec::new();
         for (argument, parameter) in arguments.iter().zip(&function.parameters) {
             let value = self.expr(argument)?;
-            if let Given::Pointer(pointer) = &value {
+            if let LoweredValue::Pointer(pointer) = &value {
                 let wanted = &function.locals[parameter.0 as usize].ty;
                 self.check_space(pointer, wanted, argument.span)?;
             }
@@ -276,66 +287,66 @@ impl Scope<'_, '_> {
         let mut packet = None;
         for (i, given) in given.iter().enumerate() {
             match given {
-                Given::Pointer(pointer) => {
+                LoweredValue::Pointer(pointer) => {
                     if pointer.shape.base == Base::Packet {
                         packet = self.packet;
                     }
                     if let Some(variable) = pointer.variable {
                         values.push(variable);
                     }
-                    values.extend(&pointer.numbers);
+                    values.extend(&pointer.indices);
                     let base = match &pointer.shape.base {
                         Base::Local(_, ty) | Base::Argument(_, ty) => Base::Argument(i as u32, ty.clone()),
                         other => other.clone(),
                     };
                     shapes.push(Some(Rc::new(Shape { base, ..Shape::clone(&pointer.shape) })));
                 }
-                Given::Value(value) => {
+                LoweredValue::Value(value) => {
                     values.push(*value);
                     shapes.push(None);
                 }
-                Given::Nothing => return Err(Stop),
+                LoweredValue::Nothing => return Err(ErrorReported),
             }
         }
         if let Some(packet) = packet {
             values.insert(0, packet);
         }
-        let lowered = self.l.function(&Key { function: id, shapes }, false)?;
+        let lowered = self.l.specialize(&Specialization { function: id, shapes }, false)?;
         let gives = !matches!(ty, Type::Void);
         self.b.span = self.l.span(span);
-        let Some(result) = self.b.call(lowered.handle, values, gives) else { return Ok(Given::Nothing) };
+        let Some(result) = self.b.call(lowered.handle, values, gives) else { return Ok(LoweredValue::Nothing) };
         if !matches!(ty, Type::Pointer(_)) {
-            return Ok(Given::Value(result));
+            return Ok(LoweredValue::Value(result));
         }
         let Some(shape) = lowered.result else {
-            return self.l.fail(span, format!("`{}` never gives its pointer back", function.name), "");
+            return self.l.fail(span, format!("`{}` never returns its pointer", function.name), "");
         };
-        // What is the function's parameter is the caller's argument.
+        // A shape relative to the callee's parameter becomes one relative to the caller's argument.
         let (base, variable) = match &shape.base {
             Base::Argument(i, _) => match given.get(*i as usize) {
-                Some(Given::Pointer(pointer)) => (pointer.shape.base.clone(), pointer.variable),
-                _ => return Err(Stop),
+                Some(LoweredValue::Pointer(pointer)) => (pointer.shape.base.clone(), pointer.variable),
+                _ => return Err(ErrorReported),
             },
             other => (other.clone(), None),
         };
         let shape = Rc::new(Shape { base, ..Shape::clone(&shape) });
-        Ok(Given::Pointer(Pointer { shape, numbers: vec![result], variable }))
+        Ok(LoweredValue::Pointer(Pointer { shape, indices: vec![result], variable }))
     }
 
-    /// `return` of a pointer: all of a function's go to one place.
+    /// Lowers `return` of a pointer; all returned pointers of a function must have one shape.
     pub(super) fn return_pointer(&mut self, pointer: &Pointer, span: Span) -> Result<Value> {
         if let Base::Local(..) = pointer.shape.base {
-            let note = "the variable is gone when the function has returned: let the caller give a pointer to one";
-            return self.l.fail(span, "a pointer to a local variable is given back", note);
+            let note = "the variable ends with the function: let the caller pass a pointer";
+            return self.l.fail(span, "returning a pointer to a local variable", note);
         }
-        let [number] = pointer.numbers[..] else {
-            let note = "such a pointer has several indices: give back the index";
-            return self.l.fail(span, "a pointer into an array of arrays or structures is given back", note);
+        let [number] = pointer.indices[..] else {
+            let note = "such a pointer has several indices: return an index instead";
+            return self.l.fail(span, "returning a pointer into an array of arrays or structures", note);
         };
         match &self.result {
             Some(shape) if *shape != pointer.shape => {
-                let note = "where a pointer points to is known when the filter is compiled";
-                self.l.fail(span, "this pointer points elsewhere than the one given back before", note)
+                let note = "the target of a pointer must be known at compile time";
+                self.l.fail(span, "this pointer has another target than the one returned before", note)
             }
             _ => {
                 self.result = Some(pointer.shape.clone());

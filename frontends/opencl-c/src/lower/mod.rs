@@ -1,12 +1,11 @@
-//! From the checked tree to a naga module.
+//! Lowers the typed tree to a naga module.
 //!
-//! A *pointer* is a place known when the filter is compiled, and numbers that are not ([`pointers`]): into
-//! the packet a byte offset, into a variable or table the indices on the way. So a function with
-//! pointers among its parameters is lowered once for each kind of place that it is called with
-//! ([`functions`]). `char` and `short` live in `i32` and `u32`, always with a value that they can have
-//! ([`convert`]). An access of the packet is a call of the prelude for each scalar ([`packet`]).
-//!
-//! Keys of maps are read from where they lie word by word ([`maps`]).
+//! A *pointer* is a place known at compile time plus indices known at run time ([`pointers`]): into
+//! the packet a byte offset, into a variable or table the indices on the path to the target. A
+//! function with pointer parameters is therefore specialised for each combination of places that it
+//! is called with ([`functions`]). `char` and `short` are kept in `i32` and `u32`, always within
+//! their range ([`convert`]). A packet access is a call of the prelude for each scalar
+//! ([`packet`]). Keys of maps are read word by word ([`maps`]).
 //!
 //! Operands are evaluated from left to right.
 
@@ -33,18 +32,18 @@ use super::library;
 use super::token::Names;
 use super::tree::{ExprKind, Filter, FunctionId, TableId};
 use super::types::{Scalar, Type};
-use functions::{Key, Lowered};
+use functions::{LoweredFunction, Specialization};
 use portcullis_core::map::Declaration;
 
-/// What was wrong has been said.
-struct Stop;
+/// Marks an error that has been reported.
+struct ErrorReported;
 
-type Result<T> = std::result::Result<T, Stop>;
+type Result<T> = std::result::Result<T, ErrorReported>;
 
-/// Functions that a filter may become, one with pointers counting as often as it is lowered.
+/// Maximum number of lowered functions; each specialisation counts.
 const MAX_FUNCTIONS: usize = 4_096;
 
-/// Lowers a filter; `None` where something is wrong, which is then in `errors`.
+/// Lowers a filter; returns `None` after reporting errors to `errors`.
 pub(super) fn lower(
     filter: &Filter,
     names: &Names,
@@ -52,9 +51,9 @@ pub(super) fn lower(
     maps: &[Declaration],
     errors: &mut Errors,
 ) -> Option<Module> {
-    // A device may have no integers of 64 bits: the functions for them are there only if they are needed.
-    let module = library::module(maps, filter.wide);
-    let named = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
+    // 64-bit accesses are included only on demand: a device may lack 64-bit integers.
+    let module = library::module(maps, filter.uses_wide);
+    let prelude_functions = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
     let mut lowering = Lowering {
         filter,
         names,
@@ -62,15 +61,15 @@ pub(super) fn lower(
         maps,
         errors,
         module,
-        named,
+        prelude_functions,
         layouter: Layouter::default(),
         structs: HashMap::new(),
         tables: BTreeMap::new(),
         lowered: HashMap::new(),
         expressions: 0,
-        alone: false,
+        is_uncalled: false,
     };
-    let done = lowering.filter().and_then(|()| lowering.unused());
+    let done = lowering.lower_entry_points().and_then(|()| lowering.check_uncalled());
     let Lowering { module, errors, .. } = lowering;
     debug_assert!(done.is_ok() || !errors.is_empty(), "it stops at errors only");
     (done.is_ok() && errors.is_empty()).then_some(module)
@@ -83,20 +82,21 @@ struct Lowering<'a> {
     maps: &'a [Declaration],
     errors: &'a mut Errors,
     module: Module,
-    /// The functions behind the filter, by name.
-    named: HashMap<String, Handle<Function>>,
+    /// Functions of the prelude and of the maps, by name.
+    prelude_functions: HashMap<String, Handle<Function>>,
     layouter: Layouter,
     structs: HashMap<u32, Handle<naga::Type>>,
     tables: BTreeMap<u32, Handle<Constant>>,
-    lowered: HashMap<Key, Lowered>,
-    /// Expressions of all functions so far: what is too much is not built.
+    lowered: HashMap<Specialization, LoweredFunction>,
+    /// Number of expressions in all functions so far; bounds the work on oversized filters.
     expressions: u64,
-    /// Whether the function under way is one that nothing calls: what its parameters point to is a guess.
-    alone: bool,
+    /// Whether the current function is never called, so that the targets of its parameters are
+    /// guesses.
+    is_uncalled: bool,
 }
 
 impl Lowering<'_> {
-    /// A place in the text that diagnostics point into.
+    /// Converts a place to a range of the text that diagnostics point into.
     fn span(&self, span: Span) -> naga::Span {
         let range = self.files.range(span);
         naga::Span::new(range.start as u32, range.end as u32)
@@ -104,24 +104,24 @@ impl Lowering<'_> {
 
     fn fail<T>(&mut self, span: Span, message: impl Into<String>, note: &str) -> Result<T> {
         self.errors.add(span, message, "", note);
-        Err(Stop)
+        Err(ErrorReported)
     }
 
-    /// Lowers what nothing calls as well, for what is wrong with it; then it is dropped.
-    fn unused(&mut self) -> Result<()> {
+    /// Lowers functions that are never called, to report their errors, and drops the result.
+    fn check_uncalled(&mut self) -> Result<()> {
         let before = self.module.clone();
         for (i, function) in self.filter.functions.iter().enumerate() {
             let id = FunctionId(i as u32);
             let called = self.lowered.keys().any(|key| key.function == id);
             if !called && function.body.is_some() && !self.errors.is_full() {
-                self.alone(id);
+                self.lower_uncalled(id);
             }
         }
         self.module = before;
         Ok(())
     }
 
-    /// A table as a constant of the module.
+    /// Returns a table as a constant of the module.
     fn table(&mut self, id: TableId) -> Handle<Constant> {
         if let Some(&handle) = self.tables.get(&id.0) {
             return handle;
@@ -130,7 +130,7 @@ impl Lowering<'_> {
         let table = &filter.tables[id.0 as usize];
         let span = self.span(table.span);
         let mut values = table.values.iter().copied();
-        let init = self.composed(&table.ty, &mut values);
+        let init = self.compose(&table.ty, &mut values);
         let ty = self.ty(&table.ty);
         let constant = Constant { name: Some(table.name.clone()), ty, init };
         let handle = self.module.constants.append(constant, span);
@@ -138,8 +138,8 @@ impl Lowering<'_> {
         handle
     }
 
-    /// A constant expression of a type, of the scalars in its order.
-    fn composed(&mut self, ty: &Type, values: &mut impl Iterator<Item = u64>) -> Handle<Expression> {
+    /// Builds a constant expression of a type from its scalars in memory order.
+    fn compose(&mut self, ty: &Type, values: &mut impl Iterator<Item = u64>) -> Handle<Expression> {
         let parts: Vec<Type> = match ty {
             Type::Scalar(scalar) => {
                 let literal = literal(*scalar, values.next().unwrap_or_default());
@@ -150,15 +150,15 @@ impl Lowering<'_> {
             Type::Struct(id) => {
                 self.filter.structs.get(*id).fields.iter().flatten().map(|field| field.ty.clone()).collect()
             }
-            Type::Void | Type::Pointer(_) | Type::Wrong => Vec::new(),
+            Type::Void | Type::Pointer(_) | Type::Error => Vec::new(),
         };
-        let components = parts.iter().map(|part| self.composed(part, values)).collect();
+        let components = parts.iter().map(|part| self.compose(part, values)).collect();
         let ty = self.ty(ty);
         self.module.global_expressions.append(Expression::Compose { ty, components }, naga::Span::UNDEFINED)
     }
 }
 
-/// A scalar's value as naga has it.
+/// Converts a scalar constant to naga's literal.
 fn literal(scalar: Scalar, bits: u64) -> Literal {
     let value = scalar.wrap(i128::from(bits));
     match scalar {
@@ -171,8 +171,8 @@ fn literal(scalar: Scalar, bits: u64) -> Literal {
     }
 }
 
-/// The type that a scalar lives in.
-fn home(scalar: Scalar) -> NagaScalar {
+/// The naga type that holds a scalar.
+fn naga_scalar(scalar: Scalar) -> NagaScalar {
     match scalar {
         Scalar::Bool => NagaScalar::BOOL,
         Scalar::Char | Scalar::Short | Scalar::Int => NagaScalar::I32,
@@ -183,7 +183,7 @@ fn home(scalar: Scalar) -> NagaScalar {
     }
 }
 
-/// Whether an expression is an integer that is known to be this.
+/// Whether an expression is this integer constant.
 fn is_integer(kind: &ExprKind, value: u64) -> bool {
     matches!(kind, ExprKind::Integer(bits) if *bits == value)
 }

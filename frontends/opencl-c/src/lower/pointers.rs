@@ -1,19 +1,19 @@
-//! Pointers and places.
+//! Pointers and lvalues.
 //!
-//! A pointer is a *shape*, known when the filter is compiled, and *numbers*, known when it runs. Into the
-//! packet: the number is the byte offset from the packet's first byte. Into a table or a local variable:
-//! the shape says which, and the members and indices on the way to what it points to; the numbers are
-//! the indices. Pointer arithmetic is about the last one.
+//! A pointer is a *shape*, known at compile time, plus *indices*, known at run time. Into the
+//! packet, the only index is the byte offset from the packet's start. Into a table or local
+//! variable, the shape names it and the members and array subscripts on the path to the target; the
+//! indices are the values of the subscripts. Pointer arithmetic changes the last index.
 //!
-//! So `*p` of a variable is an access of that variable, which devices keep in registers, and what is in
-//! a variable is reached as the type that it has. The packet is bytes, and is reached as any type.
+//! So `*p` accesses a variable directly, which devices keep in registers, and a variable is
+//! accessed as the type that it has. The packet is bytes and can be accessed as any type.
 
 use std::rc::Rc;
 
 use naga::{BinaryOperator, Expression};
 
-use super::functions::{Binding, Given, Scope};
-use super::{Result, Stop};
+use super::functions::{Binding, FunctionLowering, LoweredValue};
+use super::{ErrorReported, Result};
 use crate::ast::{BinaryOp, Space};
 use crate::files::Span;
 use crate::tree::{Expr, LocalId, Place, PlaceKind, TableId};
@@ -25,36 +25,39 @@ use portcullis_core::ir::builder::Value;
 pub(super) enum Base {
     Packet,
     Table(TableId),
-    /// A variable of the function itself, of this type.
+    /// A local variable of the current function, and its type.
     Local(LocalId, Type),
-    /// A variable that a caller gave a pointer to, by the parameter.
+    /// A variable that the caller passed a pointer to: the parameter's number, and the variable's
+    /// type.
     Argument(u32, Type),
 }
 
+/// A step on the path from the base to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     Member(u32),
-    /// Takes a number.
+    /// An array subscript; takes an index.
     Index,
-    /// What is no element of an array is the first of one (C11 6.5.6): takes a number, which moves
-    /// nothing.
-    Alone,
+    /// A target that is not an array element counts as the first of one (C11 6.5.6); takes an
+    /// index, which is ignored.
+    Single,
 }
 
-/// See the head of this file. Into the packet there are no steps, and what is there has no type.
+/// Compile-time part of a pointer, see the module's documentation. Into the packet it has no steps,
+/// and its target no type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub base: Base,
-    pub steps: Vec<Step>,
-    /// What it points to.
+    pub steps: Vec<PathStep>,
+    /// Type of the target.
     pub element: Type,
 }
 
 impl Shape {
-    pub fn numbers(&self) -> usize {
+    pub fn index_count(&self) -> usize {
         match self.base {
             Base::Packet => 1,
-            _ => self.steps.iter().filter(|step| !matches!(step, Step::Member(_))).count(),
+            _ => self.steps.iter().filter(|step| !matches!(step, PathStep::Member(_))).count(),
         }
     }
 }
@@ -62,38 +65,38 @@ impl Shape {
 #[derive(Debug, Clone)]
 pub(super) struct Pointer {
     pub shape: Rc<Shape>,
-    pub numbers: Vec<Value>,
-    /// The variable that it points into, if it is one.
+    pub indices: Vec<Value>,
+    /// Pointer to the naga variable that it points into, if any.
     pub variable: Option<Value>,
 }
 
-/// Where something is.
+/// The location of an lvalue, ready to be read or written.
 #[derive(Clone)]
-pub(super) enum Spot {
-    /// In a variable: a pointer of naga's.
+pub(super) enum Location {
+    /// In a variable: a naga pointer.
     Memory(Value),
-    /// Nowhere: a value that can be read.
+    /// A value, which can only be read.
     Value(Value),
-    /// In the packet, so many bytes behind an offset.
+    /// In the packet, at an offset plus a constant.
     Packet(Value, u32),
-    /// Components of what is there, a vector of that type.
-    Components(Box<Spot>, Vec<u8>, Type),
-    /// A variable that is a pointer.
+    /// Components of a vector of this type at another location.
+    Components(Box<Location>, Vec<u8>, Type),
+    /// A local variable that is a pointer.
     Pointer(LocalId),
-    /// In a variable as another type than this, of the same size.
-    As(Box<Spot>, Scalar),
+    /// A variable of this type, accessed as another type of the same size.
+    Reinterpreted(Box<Location>, Scalar),
 }
 
-/// A way to a place, before anything is read or computed for it.
-struct Path {
+/// Path to an lvalue that has an address, before it is accessed.
+struct AccessPath {
     base: Base,
     variable: Option<Value>,
-    steps: Vec<Step>,
-    numbers: Vec<Value>,
+    steps: Vec<PathStep>,
+    indices: Vec<Value>,
 }
 
-impl Scope<'_, '_> {
-    /// Refuses a pointer that goes into another address space than its type says.
+impl FunctionLowering<'_, '_> {
+    /// Reports a pointer whose target is in another address space than its type says.
     pub(super) fn check_space(&mut self, pointer: &Pointer, ty: &Type, span: Span) -> Result<()> {
         let Type::Pointer(it) = ty else { return Ok(()) };
         let lies = match pointer.shape.base {
@@ -107,59 +110,58 @@ impl Scope<'_, '_> {
                 Space::Constant => "into a table, which is `__constant`",
                 Space::Private => "to a local variable, which is `__private`",
             };
-            return self.l.fail(span, format!("this points {what}"), "the type wanted here says another address space");
+            return self.l.fail(span, format!("this points {what}"), "the expected type has another address space");
         }
         Ok(())
     }
 
     pub(super) fn pointer(&mut self, expr: &Expr) -> Result<Pointer> {
         match self.expr(expr)? {
-            Given::Pointer(pointer) => Ok(pointer),
-            Given::Value(_) | Given::Nothing => Err(Stop),
+            LoweredValue::Pointer(pointer) => Ok(pointer),
+            LoweredValue::Value(_) | LoweredValue::Nothing => Err(ErrorReported),
         }
     }
 
-    /// The pointer that a variable holds now.
+    /// The current value of a local pointer variable.
     pub(super) fn read_pointer(&mut self, id: LocalId, span: Span) -> Result<Pointer> {
         match self.bindings[id.0 as usize].clone() {
-            Some(Binding::Fixed(pointer)) => Ok(pointer),
-            Some(Binding::Moving(Some(pointer))) => {
-                let numbers = pointer.numbers.iter().map(|&variable| self.b.load(variable)).collect();
-                Ok(Pointer { numbers, ..pointer })
+            Some(Binding::ConstPointer(pointer)) => Ok(pointer),
+            Some(Binding::MutablePointer(Some(pointer))) => {
+                let indices = pointer.indices.iter().map(|&variable| self.b.load(variable)).collect();
+                Ok(Pointer { indices, ..pointer })
             }
             _ => {
-                let message = format!("`{}` points nowhere yet", self.function.locals[id.0 as usize].name);
-                self.l.fail(span, message, "a pointer gets its value before it is used")
+                let message = format!("`{}` has no target yet", self.function.locals[id.0 as usize].name);
+                self.l.fail(span, message, "assign the pointer before its first use")
             }
         }
     }
 
-    /// Sets a variable that is a pointer.
+    /// Assigns to a local pointer variable.
     pub(super) fn set_pointer(&mut self, id: LocalId, pointer: &Pointer, span: Span) -> Result<()> {
         let function = self.function;
         let local = &function.locals[id.0 as usize];
         self.check_space(pointer, &local.ty, span)?;
         match self.bindings[id.0 as usize].clone() {
-            Some(Binding::Moving(Some(now))) => {
+            Some(Binding::MutablePointer(Some(now))) => {
                 if now.shape != pointer.shape {
-                    let message = format!("`{}` points into something else than before", local.name);
-                    let note =
-                        "what a pointer points into is known when the filter is compiled: use another one for this";
+                    let message = format!("`{}` changes its target", local.name);
+                    let note = "the target of a pointer must be known at compile time: use another pointer for this";
                     return self.l.fail(span, message, note);
                 }
-                for (&variable, &value) in now.numbers.iter().zip(&pointer.numbers) {
+                for (&variable, &value) in now.indices.iter().zip(&pointer.indices) {
                     self.b.store(variable, value);
                 }
             }
             _ => {
-                let binding = self.kept(&local.name, true, pointer.clone());
+                let binding = self.bind_pointer(&local.name, true, pointer.clone());
                 self.bindings[id.0 as usize] = Some(binding);
             }
         }
         Ok(())
     }
 
-    /// A variable whose declaration nothing comes to, in a `switch`.
+    /// Creates the variable for a declaration that a `switch` jumps past.
     fn unbound(&mut self, id: LocalId) -> Value {
         let function = self.function;
         let local = &function.locals[id.0 as usize];
@@ -169,31 +171,31 @@ impl Scope<'_, '_> {
         variable
     }
 
-    /// The way to a place that has an address.
-    fn path(&mut self, place: &Place) -> Result<Path> {
+    /// Computes the path to an lvalue that has an address.
+    fn path(&mut self, place: &Place) -> Result<AccessPath> {
         Ok(match &place.kind {
             PlaceKind::Local(id) => {
                 let variable = match self.bindings[id.0 as usize].clone() {
                     Some(Binding::Variable(variable)) => variable,
                     None => self.unbound(*id),
-                    Some(_) => return Err(Stop),
+                    Some(_) => return Err(ErrorReported),
                 };
                 let base = Base::Local(*id, place.ty.clone());
-                Path { base, variable: Some(variable), steps: Vec::new(), numbers: Vec::new() }
+                AccessPath { base, variable: Some(variable), steps: Vec::new(), indices: Vec::new() }
             }
             PlaceKind::Table(id) => {
-                Path { base: Base::Table(*id), variable: None, steps: Vec::new(), numbers: Vec::new() }
+                AccessPath { base: Base::Table(*id), variable: None, steps: Vec::new(), indices: Vec::new() }
             }
             PlaceKind::Deref(pointer) => {
                 let pointer = self.pointer(pointer)?;
                 self.check_type(&pointer, &place.ty, place.span)?;
                 let mut steps = pointer.shape.steps.clone();
-                let mut numbers = pointer.numbers;
-                if steps.last() == Some(&Step::Alone) {
+                let mut indices = pointer.indices;
+                if steps.last() == Some(&PathStep::Single) {
                     steps.pop();
-                    numbers.pop();
+                    indices.pop();
                 }
-                Path { base: pointer.shape.base.clone(), variable: pointer.variable, steps, numbers }
+                AccessPath { base: pointer.shape.base.clone(), variable: pointer.variable, steps, indices }
             }
             PlaceKind::Member(base, index) => {
                 let mut path = self.path(base)?;
@@ -201,54 +203,54 @@ impl Scope<'_, '_> {
                     Base::Packet => {
                         let offset = self.field_offset(&base.ty, *index);
                         let offset = self.b.u32(offset);
-                        path.numbers[0] = self.b.sum(path.numbers[0], offset);
+                        path.indices[0] = self.b.sum(path.indices[0], offset);
                     }
-                    _ => path.steps.push(Step::Member(*index)),
+                    _ => path.steps.push(PathStep::Member(*index)),
                 }
                 path
             }
             PlaceKind::Index(base, index) => {
                 let mut path = self.path(base)?;
-                let index = self.number(index)?;
+                let index = self.index_value(index)?;
                 match path.base {
                     Base::Packet => {
                         let size = self.l.filter.structs.size(&place.ty);
                         let offset = self.b.times(index, size);
-                        path.numbers[0] = self.b.sum(path.numbers[0], offset);
+                        path.indices[0] = self.b.sum(path.indices[0], offset);
                     }
                     _ => {
-                        path.steps.push(Step::Index);
-                        path.numbers.push(index);
+                        path.steps.push(PathStep::Index);
+                        path.indices.push(index);
                     }
                 }
                 path
             }
-            PlaceKind::Components(..) => return Err(Stop),
+            PlaceKind::Components(..) => return Err(ErrorReported),
         })
     }
 
-    /// `&place`; of an array the address of its first element.
+    /// Lowers `&place`, or the address of an array's first element.
     pub(super) fn address(&mut self, place: &Place) -> Result<Pointer> {
         let mut path = self.path(place)?;
         let mut element = place.ty.clone();
         if path.base == Base::Packet {
             let shape = Shape { base: Base::Packet, steps: Vec::new(), element: Type::Void };
-            return Ok(Pointer { shape: Rc::new(shape), numbers: path.numbers, variable: None });
+            return Ok(Pointer { shape: Rc::new(shape), indices: path.indices, variable: None });
         }
         let first = self.b.u32(0);
         if let Type::Array(of, _) = &place.ty {
             element = (**of).clone();
-            path.steps.push(Step::Index);
-            path.numbers.push(first);
-        } else if path.steps.last() != Some(&Step::Index) {
-            path.steps.push(Step::Alone);
-            path.numbers.push(first);
+            path.steps.push(PathStep::Index);
+            path.indices.push(first);
+        } else if path.steps.last() != Some(&PathStep::Index) {
+            path.steps.push(PathStep::Single);
+            path.indices.push(first);
         }
         let shape = Shape { base: path.base, steps: path.steps, element };
-        Ok(Pointer { shape: Rc::new(shape), numbers: path.numbers, variable: path.variable })
+        Ok(Pointer { shape: Rc::new(shape), indices: path.indices, variable: path.variable })
     }
 
-    /// Refuses to reach what is in a variable or table as something else.
+    /// Reports an access to a variable or table as a type that it does not have.
     pub(super) fn check_type(&mut self, pointer: &Pointer, ty: &Type, span: Span) -> Result<()> {
         let element = &pointer.shape.element;
         let fits = match (element, ty) {
@@ -261,9 +263,8 @@ impl Scope<'_, '_> {
         if fits {
             return Ok(());
         }
-        let note =
-            "only the packet is reached as any type; convert the value, or use `as_uint` and the like for its bits";
-        self.l.fail(span, "what is in a variable or table is reached as another type than it has", note)
+        let note = "only the packet can be accessed as any type; convert the value, or reinterpret its bits with `as_uint` and the like";
+        self.l.fail(span, "a variable or table is accessed as another type than it has", note)
     }
 
     fn field_offset(&self, ty: &Type, index: u32) -> u32 {
@@ -272,140 +273,142 @@ impl Scope<'_, '_> {
         fields.get(index as usize).map_or(0, |field| field.offset)
     }
 
-    fn number(&mut self, expr: &Expr) -> Result<Value> {
+    fn index_value(&mut self, expr: &Expr) -> Result<Value> {
         self.value(expr)
     }
 
-    /// Where a place is, its indices evaluated.
-    pub(super) fn spot(&mut self, place: &Place) -> Result<Spot> {
+    /// Locates an lvalue, evaluating its indices.
+    pub(super) fn locate(&mut self, place: &Place) -> Result<Location> {
         Ok(match &place.kind {
             PlaceKind::Local(id) => match self.bindings[id.0 as usize].clone() {
-                Some(Binding::Value(value)) => Spot::Value(value),
-                Some(Binding::Variable(variable)) => Spot::Memory(variable),
-                Some(Binding::Fixed(_) | Binding::Moving(..)) => Spot::Pointer(*id),
-                None if matches!(place.ty, Type::Pointer(_)) => Spot::Pointer(*id),
-                None => Spot::Memory(self.unbound(*id)),
+                Some(Binding::Value(value)) => Location::Value(value),
+                Some(Binding::Variable(variable)) => Location::Memory(variable),
+                Some(Binding::ConstPointer(_) | Binding::MutablePointer(..)) => Location::Pointer(*id),
+                None if matches!(place.ty, Type::Pointer(_)) => Location::Pointer(*id),
+                None => Location::Memory(self.unbound(*id)),
             },
             PlaceKind::Table(id) => {
                 let constant = self.l.table(*id);
-                Spot::Value(self.b.add(Expression::Constant(constant)))
+                Location::Value(self.b.add(Expression::Constant(constant)))
             }
             PlaceKind::Deref(pointer) => {
                 let pointer = self.pointer(pointer)?;
-                self.target(&pointer, &place.ty, place.span)?
+                self.pointee(&pointer, &place.ty, place.span)?
             }
             PlaceKind::Member(base, index) => {
                 let offset = self.field_offset(&base.ty, *index);
-                match self.spot(base)? {
-                    Spot::Packet(at, plus) => Spot::Packet(at, plus.wrapping_add(offset)),
-                    Spot::Memory(pointer) => Spot::Memory(self.b.at(pointer, *index)),
-                    Spot::Value(value) => Spot::Value(self.b.at(value, *index)),
-                    _ => return Err(Stop),
+                match self.locate(base)? {
+                    Location::Packet(at, plus) => Location::Packet(at, plus.wrapping_add(offset)),
+                    Location::Memory(pointer) => Location::Memory(self.b.at(pointer, *index)),
+                    Location::Value(value) => Location::Value(self.b.at(value, *index)),
+                    _ => return Err(ErrorReported),
                 }
             }
             PlaceKind::Index(base, index) => {
-                let spot = self.spot(base)?;
-                let index = self.number(index)?;
-                let Type::Array(of, count) = &base.ty else { return Err(Stop) };
-                match spot {
-                    Spot::Packet(at, plus) => {
+                let location = self.locate(base)?;
+                let index = self.index_value(index)?;
+                let Type::Array(of, count) = &base.ty else { return Err(ErrorReported) };
+                match location {
+                    Location::Packet(at, plus) => {
                         let size = self.l.filter.structs.size(of);
                         match self.b.known_u32(index) {
-                            Some(known) => Spot::Packet(at, plus.wrapping_add(known.wrapping_mul(size))),
+                            Some(known) => Location::Packet(at, plus.wrapping_add(known.wrapping_mul(size))),
                             None => {
                                 let offset = self.b.times(index, size);
-                                Spot::Packet(self.b.sum(at, offset), plus)
+                                Location::Packet(self.b.sum(at, offset), plus)
                             }
                         }
                     }
-                    Spot::Memory(pointer) => Spot::Memory(self.element(pointer, index, *count)),
-                    Spot::Value(value) => Spot::Value(self.element(value, index, *count)),
-                    _ => return Err(Stop),
+                    Location::Memory(pointer) => Location::Memory(self.element(pointer, index, *count)),
+                    Location::Value(value) => Location::Value(self.element(value, index, *count)),
+                    _ => return Err(ErrorReported),
                 }
             }
             PlaceKind::Components(base, picked) => {
-                let spot = self.spot(base)?;
-                Spot::Components(spot.into(), picked.clone(), base.ty.clone())
+                let location = self.locate(base)?;
+                Location::Components(location.into(), picked.clone(), base.ty.clone())
             }
         })
     }
 
     fn element(&mut self, base: Value, index: Value, count: u32) -> Value {
         match self.b.known_u32(index) {
-            // Out of range is the last (docs/semantics.md, "Arithmetic").
+            // Indices out of range select the last element (docs/semantics.md, "Arithmetic").
             Some(known) => self.b.at(base, known.min(count - 1)),
             None => self.b.add(Expression::Access { base, index }),
         }
     }
 
-    /// What a pointer points to, taken for a `ty`.
-    pub(super) fn target(&mut self, pointer: &Pointer, ty: &Type, span: Span) -> Result<Spot> {
+    /// Locates a pointer's target, accessed as type `ty`.
+    pub(super) fn pointee(&mut self, pointer: &Pointer, ty: &Type, span: Span) -> Result<Location> {
         self.check_type(pointer, ty, span)?;
         let (mut at, mut now, in_memory) = match &pointer.shape.base {
-            Base::Packet => return Ok(Spot::Packet(pointer.numbers[0], 0)),
+            Base::Packet => return Ok(Location::Packet(pointer.indices[0], 0)),
             Base::Table(id) => {
                 let constant = self.l.table(*id);
                 let ty = self.l.filter.tables[id.0 as usize].ty.clone();
                 (self.b.add(Expression::Constant(constant)), ty, false)
             }
             Base::Local(_, ty) | Base::Argument(_, ty) => {
-                let Some(variable) = pointer.variable else { return Err(Stop) };
+                let Some(variable) = pointer.variable else { return Err(ErrorReported) };
                 (variable, ty.clone(), true)
             }
         };
-        let mut numbers = pointer.numbers.iter();
+        let mut indices = pointer.indices.iter();
         for step in &pointer.shape.steps {
             match (step, &now) {
-                (Step::Member(index), Type::Struct(id)) => {
+                (PathStep::Member(index), Type::Struct(id)) => {
                     let fields = self.l.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
-                    let Some(field) = fields.get(*index as usize) else { return Err(Stop) };
+                    let Some(field) = fields.get(*index as usize) else { return Err(ErrorReported) };
                     at = self.b.at(at, *index);
                     now = field.ty.clone();
                 }
-                (Step::Index, Type::Array(of, count)) => {
-                    let Some(&number) = numbers.next() else { return Err(Stop) };
+                (PathStep::Index, Type::Array(of, count)) => {
+                    let Some(&number) = indices.next() else { return Err(ErrorReported) };
                     at = self.element(at, number, *count);
                     now = (**of).clone();
                 }
                 _ => break,
             }
         }
-        let spot = if in_memory { Spot::Memory(at) } else { Spot::Value(at) };
+        let location = if in_memory { Location::Memory(at) } else { Location::Value(at) };
         Ok(match (&now, ty) {
-            (Type::Scalar(has), Type::Scalar(wanted)) if has != wanted => Spot::As(spot.into(), *has),
-            _ => spot,
+            (Type::Scalar(has), Type::Scalar(wanted)) if has != wanted => {
+                Location::Reinterpreted(location.into(), *has)
+            }
+            _ => location,
         })
     }
 
-    /// `pointer + count`.
-    pub(super) fn moved(&mut self, pointer: Pointer, count: Value, to: &Type, span: Span) -> Result<Pointer> {
+    /// Lowers `pointer + count`.
+    pub(super) fn pointer_add(&mut self, pointer: Pointer, count: Value, to: &Type, span: Span) -> Result<Pointer> {
         self.check_type(&pointer, to, span)?;
-        let Pointer { shape, mut numbers, variable } = pointer;
+        let Pointer { shape, mut indices, variable } = pointer;
         let size = match shape.base {
             Base::Packet => self.l.filter.structs.size(to),
             _ => 1,
         };
         let by = self.b.times(count, size);
-        if let Some(last) = numbers.last_mut() {
+        if let Some(last) = indices.last_mut() {
             *last = self.b.sum(*last, by);
         }
-        Ok(Pointer { shape, numbers, variable })
+        Ok(Pointer { shape, indices, variable })
     }
 
-    fn of_one_place(&mut self, left: &Pointer, right: &Pointer, span: Span) -> Result<(Value, Value)> {
+    fn comparable_indices(&mut self, left: &Pointer, right: &Pointer, span: Span) -> Result<(Value, Value)> {
         if left.shape != right.shape {
-            let note = "only pointers into one and the same packet, table or variable are";
-            return self.l.fail(span, "these pointers are not to be compared", note);
+            let note = "only pointers into the same packet, table or variable can be compared";
+            return self.l.fail(span, "these pointers cannot be compared", note);
         }
-        match (left.numbers.last(), right.numbers.last()) {
+        match (left.indices.last(), right.indices.last()) {
             (Some(&left), Some(&right)) => Ok((left, right)),
-            _ => Err(Stop),
+            _ => Err(ErrorReported),
         }
     }
 
-    /// `left - right`, in elements.
+    /// Lowers `left - right`, in elements.
     pub(super) fn distance(&mut self, left: &Pointer, right: &Pointer, to: &Type, span: Span) -> Result<Value> {
-        let (a, b) = self.of_one_place(left, right, span)?;
+        let (a, b) = self.comparable_indices(left, right, span)?;
         let difference = self.b.binary(BinaryOperator::Subtract, a, b);
         let difference = self.b.cast(difference, naga::ScalarKind::Sint, Some(4));
         let size = match left.shape.base {
@@ -420,7 +423,7 @@ impl Scope<'_, '_> {
     }
 
     pub(super) fn compare(&mut self, op: BinaryOp, left: &Pointer, right: &Pointer, span: Span) -> Result<Value> {
-        let (a, b) = self.of_one_place(left, right, span)?;
+        let (a, b) = self.comparable_indices(left, right, span)?;
         Ok(self.b.binary(super::arithmetic::operator(op), a, b))
     }
 }

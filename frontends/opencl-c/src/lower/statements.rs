@@ -2,30 +2,30 @@
 
 use naga::{Expression, Literal, Statement as Naga, UnaryOperator};
 
-use super::functions::{Binding, Given, Scope};
-use super::pointers::Spot;
-use super::{Result, Stop, is_integer};
+use super::functions::{Binding, FunctionLowering, LoweredValue};
+use super::pointers::Location;
+use super::{ErrorReported, Result, is_integer};
 use crate::tree::{Expr, Init, LocalId, Statement, StatementKind};
 use crate::types::Type;
 
-impl Scope<'_, '_> {
+impl FunctionLowering<'_, '_> {
     pub(super) fn statements(&mut self, list: &[Statement]) -> Result<()> {
         let mut result = Ok(());
         for statement in list {
-            // Nothing comes to what stands behind a jump, and naga takes nothing there.
+            // naga allows no statements after a jump, where they are unreachable.
             if self.b.left || self.l.errors.is_full() {
                 break;
             }
             self.b.span = self.l.span(statement.span);
-            // The next one may be wrong too.
+            // Continue after an error, to report more of them.
             if self.statement(statement).is_err() {
-                result = Err(Stop);
+                result = Err(ErrorReported);
             }
         }
         result
     }
 
-    /// A block of naga's.
+    /// Lowers statements into a naga block of their own.
     pub(super) fn block(&mut self, inside: impl FnOnce(&mut Self) -> Result<()>) -> Result<naga::Block> {
         self.b.open();
         let result = inside(self);
@@ -43,7 +43,7 @@ impl Scope<'_, '_> {
             }
             StatementKind::If(condition, accept, reject) => {
                 let condition = self.value(condition)?;
-                // What is known not to be, is not.
+                // Drop a branch whose condition is constant.
                 if let Some(Literal::Bool(known)) = self.b.known(condition) {
                     return match (known, reject) {
                         (true, _) => self.statement(accept),
@@ -63,7 +63,7 @@ impl Scope<'_, '_> {
                 self.loops += 1;
                 let looped = self.block(|this| {
                     if let Some(condition) = condition {
-                        this.unless(condition)?;
+                        this.break_unless(condition)?;
                     }
                     if this.b.left { Ok(()) } else { this.statement(body) }
                 });
@@ -76,8 +76,8 @@ impl Scope<'_, '_> {
                 self.b.push(Naga::Loop { body: looped?, continuing: continuing?, break_if: None });
             }
             StatementKind::DoWhile(body, condition) => {
-                // `do { ... } while (0)`, as macros have it.
-                if is_integer(&condition.kind, 0) && !jumps(body) {
+                // `do { ... } while (0)`, common in macros.
+                if is_integer(&condition.kind, 0) && !contains_jump(body) {
                     return self.statement(body);
                 }
                 self.loops += 1;
@@ -102,13 +102,13 @@ impl Scope<'_, '_> {
                 let value = match value {
                     None => None,
                     Some(value) => match self.expr(value)? {
-                        Given::Value(value) => Some(value),
-                        Given::Pointer(pointer) => {
+                        LoweredValue::Value(value) => Some(value),
+                        LoweredValue::Pointer(pointer) => {
                             let ty = &self.function.result;
                             self.check_space(&pointer, ty, value.span)?;
                             Some(self.return_pointer(&pointer, value.span)?)
                         }
-                        Given::Nothing => None,
+                        LoweredValue::Nothing => None,
                     },
                 };
                 self.b.span = span;
@@ -118,8 +118,8 @@ impl Scope<'_, '_> {
         Ok(())
     }
 
-    /// Leaves a loop where its condition does not hold.
-    fn unless(&mut self, condition: &Expr) -> Result<()> {
+    /// Leaves the loop unless the condition holds.
+    fn break_unless(&mut self, condition: &Expr) -> Result<()> {
         let condition = self.value(condition)?;
         match self.b.known(condition) {
             Some(Literal::Bool(true)) => {}
@@ -137,14 +137,14 @@ impl Scope<'_, '_> {
         let local = &function.locals[id.0 as usize];
         let at = id.0 as usize;
         if let Type::Pointer(_) = local.ty {
-            self.bindings[at] = Some(Binding::Moving(None));
+            self.bindings[at] = Some(Binding::MutablePointer(None));
             let Some(Init::Value(value)) = init else { return Ok(()) };
             let pointer = self.pointer(value)?;
             self.check_space(&pointer, &local.ty, value.span)?;
-            self.bindings[at] = Some(self.kept(&local.name, local.changes || local.skipped, pointer));
+            self.bindings[at] = Some(self.bind_pointer(&local.name, local.is_mutated || local.may_be_skipped, pointer));
             return Ok(());
         }
-        if let (Some(Init::Value(value)), false) = (init, local.changes || local.skipped) {
+        if let (Some(Init::Value(value)), false) = (init, local.is_mutated || local.may_be_skipped) {
             let value = self.value(value)?;
             self.b.name(value, &local.name);
             self.bindings[at] = Some(Binding::Value(value));
@@ -153,8 +153,8 @@ impl Scope<'_, '_> {
         let ty = self.l.ty(&local.ty);
         let variable = self.b.local(Some(&local.name), ty);
         self.bindings[at] = Some(Binding::Variable(variable));
-        // Variables begin at zero (docs/semantics.md, "Arithmetic"): in every round of a loop, or at
-        // the latest when the function begins.
+        // Variables start at zero (docs/semantics.md, "Arithmetic"): on each iteration of a loop,
+        // otherwise when the function starts.
         let zero = |this: &mut Self| {
             let zero = this.b.add(Expression::ZeroValue(ty));
             this.b.store(variable, zero);
@@ -176,7 +176,7 @@ impl Scope<'_, '_> {
                     for index in path {
                         part = self.b.at(part, *index);
                     }
-                    self.write(&Spot::Memory(part), &Given::Value(value), &local.ty, statement.span)?;
+                    self.write(&Location::Memory(part), &LoweredValue::Value(value), &local.ty, statement.span)?;
                 }
             }
         }
@@ -184,14 +184,14 @@ impl Scope<'_, '_> {
     }
 }
 
-/// Whether a loop's body leaves its round.
-fn jumps(statement: &Statement) -> bool {
+/// Whether a loop's body contains a `break` or `continue` of the loop.
+fn contains_jump(statement: &Statement) -> bool {
     match &statement.kind {
         StatementKind::Break | StatementKind::Continue => true,
-        StatementKind::Block(list) => list.iter().any(jumps),
-        StatementKind::If(_, accept, reject) => jumps(accept) || reject.as_deref().is_some_and(jumps),
-        // A `continue` in a `switch` is the loop's.
-        StatementKind::Switch(switch) => switch.segments.iter().any(|segment| segment.body.iter().any(jumps)),
+        StatementKind::Block(list) => list.iter().any(contains_jump),
+        StatementKind::If(_, accept, reject) => contains_jump(accept) || reject.as_deref().is_some_and(contains_jump),
+        // A `continue` in a `switch` belongs to the loop.
+        StatementKind::Switch(switch) => switch.segments.iter().any(|segment| segment.body.iter().any(contains_jump)),
         _ => false,
     }
 }

@@ -1,21 +1,21 @@
-//! `switch`, whose cases fall through in C and do not on every device.
+//! `switch` statements. C's cases fall through, which not every device supports.
 //!
-//! Cases that fall into one another become one case of naga's: in it each part is done if its own label
-//! or one before it was met. So no code is doubled, and `break` is naga's.
+//! Cases that fall through to one another become a single naga case, in which each segment runs if
+//! its own label or an earlier one matches. That duplicates no code and keeps `break` as naga's.
 
 use naga::{BinaryOperator, Block, Literal, Statement as Naga, SwitchCase, SwitchValue};
 
-use super::functions::Scope;
+use super::functions::FunctionLowering;
 use super::{Result, literal};
 use crate::tree::{Segment, Statement, StatementKind, Switch};
 use crate::types::Scalar;
 use portcullis_core::ir::builder::Value;
 use portcullis_core::program::MAX_EXPRESSIONS;
 
-/// What makes a filter too large that is small.
-const CAUSE: &str = "cases that fall through: each compares all the labels that lead to it; end some with `break`";
+/// Note for a small filter that becomes too large.
+const CAUSE: &str = "cases that fall through compare all labels that lead to them; end some with `break`";
 
-impl Scope<'_, '_> {
+impl FunctionLowering<'_, '_> {
     pub(super) fn switch(&mut self, switch: &Switch) -> Result<()> {
         let span = self.b.span;
         let scalar = switch.value.ty.scalar().unwrap_or(Scalar::Int);
@@ -23,12 +23,13 @@ impl Scope<'_, '_> {
         let mut groups: Vec<&[Segment]> = Vec::new();
         let mut rest = &switch.segments[..];
         while !rest.is_empty() {
-            let ends = rest.iter().position(|segment| ends(&segment.body)).map_or(rest.len(), |at| at + 1);
-            let (group, behind) = rest.split_at(ends);
+            let never_falls_through =
+                rest.iter().position(|segment| never_falls_through(&segment.body)).map_or(rest.len(), |at| at + 1);
+            let (group, after) = rest.split_at(never_falls_through);
             groups.push(group);
-            rest = behind;
+            rest = after;
         }
-        // Devices have no `switch` over 64 bits: each label gets a number in its place.
+        // Devices have no `switch` over 64 bits: number the labels and select the number.
         let wide = scalar.size() == 8;
         let mut number = 0u32;
         let mut numbered = None;
@@ -86,25 +87,26 @@ impl Scope<'_, '_> {
         Ok(())
     }
 
-    /// Segments that fall into one another, with their labels.
+    /// Lowers segments that fall through to one another, with their labels.
     fn group(&mut self, value: Value, parts: &[(&Segment, Vec<Literal>)]) -> Result<()> {
         let mut compared = 0;
         let default = parts.iter().position(|(segment, _)| segment.default);
         for (i, (segment, _)) in parts.iter().enumerate() {
             if i + 1 == parts.len() {
-                // Whatever was met leads here.
+                // All labels of the group lead to the last segment.
                 return self.statements(&segment.body);
             }
             if segment.body.is_empty() {
                 continue;
             }
-            // Come to by the labels so far; from `default` on, by all but those to come.
+            // Labels so far lead here; after `default`, all values do except the labels still to
+            // come.
             let by_default = default.is_some_and(|at| at <= i);
             let labels = if by_default { &parts[i + 1..] } else { &parts[..=i] };
             let count = labels.iter().map(|(_, labels)| labels.len()).sum();
             let at = segment.body[0].span;
-            self.spend_on(count, at, CAUSE)?;
-            // Each is a comparison, and what joins it to the others.
+            self.charge_with_note(count, at, CAUSE)?;
+            // Each label costs a comparison and an operator that combines it.
             compared += 2 * count as u64;
             if compared > MAX_EXPRESSIONS {
                 return self.l.fail(at, "the filter is too large", CAUSE);
@@ -136,13 +138,13 @@ impl Scope<'_, '_> {
     }
 }
 
-/// Whether control does not come to the end of these statements.
-fn ends(list: &[Statement]) -> bool {
+/// Whether control never reaches the end of these statements.
+fn never_falls_through(list: &[Statement]) -> bool {
     list.iter().any(|statement| match &statement.kind {
         StatementKind::Break | StatementKind::Continue | StatementKind::Return(_) => true,
-        StatementKind::Block(list) => ends(list),
+        StatementKind::Block(list) => never_falls_through(list),
         StatementKind::If(_, accept, Some(reject)) => {
-            ends(std::slice::from_ref(accept)) && ends(std::slice::from_ref(reject))
+            never_falls_through(std::slice::from_ref(accept)) && never_falls_through(std::slice::from_ref(reject))
         }
         _ => false,
     })

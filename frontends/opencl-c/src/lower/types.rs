@@ -1,10 +1,10 @@
-//! Types as naga has them.
+//! Conversion of types to naga's.
 
 use std::num::NonZeroU32;
 
 use naga::{ArraySize, Handle, StructMember, TypeInner};
 
-use super::{Lowering, home};
+use super::{Lowering, naga_scalar};
 use crate::types::{Scalar, Type};
 use portcullis_core::ir::builder::vector_size;
 
@@ -13,12 +13,12 @@ impl Lowering<'_> {
         self.module.types.insert(naga::Type { name, inner }, naga::Span::UNDEFINED)
     }
 
-    /// Where a value of this type lives; a pointer's offset in a `u32`.
+    /// The naga type of a value; for a pointer, the `u32` of its offset.
     pub(super) fn ty(&mut self, ty: &Type) -> Handle<naga::Type> {
         match ty {
-            Type::Scalar(scalar) => self.insert(None, TypeInner::Scalar(home(*scalar))),
+            Type::Scalar(scalar) => self.insert(None, TypeInner::Scalar(naga_scalar(*scalar))),
             Type::Vector(scalar, size) => {
-                self.insert(None, TypeInner::Vector { size: vector_size(*size), scalar: home(*scalar) })
+                self.insert(None, TypeInner::Vector { size: vector_size(*size), scalar: naga_scalar(*scalar) })
             }
             Type::Array(of, count) => {
                 let base = self.ty(of);
@@ -49,7 +49,7 @@ impl Lowering<'_> {
                 self.structs.insert(id.0, handle);
                 handle
             }
-            Type::Pointer(_) | Type::Void | Type::Wrong => self.ty(&Type::Scalar(Scalar::UInt)),
+            Type::Pointer(_) | Type::Void | Type::Error => self.ty(&Type::Scalar(Scalar::UInt)),
         }
     }
 
@@ -65,7 +65,7 @@ impl Lowering<'_> {
 
     /// Size and alignment in variables, in bytes.
     fn layout(&mut self, ty: Handle<naga::Type>) -> (u32, u32) {
-        // Types so far are all of known size; what is too large for naga is refused by the verifier.
+        // All types so far have a fixed size; the verifier rejects types too large for naga.
         if self.layouter.update(self.module.to_ctx()).is_err() {
             return (4, 4);
         }

@@ -2,19 +2,19 @@
 
 use std::collections::HashMap;
 
-use super::{Keyword, Parsed, Parser, Stop, is};
+use super::{ErrorReported, Keyword, Parsed, Parser, is};
 use crate::ast::{
     Base, Declaration, Declarator, Designator, Entry, Enum, Expr, Function, Init, Item, Parameter, Pointer, Space,
     Specifiers, Struct, TypeName,
 };
 use crate::files::Span;
-use crate::foreign;
+use crate::suggestions;
 use crate::token::{Name, TokenKind};
 use crate::types::Scalar;
 
-/// What words of a type were there: `unsigned long int`.
+/// Type specifiers parsed so far, such as `unsigned long int`.
 #[derive(Default)]
-struct Words {
+struct TypeSpecifiers {
     base: Option<Base>,
     signed: bool,
     unsigned: bool,
@@ -23,35 +23,35 @@ struct Words {
 }
 
 impl Parser<'_> {
-    /// A function or a declaration outside functions.
+    /// Parses a function definition or a declaration outside functions.
     pub(super) fn item(&mut self, items: &mut Vec<Item>) -> Parsed<()> {
-        if self.eat(";") {
+        if self.consume(";") {
             return Ok(());
         }
         if !self.is_type_at(0) {
             return match (self.identifier(), self.keyword()) {
                 (Some(name), None) => {
-                    self.unknown_type(name, "outside functions stand declarations: each begins with a type")
+                    self.unknown_type(name, "outside functions only declarations are allowed; each starts with a type")
                 }
-                (_, Some(Keyword::Refused(reason))) => {
-                    let message = format!("{} is not for filters", self.found());
+                (_, Some(Keyword::Unsupported(reason))) => {
+                    let message = format!("{} is not supported in filters", self.describe_token());
                     self.fail(message, reason)
                 }
-                (None, _) if self.is("}") => self.fail("this `}` closes nothing", ""),
+                (None, _) if self.is("}") => self.fail("this `}` has no opening brace", ""),
                 _ => {
-                    let message = format!("expected a declaration, found {}", self.found());
-                    self.fail(message, "outside functions stand declarations: is there a `}` too many above?")
+                    let message = format!("expected a declaration, found {}", self.describe_token());
+                    self.fail(message, "outside functions only declarations are allowed: is there an extra `}` above?")
                 }
             };
         }
         let specifiers = self.specifiers()?;
-        if self.eat(";") {
+        if self.consume(";") {
             items.push(Item::Declaration(Declaration { specifiers, declarators: Vec::new() }));
             return Ok(());
         }
         let mut first = self.declarator()?;
         self.declare(first.name, specifiers.typedef);
-        if first.parameters.is_some() && self.eat("{") {
+        if first.parameters.is_some() && self.consume("{") {
             self.scopes.push(HashMap::new());
             for (name, _) in first.parameters.iter().flatten().filter_map(|p| p.name) {
                 self.declare(name, false);
@@ -67,10 +67,10 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// A declaration in a block, its `;` included.
+    /// Parses a declaration in a block, including its `;`.
     pub(super) fn declaration(&mut self) -> Parsed<Declaration> {
         let specifiers = self.specifiers()?;
-        if self.eat(";") {
+        if self.consume(";") {
             return Ok(Declaration { specifiers, declarators: Vec::new() });
         }
         let mut first = self.declarator()?;
@@ -81,39 +81,42 @@ impl Parser<'_> {
 
     fn rest_of_declaration(&mut self, specifiers: Specifiers, first: Declarator) -> Parsed<Declaration> {
         let mut declarators = vec![first];
-        while self.eat(",") {
+        while self.consume(",") {
             let mut next = self.declarator()?;
             self.declare(next.name, specifiers.typedef);
             next.init = self.initialiser()?;
             declarators.push(next);
         }
         if self.is(":") {
-            return self.fail("there are no bit-fields", "use shifts and masks: bit-fields have no order of bits");
+            return self.fail(
+                "there are no bit-fields",
+                "use shifts and masks: the order of bits in bit-fields is not defined",
+            );
         }
         if self.is("{")
             && let Some(Declarator { name, name_span, parameters: Some(_), .. }) = declarators.last()
-            && let Some(brace) = self.unclosed("}")
+            && let Some(brace) = self.unclosed_bracket("}")
         {
-            let message = format!("`{}` begins inside of other braces", self.names.text(*name));
-            let note = "functions stand outside of all others: is a `}` missing above?";
-            self.errors.with(*name_span, message, "", note, Some((brace, "opened here")));
-            return Err(Stop);
+            let message = format!("`{}` starts inside other braces", self.names.text(*name));
+            let note = "functions cannot nest: is a `}` missing above?";
+            self.errors.add_related(*name_span, message, "", note, Some((brace, "opened here")));
+            return Err(ErrorReported);
         }
-        self.expect(";", "behind the declaration")?;
+        self.expect(";", "after the declaration")?;
         Ok(Declaration { specifiers, declarators })
     }
 
-    /// The type and qualifiers that a declaration begins with.
+    /// Parses the type and qualifiers that a declaration starts with.
     fn specifiers(&mut self) -> Parsed<Specifiers> {
         let start = self.span();
-        let mut words = Words::default();
+        let mut words = TypeSpecifiers::default();
         let (mut space, mut constant, mut typedef, mut storage) = (None, false, false, None);
         loop {
             match self.keyword() {
                 Some(Keyword::Const) => constant = true,
                 Some(Keyword::Typedef) => typedef = true,
                 Some(Keyword::Ignored) => {}
-                Some(Keyword::Storage(word)) => storage = Some((word, self.span())),
+                Some(Keyword::Storage(type_word)) => storage = Some((type_word, self.span())),
                 Some(Keyword::Space(found)) => {
                     if space.is_some_and(|space| space != found) {
                         return self
@@ -125,21 +128,21 @@ impl Parser<'_> {
                     words.packed |= self.attribute()?;
                     continue;
                 }
-                Some(Keyword::Refused(reason)) if words.base.is_none() => {
-                    let message = format!("{} is not for filters", self.found());
+                Some(Keyword::Unsupported(reason)) if words.base.is_none() => {
+                    let message = format!("{} is not supported in filters", self.describe_token());
                     return self.fail(message, reason);
                 }
-                Some(_) if self.word(&mut words)? => continue,
+                Some(_) if self.type_word(&mut words)? => continue,
                 Some(_) => break,
                 None => match self.identifier() {
-                    // A second name is what is declared.
+                    // A second identifier is the declared name.
                     Some(name) if words.is_empty() && self.is_type_name(name) => words.base = Some(Base::Named(name)),
                     _ => break,
                 },
             }
             self.advance();
         }
-        let span = self.since(start);
+        let span = self.span_since(start);
         let Some(mut base) = words.base(self, span)? else {
             return match self.identifier() {
                 Some(name) if self.keyword().is_none() => self.unknown_type(name, ""),
@@ -148,14 +151,14 @@ impl Parser<'_> {
         };
         match &mut base {
             Base::Struct(it) if it.fields.is_some() => it.packed |= words.packed,
-            _ if words.packed => return self.misplaced(span),
+            _ if words.packed => return self.misplaced_packed(span),
             _ => {}
         }
         Ok(Specifiers { base, space, constant: constant || space == Some(Space::Constant), typedef, storage, span })
     }
 
-    /// Takes a word of a type, if the next token is one.
-    fn word(&mut self, words: &mut Words) -> Parsed<bool> {
+    /// Consumes a type specifier, if the next token is one.
+    fn type_word(&mut self, words: &mut TypeSpecifiers) -> Parsed<bool> {
         let base = match self.keyword() {
             Some(Keyword::Signed) => {
                 words.signed = true;
@@ -215,32 +218,33 @@ impl Parser<'_> {
         Ok(true)
     }
 
-    fn new_base(&mut self, words: &Words) -> Parsed<()> {
+    fn new_base(&mut self, words: &TypeSpecifiers) -> Parsed<()> {
         if let Some(Base::Struct(Struct { fields: Some(_), .. }) | Base::Enum(Enum { values: Some(_), .. })) =
             words.base
         {
-            return self.missing(";", "`;` behind the `}`");
+            return self.missing(";", "`;` after the `}`");
         }
         if words.base.is_some() {
-            return self.fail("a second type", "a declaration begins with one type; is a `;` or `,` missing?");
+            return self.fail("a second type", "a declaration starts with one type; is a `;` or `,` missing?");
         }
         Ok(())
     }
 
-    /// `__attribute__((...))`; whether it says `packed`.
+    /// Parses `__attribute__((...))` and returns whether it contains `packed`.
     fn attribute(&mut self) -> Parsed<bool> {
         self.advance();
-        self.expect("(", "behind `__attribute__`")?;
-        self.expect("(", "behind `__attribute__(`")?;
+        self.expect("(", "after `__attribute__`")?;
+        self.expect("(", "after `__attribute__(`")?;
         let mut packed = false;
-        while !self.eat(")") {
+        while !self.consume(")") {
             let Some(name) = self.identifier() else { return self.expected("an attribute") };
             match self.names.text(name).trim_matches('_') {
                 "packed" => packed = true,
                 "always_inline" | "noinline" | "unused" | "const" | "pure" | "used" | "nothrow" | "flatten" => {}
                 other => {
-                    let message = format!("the attribute `{other}` is not known");
-                    return self.fail(message, "`packed` is, and those that change nothing, like `always_inline`");
+                    let message = format!("unknown attribute `{other}`");
+                    return self
+                        .fail(message, "supported are `packed` and attributes without effect, like `always_inline`");
                 }
             }
             self.advance();
@@ -248,7 +252,7 @@ impl Parser<'_> {
                 self.expect(",", "between attributes")?;
             }
         }
-        self.expect(")", "behind `__attribute__((...)`")?;
+        self.expect(")", "after `__attribute__((...)`")?;
         Ok(packed)
     }
 
@@ -260,32 +264,32 @@ impl Parser<'_> {
         Ok(packed)
     }
 
-    /// Attributes where `packed` would not be the structure's.
-    fn unpacked(&mut self) -> Parsed<()> {
+    /// Parses attributes in a position where `packed` would not apply to the structure.
+    fn reject_packed(&mut self) -> Parsed<()> {
         let span = self.span();
         if self.attributes()? {
-            return self.misplaced(span);
+            return self.misplaced_packed(span);
         }
         Ok(())
     }
 
-    fn misplaced<T>(&mut self, span: Span) -> Parsed<T> {
-        let note = "it is the whole structure's: write it behind `struct` or behind the `}`";
-        self.errors.add(span, "`packed` means nothing here", "", note);
-        Err(Stop)
+    fn misplaced_packed<T>(&mut self, span: Span) -> Parsed<T> {
+        let note = "it applies to a whole structure: write it after `struct` or after the `}`";
+        self.errors.add(span, "`packed` has no effect here", "", note);
+        Err(ErrorReported)
     }
 
     fn struct_specifier(&mut self) -> Parsed<Struct> {
         self.advance();
         let mut packed = self.attributes()?;
-        let name = if self.is("{") { None } else { Some(self.new_name("a structure's name or `{`")?) };
+        let name = if self.is("{") { None } else { Some(self.declared_name("a structure's name or `{`")?) };
         packed |= self.attributes()?;
-        if !self.eat("{") {
+        if !self.consume("{") {
             return Ok(Struct { name, fields: None, packed });
         }
         let fields = self.deeper(|this| {
             let mut fields = Vec::new();
-            while !this.eat("}") {
+            while !this.consume("}") {
                 fields.push(this.field()?);
             }
             Ok(fields)
@@ -294,10 +298,10 @@ impl Parser<'_> {
         Ok(Struct { name, fields: Some(fields), packed })
     }
 
-    /// Refuses a name where a type stands.
+    /// Reports an unknown name in the place of a type.
     pub(super) fn unknown_type<T>(&mut self, name: Name, otherwise: &str) -> Parsed<T> {
         let text = self.names.text(name);
-        let note = foreign::type_instead(text).or_else(|| self.did_you_mean(name));
+        let note = suggestions::suggest_type(text).or_else(|| self.did_you_mean(name));
         let message = format!("unknown type `{text}`");
         self.fail(message, note.as_deref().unwrap_or(otherwise))
     }
@@ -306,26 +310,29 @@ impl Parser<'_> {
         if !self.is_type_at(0) {
             return match self.identifier() {
                 Some(name) if self.keyword().is_none() => self.unknown_type(name, ""),
-                _ => self.expected_in_braces("a member"),
+                _ => self.expected_or_brace("a member"),
             };
         }
         let specifiers = self.specifiers()?;
         if self.is(":") {
-            return self.fail("there are no bit-fields", "use shifts and masks: bit-fields have no order of bits");
+            return self.fail(
+                "there are no bit-fields",
+                "use shifts and masks: the order of bits in bit-fields is not defined",
+            );
         }
         if self.is(";") {
-            let (span, message) = (self.span(), "a member without a name");
-            // What has a name of its own may have been meant to stand behind this structure.
+            let (span, message) = (self.span(), "unnamed member");
+            // A named type may have been meant to follow this structure.
             let own = matches!(
                 specifiers.base,
                 Base::Struct(Struct { name: Some(_), .. }) | Base::Enum(Enum { name: Some(_), .. })
             );
-            let Some(brace) = self.unclosed("}").filter(|_| own) else {
-                return self.fail(message, "give it one, or take its members into this structure");
+            let Some(brace) = self.unclosed_bracket("}").filter(|_| own) else {
+                return self.fail(message, "name it, or move its members into this structure");
             };
-            let note = "give it one; or is the `}` of the structure around it missing?";
-            self.errors.with(span, message, "", note, Some((brace, "opened here")));
-            return Err(Stop);
+            let note = "name it; or is the `}` of the enclosing structure missing?";
+            self.errors.add_related(span, message, "", note, Some((brace, "opened here")));
+            return Err(ErrorReported);
         }
         let first = self.declarator()?;
         self.rest_of_declaration(specifiers, first)
@@ -333,17 +340,17 @@ impl Parser<'_> {
 
     fn enum_specifier(&mut self) -> Parsed<Enum> {
         self.advance();
-        let name = if self.is("{") { None } else { Some(self.new_name("an enumeration's name or `{`")?) };
-        if !self.eat("{") {
+        let name = if self.is("{") { None } else { Some(self.declared_name("an enumeration's name or `{`")?) };
+        if !self.consume("{") {
             return Ok(Enum { name, values: None });
         }
         let mut values = Vec::new();
-        while !self.eat("}") {
+        while !self.consume("}") {
             if self.identifier().is_none() || self.keyword().is_some() {
-                return self.expected_in_braces("a name for a constant");
+                return self.expected_or_brace("a name for a constant");
             }
-            let (name, span) = self.new_name("a name for a constant")?;
-            let value = if self.eat("=") { Some(self.conditional()?) } else { None };
+            let (name, span) = self.declared_name("a name for a constant")?;
+            let value = if self.consume("=") { Some(self.conditional()?) } else { None };
             self.declare(name, false);
             values.push((name, span, value));
             if !self.is("}") {
@@ -365,7 +372,7 @@ impl Parser<'_> {
                     Some(Keyword::Ignored | Keyword::Space(Space::Private)) => {}
                     Some(Keyword::Space(_)) => {
                         return self.fail(
-                            "an address space behind `*` is that of the pointer itself",
+                            "an address space after `*` would be that of the pointer itself",
                             "write it before the type: `__global uchar *p` points into the packet",
                         );
                     }
@@ -382,46 +389,46 @@ impl Parser<'_> {
         let pointers = self.pointers()?;
         self.attributes()?;
         if self.is("(") {
-            return self.brackets();
+            return self.reject_parenthesized();
         }
-        let (name, name_span) = self.new_name("a name")?;
+        let (name, name_span) = self.declared_name("a name")?;
         let (mut sizes, mut parameters) = (Vec::new(), None);
-        if self.eat("(") {
+        if self.consume("(") {
             parameters = Some(self.parameters()?);
         } else {
             sizes = self.sizes()?;
         }
-        self.unpacked()?;
+        self.reject_packed()?;
         Ok(Declarator { name, name_span, pointers, sizes, parameters, init: None })
     }
 
-    /// `(*f)(int)` and the like.
-    fn brackets<T>(&mut self) -> Parsed<T> {
-        if is(self.ahead(1), "*") {
+    /// Reports a parenthesized declarator, such as `(*f)(int)`.
+    fn reject_parenthesized<T>(&mut self) -> Parsed<T> {
+        if is(self.lookahead(1), "*") {
             return self.fail(
                 "there are no function pointers, and no pointers to arrays",
-                "devices have no indirect calls: use `switch`; a pointer to an array's first element does for the array",
+                "devices have no indirect calls: use `switch`, or a pointer to an array's first element",
             );
         }
-        self.fail("brackets around a name", "write the name without")
+        self.fail("parentheses around a name", "write the name alone")
     }
 
     fn sizes(&mut self) -> Parsed<Vec<Option<Expr>>> {
         let mut sizes = Vec::new();
-        while self.eat("[") {
+        while self.consume("[") {
             sizes.push(if self.is("]") { None } else { Some(self.assignment()?) });
-            self.expect("]", "behind the size")?;
+            self.expect("]", "after the size")?;
         }
         Ok(sizes)
     }
 
-    /// Parameters, behind the `(`; eats the `)`.
+    /// Parses parameters after the `(`, and consumes the `)`.
     fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
         let mut parameters = Vec::new();
-        if self.eat(")") {
+        if self.consume(")") {
             return Ok(parameters);
         }
-        if self.is_keyword(Keyword::Void) && is(self.ahead(1), ")") {
+        if self.is_keyword(Keyword::Void) && is(self.lookahead(1), ")") {
             self.advance();
             self.advance();
             return Ok(parameters);
@@ -441,33 +448,33 @@ impl Parser<'_> {
             let pointers = self.pointers()?;
             self.attributes()?;
             if self.is("(") {
-                return self.brackets();
+                return self.reject_parenthesized();
             }
-            let name = if self.identifier().is_some() { Some(self.new_name("a parameter's name")?) } else { None };
+            let name = if self.identifier().is_some() { Some(self.declared_name("a parameter's name")?) } else { None };
             let sizes = self.sizes()?;
-            self.unpacked()?;
-            parameters.push(Parameter { specifiers, name, pointers, sizes, span: self.since(start) });
-            if !self.eat(",") {
-                self.expect_behind_list(")", "behind the parameters")?;
+            self.reject_packed()?;
+            parameters.push(Parameter { specifiers, name, pointers, sizes, span: self.span_since(start) });
+            if !self.consume(",") {
+                self.expect_after_list(")", "after the parameters")?;
                 return Ok(parameters);
             }
         }
     }
 
-    /// A type without a name.
+    /// Parses a type name, as in casts.
     pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
         let start = self.span();
         let specifiers = self.specifiers()?;
         let pointers = self.pointers()?;
         if self.is("(") {
-            return self.brackets();
+            return self.reject_parenthesized();
         }
         let sizes = self.sizes()?;
-        Ok(TypeName { specifiers, pointers, sizes, span: self.since(start) })
+        Ok(TypeName { specifiers, pointers, sizes, span: self.span_since(start) })
     }
 
     fn initialiser(&mut self) -> Parsed<Option<Init>> {
-        if self.eat("=") { self.init().map(Some) } else { Ok(None) }
+        if self.consume("=") { self.init().map(Some) } else { Ok(None) }
     }
 
     fn init(&mut self) -> Parsed<Init> {
@@ -478,48 +485,48 @@ impl Parser<'_> {
             let start = this.span();
             this.advance();
             let mut entries = Vec::new();
-            while !this.eat("}") {
+            while !this.consume("}") {
                 let designators = this.designators()?;
                 entries.push(Entry { designators, init: this.init()? });
                 if !this.is("}") {
                     this.expect_comma("between the values")?;
                 }
             }
-            Ok(Init::List(entries, this.since(start)))
+            Ok(Init::List(entries, this.span_since(start)))
         })
     }
 
     fn designators(&mut self) -> Parsed<Vec<Designator>> {
         let mut designators = Vec::new();
         loop {
-            if self.eat("[") {
+            if self.consume("[") {
                 designators.push(Designator::Index(self.conditional()?));
-                self.expect("]", "behind the index")?;
-            } else if self.is(".") && matches!(self.ahead(1).kind, TokenKind::Identifier(_)) {
+                self.expect("]", "after the index")?;
+            } else if self.is(".") && matches!(self.lookahead(1).kind, TokenKind::Identifier(_)) {
                 self.advance();
-                let (name, span): (Name, Span) = self.new_name("a member's name")?;
+                let (name, span): (Name, Span) = self.declared_name("a member's name")?;
                 designators.push(Designator::Field(name, span));
             } else {
                 break;
             }
         }
         if !designators.is_empty() {
-            self.expect("=", "behind what is set")?;
+            self.expect("=", "after the designators")?;
         }
         Ok(designators)
     }
 }
 
-impl Words {
+impl TypeSpecifiers {
     fn is_empty(&self) -> bool {
         self.base.is_none() && !self.signed && !self.unsigned && self.long == 0
     }
 
-    /// What the words say together.
+    /// Combines the specifiers to a type.
     fn base(&mut self, parser: &mut Parser, span: Span) -> Parsed<Option<Base>> {
         let fail = |parser: &mut Parser, message: &str, note: &str| {
             parser.errors.add(span, message, "", note);
-            Err(Stop)
+            Err(ErrorReported)
         };
         if self.long > 1 {
             return fail(parser, "there is no `long long`", "`long` has 64 bits");
@@ -533,13 +540,13 @@ impl Words {
             (None | Some(Base::Scalar(Scalar::Int)), _) => Scalar::Long,
             (Some(Base::Scalar(scalar)), 0) => scalar,
             (base, 0) if !self.signed && !self.unsigned => return Ok(base),
-            _ => return fail(parser, "these words make no type together", ""),
+            _ => return fail(parser, "these specifiers do not form a type", ""),
         };
         Ok(Some(Base::Scalar(match (self.unsigned, self.signed, scalar) {
             (false, false, scalar) => scalar,
             (true, _, Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Long) => scalar.unsigned(),
             (_, true, Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Long) => scalar,
-            _ => return fail(parser, "these words make no type together", ""),
+            _ => return fail(parser, "these specifiers do not form a type", ""),
         })))
     }
 }

@@ -1,12 +1,12 @@
-//! Expressions, from the comma down (C11 6.5).
+//! Expressions, from the comma operator down (C11 6.5).
 
 use super::{Keyword, Parsed, Parser, is};
 use crate::ast::{BinaryOp, Expr, ExprKind, MAX_DEPTH, UnaryOp};
 use crate::files::Span;
 use crate::token::{Token, TokenKind};
 
-/// The binary operators by how tightly they bind, loosest first.
-const LEVELS: [&[(&str, Op)]; 10] = [
+/// Binary operators by precedence level, loosest first.
+const PRECEDENCE_LEVELS: [&[(&str, Op)]; 10] = [
     &[("||", Op::Or)],
     &[("&&", Op::And)],
     &[("|", Op::Binary(BinaryOp::Or))],
@@ -46,10 +46,10 @@ enum Op {
 }
 
 impl Parser<'_> {
-    /// An expression, commas included.
+    /// Parses an expression, comma operators included.
     pub(super) fn expression(&mut self) -> Parsed<Expr> {
         let mut left = self.assignment()?;
-        while self.eat(",") {
+        while self.consume(",") {
             let right = self.assignment()?;
             let (depth, span) = (left.depth.max(right.depth), left.span.to(right.span));
             left = self.node(ExprKind::Comma(left.into(), right.into()), span, depth)?;
@@ -57,7 +57,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    /// An expression without commas outside brackets.
+    /// Parses an expression without commas outside brackets.
     pub(super) fn assignment(&mut self) -> Parsed<Expr> {
         self.deeper(|this| {
             let left = this.conditional()?;
@@ -72,10 +72,10 @@ impl Parser<'_> {
         })
     }
 
-    /// An expression that can be constant: without assignment and comma.
+    /// Parses an expression without assignment and comma, as constant expressions require.
     pub(super) fn conditional(&mut self) -> Parsed<Expr> {
         let condition = self.binary(0)?;
-        if !self.eat("?") {
+        if !self.consume("?") {
             return Ok(condition);
         }
         self.deeper(|this| {
@@ -89,7 +89,7 @@ impl Parser<'_> {
     }
 
     fn binary(&mut self, level: usize) -> Parsed<Expr> {
-        let Some(operators) = LEVELS.get(level) else { return self.unary() };
+        let Some(operators) = PRECEDENCE_LEVELS.get(level) else { return self.unary() };
         let mut left = self.binary(level + 1)?;
         loop {
             let TokenKind::Punctuator(punctuator) = self.token().kind else { return Ok(left) };
@@ -122,7 +122,7 @@ impl Parser<'_> {
                 text @ ("++" | "--") => {
                     self.advance();
                     let operand = self.deeper(Self::unary)?;
-                    let (depth, span) = (operand.depth, self.since(start));
+                    let (depth, span) = (operand.depth, self.span_since(start));
                     let kind = ExprKind::Step { up: text == "++", prefix: true, operand: operand.into() };
                     return self.node(kind, span, depth);
                 }
@@ -134,7 +134,7 @@ impl Parser<'_> {
         };
         self.advance();
         let operand = self.deeper(Self::unary)?;
-        let (depth, span) = (operand.depth, self.since(start));
+        let (depth, span) = (operand.depth, self.span_since(start));
         self.node(ExprKind::Unary(op, operand.into()), span, depth)
     }
 
@@ -142,12 +142,12 @@ impl Parser<'_> {
         let start = self.span();
         self.advance();
         let ty = self.type_name()?;
-        self.expect(")", "behind the type of a cast")?;
+        self.expect(")", "after the type of a cast")?;
         if self.is("{") {
             return self.fail("there are no compound literals", "declare a variable with these values, and use that");
         }
         let operand = self.deeper(Self::unary)?;
-        let (depth, span) = (operand.depth, self.since(start));
+        let (depth, span) = (operand.depth, self.span_since(start));
         self.node(ExprKind::Cast(ty.into(), operand.into()), span, depth)
     }
 
@@ -157,12 +157,12 @@ impl Parser<'_> {
         if self.is("(") && self.is_type_at(1) {
             self.advance();
             let ty = self.type_name()?;
-            self.expect(")", "behind the type")?;
-            let span = self.since(start);
+            self.expect(")", "after the type")?;
+            let span = self.span_since(start);
             return self.node(ExprKind::SizeofType(ty.into()), span, 0);
         }
         let operand = self.deeper(Self::unary)?;
-        let (depth, span) = (operand.depth, self.since(start));
+        let (depth, span) = (operand.depth, self.span_since(start));
         self.node(ExprKind::SizeofValue(operand.into()), span, depth)
     }
 
@@ -171,15 +171,15 @@ impl Parser<'_> {
         loop {
             let depth = left.depth;
             let start = left.span;
-            if self.eat("[") {
+            if self.consume("[") {
                 let index = self.expression()?;
-                self.expect("]", "behind the index")?;
-                let (depth, span) = (depth.max(index.depth), self.since(start));
+                self.expect("]", "after the index")?;
+                let (depth, span) = (depth.max(index.depth), self.span_since(start));
                 left = self.node(ExprKind::Index(left.into(), index.into()), span, depth)?;
-            } else if self.eat("(") {
+            } else if self.consume("(") {
                 let arguments = self.list(")")?;
                 let depth = arguments.iter().map(|a| a.depth).fold(depth, u16::max);
-                let span = self.since(start);
+                let span = self.span_since(start);
                 left = self.node(ExprKind::Call(left.into(), arguments), span, depth)?;
             } else if self.is(".") || self.is("->") {
                 let arrow = self.is("->");
@@ -188,12 +188,12 @@ impl Parser<'_> {
                     return self.expected("the name of a member");
                 };
                 self.advance();
-                let span = self.since(start);
+                let span = self.span_since(start);
                 left = self.node(ExprKind::Member { base: left.into(), name, name_span, arrow }, span, depth)?;
             } else if self.is("++") || self.is("--") {
                 let up = self.is("++");
                 self.advance();
-                let span = self.since(start);
+                let span = self.span_since(start);
                 left = self.node(ExprKind::Step { up, prefix: false, operand: left.into() }, span, depth)?;
             } else {
                 return Ok(left);
@@ -201,16 +201,16 @@ impl Parser<'_> {
         }
     }
 
-    /// Expressions between commas, up to the bracket that closes them.
+    /// Parses comma-separated arguments, up to the closing bracket.
     fn list(&mut self, close: &str) -> Parsed<Vec<Expr>> {
         let mut list = Vec::new();
-        if self.eat(close) {
+        if self.consume(close) {
             return Ok(list);
         }
         loop {
             list.push(self.assignment()?);
-            if !self.eat(",") {
-                self.expect_behind_list(close, "behind the arguments")?;
+            if !self.consume(",") {
+                self.expect_after_list(close, "after the arguments")?;
                 return Ok(list);
             }
         }
@@ -227,13 +227,13 @@ impl Parser<'_> {
             TokenKind::Character(value) => ExprKind::Character(*value),
             TokenKind::String(_) => {
                 let bytes = self.string()?;
-                let span = self.since(span);
+                let span = self.span_since(span);
                 return self.node(ExprKind::String(bytes), span, 0);
             }
             TokenKind::Identifier(name) => match self.keyword() {
                 None => ExprKind::Name(*name),
-                Some(Keyword::Refused(reason)) => {
-                    let message = format!("{} is not for filters", self.found());
+                Some(Keyword::Unsupported(reason)) => {
+                    let message = format!("{} is not supported in filters", self.describe_token());
                     return self.fail(message, reason);
                 }
                 Some(_) => return self.expected("a value"),
@@ -241,21 +241,23 @@ impl Parser<'_> {
             TokenKind::Punctuator(punctuator) if punctuator.text() == "(" => {
                 self.advance();
                 if self.is("{") {
-                    return self.fail("there are no statements inside of expressions", "put them into a helper");
+                    return self
+                        .fail("there are no statement expressions", "put the statements into a helper function");
                 }
                 // `(name) other` and `(name *)` can only be casts.
                 let named = |token: &Token| matches!(token.kind, TokenKind::Identifier(_));
                 if let (Some(name), None) = (self.identifier(), self.keyword())
-                    && (is(self.ahead(1), ")") && named(self.ahead(2))
-                        || is(self.ahead(1), "*") && is(self.ahead(2), ")"))
+                    && (is(self.lookahead(1), ")") && named(self.lookahead(2))
+                        || is(self.lookahead(1), "*") && is(self.lookahead(2), ")"))
                 {
                     return self.unknown_type(name, "");
                 }
                 let mut inner = self.deeper(Self::expression)?;
-                self.expect(")", "to close the brackets")?;
-                // Of what a macro is given, the place is where it was given, not the macro's brackets.
+                self.expect(")", "to close the parenthesis")?;
+                // For a macro's argument, report the place of the argument, not of the macro's
+                // parentheses.
                 if token.expanded.is_none() {
-                    inner.span = self.since(span);
+                    inner.span = self.span_since(span);
                 }
                 return Ok(inner);
             }
@@ -265,9 +267,9 @@ impl Parser<'_> {
         self.node(kind, span, 0)
     }
 
-    /// Whether a type begins `by` tokens ahead.
+    /// Whether a type starts `by` tokens ahead.
     pub(super) fn is_type_at(&self, by: usize) -> bool {
-        let token = self.ahead(by);
+        let token = self.lookahead(by);
         match (&token.kind, self.keyword_of(token)) {
             (_, Some(keyword)) => {
                 matches!(
@@ -286,7 +288,7 @@ impl Parser<'_> {
                         | Keyword::Ignored
                         | Keyword::Storage(_)
                         | Keyword::Attribute
-                ) || matches!(keyword, Keyword::Refused(_)) && !self.is_refused_statement(token)
+                ) || matches!(keyword, Keyword::Unsupported(_)) && !self.is_statement_keyword(token)
             }
             (TokenKind::Identifier(name), None) => self.is_type_name(*name),
             _ => false,
@@ -295,7 +297,7 @@ impl Parser<'_> {
 
     fn node(&mut self, kind: ExprKind, span: Span, below: u16) -> Parsed<Expr> {
         if below >= MAX_DEPTH {
-            return self.too_deep();
+            return self.report_too_deep();
         }
         Ok(Expr { kind, span, depth: below + 1 })
     }

@@ -1,4 +1,4 @@
-//! The words of the language (OpenCL C 1.2, 6.1.9; C11 6.4.1), and those that it refuses.
+//! Keywords (OpenCL C 1.2, 6.1.9; C11 6.4.1), including those that are not supported.
 
 use crate::ast::Space;
 use crate::types::Scalar;
@@ -16,9 +16,9 @@ pub enum Keyword {
     Typedef,
     Const,
     Space(Space),
-    /// Qualifiers that change nothing here: `volatile`, `restrict`, `inline`.
+    /// Qualifiers without effect here: `volatile`, `restrict`, `inline`.
     Ignored,
-    /// `static`, `extern`: of functions and tables they change nothing.
+    /// `static` or `extern`, which have no effect on functions and tables.
     Storage(&'static str),
     Attribute,
     Sizeof,
@@ -33,16 +33,16 @@ pub enum Keyword {
     Break,
     Continue,
     Return,
-    /// With the reason.
-    Refused(&'static str),
+    /// A keyword that is not supported, with the reason.
+    Unsupported(&'static str),
 }
 
 const DOUBLE: &str = "there is no `double`: devices have no 64-bit floating point; use `float` or integers";
-const IMAGES: &str = "images and samplers are not for filters: a filter sees its packet and its own tables";
+const IMAGES: &str = "images and samplers are not supported in filters: a filter sees its packet and its tables";
 const PLATFORM: &str = "its width is the device's: use `uint` for offsets and sizes, `int` for differences";
 
-/// Words that declarations and statements begin with: what a misspelt one may have been meant to be.
-pub const FIRST_WORDS: [&str; 30] = [
+/// Keywords that declarations and statements start with: candidates for "did you mean".
+pub const STATEMENT_KEYWORDS: [&str; 30] = [
     "__constant",
     "__global",
     "__private",
@@ -75,7 +75,7 @@ pub const FIRST_WORDS: [&str; 30] = [
     "while",
 ];
 
-/// What a name is, if it is the language's.
+/// Returns the keyword that a name is, if any.
 pub fn find(name: &str) -> Option<Keyword> {
     use Keyword as K;
     Some(match name {
@@ -111,33 +111,33 @@ pub fn find(name: &str) -> Option<Keyword> {
         "_Bool" => K::Scalar(Scalar::Bool),
         "size_t" => K::Scalar(Scalar::UInt),
         "ptrdiff_t" => K::Scalar(Scalar::Int),
-        "goto" => K::Refused("there is no `goto`: use loops, `switch`, or a helper with `return`"),
-        "__local" | "local" => K::Refused(
+        "goto" => K::Unsupported("there is no `goto`: use loops, `switch`, or a helper with `return`"),
+        "__local" | "local" => K::Unsupported(
             "there is no `__local` memory: packets of a batch run in any order, and share nothing; use a local variable",
         ),
-        "__kernel" | "kernel" => K::Refused(
-            "a filter is no kernel: `uint xdp_filter(__global uchar *pkt, uint len)` is called for each packet",
+        "__kernel" | "kernel" => K::Unsupported(
+            "a filter is not a kernel: `uint xdp_filter(__global uchar *pkt, uint len)` is called for each packet",
         ),
-        "double" => K::Refused(DOUBLE),
-        "half" => K::Refused("there is no `half`: use `float` or integers"),
-        "intptr_t" | "uintptr_t" => K::Refused(PLATFORM),
-        "asm" | "__asm" | "__asm__" => K::Refused("there is no inline assembly: a filter runs on every device"),
+        "double" => K::Unsupported(DOUBLE),
+        "half" => K::Unsupported("there is no `half`: use `float` or integers"),
+        "intptr_t" | "uintptr_t" => K::Unsupported(PLATFORM),
+        "asm" | "__asm" | "__asm__" => K::Unsupported("there is no inline assembly: a filter runs on every device"),
         "image1d_t" | "image1d_array_t" | "image1d_buffer_t" | "image2d_t" | "image2d_array_t" | "image3d_t"
         | "sampler_t" | "event_t" | "__read_only" | "read_only" | "__write_only" | "write_only" | "__read_write"
-        | "read_write" => K::Refused(IMAGES),
-        "offsetof" | "__builtin_offsetof" => {
-            K::Refused("of a pointer `p` to the structure it is `(__global uchar *)&p->member - (__global uchar *)p`")
-        }
-        "_Complex" | "complex" | "_Imaginary" | "imaginary" => K::Refused("there are no complex numbers"),
-        "auto" | "typeof" | "__typeof__" => K::Refused("types are written out: there is no type inference"),
+        | "read_write" => K::Unsupported(IMAGES),
+        "offsetof" | "__builtin_offsetof" => K::Unsupported(
+            "for a pointer `p` to the structure write `(__global uchar *)&p->member - (__global uchar *)p`",
+        ),
+        "_Complex" | "complex" | "_Imaginary" | "imaginary" => K::Unsupported("there are no complex numbers"),
+        "auto" | "typeof" | "__typeof__" => K::Unsupported("types are written out: there is no type inference"),
         "_Atomic" | "_Generic" | "_Static_assert" | "_Alignas" | "_Alignof" | "_Noreturn" | "_Thread_local" => {
-            K::Refused("OpenCL C is built on C99, and this is of C11")
+            K::Unsupported("OpenCL C is based on C99, and this is a C11 keyword")
         }
         _ => return type_name(name),
     })
 }
 
-/// `uint`, `uint4`, ...
+/// Parses type keywords: `uint`, `uint4`, ….
 fn type_name(name: &str) -> Option<Keyword> {
     use Scalar as S;
     let scalar = |name| {
@@ -161,14 +161,14 @@ fn type_name(name: &str) -> Option<Keyword> {
     let digits = name.find(|c: char| c.is_ascii_digit())?;
     let (element, size) = name.split_at(digits);
     match (element, size) {
-        ("double" | "half", "2" | "3" | "4" | "8" | "16") => Some(Keyword::Refused(DOUBLE)),
+        ("double" | "half", "2" | "3" | "4" | "8" | "16") => Some(Keyword::Unsupported(DOUBLE)),
         ("bool", "2" | "3" | "4" | "8" | "16") => {
-            Some(Keyword::Refused("there are no vectors of bool: comparing vectors gives signed integers"))
+            Some(Keyword::Unsupported("there are no vectors of bool: comparing vectors gives signed integers"))
         }
         (_, "2" | "3" | "4") => Some(Keyword::Vector(scalar(element)?, size.parse().ok()?)),
         (_, "8" | "16") => {
             scalar(element)?;
-            Some(Keyword::Refused("vectors have 2, 3 or 4 components: devices have no longer ones"))
+            Some(Keyword::Unsupported("vectors have 2, 3 or 4 components: devices have no longer ones"))
         }
         _ => None,
     }

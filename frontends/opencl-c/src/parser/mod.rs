@@ -1,9 +1,9 @@
-//! From tokens to a syntax tree: recursive descent, one function a production of C's grammar (C11
-//! annex A.2), with OpenCL C's qualifiers and vector literals.
+//! Recursive-descent parser: tokens to syntax tree, one function for each production of C's grammar
+//! (C11 annex A.2), with OpenCL C's qualifiers and vector literals.
 //!
-//! Whether `(name)` is a cast depends on what the name means there, so the parser knows which names
-//! are types. It goes on behind a mistake: in a block at the next `;` or `}`, outside at the next
-//! declaration. Nesting is counted ([`MAX_DEPTH`]).
+//! Whether `(name)` is a cast depends on what the name denotes there, so the parser tracks which
+//! names are types. It recovers from errors: in a block at the next `;` or `}`, outside functions
+//! at the next declaration. Nesting is limited to [`MAX_DEPTH`].
 
 mod declarations;
 mod expressions;
@@ -21,12 +21,12 @@ use portcullis_core::spelling::nearest;
 
 pub(super) use keywords::{Keyword, find as keyword};
 
-/// What was wrong has been said; whoever can go on behind it does.
-pub(super) struct Stop;
+/// Marks an error that has been reported; callers may recover after it.
+pub(super) struct ErrorReported;
 
-type Parsed<T> = Result<T, Stop>;
+type Parsed<T> = Result<T, ErrorReported>;
 
-/// Parses a text. What is wrong is in `errors`, and what could be read in the tree.
+/// Parses a translation unit. Errors go to `errors`; the tree has what could be parsed.
 pub(super) fn parse(tokens: &[Token], names: &Names, errors: &mut Errors) -> Unit {
     let scopes = vec![HashMap::new()];
     let mut keywords = HashMap::new();
@@ -41,15 +41,15 @@ pub(super) fn parse(tokens: &[Token], names: &Names, errors: &mut Errors) -> Uni
         let before = parser.at;
         match parser.item(&mut items) {
             Ok(()) => {}
-            Err(Stop) => parser.next_item(before),
+            Err(ErrorReported) => parser.recover_item(before),
         }
     }
     Unit { items }
 }
 
-/// Where to point for a token. What stands in a macro's arguments is where it stands; for the rest of
-/// what a macro stands for it is the macro's use.
-fn place(token: &Token) -> Span {
+/// The place to report for a token: where it stands if it is a macro's argument, else the outermost
+/// macro use that it comes from.
+fn token_span(token: &Token) -> Span {
     match token.expanded {
         Some(used) if used.file != token.span.file || token.span.start < used.start => used,
         _ => token.span,
@@ -63,11 +63,11 @@ fn is(token: &Token, text: &str) -> bool {
 struct Parser<'a> {
     tokens: &'a [Token],
     names: &'a Names,
-    /// What each name is of the language.
+    /// Keyword of each identifier in the text, if it is one.
     keywords: HashMap<Name, Option<Keyword>>,
     at: usize,
     depth: u16,
-    /// Which names mean types, innermost scope last.
+    /// Whether each declared name is a type; innermost scope last.
     scopes: Vec<HashMap<Name, bool>>,
     errors: &'a mut Errors,
 }
@@ -77,7 +77,7 @@ impl<'a> Parser<'a> {
         &self.tokens[self.at.min(self.tokens.len() - 1)]
     }
 
-    fn ahead(&self, by: usize) -> &'a Token {
+    fn lookahead(&self, by: usize) -> &'a Token {
         &self.tokens[(self.at + by).min(self.tokens.len() - 1)]
     }
 
@@ -85,17 +85,17 @@ impl<'a> Parser<'a> {
         matches!(self.token().kind, TokenKind::End)
     }
 
-    /// Where to point for the next token: at the use of a macro, not into it.
+    /// The place to report for the next token.
     fn span(&self) -> Span {
-        place(self.token())
+        token_span(self.token())
     }
 
     fn last_span(&self) -> Span {
-        place(&self.tokens[self.at.saturating_sub(1).min(self.tokens.len() - 1)])
+        token_span(&self.tokens[self.at.saturating_sub(1).min(self.tokens.len() - 1)])
     }
 
-    /// From `start` to the token read last.
-    fn since(&self, start: Span) -> Span {
+    /// The range from `start` to the last consumed token.
+    fn span_since(&self, start: Span) -> Span {
         start.to(self.last_span())
     }
 
@@ -107,7 +107,7 @@ impl<'a> Parser<'a> {
         is(self.token(), punctuator)
     }
 
-    fn eat(&mut self, punctuator: &str) -> bool {
+    fn consume(&mut self, punctuator: &str) -> bool {
         let found = self.is(punctuator);
         if found {
             self.advance();
@@ -115,8 +115,8 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// What is next, for a message.
-    fn found(&self) -> String {
+    /// Describes the next token for a message.
+    fn describe_token(&self) -> String {
         match self.token().kind {
             TokenKind::End => "the end of the text".into(),
             TokenKind::Identifier(name) => format!("`{}`", self.names.text(name)),
@@ -129,59 +129,59 @@ impl<'a> Parser<'a> {
 
     fn fail<T>(&mut self, message: impl Into<String>, note: &str) -> Parsed<T> {
         let span = self.span();
-        // A text that ends too early forgot a brace, wherever it is missed.
-        let open = if self.is_end() { self.unclosed("}") } else { None };
-        self.errors.with(span, message, "", note, open.map(|brace| (brace, "this brace has no partner")));
-        Err(Stop)
+        // If the text ends too early, point at the brace that is not closed.
+        let open = if self.is_end() { self.unclosed_bracket("}") } else { None };
+        self.errors.add_related(span, message, "", note, open.map(|brace| (brace, "this brace is never closed")));
+        Err(ErrorReported)
     }
 
     fn expected<T>(&mut self, what: &str) -> Parsed<T> {
-        let message = format!("expected {what}, found {}", self.found());
+        let message = format!("expected {what}, found {}", self.describe_token());
         self.fail(message, "")
     }
 
-    /// The same where `what` may also be the `}` of what is being read.
-    fn expected_in_braces<T>(&mut self, what: &str) -> Parsed<T> {
+    /// Reports an expected `what`, or the `}` of the construct being parsed.
+    fn expected_or_brace<T>(&mut self, what: &str) -> Parsed<T> {
         if self.is_end() {
             return self.expected(&format!("{what} or `}}`"));
         }
-        let (span, open) = (self.span(), self.unclosed("}"));
-        let message = format!("expected {what} or `}}`, found {}", self.found());
-        self.errors.with(span, message, "", "", open.map(|brace| (brace, "opened here")));
-        Err(Stop)
+        let (span, open) = (self.span(), self.unclosed_bracket("}"));
+        let message = format!("expected {what} or `}}`, found {}", self.describe_token());
+        self.errors.add_related(span, message, "", "", open.map(|brace| (brace, "opened here")));
+        Err(ErrorReported)
     }
 
-    /// The `,` behind one of several between braces.
+    /// Consumes the `,` between elements in braces.
     fn expect_comma(&mut self, why: &str) -> Parsed<()> {
-        if self.eat(",") { Ok(()) } else { self.expected_in_braces(&format!("`,` {why}")) }
+        if self.consume(",") { Ok(()) } else { self.expected_or_brace(&format!("`,` {why}")) }
     }
 
     fn expect(&mut self, punctuator: &str, why: &str) -> Parsed<()> {
-        if self.eat(punctuator) {
+        if self.consume(punctuator) {
             return Ok(());
         }
         self.missing(punctuator, &format!("`{punctuator}` {why}"))
     }
 
-    /// The same behind one of several, where a comma would go on.
-    fn expect_behind_list(&mut self, close: &str, why: &str) -> Parsed<()> {
-        if self.eat(close) {
+    /// Consumes `close` at the end of a comma-separated list.
+    fn expect_after_list(&mut self, close: &str, why: &str) -> Parsed<()> {
+        if self.consume(close) {
             return Ok(());
         }
         self.missing(close, &format!("`,` or `{close}` {why}"))
     }
 
     fn missing<T>(&mut self, punctuator: &str, what: &str) -> Parsed<T> {
-        // A forgotten `;` is told where it belongs, at the end of the line before.
+        // Report a missing `;` where it belongs, at the end of the previous line.
         let span = if punctuator == ";" && self.at > 0 { self.last_span() } else { self.span() };
-        let message = format!("expected {what}, found {}", self.found());
-        let open = self.unclosed(punctuator).filter(|bracket| *bracket != span);
-        self.errors.with(span, message, "", "", open.map(|bracket| (bracket, "opened here")));
-        Err(Stop)
+        let message = format!("expected {what}, found {}", self.describe_token());
+        let open = self.unclosed_bracket(punctuator).filter(|bracket| *bracket != span);
+        self.errors.add_related(span, message, "", "", open.map(|bracket| (bracket, "opened here")));
+        Err(ErrorReported)
     }
 
-    /// The bracket that `close` would close here, if that is one.
-    fn unclosed(&self, close: &str) -> Option<Span> {
+    /// The innermost open bracket that `close` would close.
+    fn unclosed_bracket(&self, close: &str) -> Option<Span> {
         let open = match close {
             ")" => "(",
             "]" => "[",
@@ -194,7 +194,7 @@ impl<'a> Parser<'a> {
                 closed += 1;
             } else if is(token, open) {
                 if closed == 0 {
-                    return Some(place(token));
+                    return Some(token_span(token));
                 }
                 closed -= 1;
             }
@@ -209,7 +209,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What the next token is of the language.
+    /// Keyword that the next token is, if any.
     fn keyword(&self) -> Option<Keyword> {
         self.keyword_of(self.token())
     }
@@ -233,8 +233,8 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// A name that is free for declarations.
-    fn new_name(&mut self, what: &str) -> Parsed<(Name, Span)> {
+    /// Consumes a name for a declaration; keywords are not allowed.
+    fn declared_name(&mut self, what: &str) -> Parsed<(Name, Span)> {
         match (self.identifier(), self.keyword()) {
             (Some(name), None) => {
                 let span = self.span();
@@ -242,18 +242,17 @@ impl<'a> Parser<'a> {
                 Ok((name, span))
             }
             (Some(name), Some(_)) => {
-                let message =
-                    format!("expected {what}, found `{}`, which is a word of the language", self.names.text(name));
+                let message = format!("expected {what}, found `{}`, which is a keyword", self.names.text(name));
                 self.fail(message, "")
             }
             _ => self.expected(what),
         }
     }
 
-    /// Runs `parse` one level deeper.
+    /// Runs `parse` one nesting level deeper.
     fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth >= MAX_DEPTH {
-            return self.too_deep();
+            return self.report_too_deep();
         }
         self.depth += 1;
         let result = parse(self);
@@ -261,7 +260,7 @@ impl<'a> Parser<'a> {
         result
     }
 
-    fn too_deep<T>(&mut self) -> Parsed<T> {
+    fn report_too_deep<T>(&mut self) -> Parsed<T> {
         self.errors.stop();
         self.fail(format!("the text nests more than {MAX_DEPTH} deep here"), "operators count: a + b + c is three deep")
     }
@@ -270,28 +269,28 @@ impl<'a> Parser<'a> {
         self.scopes.last_mut().expect("the file's scope stays").insert(name, is_type);
     }
 
-    /// What to say of a word that may have been meant to be one of the language's, or a type's name.
+    /// A note that suggests a similar keyword or type name.
     fn did_you_mean(&self, name: Name) -> Option<String> {
         let types =
             self.scopes.iter().flatten().filter(|(_, is_type)| **is_type).map(|(name, _)| self.names.text(*name));
-        let nearest = nearest(self.names.text(name), keywords::FIRST_WORDS.into_iter().chain(types))?;
+        let nearest = nearest(self.names.text(name), keywords::STATEMENT_KEYWORDS.into_iter().chain(types))?;
         Some(format!("did you mean `{nearest}`?"))
     }
 
-    /// Whether something has been declared by this name.
+    /// Whether a declaration of this name is visible.
     fn is_declared(&self, name: Name) -> bool {
         self.scopes.iter().any(|scope| scope.contains_key(&name))
     }
 
-    /// Whether a name means a type here.
+    /// Whether the name denotes a type here.
     fn is_type_name(&self, name: Name) -> bool {
         self.scopes.iter().rev().find_map(|scope| scope.get(&name).copied()).unwrap_or(false)
     }
 
-    /// Goes on behind a mistake in the statement begun at `from`: behind its `;` or its block, or before
-    /// the `}` that closes the block around it.
-    fn next_statement(&mut self, from: usize) {
-        // Braces of a structure or an initialiser: behind them there is more of the statement.
+    /// Error recovery in a block: skips the statement that started at `from`, to after its `;` or
+    /// block, or to before the `}` of the enclosing block.
+    fn recover_statement(&mut self, from: usize) {
+        // Braces of a structure or initialiser: the statement continues after them.
         let mut inner = 0usize;
         for token in &self.tokens[from..self.at] {
             if is(token, "{") {
@@ -317,9 +316,9 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The same outside functions: behind the `;` or the `}` that ends the declaration begun at
-    /// `from`, braces counted from there.
-    fn next_item(&mut self, from: usize) {
+    /// Error recovery outside functions: skips to after the `;` or `}` that ends the declaration
+    /// that started at `from`, counting braces from there.
+    fn recover_item(&mut self, from: usize) {
         let stopped = self.at;
         self.at = from;
         self.scopes.truncate(1);
@@ -332,7 +331,7 @@ impl<'a> Parser<'a> {
                 open += 1;
             } else if closes {
                 open = open.saturating_sub(1);
-                // A function ends here; a structure at its `;`.
+                // A function ends here, a structure at its `;`.
                 if open == 0 && self.at > stopped && !self.is(";") {
                     return;
                 }

@@ -4,12 +4,12 @@ use super::{Parsed, Parser};
 use crate::token::TokenKind;
 
 impl Parser<'_> {
-    /// The bytes of the strings that stand here one behind the other, without a zero at the end.
+    /// Parses adjacent string literals and returns their bytes, without a terminating zero.
     pub(super) fn string(&mut self) -> Parsed<Vec<u8>> {
         let mut bytes = Vec::new();
         while let TokenKind::String(spelling) = self.token().kind {
             let names = self.names;
-            if let Err(reason) = unquoted(names.text(spelling), &mut bytes) {
+            if let Err(reason) = unescape(names.text(spelling), &mut bytes) {
                 return self.fail(reason, "escapes are \\n \\t \\0 \\x41 and those of C11 6.4.4.4");
             }
             self.advance();
@@ -18,9 +18,9 @@ impl Parser<'_> {
     }
 }
 
-fn unquoted(spelling: &str, out: &mut Vec<u8>) -> Result<(), String> {
+fn unescape(spelling: &str, out: &mut Vec<u8>) -> Result<(), String> {
     let inner = spelling.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    let mut rest = inner.ok_or("a string that is not plain")?;
+    let mut rest = inner.ok_or("a string with a prefix")?;
     while let Some((before, after)) = rest.split_once('\\') {
         out.extend_from_slice(before.as_bytes());
         let letter = after.chars().next().ok_or("a `\\` at the end of a string")?;
@@ -37,15 +37,15 @@ fn unquoted(spelling: &str, out: &mut Vec<u8>) -> Result<(), String> {
             '0'..='7' => {
                 let digits = after.bytes().take(3).take_while(|b| matches!(b, b'0'..=b'7')).count();
                 rest = &after[digits..];
-                u8::from_str_radix(&after[..digits], 8).map_err(|_| "an escape of more than a byte")?
+                u8::from_str_radix(&after[..digits], 8).map_err(|_| "an escape that does not fit a byte")?
             }
             'x' => {
                 let digits = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
                 let value = u8::from_str_radix(&rest[..digits], 16);
                 rest = &rest[digits..];
-                value.map_err(|_| "an escape that is no byte")?
+                value.map_err(|_| "an escape that does not fit a byte")?
             }
-            other => return Err(format!("`\\{other}` is no escape")),
+            other => return Err(format!("`\\{other}` is not an escape")),
         });
     }
     out.extend_from_slice(rest.as_bytes());
@@ -57,10 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes() {
+    fn unescapes_c_strings() {
         let bytes = |text: &str| {
             let mut out = Vec::new();
-            unquoted(text, &mut out).map(|()| out)
+            unescape(text, &mut out).map(|()| out)
         };
         assert_eq!(bytes(r#""a\n\x41\101\0""#), Ok(b"a\nAA\0".to_vec()));
         assert_eq!(bytes("\"é\""), Ok("é".as_bytes().to_vec()));

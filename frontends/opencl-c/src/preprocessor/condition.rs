@@ -1,13 +1,14 @@
-//! The conditions of `#if` and `#elif` (C11 6.10.1): integer constant expressions in 64 bits.
+//! Evaluation of `#if` and `#elif` conditions (C11 6.10.1): integer constant expressions of 64
+//! bits.
 
-use super::literals::{self, Wrong};
-use super::{MAX_NESTING, Pp, PpKind, Preprocessor, Stop};
+use super::literals::{self, LiteralError};
+use super::{Abort, MAX_NESTING, PpToken, PpTokenKind, Preprocessor};
 use crate::token::{Name, Names, Punctuator, TokenKind};
 use portcullis_core::diagnostics::Diagnostic;
 use portcullis_core::diagnostics::short;
 use portcullis_core::program::prelude;
 
-/// A value of `intmax_t`, or of `uintmax_t` if `unsigned`.
+/// A value of type `intmax_t`, or `uintmax_t` if `unsigned`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Value {
     pub bits: u64,
@@ -24,56 +25,56 @@ impl Value {
     }
 }
 
-/// Why an expression has no value: an error at a token, or at the end of the line.
-struct Failed {
+/// An error in a condition, at a token or at the end of the line.
+struct EvaluationError {
     error: Diagnostic,
-    at: Option<Pp>,
+    at: Option<PpToken>,
     label: String,
 }
 
 impl Preprocessor<'_> {
-    /// Whether the condition holds that the rest of the line is; nothing, and an error, where it has no
-    /// value.
-    pub(super) fn condition(&mut self, directive: Pp) -> Result<Option<bool>, Stop> {
+    /// Evaluates the rest of the line as a condition; reports an error and returns `None` if it has
+    /// no value.
+    pub(super) fn condition(&mut self, directive: PpToken) -> Result<Option<bool>, Abort> {
         Ok(self.value(directive)?.map(|value| value.bits != 0))
     }
 
-    /// The value of the expression that the rest of the line is.
-    pub(super) fn value(&mut self, directive: Pp) -> Result<Option<Value>, Stop> {
-        let line = self.line()?;
+    /// Evaluates the rest of the line as an expression.
+    pub(super) fn value(&mut self, directive: PpToken) -> Result<Option<Value>, Abort> {
+        let line = self.take_line()?;
         let before = self.errors.len();
         let end = line.last().copied().unwrap_or(directive);
-        self.enter_apart(line);
+        self.push_isolated(line);
         let tokens = self.condition_tokens();
-        self.leave_apart();
+        self.pop_isolated();
         let Some(tokens) = tokens? else { return Ok(None) };
         if self.errors.len() > before {
             return Ok(None);
         }
         let mut evaluator = Evaluator { tokens: &tokens, at: 0, names: &self.names, depth: 0 };
-        match evaluator.whole() {
+        match evaluator.evaluate_all() {
             Ok(value) => Ok(Some(value)),
             Err(failed) => {
-                let Failed { error, at, label } = *failed;
-                self.wrong(error, at.unwrap_or(end), &label)?;
+                let EvaluationError { error, at, label } = *failed;
+                self.report_at(error, at.unwrap_or(end), &label)?;
                 Ok(None)
             }
         }
     }
 
-    /// The line's tokens, with macros replaced and `defined` answered.
-    fn condition_tokens(&mut self) -> Result<Option<Vec<Pp>>, Stop> {
+    /// Tokens of the line after macro expansion and evaluation of `defined`.
+    fn condition_tokens(&mut self) -> Result<Option<Vec<PpToken>>, Abort> {
         let mut tokens = Vec::new();
         while let Some(token) = self.next_expanded()? {
             match token.kind {
-                PpKind::Identifier(name) if self.names.text(name) == "defined" => match self.defined_operand()? {
+                PpTokenKind::Identifier(name) if self.names.text(name) == "defined" => match self.defined_operand()? {
                     Some(wanted) => {
                         let value = if self.is_defined(wanted) { "1" } else { "0" };
-                        tokens.push(Pp { kind: PpKind::Number(self.names.intern(value)), ..token });
+                        tokens.push(PpToken { kind: PpTokenKind::Number(self.names.intern(value)), ..token });
                     }
                     None => {
-                        let error = Diagnostic::new("`defined` wants the name of a macro");
-                        self.wrong(error.note("write defined(NAME) or defined NAME"), token, "")?;
+                        let error = Diagnostic::new("`defined` expects the name of a macro");
+                        self.report_at(error.note("write defined(NAME) or defined NAME"), token, "")?;
                         while self.next_expanded()?.is_some() {}
                         return Ok(None);
                     }
@@ -84,10 +85,10 @@ impl Preprocessor<'_> {
         Ok(Some(tokens))
     }
 
-    /// `NAME` or `(NAME)`.
-    fn defined_operand(&mut self) -> Result<Option<Name>, Stop> {
-        let identifier = |token: Option<Pp>| match token?.kind {
-            PpKind::Identifier(name) => Some(name),
+    /// Parses the operand of `defined`: `NAME` or `(NAME)`.
+    fn defined_operand(&mut self) -> Result<Option<Name>, Abort> {
+        let identifier = |token: Option<PpToken>| match token?.kind {
+            PpTokenKind::Identifier(name) => Some(name),
             _ => None,
         };
         let first = self.next()?;
@@ -101,26 +102,26 @@ impl Preprocessor<'_> {
 }
 
 struct Evaluator<'a> {
-    tokens: &'a [Pp],
+    tokens: &'a [PpToken],
     at: usize,
     names: &'a Names,
     depth: usize,
 }
 
-/// An operator whose right operand is still to come.
-struct Waiting {
-    token: Pp,
+/// A binary operator whose right operand is not parsed yet.
+struct PendingOperator {
+    token: PpToken,
     operator: Punctuator,
-    bound: u8,
+    precedence: u8,
     left: Value,
-    /// Whether the value that the operator is part of counts.
-    counts: bool,
+    /// Whether the value of the enclosing operation is evaluated.
+    is_evaluated: bool,
 }
 
-type Evaluated = Result<Value, Box<Failed>>;
+type EvalResult = Result<Value, Box<EvaluationError>>;
 
-/// The binary operators, each with how tightly it binds; `?:` and `,` not among them.
-fn binds(punctuator: Punctuator) -> Option<u8> {
+/// Precedence of a binary operator; `?:` and `,` are not included.
+fn precedence_of(punctuator: Punctuator) -> Option<u8> {
     use Punctuator as P;
     Some(match punctuator {
         P::OrOr => 1,
@@ -138,90 +139,92 @@ fn binds(punctuator: Punctuator) -> Option<u8> {
 }
 
 impl Evaluator<'_> {
-    fn whole(&mut self) -> Evaluated {
+    fn evaluate_all(&mut self) -> EvalResult {
         let value = self.conditional(true)?;
-        let Some(token) = self.front() else { return Ok(value) };
+        let Some(token) = self.peek() else { return Ok(value) };
         let text = short(token.text(self.names));
-        let error = Diagnostic::new(format!("`{text}` has no place in a condition"));
+        let error = Diagnostic::new(format!("`{text}` is not allowed in a condition"));
         let error = match token.kind {
-            PpKind::Punctuator(Punctuator::Assign) => error.note("to compare, write `==`"),
-            PpKind::Punctuator(Punctuator::LeftParenthesis) => {
-                error.note("what stands before the `(` is no macro with parameters")
+            PpTokenKind::Punctuator(Punctuator::Assign) => error.note("to compare, write `==`"),
+            PpTokenKind::Punctuator(Punctuator::LeftParenthesis) => {
+                error.note("the name before the `(` is not a function-like macro")
             }
             _ => error.note(
-                "a condition is made of integers, `defined`, macros, and C's operators without assignment and comma",
+                "a condition consists of integers, `defined`, macros, and C's operators except assignment and comma",
             ),
         };
-        Err(Box::new(Failed { error, at: Some(token), label: "from here".into() }))
+        Err(Box::new(EvaluationError { error, at: Some(token), label: "from here".into() }))
     }
 
-    fn front(&self) -> Option<Pp> {
+    fn peek(&self) -> Option<PpToken> {
         self.tokens.get(self.at).copied()
     }
 
-    fn take(&mut self, wanted: Punctuator) -> Option<Pp> {
-        let token = self.front().filter(|token| token.is(wanted))?;
+    fn take(&mut self, wanted: Punctuator) -> Option<PpToken> {
+        let token = self.peek().filter(|token| token.is(wanted))?;
         self.at += 1;
         Some(token)
     }
 
-    fn fail<T>(&self, at: Option<Pp>, message: impl Into<String>, note: &str) -> Result<T, Box<Failed>> {
+    fn fail<T>(&self, at: Option<PpToken>, message: impl Into<String>, note: &str) -> Result<T, Box<EvaluationError>> {
         let error = Diagnostic::new(message).note(note);
-        Err(Box::new(Failed { error, at, label: String::new() }))
+        Err(Box::new(EvaluationError { error, at, label: String::new() }))
     }
 
-    /// Goes one level down; what is nested deeper than there is stack for is refused.
-    fn down(&mut self, at: Pp) -> Result<(), Box<Failed>> {
+    /// Enters a nesting level; fails at [`MAX_NESTING`], which bounds the stack.
+    fn enter_nesting(&mut self, at: PpToken) -> Result<(), Box<EvaluationError>> {
         self.depth += 1;
         if self.depth > MAX_NESTING {
             return self.fail(
                 Some(at),
                 format!("the condition nests more than {MAX_NESTING} deep"),
-                "write it in several macros or conditionals",
+                "split it into several macros or conditionals",
             );
         }
         Ok(())
     }
 
-    /// `a ? b : c` and what binds tighter. Where it does not count, nothing in it is an error that
-    /// only its value would be.
-    fn conditional(&mut self, counts: bool) -> Evaluated {
-        let condition = self.binary(counts)?;
+    /// Parses `a ? b : c` and operators that bind tighter. Unevaluated operands are checked for
+    /// syntax only, not for errors such as a division by zero.
+    fn conditional(&mut self, is_evaluated: bool) -> EvalResult {
+        let condition = self.binary(is_evaluated)?;
         let Some(question) = self.take(Punctuator::Question) else { return Ok(condition) };
-        self.down(question)?;
+        self.enter_nesting(question)?;
         let holds = condition.bits != 0;
-        let then = self.conditional(counts && holds)?;
+        let then = self.conditional(is_evaluated && holds)?;
         if self.take(Punctuator::Colon).is_none() {
             return self.fail(Some(question), "this `?` has no `:`", "a conditional expression is `a ? b : c`");
         }
-        let otherwise = self.conditional(counts && !holds)?;
+        let otherwise = self.conditional(is_evaluated && !holds)?;
         self.depth -= 1;
         let bits = if holds { then.bits } else { otherwise.bits };
         Ok(Value { bits, unsigned: then.unsigned || otherwise.unsigned })
     }
 
-    /// Binary operators and their operands, by precedence; without recursion, which would need a frame
-    /// of the stack for each level of precedence.
-    fn binary(&mut self, mut counts: bool) -> Evaluated {
-        let mut waiting: Vec<Waiting> = Vec::new();
+    /// Operator-precedence parser for binary operators. Iterative: recursion would need a stack
+    /// frame for each precedence level.
+    fn binary(&mut self, mut is_evaluated: bool) -> EvalResult {
+        let mut waiting: Vec<PendingOperator> = Vec::new();
         loop {
-            let mut value = self.unary(counts)?;
-            let next = match self.front() {
+            let mut value = self.unary(is_evaluated)?;
+            let next = match self.peek() {
                 Some(token) => match token.kind {
-                    PpKind::Punctuator(operator) => binds(operator).map(|bound| (token, operator, bound)),
+                    PpTokenKind::Punctuator(operator) => {
+                        precedence_of(operator).map(|precedence| (token, operator, precedence))
+                    }
                     _ => None,
                 },
                 None => None,
             };
-            let bound = next.map_or(0, |(_, _, bound)| bound);
-            while let Some(operation) = waiting.pop_if(|operation| operation.bound >= bound) {
-                value = self.apply(&operation, value, counts)?;
-                counts = operation.counts;
+            let precedence = next.map_or(0, |(_, _, precedence)| precedence);
+            while let Some(operation) = waiting.pop_if(|operation| operation.precedence >= precedence) {
+                value = self.apply(&operation, value, is_evaluated)?;
+                is_evaluated = operation.is_evaluated;
             }
-            let Some((token, operator, bound)) = next else { return Ok(value) };
+            let Some((token, operator, precedence)) = next else { return Ok(value) };
             self.at += 1;
-            waiting.push(Waiting { token, operator, bound, left: value, counts });
-            counts &= match operator {
+            waiting.push(PendingOperator { token, operator, precedence, left: value, is_evaluated });
+            is_evaluated &= match operator {
                 Punctuator::AndAnd => value.bits != 0,
                 Punctuator::OrOr => value.bits == 0,
                 _ => true,
@@ -229,9 +232,9 @@ impl Evaluator<'_> {
         }
     }
 
-    fn apply(&self, operation: &Waiting, right: Value, counts: bool) -> Evaluated {
+    fn apply(&self, operation: &PendingOperator, right: Value, is_evaluated: bool) -> EvalResult {
         use Punctuator as P;
-        let &Waiting { token, operator, left, .. } = operation;
+        let &PendingOperator { token, operator, left, .. } = operation;
         let unsigned = left.unsigned || right.unsigned;
         let (a, b) = (left.bits, right.bits);
         let by_sign =
@@ -246,12 +249,12 @@ impl Evaluator<'_> {
             P::LessEqual => return Ok(by_sign(a <= b, left.signed() <= right.signed())),
             P::GreaterEqual => return Ok(by_sign(a >= b, left.signed() >= right.signed())),
             P::ShiftLeft | P::ShiftRight => {
-                // A negative count is a large one.
-                if b >= 64 && counts {
+                // As unsigned numbers, negative counts are large.
+                if b >= 64 && is_evaluated {
                     let count = if right.unsigned { b.to_string() } else { right.signed().to_string() };
                     return self.fail(
                         Some(token),
-                        format!("a shift by {count}"),
+                        format!("shift by {count}"),
                         "a shift by less than 0 or more than 63 is undefined in C",
                     );
                 }
@@ -269,10 +272,10 @@ impl Evaluator<'_> {
             P::Minus => a.wrapping_sub(b),
             P::Star => a.wrapping_mul(b),
             _ if b == 0 => {
-                if counts {
+                if is_evaluated {
                     return self.fail(
                         Some(token),
-                        "a division by zero in a condition",
+                        "division by zero in a condition",
                         "test the divisor first: `B != 0 && A / B > 1`",
                     );
                 }
@@ -286,20 +289,20 @@ impl Evaluator<'_> {
         Ok(Value { bits, unsigned })
     }
 
-    fn unary(&mut self, counts: bool) -> Evaluated {
+    fn unary(&mut self, is_evaluated: bool) -> EvalResult {
         use Punctuator as P;
-        let Some(token) = self.front() else {
+        let Some(token) = self.peek() else {
             return self.fail(
                 None,
-                "the condition ends where an operand is wanted",
+                "the condition ends where an operand is expected",
                 "an operand is an integer, `defined(NAME)`, or a name",
             );
         };
         self.at += 1;
         match token.kind {
-            PpKind::Punctuator(operator @ (P::Plus | P::Minus | P::Tilde | P::Not)) => {
-                self.down(token)?;
-                let Value { bits, unsigned } = self.unary(counts)?;
+            PpTokenKind::Punctuator(operator @ (P::Plus | P::Minus | P::Tilde | P::Not)) => {
+                self.enter_nesting(token)?;
+                let Value { bits, unsigned } = self.unary(is_evaluated)?;
                 self.depth -= 1;
                 Ok(match operator {
                     P::Plus => Value { bits, unsigned },
@@ -308,90 +311,90 @@ impl Evaluator<'_> {
                     _ => Value::truth(bits == 0),
                 })
             }
-            PpKind::Punctuator(P::LeftParenthesis) => {
-                self.down(token)?;
-                let value = self.conditional(counts)?;
+            PpTokenKind::Punctuator(P::LeftParenthesis) => {
+                self.enter_nesting(token)?;
+                let value = self.conditional(is_evaluated)?;
                 self.depth -= 1;
                 match self.take(P::RightParenthesis) {
                     Some(_) => Ok(value),
                     None => self.fail(
                         Some(token),
-                        "this `(` is not closed where its expression ends",
-                        "a `)` is missing, or what follows has no place in a condition",
+                        "this `(` is not closed",
+                        "a `)` is missing, or what follows is not allowed in a condition",
                     ),
                 }
             }
-            PpKind::Identifier(name) => self.identifier(token, self.names.text(name)),
-            PpKind::Number(name) => self.number(token, self.names.text(name)),
-            PpKind::Character(name) => match literals::character(self.names.text(name)) {
+            PpTokenKind::Identifier(name) => self.identifier(token, self.names.text(name)),
+            PpTokenKind::Number(name) => self.number(token, self.names.text(name)),
+            PpTokenKind::Character(name) => match literals::character(self.names.text(name)) {
                 Ok(value) => Ok(Value { bits: value as i32 as i64 as u64, unsigned: false }),
-                Err(wrong) => self.wrong(token, &wrong),
+                Err(error) => self.fail_literal(token, &error),
             },
-            PpKind::String(_) => self.fail(
-                Some(token),
-                "a string in a condition",
-                "a condition is an integer; strings cannot be compared",
-            ),
-            PpKind::Other(name) => Err(Box::new(Failed {
+            PpTokenKind::String(_) => {
+                self.fail(Some(token), "string in a condition", "conditions are integers; strings cannot be compared")
+            }
+            PpTokenKind::Other(name) => Err(Box::new(EvaluationError {
                 error: super::stray(self.names.text(name)),
                 at: Some(token),
                 label: String::new(),
             })),
-            PpKind::Punctuator(_) => {
+            PpTokenKind::Punctuator(_) => {
                 let text = token.text(self.names);
                 self.fail(
                     Some(token),
-                    format!("`{text}` where an operand is wanted"),
+                    format!("expected an operand, found `{text}`"),
                     "an operand is an integer, `defined(NAME)`, or a name",
                 )
             }
         }
     }
 
-    /// A name that is no macro is 0, a keyword as well (C11 6.10.1p4); `true` expands to 1 (OpenCL C
-    /// 1.2, 6.1.1).
-    fn identifier(&self, token: Pp, text: &str) -> Evaluated {
+    /// An identifier that is not a macro is 0, keywords included (C11 6.10.1p4); `true` is 1
+    /// (OpenCL C 1.2, 6.1.1).
+    fn identifier(&self, token: PpToken, text: &str) -> EvalResult {
         if is_prelude_constant(text) {
-            let message = format!("`{text}` is a constant of the prelude, which conditions know nothing of");
+            let message = format!("`{text}` is a constant of the prelude, which conditions cannot use");
             return self.fail(
                 Some(token),
                 message,
-                "conditions know macros only: test it with `if`, or write the number",
+                "conditions can only use macros: test it with `if`, or write the number",
             );
         }
         Ok(Value::truth(text == "true"))
     }
 
-    fn number(&self, token: Pp, text: &str) -> Evaluated {
+    fn number(&self, token: PpToken, text: &str) -> EvalResult {
         if literals::is_float(text) && literals::number(text).is_ok_and(|kind| matches!(kind, TokenKind::Float { .. }))
         {
             return self.fail(
                 Some(token),
                 format!("`{}` in a condition", short(text)),
-                "conditions are made of integers only",
+                "conditions can only use integers",
             );
         }
         match literals::integer(text) {
             Ok(literals::Integer { value, decimal, unsigned, .. }) => {
                 if decimal && !unsigned && value > i64::MAX as u64 {
-                    let wrong =
-                        Wrong { reason: "it has more than 64 bits with its sign".into(), note: "write the suffix `u`" };
-                    return self.wrong(token, &wrong);
+                    let error = LiteralError {
+                        reason: "it does not fit a signed 64-bit integer".into(),
+                        note: "add the suffix `u`",
+                    };
+                    return self.fail_literal(token, &error);
                 }
                 Ok(Value { bits: value, unsigned: unsigned || value > i64::MAX as u64 })
             }
-            Err(wrong) => self.wrong(token, &wrong),
+            Err(error) => self.fail_literal(token, &error),
         }
     }
 
-    fn wrong(&self, token: Pp, wrong: &Wrong) -> Evaluated {
-        let error = super::literal_error(token.text(self.names), wrong);
-        Err(Box::new(Failed { error, at: Some(token), label: wrong.reason.clone() }))
+    fn fail_literal(&self, token: PpToken, literal: &LiteralError) -> EvalResult {
+        let error = super::literal_error(token.text(self.names), literal);
+        Err(Box::new(EvaluationError { error, at: Some(token), label: literal.reason.clone() }))
     }
 }
 
-/// Whether the prelude has a constant of that name: 0, which it would be as any other name, is not what
-/// is meant.
+/// Whether the prelude has a constant of this name; evaluating it as 0, like any other identifier,
+/// would be surprising.
 fn is_prelude_constant(text: &str) -> bool {
     prelude::TEXT.lines().filter_map(|line| line.strip_prefix("const ")?.split(':').next()).any(|name| name == text)
 }

@@ -1,20 +1,20 @@
-//! Macros and their definitions (C11 6.10.3 and 6.10.8).
+//! Macro definitions (C11 6.10.3 and 6.10.8).
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::{Pp, PpKind, Preprocessor, Stop};
+use super::{Abort, PpToken, PpTokenKind, Preprocessor};
 use crate::files::{FileId, Span};
-use crate::lexer::{self, RawKind};
+use crate::lexer::{self, RawTokenKind};
 use crate::token::{Name, Punctuator};
 use portcullis_core::diagnostics::Diagnostic;
 use portcullis_core::diagnostics::short;
 use portcullis_core::spelling::nearest;
 
-/// The macros that are there from the beginning: OpenCL C 1.2, 6.10 (of a device that is little-endian)
-/// and 6.12.2.1 and 6.12.3 (limits of types).
+/// Predefined macros: OpenCL C 1.2, 6.10 (for a little-endian device), and the types' limits of
+/// 6.12.2.1 and 6.12.3.
 const PREDEFINED: &str = "\
 #define PORTCULLIS 1
 #define CL_VERSION_1_0 100
@@ -50,119 +50,123 @@ const PREDEFINED: &str = "\
 #define FLT_EPSILON 0x1.0p-23f
 ";
 
-/// Names that no `#define` and no `#undef` may have (C11 6.10.8p2 and 6.10.3p5).
+/// Names that `#define` and `#undef` must not use (C11 6.10.8p2 and 6.10.3p5).
 const RESERVED: &[&str] = &["defined", "__VA_ARGS__", "__LINE__", "__FILE__"];
 
-/// What a token of a macro's replacement list is replaced by in turn.
+/// What replaces a token of a replacement list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Itself.
+pub(super) enum Substitution {
+    /// The token itself.
     Plain,
-    /// An argument.
+    /// The argument with this index.
     Parameter(usize),
-    /// An argument as a string literal.
-    String(usize),
+    /// The argument with this index as a string literal (`#`).
+    Stringify(usize),
 }
 
 /// A token of a macro's replacement list.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
-    pub token: Pp,
-    pub role: Role,
+pub(super) struct ReplacementToken {
+    pub token: PpToken,
+    pub substitution: Substitution,
     /// Whether `##` follows.
-    pub paste: bool,
+    pub pastes_next: bool,
 }
 
-/// The parameters of a macro that has a list of them.
+/// The parameters of a function-like macro.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parameters {
-    /// `__VA_ARGS__` is the last one of a variadic macro.
+    /// The last name of a variadic macro is `__VA_ARGS__`.
     pub names: Vec<Name>,
     pub variadic: bool,
 }
 
-/// What an object-like macro stands for if not for a text.
+/// A macro whose expansion depends on its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Special {
+pub(super) enum BuiltinMacro {
     Line,
     File,
 }
 
-/// A macro.
+/// A macro definition.
 #[derive(Debug)]
 pub(super) struct Macro {
     pub name: Name,
     /// The name in the definition.
-    pub place: Span,
+    pub span: Span,
     pub parameters: Option<Parameters>,
-    pub body: Rc<[Piece]>,
-    pub special: Option<Special>,
-    /// The replacement list as it is written.
-    pub written: Vec<Pp>,
-    /// Whether its context is on the stack.
-    pub active: bool,
+    pub replacement: Rc<[ReplacementToken]>,
+    pub builtin: Option<BuiltinMacro>,
+    /// The replacement list as written.
+    pub source_tokens: Vec<PpToken>,
+    /// Whether the macro's context is on the stack.
+    pub is_expanding: bool,
 }
 
 impl Macro {
-    /// Whether another definition says the same (C11 6.10.3p1): the same tokens with white space at
-    /// the same places.
-    fn same(&self, other: &Macro) -> bool {
-        let alike = |i: usize, (a, b): (&Pp, &Pp)| a.kind == b.kind && (i == 0 || a.space == b.space);
+    /// Whether two definitions are equivalent (C11 6.10.3p1): equal tokens, and white space in the
+    /// same places.
+    fn is_same_definition(&self, other: &Macro) -> bool {
+        let alike =
+            |i: usize, (a, b): (&PpToken, &PpToken)| a.kind == b.kind && (i == 0 || a.leading_space == b.leading_space);
         self.parameters == other.parameters
-            && self.special == other.special
-            && self.written.len() == other.written.len()
-            && self.written.iter().zip(&other.written).enumerate().all(|(i, pair)| alike(i, pair))
+            && self.builtin == other.builtin
+            && self.source_tokens.len() == other.source_tokens.len()
+            && self.source_tokens.iter().zip(&other.source_tokens).enumerate().all(|(i, pair)| alike(i, pair))
     }
 }
 
 impl Preprocessor<'_> {
-    /// Defines what every text finds defined.
-    pub(super) fn predefine(&mut self) -> Result<(), Stop> {
+    /// Defines the predefined macros.
+    pub(super) fn define_builtins(&mut self) -> Result<(), Abort> {
         let file = self.files.add("<predefined>", PREDEFINED, None);
-        self.enter(file, PathBuf::new(), None)?;
-        self.text()?;
-        let place = Span { file, start: 0, end: 0 };
-        for (text, special) in [("__LINE__", Special::Line), ("__FILE__", Special::File)] {
+        self.push_input(file, PathBuf::new(), None)?;
+        self.preprocess_inputs()?;
+        let span = Span { file, start: 0, end: 0 };
+        for (text, builtin) in [("__LINE__", BuiltinMacro::Line), ("__FILE__", BuiltinMacro::File)] {
             let name = self.names.intern(text);
-            self.add(Macro {
+            self.insert_macro(Macro {
                 name,
-                place,
+                span,
                 parameters: None,
-                body: Rc::default(),
-                special: Some(special),
-                written: Vec::new(),
-                active: false,
+                replacement: Rc::default(),
+                builtin: Some(builtin),
+                source_tokens: Vec::new(),
+                is_expanding: false,
             });
         }
         Ok(())
     }
 
-    fn add(&mut self, new: Macro) {
-        self.defined.insert(new.name, self.macros.len());
+    fn insert_macro(&mut self, new: Macro) {
+        self.macros_by_name.insert(new.name, self.macros.len());
         self.macros.push(new);
     }
 
-    /// Defines the macros that the host sets, and gives their numbers.
-    pub(super) fn set(&mut self, defines: &[(String, String)]) -> Result<Vec<usize>, Stop> {
+    /// Defines the macros that the host sets and returns their indices.
+    pub(super) fn define_host_macros(&mut self, defines: &[(String, String)]) -> Result<Vec<usize>, Abort> {
         let mut numbers: Vec<usize> = Vec::new();
         for (text, value) in defines {
-            let wrong = |message: String| Diagnostic::new(message).of_parameter(text);
-            let raw = lexer::next(text, 0, true);
-            if raw.kind != RawKind::Identifier || raw.range() != (0..text.len()) || RESERVED.contains(&text.as_str()) {
-                let error = wrong(format!("`{text}` cannot be set"));
-                self.report(error.note("what can be set is the name of a macro without parameters"))?;
+            let parameter_error = |message: String| Diagnostic::new(message).of_parameter(text);
+            let raw = lexer::next_token(text, 0, true);
+            if raw.kind != RawTokenKind::Identifier
+                || raw.range() != (0..text.len())
+                || RESERVED.contains(&text.as_str())
+            {
+                let error = parameter_error(format!("`{text}` cannot be set"));
+                self.report(error.note("only macros without parameters can be set"))?;
                 continue;
             }
             if self.is_prelude(text) {
-                let error = wrong(format!("`{text}` is the prelude's, and not to be set"));
-                self.report(error.note("what can be set is a parameter of the filter's own"))?;
+                let error = parameter_error(format!("`{text}` belongs to the prelude and cannot be set"));
+                self.report(error.note("only the filter's own parameters can be set"))?;
                 continue;
             }
             let name = self.names.intern(text);
-            if let Some(&known) = self.defined.get(&name) {
+            if let Some(&known) = self.macros_by_name.get(&name) {
                 let how =
-                    if numbers.contains(&known) { "is given twice" } else { "is defined already, and not to be set" };
-                self.report(wrong(format!("`{text}` {how}")))?;
+                    if numbers.contains(&known) { "is given twice" } else { "is already defined and cannot be set" };
+                self.report(parameter_error(format!("`{text}` {how}")))?;
                 continue;
             }
             let value = match value.parse::<Ipv4Addr>() {
@@ -171,31 +175,32 @@ impl Preprocessor<'_> {
             };
             let before = self.errors.len();
             let file = self.files.add(format!("<value of {text}>"), value, None);
-            let body = self.tokens_of(file)?;
+            let replacement = self.tokenize_file(file)?;
             for error in &mut self.errors[before..] {
                 error.parameter = Some(text.clone());
             }
-            let place = Span { file, start: 0, end: 0 };
+            let span = Span { file, start: 0, end: 0 };
             numbers.push(self.macros.len());
-            self.given.insert(name, self.macros.len());
-            self.object(name, place, body)?;
+            self.host_macros.insert(name, self.macros.len());
+            self.define_object_like(name, span, replacement)?;
         }
         Ok(numbers)
     }
 
-    /// The tokens of a file that is no text of the filter's.
-    pub(super) fn tokens_of(&mut self, file: FileId) -> Result<Vec<Pp>, Stop> {
-        self.enter(file, PathBuf::new(), None)?;
+    /// Tokens of a file that is not part of the filter, such as the value of a parameter.
+    pub(super) fn tokenize_file(&mut self, file: FileId) -> Result<Vec<PpToken>, Abort> {
+        self.push_input(file, PathBuf::new(), None)?;
         let mut tokens = Vec::new();
-        while self.front().is_some_and(|raw| !matches!(raw.kind, RawKind::End | RawKind::OpenComment)) {
+        while self.peek().is_some_and(|raw| !matches!(raw.kind, RawTokenKind::End | RawTokenKind::UnterminatedComment))
+        {
             tokens.push(self.take_checked()?);
         }
-        self.leave()?;
+        self.pop_input()?;
         Ok(tokens)
     }
 
-    /// Refuses what was set for nothing.
-    pub(super) fn check_set(&mut self, numbers: &[usize]) -> Result<(), Stop> {
+    /// Reports host macros that are no parameters of the filter.
+    pub(super) fn check_host_macros(&mut self, numbers: &[usize]) -> Result<(), Abort> {
         for &number in numbers {
             let name = self.macros[number].name;
             if !self.is_parameter(name) {
@@ -206,94 +211,97 @@ impl Preprocessor<'_> {
                     Some(nearest) => error.note(format!("did you mean `{nearest}`?")),
                     None => error,
                 };
-                let note = "a parameter is a macro whose default stands between `#ifndef NAME` and `#endif`";
+                let note = "a parameter is a macro with a default between `#ifndef NAME` and `#endif`";
                 self.report(error.note(self.known_parameters()).note(note))?;
             }
         }
         Ok(())
     }
 
-    /// The macro of that name.
+    /// Index of the macro with this name.
     pub(super) fn lookup(&self, name: Name) -> Option<usize> {
-        self.defined.get(&name).copied()
+        self.macros_by_name.get(&name).copied()
     }
 
-    /// The name that a directive is about.
-    pub(super) fn macro_name(&mut self, directive: Pp, line: &[Pp]) -> Result<Option<Name>, Stop> {
+    /// The macro name that a directive's line starts with; reports an error if there is none.
+    pub(super) fn macro_name(&mut self, directive: PpToken, line: &[PpToken]) -> Result<Option<Name>, Abort> {
         let Some(&first) = line.first() else {
-            let error = Diagnostic::new(format!("`#{}` wants the name of a macro", self.spelled(directive)));
-            self.wrong(error, directive, "there is none")?;
+            let error = Diagnostic::new(format!("`#{}` expects the name of a macro", self.spelled(directive)));
+            self.report_at(error, directive, "the name is missing")?;
             return Ok(None);
         };
         match first.kind {
-            PpKind::Identifier(name) => Ok(Some(name)),
+            PpTokenKind::Identifier(name) => Ok(Some(name)),
             _ => {
                 let text = short_of(self, first);
-                let error = Diagnostic::new(format!("`{text}` is no name for a macro"));
-                self.wrong(error.note("a name is made of letters, digits and `_`"), first, "")?;
+                let error = Diagnostic::new(format!("`{text}` is not a macro name"));
+                self.report_at(error.note("a name consists of letters, digits and `_`"), first, "")?;
                 Ok(None)
             }
         }
     }
 
-    /// A name that may be defined and undefined.
-    fn free_name(&mut self, directive: Pp, line: &[Pp]) -> Result<Option<Name>, Stop> {
+    /// [`macro_name`](Self::macro_name) for `#define` and `#undef`: rejects reserved names.
+    fn definable_name(&mut self, directive: PpToken, line: &[PpToken]) -> Result<Option<Name>, Abort> {
         let Some(name) = self.macro_name(directive, line)? else { return Ok(None) };
         let text = self.names.text(name);
         if RESERVED.contains(&text) {
-            let error = Diagnostic::new(format!("`{text}` can be neither defined nor undefined"));
-            self.wrong(error.note("its meaning is fixed (C11 6.10.8)"), line[0], "")?;
+            let error = Diagnostic::new(format!("`{text}` cannot be defined or undefined"));
+            self.report_at(error.note("its meaning is fixed (C11 6.10.8)"), line[0], "")?;
             return Ok(None);
         }
         Ok(Some(name))
     }
 
     /// `#undef`
-    pub(super) fn undefine(&mut self, directive: Pp, line: &[Pp]) -> Result<(), Stop> {
-        if let Some(name) = self.free_name(directive, line)? {
-            self.defined.remove(&name);
-            self.no_more(directive, &line[1..])?;
+    pub(super) fn undefine(&mut self, directive: PpToken, line: &[PpToken]) -> Result<(), Abort> {
+        if let Some(name) = self.definable_name(directive, line)? {
+            self.macros_by_name.remove(&name);
+            self.expect_line_end(directive, &line[1..])?;
         }
         Ok(())
     }
 
     /// `#define`
-    pub(super) fn define(&mut self, directive: Pp, line: &[Pp]) -> Result<(), Stop> {
-        let Some(name) = self.free_name(directive, line)? else { return Ok(()) };
-        let (place, rest) = (line[0].span, &line[1..]);
+    pub(super) fn define(&mut self, directive: PpToken, line: &[PpToken]) -> Result<(), Abort> {
+        let Some(name) = self.definable_name(directive, line)? else { return Ok(()) };
+        let (span, rest) = (line[0].span, &line[1..]);
         match rest.first() {
-            Some(open) if open.is(Punctuator::LeftParenthesis) && !open.space => self.function(name, place, rest),
-            Some(&next) if !next.space => {
-                let error = Diagnostic::new(format!("no space behind the macro's name `{}`", self.shown(name)));
-                let error = error.note("what the macro stands for begins behind a space (C11 6.10.3p3)");
-                self.wrong(error, next, "a space is missing here")
+            Some(open) if open.is(Punctuator::LeftParenthesis) && !open.leading_space => {
+                self.define_function_like(name, span, rest)
+            }
+            Some(&next) if !next.leading_space => {
+                let error =
+                    Diagnostic::new(format!("missing space after the macro name `{}`", self.display_name(name)));
+                let error = error.note("a space must separate the name from the replacement (C11 6.10.3p3)");
+                self.report_at(error, next, "a space is missing here")
             }
             _ => {
-                self.object(name, place, rest.to_vec())?;
-                if self.guarded() == Some(name) {
-                    self.parameter(name, rest)?;
+                self.define_object_like(name, span, rest.to_vec())?;
+                if self.guarded_macro() == Some(name) {
+                    self.declare_parameter(name, rest)?;
                 }
                 Ok(())
             }
         }
     }
 
-    /// An object-like macro.
-    fn object(&mut self, name: Name, place: Span, written: Vec<Pp>) -> Result<(), Stop> {
-        let Some(body) = self.body(&written, None)? else { return Ok(()) };
-        self.definition(name, place, None, body, written)
+    /// Defines an object-like macro.
+    fn define_object_like(&mut self, name: Name, span: Span, source_tokens: Vec<PpToken>) -> Result<(), Abort> {
+        let Some(replacement) = self.parse_replacement(&source_tokens, None)? else { return Ok(()) };
+        self.add_definition(name, span, None, replacement, source_tokens)
     }
 
-    /// A function-like macro; `rest` begins with the parenthesis.
-    fn function(&mut self, name: Name, place: Span, rest: &[Pp]) -> Result<(), Stop> {
+    /// Defines a function-like macro; `rest` starts with the parenthesis.
+    fn define_function_like(&mut self, name: Name, span: Span, rest: &[PpToken]) -> Result<(), Abort> {
         let Some((parameters, end)) = self.parameters(rest)? else { return Ok(()) };
-        let written = rest[end..].to_vec();
-        let Some(body) = self.body(&written, Some(&parameters))? else { return Ok(()) };
-        self.definition(name, place, Some(parameters), body, written)
+        let source_tokens = rest[end..].to_vec();
+        let Some(replacement) = self.parse_replacement(&source_tokens, Some(&parameters))? else { return Ok(()) };
+        self.add_definition(name, span, Some(parameters), replacement, source_tokens)
     }
 
-    /// A list of parameters, and how many tokens it has with its parentheses.
-    fn parameters(&mut self, list: &[Pp]) -> Result<Option<(Parameters, usize)>, Stop> {
+    /// Parses a parameter list; also returns its length in tokens, parentheses included.
+    fn parameters(&mut self, list: &[PpToken]) -> Result<Option<(Parameters, usize)>, Abort> {
         let mut parameters = Parameters { names: Vec::new(), variadic: false };
         let mut places: HashMap<Name, Span> = HashMap::new();
         let mut at = 1;
@@ -301,132 +309,138 @@ impl Preprocessor<'_> {
             return Ok(Some((parameters, 2)));
         }
         loop {
-            let Some(&token) = list.get(at) else { return self.open_parameters(list[0]) };
+            let Some(&token) = list.get(at) else { return self.report_unclosed_parameters(list[0]) };
             match token.kind {
-                PpKind::Identifier(name) if self.names.text(name) != "__VA_ARGS__" => {
+                PpTokenKind::Identifier(name) if self.names.text(name) != "__VA_ARGS__" => {
                     if let Some(first) = places.insert(name, token.span) {
-                        let error = Diagnostic::new(format!("two parameters are called `{}`", self.shown(name)));
+                        let error =
+                            Diagnostic::new(format!("two parameters have the name `{}`", self.display_name(name)));
                         let error = error.at(self.files.range(token.span), "the second");
                         self.report(error.at(self.files.range(first), "the first"))?;
                         return Ok(None);
                     }
                     parameters.names.push(name);
                 }
-                PpKind::Punctuator(Punctuator::Ellipsis) => {
+                PpTokenKind::Punctuator(Punctuator::Ellipsis) => {
                     parameters.variadic = true;
                     parameters.names.push(self.names.intern("__VA_ARGS__"));
                 }
                 _ => {
-                    let error = Diagnostic::new(format!("`{}` is no parameter's name", short_of(self, token)));
-                    self.wrong(
-                        error.note("a macro's parameters are names, with commas in between; the last may be `...`"),
+                    let error = Diagnostic::new(format!("`{}` is not a parameter name", short_of(self, token)));
+                    self.report_at(
+                        error.note("a macro's parameters are names separated by commas; the last may be `...`"),
                         token,
                         "",
                     )?;
                     return Ok(None);
                 }
             }
-            let Some(&token) = list.get(at + 1) else { return self.open_parameters(list[0]) };
+            let Some(&token) = list.get(at + 1) else { return self.report_unclosed_parameters(list[0]) };
             match token.kind {
-                PpKind::Punctuator(Punctuator::RightParenthesis) => return Ok(Some((parameters, at + 2))),
-                PpKind::Punctuator(Punctuator::Comma) if !parameters.variadic => at += 2,
+                PpTokenKind::Punctuator(Punctuator::RightParenthesis) => return Ok(Some((parameters, at + 2))),
+                PpTokenKind::Punctuator(Punctuator::Comma) if !parameters.variadic => at += 2,
                 _ => {
                     let wanted = if parameters.variadic { "`)`" } else { "`,` or `)`" };
                     let text = short_of(self, token);
-                    let error = Diagnostic::new(format!("`{text}` in a list of parameters where {wanted} is wanted"));
+                    let error = Diagnostic::new(format!("unexpected `{text}` in a parameter list, expected {wanted}"));
                     let named = token.is(Punctuator::Ellipsis);
                     let note = if named {
-                        "variable arguments have no name of their own: they are `__VA_ARGS__`"
+                        "variable arguments cannot be named: use `__VA_ARGS__`"
                     } else {
-                        "a macro's parameters are names, with commas in between"
+                        "a macro's parameters are names separated by commas"
                     };
-                    self.wrong(error.note(note), token, "")?;
+                    self.report_at(error.note(note), token, "")?;
                     return Ok(None);
                 }
             }
         }
     }
 
-    fn open_parameters<T>(&mut self, open: Pp) -> Result<Option<T>, Stop> {
-        let error = Diagnostic::new("this list of parameters has no end");
-        self.wrong(error.note("it ends with `)` on the line of the `#define`"), open, "begins here")?;
+    fn report_unclosed_parameters<T>(&mut self, open: PpToken) -> Result<Option<T>, Abort> {
+        let error = Diagnostic::new("this parameter list is not closed");
+        self.report_at(error.note("close it with `)` on the line of the `#define`"), open, "starts here")?;
         Ok(None)
     }
 
-    /// The replacement list that is written so.
-    pub(super) fn body(&mut self, written: &[Pp], parameters: Option<&Parameters>) -> Result<Option<Vec<Piece>>, Stop> {
+    /// Parses a replacement list.
+    pub(super) fn parse_replacement(
+        &mut self,
+        source_tokens: &[PpToken],
+        parameters: Option<&Parameters>,
+    ) -> Result<Option<Vec<ReplacementToken>>, Abort> {
         let numbers: HashMap<Name, usize> =
             parameters.iter().flat_map(|p| p.names.iter().enumerate().map(|(i, &name)| (name, i))).collect();
-        let parameter = |token: Option<&Pp>| match token?.kind {
-            PpKind::Identifier(name) => numbers.get(&name).copied(),
+        let parameter = |token: Option<&PpToken>| match token?.kind {
+            PpTokenKind::Identifier(name) => numbers.get(&name).copied(),
             _ => None,
         };
-        let mut body: Vec<Piece> = Vec::new();
-        let mut tokens = written.iter();
+        let mut replacement: Vec<ReplacementToken> = Vec::new();
+        let mut tokens = source_tokens.iter();
         while let Some(&token) = tokens.next() {
-            let role = match token.kind {
-                PpKind::Punctuator(Punctuator::HashHash) => {
-                    match body.last_mut() {
-                        Some(last) if tokens.len() > 0 => last.paste = true,
+            let substitution = match token.kind {
+                PpTokenKind::Punctuator(Punctuator::HashHash) => {
+                    match replacement.last_mut() {
+                        Some(last) if tokens.len() > 0 => last.pastes_next = true,
                         _ => {
-                            let error = Diagnostic::new("`##` joins two tokens: it stands between them");
-                            self.wrong(error.note("C11 6.10.3.3"), token, "there is only one here")?;
+                            let error = Diagnostic::new("`##` must be between two tokens");
+                            self.report_at(error.note("C11 6.10.3.3"), token, "one of them is missing")?;
                             return Ok(None);
                         }
                     }
                     continue;
                 }
-                PpKind::Punctuator(Punctuator::Hash) if parameters.is_some() => match parameter(tokens.next()) {
-                    Some(number) => Role::String(number),
+                PpTokenKind::Punctuator(Punctuator::Hash) if parameters.is_some() => match parameter(tokens.next()) {
+                    Some(number) => Substitution::Stringify(number),
                     None => {
-                        let error = Diagnostic::new("`#` makes a string of a parameter: the name of one follows it");
-                        self.wrong(error.note("C11 6.10.3.2"), token, "no parameter follows")?;
+                        let error = Diagnostic::new("`#` must be followed by a parameter");
+                        self.report_at(error.note("C11 6.10.3.2"), token, "no parameter follows")?;
                         return Ok(None);
                     }
                 },
-                PpKind::Identifier(name) => match numbers.get(&name) {
-                    Some(&number) => Role::Parameter(number),
+                PpTokenKind::Identifier(name) => match numbers.get(&name) {
+                    Some(&number) => Substitution::Parameter(number),
                     None if self.names.text(name) == "__VA_ARGS__" => {
-                        let error = Diagnostic::new("`__VA_ARGS__` where there are no variable arguments");
-                        self.wrong(error.note("the list of parameters has to end with `...`"), token, "")?;
+                        let error = Diagnostic::new("`__VA_ARGS__` in a macro without variable arguments");
+                        self.report_at(error.note("end the parameter list with `...`"), token, "")?;
                         return Ok(None);
                     }
-                    None => Role::Plain,
+                    None => Substitution::Plain,
                 },
-                _ => Role::Plain,
+                _ => Substitution::Plain,
             };
-            body.push(Piece { token, role, paste: false });
+            replacement.push(ReplacementToken { token, substitution, pastes_next: false });
         }
-        Ok(Some(body))
+        Ok(Some(replacement))
     }
 
-    /// Adds a macro, or refuses it where there is another of that name.
-    fn definition(
+    /// Adds a definition, or reports that it conflicts with an existing one.
+    fn add_definition(
         &mut self,
         name: Name,
-        place: Span,
+        span: Span,
         parameters: Option<Parameters>,
-        body: Vec<Piece>,
-        written: Vec<Pp>,
-    ) -> Result<(), Stop> {
-        let body = body.into();
-        let new = Macro { name, place, parameters, body, special: None, written, active: false };
-        if let Some(&number) = self.defined.get(&name) {
+        replacement: Vec<ReplacementToken>,
+        source_tokens: Vec<PpToken>,
+    ) -> Result<(), Abort> {
+        let replacement = replacement.into();
+        let new = Macro { name, span, parameters, replacement, builtin: None, source_tokens, is_expanding: false };
+        if let Some(&number) = self.macros_by_name.get(&name) {
             let old = &self.macros[number];
-            if old.same(&new) {
+            if old.is_same_definition(&new) {
                 return Ok(());
             }
-            let error = Diagnostic::new(format!("the macro `{}` is defined otherwise already", self.shown(name)));
-            let error = error.at(self.files.range(place), "defined again here");
-            let error = error.at(self.files.range(old.place), "the first definition");
-            self.report(error.note("`#undef` it first, or define it only `#ifndef`"))?;
+            let error =
+                Diagnostic::new(format!("the macro `{}` is already defined differently", self.display_name(name)));
+            let error = error.at(self.files.range(span), "redefined here");
+            let error = error.at(self.files.range(old.span), "the first definition");
+            self.report(error.note("`#undef` it first, or guard the definition with `#ifndef`"))?;
         }
-        self.add(new);
+        self.insert_macro(new);
         Ok(())
     }
 }
 
-/// A token for a message.
-fn short_of(preprocessor: &Preprocessor<'_>, token: Pp) -> String {
+/// A token's spelling for a message, shortened if necessary.
+fn short_of(preprocessor: &Preprocessor<'_>, token: PpToken) -> String {
     short(preprocessor.spelled(token)).into_owned()
 }

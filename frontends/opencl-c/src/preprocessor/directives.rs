@@ -1,25 +1,25 @@
-//! Directives (C11 6.10), and which text they leave out.
+//! Preprocessing directives (C11 6.10) and conditional inclusion.
 
-use super::{MAX_NESTING, Pp, PpKind, Preprocessor, Stop};
+use super::{Abort, MAX_NESTING, PpToken, PpTokenKind, Preprocessor};
 use crate::files::Span;
 use crate::token::Name;
 use portcullis_core::diagnostics::Diagnostic;
 use portcullis_core::diagnostics::short;
 
-/// An `#if`, `#ifdef` or `#ifndef` that is open.
+/// An open `#if`, `#ifdef` or `#ifndef`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Condition {
-    /// Its name.
-    pub place: Span,
-    /// Whether the whole of it is in text that is left out.
-    dead: bool,
-    /// Whether one of its groups was taken: the rest is not.
-    taken: bool,
-    /// Whether the present group is.
-    active: bool,
-    /// The `#else`.
-    other: Option<Span>,
-    /// The macro that an `#ifndef` asks for, as long as its first group lasts.
+pub(super) struct Conditional {
+    /// Place of the directive's name.
+    pub span: Span,
+    /// Whether the whole conditional is in skipped text.
+    in_skipped_text: bool,
+    /// Whether a group has been taken; later groups are skipped.
+    group_taken: bool,
+    /// Whether the current group is taken.
+    is_active: bool,
+    /// Place of the `#else`.
+    else_span: Option<Span>,
+    /// The macro that an `#ifndef` tests, during its first group.
     guarded: Option<Name>,
 }
 
@@ -41,7 +41,7 @@ enum Directive {
 }
 
 impl Directive {
-    fn named(name: &str) -> Directive {
+    fn from_name(name: &str) -> Directive {
         match name {
             "if" => Directive::If,
             "ifdef" => Directive::Ifdef,
@@ -61,57 +61,60 @@ impl Directive {
 }
 
 impl Preprocessor<'_> {
-    fn conditions(&mut self) -> &mut Vec<Condition> {
+    fn conditions(&mut self) -> &mut Vec<Conditional> {
         &mut self.inputs.last_mut().expect("a directive is in a file").conditions
     }
 
-    /// Whether the present group of each conditional is taken.
+    /// Whether text is currently processed rather than skipped.
     fn is_active(&self) -> bool {
-        self.inputs.last().and_then(|input| input.conditions.last()).is_none_or(|condition| condition.active)
+        self.inputs.last().and_then(|input| input.conditions.last()).is_none_or(|condition| condition.is_active)
     }
 
-    /// The macro in whose `#ifndef` the text is now, if nothing further in is asked.
-    pub(super) fn guarded(&self) -> Option<Name> {
+    /// The macro whose `#ifndef` group directly contains the current text.
+    pub(super) fn guarded_macro(&self) -> Option<Name> {
         self.inputs.last()?.conditions.last()?.guarded
     }
 
-    /// In text that is left out because the host has set a macro: the default that it would have had.
-    fn default_left_out(&mut self) -> Result<(), Stop> {
-        let line = self.line_unchecked();
-        if let (Some(guarded), Some(first)) = (self.guarded(), line.first())
-            && first.kind == PpKind::Identifier(guarded)
-            && self.given.contains_key(&guarded)
+    /// In skipped text: declares the parameter whose default is skipped because the host has set
+    /// it.
+    fn note_skipped_default(&mut self) -> Result<(), Abort> {
+        let line = self.take_line_unchecked();
+        if let (Some(guarded), Some(first)) = (self.guarded_macro(), line.first())
+            && first.kind == PpTokenKind::Identifier(guarded)
+            && self.host_macros.contains_key(&guarded)
         {
-            self.parameter(guarded, &line[1..])?;
+            self.declare_parameter(guarded, &line[1..])?;
         }
         Ok(())
     }
 
-    /// Does what the directive in front says, and passes the text that is left out behind it.
-    pub(super) fn directive(&mut self) -> Result<(), Stop> {
+    /// Executes the next directive, and skips the text after it if its group is not taken.
+    pub(super) fn directive(&mut self) -> Result<(), Abort> {
         self.skip();
         if !self.at_line_end() {
             let name = self.take();
             self.named_directive(name)?;
         }
         if !self.is_active() {
-            while !self.at_stop() {
+            while !self.at_end_or_directive() {
                 self.skip();
             }
         }
         Ok(())
     }
 
-    fn named_directive(&mut self, name: Pp) -> Result<(), Stop> {
+    fn named_directive(&mut self, name: PpToken) -> Result<(), Abort> {
         let directive = match name.kind {
-            PpKind::Identifier(name) => Directive::named(self.names.text(name)),
+            PpTokenKind::Identifier(name) => Directive::from_name(self.names.text(name)),
             _ => Directive::Unknown,
         };
         let active = self.is_active();
         match directive {
-            Directive::If | Directive::Ifdef | Directive::Ifndef => return self.open(name, directive, active),
-            Directive::Elif | Directive::Else | Directive::Endif => return self.turn(name, directive),
-            Directive::Define if !active => return self.default_left_out(),
+            Directive::If | Directive::Ifdef | Directive::Ifndef => {
+                return self.open_conditional(name, directive, active);
+            }
+            Directive::Elif | Directive::Else | Directive::Endif => return self.next_group(name, directive),
+            Directive::Define if !active => return self.note_skipped_default(),
             _ if !active => {
                 while !self.at_line_end() {
                     self.skip();
@@ -119,39 +122,39 @@ impl Preprocessor<'_> {
                 return Ok(());
             }
             Directive::Include => return self.include(name),
-            // Their texts need not be made of tokens.
+            // Their text need not consist of valid tokens.
             Directive::Error => return self.error_directive(name),
             Directive::Pragma => return self.pragma(name),
             _ => {}
         }
-        let line = self.line()?;
+        let line = self.take_line()?;
         match directive {
             Directive::Define => self.define(name, &line),
             Directive::Undef => self.undefine(name, &line),
             Directive::Line => {
-                let error = Diagnostic::new("`#line` is not taken");
-                self.wrong(error.note("places are those of the text that is here: leave the directive out"), name, "")
+                let error = Diagnostic::new("`#line` is not supported");
+                self.report_at(error.note("errors always refer to the text itself: remove the directive"), name, "")
             }
             _ => {
                 let text = short(self.spelled(name));
-                let error = Diagnostic::new(format!("there is no directive `#{text}`"));
-                let known = "those are #if, #ifdef, #ifndef, #elif, #else, #endif, #define, #undef, #include, #pragma and #error";
-                self.wrong(error.note(known), name, "")
+                let error = Diagnostic::new(format!("unknown directive `#{text}`"));
+                let known = "known directives are #if, #ifdef, #ifndef, #elif, #else, #endif, #define, #undef, #include, #pragma and #error";
+                self.report_at(error.note(known), name, "")
             }
         }
     }
 
-    /// `#if` and its like.
-    fn open(&mut self, name: Pp, directive: Directive, active: bool) -> Result<(), Stop> {
+    /// Opens a conditional: `#if`, `#ifdef` or `#ifndef`.
+    fn open_conditional(&mut self, name: PpToken, directive: Directive, in_active_group: bool) -> Result<(), Abort> {
         let depth: usize = self.inputs.iter().map(|input| input.conditions.len()).sum();
         if depth == MAX_NESTING {
             let error = Diagnostic::new(format!("conditionals nest more than {MAX_NESTING} deep"));
-            let error = error.at(self.files.range(name.span), "this is one too many");
+            let error = error.at(self.files.range(name.span), "limit exceeded here");
             return self.fatal(error);
         }
         let mut guarded = None;
-        let value = match active {
-            // What does not decide need not be right.
+        let value = match in_active_group {
+            // Conditions in skipped text need not be valid.
             false => {
                 while !self.at_line_end() {
                     self.skip();
@@ -160,10 +163,10 @@ impl Preprocessor<'_> {
             }
             true if directive == Directive::If => self.condition(name)?,
             true => {
-                let line = self.line()?;
+                let line = self.take_line()?;
                 match self.macro_name(name, &line)? {
                     Some(wanted) => {
-                        self.no_more(name, &line[1..])?;
+                        self.expect_line_end(name, &line[1..])?;
                         guarded = (directive == Directive::Ifndef).then_some(wanted);
                         Some(self.is_defined(wanted) == (directive == Directive::Ifdef))
                     }
@@ -171,87 +174,94 @@ impl Preprocessor<'_> {
                 }
             }
         };
-        // After an error no group is taken: what is in them may be as wrong.
-        let taken = value.unwrap_or(true);
-        let active = value.unwrap_or(false);
-        let dead = !self.is_active();
-        self.conditions().push(Condition { place: name.span, dead, taken, active, other: None, guarded });
+        // After an error, take no group: any could be wrong.
+        let group_taken = value.unwrap_or(true);
+        let is_active = value.unwrap_or(false);
+        let in_skipped_text = !self.is_active();
+        self.conditions().push(Conditional {
+            span: name.span,
+            in_skipped_text,
+            group_taken,
+            is_active,
+            else_span: None,
+            guarded,
+        });
         Ok(())
     }
 
-    /// `#elif`, `#else` and `#endif`.
-    fn turn(&mut self, name: Pp, directive: Directive) -> Result<(), Stop> {
+    /// Handles `#elif`, `#else` and `#endif`.
+    fn next_group(&mut self, name: PpToken, directive: Directive) -> Result<(), Abort> {
         let Some(&condition) = self.conditions().last() else {
-            let _ = self.line_unchecked();
+            let _ = self.take_line_unchecked();
             let error = Diagnostic::new(format!("`#{}` without an `#if`", self.spelled(name)));
-            return self.wrong(error.note("a conditional begins in the file in which it ends"), name, "");
+            return self.report_at(error.note("a conditional must start in the file in which it ends"), name, "");
         };
-        if let (Some(other), true) = (condition.other, directive != Directive::Endif) {
-            let error = Diagnostic::new(format!("`#{}` behind the `#else`", self.spelled(name)));
+        if let (Some(else_span), true) = (condition.else_span, directive != Directive::Endif) {
+            let error = Diagnostic::new(format!("`#{}` after `#else`", self.spelled(name)));
             let error = error.at(self.files.range(name.span), "");
-            self.report(error.at(self.files.range(other), "the `#else`"))?;
+            self.report(error.at(self.files.range(else_span), "the `#else`"))?;
         }
-        let decides = directive == Directive::Elif && !condition.dead && !condition.taken;
+        let decides = directive == Directive::Elif && !condition.in_skipped_text && !condition.group_taken;
         let value = match decides {
             true => self.condition(name)?.map_or((true, false), |value| (value, value)),
             false => {
-                let line = self.line_unchecked();
-                if directive != Directive::Elif && !condition.dead {
-                    self.no_more(name, &line)?;
+                let line = self.take_line_unchecked();
+                if directive != Directive::Elif && !condition.in_skipped_text {
+                    self.expect_line_end(name, &line)?;
                 }
-                let active = directive == Directive::Else && !condition.dead && !condition.taken;
-                (condition.taken || active, active)
+                let active = directive == Directive::Else && !condition.in_skipped_text && !condition.group_taken;
+                (condition.group_taken || active, active)
             }
         };
         match (directive, self.conditions().last_mut()) {
             (Directive::Endif, _) | (_, None) => drop(self.conditions().pop()),
             (_, Some(condition)) => {
-                (condition.taken, condition.active) = value;
+                (condition.group_taken, condition.is_active) = value;
                 condition.guarded = None;
                 if directive == Directive::Else {
-                    condition.other = Some(name.span);
+                    condition.else_span = Some(name.span);
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether a macro of that name is defined.
+    /// Whether a macro of this name is defined.
     pub(super) fn is_defined(&self, name: Name) -> bool {
         self.lookup(name).is_some()
     }
 
-    /// Refuses what is left of a directive's line.
-    pub(super) fn no_more(&mut self, directive: Pp, rest: &[Pp]) -> Result<(), Stop> {
+    /// Reports tokens at the end of a directive's line.
+    pub(super) fn expect_line_end(&mut self, directive: PpToken, rest: &[PpToken]) -> Result<(), Abort> {
         let Some(&first) = rest.first() else { return Ok(()) };
-        let error = Diagnostic::new(format!("there is more on the line than `#{}` takes", self.spelled(directive)));
-        self.wrong(error.note("what is meant for people goes into a comment: `// ...`"), first, "from here")
+        let error = Diagnostic::new(format!("unexpected tokens after `#{}`", self.spelled(directive)));
+        self.report_at(error.note("write remarks as comments: `// ...`"), first, "from here")
     }
 
-    fn error_directive(&mut self, name: Pp) -> Result<(), Stop> {
-        let line = self.line_unchecked();
+    fn error_directive(&mut self, name: PpToken) -> Result<(), Abort> {
+        let line = self.take_line_unchecked();
         let mut text = String::new();
         for token in &line {
-            if token.space && !text.is_empty() {
+            if token.leading_space && !text.is_empty() {
                 text.push(' ');
             }
             text.push_str(self.spelled(*token));
         }
         let message = if text.is_empty() { "`#error`".to_owned() } else { format!("`#error`: {text}") };
-        self.wrong(Diagnostic::new(message), name, "the text itself says so")
+        self.report_at(Diagnostic::new(message), name, "raised by this directive")
     }
 
-    /// `#pragma once`, and `#pragma pack`, which would change what types mean; all others, `OPENCL EXTENSION`
-    /// and `unroll` among them, change nothing here (C11 6.10.6).
-    fn pragma(&mut self, directive: Pp) -> Result<(), Stop> {
-        let line = self.line_unchecked();
+    /// Handles `#pragma once`, and rejects `#pragma pack`, which would change types. Other pragmas,
+    /// such as `OPENCL EXTENSION` and `unroll`, are ignored (C11 6.10.6).
+    fn pragma(&mut self, directive: PpToken) -> Result<(), Abort> {
+        let line = self.take_line_unchecked();
         match line.first().map(|first| self.spelled(*first)) {
             Some("pack") => {
-                let error = Diagnostic::new("`#pragma pack` is not taken");
-                let note = "say it of each structure: `struct name { ... } __attribute__((packed));`";
-                return self.wrong(error.note(note), directive, "");
+                let error = Diagnostic::new("`#pragma pack` is not supported");
+                let note = "mark each structure instead: `struct name { ... } __attribute__((packed));`";
+                return self.report_at(error.note(note), directive, "");
             }
-            Some("once") if line.len() == 1 => self.once.extend(self.inputs.last().map(|input| input.file)),
+            Some("once") if line.len() == 1 => self.pragma_once.extend(self.inputs.last().map(|input| input.file)),
             _ => {}
         }
         Ok(())

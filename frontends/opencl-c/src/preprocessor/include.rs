@@ -1,8 +1,8 @@
-//! `#include` (C11 6.10.2): which file a name means, and that it is one the filter may read.
+//! `#include` (C11 6.10.2): resolves file names and rejects those outside the filter's folder.
 
 use std::path::{Path, PathBuf};
 
-use super::{MAX_INCLUDES, Pp, PpKind, Preprocessor, Stop};
+use super::{Abort, MAX_INCLUDES, PpToken, PpTokenKind, Preprocessor};
 use crate::files::{FileId, Span};
 use crate::lexer;
 use crate::token::Punctuator;
@@ -10,102 +10,102 @@ use portcullis_core::diagnostics::short;
 use portcullis_core::diagnostics::{Diagnostic, Source};
 use portcullis_core::map::declaration::{CommentSyntax, map_directives};
 
-/// The prelude's header. The prelude is there without it.
+/// Name of the prelude's header. Including it does nothing, because the prelude is always
+/// available.
 const PRELUDE: &str = "portcullis.h";
 
-/// The longest name of a file, in bytes.
+/// Maximum length of a file name, in bytes.
 const MAX_PATH: usize = 1024;
 
 impl Preprocessor<'_> {
     /// `#include`
-    pub(super) fn include(&mut self, directive: Pp) -> Result<(), Stop> {
+    pub(super) fn include(&mut self, directive: PpToken) -> Result<(), Abort> {
         let Some((text, angled, span)) = self.header(directive)? else { return Ok(()) };
         if text == PRELUDE {
             return Ok(());
         }
-        let wrong = |error: Diagnostic, label: &str| error.at(self.files.range(span), label);
+        let at_name = |error: Diagnostic, label: &str| error.at(self.files.range(span), label);
         if angled {
-            let error = wrong(Diagnostic::new(format!("there is no header <{}>", short(&text))), "");
-            let error = error.note("the only one is <portcullis.h>; files beside the filter are included by \"name\"");
+            let error = at_name(Diagnostic::new(format!("unknown header <{}>", short(&text))), "");
+            let error = error.note("the only one is <portcullis.h>; include files beside the filter by \"name\"");
             return self.report(error);
         }
         let folder = self.inputs.last().map(|input| input.folder.clone()).unwrap_or_default();
         let path = match below(&folder, &text) {
             Ok(path) => path,
             Err(reason) => {
-                let error = wrong(Diagnostic::new(format!("\"{}\" cannot be included", short(&text))), &reason);
-                return self.report(error.note("a filter is made of the files in its folder and below"));
+                let error = at_name(Diagnostic::new(format!("\"{}\" cannot be included", short(&text))), &reason);
+                return self.report(error.note("only files in the filter's folder and below can be included"));
             }
         };
         if self.inputs.len() > MAX_INCLUDES {
             let error = Diagnostic::new(format!("files include one another more than {MAX_INCLUDES} deep"));
-            let error = wrong(error, "this is one too many");
-            return self
-                .fatal(error.note("a file that includes itself needs `#pragma once`, or its text within `#ifndef`"));
+            let error = at_name(error, "limit exceeded here");
+            return self.fatal(error.note("a file that includes itself needs `#pragma once` or an `#ifndef` guard"));
         }
         let Some(file) = self.file(&path, span)? else { return Ok(()) };
-        if self.once.contains(&file) {
+        if self.pragma_once.contains(&file) {
             return Ok(());
         }
         let folder = path.parent().map(Path::to_owned).unwrap_or_default();
-        self.enter(file, folder, Some(span))
+        self.push_input(file, folder, Some(span))
     }
 
-    /// The name between the quotes or angle brackets, and whether it is brackets.
-    fn header(&mut self, directive: Pp) -> Result<Option<(String, bool, Span)>, Stop> {
+    /// Parses the header's name; also returns whether it is in angle brackets, and its place.
+    fn header(&mut self, directive: PpToken) -> Result<Option<(String, bool, Span)>, Abort> {
         let Some(input) = self.inputs.last_mut() else { return Ok(None) };
-        let written = match input.front.first {
+        let written = match input.front.first_on_line {
             true => None,
-            // Where the token in front begins a header's name, it is to be read as one.
+            // The lexer may have split the name differently, so scan it again as a header name.
             false => lexer::header_name(&input.text, input.front.start),
         };
         if let Some(range) = written {
             let name = input.text[range.start + 1..range.end - 1].to_owned();
             let angled = input.text.as_bytes()[range.start] == b'<';
             let span = Span { file: input.file, start: range.start as u32, end: range.end as u32 };
-            input.front = lexer::next(&input.text, range.end, false);
-            let rest = self.line()?;
-            self.no_more(directive, &rest)?;
+            input.front = lexer::next_token(&input.text, range.end, false);
+            let rest = self.take_line()?;
+            self.expect_line_end(directive, &rest)?;
             return Ok(Some((name, angled, span)));
         }
-        // C11 6.10.2p4: a macro may stand for the name.
-        let line = self.line()?;
-        let expanded = self.expand_apart(line.clone())?;
+        // C11 6.10.2p4: the name may come from a macro.
+        let line = self.take_line()?;
+        let expanded = self.expand_isolated(line.clone())?;
         if let [token] = expanded[..]
-            && let PpKind::String(name) = token.kind
+            && let PpTokenKind::String(name) = token.kind
             && let Some(name) = self.names.text(name).strip_prefix('"').and_then(|name| name.strip_suffix('"'))
         {
             return Ok(Some((name.to_owned(), false, line[0].span)));
         }
         let spelled: String = expanded.iter().map(|token| self.spelled(*token)).collect();
-        let bracket = |token: Option<&Pp>, wanted| token.is_some_and(|token| token.is(wanted));
+        let bracket = |token: Option<&PpToken>, wanted| token.is_some_and(|token| token.is(wanted));
         if bracket(expanded.first(), Punctuator::Less) && bracket(expanded.last(), Punctuator::Greater) {
             return Ok(Some((spelled[1..spelled.len() - 1].to_owned(), true, line[0].span)));
         }
-        let error = Diagnostic::new("`#include` wants the name of a file");
+        let error = Diagnostic::new("`#include` expects the name of a file");
         let at = line.first().copied().unwrap_or(directive);
-        self.wrong(error.note("write #include \"name\", or #include <portcullis.h>"), at, "")?;
+        self.report_at(error.note("write #include \"name\", or #include <portcullis.h>"), at, "")?;
         Ok(None)
     }
 
-    /// Refuses maps that an included file declares: a filter's maps are to be seen where it is.
-    fn no_maps(&mut self, file: FileId) -> Result<(), Stop> {
+    /// Reports maps declared in included files: a filter's maps must be visible in its own file.
+    fn no_maps(&mut self, file: FileId) -> Result<(), Abort> {
         for place in map_directives(self.files.text(file), CommentSyntax::C) {
             let span = Span { file, start: place.start as u32, end: place.end as u32 };
             let error = Diagnostic::new("an included file declares a map").at(self.files.range(span), "");
             let filter = self.files.name(FileId::FILTER);
-            let note = format!("maps are declared in the filter's own file: move this line to `{filter}`");
+            let note = format!("maps must be declared in the filter's own file: move this line to `{filter}`");
             self.report(error.note(note))?;
         }
         Ok(())
     }
 
-    /// Reads a file, once.
-    fn file(&mut self, path: &Path, from: Span) -> Result<Option<FileId>, Stop> {
-        if let Some(&file) = self.known.get(path) {
+    /// Reads a file, unless it has been read already.
+    fn file(&mut self, path: &Path, from: Span) -> Result<Option<FileId>, Abort> {
+        if let Some(&file) = self.files_by_path.get(path) {
             return Ok(Some(file));
         }
-        let name = self.files.beside_filter(path);
+        let name = self.files.name_beside_filter(path);
         let included = |error: Diagnostic| error.at(self.files.range(from), "included here");
         let bytes = match self.includes.read(path) {
             Ok(bytes) => bytes,
@@ -117,7 +117,7 @@ impl Preprocessor<'_> {
         match Source::from_bytes(&*name, bytes) {
             Ok(source) => {
                 let file = self.files.add(name, source.text, Some(from));
-                self.known.insert(path.to_owned(), file);
+                self.files_by_path.insert(path.to_owned(), file);
                 self.no_maps(file)?;
                 Ok(Some(file))
             }
@@ -134,7 +134,10 @@ impl Preprocessor<'_> {
     }
 }
 
-/// The path that a name in `folder` means; or why it means none.
+/// Resolves a name relative to `folder`.
+///
+/// # Errors
+/// The reason why the name is not allowed.
 fn below(folder: &Path, name: &str) -> Result<PathBuf, String> {
     let mut path = folder.to_owned();
     if name.is_empty() {
@@ -143,23 +146,23 @@ fn below(folder: &Path, name: &str) -> Result<PathBuf, String> {
     if name.len() > MAX_PATH || folder.as_os_str().len() > MAX_PATH {
         return Err(format!("the name is longer than {MAX_PATH} bytes"));
     }
-    // On some systems these lead out of a folder, or to a device.
+    // On some systems these lead out of the folder, or to a device.
     if let Some(odd) = name.chars().find(|c| matches!(c, '\\' | ':') || c.is_control()) {
-        return Err(format!("{} has no place in a name: folders are separated by `/`", quoted(odd)));
+        return Err(format!("{} is not allowed in a file name: separate folders by `/`", quoted(odd)));
     }
     if name.starts_with('/') {
         return Err("an absolute path leads out of the filter's folder".into());
     }
     for part in name.split('/') {
         match part {
-            "" => return Err("the name of a folder or file is empty".into()),
+            "" => return Err("a folder or file name is empty".into()),
             ".." => return Err("`..` leads out of the filter's folder".into()),
             "." => {}
             part => path.push(part),
         }
     }
     if name.ends_with("/.") || path == folder {
-        return Err("this is a folder".into());
+        return Err("this names a folder".into());
     }
     Ok(path)
 }

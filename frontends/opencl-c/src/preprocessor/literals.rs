@@ -1,44 +1,44 @@
-//! The values of constants (C11 6.4.4).
+//! Values of constants (C11 6.4.4).
 
 use crate::token::TokenKind;
 use portcullis_core::diagnostics::short;
 
-/// Why a constant is none: the reason, and what to do.
+/// Why a constant is invalid, and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(super) struct LiteralError {
     pub reason: String,
     pub note: &'static str,
 }
 
-fn wrong<T>(reason: impl Into<String>, note: &'static str) -> Result<T, Wrong> {
-    Err(Wrong { reason: reason.into(), note })
+fn invalid<T>(reason: impl Into<String>, note: &'static str) -> Result<T, LiteralError> {
+    Err(LiteralError { reason: reason.into(), note })
 }
 
-/// An integer constant as it is written.
+/// An integer constant as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Integer {
     pub value: u64,
-    /// Base 10: never unsigned without the suffix.
+    /// Whether the base is 10; a decimal constant without suffix is never unsigned.
     pub decimal: bool,
-    /// The suffix `u`.
+    /// Whether the suffix contains `u`.
     pub unsigned: bool,
-    /// How often `l` is in the suffix.
+    /// Number of `l` in the suffix.
     pub longs: usize,
 }
 
-/// A number's value, as a token for the parser.
+/// Converts a preprocessing number to a token.
 ///
 /// # Errors
-/// What is no number, and what fits no type.
-pub(super) fn number(text: &str) -> Result<TokenKind, Wrong> {
+/// If the number is malformed or fits no type.
+pub(super) fn number(text: &str) -> Result<TokenKind, LiteralError> {
     if is_float(text) {
         return float(text);
     }
     let Integer { value, decimal, unsigned, longs } = integer(text)?;
     if longs > 1 {
-        return wrong("there is no `long long`", "`long` has 64 bits: leave one `l` out");
+        return invalid("there is no `long long`", "`long` has 64 bits: leave one `l` out");
     }
-    // C11 6.4.4.1p5: the first type of the list that the value fits.
+    // C11 6.4.4.1p5: the first type of the list that can represent the value.
     let fits = |limit: u64, is_unsigned: bool, long: bool| {
         let allowed = (is_unsigned || !unsigned) && (!is_unsigned || unsigned || !decimal) && (long || longs == 0);
         (allowed && value <= limit).then_some(TokenKind::Integer { value, unsigned: is_unsigned, long })
@@ -51,39 +51,39 @@ pub(super) fn number(text: &str) -> Result<TokenKind, Wrong> {
     ];
     match types.into_iter().find_map(|(limit, is_unsigned, long)| fits(limit, is_unsigned, long)) {
         Some(token) => Ok(token),
-        None => wrong("a decimal constant of this size does not fit `long`", "write the suffix `u` to make it `ulong`"),
+        None => invalid("this decimal constant does not fit `long`", "add the suffix `u` to make it `ulong`"),
     }
 }
 
-/// Whether a preprocessing number means a floating constant.
+/// Whether a preprocessing number is a floating constant.
 pub(super) fn is_float(text: &str) -> bool {
     let hexadecimal = text.starts_with("0x") || text.starts_with("0X");
     let exponent: &[char] = if hexadecimal { &['.', 'p', 'P'] } else { &['.', 'e', 'E'] };
     text.contains(exponent)
 }
 
-/// An integer constant.
+/// Parses an integer constant.
 ///
 /// # Errors
-/// What is none, and what has more than 64 bits.
-pub(super) fn integer(text: &str) -> Result<Integer, Wrong> {
+/// If it is malformed or has more than 64 bits.
+pub(super) fn integer(text: &str) -> Result<Integer, LiteralError> {
     let prefix = text.get(..2).unwrap_or_default();
     let (base, digits) = match prefix {
         "0x" | "0X" => (16, &text[2..]),
-        "0b" | "0B" => return wrong("C99 has no binary constants", "write it in hexadecimal: `0x...`"),
+        "0b" | "0B" => return invalid("C99 has no binary constants", "write it in hexadecimal: `0x...`"),
         _ if text.starts_with('0') => (8, text),
         _ => (10, text),
     };
     let end = digits.find(|c: char| !c.is_digit(base.max(10))).unwrap_or(digits.len());
     let (digits, suffix) = digits.split_at(end);
     if digits.is_empty() {
-        return wrong("there are no digits behind `0x`", "write a digit, 0 to 9 or a to f");
+        return invalid("no digits after `0x`", "write a digit, 0 to 9 or a to f");
     }
     let mut value = Some(0u64);
     for digit in digits.chars() {
         let Some(digit) = digit.to_digit(base) else {
-            let reason = format!("`{digit}` is no octal digit, and a number that begins with 0 is octal");
-            return wrong(reason, "leave out the leading zeros to write it in decimal");
+            let reason = format!("`{digit}` is not an octal digit, and a number that starts with 0 is octal");
+            return invalid(reason, "leave out the leading zeros to write it in decimal");
         };
         value = value.and_then(|v| v.checked_mul(u64::from(base))?.checked_add(u64::from(digit)));
     }
@@ -95,29 +95,29 @@ pub(super) fn integer(text: &str) -> Result<Integer, Wrong> {
         "ul" | "uL" | "Ul" | "UL" | "lu" | "lU" | "Lu" | "LU" => (true, 1),
         "ull" | "uLL" | "Ull" | "ULL" | "llu" | "llU" | "LLu" | "LLU" => (true, 2),
         _ => {
-            return wrong(
-                format!("`{}` is no suffix of an integer constant", short(suffix)),
-                "those are `u`, `l` and `ul`, in either case",
+            return invalid(
+                format!("`{}` is not a suffix of an integer constant", short(suffix)),
+                "valid suffixes are `u`, `l` and `ul`, in either case",
             );
         }
     };
     match value {
         Some(value) => Ok(Integer { value, decimal: base == 10, unsigned, longs }),
         None => {
-            wrong("it has more than 64 bits", "the largest integer is 18446744073709551615u, or 0xffffffffffffffff")
+            invalid("it has more than 64 bits", "the largest integer is 18446744073709551615u, or 0xffffffffffffffff")
         }
     }
 }
 
-fn float(text: &str) -> Result<TokenKind, Wrong> {
+fn float(text: &str) -> Result<TokenKind, LiteralError> {
     let hexadecimal = text.starts_with("0x") || text.starts_with("0X");
     let (body, single) = match text.as_bytes().last() {
-        // In hexadecimal, an `f` is a digit until the exponent has come.
+        // In hexadecimal, `f` is a digit until the exponent.
         Some(b'f' | b'F') if !hexadecimal || text.contains(['p', 'P']) => (&text[..text.len() - 1], true),
         Some(b'l' | b'L') => {
-            return wrong("there is no `long double`", "floating constants have the suffix `f` or none");
+            return invalid("there is no `long double`", "floating constants have the suffix `f` or none");
         }
-        Some(b'h' | b'H') => return wrong("there is no `half`", "floating constants have the suffix `f` or none"),
+        Some(b'h' | b'H') => return invalid("there is no `half`", "floating constants have the suffix `f` or none"),
         _ => (text, false),
     };
     let value = match hexadecimal {
@@ -126,96 +126,96 @@ fn float(text: &str) -> Result<TokenKind, Wrong> {
     };
     if value.is_infinite() {
         let ty = if single { "float" } else { "double" };
-        return wrong(format!("it is larger than any `{ty}`"), "the largest float is 3.4028235e38f");
+        return invalid(format!("it is larger than any `{ty}`"), "the largest float is 3.4028235e38f");
     }
     Ok(TokenKind::Float { value, single })
 }
 
-fn decimal_float(body: &str, single: bool) -> Result<f64, Wrong> {
-    // Rust's numbers are C's here, once names such as `inf` are out.
+fn decimal_float(body: &str, single: bool) -> Result<f64, LiteralError> {
+    // Rust's syntax equals C's here, once names such as `inf` are excluded.
     let (mantissa, exponent) = match body.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),
         None => (body, None),
     };
     check_parts(mantissa, exponent, 10)?;
     let value = if single { body.parse::<f32>().map(f64::from) } else { body.parse::<f64>() };
-    value.or_else(|_| wrong("it is no floating constant", "such a one is written 1.5, 1.5e-3 or 1.5f"))
+    value.or_else(|_| invalid("it is malformed", "floating constants look like 1.5, 1.5e-3 or 1.5f"))
 }
 
-/// Digits with at most one point among them, and an exponent of digits.
-fn check_parts(mantissa: &str, exponent: Option<&str>, base: u32) -> Result<(), Wrong> {
-    let odd = |text: &str, base| text.chars().find(|c| !c.is_digit(base)).map(|c| c.to_string());
+/// Checks for digits with at most one point, and an exponent of digits.
+fn check_parts(mantissa: &str, exponent: Option<&str>, base: u32) -> Result<(), LiteralError> {
+    let bad = |text: &str, base| text.chars().find(|c| !c.is_digit(base)).map(|c| c.to_string());
     let whole = mantissa.replacen('.', "", 1);
-    if let Some(odd) = odd(&whole, base) {
-        return wrong(format!("`{odd}` has no meaning in a floating constant"), "its suffix is `f` or none");
+    if let Some(bad) = bad(&whole, base) {
+        return invalid(format!("`{bad}` is not allowed in a floating constant"), "its suffix is `f` or none");
     }
     if whole.is_empty() {
-        return wrong("there are no digits", "write one before or behind the point");
+        return invalid("there are no digits", "write one before or after the point");
     }
     let Some(exponent) = exponent else { return Ok(()) };
     let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
     if digits.is_empty() {
-        return wrong("its exponent has no digits", "write one behind the `e` or `p`");
+        return invalid("its exponent has no digits", "write one after the `e` or `p`");
     }
-    match odd(digits, 10) {
-        Some(odd) => {
-            wrong(format!("`{odd}` has no meaning in an exponent"), "the suffix of a floating constant is `f`")
+    match bad(digits, 10) {
+        Some(bad) => {
+            invalid(format!("`{bad}` is not allowed in an exponent"), "the suffix of a floating constant is `f`")
         }
         None => Ok(()),
     }
 }
 
-/// `body` is what follows `0x`.
-fn hexadecimal_float(body: &str, single: bool) -> Result<f64, Wrong> {
+/// Parses a hexadecimal floating constant, without its `0x`.
+fn hexadecimal_float(body: &str, single: bool) -> Result<f64, LiteralError> {
     let Some((mantissa, exponent)) = body.split_once(['p', 'P']) else {
-        return wrong("a hexadecimal floating constant has an exponent", "write `p0` behind it");
+        return invalid("a hexadecimal floating constant needs an exponent", "write `p0` after it");
     };
     check_parts(mantissa, Some(exponent), 16)?;
-    let (mut bits, mut sticky, mut scale, mut behind_point) = (0u64, false, 0i64, false);
+    let (mut bits, mut sticky, mut scale, mut after_point) = (0u64, false, 0i64, false);
     for c in mantissa.chars() {
         let Some(digit) = c.to_digit(16) else {
-            behind_point = true;
+            after_point = true;
             continue;
         };
         if bits >> 60 == 0 {
             bits = bits << 4 | u64::from(digit);
-            scale -= if behind_point { 4 } else { 0 };
+            scale -= if after_point { 4 } else { 0 };
         } else {
             sticky |= digit != 0;
-            scale += if behind_point { 0 } else { 4 };
+            scale += if after_point { 0 } else { 4 };
         }
     }
     let (negative, digits) = match exponent.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, exponent.strip_prefix('+').unwrap_or(exponent)),
     };
-    // No text is long enough for its digits to bring a larger one back.
+    // No text is long enough for its digits to compensate a larger exponent.
     let exponent = digits.parse::<i64>().unwrap_or(i64::MAX).min(1 << 40);
     Ok(rounded(bits, sticky, scale + if negative { -exponent } else { exponent }, single))
 }
 
-/// `bits` × 2^`scale`, a little more if `sticky`, to the nearest `f32` or `f64`, ties to even.
-/// `sticky` only where `bits` has more of them than the result.
+/// Rounds `bits` × 2^`scale`, plus a little if `sticky`, to the nearest `f32` or `f64`, ties to
+/// even. `sticky` requires that `bits` has more bits than the result.
 fn rounded(bits: u64, sticky: bool, scale: i64, single: bool) -> f64 {
-    let (precision, least, most) = if single { (24, -126, 127) } else { (53, -1022, 1023) };
+    let (precision, min_exponent, max_exponent) = if single { (24, -126, 127) } else { (53, -1022, 1023) };
     if bits == 0 {
         return 0.0;
     }
     let width = i64::from(64 - bits.leading_zeros());
     let exponent = scale + width - 1;
-    if exponent > most {
+    if exponent > max_exponent {
         return f64::INFINITY;
     }
-    // Below the least exponent the numbers have fewer bits.
-    let kept = precision - (least - exponent).max(0);
-    let drop = (width - kept).max(0);
+    // Subnormal numbers have fewer bits.
+    let precision_bits = precision - (min_exponent - exponent).max(0);
+    let drop = (width - precision_bits).max(0);
     if drop > 64 {
         return 0.0;
     }
     let (whole, rest) = (u128::from(bits) >> drop, u128::from(bits) & ((1 << drop) - 1));
     let half = if drop == 0 { u128::MAX } else { 1 << (drop - 1) };
     let up = rest > half || (rest == half && (sticky || whole & 1 == 1));
-    // At most 2^53, times a power of two that may be as small as the least subnormal: exact.
+    // At most 2^53 times a power of two that may be the least subnormal: exact.
     let power = scale + drop;
     let value = (whole + u128::from(up)) as f64
         * if power >= -1022 {
@@ -226,40 +226,40 @@ fn rounded(bits: u64, sticky: bool, scale: i64, single: bool) -> f64 {
     if single && value > f64::from(f32::MAX) { f64::INFINITY } else { value }
 }
 
-/// A character constant's value: as an `int`, in two's complement.
+/// Parses a character constant to its value as an `int`, in two's complement.
 ///
 /// # Errors
-/// More or less than one character, and those that `char` has not.
-pub(super) fn character(text: &str) -> Result<u32, Wrong> {
+/// If it does not contain exactly one character that fits `char`.
+pub(super) fn character(text: &str) -> Result<u32, LiteralError> {
     let Some(body) = text.strip_prefix('\'').and_then(|body| body.strip_suffix('\'')) else {
-        return wrong("there are no wide characters", "leave out what stands before the quote");
+        return invalid("there are no wide characters", "remove the prefix before the quote");
     };
     let mut characters = body.chars();
     let value = match characters.next() {
-        None => return wrong("there is nothing between the quotes", "a quote itself is written '\\''"),
+        None => return invalid("it is empty", "a quote itself is written '\\''"),
         Some('\\') => return escape(characters.as_str()),
         Some(c) => c,
     };
     if characters.next().is_some() {
-        return wrong("it holds more than one character", "write several as a number: 0x4142 for 'AB'");
+        return invalid("it contains more than one character", "write several as a number: 0x4142 for 'AB'");
     }
     match u8::try_from(value) {
         Ok(value) if value.is_ascii() => Ok(u32::from(value)),
-        _ => wrong(format!("`{value}` takes more than one `char`"), "only ASCII characters are one `char`"),
+        _ => invalid(format!("`{value}` does not fit a `char`"), "only ASCII characters fit a `char`"),
     }
 }
 
-/// What follows the backslash in a character constant.
-fn escape(text: &str) -> Result<u32, Wrong> {
+/// Parses an escape sequence, without its backslash.
+fn escape(text: &str) -> Result<u32, LiteralError> {
     let Some(first) = text.chars().next() else {
-        return wrong("there is nothing behind the `\\`", "a backslash itself is written '\\\\'");
+        return invalid("nothing follows the `\\`", "a backslash itself is written '\\\\'");
     };
     let (value, rest) = match first {
         'x' => {
             let digits = text[1..].find(|c: char| !c.is_ascii_hexdigit()).map_or(text.len(), |end| end + 1);
             let significant = text[1..digits].trim_start_matches('0');
             if digits == 1 {
-                return wrong("there are no digits behind `\\x`", "write one or two, 0 to 9 or a to f");
+                return invalid("no digits after `\\x`", "write one or two, 0 to 9 or a to f");
             }
             (u32::from_str_radix(&significant[..significant.len().min(3)], 16).unwrap_or(0), &text[digits..])
         }
@@ -278,9 +278,9 @@ fn escape(text: &str) -> Result<u32, Wrong> {
                 'r' => b'\r',
                 '\'' | '"' | '?' | '\\' => first as u8,
                 _ => {
-                    return wrong(
-                        format!("there is no escape `\\{first}`"),
-                        "those are \\n \\t \\r \\0 \\xff and so on",
+                    return invalid(
+                        format!("unknown escape `\\{first}`"),
+                        "valid escapes are \\n \\t \\r \\0 \\xff and so on",
                     );
                 }
             };
@@ -288,11 +288,11 @@ fn escape(text: &str) -> Result<u32, Wrong> {
         }
     };
     if !rest.is_empty() {
-        return wrong("it holds more than one character", "write several as a number: 0x4142 for 'AB'");
+        return invalid("it contains more than one character", "write several as a number: 0x4142 for 'AB'");
     }
     match u8::try_from(value) {
         Ok(byte) => Ok(byte as i8 as i32 as u32),
-        Err(_) => wrong("the escape is larger than a `char`", "the largest is '\\xff' or '\\377'"),
+        Err(_) => invalid("the escape is larger than a `char`", "the largest is '\\xff' or '\\377'"),
     }
 }
 
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_have_the_first_type_that_they_fit() {
+    fn integers_take_the_first_type_that_fits() {
         let (int, uint, long, ulong) = ((false, false), (true, false), (false, true), (true, true));
         for (text, value, (unsigned, is_long)) in [
             ("0", 0, int),
@@ -333,32 +333,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_said() {
+    fn malformed_numbers_are_explained() {
         for (text, reason) in [
-            ("08", "no octal digit"),
+            ("08", "not an octal digit"),
             ("0x", "no digits"),
             ("0b1", "binary"),
             ("1ll", "long long"),
-            ("1lul", "no suffix"),
-            ("1_000", "no suffix"),
+            ("1lul", "not a suffix"),
+            ("1_000", "not a suffix"),
             ("0xg", "no digits"),
             ("9223372036854775808", "does not fit"),
             ("18446744073709551616u", "64 bits"),
             ("0x10000000000000000", "64 bits"),
             ("1.0l", "long double"),
             ("1.5h", "half"),
-            ("1.5x", "no meaning"),
-            ("1..2", "no meaning"),
+            ("1.5x", "not allowed"),
+            ("1..2", "not allowed"),
             ("1e", "exponent has no digits"),
             ("1e+", "exponent has no digits"),
-            ("1e5.0", "no meaning in an exponent"),
+            ("1e5.0", "not allowed in an exponent"),
             ("0x.p1", "no digits"),
-            ("0x1.8", "has an exponent"),
+            ("0x1.8", "needs an exponent"),
             ("1e400", "larger than any `double`"),
             ("1e39f", "larger than any `float`"),
             ("0x1p1024", "larger than any `double`"),
             ("0x1.ffffffp127f", "larger than any `float`"),
-            ("10.0.0.1", "no meaning"),
+            ("10.0.0.1", "not allowed"),
         ] {
             let error = number(text).expect_err(text);
             assert!(error.reason.contains(reason), "{text}: {}", error.reason);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_the_nearest() {
+    fn floats_round_to_nearest() {
         for (text, value) in [
             ("1.", 1.0),
             (".5", 0.5),
@@ -389,7 +389,7 @@ mod tests {
             ("0x1p-99999999999999999999", 0.0),
             ("0x1.fffffep127f", f64::from(f32::MAX)),
             ("0x1p-149f", f64::from(f32::from_bits(1))),
-            // Ties to even, and a bit that breaks the tie far behind.
+            // Ties to even, and a distant bit that breaks the tie.
             ("0x1.000001p0f", 1.0),
             ("0x1.00000100000000000000001p0f", f64::from(f32::from_bits(0x3f80_0001))),
             ("0x1.000003p0f", f64::from(f32::from_bits(0x3f80_0002))),
@@ -399,7 +399,7 @@ mod tests {
         ] {
             assert_eq!(float_of(text).to_bits(), value.to_bits(), "{text}");
         }
-        // All exponents, written exactly and read back.
+        // Every exponent, spelled exactly and parsed back.
         for exponent in 0..0x7ffu64 {
             let bits = exponent << 52 | 0x000c_5a3f_9e17_b244;
             let mantissa = bits & ((1 << 52) - 1);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_signed() {
+    fn character_constants_are_signed() {
         for (text, value) in [
             ("'a'", 97),
             ("'\"'", 34),

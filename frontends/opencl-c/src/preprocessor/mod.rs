@@ -1,16 +1,17 @@
-//! The preprocessor: text to tokens for the parser (C11 6.10 and 5.1.1.2 phases 1 to 5, without the
-//! joining of strings).
+//! C preprocessor: turns text into tokens for the parser (C11 6.10, and 5.1.1.2 phases 1 to 5
+//! without the joining of strings).
 //!
-//! One pass. Text comes from a stack of inputs, one for each file that is being included; macros
-//! stand on a stack of contexts, from which tokens are read before those of the text. A
-//! macro is not expanded while its own context is on the stack, and a name that was met there stays as
-//! it is for good (6.10.3.4).
+//! It works in one pass. Text comes from a stack of inputs, one for each file being included;
+//! expansions of macros are on a stack of contexts, which is read before the text. A macro is not
+//! expanded while its own context is on the stack, and its name met there is painted: it is never
+//! expanded again (6.10.3.4).
 //!
-//! What C leaves open, or to the implementation:
-//! - a directive among the arguments of a macro is an error, and a list of arguments ends in its file;
-//! - the name of a macro with parameters that stands before a directive or the end of a file is no use;
-//! - `, ## __VA_ARGS__` drops the comma where there are no variable arguments, as GCC has it;
-//! - in `#if`, arithmetic wraps in 64 bits; a shift by 64 or more, or by less than 0, is an error;
+//! Where C leaves the behaviour undefined or implementation-defined:
+//! - a directive among a macro's arguments is an error, and the arguments end in the file they
+//!   start in;
+//! - the name of a function-like macro is not a use if a directive or the end of the file follows;
+//! - `, ## __VA_ARGS__` drops the comma if there are no variable arguments, like GCC;
+//! - in `#if`, arithmetic wraps at 64 bits; a shift by less than 0 or more than 63 is an error;
 //! - `#include "x"` looks beside the including file and nowhere else.
 
 mod condition;
@@ -39,114 +40,116 @@ use define::Macro;
 use expand::Context;
 use input::Input;
 
-/// The most tokens after expansion.
+/// Maximum number of tokens after expansion.
 pub const MAX_TOKENS: usize = 1 << 20;
 
-/// How many files deep `#include` may go, the filter's own not counted.
+/// Maximum depth of `#include`, not counting the filter's own file.
 pub const MAX_INCLUDES: usize = 16;
 
-/// How deep conditionals may nest in one another, parentheses in a condition, and a macro's use in the
-/// arguments of another's.
+/// Maximum nesting of conditionals, of parentheses in a condition, and of macro uses in arguments
+/// of other macros.
 pub const MAX_NESTING: usize = 256;
 
-/// The most bytes of text, a file counted each time that it is included.
+/// Maximum amount of text in bytes; a file counts each time that it is included.
 pub const MAX_READ: usize = 1 << 24;
 
-/// The most steps that macros may take: tokens put in the place of others, those counted that are
-/// replaced again. Macros that grow exponentially into nothing stop here.
+/// Maximum number of expansion steps: tokens that expansions produce, including those that are
+/// replaced again. Bounds macros that grow exponentially but expand to nothing.
 pub const MAX_STEPS: usize = 1 << 22;
 
-/// The longest token that `#` or `##` may make, in bytes.
+/// Maximum length of a token that `#` or `##` produces, in bytes.
 pub const MAX_SPELLING: usize = 1 << 16;
 
-/// Errors after which the rest is not looked for.
+/// Number of errors after which preprocessing stops.
 pub const MAX_ERRORS: usize = 20;
 
-/// A filter's text as tokens.
+/// A preprocessed filter.
 #[derive(Debug, Clone)]
-pub struct Tokens {
+pub struct TranslationUnit {
     /// The tokens; the last one is [`TokenKind::End`].
     pub tokens: Vec<Token>,
-    /// The spellings of identifiers and strings.
+    /// Spellings of identifiers and strings.
     pub names: Names,
-    /// The files that the tokens' places are in.
+    /// Files that the tokens' places refer to.
     pub files: Files,
-    /// What the host can set, in the order of the text.
+    /// Parameters that the host can set, in the order of the text.
     pub parameters: Vec<Parameter>,
-    /// The maps that the filter's file declares.
+    /// Maps declared in the filter's own file.
     pub maps: Vec<Declaration>,
 }
 
-/// Turns a filter's text into tokens. `defines` are macros that the host sets, by name, with the text
-/// that they stand for; an IPv4 address (`10.0.0.1`) as that text means its number, highest byte first.
+/// Preprocesses a filter. `defines` are macros that the host sets: names, and the text that they
+/// expand to. An IPv4 address (`10.0.0.1`) as that text stands for its number in network byte
+/// order.
 ///
 /// # Errors
-/// What is wrong with the text, several things at once where one does not follow from the other. A
-/// macro that was set and has no default in the text is an error too.
+/// All independent errors of the text, up to [`MAX_ERRORS`]. It is an error, too, if the host sets
+/// a macro that has no default in the text.
 pub fn preprocess(
     source: &Source,
     defines: &[(String, String)],
     includes: &mut dyn Includes,
-) -> Result<Tokens, Diagnostics> {
+) -> Result<TranslationUnit, Diagnostics> {
     let mut preprocessor = Preprocessor::new(source, includes);
     let stopped = preprocessor.run(source, defines).is_err();
     debug_assert!(!stopped || !preprocessor.errors.is_empty(), "it stops at errors only");
     let Preprocessor { tokens, names, files, errors, parameters, maps, .. } = preprocessor;
     match errors.is_empty() {
-        true => Ok(Tokens { tokens, names, files, parameters, maps }),
+        true => Ok(TranslationUnit { tokens, names, files, parameters, maps }),
         false => Err(files.diagnostics(errors)),
     }
 }
 
-/// An error after which nothing more is to be found.
-struct Stop;
+/// An error after which preprocessing cannot continue; it has been reported.
+struct Abort;
 
-/// What a preprocessing token is.
+/// Kind of a preprocessing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PpKind {
+enum PpTokenKind {
     Identifier(Name),
     Number(Name),
     Character(Name),
     String(Name),
     Punctuator(Punctuator),
-    /// A character, or a quote with the rest of its line, that is no token.
+    /// A character that is not part of any token, or an unclosed quote with the rest of its line.
     Other(Name),
 }
 
 /// A preprocessing token.
 #[derive(Debug, Clone, Copy)]
-struct Pp {
-    kind: PpKind,
+struct PpToken {
+    kind: PpTokenKind,
     span: Span,
-    /// One more than the number of its outermost use of a macro; 0 without.
-    used: u32,
-    /// Whether white space is in front.
-    space: bool,
-    /// A macro's name that was met in the macro's own expansion: it is one no longer.
+    /// 1 + index of the outermost macro use that the token comes from in `macro_uses`; 0 for none.
+    macro_use: u32,
+    /// Whether white space precedes the token.
+    leading_space: bool,
+    /// Whether this is a macro's name met during the macro's own expansion, which is never
+    /// expanded.
     painted: bool,
 }
 
-impl Pp {
+impl PpToken {
     fn is(&self, punctuator: Punctuator) -> bool {
-        self.kind == PpKind::Punctuator(punctuator)
+        self.kind == PpTokenKind::Punctuator(punctuator)
     }
 
-    /// How it is written.
+    /// The token's spelling.
     fn text(self, names: &Names) -> &str {
         match self.kind {
-            PpKind::Punctuator(punctuator) => punctuator.text(),
-            PpKind::Identifier(name)
-            | PpKind::Number(name)
-            | PpKind::Character(name)
-            | PpKind::String(name)
-            | PpKind::Other(name) => names.text(name),
+            PpTokenKind::Punctuator(punctuator) => punctuator.text(),
+            PpTokenKind::Identifier(name)
+            | PpTokenKind::Number(name)
+            | PpTokenKind::Character(name)
+            | PpTokenKind::String(name)
+            | PpTokenKind::Other(name) => names.text(name),
         }
     }
 }
 
-/// An outermost use of a macro.
+/// An outermost macro use.
 #[derive(Debug, Clone, Copy)]
-struct Use {
+struct MacroUse {
     name: Name,
     span: Span,
 }
@@ -155,28 +158,28 @@ struct Preprocessor<'a> {
     includes: &'a mut dyn Includes,
     files: Files,
     names: Names,
-    /// Files by their path below the filter's folder.
-    known: HashMap<PathBuf, FileId>,
-    /// Those with `#pragma once`.
-    once: HashSet<FileId>,
+    /// Files by their path relative to the filter's folder.
+    files_by_path: HashMap<PathBuf, FileId>,
+    /// Files that contain `#pragma once`.
+    pragma_once: HashSet<FileId>,
     inputs: Vec<Input>,
     /// Bytes of all inputs so far.
-    read: usize,
+    bytes_read: usize,
     macros: Vec<Macro>,
-    defined: HashMap<Name, usize>,
-    /// Macros that the host has set.
-    given: HashMap<Name, usize>,
+    macros_by_name: HashMap<Name, usize>,
+    /// Macros set by the host: indices in `macros` by name.
+    host_macros: HashMap<Name, usize>,
     parameters: Vec<Parameter>,
     maps: Vec<Declaration>,
     contexts: Vec<Context>,
-    uses: Vec<Use>,
-    /// Tokens that macros made so far.
-    steps: usize,
-    /// Arguments within arguments.
-    nesting: usize,
-    /// White space in front of what expanded to nothing.
-    space: bool,
-    /// Where lines end, of the files that had to know.
+    macro_uses: Vec<MacroUse>,
+    /// Tokens produced by expansions so far.
+    expansion_steps: usize,
+    /// Nesting depth of argument expansion.
+    argument_nesting: usize,
+    /// Whether white space precedes the next token, left by an empty expansion.
+    pending_space: bool,
+    /// Offsets of line feeds, for files whose line numbers were needed.
     line_ends: HashMap<FileId, Vec<u32>>,
     tokens: Vec<Token>,
     errors: Vec<Diagnostic>,
@@ -190,41 +193,41 @@ impl<'a> Preprocessor<'a> {
             includes,
             files,
             names: Names::default(),
-            known: HashMap::new(),
-            once: HashSet::new(),
+            files_by_path: HashMap::new(),
+            pragma_once: HashSet::new(),
             inputs: Vec::new(),
-            read: 0,
+            bytes_read: 0,
             macros: Vec::new(),
-            defined: HashMap::new(),
-            given: HashMap::new(),
+            macros_by_name: HashMap::new(),
+            host_macros: HashMap::new(),
             parameters: Vec::new(),
             maps: Vec::new(),
             contexts: Vec::new(),
-            uses: Vec::new(),
-            steps: 0,
-            nesting: 0,
-            space: false,
+            macro_uses: Vec::new(),
+            expansion_steps: 0,
+            argument_nesting: 0,
+            pending_space: false,
             line_ends: HashMap::new(),
             tokens: Vec::new(),
             errors: Vec::new(),
         }
     }
 
-    fn run(&mut self, source: &Source, defines: &[(String, String)]) -> Result<(), Stop> {
+    fn run(&mut self, source: &Source, defines: &[(String, String)]) -> Result<(), Abort> {
         if source.text.len() > portcullis_core::diagnostics::MAX_SOURCE {
             return self.fatal(portcullis_core::diagnostics::too_long());
         }
         self.declare_maps()?;
-        self.predefine()?;
-        let given = self.set(defines)?;
-        self.enter(FileId::FILTER, PathBuf::new(), None)?;
-        let end = self.text()?;
+        self.define_builtins()?;
+        let given = self.define_host_macros(defines)?;
+        self.push_input(FileId::FILTER, PathBuf::new(), None)?;
+        let end = self.preprocess_inputs()?;
         self.tokens.push(Token { kind: TokenKind::End, span: end, expanded: None });
-        self.check_set(&given)
+        self.check_host_macros(&given)
     }
 
-    /// Reads the comments that declare maps. They are about the text as it is written, whatever conditionals say.
-    fn declare_maps(&mut self) -> Result<(), Stop> {
+    /// Parses the comments that declare maps. Conditionals do not affect them.
+    fn declare_maps(&mut self) -> Result<(), Abort> {
         match declarations(self.files.text(FileId::FILTER), CommentSyntax::C) {
             Ok(maps) => self.maps = maps,
             Err(errors) => errors.into_iter().try_for_each(|error| self.report(error))?,
@@ -232,83 +235,84 @@ impl<'a> Preprocessor<'a> {
         Ok(())
     }
 
-    /// Whether a name is the prelude's, or one that the filter's maps bring.
+    /// Whether a name belongs to the prelude or to the functions of the filter's maps.
     fn is_prelude(&self, name: &str) -> bool {
         library::is_prelude(&self.maps, name)
     }
 
-    /// The text of all inputs, to the end of the last, which is given back.
-    fn text(&mut self) -> Result<Span, Stop> {
+    /// Preprocesses all inputs and returns the place where the last one ends.
+    fn preprocess_inputs(&mut self) -> Result<Span, Abort> {
         loop {
             while let Some(token) = self.next_expanded()? {
-                self.finish(token)?;
+                self.emit(token)?;
             }
             if self.at_directive() {
                 self.directive()?;
                 continue;
             }
-            let end = self.leave()?;
+            let end = self.pop_input()?;
             if self.inputs.is_empty() {
                 return Ok(end);
             }
         }
     }
 
-    /// Gives a token to the parser.
-    fn finish(&mut self, token: Pp) -> Result<(), Stop> {
+    /// Converts a token and appends it to the output.
+    fn emit(&mut self, token: PpToken) -> Result<(), Abort> {
         if self.tokens.len() == MAX_TOKENS {
             return self.too_many_tokens(token);
         }
-        let expanded = self.used(token);
+        let expanded = self.macro_use_span(token);
         let kind = match token.kind {
-            PpKind::Punctuator(punctuator) => TokenKind::Punctuator(punctuator),
-            PpKind::Identifier(name) => TokenKind::Identifier(name),
-            PpKind::String(name) => TokenKind::String(name),
-            PpKind::Number(name) | PpKind::Character(name) => {
+            PpTokenKind::Punctuator(punctuator) => TokenKind::Punctuator(punctuator),
+            PpTokenKind::Identifier(name) => TokenKind::Identifier(name),
+            PpTokenKind::String(name) => TokenKind::String(name),
+            PpTokenKind::Number(name) | PpTokenKind::Character(name) => {
                 let text = self.names.text(name);
                 let value = match token.kind {
-                    PpKind::Number(_) => literals::number(text),
+                    PpTokenKind::Number(_) => literals::number(text),
                     _ => literals::character(text).map(TokenKind::Character),
                 };
                 match value {
                     Ok(kind) => kind,
-                    Err(wrong) => {
-                        let error = literal_error(text, &wrong);
-                        return self.wrong(error, token, &wrong.reason);
+                    Err(literal) => {
+                        let error = literal_error(text, &literal);
+                        return self.report_at(error, token, &literal.reason);
                     }
                 }
             }
-            PpKind::Other(name) => {
+            PpTokenKind::Other(name) => {
                 let error = stray(self.names.text(name));
-                return self.wrong(error, token, "");
+                return self.report_at(error, token, "");
             }
         };
         self.tokens.push(Token { kind, span: token.span, expanded });
         Ok(())
     }
 
-    /// Where the macro is used that a token came from.
-    fn used(&self, token: Pp) -> Option<Span> {
-        Some(self.uses[token.used.checked_sub(1)? as usize].span)
+    /// Place of the outermost macro use that a token comes from.
+    fn macro_use_span(&self, token: PpToken) -> Option<Span> {
+        Some(self.macro_uses[token.macro_use.checked_sub(1)? as usize].span)
     }
 
-    fn too_many_tokens(&mut self, token: Pp) -> Result<(), Stop> {
+    fn too_many_tokens(&mut self, token: PpToken) -> Result<(), Abort> {
         let error = Diagnostic::new(format!("the text has more than {MAX_TOKENS} tokens after expansion"));
-        // The macro that made the most of them is the one to look at.
+        // Name the macro that produced most of the tokens.
         let mut made: HashMap<&str, (usize, Span)> = HashMap::new();
         for token in &self.tokens {
-            if let Some(used) = token.expanded {
-                made.entry(self.files.spelling(used)).or_insert((0, used)).0 += 1;
+            if let Some(macro_use) = token.expanded {
+                made.entry(self.files.spelling(macro_use)).or_insert((0, macro_use)).0 += 1;
             }
         }
         let most = made.into_iter().max_by_key(|&(_, (count, span))| (count, std::cmp::Reverse(span)));
         let error = match most {
-            None => self.files.point(error, token.span, None, "here"),
-            Some((name, (count, used))) => {
+            None => self.files.point_at(error, token.span, None, "here"),
+            Some((name, (count, macro_use))) => {
                 let name = short(name);
-                let error = Diagnostic::new(format!("{}: the macro `{name}` makes {count} of them", error.message));
+                let error =
+                    Diagnostic::new(format!("{}: the macro `{name}` expands to {count} of them", error.message));
                 error
-                    .at(self.files.range(used), format!("`{name}` is used here"))
+                    .at(self.files.range(macro_use), format!("`{name}` is used here"))
                     .note("macros that use one another more than once grow exponentially")
             }
         };
@@ -316,56 +320,56 @@ impl<'a> Preprocessor<'a> {
     }
 
     /// Reports an error at a token.
-    fn wrong(&mut self, error: Diagnostic, at: Pp, label: &str) -> Result<(), Stop> {
-        let error = self.files.point(error, at.span, self.used(at), label);
+    fn report_at(&mut self, error: Diagnostic, at: PpToken, label: &str) -> Result<(), Abort> {
+        let error = self.files.point_at(error, at.span, self.macro_use_span(at), label);
         self.report(error)
     }
 
-    /// Reports an error after which one can go on.
-    fn report(&mut self, error: Diagnostic) -> Result<(), Stop> {
+    /// Reports an error and continues, unless the limit of errors is reached.
+    fn report(&mut self, error: Diagnostic) -> Result<(), Abort> {
         self.errors.push(error);
-        if self.errors.len() < MAX_ERRORS { Ok(()) } else { Err(Stop) }
+        if self.errors.len() < MAX_ERRORS { Ok(()) } else { Err(Abort) }
     }
 
-    /// Reports an error after which nothing is left to be done.
-    fn fatal<T>(&mut self, error: Diagnostic) -> Result<T, Stop> {
+    /// Reports an error and stops.
+    fn fatal<T>(&mut self, error: Diagnostic) -> Result<T, Abort> {
         self.errors.push(error);
-        Err(Stop)
+        Err(Abort)
     }
 
-    /// A name for a message.
-    fn shown(&self, name: Name) -> Cow<'_, str> {
+    /// A name for a message, shortened if necessary.
+    fn display_name(&self, name: Name) -> Cow<'_, str> {
         short(self.names.text(name))
     }
 
-    /// How a token is written.
-    fn spelled(&self, token: Pp) -> &str {
+    /// A token's spelling.
+    fn spelled(&self, token: PpToken) -> &str {
         token.text(&self.names)
     }
 }
 
-fn literal_error(text: &str, wrong: &literals::Wrong) -> Diagnostic {
-    Diagnostic::new(format!("`{}` is no constant: {}", short(text), wrong.reason)).note(wrong.note)
+fn literal_error(text: &str, error: &literals::LiteralError) -> Diagnostic {
+    Diagnostic::new(format!("`{}` is not a valid constant: {}", short(text), error.reason)).note(error.note)
 }
 
-/// A character that begins no token.
+/// The error for a character that starts no token.
 fn stray(text: &str) -> Diagnostic {
     let first = text.chars().next().unwrap_or_default();
     let error = match first {
-        ' '..='~' => Diagnostic::new(format!("`{first}` has no meaning here")),
-        _ => Diagnostic::new(format!("the character U+{:04X} has no meaning here", first as u32)),
+        ' '..='~' => Diagnostic::new(format!("unexpected character `{first}`")),
+        _ => Diagnostic::new(format!("unexpected character U+{:04X}", first as u32)),
     };
     match first {
         '\\' => {
             error.note("a backslash joins two lines only as the last character of its line: no space may follow it")
         }
-        '\u{feff}' => error.note("the text is UTF-8 without a byte order mark: save the file so"),
+        '\u{feff}' => error.note("save the file as UTF-8 without a byte order mark"),
         '\0'..='\x7f' => error,
-        _ => error.note("outside of comments and strings, C is written in ASCII"),
+        _ => error.note("outside comments and strings, C is written in ASCII"),
     }
 }
 
 #[cfg(test)]
-mod against_cpp;
+mod cpp_comparison;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,12 @@
-//! Parameters: macros that the host may set, as a compiler's `-D` does. One has its default between `#ifndef NAME`
-//! and `#endif`, and takes values that the default's type has.
+//! Filter parameters: macros that the host may set, like a compiler's `-D`. A parameter has a
+//! default between `#ifndef NAME` and `#endif`, and takes values of the default's type.
 
-use super::{Pp, PpKind, Preprocessor, Stop, literals};
+use super::{Abort, PpToken, PpTokenKind, Preprocessor, literals};
 use crate::token::{Name, Punctuator, TokenKind};
 use portcullis_core::diagnostics::Diagnostic;
 use portcullis_core::program::{Parameter, ParameterValue};
 
-/// What a macro stands for, where that is a value.
+/// The value of a macro that expands to a literal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Value {
     Bool(bool),
@@ -15,40 +15,40 @@ enum Value {
 }
 
 impl Preprocessor<'_> {
-    /// Takes note of a parameter: the text has just given the macro its default, or would have if the host had not
-    /// set it.
-    pub(super) fn parameter(&mut self, name: Name, default: &[Pp]) -> Result<(), Stop> {
-        // A macro that stands for nothing guards a file against being included twice.
+    /// Declares a parameter: the text has just defined the macro's default, or skipped it because
+    /// the host has set the macro.
+    pub(super) fn declare_parameter(&mut self, name: Name, default: &[PpToken]) -> Result<(), Abort> {
+        // An empty macro is an include guard.
         let text = self.names.text(name);
         if default.is_empty() || self.is_prelude(text) || self.parameters.iter().any(|known| known.name == text) {
             return Ok(());
         }
-        let (default_value, default_text) = (self.constant(default), self.written(default));
-        let given = self.given.get(&name).copied();
+        let (default_value, default_text) = (self.constant(default), self.spell_tokens(default));
+        let given = self.host_macros.get(&name).copied();
         let value = match given {
-            None => shown(default_value, default_text),
+            None => parameter_value(default_value, default_text),
             Some(number) => {
-                let written = self.macros[number].written.clone();
-                let (value, text) = (self.constant(&written), self.written(&written));
-                match fitting(default_value, value) {
-                    Ok(fitting) => {
-                        if let Some(value) = fitting {
+                let source_tokens = self.macros[number].source_tokens.clone();
+                let (value, text) = (self.constant(&source_tokens), self.spell_tokens(&source_tokens));
+                match coerce_to_default(default_value, value) {
+                    Ok(coerced) => {
+                        if let Some(value) = coerced {
                             self.set_to(number, value)?;
                         }
-                        shown(fitting, text)
+                        parameter_value(coerced, text)
                     }
                     Err(reason) => {
-                        let name = self.shown(name).into_owned();
+                        let name = self.display_name(name).into_owned();
                         let message = format!("`{text}` is no value for the parameter `{name}`: {reason}");
                         let error = Diagnostic::new(message).of_parameter(name);
                         if !self.errors.iter().any(|known| known.parameter == error.parameter) {
-                            self.report(error.note(format!("its default is `{default_text}`")))?;
+                            self.report(error.note(format!("the default is `{default_text}`")))?;
                         }
-                        // So that no more is said of it.
-                        if let Some(body) = self.body(default, None)? {
-                            self.macros[number].body = body.into();
+                        // Substitute the default so that no further error follows.
+                        if let Some(replacement) = self.parse_replacement(default, None)? {
+                            self.macros[number].replacement = replacement.into();
                         }
-                        shown(value, text)
+                        parameter_value(value, text)
                     }
                 }
             }
@@ -58,13 +58,13 @@ impl Preprocessor<'_> {
         Ok(())
     }
 
-    /// Whether the text has this as a parameter.
+    /// Whether the filter has a parameter of this name.
     pub(super) fn is_parameter(&self, name: Name) -> bool {
         let text = self.names.text(name);
         self.parameters.iter().any(|known| known.name == text)
     }
 
-    /// What can be set, for a message.
+    /// Lists the filter's parameters, for a message.
     pub(super) fn known_parameters(&self) -> String {
         let names: Vec<String> = self.parameters.iter().map(|parameter| format!("`{}`", parameter.name)).collect();
         match names.as_slice() {
@@ -73,10 +73,10 @@ impl Preprocessor<'_> {
         }
     }
 
-    fn written(&self, tokens: &[Pp]) -> String {
+    fn spell_tokens(&self, tokens: &[PpToken]) -> String {
         let mut text = String::new();
         for token in tokens {
-            if token.space && !text.is_empty() {
+            if token.leading_space && !text.is_empty() {
                 text.push(' ');
             }
             text.push_str(self.spelled(*token));
@@ -84,8 +84,8 @@ impl Preprocessor<'_> {
         text
     }
 
-    /// A number or truth value, with a sign or without, in parentheses or not.
-    fn constant(&self, tokens: &[Pp]) -> Option<Value> {
+    /// Parses a number or truth value, optionally with a sign and parentheses.
+    fn constant(&self, tokens: &[PpToken]) -> Option<Value> {
         match tokens {
             [open, inner @ .., close]
                 if open.is(Punctuator::LeftParenthesis) && close.is(Punctuator::RightParenthesis) =>
@@ -98,12 +98,12 @@ impl Preprocessor<'_> {
                 Value::Bool(_) => None,
             },
             [only] => match only.kind {
-                PpKind::Identifier(name) => match self.names.text(name) {
+                PpTokenKind::Identifier(name) => match self.names.text(name) {
                     "true" => Some(Value::Bool(true)),
                     "false" => Some(Value::Bool(false)),
                     _ => None,
                 },
-                PpKind::Number(name) => match literals::number(self.names.text(name)).ok()? {
+                PpTokenKind::Number(name) => match literals::number(self.names.text(name)).ok()? {
                     TokenKind::Integer { value, unsigned, long } => {
                         Some(Value::Integer { value: value.into(), unsigned, long })
                     }
@@ -116,14 +116,15 @@ impl Preprocessor<'_> {
         }
     }
 
-    /// Makes a macro stand for a value, written so that it has the type that it is to have.
-    fn set_to(&mut self, number: usize, value: Value) -> Result<(), Stop> {
+    /// Makes a macro expand to a value, spelled so that it has the intended type.
+    fn set_to(&mut self, number: usize, value: Value) -> Result<(), Abort> {
         let text = match value {
             Value::Bool(value) => value.to_string(),
             Value::Float(value) => format!("{value:?}f"),
             Value::Integer { value, unsigned, long } => {
                 let suffix = if long { "l" } else { "" };
-                // The least number of a type is not a number and a sign: that number would be of another type.
+                // A type's minimum cannot be spelled as a negated literal, which would have a wider
+                // type.
                 match value {
                     0.. if unsigned => format!("{value}u{suffix}"),
                     0.. => format!("{value}{suffix}"),
@@ -133,15 +134,16 @@ impl Preprocessor<'_> {
         };
         let name = self.macros[number].name;
         let file = self.files.add(format!("<value of {}>", self.names.text(name)), text, None);
-        let written = self.tokens_of(file)?;
-        let Some(body) = self.body(&written, None)? else { return Ok(()) };
-        self.macros[number].body = body.into();
+        let source_tokens = self.tokenize_file(file)?;
+        let Some(replacement) = self.parse_replacement(&source_tokens, None)? else { return Ok(()) };
+        self.macros[number].replacement = replacement.into();
         Ok(())
     }
 }
 
-/// The value as one of the default's type; nothing where the default is no value, and anything goes.
-fn fitting(default: Option<Value>, given: Option<Value>) -> Result<Option<Value>, String> {
+/// Converts a given value to the default's type. `None` if the default is not a literal; then any
+/// value is accepted.
+fn coerce_to_default(default: Option<Value>, given: Option<Value>) -> Result<Option<Value>, String> {
     match (default, given) {
         (None, _) => Ok(None),
         (Some(Value::Bool(_)), Some(Value::Bool(_))) => Ok(given),
@@ -151,11 +153,11 @@ fn fitting(default: Option<Value>, given: Option<Value>) -> Result<Option<Value>
         (Some(Value::Float(_)), Some(Value::Float(value))) if (value as f32).is_finite() => Ok(given),
         (Some(Value::Float(_)), _) => Err("expected a finite number (`1.5f`, `-1e3f`)".into()),
         (Some(Value::Integer { unsigned, long, .. }), Some(Value::Integer { value, unsigned: as_given, .. })) => {
-            // What an `int` has no room for is a `uint`, as of a hexadecimal number or an address.
+            // Values beyond `int` become `uint`, so that hexadecimal numbers and addresses fit.
             let bits = if long { 64 } else { 32 };
             let (low, high) = (if unsigned { 0 } else { -(1i128 << (bits - 1)) }, (1i128 << bits) - 1);
             if !(low..=high).contains(&value) {
-                return Err(format!("it takes {low} to {high}"));
+                return Err(format!("expected {low} to {high}"));
             }
             let unsigned = unsigned || (value >= 0 && as_given) || value >> (bits - 1) > 0;
             Ok(Some(Value::Integer { value, unsigned, long }))
@@ -166,8 +168,8 @@ fn fitting(default: Option<Value>, given: Option<Value>) -> Result<Option<Value>
     }
 }
 
-/// A value as it is told to the host.
-fn shown(value: Option<Value>, text: String) -> ParameterValue {
+/// Converts a value for the host's list of parameters.
+fn parameter_value(value: Option<Value>, text: String) -> ParameterValue {
     match value {
         Some(Value::Bool(value)) => ParameterValue::Bool(value),
         Some(Value::Float(value)) => ParameterValue::F32(value as f32),

@@ -1,4 +1,4 @@
-//! Statements.
+//! Statements and functions.
 
 use super::value;
 
@@ -8,7 +8,7 @@ fn helper(body: &str, argument: i64) -> i64 {
 }
 
 #[test]
-fn loops() {
+fn loops_run_as_in_c() {
     for (body, expected) in [
         ("int s = 0; for (int i = 0; i < x; i++) s += i; return s;", 45),
         ("int s = 0; for (int i = 0; i < x; i++) { if (i == 3) continue; if (i == 6) break; s += i; } return s;", 12),
@@ -86,14 +86,14 @@ fn switches_in_loops_and_over_wide_integers() {
 }
 
 #[test]
-fn a_function_that_ends_without_a_value_gives_zero() {
+fn functions_without_return_return_zero() {
     assert_eq!(helper("if (x == 3) return 7;", 3), 7);
     assert_eq!(helper("if (x == 3) return 7;", 4), 0);
     assert_eq!(helper("if (x == 3) return 7; else return 8; return 9;", 4), 8);
 }
 
 #[test]
-fn functions_are_declared_before_they_are_called_and_may_be_defined_later() {
+fn functions_may_be_defined_after_their_use() {
     let outside =
         "int later(int a, int b); int f(int x) { return later(x, 2); } int later(int x, int y) { return x * 10 + y; }";
     assert_eq!(value(outside, "", "f(4)"), 42);

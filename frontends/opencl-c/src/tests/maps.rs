@@ -1,9 +1,9 @@
-//! Maps: what their keys are made of, what is refused, and how it is told.
+//! Maps: how keys are composed, and errors.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{compiled, errors, filter};
+use super::{compile_text, errors, filter};
 use crate::compile;
 use crate::files::NoIncludes;
 use portcullis_core::device::{Device, LoadOptions};
@@ -13,9 +13,9 @@ use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 
-/// Runs a filter for packets one after the other, and gives what is left of them and of its maps.
+/// Runs a filter on packets one after the other; returns the packets and the contents of its maps.
 fn run(text: &str, packets: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<Vec<Row>>) {
-    let program = Arc::new(compiled(text, &[]).unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())));
+    let program = Arc::new(compile_text(text, &[]).unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())));
     let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let done = session.run(Batch::from_packets(packets).unwrap()).unwrap();
     let maps = program.maps().iter().enumerate();
@@ -39,7 +39,7 @@ const HELPERS: &str = "
 ";
 
 #[test]
-fn a_key_is_the_words_that_lie_there() {
+fn keys_are_packed_from_memory() {
     const FLOW: [u32; 4] = [0x0a00_0001, 0x0a00_0002, 0xffff_0050, 6];
     const SET_FLOW: &str = "struct flow f = {0x0a000001, 0x0a000002, 80, 0xffff, 6};";
     for (before, key, words) in [
@@ -49,7 +49,7 @@ fn a_key_is_the_words_that_lie_there() {
         ("uint k[2] = {1, 2};", "k", &[1, 2]),
         ("uint k[5] = {1, 2, 3, 4, 5};", "k + 2", &[3, 4, 5]),
         ("uint k[5] = {1, 2, 3, 4, 5};", "&k[one]", &[2, 3, 4]),
-        // Beyond an array's end is its last element (docs/opencl-c.md).
+        // An index out of range selects the array's last element (docs/opencl-c.md).
         ("uint k[3] = {1, 2, 3};", "&k[one]", &[2, 3, 3]),
         ("uint k[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};", "k[one]", &[5, 6, 7, 8]),
         ("const uint k[4] = {1, 2, 3, 4}; const uint *p = k;", "p", &[1, 2, 3, 4]),
@@ -87,7 +87,7 @@ fn a_key_is_the_words_that_lie_there() {
         let found: Vec<&[u32]> = maps[0].iter().map(|row| &row.key[..]).collect();
         assert_eq!(found, [words], "{before} {key}");
     }
-    // The same where a function is given the pointer.
+    // The pointer is passed through a function.
     for (before, call) in [
         (SET_FLOW, "through(&f)"),
         (SET_FLOW, "through((struct flow *)&f)"),
@@ -102,7 +102,7 @@ fn a_key_is_the_words_that_lie_there() {
 }
 
 #[test]
-fn each_function_does_what_it_does() {
+fn map_functions_work() {
     let text = "
         //! map flows: hash key=2 value=2 entries=10
         //! map ports: array value=1 entries=4
@@ -156,76 +156,76 @@ struct five { uint a, b, c, d, e; }; struct padded { uint a; uchar b; uint c, d;
 ";
 
 #[test]
-fn what_is_wrong_with_a_call_is_told_with_its_place() {
-    for (inside, pointed, said) in [
+fn invalid_calls_are_explained() {
+    for (inside, pointed, expected) in [
         ("m_find(pkt);", "pkt", "a key of `m` cannot lie in the packet"),
         ("m_find((const uint *)(pkt + 26));", "(const uint *)(pkt + 26)", "{load_le32(pkt, 26), ...}"),
         ("uchar *p = pkt; m_find((uint *)p);", "(uint *)p", "a key of `m` cannot lie in the packet"),
-        ("uint k[3]; m_find(k);", "k", "a key of `m` is 4 words, and here is 3 `uint`s"),
-        ("uint k[3]; m_insert(k);", "k", "an array of them is a key: `uint key[4]`"),
-        ("uint k[8]; m_find(k + 5);", "k + 5", "here is 3 `uint`s"),
-        ("uint k; m_find(&k);", "&k", "here is 1 `uint`"),
-        ("ulong k[1]; m_remove((uint *)k);", "(uint *)k", "here is 1 `ulong`"),
+        ("uint k[3]; m_find(k);", "k", "a key of `m` has 4 words, but this has 3 `uint`s"),
+        ("uint k[3]; m_insert(k);", "k", "use an array: `uint key[4]`"),
+        ("uint k[8]; m_find(k + 5);", "k + 5", "this has 3 `uint`s"),
+        ("uint k; m_find(&k);", "&k", "this has 1 `uint`"),
+        ("ulong k[1]; m_remove((uint *)k);", "(uint *)k", "this has 1 `ulong`"),
         ("int k[4]; m_find(k);", "k", "cast it: `(const uint *)`"),
-        ("m_find(5);", "5", "is a pointer to 4 words, `const uint *`, and this is a `int`"),
-        ("m_find((uint2)(1));", "(uint2)(1)", "and this is a `uint2`"),
-        ("m_find((int4)(1));", "(int4)(1)", "and this is a `int4`"),
-        ("struct five k; m_find(k);", "k", "give its address: `&key`"),
-        ("struct five k; m_find(&k);", "&k", "is 4 words, 16 bytes, and this has 20 bytes"),
-        ("struct five k; m_find((uint *)&k);", "(uint *)&k", "is 4 words, 16 bytes, and this has 20 bytes"),
-        ("struct padded k; m_find(&k);", "&k", "has no padding, and this has 3 bytes of it"),
-        ("uint3 k; m_find((uint *)&k);", "(uint *)&k", "has no padding, and this has 4 bytes of it"),
-        ("uint k[4]; one_find(k);", "k", "a key of `one` is a `uint`, and this is a `uint *`"),
-        ("one_find((uint2)(1));", "(uint2)(1)", "a key of `one` is a `uint2`, wanted is a `uint`"),
-        ("uint k[4]; m_find(k, 4);", "m_find(k, 4)", "`m_find` takes 1 argument, given are 2"),
-        ("m_read(1);", "m_read(1)", "`m_read` takes 2 arguments, given are 1"),
-        ("m_write(1, 2);", "m_write(1, 2)", "`m_write` takes 3 arguments, given are 2"),
-        ("m_add(1, 2);", "m_add(1, 2)", "`m_add` takes 3 arguments, given are 2"),
+        ("m_find(5);", "5", "is a pointer to 4 words, `const uint *`, but this is a `int`"),
+        ("m_find((uint2)(1));", "(uint2)(1)", "but this is a `uint2`"),
+        ("m_find((int4)(1));", "(int4)(1)", "but this is a `int4`"),
+        ("struct five k; m_find(k);", "k", "pass its address: `&key`"),
+        ("struct five k; m_find(&k);", "&k", "has 4 words (16 bytes), but this has 20 bytes"),
+        ("struct five k; m_find((uint *)&k);", "(uint *)&k", "has 4 words (16 bytes), but this has 20 bytes"),
+        ("struct padded k; m_find(&k);", "&k", "cannot contain padding, but this has 3 bytes of it"),
+        ("uint3 k; m_find((uint *)&k);", "(uint *)&k", "cannot contain padding, but this has 4 bytes of it"),
+        ("uint k[4]; one_find(k);", "k", "a key of `one` is a `uint`, but this is a `uint *`"),
+        ("one_find((uint2)(1));", "(uint2)(1)", "a key of `one` is a `uint2`, expected a `uint`"),
+        ("uint k[4]; m_find(k, 4);", "m_find(k, 4)", "`m_find` takes 1 argument, found 2"),
+        ("m_read(1);", "m_read(1)", "`m_read` takes 2 arguments, found 1"),
+        ("m_write(1, 2);", "m_write(1, 2)", "`m_write` takes 3 arguments, found 2"),
+        ("m_add(1, 2);", "m_add(1, 2)", "`m_add` takes 3 arguments, found 2"),
         ("m_compare_exchange(1, 2, 3);", "m_compare_exchange(1, 2, 3)", "takes 4 arguments"),
-        ("c_add(1, 2, 3);", "c_add(1, 2, 3)", "`c_add` takes 2 arguments, given are 3"),
-        ("map_is_new();", "map_is_new()", "`map_is_new` takes 1 argument, given are 0"),
+        ("c_add(1, 2, 3);", "c_add(1, 2, 3)", "`c_add` takes 2 arguments, found 3"),
+        ("map_is_new();", "map_is_new()", "`map_is_new` takes 1 argument, found 0"),
         ("m_read(pkt, 1);", "pkt", "argument 1 of `m_read` is a"),
-        ("uint x = m_write(1, 0, 2);", "m_write(1, 0, 2)", "this gives no value"),
-        ("n_find(1);", "n_find", "`n` is of the kind `array`, with `n_read`, `n_write`"),
-        ("c_read(1);", "c_read", "`c` is of the kind `counter`, with `c_add`"),
+        ("uint x = m_write(1, 0, 2);", "m_write(1, 0, 2)", "this has no value"),
+        ("n_find(1);", "n_find", "`n` is of kind `array`, with `n_read`, `n_write`"),
+        ("c_read(1);", "c_read", "`c` is of kind `counter`, with `c_add`"),
         ("two_read(1, 0);", "two_read", "with `two_find`, `two_insert`, `two_remove`"),
         ("two_insret((uint2)(1));", "two_insret", "did you mean `two_insert`?"),
         ("map_is_gnu(1);", "map_is_gnu", "did you mean `map_is_new`?"),
         ("len = MAP_NON;", "MAP_NON", "did you mean `MAP_NONE`?"),
-        ("len = m_find;", "m_find", "a function is called, and is nothing else"),
+        ("len = m_find;", "m_find", "a function can only be called"),
         ("atomic_add(pkt, 1);", "atomic_add(pkt, 1)", "`NAME_add` and `NAME_compare_exchange`"),
         ("bpf_map_lookup_elem(1, 2);", "bpf_map_lookup_elem", "`flows_find(key)`"),
     ] {
         let text = filter(MAPS, inside);
-        let Err(errors) = compiled(&text, &[]) else { panic!("this is compiled:\n{text}") };
+        let Err(errors) = compile_text(&text, &[]) else { panic!("accepted:\n{text}") };
         let shown = errors.render();
-        assert!(shown.contains(said), "{inside}: {shown}");
-        assert_eq!(errors.errors.len(), 1, "{inside} is told once: {shown}");
+        assert!(shown.contains(expected), "{inside}: {shown}");
+        assert_eq!(errors.errors.len(), 1, "{inside} is reported once: {shown}");
         let range = errors.errors[0].labels[0].range.clone();
         assert_eq!(&text[range], pointed, "{inside}: {shown}");
     }
 }
 
 #[test]
-fn without_maps_nothing_of_them_is_there() {
+fn map_names_need_a_declared_map() {
     for inside in ["flows_find(1);", "map_is_new(1);", "len = MAP_NONE;", "len = MAP_FULL;", "hits_add(1, 2);"] {
         let (messages, shown) = errors(&filter("", inside));
         assert!(messages.len() == 1 && shown.contains("`//! map flows: hash"), "{inside}: {shown}");
     }
     let (_, shown) = errors(&filter("uint total_add(uint a) { return a; }", "totl_add(1);"));
     assert!(shown.contains("did you mean `total_add`?"), "{shown}");
-    // A filter's own may have those names then.
+    // Then a filter may declare these names itself.
     let own =
         "uint map_is_new(uint a) { return a; } __constant uint MAP_NONE[2] = {1, 2}; uint f_find(uint a) { return a; }";
     let text = filter(own, "return f_find(map_is_new(MAP_NONE[len & 1]));");
-    compiled(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
+    compile_text(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
 }
 
 #[test]
-fn names_that_come_with_a_map_are_not_declared_again() {
+fn map_function_names_cannot_be_redeclared() {
     for outside in ["uint m_find(uint a) { return a; }", "uint m_add(uint a);", "__constant uint m_read[2] = {1, 2};"] {
         let text = filter(&format!("{MAPS}{outside}"), "");
-        let Err(errors) = compiled(&text, &[]) else { panic!("this is compiled:\n{text}") };
+        let Err(errors) = compile_text(&text, &[]) else { panic!("accepted:\n{text}") };
         let shown = errors.render();
         let [error] = &errors.errors[..] else { panic!("{shown}") };
         assert!(error.message.starts_with("`m_") && error.message.ends_with("` cannot be declared"), "{shown}");
@@ -235,14 +235,14 @@ fn names_that_come_with_a_map_are_not_declared_again() {
     }
     for outside in ["uint map_is_new(uint a) { return a; }", "__constant uint MAP_FULL = 3;"] {
         let (_, shown) = errors(&filter(&format!("{MAPS}{outside}"), ""));
-        assert!(shown.contains("cannot be declared") && shown.contains("the prelude has it already"), "{shown}");
+        assert!(shown.contains("cannot be declared") && shown.contains("the prelude already declares it"), "{shown}");
     }
-    let set = compiled(&filter(MAPS, ""), &[("m_find", "3")]).map(drop).unwrap_err().render();
-    assert!(set.contains("`m_find` is the prelude's, and not to be set"), "{set}");
+    let set = compile_text(&filter(MAPS, ""), &[("m_find", "3")]).map(drop).unwrap_err().render();
+    assert!(set.contains("`m_find` belongs to the prelude and cannot be set"), "{set}");
 }
 
 #[test]
-fn what_nothing_calls_is_not_held_to_a_guess() {
+fn uncalled_functions_are_not_rejected_for_guessed_targets() {
     let outside = "
         uint words_at(const uint *key) { return m_find(key); }
         uint own(__private uint *key) { return m_find(key); }
@@ -250,10 +250,10 @@ fn what_nothing_calls_is_not_held_to_a_guess() {
         uint by(__private uint key[4]) { return words_at(key); }
     ";
     let text = filter(&format!("{MAPS}{outside}"), "");
-    compiled(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
-    // What is wrong whatever it is called with is said.
+    compile_text(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
+    // Errors that do not depend on the arguments are reported.
     let (_, shown) = errors(&filter(&format!("{MAPS} uint f(void) {{ uint k[2]; return m_find(k); }}"), ""));
-    assert!(shown.contains("here is 2 `uint`s"), "{shown}");
+    assert!(shown.contains("this has 2 `uint`s"), "{shown}");
 }
 
 fn with_file(text: &str, file: &str) -> Result<Program, Diagnostics> {
@@ -262,7 +262,7 @@ fn with_file(text: &str, file: &str) -> Result<Program, Diagnostics> {
 }
 
 #[test]
-fn only_the_filters_own_file_declares_maps() {
+fn included_files_must_not_declare_maps() {
     let text = filter("//! map m: hash key=1 value=1 entries=10\n#include \"it.h\"", "helper(1);");
     let helper = "uint helper(uint a) { return m_find(a); }\n";
     with_file(&text, helper).unwrap_or_else(|errors| panic!("{}", errors.render()));
@@ -272,7 +272,7 @@ fn only_the_filters_own_file_declares_maps() {
     for part in [
         "an included file declares a map",
         "filters/it.h:2:3",
-        "maps are declared in the filter's own file: move this line to `filters/f.cl`",
+        "maps must be declared in the filter's own file: move this line to `filters/f.cl`",
         "included from filters/f.cl:2:10",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
@@ -280,15 +280,15 @@ fn only_the_filters_own_file_declares_maps() {
 }
 
 #[test]
-fn declarations_are_comments_whatever_the_preprocessor_does() {
+fn map_declarations_ignore_conditionals() {
     let text = filter("#define hash array\n#if 0\n//! map m: hash key=1 value=1 entries=10\n#endif", "m_find(1);");
-    let program = compiled(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
+    let program = compile_text(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
     let [map] = program.maps() else { panic!("one map") };
-    assert_eq!(&program.source().text[map.place.clone()], "//! map m: hash key=1 value=1 entries=10");
-    // What is wrong with them is told beside what is wrong with directives.
+    assert_eq!(&program.source().text[map.source_range.clone()], "//! map m: hash key=1 value=1 entries=10");
+    // Errors in map declarations are reported together with those of directives.
     let (messages, shown) = errors(&filter("//! map m: hsah key=1 value=1 entries=10\n#nonsense", ""));
     assert_eq!(messages.len(), 2, "{shown}");
     assert!(shown.contains("did you mean `hash`?") && shown.contains("test.cl:1:12"), "{shown}");
-    // The language's other entry: no folder, no options.
+    // The other entry point: no folder, no options.
     assert!(compile(&Source::new("f.cl", text), &ProgramOptions::default(), &mut NoIncludes).is_ok());
 }

@@ -1,10 +1,10 @@
-//! Pointers, structures, arrays, tables, the packet.
+//! Pointers, structures, arrays, tables and the packet.
 
 use super::{filter, run, run_with, value};
 use portcullis_core::packet::Metadata;
 
 #[test]
-fn pointers_into_the_packet() {
+fn packet_pointers_work_as_in_c() {
     let packet: Vec<u8> = (0..64).collect();
     for (inside, expected) in [
         ("pkt[8] = pkt[3];", 3u64),
@@ -47,7 +47,7 @@ fn pointers_into_the_packet() {
 }
 
 #[test]
-fn each_access_that_leaves_the_packet_is_none() {
+fn accesses_past_the_packet_are_dropped() {
     let packet: Vec<u8> = (1..=16).collect();
     for (inside, changed) in [
         ("pkt[0] = *(__global uint *)(pkt + 13);", Some((0, 0))),
@@ -58,7 +58,7 @@ fn each_access_that_leaves_the_packet_is_none() {
         ("*(__global uint *)(pkt + 13) = 0;", None),
         ("*(__global ulong *)(pkt + 9) = 0;", None),
         ("*(__global ulong *)(pkt - 4) = 0;", None),
-        // Of a vector each component is an access.
+        // Each component of a vector is a separate access.
         ("pkt[0] = (*(__global uint4 *)(pkt + 8)).y;", Some((0, 13))),
         ("pkt[0] = (*(__global uint4 *)(pkt + 8)).z;", Some((0, 0))),
     ] {
@@ -82,7 +82,7 @@ const STRUCTS: &str = "
 ";
 
 #[test]
-fn structures_are_laid_out_as_c_does() {
+fn structure_layout_matches_c() {
     for (expression, expected) in [
         ("sizeof(struct inner)", 4),
         ("sizeof(struct outer)", 24),
@@ -185,7 +185,7 @@ fn arrays_and_pointers_to_variables() {
 }
 
 #[test]
-fn tables() {
+fn tables_are_readable() {
     let outside = "
         __constant uint primes[] = {2, 3, 5, 7, 11};
         __constant uchar grid[2][3] = {{1, 2}, {4}};
@@ -218,7 +218,7 @@ fn tables() {
 }
 
 #[test]
-fn the_prelude() {
+fn prelude_functions_are_callable() {
     let packet: Vec<u8> = (0..64).collect();
     let metadata =
         Metadata { wire_length: 99, port: 7, time_low: 0x6789_abcd, time_high: 0x1_2345, ..Metadata::default() };
@@ -259,7 +259,7 @@ fn pointers_keep_their_offset_when_the_head_moves() {
 }
 
 #[test]
-fn components_of_components_are_stored_to() {
+fn nested_swizzles_can_be_stored_to() {
     let packet: Vec<u8> = (0..16).map(|i| if i % 4 == 0 { i } else { 0 }).collect();
     let inside =
         "(*(__global uint4*)pkt).hi.lo += 3; __global uint4 *p = (__global uint4*)pkt; p->xy.y = 3; p->wzyx.lo.x++;";
@@ -268,7 +268,7 @@ fn components_of_components_are_stored_to() {
 }
 
 #[test]
-fn network_order_is_one_access() {
+fn byte_swaps_become_big_endian_accesses() {
     let packet: Vec<u8> = (0..64).collect();
     let outside = "struct h { ushort a; uint b; ushort c; } __attribute__((packed));";
     let inside = "__global struct h *h = (__global struct h *)pkt; h->c = htons(ntohs(h->a) + 1); uint b = ntohl(h->b); h->b = htonl(b + 1);";
@@ -285,5 +285,5 @@ fn parameters_are_macros() {
     assert_eq!(run(&text, &[0, 0]).packet, [80, 1]);
     let set = [("PORT", "81"), ("NET", "10.0.0.9")];
     assert_eq!(run_with(&text, &set, &[0, 0], &Metadata::default()).packet, [81, 9]);
-    assert!(super::compiled(&text, &[("OTHER", "1")]).is_err());
+    assert!(super::compile_text(&text, &[("OTHER", "1")]).is_err());
 }

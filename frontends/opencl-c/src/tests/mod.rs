@@ -1,10 +1,11 @@
-//! The language through the whole front end, in the interpreter, against values worked out by hand.
+//! End-to-end tests: texts are compiled and interpreted, and results compared with values worked
+//! out by hand.
 
 mod control;
+mod diagnostics;
 mod hostile;
 mod maps;
 mod memory;
-mod refused;
 mod values;
 
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use portcullis_core::interp::{Interpreter, Outcome};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Program, ProgramOptions};
 
-fn compiled(text: &str, parameters: &[(&str, &str)]) -> Result<Program, Diagnostics> {
+fn compile_text(text: &str, parameters: &[(&str, &str)]) -> Result<Program, Diagnostics> {
     let parameters = parameters.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
     let options = ProgramOptions { parameters, ..ProgramOptions::default() };
     compile(&Source::new("test.cl", text), &options, &mut NoIncludes)
 }
 
 fn run_with(text: &str, parameters: &[(&str, &str)], packet: &[u8], metadata: &Metadata) -> Outcome {
-    let program = compiled(text, parameters).unwrap_or_else(|errors| panic!("{}\n{text}", errors.render()));
+    let program = compile_text(text, parameters).unwrap_or_else(|errors| panic!("{}\n{text}", errors.render()));
     let interpreter = Interpreter::new(&Arc::new(program)).unwrap_or_else(|error| panic!("{error}\n{text}"));
     interpreter.run(packet, metadata).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
@@ -32,13 +33,13 @@ fn run(text: &str, packet: &[u8]) -> Outcome {
     run_with(text, &[], packet, &Metadata::default())
 }
 
-/// What a filter returns, as a whole number: it writes it to the packet.
+/// A filter with `inside` as its body, after `outside`.
 fn filter(outside: &str, inside: &str) -> String {
     format!("{outside}\nuint xdp_filter(__global uchar *pkt, uint len) {{ {inside} return XDP_PASS; }}")
 }
 
-/// The value of an expression of some type that is converted to `long`. `zero` is 0 and `one` is 1, as
-/// nothing knows before the filter runs.
+/// The value of an expression, converted to `long`. `zero` is 0 and `one` is 1, but unknown at
+/// compile time.
 fn value(outside: &str, before: &str, expression: &str) -> i64 {
     let inside = format!("int zero = pkt[0], one = pkt[1]; {before}\n*(__global long *)(pkt + 8) = ({expression});");
     let mut packet = vec![0u8; 64];
@@ -47,10 +48,10 @@ fn value(outside: &str, before: &str, expression: &str) -> i64 {
     i64::from_le_bytes(outcome.packet[8..16].try_into().unwrap())
 }
 
-/// The first error's message, and all of what is shown.
+/// All error messages, and the rendered report.
 fn errors(text: &str) -> (Vec<String>, String) {
-    match compiled(text, &[]) {
-        Ok(_) => panic!("this is compiled:\n{text}"),
+    match compile_text(text, &[]) {
+        Ok(_) => panic!("accepted:\n{text}"),
         Err(errors) => (errors.errors.iter().map(|error| error.message.clone()).collect(), errors.render()),
     }
 }

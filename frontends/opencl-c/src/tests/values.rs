@@ -1,12 +1,12 @@
-//! Numbers and vectors.
+//! Scalars and vectors.
 
 use super::value;
 
 fn check(cases: &[(&str, i64)]) {
     for &(expression, expected) in cases {
         assert_eq!(value("", "", expression), expected, "{expression}");
-        // The same where nothing is known beforehand: `(x + zero)` for the numbers in it would change
-        // types, so the whole is computed from variables instead.
+        // Again with run-time values: replacing literals by `(x + zero)` would change types, so the
+        // whole expression goes through a variable.
         assert_eq!(value("", &format!("long v = zero + ({expression});"), "v"), expected, "{expression} as a long");
     }
 }
@@ -77,7 +77,7 @@ fn narrow_types_are_promoted_and_wrap_when_stored() {
 }
 
 #[test]
-fn what_c_leaves_open_is_defined() {
+fn undefined_operations_have_defined_results() {
     let numbers =
         "int least = -2147483647 - 1 + zero, minus = -one; uint many = 40 + zero; long big = 1l << (63 + zero);";
     for (expression, expected) in [
@@ -127,7 +127,7 @@ fn booleans_are_one_bit() {
 }
 
 #[test]
-fn evaluation_is_as_short_as_c_says() {
+fn logical_operators_short_circuit() {
     let side = "int hit(int *count, int result) { *count += 1; return result; }";
     for (expression, calls) in [
         ("zero && hit(&n, 1)", 0),
@@ -147,8 +147,8 @@ fn evaluation_is_as_short_as_c_says() {
 }
 
 #[test]
-fn vectors() {
-    let vectors =
+fn vector_operations() {
+    let vector_operations =
         "uint4 v = (uint4)(1, 2, 3, 4) + zero; uchar4 b = (uchar4)(250, 1, 2, 3); int2 i = (int2)(-1, 7) * one;";
     for (expression, expected) in [
         ("v.x + v.y * 10 + v.s2 * 100 + v.S3 * 1000", 4321),
@@ -195,7 +195,7 @@ fn vectors() {
         ("(convert_ulong4(v) << 33u).x", 1 << 33),
         ("sizeof(v.xyz)", 16),
     ] {
-        assert_eq!(value("", vectors, expression), expected, "{expression}");
+        assert_eq!(value("", vector_operations, expression), expected, "{expression}");
     }
 }
 
@@ -240,7 +240,7 @@ fn built_in_functions() {
         ("mad_sat(l, l, -10l)", -1),
         ("mad_sat(l, 1l << 62, 0l)", i64::MIN),
         ("mad_sat(l, -(1l << 62), 0l)", i64::MAX),
-        // -3 * 3074457345618258602 is 2 above the least.
+        // -3 * 3074457345618258602 is 2 above the minimum.
         ("mad_sat(l, 3074457345618258602l, -2l)", i64::MIN),
         ("mad_sat(l, 3074457345618258602l, -3l)", i64::MIN),
         ("mad_sat(l, 3074457345618258602l, -1l)", i64::MIN + 1),
@@ -299,9 +299,9 @@ fn built_in_functions() {
     }
 }
 
-/// OpenCL C 6.2.4.2, as little-endian devices do it: the first component is the lowest bits.
+/// OpenCL C 6.2.4.2 on little-endian devices: the first component has the lowest bits.
 #[test]
-fn bits_are_taken_for_another_number_of_components() {
+fn reinterpretation_between_component_counts() {
     let numbers = "uint u = 0x04030281u + zero; ulong l = 0x8877665544332211ul + zero; float f = one;
         uchar4 b = (uchar4)(one, 2, 3, 0x84); char2 c = (char2)(-one, 3); uint4 q = (uint4)(one, 2, 3, 4);";
     for (expression, expected) in [
@@ -322,7 +322,7 @@ fn bits_are_taken_for_another_number_of_components() {
         ("as_float((uchar4)(zero, 0, 0x80, 0x3f)) == 1.0f", 1),
         ("as_float2(0x400000003f800000ul + zero).y == 2.0f", 1),
         ("as_ulong2(q).y", 0x4_0000_0003),
-        // Three take the place of four.
+        // A vector of three occupies the space of four.
         ("as_uint3(q).z", 3),
         ("as_uint4(q.xyz).z", 3),
         ("as_uint4(q.xyz).w", 0),

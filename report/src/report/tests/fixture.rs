@@ -1,8 +1,8 @@
 //! Results as a benchmark could find them, by a formula and not by measurement: a device has a cost for each batch, one for each
 //! packet, and moves bytes.
 
-use crate::bench::results::*;
-use crate::bench::seeds::{self, Row, Source, Table};
+use crate::results::*;
+use crate::seeds::{self, Row, Source, Table};
 
 /// Filters, by what a packet costs on a processor, in nanoseconds.
 pub const FILTERS: [(&str, f64); 3] = [("simple_filter", 3.1), ("http_only", 9.0), ("hash_lb", 14.0)];

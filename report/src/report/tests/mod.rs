@@ -1,8 +1,8 @@
 //! What must hold of any report, whatever was measured.
 
 use super::{fixture, html};
-use crate::bench::number::{digits, grouped};
-use crate::bench::results::*;
+use crate::number::{digits, grouped};
+use crate::results::*;
 
 fn page(results: &Results) -> String {
     html(results).expect("a report can be made of any results")

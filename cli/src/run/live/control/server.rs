@@ -11,8 +11,8 @@ use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::reason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::cli::failure::Failure;
-use crate::cli::run::live::privileges::give_up_admin;
+use crate::failure::Failure;
+use crate::run::live::privileges::give_up_admin;
 
 /// How long a client may take for its request.
 const ASKING: Duration = Duration::from_secs(2);

@@ -14,11 +14,11 @@ use serde_json::value::RawValue;
 
 use super::super::drive::{import, lock, show_copies, warm_up};
 use super::super::report::{self, Besides};
-use crate::cli::failure::{self, Failure};
-use crate::cli::filter::FilterArgs;
-use crate::cli::out;
-use crate::cli::run::maps::{MapArgs, Maps};
-use crate::cli::run::takeover::Takeover;
+use crate::failure::{self, Failure};
+use crate::filter::FilterArgs;
+use crate::out;
+use crate::run::maps::{MapArgs, Maps};
+use crate::run::takeover::Takeover;
 
 /// A run that goes on.
 pub struct Live {

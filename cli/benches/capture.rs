@@ -6,6 +6,7 @@
 //!
 //! Also the peak memory of a run, for that capture and for one four times as long.
 
+#[path = "../../benches/support/mod.rs"]
 mod support;
 
 use std::fs::{self, File};
@@ -18,7 +19,7 @@ use support::{Random, Table, in_turn_prepared, note_bar, only_testing};
 
 /// What `http_only` does.
 const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
-const HTTP_ONLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/http_only.wgsl");
+const HTTP_ONLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/http_only.wgsl");
 
 /// What is run, and the expression that tcpdump is given.
 struct Case {

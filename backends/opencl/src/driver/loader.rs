@@ -1,14 +1,14 @@
-//! OpenCL's functions, found when the program runs.
+//! Functions of the OpenCL library, resolved at run time.
 //!
-//! `ocl-core` calls functions that `cl-sys` declares and that a library of the system usually defines.
-//! Here they are defined by forwarders that look for that library the first time one is called, so a
-//! program with this crate in it links and starts where there is no OpenCL (`build.rs`).
+//! `ocl-core` calls functions that `cl-sys` declares and that a system library usually defines.
+//! Here they are defined by forwarders that look for that library at their first call, so that a
+//! program with this crate links and starts without OpenCL (`build.rs`).
 //!
-//! The forwarders also keep from `ocl-core` what it panics at:
-//! - an error number that it has no name for becomes `CL_INVALID_OPERATION`, and [`unnamed`] tells
-//!   the number;
-//! - an object that is null though no error was reported becomes an error;
-//! - an object that cannot be released is left to itself: nobody could do anything about it.
+//! The forwarders also hide from `ocl-core` what it panics at:
+//! - a status code that it does not know becomes `CL_INVALID_OPERATION`, and
+//!   [`take_unknown_status`] returns the original;
+//! - a null object without an error becomes an error;
+//! - failing to release an object is ignored: nobody could do anything about it.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -24,28 +24,28 @@ use ocl_core::ffi::{
     cl_program, cl_program_build_info, cl_program_info, cl_uint,
 };
 
-/// Names the OpenCL library to load, for one that is not where the system looks.
-pub(crate) const LIBRARY: &str = "PORTCULLIS_OPENCL_LIBRARY";
+/// Environment variable that names the OpenCL library to load instead of the system's.
+pub(crate) const LIBRARY_ENV: &str = "PORTCULLIS_OPENCL_LIBRARY";
 
 #[cfg(target_os = "macos")]
-const NAMES: &[&str] = &["/System/Library/Frameworks/OpenCL.framework/OpenCL"];
+const LIBRARY_NAMES: &[&str] = &["/System/Library/Frameworks/OpenCL.framework/OpenCL"];
 #[cfg(windows)]
-const NAMES: &[&str] = &["OpenCL.dll"];
+const LIBRARY_NAMES: &[&str] = &["OpenCL.dll"];
 #[cfg(not(any(target_os = "macos", windows)))]
-const NAMES: &[&str] = &["libOpenCL.so.1", "libOpenCL.so"];
+const LIBRARY_NAMES: &[&str] = &["libOpenCL.so.1", "libOpenCL.so"];
 
-/// The library, or the first reason why there is none.
+/// The loaded OpenCL library, or the first error met while looking for it.
 pub(crate) fn library() -> Result<&'static Library, &'static str> {
     static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
-    let open = || {
-        // An empty name is none, as everywhere.
-        let named = std::env::var_os(LIBRARY).filter(|name| !name.is_empty());
-        let names = NAMES.iter().map(Into::into);
+    let load = || {
+        // An empty name counts as unset.
+        let named = std::env::var_os(LIBRARY_ENV).filter(|name| !name.is_empty());
+        let names = LIBRARY_NAMES.iter().map(Into::into);
         let names: Vec<std::ffi::OsString> = named.map_or_else(|| names.collect(), |name| vec![name]);
         let mut reason = None;
         for name in names {
-            // SAFETY: loading a library runs its initialisers. This one is the system's, or the one
-            // that the user named; OpenCL's initialise themselves only.
+            // SAFETY: loading a library runs its initialisers. This one is the system's or the
+            // user's choice, and OpenCL libraries only initialise themselves.
             match unsafe { Library::new(&name) } {
                 Ok(library) if is_opencl(&library) => return Ok(library),
                 Ok(_) => {
@@ -58,94 +58,93 @@ pub(crate) fn library() -> Result<&'static Library, &'static str> {
         }
         Err(reason.unwrap_or_default())
     };
-    LOADED.get_or_init(open).as_ref().map_err(String::as_str)
+    LOADED.get_or_init(load).as_ref().map_err(String::as_str)
 }
 
 fn is_opencl(library: &Library) -> bool {
-    // SAFETY: the function is only looked for.
+    // SAFETY: the symbol is looked up and not used.
     unsafe { library.get::<*const c_void>(c"clGetPlatformIDs".to_bytes_with_nul()) }.is_ok()
 }
 
-/// A function of the library; `None` where there is none.
+/// Returns a function of the library; `None` if there is no library, or the function is missing.
 ///
 /// # Safety
 /// `F` is the function's type.
-unsafe fn find<F: Copy>(name: &CStr) -> Option<F> {
+unsafe fn resolve<F: Copy>(name: &CStr) -> Option<F> {
     // SAFETY: by the caller's promise. The library is never unloaded.
     library().ok().and_then(|library| unsafe { library.get::<F>(name.to_bytes_with_nul()) }.ok().map(|found| *found))
 }
 
 thread_local! {
-    static UNNAMED: Cell<Option<cl_int>> = const { Cell::new(None) };
+    static UNKNOWN_STATUS: Cell<Option<cl_int>> = const { Cell::new(None) };
 }
 
-/// The last error of this thread that has no name; asking forgets it.
-pub(crate) fn unnamed() -> Option<cl_int> {
-    UNNAMED.take()
+/// Takes the last status code of this thread that `ocl-core` does not know.
+pub(crate) fn take_unknown_status() -> Option<cl_int> {
+    UNKNOWN_STATUS.take()
 }
 
-/// The error, or one that `ocl-core` knows.
-pub(crate) fn named(code: cl_int) -> cl_int {
+/// Returns the status code, or one that `ocl-core` knows.
+pub(crate) fn replace_unknown_status(code: cl_int) -> cl_int {
     const SUCCESS: cl_int = Status::CL_SUCCESS as cl_int;
     if code == SUCCESS {
         return code;
     }
     let known = Status::from_i32(code).is_some();
-    UNNAMED.set((!known).then_some(code));
+    UNKNOWN_STATUS.set((!known).then_some(code));
     if known { code } else { Status::CL_INVALID_OPERATION as cl_int }
 }
 
-/// What a function that is not there answers.
-const NOT_THERE: cl_int = Status::CL_PLATFORM_NOT_FOUND_KHR as cl_int;
+/// The status that a missing function returns.
+const FUNCTION_MISSING: cl_int = Status::CL_PLATFORM_NOT_FOUND_KHR as cl_int;
 
 type Notify<T> = Option<extern "C" fn(T, *mut c_void)>;
 type ContextNotify = Option<extern "C" fn(*const c_char, *const c_void, usize, *mut c_void)>;
 type EventNotify = Option<extern "C" fn(cl_event, cl_int, *mut c_void)>;
 
-/// Defines forwarders. The types are those of `cl-sys`, which the compiler checks.
+/// Defines forwarders. The compiler checks their types against those of `cl-sys`.
 macro_rules! forward {
     ($($kind:ident $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $object:ty)?;)*) => {$(
         forward!(@define $kind $name($($argument: $type),*) $(-> $object)?);
     )*};
-    // Functions that give a status.
+    // Functions that return a status.
     (@define status $name:ident($($argument:ident: $type:ty),*)) => {
         forward!(@extern $name($($argument: $type),*) -> cl_int, |function| {
-            // SAFETY: the arguments are those that the caller answers for.
-            function.map_or(NOT_THERE, |function| named(unsafe { function($($argument),*) }))
+            // SAFETY: the caller answers for the arguments.
+            function.map_or(FUNCTION_MISSING, |function| replace_unknown_status(unsafe { function($($argument),*) }))
         });
     };
-    // Functions that give an object up.
+    // Functions that release an object.
     (@define release $name:ident($object:ident: $type:ty)) => {
         forward!(@extern $name($object: $type) -> cl_int, |function| {
             if let Some(function) = function {
-                // SAFETY: the object is the caller's to give up.
+                // SAFETY: the caller gives the object up.
                 unsafe { function($object) };
             }
             Status::CL_SUCCESS as cl_int
         });
     };
-    // Functions that make an object, and have their status written to one more argument.
+    // Functions that create an object and write a status to one more argument.
     (@define create $name:ident($($argument:ident: $type:ty),*) -> $object:ty) => {
         forward!(@extern $name($($argument: $type,)* status: *mut cl_int) -> $object, |function| {
-            let mut code = NOT_THERE;
-            // SAFETY: the arguments are those that the caller answers for, but for the last one,
-            // which is ours.
+            let mut code = FUNCTION_MISSING;
+            // SAFETY: the caller answers for the arguments, except for the last, which is ours.
             let object = function.map_or(std::ptr::null_mut(), |f| unsafe { f($($argument,)* &mut code) });
             if object.is_null() && code == Status::CL_SUCCESS as cl_int {
                 code = Status::CL_OUT_OF_RESOURCES as cl_int;
             }
             if !status.is_null() {
-                // SAFETY: where it is not null the caller gave a place for the status.
-                unsafe { *status = named(code) };
+                // SAFETY: unless it is null, the caller has passed a valid pointer for the status.
+                unsafe { *status = replace_unknown_status(code) };
             }
             object
         });
     };
     (@extern $name:ident($($argument:ident: $type:ty),*) -> $result:ty, |$function:ident| $body:block) => {
-        /// OpenCL's function of this name.
+        /// Forwards to the OpenCL function of this name.
         ///
         /// # Safety
-        /// As OpenCL's specification says.
+        /// As the OpenCL specification says.
         #[unsafe(no_mangle)]
         pub unsafe extern "system" fn $name($($argument: $type),*) -> $result {
             type Function = unsafe extern "system" fn($($type),*) -> $result;
@@ -154,8 +153,9 @@ macro_rules! forward {
                 Ok(name) => name,
                 Err(_) => unreachable!(),
             }};
-            // SAFETY: the type is that of the function in OpenCL's headers, as `cl-sys` has it.
-            let $function = *FOUND.get_or_init(|| unsafe { find::<Function>(name) });
+            // SAFETY: the type is that of the function in OpenCL's headers, as declared by
+            // `cl-sys`.
+            let $function = *FOUND.get_or_init(|| unsafe { resolve::<Function>(name) });
             $body
         }
         const _: unsafe extern "system" fn($($type),*) -> $result = ffi::$name;

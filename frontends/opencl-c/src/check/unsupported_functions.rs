@@ -1,15 +1,15 @@
-//! Functions that OpenCL C has and a filter has not, with what to do instead.
+//! Built-in functions of OpenCL C that filters lack, with alternatives.
 
-const ORDER: &str = "packets of a batch run in any order, and none waits for another";
-const ATOMIC: &str = "what packets share is in maps, whose functions are atomic: with a line `//! map hits: counter entries=1` \
-    that is `hits_add(0, 1)`, and other kinds have `NAME_add` and `NAME_compare_exchange`; of what a packet has, a plain \
-    `x += 1` does the same";
-const WHICH: &str = "a filter sees one packet, and not which of its batch it is";
-const IMAGES: &str = "images are not for filters";
+const ORDER: &str = "packets of a batch run in any order and cannot wait for each other";
+const ATOMIC: &str = "packets share data in maps, whose functions are atomic: with a line `//! map hits: counter entries=1` \
+    use `hits_add(0, 1)`; other kinds have `NAME_add` and `NAME_compare_exchange`; for data of one packet use \
+    `x += 1`";
+const WHICH: &str = "a filter does not know its packet's position in the batch";
+const IMAGES: &str = "images are not supported in filters";
 
-/// By the beginning of the name.
+/// Families of functions, by prefix.
 const FAMILIES: &[(&str, &str)] = &[
-    ("printf", "a filter has nowhere to print to: give back a verdict, or write to the packet"),
+    ("printf", "a filter cannot print: return a verdict, or write to the packet"),
     ("barrier", ORDER),
     ("mem_fence", ORDER),
     ("read_mem_fence", ORDER),
@@ -34,13 +34,12 @@ const FAMILIES: &[(&str, &str)] = &[
     ("native_", MATHEMATICS),
 ];
 
-const MATHEMATICS: &str =
-    "of `float` there are the operators, `min`, `max`, `clamp` and `mad`: write it with these, or with integers";
-const ROUNDING: &str = "write it by way of an integer: `(float)(int)x` rounds towards zero";
-const COMPARISON: &str = "write the comparison: `a == b`, `a < b`; `x != x` is true of a NaN alone";
+const MATHEMATICS: &str = "`float` has operators, `min`, `max`, `clamp` and `mad`: use these, or compute with integers";
+const ROUNDING: &str = "convert to an integer: `(float)(int)x` rounds towards zero";
+const COMPARISON: &str = "write the comparison: `a == b`, `a < b`; `x != x` is true only for NaN";
 const GEOMETRY: &str = "write it component by component: `a.x * b.x + a.y * b.y`";
 
-/// OpenCL C 1.2, 6.12.2 to 6.12.6, less what there is.
+/// Functions of OpenCL C 1.2, 6.12.2 to 6.12.6, that are not supported.
 const FUNCTIONS: &[(&[&str], &str)] = &[
     (
         &[
@@ -138,7 +137,7 @@ const FUNCTIONS: &[(&[&str], &str)] = &[
     (&["vec_step"], "a vector's number of components is in its type's name"),
 ];
 
-/// Why there is no such function, if it is one of OpenCL C's.
+/// Why a built-in function of OpenCL C is not supported; `None` for other names.
 pub(super) fn reason(name: &str) -> Option<&'static str> {
     let family = FAMILIES.iter().find(|(start, _)| name.starts_with(start)).map(|(_, reason)| *reason);
     family.or_else(|| FUNCTIONS.iter().find(|(names, _)| names.contains(&name)).map(|(_, reason)| *reason))

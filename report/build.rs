@@ -1,20 +1,20 @@
 //! Tells a release build which commit it is made from, for reports: `PORTCULLIS_COMMIT`, or what the checkout's `.git` says.
 //! A debug build is not told, and so is not made anew with every commit: nobody reports what it measures.
 
-#[path = "report/src/commit.rs"]
+#[path = "src/commit.rs"]
 mod commit;
 
 use std::path::Path;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=report/src/commit.rs");
+    println!("cargo:rerun-if-changed=src/commit.rs");
     println!("cargo:rerun-if-env-changed=PORTCULLIS_COMMIT");
     let said = std::env::var("PORTCULLIS_COMMIT").ok().filter(|commit| !commit.is_empty());
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
     let found = match std::env::var_os("CARGO_MANIFEST_DIR") {
         // A packed release that lies in somebody else's checkout has no `.git` of its own here.
-        Some(folder) if is_release && said.is_none() => commit::of(&Path::new(&folder).join(".git")),
+        Some(folder) if is_release && said.is_none() => commit::of(&Path::new(&folder).join("../.git")),
         _ => None,
     };
     for path in found.iter().flat_map(|found| &found.told_by) {

@@ -1,4 +1,4 @@
-//! The preprocessor against those of GCC and Clang, token by token: written texts, and random ones.
+//! Differential tests against the preprocessors of GCC and Clang, on handwritten and random texts.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,31 +6,31 @@ use std::process::{Command, Stdio};
 use super::*;
 use crate::files::NoIncludes;
 
-/// The compilers that are here. Without any there is nothing to compare with, which is said.
+/// Compilers installed here. Without any, the tests print that they are skipped.
 fn compilers() -> Vec<String> {
     let works = |name: &String| {
         let run = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         run.is_ok_and(|status| status.success())
     };
-    // Debian's have their version in the name.
+    // Debian's executables have the version in their name.
     let clangs = std::iter::once("clang".to_owned()).chain((13..=24).rev().map(|version| format!("clang-{version}")));
     let found: Vec<_> = [Some("gcc".to_owned()).filter(works), { clangs }.find(works)].into_iter().flatten().collect();
     if found.is_empty() {
-        println!("skipped: there is neither gcc nor clang to compare with");
+        println!("skipped: neither gcc nor clang is installed");
     }
     found
 }
 
-/// What a compiler's preprocessor makes of a text, with `-w` or `-Werror` for what it warns of; nothing
-/// if it finds an error.
-fn compiled(compiler: &str, warnings: &str, text: &str) -> Option<String> {
+/// Output of a compiler's preprocessor with warnings handled by `warnings` (`-w` or `-Werror`);
+/// `None` if it reports an error.
+fn cpp_output(compiler: &str, warnings: &str, text: &str) -> Option<String> {
     let mut child = Command::new(compiler)
         .args(["-E", "-P", "-undef", "-nostdinc", warnings, "-std=gnu11", "-x", "c", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .expect("it was there before");
+        .expect("the compiler was found before");
     let mut stdin = child.stdin.take().expect("it is piped");
     stdin.write_all(text.as_bytes()).expect("a compiler reads its input");
     drop(stdin);
@@ -38,35 +38,35 @@ fn compiled(compiler: &str, warnings: &str, text: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8(output.stdout).expect("UTF-8 went in"))
 }
 
-/// The same of ours, before the tokens are given values.
-fn preprocessed(text: &str) -> Result<Vec<String>, Diagnostics> {
+/// Output of our preprocessor, before literals are evaluated.
+fn our_output(text: &str) -> Result<Vec<String>, Diagnostics> {
     let source = Source::new("f.c", text);
     let mut includes = NoIncludes;
     let mut preprocessor = Preprocessor::new(&source, &mut includes);
     let mut tokens = Vec::new();
     let mut run = || {
-        preprocessor.predefine()?;
-        preprocessor.enter(FileId::FILTER, PathBuf::new(), None)?;
+        preprocessor.define_builtins()?;
+        preprocessor.push_input(FileId::FILTER, PathBuf::new(), None)?;
         while !preprocessor.inputs.is_empty() {
             while let Some(token) = preprocessor.next_expanded()? {
                 tokens.push(preprocessor.spelled(token).to_owned());
             }
             match preprocessor.at_directive() {
                 true => preprocessor.directive()?,
-                false => drop(preprocessor.leave()?),
+                false => drop(preprocessor.pop_input()?),
             }
         }
         Ok(())
     };
-    let _: Result<(), Stop> = run();
+    let _: Result<(), Abort> = run();
     match preprocessor.errors.is_empty() {
         true => Ok(tokens),
         false => Err(preprocessor.files.diagnostics(preprocessor.errors)),
     }
 }
 
-/// A preprocessed text cut into tokens, by other means than the lexer's: the longest match.
-fn cut(text: &str) -> Vec<String> {
+/// Splits preprocessed text into tokens by longest match, independently of our lexer.
+fn split_tokens(text: &str) -> Vec<String> {
     const SYMBOLS: &[&str] = &[
         "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "*=", "/=", "%=", "+=",
         "-=", "&=", "^=", "|=", "##",
@@ -108,11 +108,12 @@ fn cut(text: &str) -> Vec<String> {
     tokens
 }
 
-/// What is different about a text, if anything is. What is an error here is at least a warning there.
+/// Compares the outputs; returns a description of the difference. Where we report an error, the
+/// compiler must at least warn.
 fn difference(compiler: &str, text: &str) -> Option<String> {
-    let ours = preprocessed(text);
+    let ours = our_output(text);
     let warnings = if ours.is_ok() { "-w" } else { "-Werror" };
-    let theirs = compiled(compiler, warnings, text).map(|text| cut(&text));
+    let theirs = cpp_output(compiler, warnings, text).map(|text| split_tokens(&text));
     match (theirs, ours) {
         (Some(theirs), Ok(ours)) if theirs == ours => None,
         (None, Err(_)) => None,
@@ -124,18 +125,18 @@ fn difference(compiler: &str, text: &str) -> Option<String> {
     }
 }
 
-/// Texts with a blank line between them. Each is one that standards or compilers give trouble with.
-const WRITTEN: &str = include_str!("against_cpp.txt");
+/// Cases that the standard or compilers make difficult, separated by blank lines.
+const HANDWRITTEN: &str = include_str!("cpp_comparison.txt");
 
 #[test]
-fn written_texts() {
+fn handwritten_texts_match_cpp() {
     for compiler in compilers() {
-        let differences: Vec<_> = WRITTEN.split("\n\n").filter_map(|text| difference(&compiler, text)).collect();
+        let differences: Vec<_> = HANDWRITTEN.split("\n\n").filter_map(|text| difference(&compiler, text)).collect();
         assert!(differences.is_empty(), "{}", differences.join("\n----\n"));
     }
 }
 
-/// SplitMix64.
+/// SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -155,12 +156,13 @@ impl Random {
     }
 }
 
-/// Macros of each number of parameters, and what is written with them.
+/// Generates random macro definitions and text that uses them.
 struct Program<'a> {
     random: &'a mut Random,
-    /// Names, with the number of parameters; -1 for none and no list of them.
+    /// Macro names, with their number of parameters (-1 for object-like), and whether they are
+    /// variadic.
     macros: Vec<(String, i32, bool)>,
-    /// Not in a definition, which ends with its line.
+    /// Whether line breaks are allowed, which would end a definition.
     in_text: bool,
 }
 
@@ -181,7 +183,7 @@ impl Program<'_> {
                 names.push("__VA_ARGS__");
             }
             let list = if parameters < 0 { String::new() } else { format!("({})", list.join(", ")) };
-            let body = program.body(&names);
+            let body = program.replacement_list(&names);
             text += &format!("#define {name}{list} {body}\n");
         }
         program.in_text = true;
@@ -192,7 +194,7 @@ impl Program<'_> {
         text
     }
 
-    fn body(&mut self, parameters: &[&str]) -> String {
+    fn replacement_list(&mut self, parameters: &[&str]) -> String {
         let mut body = String::new();
         for i in 0..self.random.below(6) {
             let before = body.len();
@@ -209,7 +211,7 @@ impl Program<'_> {
         body
     }
 
-    /// A few tokens; uses of macros among them, mostly with as many arguments as are wanted.
+    /// A few random tokens, including macro uses, mostly with the right number of arguments.
     fn tokens(&mut self, parameters: &[&str], depth: usize) -> String {
         let mut text = String::new();
         for i in 0..self.random.below(4) + 1 {
@@ -226,9 +228,10 @@ impl Program<'_> {
                         let more = if variadic { self.random.below(3) as i32 } else { 0 };
                         let count = (wanted.max(0) + more).max(i32::from(self.random.below(9) == 0));
                         let arguments: Vec<_> = (0..count).map(|_| self.argument(parameters, depth - 1)).collect();
-                        let space = self.random.one(&["", "", " ", "\n"]);
-                        let space = if self.in_text { space } else { space.trim_end_matches('\n') };
-                        text += &format!("{space}({})", arguments.join(self.random.one(&[",", ", ", " ,"])));
+                        let leading_space = self.random.one(&["", "", " ", "\n"]);
+                        let leading_space =
+                            if self.in_text { leading_space } else { leading_space.trim_end_matches('\n') };
+                        text += &format!("{leading_space}({})", arguments.join(self.random.one(&[",", ", ", " ,"])));
                     }
                 }
                 4 if !parameters.is_empty() => text += self.random.one(parameters),
@@ -258,25 +261,25 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-/// `PREPROCESSOR_PROGRAMS` says how many, `PREPROCESSOR_SEED` from which on.
+/// `PREPROCESSOR_PROGRAMS` sets the number of programs, `PREPROCESSOR_SEED` the first seed.
 #[test]
-fn random_programs() {
+fn random_programs_match_cpp() {
     let (first, count) = (number("PREPROCESSOR_SEED", 0), number("PREPROCESSOR_PROGRAMS", 100));
     for compiler in compilers() {
         let mut expanded = 0;
         for seed in first..first + count {
             let text = Program::text(&mut Random(seed));
-            expanded += u64::from(preprocessed(&text).is_ok());
+            expanded += u64::from(our_output(&text).is_ok());
             if let Some(difference) = difference(&compiler, &text) {
                 panic!("seed {seed}:\n{difference}");
             }
         }
         println!("{compiler}: {expanded} of {count} programs without an error");
-        assert!(expanded * 4 > count, "errors alone show little: {expanded} of {count}");
+        assert!(expanded * 4 > count, "too few programs without errors: {expanded} of {count}");
     }
 }
 
-/// A condition; every operator, and numbers at the ends of their ranges.
+/// A random condition with all operators and values at the limits of their ranges.
 fn condition(random: &mut Random, depth: usize) -> String {
     if depth == 0 {
         return match random.below(5) {
@@ -304,27 +307,27 @@ fn condition(random: &mut Random, depth: usize) -> String {
                 random.one(&["+", "-", "*", "/", "%", "&", "|", "^", "&&", "||", "==", "!=", "<", ">", "<=", ">="]);
             let (left, mut right) = (one(random), one(random));
             if matches!(operator, "/" | "%") {
-                // Of a division by zero that does not count, GCC takes the type of the left operand alone.
+                // For an unevaluated division by zero, GCC uses the type of the left operand alone.
                 right = if random.below(8) == 0 { "0".into() } else { format!("({right} | 1)") };
             }
-            // A sign in front must not become another operator.
+            // Keep a sign from merging with the operator before it.
             format!("{left} {operator} {right}")
         }
     }
 }
 
-/// What ours makes of a condition: its value, unless it is an error.
+/// The value that our preprocessor gives a condition; `None` for an error.
 fn evaluated(text: &str) -> Option<super::condition::Value> {
     let source = Source::new("f.c", text);
     let mut includes = NoIncludes;
     let mut preprocessor = Preprocessor::new(&source, &mut includes);
-    preprocessor.enter(FileId::FILTER, PathBuf::new(), None).ok()?;
+    preprocessor.push_input(FileId::FILTER, PathBuf::new(), None).ok()?;
     let directive = preprocessor.take();
     preprocessor.value(directive).ok()?
 }
 
 #[test]
-fn random_conditions() {
+fn random_conditions_match_cpp() {
     let (first, count) = (number("PREPROCESSOR_SEED", 0), number("PREPROCESSOR_CONDITIONS", 1000));
     for compiler in compilers() {
         let (mut text, mut values, mut errors) = (String::new(), 0, 0);
@@ -332,7 +335,7 @@ fn random_conditions() {
             let condition = condition(&mut Random(seed), 4);
             match evaluated(&format!("if {condition}")) {
                 Some(value) => {
-                    // Less than nothing is a lot where the type has no sign.
+                    // The result is larger than 0 if its type is unsigned.
                     let unsigned = if value.unsigned { ">" } else { "<" };
                     text += &format!(
                         "#if ({condition}) == {}u && ({condition}) * 0 - 1 {unsigned} 0\nok\n#else\nseed{seed}\n#endif\n",
@@ -343,16 +346,17 @@ fn random_conditions() {
                 None => {
                     errors += 1;
                     let refused =
-                        errors > 20 || compiled(&compiler, "-w", &format!("#if {condition}\n#endif\n")).is_none();
-                    assert!(refused, "seed {seed}: {compiler} takes {condition}");
+                        errors > 20 || cpp_output(&compiler, "-w", &format!("#if {condition}\n#endif\n")).is_none();
+                    assert!(refused, "seed {seed}: {compiler} accepts {condition}");
                 }
             }
         }
         println!("{compiler}: {} conditions with a value, {errors} without", values);
-        assert!(values as u64 * 2 > count, "errors alone show little");
-        let theirs =
-            cut(&compiled(&compiler, "-w", &text).unwrap_or_else(|| panic!("{compiler} refuses one of\n{text}")));
+        assert!(values as u64 * 2 > count, "too few programs without errors");
+        let theirs = split_tokens(
+            &cpp_output(&compiler, "-w", &text).unwrap_or_else(|| panic!("{compiler} rejects one of\n{text}")),
+        );
         let others: Vec<_> = theirs.iter().filter(|token| *token != "ok").collect();
-        assert!(others.is_empty() && theirs.len() == values, "other values by {compiler}: {others:?}");
+        assert!(others.is_empty() && theirs.len() == values, "{compiler} computes other values: {others:?}");
     }
 }

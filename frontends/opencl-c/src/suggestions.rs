@@ -1,8 +1,8 @@
-//! Names that other kinds of C have, for what a filter has by another name or does without: so that an error says
-//! what to write.
+//! Suggestions for types and functions of other C dialects (Linux, eBPF, GCC built-ins), for errors
+//! about unknown names.
 
-/// The type to write for another's.
-pub(super) fn type_instead(name: &str) -> Option<String> {
+/// What to write instead of another dialect's type or specifier.
+pub(super) fn suggest_type(name: &str) -> Option<String> {
     let bare = name.strip_suffix("_t").unwrap_or(name).trim_start_matches('_');
     let type_of = |bits: &str, signed: bool| {
         let name = match (bits, signed) {
@@ -33,16 +33,16 @@ pub(super) fn type_instead(name: &str) -> Option<String> {
         }
     }
     matches!(bare, "always_inline" | "noinline" | "forceinline")
-        .then(|| "leave it out: `static` and `inline` change nothing here, and neither would this".into())
+        .then(|| "leave it out: like `static` and `inline`, it has no effect here".into())
 }
 
-/// What to do in the place of a call of somebody else's function.
-pub(super) fn function_instead(name: &str) -> Option<&'static str> {
+/// What to write instead of a call of another dialect's function.
+pub(super) fn suggest_function(name: &str) -> Option<&'static str> {
     let bare = name.trim_start_matches("__").trim_start_matches("builtin_").trim_start_matches("bpf_");
     Some(match bare.trim_start_matches("constant_") {
         "memcpy" | "memmove" => "assign a structure: `*(__global struct s *)to = *(__global struct s *)from`",
-        "memset" | "memcmp" => "use a loop, or a structure of the size",
-        "expect" | "likely" | "unlikely" => "leave it out: write the condition alone",
+        "memset" | "memcmp" => "use a loop, or a structure of that size",
+        "expect" | "likely" | "unlikely" => "leave it out and write the condition alone",
         "ntohs" | "be16_to_cpu" => "`ntohs` does that",
         "htons" | "cpu_to_be16" => "`htons` does that",
         "ntohl" | "be32_to_cpu" => "`ntohl` does that",
@@ -52,14 +52,16 @@ pub(super) fn function_instead(name: &str) -> Option<&'static str> {
         "xdp_adjust_head" => "`adjust_head(pkt, delta)` does that",
         "xdp_adjust_tail" => "`adjust_tail(pkt, delta)` does that",
         "redirect" => "`redirect(port)` does that",
-        "ktime_get_ns" => "`pkt_time(pkt)` is when the packet arrived",
-        "map_lookup_elem" => "a map `flows` has `flows_find(key)`, which gives an entry, and `flows_read(entry, word)`",
+        "ktime_get_ns" => "`pkt_time(pkt)` is the packet's arrival time",
+        "map_lookup_elem" => {
+            "a map `flows` has `flows_find(key)`, which returns an entry, and `flows_read(entry, word)`"
+        }
         "map_update_elem" => {
-            "a map `flows` has `flows_insert(key)`, which gives an entry, and `flows_write(entry, word, value)`"
+            "a map `flows` has `flows_insert(key)`, which returns an entry, and `flows_write(entry, word, value)`"
         }
         "map_delete_elem" => "a map `flows` has `flows_remove(key)`",
         "sync_fetch_and_add" => {
-            "a map `flows` has `flows_add(entry, word, amount)`; of what a packet has, `x += 1` does the same"
+            "a map `flows` has `flows_add(entry, word, amount)`; for data of the packet use `x += 1`"
         }
         "popcountll" | "popcountl" => "`popcount` does that",
         "clzll" | "clzl" => "`clz` does that",

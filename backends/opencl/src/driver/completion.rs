@@ -1,0 +1,91 @@
+//! Waiting for a command, with a timeout and cancellation.
+//!
+//! `clWaitForEvents` cannot be interrupted, and a driver that hangs would take its callers with it.
+//! The driver instead calls back when the command has completed (`clSetEventCallback`), and whoever
+//! waits checks the clock and the cancel token meanwhile.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ocl_core::ffi::{cl_event, cl_int};
+use ocl_core::{CommandExecutionStatus, Event};
+use portcullis_core::device::offload::{CANCEL_POLL_INTERVAL, LAUNCH_TIMEOUT};
+use portcullis_core::device::{CancelToken, DeviceError};
+
+use super::gpu::{Gpu, status_name};
+
+/// A queued command whose completion can be waited for.
+pub(crate) struct PendingCommand {
+    /// Kept until then: some drivers drop the callbacks of an event that was released.
+    _event: Event,
+    completion: Arc<Completion>,
+}
+
+/// The status with which a command has completed: 0, or an error; `None` while it has not.
+#[derive(Default)]
+struct Completion {
+    status: Mutex<Option<cl_int>>,
+    changed: Condvar,
+}
+
+impl PendingCommand {
+    /// Registers a callback for the command of this event.
+    pub fn new(gpu: &Gpu, event: Event) -> Result<PendingCommand, DeviceError> {
+        let completion = Arc::new(Completion::default());
+        let shared = Arc::into_raw(completion.clone());
+        let at = CommandExecutionStatus::Complete;
+        // SAFETY: the callback takes back the reference that it is passed here, once.
+        let set = unsafe { ocl_core::set_event_callback(&event, at, Some(on_complete), shared.cast_mut().cast()) };
+        set.map_err(|error| {
+            // SAFETY: the driver has refused the callback, so the reference is still ours.
+            drop(unsafe { Arc::from_raw(shared) });
+            gpu.error("setting an event callback failed", &error)
+        })?;
+        Ok(PendingCommand { _event: event, completion })
+    }
+
+    /// Waits for at most `timeout`, and returns whether the command has completed.
+    pub fn completes_within(&self, timeout: Duration) -> bool {
+        self.status_within(timeout).is_some()
+    }
+
+    fn status_within(&self, timeout: Duration) -> Option<cl_int> {
+        let status = self.completion.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.completion.changed.wait_timeout_while(status, timeout, |status| status.is_none());
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Waits until the command has completed.
+    ///
+    /// # Errors
+    /// [`DeviceError::Cancelled`] if the token is used while waiting, in which case the device may
+    /// still be busy; [`DeviceError::Failed`] if the command failed, or after [`LAUNCH_TIMEOUT`].
+    pub fn wait(&self, gpu: &Gpu, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        loop {
+            match self.status_within(CANCEL_POLL_INTERVAL) {
+                Some(0) => return Ok(()),
+                Some(code) => return Err(gpu.failure(format!("a command failed: {}", status_name(code)))),
+                None if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
+                None if start.elapsed() >= LAUNCH_TIMEOUT => {
+                    return Err(gpu.failure(format!(
+                        "no answer for {} s; its driver may still be compiling the filter, which some do at the first \
+                         launch: make the filter shorter, or take --device cpu",
+                        LAUNCH_TIMEOUT.as_secs()
+                    )));
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// Called by the driver on a thread of its own.
+extern "C" fn on_complete(_: cl_event, status: cl_int, completion: *mut c_void) {
+    // SAFETY: the reference that `PendingCommand::new` passed; a driver calls once for each
+    // callback.
+    let completion = unsafe { Arc::from_raw(completion.cast_const().cast::<Completion>()) };
+    *completion.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    completion.changed.notify_all();
+}

@@ -1,0 +1,504 @@
+//! Sessions on an OpenCL device: core's offloading session over a launcher for in-order queues.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ocl_core::{ArgVal, Event};
+use portcullis_c_writer::Argument;
+use portcullis_cache::costs;
+use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::launch_budget::LaunchBudget;
+use portcullis_core::device::offload::{
+    self, DRAIN_TIMEOUT, DeviceTimes, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns,
+};
+use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
+use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions};
+use portcullis_core::packet::gather::StorePolicy;
+use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
+use portcullis_core::program::Program;
+
+use crate::compile::{self, LoadedProgram};
+use crate::driver::completion::PendingCommand;
+use crate::driver::gpu::Gpu;
+use crate::driver::gpu::GpuProperties;
+use crate::driver::signals::SignalHandlers;
+use crate::maps::Maps;
+use crate::memory::{Download, ImportCache, ImportedSpan, Upload, VerdictColumn};
+
+#[cfg(test)]
+mod tests;
+
+/// Work items in a group on a CPU if launches are split by a time budget: the packets of such a
+/// filter take long, and every core should get some of a small launch.
+const BUDGETED_GROUP_SIZE: usize = 8;
+
+/// A program loaded on an OpenCL device.
+pub(crate) type OpenClSession = OffloadSession<OpenClLauncher>;
+
+/// Opens a session.
+pub(crate) fn open(
+    device: &GpuProperties,
+    program: &Arc<Program>,
+    options: &LoadOptions,
+) -> Result<OpenClSession, DeviceError> {
+    let (gpu, loaded) = compile::load(device, program, options)?;
+    open_loaded(gpu, loaded, program, options)
+}
+
+/// Opens a session with a hand-written kernel; see [`crate::measure`].
+pub(crate) fn open_source(
+    device: &GpuProperties,
+    program: &Arc<Program>,
+    text: &str,
+    entry: &str,
+) -> Result<OpenClSession, DeviceError> {
+    let (gpu, loaded) = compile::load_source(device, program, text, entry)?;
+    open_loaded(gpu, loaded, program, &LoadOptions::default())
+}
+
+fn open_loaded(
+    gpu: Arc<Gpu>,
+    mut loaded: LoadedProgram,
+    program: &Arc<Program>,
+    options: &LoadOptions,
+) -> Result<OpenClSession, DeviceError> {
+    let (kind, effects) = (gpu.kind, loaded.effects);
+    let is_paced = kind == DeviceKind::Cpu && !LaunchBudget::new(kind, program, effects.size, 0).is_unlimited();
+    let chosen = if is_paced { loaded.group_size.min(BUDGETED_GROUP_SIZE) } else { loaded.group_size };
+    loaded.group_size = gpu.group_size.unwrap_or(chosen);
+    let maps = Maps::new(&gpu, program.maps())?;
+    let launcher =
+        OpenClLauncher { loaded, imports: ImportCache::default(), maps, signals: None, launches_to_watch: 8, gpu };
+    OffloadSession::new(launcher, kind, effects, program, options)
+}
+
+/// Launches a compiled filter.
+pub(crate) struct OpenClLauncher {
+    loaded: LoadedProgram,
+    imports: ImportCache,
+    maps: Maps,
+    /// The signal handlers before the first launch, and the number of launches for which they are
+    /// still restored: drivers may compile at the first launches. Later changes are the program's
+    /// own.
+    signals: Option<SignalHandlers>,
+    launches_to_watch: u32,
+    // Last: whatever was made on it is dropped first.
+    gpu: Arc<Gpu>,
+}
+
+/// Device buffers of one chunk.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    packets: Upload,
+    descriptors: Upload,
+    metadata: Upload,
+    actions: VerdictColumn<u8>,
+    targets: VerdictColumn<u32>,
+    /// Descriptors and packets as the filter left them.
+    descriptors_back: Download,
+    packets_back: Download,
+    /// The last command that the kernel has to wait for.
+    uploaded: Option<Event>,
+    /// Events of the chunk's commands, if their durations are wanted.
+    stage_events: StageEvents,
+}
+
+/// Events of a chunk's commands, by stage.
+#[derive(Default)]
+struct StageEvents {
+    uploads: Vec<Event>,
+    kernels: Vec<Event>,
+    downloads: Vec<Event>,
+}
+
+type ChunkView<'a> = offload::ChunkView<'a, Arc<ImportedSpan>>;
+
+impl OpenClLauncher {
+    /// Whether kernels read the batch's own descriptors.
+    fn shares_descriptors(&self, chunk: &ChunkView<'_>, effects: KernelEffects) -> bool {
+        !chunk.is_copied() && !effects.resizes_packets && !chunk.is_ordered()
+    }
+
+    /// Sets the kernel's arguments for a launch.
+    fn set_arguments(
+        &self,
+        chunk: &ChunkView<'_>,
+        buffers: &Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        let import = chunk.import().map(|import| import.memory());
+        let (base, count) = (chunk.base(first) as u32, count as u32);
+        for (index, argument) in self.loaded.arguments.iter().enumerate() {
+            let value = match argument {
+                Argument::Arena { .. } => ArgVal::mem(import.unwrap_or_else(|| buffers.packets.memory())),
+                Argument::Descriptors { .. } => ArgVal::mem(buffers.descriptors.memory()),
+                Argument::Metadata => ArgVal::mem(buffers.metadata.memory()),
+                Argument::Verdicts => ArgVal::mem(buffers.actions.memory()),
+                Argument::Targets => ArgVal::mem(buffers.targets.memory()),
+                Argument::Map(number) => ArgVal::mem(self.maps.memory(*number as usize)),
+                Argument::Base => ArgVal::scalar(&base),
+                Argument::Count => ArgVal::scalar(&count),
+            };
+            ocl_core::set_kernel_arg(&self.loaded.kernel, index as u32, value)
+                .map_err(|error| self.gpu.error(format_args!("setting argument {index} failed"), &error))?;
+        }
+        Ok(())
+    }
+
+    /// Queues the kernel for `count` lanes.
+    fn enqueue_kernel(&self, count: usize, after: Option<&Event>) -> Result<Event, DeviceError> {
+        let group = self.loaded.group_size;
+        let size = [count.div_ceil(group) * group, 1, 1];
+        let mut event = Event::null();
+        let kernel = &self.loaded.kernel;
+        // SAFETY: the kernel stays within its buffers whatever the filter does: it ends before lane
+        // `count`, and there are descriptors, metadata and verdicts for the packets of all lanes
+        // before. It accesses packets within their bytes and rooms, which lie in the buffer, and
+        // the `OVERREAD_BYTES` bytes after (`BatchCutter::cut_batch`, `chunk::split_batch`).
+        // Indices into the filter's own arrays are clamped. The batch, to which this memory
+        // belongs, is the session's until the kernel has completed (`Launcher`).
+        let queued = unsafe {
+            let (queue, group) = (&self.gpu.kernels, Some([group, 1, 1]));
+            ocl_core::enqueue_kernel(queue, kernel, 1, None, &size, group, after, Some(&mut event))
+        };
+        queued.map_err(|error| self.gpu.error("launching the filter failed", &error))?;
+        Ok(event)
+    }
+
+    /// Queues downloading a chunk's results after an event, and returns the event of the last
+    /// download.
+    fn enqueue_downloads(
+        &self,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+        after: Event,
+    ) -> Result<Event, DeviceError> {
+        let (gpu, packets) = (&*self.gpu, chunk.packets());
+        let mut event = after;
+        let stage_events = &mut buffers.stage_events.downloads;
+        let mut record = |event: &Event| {
+            if gpu.profiles {
+                stage_events.push(event.clone());
+            }
+        };
+        if effects.resizes_packets {
+            event = buffers.descriptors_back.enqueue(gpu, buffers.descriptors.memory(), packets as u64 * 8, &event)?;
+            record(&event);
+        }
+        let bytes = chunk.bytes();
+        match chunk.import().zip(chunk.extent()) {
+            _ if !effects.writes_packets => {}
+            Some((import, extent)) => {
+                let mut last = Event::null();
+                import.make_visible_to_host(gpu, &extent, &mut last)?;
+                event = last;
+                record(&event);
+            }
+            None if !bytes.is_empty() => {
+                let changed = bytes.end - bytes.start;
+                event = buffers.packets_back.enqueue(gpu, buffers.packets.memory(), changed, &event)?;
+                record(&event);
+            }
+            None => {}
+        }
+        if effects.redirects {
+            event = buffers.targets.enqueue_download(gpu, packets, &event)?;
+            record(&event);
+        }
+        let event = buffers.actions.enqueue_download(gpu, packets, &event)?;
+        record(&event);
+        Ok(event)
+    }
+}
+
+impl Launcher for OpenClLauncher {
+    type Buffers = Buffers;
+    type Import = Arc<ImportedSpan>;
+    type Ticket = PendingCommand;
+
+    fn id(&self) -> &str {
+        &self.gpu.id
+    }
+
+    fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        let import = self.imports.get_or_import(&self.gpu, span, self.loaded.effects.writes_packets);
+        Ok(if import.is_some() { Imported::InPlace } else { Imported::Copied })
+    }
+
+    fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<Arc<ImportedSpan>> {
+        match self.imports.get_or_import(&self.gpu, batch.span(), self.loaded.effects.writes_packets) {
+            Some(import) => {
+                BatchMemory { reach: MemoryReach::Shared, import: Some(import), ..BatchMemory::unreachable() }
+            }
+            None => BatchMemory::unreachable(),
+        }
+    }
+
+    fn no_in_place_reason(&self) -> Option<String> {
+        (!self.gpu.shares_memory).then(|| "its memory is not the host's, and OpenCL has no way to reach that".into())
+    }
+
+    fn transfer_costs(&self) -> TransferCosts {
+        if self.gpu.shares_memory {
+            return costs::host_costs().without_bus();
+        }
+        let mut upload = Upload::default();
+        costs::device_costs(&self.gpu.identity, || {
+            let began = Instant::now();
+            let copied = upload.write(&self.gpu, costs::BUS_COPY_BYTES as u64, |_| ()).ok()??;
+            self.gpu.flush(&self.gpu.uploads).ok()?;
+            PendingCommand::new(&self.gpu, copied).ok()?.wait(&self.gpu, &CancelToken::new()).ok()?;
+            Some(began.elapsed())
+        })
+    }
+
+    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects) -> TransferBytes {
+        let all = TransferBytes::of(chunk, effects);
+        if !self.gpu.shares_memory {
+            return all;
+        }
+        // The batch's own columns are read in place, and verdicts are written to the caller's.
+        let metadata = if chunk.metadata().is_some() { chunk.packets() * size_of::<Metadata>() } else { 0 };
+        let descriptors = if self.shares_descriptors(chunk, effects) { 8 * chunk.descriptor_count() } else { 0 };
+        let lent = descriptors * usize::from(effects.accesses_packets) + metadata * usize::from(effects.metadata);
+        TransferBytes { to_device: all.to_device.saturating_sub(lent as u64), to_host: 0 }
+    }
+
+    fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
+        // A packet's descriptor and that of its run take no more than its metadata.
+        const { assert!(2 * size_of::<Descriptor>() <= size_of::<Metadata>()) };
+        // Far below the limit of a grid, and enough to fill any device.
+        let packets = (self.gpu.max_buffer_size / size_of::<Metadata>() as u64).min(1 << 24) as usize;
+        match layout {
+            // The kernel addresses packets from the span's start, with the batch's own descriptors,
+            // so there is only one chunk.
+            PacketLayout::InPlace => ChunkLimits { binding: u64::MAX, alignment: 1 << 32, packets },
+            _ => ChunkLimits { binding: self.gpu.max_buffer_size.min(u32::MAX.into()) & !3, alignment: 4, packets },
+        }
+    }
+
+    fn new_buffers(&self) -> Buffers {
+        Buffers::default()
+    }
+
+    fn upload(
+        &mut self,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
+        let (gpu, packets) = (&*self.gpu, chunk.packets() as u64);
+        buffers.stage_events = StageEvents::default();
+        let mut uploads = Vec::new();
+        let mut ready = if self.shares_descriptors(chunk, effects) {
+            // SAFETY: the batch's descriptors do not move, and the session keeps the batch until
+            // its last command has completed (`Launcher`); `release` drops the buffer.
+            unsafe { buffers.descriptors.share(gpu, chunk.descriptors())? }
+        } else {
+            let (seen, size) = (chunk.descriptor_bytes(), chunk.descriptor_count() as u64 * 8);
+            buffers.descriptors.write(gpu, size, |to| copy_each(seen, to))?
+        };
+        uploads.extend(ready.clone());
+        if effects.metadata {
+            let size = packets * size_of::<Metadata>() as u64;
+            let written = match chunk.metadata() {
+                // SAFETY: as for the descriptors.
+                Some(metadata) => unsafe { buffers.metadata.share(gpu, metadata)? },
+                None => buffers.metadata.write(gpu, size, |to| copy_each(chunk.metadata_bytes(), to))?,
+            };
+            uploads.extend(written.clone());
+            ready = written.or(ready);
+        }
+        if chunk.is_copied() {
+            // Bypass the cache where the device will copy the bytes.
+            let store = if gpu.shares_memory { StorePolicy::Cached } else { StorePolicy::Streamed };
+            let written = buffers.packets.write(gpu, chunk.copy_size(), |to| chunk.copy_into(to, store))?;
+            uploads.extend(written.clone());
+            ready = written.or(ready);
+        }
+        buffers.actions.ensure_capacity(gpu, chunk.packets())?;
+        if effects.redirects {
+            buffers.targets.ensure_capacity(gpu, chunk.packets())?;
+        }
+        if gpu.profiles {
+            buffers.stage_events.uploads.extend(uploads);
+        }
+        buffers.uploaded = ready;
+        gpu.flush(&gpu.uploads)
+    }
+
+    fn can_reuse_uploads(&self) -> bool {
+        true
+    }
+
+    fn reuse_upload(
+        &mut self,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
+        // The uploads completed before the previous launch.
+        buffers.uploaded = None;
+        buffers.stage_events = StageEvents::default();
+        buffers.actions.release();
+        buffers.actions.ensure_capacity(&self.gpu, chunk.packets())?;
+        if effects.redirects {
+            buffers.targets.release();
+            buffers.targets.ensure_capacity(&self.gpu, chunk.packets())?;
+        }
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<PendingCommand, DeviceError> {
+        if self.launches_to_watch > 0 {
+            self.signals.get_or_insert_with(SignalHandlers::capture);
+        }
+        let gpu = &*self.gpu;
+        // There is no extent if no packet has a byte.
+        if let (0, Some((import, extent))) = (first, chunk.import().zip(chunk.extent())) {
+            import.notify_host_write(gpu, &extent)?;
+        }
+        self.set_arguments(chunk, buffers, first, count)?;
+        let mut event = self.enqueue_kernel(count, buffers.uploaded.as_ref())?;
+        if gpu.profiles {
+            buffers.stage_events.kernels.push(event.clone());
+        }
+        if first + count == chunk.lanes() {
+            event = self.enqueue_downloads(chunk, effects, buffers, event)?;
+        }
+        gpu.flush(&gpu.kernels)?;
+        gpu.flush(&gpu.downloads)?;
+        PendingCommand::new(gpu, event)
+    }
+
+    fn wait(&mut self, ticket: &PendingCommand, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let ended = ticket.wait(&self.gpu, cancel);
+        if let Some(signals) = &self.signals {
+            signals.restore();
+            self.launches_to_watch = self.launches_to_watch.saturating_sub(1);
+            if self.launches_to_watch == 0 {
+                self.signals = None;
+            }
+        }
+        ended
+    }
+
+    fn enable_device_clock(&mut self) -> bool {
+        self.gpu.profiles
+    }
+
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+        let StageEvents { uploads, kernels, downloads } = std::mem::take(&mut buffers.stage_events);
+        let sum = |events: &[Event]| events.iter().map(|event| self.gpu.duration_of(event)).sum::<Option<Duration>>();
+        Some(DeviceTimes { upload: sum(&uploads)?, kernel: sum(&kernels)?, download: sum(&downloads)? })
+    }
+
+    fn read_verdicts(
+        &mut self,
+        packets: usize,
+        buffers: &mut Buffers,
+        columns: &mut VerdictColumns,
+    ) -> Result<(), DeviceError> {
+        let copy = |bytes: &[u8]| columns.append(bytes.iter().copied());
+        // SAFETY: all launches of the chunk have completed, and the last downloaded a byte for each
+        // packet.
+        if let Some(actions) = unsafe { buffers.actions.take(&self.gpu, packets, copy)? } {
+            columns.adopt(actions);
+        }
+        if self.loaded.effects.redirects {
+            let copy = |bytes: &[u8]| columns.append_targets(offload::le_words(bytes));
+            // SAFETY: as for the actions, a word for each packet.
+            if let Some(targets) = unsafe { buffers.targets.take(&self.gpu, packets, copy)? } {
+                columns.adopt_targets(targets);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_descriptors(
+        &mut self,
+        _: usize,
+        buffers: &mut Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
+        buffers.descriptors_back.read(&self.gpu, buffers.descriptors.memory(), read)
+    }
+
+    fn read_packets(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        buffers.packets_back.read(&self.gpu, buffers.packets.memory(), read)
+    }
+
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.maps.read(&self.gpu, map, at, words)
+    }
+
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.maps.write(&self.gpu, map, at, words)
+    }
+
+    fn release(&mut self, buffers: &mut Buffers) {
+        buffers.descriptors.release();
+        buffers.metadata.release();
+        buffers.actions.release();
+        buffers.targets.release();
+        buffers.uploaded = None;
+        buffers.stage_events = StageEvents::default();
+    }
+
+    fn wait_idle(&mut self) {
+        self.gpu.wait_idle();
+    }
+
+    fn try_drain(&mut self, tickets: &[&PendingCommand], torn: bool) -> bool {
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        tickets.iter().all(|ticket| ticket.completes_within(left())) && !torn
+    }
+
+    fn keep_alive(&mut self, kept: impl Send + 'static) {
+        let gpu = self.gpu.clone();
+        offload::drop_after((kept, self.gpu.clone()), move || gpu.wait_idle());
+    }
+}
+
+/// Times the kernel alone; see [`crate::measure`].
+pub(crate) fn time_kernel(
+    session: &mut OpenClSession,
+    batch: Batch,
+    rounds: u32,
+) -> Result<(Duration, Batch), DeviceError> {
+    session.with_uploaded(batch, |device, chunks| {
+        let cancel = CancelToken::new();
+        let launch = |rounds| -> Result<(), DeviceError> {
+            let mut last = None;
+            for _ in 0..rounds {
+                for (chunk, buffers) in &*chunks {
+                    device.set_arguments(chunk, buffers, 0, chunk.lanes())?;
+                    last = Some(device.enqueue_kernel(chunk.lanes(), buffers.uploaded.as_ref())?);
+                }
+            }
+            device.gpu.flush(&device.gpu.kernels)?;
+            last.map_or(Ok(()), |event| PendingCommand::new(&device.gpu, event)?.wait(&device.gpu, &cancel))
+        };
+        launch(1)?;
+        let started = Instant::now();
+        launch(rounds)?;
+        Ok(started.elapsed() / rounds.max(1))
+    })
+}
+
+/// Writes items one after the other.
+fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]) {
+    for (to, item) in to.chunks_exact_mut(N).zip(items) {
+        to.copy_from_slice(&item);
+    }
+}
