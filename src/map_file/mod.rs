@@ -73,7 +73,7 @@ fn insert_with(
     for (number, (key, value)) in entries.iter().enumerate() {
         if set(table, key, value).is_err() {
             // Removed keys occupy slots until the table is compacted.
-            table.tidy();
+            table.compact();
             set(table, key, value).map_err(|_| number)?;
         }
     }
