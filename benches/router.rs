@@ -77,7 +77,7 @@ type Lookup = fn(&Dir24, &[u8]) -> u32;
 type Router = fn(&Dir24, &[NextHop], &mut [u8]) -> u32;
 
 /// An address family with its routes and filters.
-struct Family {
+struct AddressFamily {
     name: &'static str,
     is_v6: bool,
     routes: Vec<Route>,
@@ -87,7 +87,7 @@ struct Family {
     router: (&'static str, Router),
 }
 
-impl Family {
+impl AddressFamily {
     fn words(&self) -> u32 {
         if self.is_v6 { 4 } else { 1 }
     }
@@ -276,14 +276,14 @@ fn main() {
         whole: Table::new("router_v4 and router_v6", "ours", "by hand"),
     };
     let families = [
-        Family {
+        AddressFamily {
             name: "IPv4",
             is_v6: false,
             routes: routes::ipv4(1_000_000 / share, NEXT_HOPS, 1),
             lookup: (LOOKUP_V4, lookup_v4),
             router: (include_str!("../shaders/router_v4.wgsl"), router::ipv4),
         },
-        Family {
+        AddressFamily {
             name: "IPv6",
             is_v6: true,
             routes: routes::ipv6(200_000 / share, NEXT_HOPS, 2),

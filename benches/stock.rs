@@ -225,7 +225,7 @@ fn compile_times(cpu: &Cpu, rounds: usize) {
     }
 }
 
-/// The same rounds under criterion, which keeps a history and reports regressions.
+/// Repeats the rounds under criterion, which keeps a history and reports regressions.
 fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
     let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
     for (name, theirs) in CASES {

@@ -20,7 +20,8 @@ pub struct NotPrime(pub u32);
 /// backend is added or removed, few entries of the others change.
 ///
 /// # Errors
-/// [`NotPrime`]: only with a prime size is each backend's sequence a permutation of the entries. 65537 is prime.
+/// [`NotPrime`]: only with a prime size is each backend's sequence a permutation of the entries.
+/// 65537 is prime.
 pub fn build_table(backends: &[Backend<'_>], size: u32) -> Result<Vec<u32>, NotPrime> {
     if !is_prime(size) {
         return Err(NotPrime(size));

@@ -37,7 +37,9 @@ mod linux {
     use portcullis_cpu::Cpu;
     use portcullis_xdp::{self as xdp, Object};
 
-    use crate::support::{LENGTH, Pair, Random, Sample, Table, Times, is_test_run, record_bar, time, time_in_turn};
+    use crate::support::{
+        LENGTH, PairedTimes, Random, Sample, Table, Times, is_test_run, record_bar, time, time_in_turn,
+    };
 
     const COMMAND: &str = "cargo bench -p portcullis-compat-tests --bench objects";
 
@@ -237,7 +239,7 @@ mod linux {
                         samples.1.push(theirs);
                     }
                 }
-                let pair = Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) };
+                let pair = PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) };
                 let name = format!("{}, {what}", case.name);
                 table.rates(&name, times * count, pair);
                 bars.push((name, pair.ratio()));
