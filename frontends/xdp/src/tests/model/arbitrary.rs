@@ -48,7 +48,7 @@ pub const MAPS: [MapSpec; 4] = [
     MapSpec { ty: 6, key: 4, value: 32, entries: 3 },
 ];
 
-/// What is known at a program point.
+/// Facts that hold at a program point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct State {
     registers: [Kind; 10],

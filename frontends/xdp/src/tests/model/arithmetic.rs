@@ -51,12 +51,14 @@ fn wide_alu(operation: u8, off: i16, a: u64, b: u64) -> Option<u64> {
         3 => a / b,
         4 => a | b,
         5 => a & b,
-        // "Shift operations use a mask of 0x3F (63) for 64-bit operations and 0x1F (31) for 32-bit operations."
+        // "Shift operations use a mask of 0x3F (63) for 64-bit operations and 0x1F (31) for 32-bit
+        // operations."
         6 => a << (b & 63),
         7 => a >> (b & 63),
         8 => a.wrapping_neg(),
-        // "If execution would result in modulo by zero, for ALU64 the value of the destination register is unchanged whereas
-        // for ALU the upper 32 bits of the destination register are zeroed."
+        // "If execution would result in modulo by zero, for ALU64 the value of the destination
+        // register is unchanged whereas for ALU the upper 32 bits of the destination register are
+        // zeroed."
         9 if b == 0 => a,
         9 if signed => x.wrapping_rem(y) as u64,
         9 => a % b,
