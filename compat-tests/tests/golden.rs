@@ -1,9 +1,10 @@
-//! Golden lowerings: each `golden/NAME.wgsl` with all passes over it is `golden/NAME.lowered.wgsl`, and each stock
-//! filter in OpenCL C, before any pass, is `golden/opencl_c/NAME.wgsl`.
+//! Golden tests of lowering: each `golden/NAME.wgsl`, lowered with all passes, must match
+//! `golden/NAME.lowered.wgsl`, and each stock filter in OpenCL C, before any pass,
+//! `golden/opencl_c/NAME.wgsl`.
 //!
-//! The prelude's own functions are left out of the text: no pass changes them, which is checked. An
-//! entry point is added to lowerings, as a backend does. With `UPDATE_GOLDEN=1` the files are written instead;
-//! read the difference before you commit it.
+//! Functions of the prelude are left out of the golden files; the test checks that no pass changes
+//! them. An entry point is added to lowered modules, as a backend does. `UPDATE_GOLDEN=1` writes
+//! the files instead; review the diff before committing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ use portcullis_wgsl as wgsl;
 
 const ALL: Lowering = Lowering::SPIRV;
 
-/// How the prelude's types, constants and buffers begin in the text.
-const DATA: [&str; 10] = [
+/// How declarations of the prelude's types, constants and buffers begin.
+const PRELUDE_DATA: [&str; 10] = [
     "struct pc_metadata",
     "const XDP_",
     "const ETH_P_",
@@ -51,7 +52,8 @@ fn program(path: &Path) -> Program {
     wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render()))
 }
 
-/// The module with an entry point: packet number = invocation, the verdict into the arena.
+/// The module with an entry point that filters the packet with the invocation's number and writes
+/// the verdict to the arena.
 fn with_entry(lowered: &Lowered) -> naga::Module {
     let mut module = lowered.module.clone();
     let mut ty = |inner| module.types.insert(Type { name: None, inner }, Span::UNDEFINED);
@@ -98,20 +100,21 @@ fn spirv(module: &naga::Module, capabilities: Capabilities) {
     naga::back::spv::write_vec(module, &info, &naga::back::spv::Options::default(), None).unwrap();
 }
 
-/// The pieces of a module's text that begin in the first column, by their first line.
-fn items(text: &str) -> Vec<String> {
-    let mut items: Vec<String> = Vec::new();
+/// Splits a module's source into declarations, which begin in the first column.
+fn declarations(text: &str) -> Vec<String> {
+    let mut declarations: Vec<String> = Vec::new();
     for line in text.lines() {
         let continues = line.is_empty() || line.starts_with([' ', '}']);
-        match items.last_mut() {
+        match declarations.last_mut() {
             Some(item) if continues => *item = format!("{item}\n{line}"),
-            _ => items.push(line.to_owned()),
+            _ => declarations.push(line.to_owned()),
         }
     }
-    items.iter().map(|item| item.trim_end().to_owned()).collect()
+    declarations.iter().map(|item| item.trim_end().to_owned()).collect()
 }
 
-/// The text without what the writer numbers names with, which a pass may change: `_e12`, `low_1`.
+/// The source without the numbers that the writer makes names unique with, because passes may
+/// change them: `_e12`, `low_1`.
 fn without_numbers(item: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     item.split_inclusive(|c| !is_name(c))
@@ -125,15 +128,15 @@ fn without_numbers(item: &str) -> String {
         .collect()
 }
 
-/// The beginnings of a function, as the writer writes it.
+/// The ways in which the writer begins a function.
 fn heads(function: &Function) -> [String; 2] {
     let name = function.name.as_deref().unwrap();
-    // It puts an underscore behind a name that ends in a digit.
+    // The writer appends an underscore to names that end in a digit.
     [format!("fn {name}("), format!("fn {name}_(")]
 }
 
 /// Compares with a golden file, or writes it.
-fn golden(path: &Path, got: &str) {
+fn check_golden(path: &Path, got: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(path, got).unwrap();
     }
@@ -142,7 +145,7 @@ fn golden(path: &Path, got: &str) {
 }
 
 #[test]
-fn opencl_c_is_golden() {
+fn opencl_c_filters_match_their_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut count = 0;
     for entry in fs::read_dir(folder.join("../shaders")).unwrap() {
@@ -155,41 +158,43 @@ fn opencl_c_is_golden() {
         let program = program.unwrap_or_else(|e| panic!("{}", e.render()));
         let functions = program.module().functions.iter().filter(|(f, _)| program.is_prelude(*f));
         let prelude: Vec<String> = functions.flat_map(|(_, f)| heads(f)).collect();
-        let is_own =
-            |item: &&String| !DATA.iter().any(|h| item.starts_with(h)) && !prelude.iter().any(|h| item.starts_with(h));
-        let all = items(&text(program.module(), Capabilities::SHADER_INT64));
+        let is_own = |item: &&String| {
+            !PRELUDE_DATA.iter().any(|h| item.starts_with(h)) && !prelude.iter().any(|h| item.starts_with(h))
+        };
+        let all = declarations(&text(program.module(), Capabilities::SHADER_INT64));
         let own: Vec<&str> = all.iter().filter(is_own).map(String::as_str).collect();
         let name = Path::new(path.file_stem().unwrap()).with_extension("wgsl");
-        golden(&folder.join("golden/opencl_c").join(name), &(own.join("\n\n") + "\n"));
+        check_golden(&folder.join("golden/opencl_c").join(name), &(own.join("\n\n") + "\n"));
         count += 1;
     }
     assert!(count >= 9, "the stock filters are gone");
 }
 
 #[test]
-fn lowerings_are_golden() {
+fn lowered_filters_match_their_golden_files() {
     for path in sources() {
         let program = program(&path);
         let lowered = lower(&program, ALL).unwrap();
         let functions = program.module().functions.iter();
         let own: Vec<_> = functions.filter(|(f, _)| !program.is_prelude(*f)).flat_map(|(_, f)| heads(f)).collect();
-        // Copies of a function have its name, with a number behind it.
+        // Specialisations of a function have its name with a number appended.
         let is_own = |item: &&String| {
             let plain = without_numbers(item);
             own.iter().any(|head| item.starts_with(head) || plain.starts_with(head))
         };
-        // What passes have put in counts as prelude, but was not there before.
+        // Functions added by passes belong to the prelude, but the original module does not have
+        // them.
         let functions = program.module().functions.iter();
         let prelude: Vec<_> = functions.filter(|(f, _)| program.is_prelude(*f)).flat_map(|(_, f)| heads(f)).collect();
         let is_prelude = |item: &&String| prelude.iter().any(|head| item.starts_with(head));
-        // 64-bit integers must be gone: no capability for them.
-        let after = items(&text(&with_entry(&lowered), Capabilities::empty()));
-        let before = items(&text(program.module(), Capabilities::SHADER_INT64));
+        // 64-bit integers must be gone, so the capability is not granted.
+        let after = declarations(&text(&with_entry(&lowered), Capabilities::empty()));
+        let before = declarations(&text(program.module(), Capabilities::SHADER_INT64));
         let old: Vec<String> = before.iter().filter(is_prelude).map(|item| without_numbers(item)).collect();
         let new: Vec<String> = after.iter().filter(is_prelude).map(|item| without_numbers(item)).collect();
         assert_eq!(old, new, "{}: a pass changed the prelude", path.display());
 
-        let is_data = |item: &&String| DATA.iter().any(|head| item.starts_with(head));
+        let is_data = |item: &&String| PRELUDE_DATA.iter().any(|head| item.starts_with(head));
         let got: Vec<String> =
             after
                 .iter()
@@ -199,24 +204,24 @@ fn lowerings_are_golden() {
                 .cloned()
                 .collect();
         let got = got.join("\n") + "\n";
-        golden(&path.with_extension("lowered.wgsl"), &got);
+        check_golden(&path.with_extension("lowered.wgsl"), &got);
     }
 }
 
-/// Every choice of passes gives a module that validates.
+/// Every combination of passes produces a valid module.
 #[test]
-fn every_choice_validates() {
+fn every_combination_of_passes_validates() {
     for path in sources() {
         let program = program(&path);
-        for choice in 0..128 {
+        for passes in 0..128 {
             let lowering = Lowering {
-                fuel: choice & 1 != 0,
-                clamp_indices: choice & 2 != 0,
-                int64: choice & 4 != 0,
-                mask_shifts: choice & 8 != 0,
-                whole_pointers: choice & 16 != 0,
-                if_convert: choice & 32 != 0,
-                if_convert_all: choice & 64 != 0,
+                fuel: passes & 1 != 0,
+                clamp_indices: passes & 2 != 0,
+                int64: passes & 4 != 0,
+                mask_shifts: passes & 8 != 0,
+                whole_pointers: passes & 16 != 0,
+                if_convert: passes & 32 != 0,
+                if_convert_all: passes & 64 != 0,
             };
             let lowered = lower(&program, lowering).unwrap_or_else(|e| panic!("{} {lowering:?}: {e}", path.display()));
             let capabilities = if lowering.int64 { Capabilities::empty() } else { Capabilities::SHADER_INT64 };

@@ -302,7 +302,7 @@ fn single_entries_move_a_few_places() {
             assert!(each < HEADER + 2 * 32 * stride, "{each} words an entry");
             let rows = |session: &mut Counting| -> BTreeMap<_, _> {
                 let rows = flows.snapshot(session).unwrap();
-                assert_eq!(rows.table().taken(), most, "each key has a place");
+                assert_eq!(rows.table().claimed_slots(), most, "each key has a place");
                 rows.iter().collect()
             };
             assert_eq!(rows(&mut session), model);
@@ -457,7 +457,7 @@ fn prefixes_are_keys_as_well() {
         }
         let bits = Prefix { address: Ipv4Addr::new(10, 0, 0, 1), length: 8 };
         let refused = routes.set(session, &bits, &1).unwrap_err();
-        assert_eq!(refused.to_string(), "beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`");
+        assert_eq!(refused.to_string(), "`10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?");
     });
 }
 
@@ -468,9 +468,9 @@ fn types_are_those_that_are_declared() {
     let none = MapHandle::<u32, u32>::open(&program, "host").map(drop).map_err(opened);
     assert_eq!(none, Err("the filter has no map `host`".into()));
     let key = MapHandle::<Ipv6Addr, Host>::open(&program, "hosts").map(drop).map_err(opened);
-    assert_eq!(key, Err("the map `hosts` has keys of 5 words, and the type asked for is 4".into()));
+    assert_eq!(key, Err("the map `hosts` has keys of 5 words, but the requested type has 4".into()));
     let value = MapHandle::<u32, u32>::open(&program, "sums").map(drop).map_err(opened);
-    assert_eq!(value, Err("the map `sums` has values of 2 words, and the type asked for is 1".into()));
+    assert_eq!(value, Err("the map `sums` has values of 2 words, but the requested type has 1".into()));
 }
 
 #[test]

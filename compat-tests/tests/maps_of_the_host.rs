@@ -92,9 +92,9 @@ fn host_and_filters_find_what_the_other_has_made() {
             let rows =
                 |table: &Table| table.rows().into_iter().map(|row| (row.key, row.value)).collect::<BTreeMap<_, _>>();
             assert_eq!(rows(&table), model, "{words} words");
-            assert!(table.taken() as usize > model.len(), "of those that were removed the places are taken");
-            table.tidy();
-            assert_eq!((rows(&table), table.taken() as usize), (model.clone(), model.len()));
+            assert!(table.claimed_slots() as usize > model.len(), "of those that were removed the places are taken");
+            table.compact();
+            assert_eq!((rows(&table), table.claimed_slots() as usize), (model.clone(), model.len()));
             session.set_map_words(0, table.changes().0, table.changes().1).unwrap();
             let done = session.run(batch(0, &keys)).unwrap();
             let found = done.verdicts.actions().iter().filter(|verdict| **verdict == 2).count();

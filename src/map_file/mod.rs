@@ -72,7 +72,7 @@ fn insert_with(
     for (number, (key, value)) in entries.iter().enumerate() {
         if set(table, key, value).is_err() {
             // Keys that were removed take room until they are forgotten.
-            table.tidy();
+            table.compact();
             set(table, key, value).map_err(|_| number)?;
         }
     }

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod executables;
+mod prose;
 mod test;
 mod wheels;
 
@@ -26,6 +27,7 @@ Tasks:
   gpu-bundle [DIR]
            makes a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,
            benches, loaders, compiled filters, and gpu-check.sh, which writes one JSON file
+  prose    checks comments, docs and names: openings, columns, vague names, pages without a reader
   samples  writes samples/mixed.pcap anew
   package  builds every published crate from what its package holds (slow)
 ";
@@ -39,6 +41,7 @@ const FEATURES: [&str; 2] = ["--features", "opencl"];
 enum Task {
     Test(test::Options),
     GpuBundle(Option<PathBuf>),
+    Prose,
     Samples,
     Package,
     Help,
@@ -54,6 +57,7 @@ fn parse(arguments: &[&str]) -> Option<Task> {
         ("test", _) => test::Options::parse(rest).map(Task::Test),
         ("gpu-bundle", []) => Some(Task::GpuBundle(None)),
         ("gpu-bundle", [folder]) if !folder.starts_with('-') => Some(Task::GpuBundle(Some(folder.into()))),
+        ("prose", []) => Some(Task::Prose),
         ("samples", []) => Some(Task::Samples),
         ("package", []) => Some(Task::Package),
         ("help" | "--help" | "-h", []) => Some(Task::Help),
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
     let result = match task {
         Task::Test(options) => test::run(&options),
         Task::GpuBundle(folder) => bundle::run(folder.as_deref()),
+        Task::Prose => prose::check(&root()),
         Task::Samples => sample(),
         Task::Package => test::package(),
         Task::Help => {
@@ -137,6 +142,7 @@ mod tests {
         for (line, task) in [
             ("", Some(Task::Help)),
             ("--help", Some(Task::Help)),
+            ("prose", Some(Task::Prose)),
             ("samples", Some(Task::Samples)),
             ("test", test("", false)),
             ("test --intel", test("", true)),

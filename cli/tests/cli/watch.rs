@@ -124,6 +124,6 @@ fn prefixes_follow_a_file_as_well() {
     live.until(1, |live, _| live.said().contains("stays as it is"));
     assert_eq!(live.ask(2), [3, 2]);
     let said = live.end();
-    let why = "warning: p.csv:1: column 1: beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`\n";
+    let why = "warning: p.csv:1: column 1: `10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?\n";
     assert!(said.starts_with(why), "{said}");
 }

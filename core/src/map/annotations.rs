@@ -1,23 +1,23 @@
-//! What is said of a map's entries besides what is in them: columns of text for people, behind the map's own. Files that are written
-//! have them; where files are read they are passed over.
+//! Annotations of a map's entries: columns of text after the map's own. They are written to files,
+//! and ignored when files are read.
 
 use std::fmt::Write;
 
-use super::typed::quoted;
+use super::typed::write_quoted;
 
-/// What is said of entries by number.
+/// Annotations of entries by index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Annotations {
-    /// What the columns are called.
+    /// Names of the columns.
     pub columns: Vec<&'static str>,
-    /// Of each entry, what is in them.
+    /// For each entry, one annotation per column.
     pub rows: Vec<Vec<Annotation>>,
 }
 
-/// A thing that is said.
+/// The value of one column for one entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Annotation {
-    /// It is not known.
+    /// Unknown.
     Unknown,
     /// A number.
     Number(u64),
@@ -44,29 +44,29 @@ impl<N: Into<Annotation>> From<Option<N>> for Annotation {
 }
 
 impl Annotation {
-    /// As a cell of CSV, which is empty where nothing is known.
+    /// The annotation as a cell of CSV, which is empty if it is unknown.
     pub(super) fn cell(&self) -> String {
         match self {
             Annotation::Unknown => String::new(),
             Annotation::Number(number) => number.to_string(),
-            Annotation::Text(text) => super::typed::cell(text).into_owned(),
+            Annotation::Text(text) => super::typed::csv_cell(text).into_owned(),
         }
     }
 
-    /// As JSON.
+    /// The annotation as JSON.
     pub(super) fn json(&self) -> String {
         let mut out = String::new();
         match self {
             Annotation::Unknown => out.push_str("null"),
             Annotation::Number(number) => _ = write!(out, "{number}"),
-            Annotation::Text(text) => quoted(text, &mut out),
+            Annotation::Text(text) => write_quoted(text, &mut out),
         }
         out
     }
 }
 
 impl Annotations {
-    /// What is said of an entry; nothing of one that there is none of.
+    /// Column names and annotations of an entry; none if the index is out of range.
     pub fn of(&self, entry: u32) -> impl Iterator<Item = (&'static str, &Annotation)> {
         let row = self.rows.get(entry as usize).map(Vec::as_slice).unwrap_or_default();
         self.columns.iter().copied().zip(row)

@@ -1,7 +1,7 @@
-//! Lines that declare maps: `//! map flows: hash key=4 value=6 entries=1048576`.
+//! Map declarations in a filter's source: `//! map flows: hash key=4 value=6 entries=1048576`.
 //!
-//! They are comments in both languages, so that editors, linters and other compilers take the text as it is. Sizes are
-//! in words of 32 bits.
+//! They are comments in WGSL and in C, so that editors, linters and other compilers accept the
+//! source. Sizes are in 32-bit words.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -16,40 +16,41 @@ use crate::diagnostics::Diagnostic;
 use crate::program::{FILTER_FUNCTION, prelude};
 use crate::spelling::nearest;
 
-/// Maps that a filter may declare: as many as Linux' verifier takes of a program (`MAX_USED_MAPS`).
+/// Maximum number of maps in a filter: as many as Linux' verifier accepts in a program
+/// (`MAX_USED_MAPS`).
 pub const MAX_MAPS: usize = 64;
 
-/// Letters of a map's name.
+/// Maximum length of a map's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 48;
 
-/// Entries of a map.
+/// Maximum number of entries of a map.
 pub const MAX_ENTRIES: u32 = 16 << 20;
 
-/// Words of a key and of a value.
+/// Maximum size of a key, in words.
 pub const MAX_KEY_WORDS: u32 = 16;
-/// See [`MAX_KEY_WORDS`].
+/// Maximum size of a value, in words.
 pub const MAX_VALUE_WORDS: u32 = 64;
 
-/// What kind of map it is.
+/// The kind of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MapKind {
-    /// Values by number, from 0 on. All of them are always there.
+    /// Values by index, from 0 on; all entries are always present.
     Array,
     /// Values by key.
     Hash,
-    /// The same; where it is full, what was not used for longest goes.
+    /// Values by key; a full map evicts the entries that were used least recently.
     LruHash,
-    /// Values by prefix of an IPv4 or IPv6 address, of which the longest that fits is found.
+    /// Values by prefix of an IPv4 or IPv6 address; a lookup returns the longest match.
     Lpm,
-    /// Sums of 64 bits by number, from 0 on.
+    /// 64-bit sums by index, from 0 on.
     Counter,
 }
 
 impl MapKind {
-    /// Every kind, in the order in which they are told of.
+    /// All kinds, in the order in which messages list them.
     pub const ALL: [MapKind; 5] = [MapKind::Array, MapKind::Hash, MapKind::LruHash, MapKind::Lpm, MapKind::Counter];
 
-    /// Its name in a declaration.
+    /// Name of the kind in a declaration.
     pub fn name(self) -> &'static str {
         match self {
             MapKind::Array => "array",
@@ -60,7 +61,7 @@ impl MapKind {
         }
     }
 
-    /// What `key=` may be; `None` where there is none to say.
+    /// Valid sizes for `key=`; `None` if the kind takes none.
     fn keys(self) -> Option<RangeInclusive<u32>> {
         match self {
             MapKind::Hash | MapKind::LruHash | MapKind::Lpm => Some(1..=MAX_KEY_WORDS),
@@ -68,7 +69,7 @@ impl MapKind {
         }
     }
 
-    /// What `value=` may be.
+    /// Valid sizes for `value=`; `None` if the kind takes none.
     fn values(self) -> Option<RangeInclusive<u32>> {
         match self {
             MapKind::Hash | MapKind::LruHash => Some(0..=MAX_VALUE_WORDS),
@@ -87,34 +88,35 @@ impl fmt::Display for MapKind {
 /// A map as a filter declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declaration {
-    /// Its name, which begins those of its functions.
+    /// Name of the map, with which its functions' names begin.
     pub name: String,
-    /// What kind it is.
+    /// Kind of the map.
     pub kind: MapKind,
-    /// Words of a key: 1 where it is a number.
+    /// Words of a key; 1 if it is an index.
     pub key: u32,
-    /// Words of a value: 2 of a counter.
+    /// Words of a value; 2 for a counter.
     pub value: u32,
-    /// How many entries it has room for at least.
+    /// Minimum number of entries that the map has room for.
     pub entries: u32,
-    /// What the words of an entry are called, key before value, and how they are written; nothing where that is not said.
+    /// Names and types of an entry's words, key before value; empty if not declared.
     pub fields: Vec<Field>,
-    /// Whether the filter writes to none of its values, as the maps of a [`Program`](crate::program::Program) say: of an
-    /// `lpm`, prefixes of equal values share an entry then.
+    /// Whether the filter never writes to values, set for the maps of a
+    /// [`Program`](crate::program::Program). Prefixes of a read-only `lpm` share an entry if their
+    /// values are equal.
     pub read_only: bool,
-    /// The declaration's bytes in the text.
-    pub place: Range<usize>,
-    /// What an object says of it, in place of `fields`; nothing of a filter in text.
+    /// Byte range of the declaration in the source.
+    pub source_range: Range<usize>,
+    /// For a map of an eBPF object, its name and C types, which take the place of `fields`.
     pub typed: Option<Arc<TypeInfo>>,
-    /// What is said of its entries besides, of a map by number.
+    /// Annotations of the entries of a map by index.
     pub annotations: Option<Arc<Annotations>>,
-    /// Whether it is a ring of records, which whoever reads events takes out of it ([`portcullis_xdp::events`]): what is in
-    /// its entries means nothing to anybody else.
+    /// Whether the map is a ring of event records ([`portcullis_xdp::events`]). Only readers of
+    /// events can interpret its entries.
     pub is_ring: bool,
 }
 
 impl Declaration {
-    /// One that nothing more is said of: `key`, `value` and `entries` as the members of these names.
+    /// A declaration without optional parts.
     pub fn new(name: impl Into<String>, kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
         Declaration {
             name: name.into(),
@@ -124,58 +126,60 @@ impl Declaration {
             entries,
             fields: Vec::new(),
             read_only: false,
-            place: 0..0,
+            source_range: 0..0,
             typed: None,
             annotations: None,
             is_ring: false,
         }
     }
 
-    /// Whether what is in it is of use to another run: a ring's records are read in their own, and what is counted of a program's
-    /// instructions is of that program.
+    /// Whether the entries are of use to another run. Records of a ring are read in their own run,
+    /// and counters of program sites belong to one program.
     pub fn is_persistent(&self) -> bool {
         !self.is_ring && self.annotations.is_none()
     }
 
-    /// Keys that it takes at most: of an object's `hash` and trie as many as it has entries, as in the kernel. Others take
-    /// as many as they have places for.
+    /// Maximum number of keys. A hash map of an object takes as many as it has entries, as in the
+    /// kernel; others take as many as their slots allow.
     pub fn max_keys(&self) -> u32 {
         if self.kind == MapKind::Hash && self.typed.is_some() { self.entries } else { u32::MAX }
     }
 
-    /// Words of a key as the host has it: of an `lpm` the address, and behind it the prefix's length.
+    /// Words of a key in the host's interface: for an `lpm`, the address's words and the prefix's
+    /// length.
     pub fn key_words(&self) -> u32 {
         self.key + u32::from(self.kind == MapKind::Lpm)
     }
 }
 
-/// Whose comments a text has.
+/// Comment syntax of a language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommentSyntax {
-    /// WGSL's: those that have an end nest (section 3.3).
+    /// WGSL: block comments nest (section 3.3).
     Wgsl,
-    /// C's: they do not nest; a line that ends in `\` goes on in the next; and there are literals that
-    /// comments do not begin in (C11, sections 5.1.1.2, 6.4.5 and 6.4.9).
+    /// C: block comments do not nest, a line that ends in `\` continues in the next, and literals
+    /// may contain comment markers (C11, sections 5.1.1.2, 6.4.5 and 6.4.9).
     C,
 }
 
-/// The maps that a text declares, in the text's order.
+/// Parses the map declarations in a source, in order.
 ///
 /// # Errors
-/// Everything that is wrong with its declarations.
+/// All errors in declarations.
 pub fn declarations(text: &str, comments: CommentSyntax) -> Result<Vec<Declaration>, Vec<Diagnostic>> {
     let (mut found, mut errors): (Vec<Declaration>, Vec<Diagnostic>) = (Vec::new(), Vec::new());
-    for place in map_directives(text, comments) {
-        match Line::new(text, place).declaration() {
+    for source_range in map_directives(text, comments) {
+        match DeclarationParser::new(text, source_range).declaration() {
             Err(error) => errors.push(error),
             Ok(map) => match found.iter().find(|other| other.name == map.name) {
                 Some(other) => errors.push(
                     Diagnostic::new(format!("there are two maps with the name `{}`", map.name))
-                        .at(map.place, "the second")
-                        .at(other.place.clone(), "the first"),
+                        .at(map.source_range, "the second")
+                        .at(other.source_range.clone(), "the first"),
                 ),
                 None if found.len() == MAX_MAPS => errors.push(
-                    Diagnostic::new(format!("a filter has no more than {MAX_MAPS} maps")).at(map.place, "one too many"),
+                    Diagnostic::new(format!("a filter may declare at most {MAX_MAPS} maps"))
+                        .at(map.source_range, "one too many"),
                 ),
                 None => found.push(map),
             },
@@ -184,44 +188,44 @@ pub fn declarations(text: &str, comments: CommentSyntax) -> Result<Vec<Declarati
     if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
-/// A declaration of a map of this kind, for whoever wants to see what it brings.
+/// A declaration of a map of this kind, for tools that list what a map adds to the prelude.
 pub fn example_declaration(kind: MapKind, number: u32) -> String {
     let size = |name: &str, range: Option<RangeInclusive<u32>>| range.map(|_| format!(" {name}=4")).unwrap_or_default();
     let (key, value) = (size("key", kind.keys()), size("value", kind.values()));
     format!("//! map example{number}: {kind}{key}{value} entries=1\n")
 }
 
-/// The lines that are nothing but a comment which begins with `//! map`, from there to their ends.
+/// The line comments that begin with `//! map` and are alone on their line, without trailing space.
 pub fn map_directives(text: &str, comments: CommentSyntax) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    let (mut at, mut fresh) = (0, true);
+    let (mut at, mut at_line_start) = (0, true);
     while let Some(first) = text[at..].chars().next() {
         let rest = &text[at..];
         let length = if rest.starts_with("//") {
-            let length = line(rest, comments);
+            let length = line_comment_length(rest, comments);
             let words = rest[..length].strip_prefix("//!").map(|words| words.split_whitespace().next());
-            if fresh && words == Some(Some("map")) {
+            if at_line_start && words == Some(Some("map")) {
                 found.push(at..at + rest[..length].trim_end().len());
             }
             length
         } else if rest.starts_with("/*") {
-            block(rest, comments)
+            block_comment_length(rest, comments)
         } else if comments == CommentSyntax::C && matches!(first, '"' | '\'') {
-            literal(rest, first)
+            literal_length(rest, first)
         } else {
             first.len_utf8()
         };
-        fresh = match first {
+        at_line_start = match first {
             '\n' | '\r' => true,
-            _ => fresh && first.is_whitespace(),
+            _ => at_line_start && first.is_whitespace(),
         };
         at += length;
     }
     found
 }
 
-/// Bytes of a comment that ends with its line.
-fn line(rest: &str, comments: CommentSyntax) -> usize {
+/// Length in bytes of a line comment.
+fn line_comment_length(rest: &str, comments: CommentSyntax) -> usize {
     let mut end = 0;
     loop {
         end += rest[end..].find(['\n', '\r']).unwrap_or(rest.len() - end);
@@ -232,8 +236,8 @@ fn line(rest: &str, comments: CommentSyntax) -> usize {
     }
 }
 
-/// Bytes of a comment that has an end, or of the text where it has none.
-fn block(rest: &str, comments: CommentSyntax) -> usize {
+/// Length in bytes of a block comment; it extends to the end of the source if it is not closed.
+fn block_comment_length(rest: &str, comments: CommentSyntax) -> usize {
     let (mut at, mut depth) = (2, 1);
     while depth > 0 {
         let marks = rest[at..].find("*/").map(|end| (end, rest[at..].find("/*").filter(|open| *open < end)));
@@ -246,8 +250,8 @@ fn block(rest: &str, comments: CommentSyntax) -> usize {
     at
 }
 
-/// Bytes of a literal, which ends with its line at the latest.
-fn literal(rest: &str, quote: char) -> usize {
+/// Length in bytes of a literal, which ends with its line at the latest.
+fn literal_length(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
         match c {
@@ -261,36 +265,36 @@ fn literal(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-const SHAPE: &str =
+const DECLARATION_SYNTAX: &str =
     "a map is declared as in `//! map flows: hash key=4 value=6 entries=1048576`, sizes in words of 32 bits";
 
-/// A declaration being read.
-struct Line<'a> {
+/// Parser of one declaration.
+struct DeclarationParser<'a> {
     text: &'a str,
-    place: Range<usize>,
-    /// Where the next word may begin.
+    source_range: Range<usize>,
+    /// Start of the unparsed rest.
     at: usize,
 }
 
-impl<'a> Line<'a> {
-    fn new(text: &'a str, place: Range<usize>) -> Line<'a> {
-        Line { text, at: place.start, place }
+impl<'a> DeclarationParser<'a> {
+    fn new(text: &'a str, source_range: Range<usize>) -> DeclarationParser<'a> {
+        DeclarationParser { text, at: source_range.start, source_range }
     }
 
-    /// The next word, or nothing; a colon is one.
+    /// The next token, if any; a colon is a token of its own.
     fn word(&mut self) -> Option<Range<usize>> {
         self.word_up_to(|c| c.is_whitespace() || c == ':')
     }
 
-    /// The next word with a size or with fields, in which colons may be.
-    fn size(&mut self) -> Option<Range<usize>> {
+    /// The next attribute, which may contain colons.
+    fn attribute(&mut self) -> Option<Range<usize>> {
         self.word_up_to(char::is_whitespace)
     }
 
     fn word_up_to(&mut self, is_end: fn(char) -> bool) -> Option<Range<usize>> {
-        let rest = &self.text[self.at..self.place.end];
+        let rest = &self.text[self.at..self.source_range.end];
         let start = self.at + rest.find(|c: char| !c.is_whitespace())?;
-        let rest = &self.text[start..self.place.end];
+        let rest = &self.text[start..self.source_range.end];
         let length = match rest.find(is_end) {
             Some(0) => 1,
             Some(length) => length,
@@ -300,15 +304,17 @@ impl<'a> Line<'a> {
         Some(start..self.at)
     }
 
-    /// An error at the next word, or at all of the line where there is none.
+    /// An error at `word`, or at the whole line if it is `None`.
     fn expected(&self, word: Option<Range<usize>>, what: &str) -> Diagnostic {
-        let place = word.unwrap_or_else(|| self.place.clone());
-        Diagnostic::new(format!("a map's {what} is missing")).at(place, format!("{what} expected")).note(SHAPE)
+        let source_range = word.unwrap_or_else(|| self.source_range.clone());
+        Diagnostic::new(format!("a map's {what} is missing"))
+            .at(source_range, format!("{what} expected"))
+            .note(DECLARATION_SYNTAX)
     }
 
     fn declaration(mut self) -> Result<Declaration, Diagnostic> {
         let text = self.text;
-        // `//!` and `map`, which may stand together or apart.
+        // `//!` and `map`, with or without space in between.
         while let Some(word) = self.word() {
             if text[word].ends_with("map") {
                 break;
@@ -322,128 +328,134 @@ impl<'a> Line<'a> {
             other => return Err(self.expected(other, "`:` behind the name")),
         }
         let word = self.word().ok_or_else(|| self.expected(None, "kind"))?;
-        let kind = kind(&text[word.clone()]).map_err(|error| error.at(word, ""))?;
-        let mut sizes = Sizes::default();
+        let kind = parse_kind(&text[word.clone()]).map_err(|error| error.at(word, ""))?;
+        let mut attributes = Attributes::default();
         let mut fields_at = None;
-        while let Some(word) = self.size() {
+        while let Some(word) = self.attribute() {
             if text[word.clone()].starts_with("fields=") {
                 fields_at = Some(word.clone());
             }
-            sizes.take(kind, &text[word.clone()]).map_err(|error| error.at(word, ""))?;
+            attributes.parse_attribute(kind, &text[word.clone()]).map_err(|error| error.at(word, ""))?;
         }
         let missing = |size: &str| {
-            Diagnostic::new(format!("the map `{}` does not say its `{size}=`", &text[name.clone()]))
-                .at(self.place.clone(), "")
-                .note(SHAPE)
+            Diagnostic::new(format!("the map `{}` has no `{size}=`", &text[name.clone()]))
+                .at(self.source_range.clone(), "")
+                .note(DECLARATION_SYNTAX)
         };
-        let key = sizes.key.or(kind.keys().is_none().then_some(1)).ok_or_else(|| missing("key"))?;
-        let value = sizes.value.or(kind.values().is_none().then_some(2)).ok_or_else(|| missing("value"))?;
-        let entries = sizes.entries.ok_or_else(|| missing("entries"))?;
-        let fields = sizes.fields.unwrap_or_default();
+        let key = attributes.key.or(kind.keys().is_none().then_some(1)).ok_or_else(|| missing("key"))?;
+        let value = attributes.value.or(kind.values().is_none().then_some(2)).ok_or_else(|| missing("value"))?;
+        let entries = attributes.entries.ok_or_else(|| missing("entries"))?;
+        let fields = attributes.fields.unwrap_or_default();
         if let Some(at) = fields_at {
             fields::check(&fields, kind, key, value).map_err(|error| error.at(at, ""))?;
         }
         let name = text[name].to_owned();
-        let map = Declaration { fields, place: self.place, ..Declaration::new(name, kind, key, value, entries) };
+        let map = Declaration {
+            fields,
+            source_range: self.source_range,
+            ..Declaration::new(name, kind, key, value, entries)
+        };
         let words = if kind == MapKind::Lpm { TrieLayout::of(&map).end } else { Layout::of(&map).words() as u64 };
         if words <= MAX_WORDS {
             return Ok(map);
         }
         let message = format!("the map `{}` would take {words} words of memory at worst", map.name);
-        let note = format!("{MAX_WORDS} are the most: declare fewer entries, or shorter keys and values");
-        Err(Diagnostic::new(message).at(map.place, "").note(note))
+        let note = format!("at most {MAX_WORDS} are possible: declare fewer entries, or shorter keys and values");
+        Err(Diagnostic::new(message).at(map.source_range, "").note(note))
     }
 }
 
-/// Refuses what cannot begin the names of functions.
-fn check_name(text: &str, place: Range<usize>) -> Result<(), Diagnostic> {
-    let name = &text[place.clone()];
-    let wrong = |message: String, note: String| Err(Diagnostic::new(message).at(place.clone(), "").note(note));
+/// Rejects names that cannot prefix function names.
+fn check_name(text: &str, source_range: Range<usize>) -> Result<(), Diagnostic> {
+    let name = &text[source_range.clone()];
+    let wrong = |message: String, note: String| Err(Diagnostic::new(message).at(source_range.clone(), "").note(note));
     let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if !letters || name.starts_with(|c: char| c.is_ascii_digit() || c == '_') {
         let note = "a map's name is letters, digits and `_`, a letter first".into();
-        return wrong(format!("`{}` is no name for a map", name.escape_debug()), note);
+        return wrong(format!("`{}` is not a valid map name", name.escape_debug()), note);
     }
     if name.len() > MAX_NAME_BYTES {
-        return wrong(format!("the map's name has {} letters", name.len()), format!("{MAX_NAME_BYTES} are the most"));
+        return wrong(
+            format!("the map's name has {} letters", name.len()),
+            format!("at most {MAX_NAME_BYTES} are allowed"),
+        );
     }
     if let Some(known) = reserved_name_conflict(name) {
-        let note = format!("the prelude's own names begin so (`{known}`): choose another");
+        let note = format!("names of the prelude begin with it (`{known}`): choose another");
         return wrong(format!("a map cannot be called `{name}`"), note);
     }
     Ok(())
 }
 
-/// What of the prelude's own begins as the names of this map's functions would.
+/// A name of the prelude that begins like the names of this map's functions would.
 pub fn reserved_name_conflict(name: &str) -> Option<&'static str> {
     let begins = |known: &str| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
     let all = prelude::FUNCTIONS.iter().map(|(known, _)| *known).chain([FILTER_FUNCTION, "map", "pc", "XDP"]);
     all.into_iter().find(|known| begins(known))
 }
 
-fn kind(name: &str) -> Result<MapKind, Diagnostic> {
+fn parse_kind(name: &str) -> Result<MapKind, Diagnostic> {
     if let Some(kind) = MapKind::ALL.into_iter().find(|kind| kind.name() == name) {
         return Ok(kind);
     }
-    let error = Diagnostic::new(format!("there are no maps of the kind `{}`", name.escape_debug()));
+    let error = Diagnostic::new(format!("there is no map kind `{}`", name.escape_debug()));
     let error = match nearest(name, MapKind::ALL.map(MapKind::name)) {
         Some(near) => error.note(format!("did you mean `{near}`?")),
         None => error,
     };
-    Err(error.note(format!("there are {}", MapKind::ALL.map(MapKind::name).join(", "))))
+    Err(error.note(format!("the kinds are {}", MapKind::ALL.map(MapKind::name).join(", "))))
 }
 
-/// What a declaration has said of sizes.
+/// Attributes of a declaration parsed so far.
 #[derive(Debug, Default)]
-struct Sizes {
+struct Attributes {
     key: Option<u32>,
     value: Option<u32>,
     entries: Option<u32>,
     fields: Option<Vec<Field>>,
 }
 
-impl Sizes {
-    /// Takes a word: `key=4`.
-    fn take(&mut self, kind: MapKind, word: &str) -> Result<(), Diagnostic> {
+impl Attributes {
+    /// Parses an attribute: `key=4`.
+    fn parse_attribute(&mut self, kind: MapKind, word: &str) -> Result<(), Diagnostic> {
         let (name, number) = word.split_once('=').unwrap_or((word, ""));
         let (slot, range) = match name {
             "fields" => {
                 return match self.fields.replace(fields::parse(number, kind)?) {
                     None => Ok(()),
-                    Some(_) => Err(Diagnostic::new("`fields=` is said twice")),
+                    Some(_) => Err(Diagnostic::new("`fields=` is given twice")),
                 };
             }
             "key" => (&mut self.key, kind.keys()),
             "value" => (&mut self.value, kind.values()),
             "entries" => (&mut self.entries, Some(1..=MAX_ENTRIES)),
             _ => {
-                let error = Diagnostic::new(format!("a map has no `{}`", name.escape_debug()));
+                let error = Diagnostic::new(format!("a map has no attribute `{}`", name.escape_debug()));
                 let error = match nearest(name, ["key", "value", "entries", "fields"]) {
                     Some(near) => error.note(format!("did you mean `{near}=`?")),
                     None => error,
                 };
-                return Err(error.note(SHAPE));
+                return Err(error.note(DECLARATION_SYNTAX));
             }
         };
         let Some(range) = range else {
-            let what =
-                if kind == MapKind::Counter { "a number, and its values are sums of 64 bits" } else { "a number" };
-            return Err(Diagnostic::new(format!("a map of the kind `{kind}` has no `{name}=`"))
-                .note(format!("its key is {what}")));
+            let what = if kind == MapKind::Counter { "index, and its values are 64-bit sums" } else { "index" };
+            return Err(Diagnostic::new(format!("a map of kind `{kind}` takes no `{name}=`"))
+                .note(format!("its key is an {what}")));
         };
         let sizes = match kind {
-            // An IPv4 address, or an IPv6 one.
+            // IPv4 and IPv6 addresses.
             MapKind::Lpm if name == "key" => "1 word, for IPv4, or 4, for IPv6".to_owned(),
             _ => format!("{} to {}", range.start(), range.end()),
         };
         let fits = |n: &u32| range.contains(n) && (kind != MapKind::Lpm || name != "key" || matches!(n, 1 | 4));
         let Some(number) = number.parse().ok().filter(fits) else {
             let shown = number.escape_debug();
-            return Err(Diagnostic::new(format!("`{name}={shown}` is no size that a map of the kind `{kind}` has"))
+            return Err(Diagnostic::new(format!("`{name}={shown}` is not a valid size for a map of kind `{kind}`"))
                 .note(format!("`{name}=` is {sizes}")));
         };
         if slot.replace(number).is_some() {
-            return Err(Diagnostic::new(format!("`{name}=` is said twice")));
+            return Err(Diagnostic::new(format!("`{name}=` is given twice")));
         }
         Ok(())
     }
@@ -459,7 +471,7 @@ mod tests {
         maps.remove(0)
     }
 
-    /// The message of the only error, and the text that its first label is at.
+    /// The message of the only error, and the source at its first label.
     fn error(text: &str) -> (String, &str) {
         let errors = declarations(text, CommentSyntax::Wgsl).unwrap_err();
         let [error] = errors.as_slice() else { panic!("{errors:?}") };
@@ -468,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_whose_words_have_no_numbers_are_refused() {
+    fn maps_beyond_the_word_limit_are_rejected() {
         for (line, fits) in [
             ("//! map m: lru_hash key=1 value=64 entries=16777216", false),
             ("//! map m: hash key=16 value=64 entries=16777216", false),
@@ -486,7 +498,7 @@ mod tests {
     fn every_kind_can_be_declared() {
         let text = "fn f() {}\n  //! map flows: hash key=4 value=6 entries=1048576 \r\n";
         let flows = one(text);
-        assert_eq!(&text[flows.place.clone()], "//! map flows: hash key=4 value=6 entries=1048576");
+        assert_eq!(&text[flows.source_range.clone()], "//! map flows: hash key=4 value=6 entries=1048576");
         let Declaration { name, kind, key, value, entries, .. } = flows;
         assert_eq!((name.as_str(), kind, key, value, entries), ("flows", MapKind::Hash, 4, 6, 1 << 20));
         for (text, kind, key, value) in [
@@ -519,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn only_comments_on_lines_of_their_own_declare() {
+    fn only_comments_on_their_own_line_declare_maps() {
         let map = "//! map a: counter entries=1";
         for text in [
             format!("// {map}"),
@@ -530,7 +542,7 @@ mod tests {
         ] {
             assert_eq!(declarations(&text, CommentSyntax::Wgsl).unwrap(), [], "{text}");
         }
-        // C's comments do not nest, and one goes on behind a backslash.
+        // C's block comments do not nest, and a backslash continues a line comment.
         let c = |text: &str| declarations(text, CommentSyntax::C).unwrap().len();
         assert_eq!(c(&format!("/* /* */\n{map}\n")), 1);
         assert_eq!(c(&format!("// over \\\n{map}\n")), 0);
@@ -540,102 +552,102 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
-        for (text, message, place) in [
+    fn errors_are_reported_at_their_location() {
+        for (text, message, source_range) in [
             ("//! map", "a map's name is missing", "//! map"),
             ("//! map : hash", "a map's name is missing", "//! map : hash"),
             ("//! map a hash key=1", "a map's `:` behind the name is missing", "hash"),
-            ("//! map 2a: hash", "`2a` is no name for a map (a map's name is letters", "2a"),
+            ("//! map 2a: hash", "`2a` is not a valid map name (a map's name is letters", "2a"),
             (
                 "//! map load: hash",
-                "a map cannot be called `load` (the prelude's own names begin so (`load_u8`)",
+                "a map cannot be called `load` (names of the prelude begin with it (`load_u8`)",
                 "load",
             ),
             ("//! map a:", "a map's kind is missing", "//! map a:"),
             (
                 "//! map a: hahs key=1",
-                "there are no maps of the kind `hahs` (did you mean `hash`?; there are array, h",
+                "there is no map kind `hahs` (did you mean `hash`?; the kinds are array, h",
                 "hahs",
             ),
-            (
-                "//! map a: hash key=1 value=1",
-                "the map `a` does not say its `entries=`",
-                "//! map a: hash key=1 value=1",
-            ),
-            ("//! map a: hash value=1 entries=1", "does not say its `key=`", "//! map a: hash value=1 entries=1"),
-            ("//! map a: hash kye=1", "a map has no `kye` (did you mean `key=`?", "kye=1"),
+            ("//! map a: hash key=1 value=1", "the map `a` has no `entries=`", "//! map a: hash key=1 value=1"),
+            ("//! map a: hash value=1 entries=1", "has no `key=`", "//! map a: hash value=1 entries=1"),
+            ("//! map a: hash kye=1", "a map has no attribute `kye` (did you mean `key=`?", "kye=1"),
             (
                 "//! map a: hash key=17",
-                "`key=17` is no size that a map of the kind `hash` has (`key=` is 1 to 16)",
+                "`key=17` is not a valid size for a map of kind `hash` (`key=` is 1 to 16)",
                 "key=17",
             ),
-            ("//! map a: hash key=x", "`key=x` is no size", "key=x"),
-            ("//! map a: hash key", "`key=` is no size", "key"),
+            ("//! map a: hash key=x", "`key=x` is not a valid size", "key=x"),
+            ("//! map a: hash key", "`key=` is not a valid size", "key"),
             (
                 "//! map a: lpm key=4 value=1 entries=16777216",
-                "the map `a` would take 2592079888 words of memory at worst (2147483648 are the most: declare fewer",
+                "the map `a` would take 2592079888 words of memory at worst (at most 2147483648 are possible: declare fewer",
                 "//! map a: lpm key=4 value=1 entries=16777216",
             ),
             ("//! map a: lpm key=2", "(`key=` is 1 word, for IPv4, or 4, for IPv6)", "key=2"),
-            ("//! map a: array key=1", "a map of the kind `array` has no `key=` (its key is a number)", "key=1"),
-            ("//! map a: counter value=1", "has no `value=`", "value=1"),
+            ("//! map a: array key=1", "a map of kind `array` takes no `key=` (its key is an index)", "key=1"),
+            ("//! map a: counter value=1", "takes no `value=`", "value=1"),
             ("//! map a: array value=1 entries=0", "`entries=` is 1 to 16777216", "entries=0"),
-            ("//! map a: array value=1 value=1", "`value=` is said twice", "value=1"),
+            ("//! map a: array value=1 value=1", "`value=` is given twice", "value=1"),
             (
                 "//! map a: lpm key=1 value=1 entries=1 fields=a:ipv4,b",
-                "the field `a` cannot be of the form `ipv4` (the key of an `lpm` is of the form `prefix`, which need not",
+                "the field `a` cannot have the type `ipv4` (the key of an `lpm` has the type `prefix`, which may be",
                 "fields=a:ipv4,b",
             ),
             (
                 "//! map a: lpm key=1 value=1 entries=1 fields=a,b:prefix",
-                "the field `b` cannot be of the form `prefix` (only the key of an `lpm` is a prefix, as a whole)",
+                "the field `b` cannot have the type `prefix` (only the whole key of an `lpm` is a prefix)",
                 "fields=a,b:prefix",
             ),
             (
                 "//! map a: hash key=2 value=0 entries=1 fields=a:prefix",
-                "the field `a` cannot be of the form `prefix`",
+                "the field `a` cannot have the type `prefix`",
                 "fields=a:prefix",
             ),
             (
                 "//! map a: lpm key=4 value=1 entries=1 fields=a",
-                "`fields=` is not the words of a key (4) and then of a value (1) (it has 4;",
+                "`fields=` does not cover the words of a key (4) and of a value (1) (it covers 4;",
                 "fields=a",
             ),
             (
                 "//! map a: counter entries=1 fields=a,b:u32,c:u32",
-                "the field `b` cannot be of the form `u32` (the sum of a `counter` is of the form `u64`",
+                "the field `b` cannot have the type `u32` (the sum of a `counter` has the type `u64`",
                 "fields=a,b:u32,c:u32",
             ),
-            ("//! map a: array fields=a fields=a", "`fields=` is said twice", "fields=a"),
-            ("//! map a: array fields=a,", "`` is no name for a field (a field's name is letters", "fields=a,"),
-            ("//! map a: array fields=2a", "`2a` is no name for a field", "fields=2a"),
+            ("//! map a: array fields=a fields=a", "`fields=` is given twice", "fields=a"),
+            ("//! map a: array fields=a,", "`` is not a valid field name (a field's name is letters", "fields=a,"),
+            ("//! map a: array fields=2a", "`2a` is not a valid field name", "fields=2a"),
             ("//! map a: array fields=a:ip,a", "there are two fields with the name `a`", "fields=a:ip,a"),
             (
                 "//! map a: array fields=a:ipv5",
-                "of the form `ipv5` (did you mean `ipv4`?; there are u32, u64",
+                "there is no field type `ipv5` (did you mean `ipv4`?; the types are u32, u64",
                 "fields=a:ipv5",
             ),
             (
                 "//! map a: hash key=3 value=1 entries=1 fields=a,b:ipv4",
-                "`fields=` is not the words of a key (3) and then of a value (1) (it has 2; words of a field: `u32` 1",
+                "`fields=` does not cover the words of a key (3) and of a value (1) (it covers 2; words per type: `u32` 1",
                 "fields=a,b:ipv4",
             ),
-            ("//! map a: hash key=3 value=1 entries=1 fields=a:ip", "is not the words of a key (3)", "fields=a:ip"),
+            (
+                "//! map a: hash key=3 value=1 entries=1 fields=a:ip",
+                "does not cover the words of a key (3)",
+                "fields=a:ip",
+            ),
             (
                 "//! map a: array value=1 entries=1 fields=a",
-                "is not the words of a key (1) and then of a value (1) (it has 1;",
+                "does not cover the words of a key (1) and of a value (1) (it covers 1;",
                 "fields=a",
             ),
         ] {
             let (said, at) = error(text);
             assert!(said.contains(message), "{text}: {said}");
-            assert_eq!(at, place, "{text}");
+            assert_eq!(at, source_range, "{text}");
         }
         let two = "//! map a: counter entries=1\n//! map a: counter entries=2";
         assert_eq!(error(two), ("there are two maps with the name `a` ()".into(), "//! map a: counter entries=2"));
         let many: String = (0..=MAX_MAPS).map(|i| format!("//! map m{i}: counter entries=1\n")).collect();
         assert_eq!(error(&many).1, format!("//! map m{MAX_MAPS}: counter entries=1"));
         let long = format!("//! map {}: hash", "n".repeat(MAX_NAME_BYTES + 1));
-        assert!(error(&long).0.contains("48 are the most"));
+        assert!(error(&long).0.contains("at most 48 are allowed"));
     }
 }

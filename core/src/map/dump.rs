@@ -1,6 +1,6 @@
-//! A map's entries as text, for people and for programs.
+//! Writes a map's entries as text, for people and programs.
 //!
-//! The text depends on the entries alone: their order is that of their keys, and numbers are decimal.
+//! The text depends on the entries only: they are in order of their keys, and numbers are decimal.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -11,41 +11,42 @@ use super::declaration::{Declaration, MapKind};
 use super::fields::{Columns, Field};
 use super::rows::{Row, sorted_rows};
 
-/// How entries are written.
+/// Format of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// A line with the columns' names, then one for each entry: `key0,key1,value0`. Maps by number have `index` in place
-    /// of the key, maps of prefixes `prefix`; counters have `sum` in place of the value. Fields are columns where the map has any.
+    /// A line of column names, then a line for each entry: `key0,key1,value0`. Maps by index have
+    /// `index` instead of the key, prefix maps `prefix`; counters have `sum` instead of the value.
+    /// If the map declares fields, they are the columns.
     Csv,
-    /// An array with an object for each entry: `{"key": [1, 2], "value": [3]}`; with `"index": 1`,
-    /// `"prefix": "10.0.0.0/8"` or `"sum": 3` as above.
-    /// A field is one item, a text where it is no number. Maps of objects are written as bpftool does ([`super::typed`]).
+    /// An array with an object for each entry: `{"key": [1, 2], "value": [3]}`, or with `"index":
+    /// 1`, `"prefix": "10.0.0.0/8"` or `"sum": 3`, as in CSV. Each field is one item, a string
+    /// unless it is a number. Maps of objects are written as bpftool does ([`super::typed`]).
     Json,
 }
 
 impl Format {
-    /// Every format, with the ending of its files' names.
+    /// All formats, with their file name extension.
     pub const ALL: [(&'static str, Format); 2] = [("csv", Format::Csv), ("json", Format::Json)];
 
-    /// That of a file, by its name.
+    /// The format that a file's extension stands for.
     pub fn of(path: &Path) -> Option<Format> {
         let ending = path.extension()?;
         Format::ALL.into_iter().find(|(name, _)| ending.eq_ignore_ascii_case(name)).map(|(_, format)| format)
     }
 }
 
-/// Writes the entries of a map, out of its memory as a device gives it.
+/// Writes the entries in a map's memory, in order of their keys.
 ///
 /// # Errors
-/// What `out` fails with.
+/// Errors of `out`.
 pub fn dump(map: &Declaration, words: &[u32], format: Format, out: &mut dyn Write) -> io::Result<()> {
     dump_rows(map, sorted_rows(map, words), format, out)
 }
 
-/// The same of entries, in the order in which they come.
+/// Writes the given entries, in the given order.
 ///
 /// # Errors
-/// What `out` fails with.
+/// Errors of `out`.
 pub fn dump_rows(
     map: &Declaration,
     rows: impl IntoIterator<Item = Row>,
@@ -61,8 +62,8 @@ pub fn dump_rows(
     }
 }
 
-/// The words of a key or a value, column by column. What is no number stands between `quotes`. No column's text needs to
-/// be escaped.
+/// Text of the words of a key or a value, column by column; `quotes` enclose text that is not a
+/// number. No column's text needs escaping.
 fn cells<'a>(columns: &'a [Field], mut words: &'a [u32], quotes: &'a str) -> impl Iterator<Item = String> + 'a {
     columns.iter().map(move |column| {
         let (cell, rest) = words.split_at(column.ty.words().map_or(words.len(), |count| count as usize));
@@ -72,21 +73,21 @@ fn cells<'a>(columns: &'a [Field], mut words: &'a [u32], quotes: &'a str) -> imp
     })
 }
 
-/// What is said of a row besides.
-fn said<'a>(map: &'a Declaration, row: &Row) -> impl Iterator<Item = (&'static str, &'a Annotation)> {
+/// The annotations of a row.
+fn annotations_of<'a>(map: &'a Declaration, row: &Row) -> impl Iterator<Item = (&'static str, &'a Annotation)> {
     let entry = row.key.first().copied().unwrap_or(u32::MAX);
-    map.annotations.iter().flat_map(move |notes| notes.of(entry))
+    map.annotations.iter().flat_map(move |annotations| annotations.of(entry))
 }
 
 impl Declaration {
-    /// The line of columns' names with which CSV begins.
+    /// The header line of CSV: the names of the columns.
     pub fn csv_header(&self) -> String {
         if let Some(typed) = &self.typed {
             return typed.header();
         }
         let own = Columns::of(self).header();
-        let notes = self.annotations.iter().flat_map(|notes| &notes.columns);
-        notes.fold(own, |header, name| header + "," + name)
+        let annotations = self.annotations.iter().flat_map(|annotations| &annotations.columns);
+        annotations.fold(own, |header, name| header + "," + name)
     }
 }
 
@@ -94,9 +95,9 @@ fn csv(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Wri
     let columns = Columns::of(map);
     writeln!(out, "{}", map.csv_header())?;
     for row in rows {
-        list(out, cells(&columns.key, &row.key, "").chain(cells(&columns.value, &row.value, "")))?;
-        for (_, note) in said(map, &row) {
-            write!(out, ",{}", note.cell())?;
+        write_list(out, cells(&columns.key, &row.key, "").chain(cells(&columns.value, &row.value, "")))?;
+        for (_, annotation) in annotations_of(map, &row) {
+            write!(out, ",{}", annotation.cell())?;
         }
         writeln!(out)?;
     }
@@ -105,7 +106,7 @@ fn csv(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Wri
 
 fn json(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Write) -> io::Result<()> {
     let columns = Columns::of(map);
-    // What there is one of is itself, and no list.
+    // A key or value that is always a single item is written without a list.
     let key = match map.kind {
         MapKind::Array | MapKind::Counter => ("index", ["", ""]),
         MapKind::Lpm => ("prefix", ["", ""]),
@@ -120,11 +121,11 @@ fn json(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Wr
             [(",", key, &columns.key, &row.key), ("", value, &columns.value, &row.value)]
         {
             write!(out, "\"{name}\":{opens}")?;
-            list(out, cells(columns, words, "\""))?;
+            write_list(out, cells(columns, words, "\""))?;
             write!(out, "{closes}{end}")?;
         }
-        for (name, note) in said(map, &row) {
-            write!(out, ",\"{name}\":{}", note.json())?;
+        for (name, annotation) in annotations_of(map, &row) {
+            write!(out, ",\"{name}\":{}", annotation.json())?;
         }
         out.write_all(b"}")?;
         between = ",\n{";
@@ -132,8 +133,8 @@ fn json(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Wr
     out.write_all(b"\n]\n")
 }
 
-/// Items with commas between them.
-fn list(out: &mut dyn Write, items: impl IntoIterator<Item = impl Display>) -> io::Result<()> {
+/// Writes items separated by commas.
+fn write_list(out: &mut dyn Write, items: impl IntoIterator<Item = impl Display>) -> io::Result<()> {
     for (i, item) in items.into_iter().enumerate() {
         let comma = if i == 0 { "" } else { "," };
         write!(out, "{comma}{item}")?;
@@ -163,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_entries_is_behind_them() {
+    fn annotations_follow_the_entries_columns() {
         let text = |text: &str| Annotation::from(text);
         let rows = vec![vec![text("a"), 7_u32.into()], vec![text("say \"b\",\nor c"), Annotation::Unknown]];
-        let notes = Annotations { columns: vec!["what", "line"], rows };
-        let map = Declaration { annotations: Some(Arc::new(notes)), ..map(MapKind::Counter, 1, 2, 3) };
+        let annotations = Annotations { columns: vec!["what", "line"], rows };
+        let map = Declaration { annotations: Some(Arc::new(annotations)), ..map(MapKind::Counter, 1, 2, 3) };
         let [csv, json] = both(&map, &vec![0; Layout::of(&map).words()]);
-        // Of the third nothing is said.
+        // The third entry has no annotations.
         assert_eq!(csv, "index,sum,what,line\n0,0,a,7\n1,0,\"say \"\"b\"\",\nor c\",\n2,0\n");
         assert_eq!(
             json,
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_are_columns() {
+    fn words_of_keys_and_values_are_columns() {
         let map = map(MapKind::Hash, 2, 3, 4);
         let layout = Layout::of(&map);
         let mut words = vec![0; layout.words()];
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_columns_as_people_write_them() {
+    fn fields_are_columns_in_their_own_notation() {
         let line = "//! map m: array value=5 entries=2 fields=slice,gateway:ip,port";
         let [map] = &declarations(line, CommentSyntax::Wgsl).unwrap()[..] else { panic!("one map") };
         let words: Vec<u32> =
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_by_number_have_an_index_and_counters_a_sum() {
+    fn maps_by_index_have_an_index_and_counters_a_sum() {
         let words: Vec<u32> = [0; HEADER_WORDS as usize].into_iter().chain([1, 0, u32::MAX, 2, 3, u32::MAX]).collect();
         let [csv, json] = both(&map(MapKind::Counter, 1, 2, 3), &words);
         assert_eq!(csv, "index,sum\n0,1\n1,12884901887\n2,18446744069414584323\n");
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_written_as_people_write_them() {
+    fn prefixes_are_written_in_cidr_notation() {
         let of = |key, rows: &[(&[u32], &[u32])]| {
             let map = map(MapKind::Lpm, key, 2, 5);
             let mut table = super::super::Table::new(&map, Vec::new());
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_without_entries_or_values_are_whole_too() {
+    fn maps_without_entries_or_values_are_well_formed() {
         let set = map(MapKind::Hash, 1, 0, 4);
         let layout = Layout::of(&set);
         let mut words = vec![0; layout.words()];
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn files_names_say_the_format() {
+    fn file_extensions_select_the_format() {
         let of = |name| Format::of(Path::new(name));
         assert_eq!((of("a.csv"), of("b/a.x.JSON")), (Some(Format::Csv), Some(Format::Json)));
         assert_eq!([of("csv"), of("a.txt"), of(".csv"), of("a.csv/x"), of("")], [None; 5]);

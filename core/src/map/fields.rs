@@ -1,4 +1,4 @@
-//! Names for the words of a map's entries, and how they are written: `fields=srcaddr:ip,port,bytes:u64`.
+//! Names and types for the words of a map's entries: `fields=srcaddr:ip,port,bytes:u64`.
 
 use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,38 +9,40 @@ use crate::spelling::nearest;
 use super::declaration::{Declaration, MAX_NAME_BYTES, MapKind};
 use super::lpm;
 
-/// Words of an entry that mean one thing.
+/// A field: one or more words of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// What it is called.
+    /// Name of the field.
     pub name: String,
-    /// What its words are.
+    /// Type of the field.
     pub ty: FieldType,
 }
 
-/// What a field's words are, and how they are written.
+/// Type of a field, which determines its size and its text form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FieldType {
-    /// A number of 32 bits.
+    /// A 32-bit number.
     U32,
-    /// A number of 64 bits, low word first.
+    /// A 64-bit number, low word first.
     U64,
-    /// An IPv4 address, as `load_be32` gives it.
+    /// An IPv4 address, as `load_be32` returns it.
     Ipv4,
-    /// An IPv6 address, its first 32 bits first; one that stands for an IPv4 address (`::ffff:0:0/96`) is written as that.
+    /// An IPv6 address, most significant word first; an IPv4-mapped address (`::ffff:0:0/96`) is
+    /// written as IPv4.
     Ip,
     /// A MAC address: its first two bytes, then its last four.
     Mac,
-    /// The key of an `lpm`: an address, as `Ipv4` or as IPv6 without exceptions, and a length.
+    /// The key of an `lpm`: an address, as `Ipv4` or as IPv6 without mapped addresses, and a
+    /// length.
     Prefix,
 }
 
 impl FieldType {
-    /// Every form, in the order in which they are told of.
+    /// All types, in the order in which messages list them.
     pub const ALL: [FieldType; 6] =
         [FieldType::U32, FieldType::U64, FieldType::Ipv4, FieldType::Ip, FieldType::Mac, FieldType::Prefix];
 
-    /// Its name in a declaration.
+    /// Name of the type in a declaration.
     pub fn name(self) -> &'static str {
         match self {
             FieldType::U32 => "u32",
@@ -52,7 +54,7 @@ impl FieldType {
         }
     }
 
-    /// How many words it has; `None` of a prefix, which is a whole key.
+    /// Number of words; `None` for a prefix, which is a whole key.
     pub fn words(self) -> Option<u32> {
         match self {
             FieldType::U32 | FieldType::Ipv4 => Some(1),
@@ -62,12 +64,12 @@ impl FieldType {
         }
     }
 
-    /// Whether it is a number, which needs no quotes.
+    /// Whether the text form is a number, which needs no quotes.
     pub fn is_number(self) -> bool {
         matches!(self, FieldType::U32 | FieldType::U64)
     }
 
-    /// Its words as people write them; there are as many as it has.
+    /// Text form of a field; `words` must have the type's length.
     pub fn text(self, words: &[u32]) -> String {
         let bits = |high_first: &[u32]| high_first.iter().fold(0, |bits, word| bits << 32 | u128::from(*word));
         match (self, words) {
@@ -95,17 +97,17 @@ impl fmt::Display for FieldType {
     }
 }
 
-/// The columns in which a map's entries are written: its fields, or words by number where it has none.
+/// The columns of a map's rows: its fields or, if it declares none, numbered words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
-    /// Those of the key.
+    /// Columns of the key.
     pub key: Vec<Field>,
-    /// Those of the value.
+    /// Columns of the value.
     pub value: Vec<Field>,
 }
 
 impl Columns {
-    /// Those of a map.
+    /// The columns of a map.
     pub fn of(map: &Declaration) -> Columns {
         if !map.fields.is_empty() {
             let mut words = 0;
@@ -133,22 +135,22 @@ impl Columns {
         }
     }
 
-    /// All of them, in order.
+    /// All columns, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Field> {
         self.key.iter().chain(&self.value)
     }
 
-    /// The line of their names with which CSV begins.
+    /// The header line of CSV: the names of the columns.
     pub fn header(&self) -> String {
         self.iter().map(|field| field.name.as_str()).collect::<Vec<_>>().join(",")
     }
 }
 
-/// Reads a list of fields of a map of a kind: `srcaddr:ip,port`.
+/// Parses the fields of a map of this kind: `srcaddr:ip,port`.
 pub(super) fn parse(list: &str, kind: MapKind) -> Result<Vec<Field>, Diagnostic> {
     let mut fields: Vec<Field> = Vec::new();
     for part in list.split(',') {
-        // What it can only be need not be said.
+        // A type that is determined by the kind may be omitted.
         let default = match (kind, fields.is_empty()) {
             (MapKind::Lpm, true) => FieldType::Prefix,
             (MapKind::Counter, false) => FieldType::U64,
@@ -159,28 +161,28 @@ pub(super) fn parse(list: &str, kind: MapKind) -> Result<Vec<Field>, Diagnostic>
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
             && name.len() <= MAX_NAME_BYTES;
         if !is_name {
-            return Err(Diagnostic::new(format!("`{}` is no name for a field", name.escape_debug())).note(format!(
-                "a field's name is letters, digits and `_`, a letter first, {MAX_NAME_BYTES} at the most; commas stand between \
-                 fields, and no spaces"
+            return Err(Diagnostic::new(format!("`{}` is not a valid field name", name.escape_debug())).note(format!(
+                "a field's name is letters, digits and `_`, a letter first, at most {MAX_NAME_BYTES}; fields are separated by commas \
+                 without spaces"
             )));
         }
         if fields.iter().any(|field| field.name == name) {
             return Err(Diagnostic::new(format!("there are two fields with the name `{name}`")));
         }
         let Some(known) = FieldType::ALL.into_iter().find(|known| known.name() == ty) else {
-            let error = Diagnostic::new(format!("a field cannot be of the form `{}`", ty.escape_debug()));
+            let error = Diagnostic::new(format!("there is no field type `{}`", ty.escape_debug()));
             let error = match nearest(ty, FieldType::ALL.map(FieldType::name)) {
                 Some(near) => error.note(format!("did you mean `{near}`?")),
                 None => error,
             };
-            return Err(error.note(format!("there are {}", FieldType::ALL.map(FieldType::name).join(", "))));
+            return Err(error.note(format!("the types are {}", FieldType::ALL.map(FieldType::name).join(", "))));
         };
         fields.push(Field { name: name.to_owned(), ty: known });
     }
     Ok(fields)
 }
 
-/// Refuses fields that are not the words of a key and then those of a value.
+/// Checks that fields cover the words of a key and then those of a value.
 pub(super) fn check(fields: &[Field], kind: MapKind, key: u32, value: u32) -> Result<(), Diagnostic> {
     for (number, field) in fields.iter().enumerate() {
         let (name, ty) = (&field.name, field.ty);
@@ -188,14 +190,14 @@ pub(super) fn check(fields: &[Field], kind: MapKind, key: u32, value: u32) -> Re
             (MapKind::Lpm, 0) => ("the key of an `lpm`", FieldType::Prefix),
             (MapKind::Counter, 1) => ("the sum of a `counter`", FieldType::U64),
             _ if ty == FieldType::Prefix => {
-                let message = format!("the field `{name}` cannot be of the form `{ty}`");
-                return Err(Diagnostic::new(message).note("only the key of an `lpm` is a prefix, as a whole"));
+                let message = format!("the field `{name}` cannot have the type `{ty}`");
+                return Err(Diagnostic::new(message).note("only the whole key of an `lpm` is a prefix"));
             }
             _ => continue,
         };
         if ty != only {
-            let message = format!("the field `{name}` cannot be of the form `{ty}`");
-            let note = format!("{of_kind} is of the form `{only}`, which need not be said: `{name}`");
+            let message = format!("the field `{name}` cannot have the type `{ty}`");
+            let note = format!("{of_kind} has the type `{only}`, which may be omitted: `{name}`");
             return Err(Diagnostic::new(message).note(note));
         }
     }
@@ -208,10 +210,10 @@ pub(super) fn check(fields: &[Field], kind: MapKind, key: u32, value: u32) -> Re
     if all == key + value && ends.any(|end| end == key) {
         return Ok(());
     }
-    let forms = FieldType::ALL.into_iter().filter_map(|ty| Some(format!("`{ty}` {}", ty.words()?)));
-    let forms = forms.collect::<Vec<_>>().join(", ");
-    let message = format!("`fields=` is not the words of a key ({key}) and then of a value ({value})");
-    Err(Diagnostic::new(message).note(format!("it has {all}; words of a field: {forms}")))
+    let types = FieldType::ALL.into_iter().filter_map(|ty| Some(format!("`{ty}` {}", ty.words()?)));
+    let types = types.collect::<Vec<_>>().join(", ");
+    let message = format!("`fields=` does not cover the words of a key ({key}) and of a value ({value})");
+    Err(Diagnostic::new(message).note(format!("it covers {all}; words per type: {types}")))
 }
 
 #[cfg(test)]
@@ -219,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_written_as_people_do() {
+    fn fields_have_their_conventional_text_form() {
         for (ty, words, text) in [
             (FieldType::U32, &[u32::MAX][..], "4294967295"),
             (FieldType::U64, &[1, 2], "8589934593"),

@@ -1,4 +1,4 @@
-//! A map of a session's, with keys and values of types of Rust's.
+//! Access to a session's maps with Rust types for keys and values.
 
 use std::marker::PhantomData;
 
@@ -10,22 +10,25 @@ use super::words::Words;
 use crate::device::{DeviceError, Session};
 use crate::program::Program;
 
-/// A map of a filter's. It belongs to no session: each call says in which it means the map, and the session is one
-/// of the same filter.
+/// A map of a filter, with Rust types for its keys and values. A handle belongs to no session: each
+/// call names a session of the same filter.
 ///
-/// What is written is there for all batches that are submitted after, and for none before: to a batch an update is
-/// there as a whole or not at all. What is read is what the batches submitted so far have left.
+/// Writes are visible to all batches submitted later and to none submitted earlier; to a batch, an
+/// update is atomic. Reads see the effects of all batches submitted so far.
 ///
-/// ```
+/// The example needs a front end, on which this crate cannot depend, so it is not a doctest;
+/// `compat-tests/tests/map_handles.rs` and `examples/maps.rs` are compiled and run.
+///
+/// ```ignore
 /// use std::net::Ipv4Addr;
 /// use std::sync::Arc;
 ///
-/// use portcullis_core::device::{Device, LoadOptions};
-/// use portcullis_core::interp::Interp;
-/// use portcullis_core::lang::{Source, wgsl};
-/// use portcullis_core::map::{Handle, UpdateError};
-/// use portcullis_core::packet::Batch;
-/// use portcullis_core::program::ProgramOptions;
+/// use portcullis::device::{Device, LoadOptions};
+/// use portcullis::diagnostics::Source;
+/// use portcullis::frontend::wgsl;
+/// use portcullis::map::{MapHandle, UpdateError};
+/// use portcullis::packet::Batch;
+/// use portcullis::program::ProgramOptions;
 ///
 /// let text = "
 ///     //! map blocked: hash key=1 value=1 entries=1000
@@ -37,12 +40,13 @@ use crate::program::Program;
 ///         blocked_add(entry, 0u, 1u);
 ///         return XDP_DROP;
 ///     }";
-/// let program = Arc::new(wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default())?);
-/// let mut session = Interp::new().load(&program, &LoadOptions::default())?;
+/// let source = Source::new("f.wgsl", text);
+/// let program = Arc::new(wgsl::compile(&source, &ProgramOptions::default())?);
+/// let mut session = device.load(&program, &LoadOptions::default())?;
 /// let session = &mut *session;
 ///
-/// let blocked = Handle::<Ipv4Addr, u32>::open(&program, "blocked")?;
-/// let seen = Handle::<u32, u64>::open(&program, "seen")?;
+/// let blocked = MapHandle::<Ipv4Addr, u32>::open(&program, "blocked")?;
+/// let seen = MapHandle::<u32, u64>::open(&program, "seen")?;
 /// let bad = Ipv4Addr::new(10, 0, 0, 19);
 /// blocked.set(session, &bad, &0)?;
 ///
@@ -64,7 +68,6 @@ use crate::program::Program;
 /// let rows = blocked.snapshot(session)?;
 /// assert_eq!(rows.iter().next(), Some((Ipv4Addr::new(192, 0, 2, 1), 0)));
 /// assert_eq!(rows.iter().count(), 9);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct MapHandle<K, V> {
@@ -73,82 +76,83 @@ pub struct MapHandle<K, V> {
     types: PhantomData<fn(K) -> V>,
 }
 
-/// Why there is no handle on a map.
+/// Why a map cannot be opened with these types.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// No map of the filter's has this name.
+    /// The filter has no map with this name.
     #[error("the filter has no map `{0}`")]
     NoMap(String),
-    /// Its keys or values are of another size.
-    #[error("the map `{map}` has {part}s of {declared} words, and the type asked for is {asked}")]
+    /// The map's keys or values have another size.
+    #[error("the map `{map}` has {part}s of {declared} words, but the requested type has {requested}")]
     Size {
-        /// The map.
+        /// Name of the map.
         map: String,
         /// `key` or `value`.
         part: &'static str,
-        /// Words, as declared.
+        /// Number of words declared.
         declared: usize,
-        /// Words of the type.
-        asked: usize,
+        /// Number of words of the type.
+        requested: usize,
     },
 }
 
-/// Why a map could not be changed; it is as it was.
+/// Why a map could not be changed. The map is as it was.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// There is no room for an entry.
+    /// There is no room for the entry.
     #[error(transparent)]
     MapFull(#[from] MapFull),
-    /// A map by number has no entry of this number.
+    /// A map by index has no entry with this index.
     #[error("the map has no entry {0}")]
     NoEntry(u32),
-    /// A key of an `lpm` is no prefix.
+    /// The key of an `lpm` is not a prefix.
     #[error(transparent)]
     Prefix(#[from] PrefixError),
-    /// The session's error.
+    /// The session failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
 impl<K: Words, V: Words> MapHandle<K, V> {
-    /// That on the map of this name. Keys of maps by number are `u32`, those of an `lpm` are [`Prefix`](super::Prefix),
-    /// sums of counters `u64`.
+    /// Opens the map with this name. Keys of maps by index are `u32`, those of an `lpm` are
+    /// [`Prefix`](super::Prefix), values of counters `u64`.
     ///
     /// # Errors
-    /// Where there is no such map, or its keys or values have another number of words.
+    /// If there is no such map, or its keys or values have another number of words.
     pub fn open(program: &Program, name: &str) -> Result<MapHandle<K, V>, OpenError> {
         let mut maps = program.maps().iter().enumerate();
         let found = maps.find(|(_, map)| map.name == name);
         let (number, map) = found.ok_or_else(|| OpenError::NoMap(name.into()))?;
-        for (part, declared, asked) in [("key", map.key_words(), K::COUNT), ("value", map.value, V::COUNT)] {
-            if declared as usize != asked {
-                return Err(OpenError::Size { map: name.into(), part, declared: declared as usize, asked });
+        for (part, declared, requested) in [("key", map.key_words(), K::COUNT), ("value", map.value, V::COUNT)] {
+            if declared as usize != requested {
+                return Err(OpenError::Size { map: name.into(), part, declared: declared as usize, requested });
             }
         }
         Ok(MapHandle { number, map: map.clone(), types: PhantomData })
     }
 
-    /// The map's declaration.
+    /// Declaration of the map.
     pub fn declaration(&self) -> &Declaration {
         &self.map
     }
 
-    /// The value of a key. For many of them take a [`snapshot`](Handle::snapshot): this reads of the map what a search for
-    /// one looks at; of an `lpm` all prefixes.
+    /// The value of a key. Reads only the part of the map that a probe for the key visits, for an
+    /// `lpm` all prefixes; for many keys, a [`snapshot`](MapHandle::snapshot) is faster.
     ///
     /// # Errors
-    /// Those of [`Session::map_words_at`].
+    /// As for [`Session::map_words_at`].
     pub fn get(&self, session: &mut dyn Session, key: &K) -> Result<Option<V>, DeviceError> {
         let found = EntryAccess::new(session, self.number, &self.map, &words(key)).get()?;
         Ok(found.map(|value| V::read(&value)))
     }
 
-    /// Gives a key a value; makes the entry where there is none. Many are set faster in one [`update`](Handle::update): this
-    /// reads of the map what a search for one looks at, and writes what changes. It takes a copy of the whole where room
-    /// has to be made, and of an `lpm` for a prefix that is new, or any where the filter only reads its values.
+    /// Sets the value of a key, inserting the entry if it is absent. Reads only what a probe for
+    /// the key visits and writes only what changes; for many keys, one
+    /// [`update`](MapHandle::update) is faster. Copies the whole map if compaction has to make room
+    /// and, for an `lpm`, if the prefix is new or the filter only reads the values.
     ///
     /// # Errors
-    /// Where there is no room or no such entry, or the session fails.
+    /// If there is no room or no such entry, or the session fails.
     pub fn set(&self, session: &mut dyn Session, key: &K, value: &V) -> Result<(), UpdateError> {
         let number = words(key);
         check(&self.map, &number)?;
@@ -159,11 +163,11 @@ impl<K: Words, V: Words> MapHandle<K, V> {
         }
     }
 
-    /// Removes a key; whether it was there. Entries by number always are, and are set to zeros. As with
-    /// [`set`](Handle::set), the whole map is copied only to remove a prefix of an `lpm`.
+    /// Removes a key; returns whether it was present. An entry by index is always present; it is
+    /// set to zeros. Copies the whole map only to remove a prefix of an `lpm`.
     ///
     /// # Errors
-    /// Those of [`Session::set_map_words`].
+    /// As for [`Session::set_map_words`].
     pub fn remove(&self, session: &mut dyn Session, key: &K) -> Result<bool, DeviceError> {
         match EntryAccess::new(session, self.number, &self.map, &words(key)).remove()? {
             EntryUpdate::Done => Ok(true),
@@ -172,20 +176,20 @@ impl<K: Words, V: Words> MapHandle<K, V> {
         }
     }
 
-    /// What is in the map: a copy that stays as it is.
+    /// A copy of the map's current contents.
     ///
     /// # Errors
-    /// Those of [`Session::map_words`].
+    /// As for [`Session::map_words`].
     pub fn snapshot(&self, session: &mut dyn Session) -> Result<Snapshot<K, V>, DeviceError> {
         let table = Table::new(&self.map, session.map_words(self.number)?);
-        Ok(Snapshot { map: self.map.clone(), table, tidy: false, types: PhantomData })
+        Ok(Snapshot { map: self.map.clone(), table, is_compact: false, types: PhantomData })
     }
 
-    /// Changes several entries at once, by what is in the map: all of it, or nothing where `change` gives an error. It gets
-    /// a copy, which is written back when it has ended.
+    /// Changes several entries atomically: `change` gets a copy of the map, which is written back
+    /// if it succeeds and discarded if it fails.
     ///
     /// # Errors
-    /// That of `change`, and those of [`Session::map_words`] and [`Session::set_map_words`].
+    /// Errors of `change`, of [`Session::map_words`] and of [`Session::set_map_words`].
     pub fn update<T, E: From<DeviceError>>(
         &self,
         session: &mut dyn Session,
@@ -199,13 +203,13 @@ impl<K: Words, V: Words> MapHandle<K, V> {
     }
 }
 
-/// The entries of a map as they were at a batch's end, with keys and values of types of Rust's.
+/// The entries of a map after some batch, with Rust types for keys and values.
 #[derive(Debug, Clone)]
 pub struct Snapshot<K, V> {
     map: Declaration,
     table: Table,
-    /// No key was removed since removed keys were forgotten: doing it again would win no room.
-    tidy: bool,
+    /// No key was removed since the last compaction, so another one would win no room.
+    is_compact: bool,
     types: PhantomData<fn(K) -> V>,
 }
 
@@ -215,43 +219,44 @@ impl<K: Words, V: Words> Snapshot<K, V> {
         self.table.get(&words(key)).map(V::read)
     }
 
-    /// Gives a key a value; makes the entry where there is none.
+    /// Sets the value of a key, inserting the entry if it is absent.
     ///
     /// # Errors
-    /// Where there is no room for it, or the map has no such keys.
+    /// If there is no room for the entry, or the key is not valid for the map.
     pub fn set(&mut self, key: &K, value: &V) -> Result<(), UpdateError> {
         let (key, value) = (words(key), words(value));
         check(&self.map, &key)?;
         if self.table.set(&key, &value).is_ok() {
             return Ok(());
         }
-        if self.tidy {
+        if self.is_compact {
             return Err(MapFull.into());
         }
-        // Keys that were removed take room until they are forgotten.
-        self.table.tidy();
-        self.tidy = true;
+        // Removed keys occupy slots until the map is compacted.
+        self.table.compact();
+        self.is_compact = true;
         Ok(self.table.set(&key, &value)?)
     }
 
-    /// Removes a key; whether it was there. Entries by number always are, and are set to zeros.
+    /// Removes a key; returns whether it was present. An entry by index is always present; it is
+    /// set to zeros.
     pub fn remove(&mut self, key: &K) -> bool {
-        self.tidy = false;
+        self.is_compact = false;
         self.table.remove(&words(key))
     }
 
-    /// All entries as they are now, in order of their keys. They may be changed while one goes through them.
+    /// Iterates over the current entries in order of their keys. The snapshot may change meanwhile.
     pub fn iter(&self) -> impl Iterator<Item = (K, V)> + use<K, V> {
         self.table.rows().into_iter().map(|row| (K::read(&row.key), V::read(&row.value)))
     }
 
-    /// The same in words.
+    /// The snapshot in words.
     pub fn table(&self) -> &Table {
         &self.table
     }
 }
 
-/// Refuses what is no key of a map's.
+/// Checks that a key is valid for a map.
 fn check(map: &Declaration, key: &[u32]) -> Result<(), UpdateError> {
     match map.kind {
         MapKind::Array | MapKind::Counter if key[0] >= map.entries => Err(UpdateError::NoEntry(key[0])),

@@ -1,16 +1,16 @@
-//! Maps: state that outlives a packet. `docs/maps.md` says what they mean to a filter and how they lie in memory.
+//! Maps: state that outlives a packet. `docs/maps.md` specifies their semantics and their layout in
+//! memory.
 //!
-//! - [`declare`]: the lines of a filter's text that declare maps;
-//! - [`fields`]: names for the words of their entries;
-//! - [`layout`]: where a map's parts lie in its memory;
-//! - [`lpm`]: the same for prefixes, and how they are found;
-//! - [`rows`]: a map's entries, out of that memory;
-//! - [`dump`]: those as text; [`Annotations`]: what is said of them there besides;
-//! - `table`: a map as the host has it; `handle`: the same with types of Rust's, in a session; `words`: those types;
-//! - [`EntryAccess`]: one entry of a map in a session, without a copy of the rest; `place`: a place of a map, as both have it;
-//! - [`typed`]: keys and values of C's types, which an object's maps have;
-//! - [`compactor`]: what sessions do for maps between batches;
-//! - [`text`]: what filters may do with them, as a part of the prelude.
+//! - [`declaration`]: the lines of a filter's source that declare maps.
+//! - [`fields`]: names and types for the words of their entries.
+//! - [`layout`]: where a map's parts are in its memory; [`lpm`]: likewise for prefix maps.
+//! - [`wgsl_text`]: the functions by which filters access maps, as a part of the prelude.
+//! - [`Table`]: a map in the host's memory; [`MapHandle`]: a map of a session, with Rust types
+//!   ([`Words`]) for keys and values; [`EntryAccess`]: one entry of a map of a session.
+//! - [`rows`]: the entries in a map's memory; [`dump`]: entries as text; [`Annotations`]: extra
+//!   columns of that text.
+//! - [`typed`]: maps of an eBPF object, whose keys and values have C types.
+//! - [`compactor`]: maintenance of hash maps between batches.
 
 mod annotations;
 pub mod compactor;
@@ -40,5 +40,5 @@ pub use wgsl::ATOMIC_FUNCTION_PREFIX;
 pub use wgsl::{AtomicOp, MapFunction, atomic_function_name, atomic_functions, functions, wgsl_text};
 pub use words::{Prefix, Words};
 
-/// The binding group that maps are bound in.
+/// Index of the bind group of maps.
 pub const BIND_GROUP: u32 = 1;

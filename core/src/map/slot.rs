@@ -1,34 +1,35 @@
-//! A place of a map whose keys are hashed: where a key may be, and what it takes to make an entry and to remove it. The
-//! text that filters run (`text.rs`) does the same.
+//! Slots of a hash map: the probe sequence of a key, and how an entry is inserted and removed. The
+//! WGSL functions that filters run (`wgsl.rs`) do the same.
 
 use super::layout::{
     HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, Layout, MAX_PROBES, STATE_PRESENT, STATE_REMOVED, hash,
     stored_word,
 };
 
-/// The places that a search for a key looks at, in its order.
-pub fn of(layout: &Layout, key: &[u32]) -> impl Iterator<Item = u32> + use<> {
+/// The slots that a probe for a key visits, in order: triangular probing, which visits every slot
+/// of a power-of-two table.
+pub fn probe_sequence(layout: &Layout, key: &[u32]) -> impl Iterator<Item = u32> + use<> {
     let mask = layout.slots - 1;
     (1..=MAX_PROBES).scan(hash(key), move |next, step| {
-        let place = *next & mask;
+        let slot = *next & mask;
         *next = next.wrapping_add(step);
-        Some(place)
+        Some(slot)
     })
 }
 
-/// Whose a place is.
+/// The key that has claimed a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotOwner {
-    /// This key's, whose entry may be removed by now.
+    /// The key that is looked for; its entry may have been removed.
     Key,
-    /// Another key's.
+    /// Another key.
     OtherKey,
-    /// Nobody's: a search ends here.
+    /// None: the probe ends here.
     Unclaimed,
 }
 
-/// What a search for a key meets at a place, whose words begin `words`.
-pub fn meets(layout: &Layout, words: &[u32], key: &[u32]) -> SlotOwner {
+/// Which key has claimed the slot whose words start at `words`.
+pub fn owner_of(layout: &Layout, words: &[u32], key: &[u32]) -> SlotOwner {
     let stored = &words[..layout.state as usize];
     if stored[0] == 0 {
         SlotOwner::Unclaimed
@@ -39,19 +40,19 @@ pub fn meets(layout: &Layout, words: &[u32], key: &[u32]) -> SlotOwner {
     }
 }
 
-/// Whether a place that is a key's has its entry.
+/// Whether the entry of a claimed slot is present.
 pub fn is_present(layout: &Layout, words: &[u32]) -> bool {
     words[layout.state as usize] == STATE_PRESENT
 }
 
-/// How many entries there are, by a map's header.
+/// Number of entries, according to a map's header.
 pub fn entry_count(header: &[u32]) -> u32 {
     header[HEADER_CLAIMED as usize].saturating_sub(header[HEADER_REMOVED as usize])
 }
 
-/// Makes the entry of a key at its place, or at one that is nobody's. The value is not touched: it is zeros, or in a map of an
-/// object's what it was before the key was removed.
-pub fn make(layout: &Layout, header: &mut [u32], words: &mut [u32], key: &[u32]) {
+/// Inserts the entry of a key in its slot or in an unclaimed one. Does not touch the value: it is
+/// zeros or, in a map of an object, what it was before the key was removed.
+pub fn insert(layout: &Layout, header: &mut [u32], words: &mut [u32], key: &[u32]) {
     if words[0] == 0 {
         for (index, word) in words[..layout.state as usize].iter_mut().enumerate() {
             *word = stored_word(key, index);
@@ -67,7 +68,7 @@ pub fn make(layout: &Layout, header: &mut [u32], words: &mut [u32], key: &[u32])
     }
 }
 
-/// Removes the entry that is at a place. The place stays the key's.
+/// Removes the entry in a slot. The key keeps the slot until the map is compacted.
 pub fn remove(layout: &Layout, header: &mut [u32], words: &mut [u32]) {
     words[layout.value as usize..].fill(0);
     words[layout.state as usize] = STATE_REMOVED;

@@ -1,55 +1,55 @@
-//! A map as the host has it: its memory, in which entries are found, made and removed as filters do.
+//! A map in the host's memory, with the same operations on entries as in filters.
 
 use std::ops::Range;
 
-use super::compactor::rehashed;
+use super::compactor::rehash;
 use super::declaration::{Declaration, MapKind};
 use super::layout::{HEADER_CLAIMED, HEADER_REMOVED, HEADER_WORDS, Layout};
 use super::lpm::PrefixTable;
 use super::rows::{Row, rows};
 use super::slot::{self, SlotOwner};
 
-/// There is no room for an entry, or no entry of this number.
+/// The map has no room for the entry, or no such index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is no room in the map")]
 pub struct MapFull;
 
-/// A map's memory, and what of it was changed.
+/// A map's memory, with the range of words that have changed.
 #[derive(Debug, Clone)]
 pub struct Table {
     map: Declaration,
     layout: Layout,
     words: Vec<u32>,
     changed: Range<usize>,
-    /// What there is beside it where the keys are prefixes.
+    /// The index of the prefixes of an `lpm`.
     prefixes: PrefixTable,
 }
 
-/// What a search came to.
+/// Result of probing for a key.
 enum ProbeResult {
-    /// The key's place.
-    Place(u32),
-    /// Where it would go.
+    /// The slot that the key has claimed.
+    Slot(u32),
+    /// The unclaimed slot that the key would get.
     Free(u32),
-    /// No place among those that are looked at.
+    /// The key has no slot, and no slot within the probe limit is unclaimed.
     Absent,
 }
 
 impl Table {
-    /// The table in a map's memory, as a session gives it. What is missing of that is zeros.
+    /// A table over a map's memory, as read from a session; missing words are zeros.
     pub fn new(map: &Declaration, mut words: Vec<u32>) -> Table {
         let layout = Layout::of(map);
         words.resize(layout.words(), 0);
         Table { map: map.clone(), layout, words, changed: 0..0, prefixes: PrefixTable::default() }
     }
 
-    /// The entries in order of their keys.
+    /// The entries, in order of their keys.
     pub fn rows(&self) -> Vec<Row> {
         rows(&self.map, &self.words)
     }
 
-    /// Where the first changed word is, and all words from there to the last: what to give back to the session. Where
-    /// prefixes were made or removed, what finds them is made here.
+    /// Index of the first changed word, and all words from there to the last changed one, to be
+    /// written back to the session. If prefixes were inserted or removed, this builds the new trie.
     pub fn changes(&self) -> (usize, &[u32]) {
         if let Some(image) = self.prefixes.image(&self.map, &self.words) {
             return (0, image);
@@ -57,83 +57,86 @@ impl Table {
         (self.changed.start, &self.words[self.changed.clone()])
     }
 
-    /// The value of a key, which has as many words as the map's; of a map by number, that number; of a map of prefixes,
-    /// an address's words, the first bits first, and behind them the length.
+    /// The value of a key. A key has as many words as the map's keys; for a map by index, it is the
+    /// index; for a prefix map, the address's words, most significant first, and the length.
     pub fn get(&self, key: &[u32]) -> Option<&[u32]> {
-        let place = self.place(key)?;
-        Some(&self.words[self.value(place)])
+        let slot = self.find_slot(key)?;
+        Some(&self.words[self.value_range(slot)])
     }
 
-    /// Gives a key a value, of which words that are missing are zeros; makes the entry where there is none.
+    /// Sets the value of a key, inserting the entry if it is absent; missing words of the value are
+    /// zeros.
     ///
     /// # Errors
-    /// [`MapFull`], also where the key is none that the map has: its words are too few or too many, or no prefix, of which
-    /// [`super::lpm::check`] says what is wrong.
+    /// [`MapFull`], also if the key is not valid for the map: a wrong number of words, or not a
+    /// prefix, for which [`super::lpm::check`] returns the reason.
     pub fn set(&mut self, key: &[u32], value: &[u32]) -> Result<(), MapFull> {
         self.set_within(key, value, self.layout.max_claimed)
     }
 
-    /// The same, with room where filters find none any more: for what was in a map before. Lanes that claim places at the
-    /// same time go a little beyond the limit, but for that of [`Declaration::max_keys`].
+    /// Sets the value of a key, beyond the limit at which filters find the map full. Use it to
+    /// restore entries of a map: lanes that claim slots concurrently may exceed that limit
+    /// slightly. The limit of [`Declaration::max_keys`] still applies.
     ///
     /// # Errors
-    /// As [`Table::set`]'s.
+    /// As for [`Table::set`].
     pub fn restore(&mut self, key: &[u32], value: &[u32]) -> Result<(), MapFull> {
         self.set_within(key, value, self.layout.slots)
     }
 
     fn set_within(&mut self, key: &[u32], value: &[u32], limit: u32) -> Result<(), MapFull> {
-        let place = match self.place(key) {
-            Some(place) => place,
-            None => self.make(key, limit)?,
+        let slot = match self.find_slot(key) {
+            Some(slot) => slot,
+            None => self.insert(key, limit)?,
         };
-        let (to, mut differs) = (self.value(place), false);
+        let (to, mut differs) = (self.value_range(slot), false);
         for (number, at) in to.clone().enumerate() {
             let word = value.get(number).copied().unwrap_or(0);
             differs |= self.words[at] != word;
             self.words[at] = word;
         }
-        self.note(to);
+        self.mark_changed(to);
         if differs {
-            self.prefixes.changed(&self.map);
+            self.prefixes.mark_value_changed(&self.map);
         }
         Ok(())
     }
 
-    /// Removes a key; whether it was there. Entries by number always are, and are set to zeros.
+    /// Removes a key; returns whether it was present. An entry by index is always present; it is
+    /// set to zeros.
     pub fn remove(&mut self, key: &[u32]) -> bool {
         if self.map.kind == MapKind::Lpm {
             return self.prefixes.remove(&self.map, &mut self.words, key);
         }
-        let Some(number) = self.place(key) else { return false };
+        let Some(number) = self.find_slot(key) else { return false };
         if !self.is_hashed() {
-            let value = self.value(number);
+            let value = self.value_range(number);
             self.words[value.clone()].fill(0);
-            self.note(value);
+            self.mark_changed(value);
             return true;
         }
         let (layout, at) = (self.layout, self.layout.slot_offset(number)..self.layout.slot_offset(number + 1));
-        let (header, place) = self.header_and_place(number);
-        slot::remove(&layout, header, place);
-        self.note(at.start + layout.state as usize..at.end);
-        self.note(HEADER_REMOVED as usize..HEADER_REMOVED as usize + 1);
+        let (header, slot) = self.header_and_place(number);
+        slot::remove(&layout, header, slot);
+        self.mark_changed(at.start + layout.state as usize..at.end);
+        self.mark_changed(HEADER_REMOVED as usize..HEADER_REMOVED as usize + 1);
         true
     }
 
-    /// Forgets the keys that were removed, so that their places are free again. What was changed is all of it then. Of
-    /// arrays, counters and prefixes there is nothing to forget.
-    pub fn tidy(&mut self) {
+    /// Frees the slots of removed keys, after which all words count as changed. Does nothing for
+    /// arrays, counters and prefix maps.
+    pub fn compact(&mut self) {
         if !self.is_hashed() || self.words[HEADER_REMOVED as usize] == 0 {
             return;
         }
-        if let Some(words) = rehashed(&self.map, &self.words, |_| true) {
+        if let Some(words) = rehash(&self.map, &self.words, |_| true) {
             self.words = words;
             self.changed = 0..self.words.len();
         }
     }
 
-    /// Places that keys have taken, those of keys that were removed included.
-    pub fn taken(&self) -> u32 {
+    /// Number of slots claimed by keys, removed ones included.
+    pub fn claimed_slots(&self) -> u32 {
         self.words[HEADER_CLAIMED as usize]
     }
 
@@ -141,7 +144,7 @@ impl Table {
         matches!(self.map.kind, MapKind::Hash | MapKind::LruHash)
     }
 
-    fn note(&mut self, words: Range<usize>) {
+    fn mark_changed(&mut self, words: Range<usize>) {
         self.changed = match self.changed.is_empty() {
             true => words,
             false => self.changed.start.min(words.start)..self.changed.end.max(words.end),
@@ -150,67 +153,65 @@ impl Table {
 
     fn header_and_place(&mut self, number: u32) -> (&mut [u32], &mut [u32]) {
         let (at, end) = (self.layout.slot_offset(number), self.layout.slot_offset(number + 1));
-        let (header, places) = self.words.split_at_mut(HEADER_WORDS as usize);
-        (header, &mut places[at - HEADER_WORDS as usize..end - HEADER_WORDS as usize])
+        let (header, slots) = self.words.split_at_mut(HEADER_WORDS as usize);
+        (header, &mut slots[at - HEADER_WORDS as usize..end - HEADER_WORDS as usize])
     }
 
-    fn value(&self, place: u32) -> Range<usize> {
-        let start = self.layout.slot_offset(place) + self.layout.value as usize;
+    fn value_range(&self, slot: u32) -> Range<usize> {
+        let start = self.layout.slot_offset(slot) + self.layout.value as usize;
         start..start + self.map.value as usize
     }
 
-    /// The place of a key that is there.
-    fn place(&self, key: &[u32]) -> Option<u32> {
+    /// The slot of a key whose entry is present, or the index of an entry.
+    fn find_slot(&self, key: &[u32]) -> Option<u32> {
         match self.map.kind {
             MapKind::Array | MapKind::Counter => {
                 return key.first().copied().filter(|number| *number < self.layout.slots);
             }
-            MapKind::Lpm => return self.prefixes.place(&self.map, &self.words, key),
+            MapKind::Lpm => return self.prefixes.find_entry(&self.map, &self.words, key),
             MapKind::Hash | MapKind::LruHash if key.len() != self.map.key as usize => return None,
             MapKind::Hash | MapKind::LruHash => {}
         }
-        match self.search(key) {
-            ProbeResult::Place(place)
-                if slot::is_present(&self.layout, &self.words[self.layout.slot_offset(place)..]) =>
-            {
-                Some(place)
+        match self.probe(key) {
+            ProbeResult::Slot(slot) if slot::is_present(&self.layout, &self.words[self.layout.slot_offset(slot)..]) => {
+                Some(slot)
             }
             _ => None,
         }
     }
 
-    fn search(&self, key: &[u32]) -> ProbeResult {
-        for place in slot::of(&self.layout, key) {
-            match slot::meets(&self.layout, &self.words[self.layout.slot_offset(place)..], key) {
-                SlotOwner::Key => return ProbeResult::Place(place),
-                SlotOwner::Unclaimed => return ProbeResult::Free(place),
+    fn probe(&self, key: &[u32]) -> ProbeResult {
+        for slot in slot::probe_sequence(&self.layout, key) {
+            match slot::owner_of(&self.layout, &self.words[self.layout.slot_offset(slot)..], key) {
+                SlotOwner::Key => return ProbeResult::Slot(slot),
+                SlotOwner::Unclaimed => return ProbeResult::Free(slot),
                 SlotOwner::OtherKey => {}
             }
         }
         ProbeResult::Absent
     }
 
-    /// Makes an entry for a key that is not there.
-    fn make(&mut self, key: &[u32], limit: u32) -> Result<u32, MapFull> {
+    /// Inserts an entry for a key that is absent.
+    fn insert(&mut self, key: &[u32], limit: u32) -> Result<u32, MapFull> {
         if self.map.kind == MapKind::Lpm {
-            return self.prefixes.make(&self.map, &mut self.words, key).ok_or(MapFull);
+            return self.prefixes.insert(&self.map, &mut self.words, key).ok_or(MapFull);
         }
         if !self.is_hashed() || key.len() != self.map.key as usize {
             return Err(MapFull);
         }
-        let (number, is_new) = match self.search(key) {
-            ProbeResult::Place(place) => (place, false),
-            ProbeResult::Free(place) if self.taken() < limit => (place, true),
+        let (number, is_new) = match self.probe(key) {
+            ProbeResult::Slot(slot) => (slot, false),
+            ProbeResult::Free(slot) if self.claimed_slots() < limit => (slot, true),
             ProbeResult::Free(_) | ProbeResult::Absent => return Err(MapFull),
         };
         if slot::entry_count(&self.words) >= self.map.max_keys() {
             return Err(MapFull);
         }
         let (layout, at) = (self.layout, self.layout.slot_offset(number));
-        let (header, place) = self.header_and_place(number);
-        slot::make(&layout, header, place, key);
-        self.note(at + if is_new { 0 } else { layout.state as usize }..at + layout.value as usize);
-        self.note(if is_new {
+        let (header, slot) = self.header_and_place(number);
+        slot::insert(&layout, header, slot, key);
+        self.mark_changed(at + if is_new { 0 } else { layout.state as usize }..at + layout.value as usize);
+        self.mark_changed(if is_new {
             HEADER_CLAIMED as usize..HEADER_CLAIMED as usize + 1
         } else {
             HEADER_REMOVED as usize..HEADER_REMOVED as usize + 1
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_a_map_of_rust() {
+    fn a_table_behaves_like_a_btree_map() {
         let mut state = 1_u32;
         let mut next = |below: u32| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -241,7 +242,7 @@ mod tests {
         for length in [1, 2, 5] {
             let map = map(MapKind::Hash, length, 2, 400);
             let (mut table, mut model) = (Table::new(&map, Vec::new()), BTreeMap::new());
-            // What others see of it: all changes carried over.
+            // A copy to which all changes are written.
             let mut copy = vec![0; Layout::of(&map).words()];
             for round in 0..4000 {
                 let mut key = vec![0; length as usize];
@@ -256,8 +257,8 @@ mod tests {
                     _ => assert_eq!(table.get(&key), model.get(&key).map(Vec::as_slice)),
                 }
                 if round % 40 == 0 {
-                    table.tidy();
-                    assert_eq!(table.taken() as usize, model.len());
+                    table.compact();
+                    assert_eq!(table.claimed_slots() as usize, model.len());
                 }
                 let (at, words) = table.changes();
                 copy[at..at + words.len()].copy_from_slice(words);
@@ -268,9 +269,10 @@ mod tests {
         }
     }
 
-    /// An object's `hash` takes `max_entries` keys, whatever it has places for (`htab_map_update_elem`: E2BIG).
+    /// A `hash` of an object takes `max_entries` keys, whatever its number of slots
+    /// (`htab_map_update_elem`: E2BIG).
     #[test]
-    fn a_table_of_an_object_takes_as_many_keys_as_it_has_entries() {
+    fn a_hash_of_an_object_takes_max_entries_keys() {
         let typed = TypeInfo {
             name: "m".into(),
             map_type: "hash".into(),
@@ -281,11 +283,11 @@ mod tests {
         };
         let map = Declaration { typed: Some(Arc::new(typed)), ..map(MapKind::Hash, 1, 1, 6) };
         let mut table = Table::new(&map, Vec::new());
-        assert_eq!(table.layout.max_claimed, 11, "places for more");
+        assert_eq!(table.layout.max_claimed, 11, "there are more slots than entries");
         (0..6).for_each(|key| table.set(&[key], &[key]).unwrap());
         assert_eq!((table.set(&[6], &[6]), table.restore(&[6], &[6])), (Err(MapFull), Err(MapFull)));
-        assert_eq!(table.set(&[5], &[7]), Ok(()), "it is there already");
-        // Another in place of one that is removed, and the same one again.
+        assert_eq!(table.set(&[5], &[7]), Ok(()), "the key is present");
+        // A new key may replace a removed one, and the removed key may come back.
         assert!(table.remove(&[0]));
         assert_eq!((table.set(&[6], &[6]), table.set(&[0], &[0])), (Ok(()), Err(MapFull)));
         assert!(table.remove(&[6]));
@@ -294,13 +296,17 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_no_more_and_numbers_are_bounded() {
+    fn full_tables_and_out_of_range_indices_are_rejected() {
         let mut table = Table::new(&map(MapKind::Hash, 1, 0, 5), Vec::new());
         let taken = (0..100).filter(|key| table.set(&[*key], &[]).is_ok()).count();
-        assert_eq!(taken, 5, "seven tenths of eight places");
-        assert_eq!(table.set(&[0], &[]), Ok(()), "it is there already");
-        assert_eq!((table.set(&[200], &[]), table.restore(&[200], &[])), (Err(MapFull), Ok(())), "as it was before");
-        assert_eq!(table.set(&[0, 1], &[]), Err(MapFull), "no key of this map");
+        assert_eq!(taken, 5, "seven tenths of eight slots");
+        assert_eq!(table.set(&[0], &[]), Ok(()), "the key is present");
+        assert_eq!(
+            (table.set(&[200], &[]), table.restore(&[200], &[])),
+            (Err(MapFull), Ok(())),
+            "restoring ignores the limit"
+        );
+        assert_eq!(table.set(&[0, 1], &[]), Err(MapFull), "wrong number of words");
         let mut table = Table::new(&map(MapKind::Array, 1, 3, 4), Vec::new());
         assert_eq!((table.set(&[3], &[7]), table.set(&[4], &[7])), (Ok(()), Err(MapFull)));
         assert_eq!((table.get(&[3]), table.get(&[4])), (Some(&[7, 0, 0][..]), None));

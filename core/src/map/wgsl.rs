@@ -1,11 +1,14 @@
-//! What a filter may do with its maps, in WGSL: the text is part of the prelude of a filter that declares any, and
-//! gives the maps their meaning on every device (`docs/maps.md` explains it).
+//! WGSL functions by which filters access their maps. This source is part of the prelude of a
+//! filter that declares maps, and defines their semantics on every device (`docs/maps.md` explains
+//! it).
 //!
-//! Lanes may run in lock step, atomics are relaxed, and nobody may wait for anybody. So a place is claimed by
-//! filling its key word by word, each from zero by compare and exchange. Who finds another word there than their own
-//! goes on to the next place; who does not goes on to the next word. All that get as far as a word have the same words
-//! before it, so a place's key is that of whoever wrote its last word, all with that key have got there, and there is
-//! one place a key. A place keeps its key until no filter runs any more.
+//! Insertion is wait-free, because lanes may run in lockstep, atomics are relaxed, and waiting for
+//! another lane may deadlock. A slot is claimed by writing its key word by word, each by
+//! compare-and-exchange from zero. If an invocation finds another key's word, it goes on to the
+//! next slot, otherwise to the next word. All that reach a given word agree on the words before it.
+//! So the key of a slot is that of whoever wrote its last word, everyone with this key gets there
+//! too, and no key has two slots. A slot keeps its key until the map is compacted, while no filter
+//! runs.
 
 mod lpm;
 
@@ -14,31 +17,31 @@ use std::fmt::Write as _;
 use super::declaration::{Declaration, MapKind};
 use super::layout::{
     HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, KEY_WORD_WRITTEN, Layout, MAX_PROBES,
-    STATE_PRESENT, STATE_REMOVED, multiplier, stored_key_words, turn,
+    STATE_PRESENT, STATE_REMOVED, multiplier, rotation, stored_key_words,
 };
 
-/// What all maps have in common.
-const COMMON: &str = "
-// No such entry, and no room for one.
+/// Declarations shared by all maps.
+const COMMON_TEXT: &str = "
+// Returned if there is no such entry, and if there is no room for one.
 const MAP_NONE: u32 = 0xffffffffu;
 const MAP_FULL: u32 = 0xfffffffeu;
 
-// Whether a call that gave an entry has made it.
+// Whether the call that returned this entry inserted it.
 fn map_is_new(entry: u32) -> bool {
     return entry < 0x80000000u && (entry & 0x40000000u) != 0u;
 }
 ";
 
-/// The functions of a filter's maps; nothing where it has none.
+/// The functions of a filter's maps; empty if it has none.
 pub fn wgsl_text(maps: &[Declaration]) -> String {
     let mut text = String::new();
     if maps.is_empty() {
         return text;
     }
-    text += COMMON;
+    text += COMMON_TEXT;
     for (binding, map) in maps.iter().enumerate() {
         let layout = Layout::of(map);
-        let mut add = |part: &str| text += &Text { map, layout }.fill(part);
+        let mut add = |part: &str| text += &MapTemplate { map, layout }.fill(part);
         let memory = format!(
             "\n// NAME: {kind}, {places} places of {stride} words behind a header of {HEADER_WORDS}\n\
              @group(1) @binding({binding}) var<storage, read_write> pc_map_NAME: array<atomic<u32>>;\n",
@@ -48,21 +51,21 @@ pub fn wgsl_text(maps: &[Declaration]) -> String {
         );
         add(&memory);
         match map.kind {
-            MapKind::Counter => add(COUNTER),
+            MapKind::Counter => add(COUNTER_TEXT),
             MapKind::Array => {
-                add(BY_NUMBER);
-                add(VALUES);
+                add(WORD_BY_INDEX);
+                add(VALUES_TEXT);
             }
             MapKind::Lpm => {
                 add(&lpm::find(map));
-                add(BY_NUMBER);
-                add(VALUES);
+                add(WORD_BY_INDEX);
+                add(VALUES_TEXT);
             }
             MapKind::Hash | MapKind::LruHash => {
-                add(BY_KEY);
+                add(HASHED_TEXT);
                 if map.value > 0 {
-                    add(BY_ENTRY);
-                    add(VALUES);
+                    add(WORD_BY_ENTRY);
+                    add(VALUES_TEXT);
                 }
             }
         }
@@ -70,35 +73,36 @@ pub fn wgsl_text(maps: &[Declaration]) -> String {
     text
 }
 
-/// What a filter may do with a map, by one of its functions.
+/// A function of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MapFunction {
     /// `NAME_find(key) -> u32`: the entry, or `MAP_NONE`.
     Find,
-    /// `NAME_insert(key) -> u32`: the entry, made where there was none, or `MAP_FULL`.
+    /// `NAME_insert(key) -> u32`: the entry, inserted if absent, or `MAP_FULL`.
     Insert,
-    /// `NAME_remove(key) -> bool`: whether it was there.
+    /// `NAME_remove(key) -> bool`: whether it was present.
     Remove,
     /// `NAME_read(entry, word) -> u32`
     Read,
     /// `NAME_write(entry, word, value)`
     Write,
-    /// `NAME_add(entry, word, amount) -> u32`: what was there before.
+    /// `NAME_add(entry, word, amount) -> u32`: the old value.
     Add,
-    /// `NAME_compare_exchange(entry, word, expected, value) -> u32`: what was there before.
+    /// `NAME_compare_exchange(entry, word, expected, value) -> u32`: the old value.
     CompareExchange,
     /// `NAME_add(index, amount)` of a counter.
     Count,
-    /// One of [`changes`], which filters may not call by themselves: what was there before.
+    /// One of [`atomic_functions`], which filters may not call directly: the old value.
     Atomic(AtomicOp),
 }
 
-/// How a word of a value may be changed besides.
+/// A further atomic read-modify-write operation on a word of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AtomicOp {
-    /// `(entry, word, mask, bits)`: some bits of it become these.
+    /// `(entry, word, mask, bits)`: replaces the bits in `mask`.
     ReplaceBits,
-    /// `(entry, word, shift, mask, amount)`: to some bits of it, from the bit `shift` on, is added.
+    /// `(entry, word, shift, mask, amount)`: adds to the bit field in `mask`, which starts at bit
+    /// `shift`.
     AddBits,
     /// `(entry, word, value)`
     Or,
@@ -111,11 +115,11 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// Every one.
+    /// All operations.
     pub const ALL: [AtomicOp; 6] =
         [AtomicOp::ReplaceBits, AtomicOp::AddBits, AtomicOp::Or, AtomicOp::And, AtomicOp::Xor, AtomicOp::Exchange];
 
-    /// The end of the function's name.
+    /// Suffix of the function's name.
     pub fn name(self) -> &'static str {
         match self {
             AtomicOp::ReplaceBits => "put",
@@ -127,7 +131,7 @@ impl AtomicOp {
         }
     }
 
-    /// The function's, behind the entry and the word.
+    /// Names of the function's parameters after the entry and the word.
     pub fn parameters(self) -> &'static [&'static str] {
         match self {
             AtomicOp::ReplaceBits => &["mask", "bits"],
@@ -136,8 +140,8 @@ impl AtomicOp {
         }
     }
 
-    /// What becomes of what `was` there.
-    fn changed(self) -> &'static str {
+    /// WGSL expression of the new value, from the old value `was`.
+    fn new_value(self) -> &'static str {
         match self {
             AtomicOp::ReplaceBits => "(was & ~mask) | bits",
             AtomicOp::AddBits => "(was & ~mask) | ((was + (amount << shift)) & mask)",
@@ -148,8 +152,8 @@ impl AtomicOp {
         }
     }
 
-    /// What the function gives of what `was` there.
-    fn given(self) -> &'static str {
+    /// WGSL expression of the function's result, from the old value `was`.
+    fn result(self) -> &'static str {
         match self {
             AtomicOp::AddBits => "(was & mask) >> shift",
             _ => "was",
@@ -157,27 +161,28 @@ impl AtomicOp {
     }
 }
 
-/// The functions for the changes to values of a map of this name, `pc_do_NAME_or` for example, each with its text: programs out of
-/// objects take what they call of them.
+/// Name and source of the functions for [`AtomicOp`]s on a map, for example `pc_do_NAME_or`. The
+/// eBPF front end adds those that a program calls.
 pub fn atomic_functions(name: &str) -> impl Iterator<Item = (String, String)> + use<'_> {
-    AtomicOp::ALL.into_iter().map(move |change| {
-        let parameters: String = change.parameters().iter().map(|name| format!(", {name}: u32")).collect();
-        let text = CHANGE.replace("FUNCTION", &atomic_function_name("NAME", change)).replace("PARAMETERS", &parameters);
-        let text = text.replace("CHANGED", change.changed()).replace("GIVEN", change.given());
-        (atomic_function_name(name, change), text.replace("NAME", name))
+    AtomicOp::ALL.into_iter().map(move |op| {
+        let parameters: String = op.parameters().iter().map(|name| format!(", {name}: u32")).collect();
+        let text =
+            ATOMIC_OP_TEXT.replace("FUNCTION", &atomic_function_name("NAME", op)).replace("PARAMETERS", &parameters);
+        let text = text.replace("CHANGED", op.new_value()).replace("GIVEN", op.result());
+        (atomic_function_name(name, op), text.replace("NAME", name))
     })
 }
 
-/// What the names of these functions begin with.
+/// Prefix of these functions' names.
 pub const ATOMIC_FUNCTION_PREFIX: &str = "pc_do_";
 
-/// The name of the function for a change to values of a map of this name.
-pub fn atomic_function_name(name: &str, change: AtomicOp) -> String {
-    format!("{ATOMIC_FUNCTION_PREFIX}{name}_{}", change.name())
+/// Name of the function for an operation on a map's values.
+pub fn atomic_function_name(name: &str, op: AtomicOp) -> String {
+    format!("{ATOMIC_FUNCTION_PREFIX}{name}_{}", op.name())
 }
 
 impl MapFunction {
-    /// The end of the function's name.
+    /// Suffix of the function's name.
     pub fn name(self) -> &'static str {
         match self {
             MapFunction::Find => "find",
@@ -187,12 +192,12 @@ impl MapFunction {
             MapFunction::Write => "write",
             MapFunction::Add | MapFunction::Count => "add",
             MapFunction::CompareExchange => "compare_exchange",
-            MapFunction::Atomic(change) => change.name(),
+            MapFunction::Atomic(op) => op.name(),
         }
     }
 }
 
-/// A map's functions that filters may call, by their names.
+/// The functions of a map that filters may call, with their names.
 pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, MapFunction)> + '_ {
     let own: &[MapFunction] = match map.kind {
         MapKind::Counter => &[MapFunction::Count],
@@ -209,8 +214,9 @@ pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, MapFunction
     own.iter().chain(values).map(|&call| (format!("{}_{}", map.name, call.name()), call))
 }
 
-/// Sums of 64 bits. The carry is added apart: between the two the sum is not right, and in the end it is.
-const COUNTER: &str = "
+/// 64-bit sums as two words. The carry is added separately: the sum is wrong in between, but
+/// correct in the end.
+const COUNTER_TEXT: &str = "
 fn NAME_add(index: u32, amount: u32) {
     if index >= PLACESu { return; }
     let at = HEADERu + index * STRIDEu;
@@ -219,15 +225,15 @@ fn NAME_add(index: u32, amount: u32) {
 }
 ";
 
-const BY_NUMBER: &str = "
-// Where a word of a value is; 0 where there is none.
+const WORD_BY_INDEX: &str = "
+// Index of a word of a value; 0 if there is none.
 fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
     if entry >= PLACESu || word >= WORDSu { return 0u; }
     return HEADERu + entry * STRIDEu + word;
 }
 ";
 
-const BY_ENTRY: &str = "
+const WORD_BY_ENTRY: &str = "
 fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
     let place = entry & 0x3fffffffu;
     if entry >= 0x80000000u || place >= PLACESu || word >= WORDSu { return 0u; }
@@ -235,8 +241,8 @@ fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
 }
 ";
 
-/// Values, by the function above.
-const VALUES: &str = "
+/// Access to values, through the function above.
+const VALUES_TEXT: &str = "
 fn NAME_read(entry: u32, word: u32) -> u32 {
     let at = pc_in_NAME_word(entry, word);
     if at == 0u { return 0u; }
@@ -259,15 +265,16 @@ fn NAME_compare_exchange(entry: u32, word: u32, expected: u32, value: u32) -> u3
     if at == 0u { return 0u; }
     loop {
         let was = atomicCompareExchangeWeak(&pc_map_NAME[at], expected, value);
-        // WGSL's may fail for no reason.
+        // Weak compare-and-exchange may fail spuriously.
         if was.exchanged || was.old_value != expected { return was.old_value; }
     }
     return 0u;
 }
 ";
 
-/// A change to a word: it is tried until nobody came in between. Whoever did has got on, so all come to an end.
-const CHANGE: &str = "
+/// An atomic operation as a compare-and-exchange loop. It is lock-free: if an attempt fails,
+/// another one has succeeded.
+const ATOMIC_OP_TEXT: &str = "
 fn FUNCTION(entry: u32, word: u32PARAMETERS) -> u32 {
     let at = pc_in_NAME_word(entry, word);
     if at == 0u { return 0u; }
@@ -281,15 +288,16 @@ fn FUNCTION(entry: u32, word: u32PARAMETERS) -> u32 {
 }
 ";
 
-/// Entries by key. Searches go in steps of one, two, three: in a table of a power of two that meets every place.
-const BY_KEY: &str = "
+/// Entries by key. Probing is triangular (steps of one, two, three …), which visits every slot of a
+/// power-of-two table.
+const HASHED_TEXT: &str = "
 fn pc_in_NAME_hash(key: KEY) -> u32 {
     var h = HASH;
     h = (h ^ (h >> 15u)) * 0x2c1b3c6du;
     return h ^ (h >> 13u);
 }
 
-// Whether the word at a place is this one, which it is made where there was none.
+// Whether the word at this index is `word`, after writing it if it was zero.
 fn pc_in_NAME_claim(at: u32, word: u32) -> bool {
     var was = atomicLoad(&pc_map_NAME[at]);
     loop {
@@ -358,25 +366,25 @@ CLEARED
 }
 ";
 
-/// What makes an entry's value zeros before it is removed.
-const CLEARED: &str = "    // Before it is gone: who puts it back finds zeros.
+/// Clears an entry's value before it is removed.
+const CLEAR_VALUE: &str = "    // Before it is removed: whoever reinserts it finds zeros.
     for (var word = 0u; word < WORDSu; word = word + 1u) {
         atomicStore(&pc_map_NAME[at + VALUEu + word], 0u);
     }
 ";
 
-/// The same in a map of an object, whose pointers to values are good behind a deletion, as in the kernel. Whoever puts the entry
-/// back writes all of the value.
-const KEPT: &str = "    // Who has found it before still reads its value.
+/// Keeps the value, in a map of an object: as in the kernel, pointers to a value stay valid after
+/// its deletion. Whoever reinserts the entry writes the whole value.
+const KEEP_VALUE: &str = "    // Invocations that have found the entry still read its value.
 ";
 
-/// A map's own text, out of what stands for its parts.
-struct Text<'a> {
+/// Fills in the templates above for one map.
+struct MapTemplate<'a> {
     map: &'a Declaration,
     layout: Layout,
 }
 
-impl Text<'_> {
+impl MapTemplate<'_> {
     fn fill(&self, part: &str) -> String {
         let Layout { slots: places, stride, state, value, max_claimed: limit, .. } = self.layout;
         let numbers = [
@@ -393,20 +401,21 @@ impl Text<'_> {
             ("THERE", STATE_PRESENT),
             ("GONE", STATE_REMOVED),
         ];
-        let cleared = if self.map.typed.is_some() { KEPT } else { CLEARED };
-        let part = &part.replace("USED\n", &self.used()).replace("CLEARED\n", cleared);
+        let cleared = if self.map.typed.is_some() { KEEP_VALUE } else { CLEAR_VALUE };
+        let part = &part.replace("USED\n", &self.stamp_update()).replace("CLEARED\n", cleared);
         let text = numbers.iter().fold(part.to_owned(), |text, (name, number)| {
-            // As numbers only: `VALUES` is another word.
+            // Only where a number is meant: `WORDSu`, not `WORDS` in another name.
             text.replace(&format!("{name}u"), &format!("{number}u"))
         });
         let text = text
             .replace("STORED", &self.stored_key_words())
-            .replace("SAME", &self.all("atomicLoad(&pc_map_NAME[AT]) == WORD"));
-        let text = text.replace("CLAIMED", &self.all("pc_in_NAME_claim(AT, WORD)")).replace("HASH", &self.hash());
+            .replace("SAME", &self.for_other_words("atomicLoad(&pc_map_NAME[AT]) == WORD"));
+        let text =
+            text.replace("CLAIMED", &self.for_other_words("pc_in_NAME_claim(AT, WORD)")).replace("HASH", &self.hash());
         text.replace("KEY", &self.key()).replace("NAME", &self.map.name)
     }
 
-    /// The key's type.
+    /// WGSL type of the key.
     fn key(&self) -> String {
         match self.map.key {
             1 => "u32".into(),
@@ -424,14 +433,14 @@ impl Text<'_> {
 
     fn hash(&self) -> String {
         let part = |index| {
-            let (word, by, turn) = (self.word(index), multiplier(index), turn(index));
+            let (word, by, turn) = (self.word(index), multiplier(index), rotation(index));
             let product = format!("({word} * {by:#010x}u)");
             if turn == 0 { product } else { format!("(({product} << {turn}u) | ({product} >> {}u))", 32 - turn) }
         };
         (0..self.map.key).map(part).collect::<Vec<_>>().join(" ^ ")
     }
 
-    /// The key's words as they are stored.
+    /// WGSL declarations of the key's stored words.
     fn stored_key_words(&self) -> String {
         let mut text = String::new();
         for index in 0..stored_key_words(self.map.key) {
@@ -447,8 +456,9 @@ impl Text<'_> {
         text.trim_end().to_owned()
     }
 
-    /// What notes that the entry at `at` is used, which is written only where it is news.
-    fn used(&self) -> String {
+    /// WGSL statements that stamp the entry at `at` with the current generation, unless it has it
+    /// already.
+    fn stamp_update(&self) -> String {
         let stamp = |stamp: u32| {
             format!(
                 "            let now = atomicLoad(&pc_map_NAME[{HEADER_GENERATION}u]);
@@ -459,8 +469,8 @@ impl Text<'_> {
         self.layout.stamp.map_or(String::new(), stamp)
     }
 
-    /// That something holds of every word but the first.
-    fn all(&self, what: &str) -> String {
+    /// Conjunction of a condition over all stored words but the first.
+    fn for_other_words(&self, what: &str) -> String {
         let each = (1..stored_key_words(self.map.key)).map(|index| {
             let what = what.replace("AT", &format!("at + {index}u")).replace("WORD", &format!("s{index}"));
             format!("&& {what}")

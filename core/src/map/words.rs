@@ -1,8 +1,9 @@
-//! What keys and values are made of, as types of Rust's.
+//! Rust types for keys and values of maps.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A key or a value, or a part of one: a fixed number of words. Bytes of a packet become words as `load_be32` gives them.
+/// A type with a fixed number of 32-bit words: a key, a value, or a part of one. Packet bytes
+/// correspond to words as `load_be32` returns them.
 ///
 /// ```
 /// use portcullis_core::map::Words;
@@ -28,17 +29,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// assert_eq!(words, [7, 5, 1]);
 /// ```
 pub trait Words: Sized {
-    /// How many words.
+    /// Number of words.
     const COUNT: usize;
 
-    /// Writes it to [`COUNT`](Words::COUNT) words.
+    /// Encodes the value in [`COUNT`](Words::COUNT) words.
     fn write(&self, words: &mut [u32]);
 
-    /// Reads it out of [`COUNT`](Words::COUNT) words.
+    /// Decodes a value from [`COUNT`](Words::COUNT) words.
     fn read(words: &[u32]) -> Self;
 }
 
-/// No word: the value of a map that only has keys.
+/// No words: the value of a map that only has keys.
 impl Words for () {
     const COUNT: usize = 0;
     fn write(&self, _: &mut [u32]) {}
@@ -55,7 +56,7 @@ impl Words for u32 {
     }
 }
 
-/// The low word, then the high one: the sums of a counter.
+/// Low word, then high word, as in a counter's sum.
 impl Words for u64 {
     const COUNT: usize = 2;
     fn write(&self, words: &mut [u32]) {
@@ -86,7 +87,7 @@ impl Words for Ipv4Addr {
     }
 }
 
-/// The first 32 bits first.
+/// Most significant word first.
 impl Words for Ipv6Addr {
     const COUNT: usize = 4;
     fn write(&self, words: &mut [u32]) {
@@ -98,7 +99,8 @@ impl Words for Ipv6Addr {
     }
 }
 
-/// A MAC: the first two bytes as `load_be16` gives them, then the other four as `load_be32` does.
+/// A MAC address: the first two bytes as `load_be16` returns them, then the other four as
+/// `load_be32` does.
 impl Words for [u8; 6] {
     const COUNT: usize = 2;
     fn write(&self, words: &mut [u32]) {
@@ -111,12 +113,12 @@ impl Words for [u8; 6] {
     }
 }
 
-/// A prefix of an IPv4 or IPv6 address: a key of an `lpm`.
+/// A prefix of an IPv4 or IPv6 address: the key of an `lpm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix<A> {
-    /// The address; behind the prefix it is zeros.
+    /// The address; bits beyond the length are zero.
     pub address: A,
-    /// How many bits of it count.
+    /// Number of significant bits.
     pub length: u32,
 }
 
@@ -132,7 +134,7 @@ impl<A: Words> Words for Prefix<A> {
     }
 }
 
-/// One behind the other.
+/// The parts in order.
 impl<A: Words, B: Words> Words for (A, B) {
     const COUNT: usize = A::COUNT + B::COUNT;
     fn write(&self, words: &mut [u32]) {
@@ -146,7 +148,7 @@ impl<A: Words, B: Words> Words for (A, B) {
     }
 }
 
-/// One behind the other.
+/// The parts in order.
 impl<A: Words, B: Words, C: Words> Words for (A, B, C) {
     const COUNT: usize = A::COUNT + B::COUNT + C::COUNT;
     fn write(&self, words: &mut [u32]) {

@@ -1,4 +1,4 @@
-//! How often a filter calls what of the prelude.
+//! Bounds on the number of times that a filter calls functions of the prelude.
 
 use naga::Statement;
 
@@ -6,24 +6,24 @@ use super::{Program, child_blocks};
 use crate::map::MapFunction;
 use crate::program::prelude::Intrinsic;
 
-/// Calls that a function makes: outside of loops, and in a round of all its loops.
+/// Number of calls that a function makes: outside of loops, and in one iteration of all its loops.
 #[derive(Debug, Clone, Copy, Default)]
-struct Calls {
+struct CallCount {
     once: u64,
     looped: u64,
 }
 
 impl Program {
-    /// Calls that the filter makes for a packet at most of the prelude's functions that are `wanted`, those in helpers
-    /// and loops counted as often as they may be made.
-    pub fn max_calls(&self, wanted: impl Fn(Intrinsic) -> bool) -> u64 {
+    /// Maximum number of calls of the prelude functions that `is_counted` selects, for one packet,
+    /// calls in helpers and loops included.
+    pub fn max_calls(&self, is_counted: impl Fn(Intrinsic) -> bool) -> u64 {
         let rounds = self.facts().max_iterations.unwrap_or(self.fuel()).min(self.fuel());
-        // A function stands behind those that it calls.
-        let mut all = vec![Calls::default(); self.module().functions.len()];
+        // A function follows those that it calls.
+        let mut all = vec![CallCount::default(); self.module().functions.len()];
         for (handle, function) in self.module().functions.iter() {
-            let mut calls = Calls::default();
+            let mut calls = CallCount::default();
             if let Some(intrinsic) = self.intrinsic(handle) {
-                calls.once = u64::from(wanted(intrinsic));
+                calls.once = u64::from(is_counted(intrinsic));
             } else if !self.is_prelude(handle) {
                 let mut work = vec![(&function.body, false)];
                 while let Some((block, looped)) = work.pop() {
@@ -41,11 +41,11 @@ impl Program {
             }
             all[handle.index()] = calls;
         }
-        let Calls { once, looped } = all[self.filter().index()];
+        let CallCount { once, looped } = all[self.filter().index()];
         once.saturating_add(looped.saturating_mul(rounds.into()))
     }
 
-    /// Whether the filter may change a value of a map, by its number.
+    /// Whether the filter may write to values of the map with index `number`.
     pub(super) fn writes_values(&self, number: u32) -> bool {
         let writes = |call| !matches!(call, MapFunction::Find | MapFunction::Read);
         self.max_calls(|it| matches!(it, Intrinsic::Map { map, call } if map == number && writes(call))) > 0
@@ -61,7 +61,7 @@ mod tests {
     use crate::testing as wgsl;
 
     #[test]
-    fn maps_are_read_only_where_nothing_writes_to_them() {
+    fn maps_are_read_only_unless_the_filter_writes_to_them() {
         let read_only = |body: &str| {
             let text = format!(
                 "//! map m: lpm key=1 value=1 entries=9
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_count_as_often_as_they_may_be_made() {
+    fn calls_in_loops_and_helpers_count_as_often_as_they_may_run() {
         let inserts = |body: &str| {
             let text = format!(
                 "//! map m: hash key=1 value=1 entries=9
@@ -101,7 +101,7 @@ mod tests {
         };
         assert_eq!(inserts("").0, 0);
         assert_eq!(inserts("_ = m_insert(1u); if pkt_len(pkt) > 5u { twice(3u); twice(4u); }").0, 5);
-        // Of a loop of ten rounds the last beginning counts as well.
+        // A loop of ten iterations is entered once more, to end it.
         let (calls, rounds) = inserts("looped(1u); twice(1u);");
         assert_eq!((calls, rounds), (2 * 11 + 2, 11));
         let (calls, rounds) = inserts("loop { looped(1u); if pkt_len(pkt) > 9u { break; } }");

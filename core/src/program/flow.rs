@@ -1,9 +1,10 @@
-//! Flows: packets that a filter wants one at a time, in the order in which they came (`docs/semantics.md`, "Flows in
-//! order").
+//! Flows: sets of packets that a filter must handle one at a time, in order of arrival
+//! (`docs/semantics.md`, "Flows in order").
 //!
-//! What a filter's `xdp_flow` gives becomes a number of [`FLOW_BITS`] bits, and packets of equal numbers keep their
-//! order: that two flows may share one is no harm. The number is a redirect's target. So a device gets it by running
-//! a program like any other, whose filter is [`FUNCTION`], and needs nothing new for it.
+//! The value of the filter's `xdp_flow` is hashed to a number of [`FLOW_BITS`] bits, and packets
+//! with equal numbers keep their order; a collision of two flows is harmless. The number is
+//! returned as a redirect's target. So a device computes it by running a program like any other,
+//! with [`FLOW_NUMBER_FUNCTION`] as the filter.
 
 use naga::{
     BinaryOperator, Block, Expression, Function, FunctionArgument, FunctionResult, Handle, Literal, Module, Range,
@@ -13,24 +14,25 @@ use naga::{
 use super::{Facts, Program};
 use crate::packet::Action;
 
-/// Bits of a flow's number: those of a redirect's target.
+/// Number of bits of a flow number, which is a redirect's target.
 pub const FLOW_BITS: u32 = 24;
 
-/// The function that gives a packet's number as a verdict.
-const FUNCTION: &str = "pc_flow";
+/// Name of the generated function that returns a packet's flow number as a verdict.
+const FLOW_NUMBER_FUNCTION: &str = "pc_flow";
 
-/// What numbers are multiplied by, so that their highest bits depend on all of their bits: the golden ratio's.
+/// Multiplier of the hash (2^32 divided by the golden ratio): the product's high bits depend on all
+/// bits of the value.
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
-/// What is known of a program's flows.
+/// The flow function of a program, and its facts.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
-    /// [`FUNCTION`].
+    /// The function named [`FLOW_NUMBER_FUNCTION`].
     pub function: Handle<Function>,
     pub facts: Facts,
 }
 
-/// Adds [`FUNCTION`] to a module:
+/// Adds [`FLOW_NUMBER_FUNCTION`] to a module and returns its handle:
 ///
 /// ```wgsl
 /// fn pc_flow(pkt: u32) -> u32 {
@@ -41,7 +43,7 @@ pub(super) fn add(module: &mut Module, flow: Handle<Function>) -> Handle<Functio
     let word = Type { name: None, inner: TypeInner::Scalar(Scalar::U32) };
     let ty = module.types.insert(word, Span::UNDEFINED);
     let mut function = Function {
-        name: Some(FUNCTION.into()),
+        name: Some(FLOW_NUMBER_FUNCTION.into()),
         arguments: vec![FunctionArgument { name: Some("pkt".into()), ty, binding: None }],
         result: Some(FunctionResult { ty, binding: None }),
         ..Function::default()
@@ -63,13 +65,13 @@ pub(super) fn add(module: &mut Module, flow: Handle<Function>) -> Handle<Functio
 }
 
 impl Program {
-    /// Whether the filter wants the packets of a flow one at a time, in the order in which they came.
+    /// Whether packets of one flow must be filtered one at a time, in order of arrival.
     pub fn has_flows(&self) -> bool {
         self.flow.is_some()
     }
 
-    /// A program that redirects each packet to the number of its flow, where the filter has flows. A packet whose number
-    /// cannot be worked out within the fuel is ABORTED, and belongs to flow 0.
+    /// A program that redirects each packet to its flow number; `None` if the filter has no flows.
+    /// A packet for which computing the number runs out of fuel is ABORTED and belongs to flow 0.
     pub fn flow_program(&self) -> Option<Program> {
         let flow = self.flow.as_ref()?;
         Some(Program { filter: flow.function, facts: flow.facts.clone(), flow: None, maps: Vec::new(), ..self.clone() })

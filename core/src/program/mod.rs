@@ -1,5 +1,4 @@
-//! A filter that has been checked: its module, what is known about it, and what readies it for a
-//! device.
+//! A verified filter: its naga module, its static facts, and the passes that lower it for a device.
 
 mod calls;
 pub mod facts;
@@ -29,27 +28,27 @@ use crate::diagnostics::{Diagnostics, Source};
 use crate::map;
 use prelude::Intrinsic;
 
-/// The name of the function that is the filter.
+/// Name of the filter's main function.
 pub const FILTER_FUNCTION: &str = "xdp_filter";
 
-/// The name of the function that says which flow a packet belongs to, where a filter has one.
+/// Name of the optional function that maps a packet to its flow.
 pub const FLOW_FUNCTION: &str = "xdp_flow";
 
-/// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
-/// llvmpipe leaves a loop without a word.
+/// Default maximum number of loop iterations for a packet. Less than 65,535, after which llvmpipe
+/// silently leaves a loop.
 pub const DEFAULT_FUEL: u32 = 32_768;
 
-/// What a filter's module may use beyond WGSL's core.
+/// Capabilities that a filter's module may use beyond core WGSL.
 pub const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
 
-/// What the host decides about a filter before it is checked.
+/// Options for verifying a filter.
 #[derive(Debug, Clone)]
 pub struct ProgramOptions {
-    /// Values for the filter's `override`s, by name, as the user wrote them.
+    /// Values for the filter's `override`s: name, and text as the user wrote it.
     pub parameters: Vec<(String, String)>,
-    /// Loop iterations a packet, in the filter and its helpers together.
+    /// Maximum number of loop iterations for a packet, in the filter and its helpers together.
     pub fuel: u32,
-    /// What random numbers begin with (`bpf_get_prandom_u32` of an object): another one gives others.
+    /// Seed for random numbers (`bpf_get_prandom_u32` in an object).
     pub random_seed: u32,
 }
 
@@ -59,32 +58,33 @@ impl Default for ProgramOptions {
     }
 }
 
-/// The machinery of the prelude that is not for filters: what an entry point needs.
+/// Handles of the prelude's internal functions and variables, which entry points use and filters do
+/// not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreludeInternals {
-    /// `pc_enter(pkt)`: sets the packet's state from its descriptor.
+    /// `pc_enter(pkt)`: initialises the packet's state from its descriptor.
     pub enter: Handle<Function>,
-    /// `pc_leave(pkt)`: writes the packet's ends back to its descriptor.
+    /// `pc_leave(pkt)`: writes the packet's offset and length back to its descriptor.
     pub leave: Handle<Function>,
     /// `pc_verdict(value) -> u32`: normalises a filter's return value.
     pub verdict: Handle<Function>,
-    /// The arena, `array<u32>`.
+    /// The packet arena, `array<u32>`.
     pub arena: Handle<GlobalVariable>,
     /// The descriptors, `array<vec2<u32>>`.
     pub descriptors: Handle<GlobalVariable>,
     /// The metadata, `array<pc_metadata>`.
     pub metadata: Handle<GlobalVariable>,
-    /// The packet's first byte in the arena, `u32`, private.
+    /// Offset of the packet's first byte in the arena, `u32`, private.
     pub offset: Handle<GlobalVariable>,
     /// The packet's length, `u32`, private.
     pub length: Handle<GlobalVariable>,
-    /// The lowest offset that `adjust_head` may reach, `u32`, private.
+    /// Lowest offset that `adjust_head` may move to, `u32`, private.
     pub first: Handle<GlobalVariable>,
-    /// The highest end that `adjust_tail` may reach, `u32`, private.
+    /// Highest end that `adjust_tail` may move to, `u32`, private.
     pub last: Handle<GlobalVariable>,
 }
 
-/// The functions of a module that go by their names.
+/// The functions of a module that are found by name.
 struct NamedFunctions {
     filter: Handle<Function>,
     flow: Option<Handle<Function>>,
@@ -93,7 +93,7 @@ struct NamedFunctions {
 }
 
 impl NamedFunctions {
-    /// `None` where there is no plain function that is the filter.
+    /// `None` if the module has no plain function named [`FILTER_FUNCTION`].
     fn find(module: &Module, maps: &[map::Declaration]) -> Option<NamedFunctions> {
         let functions: HashMap<&str, _> =
             module.functions.iter().filter_map(|(handle, f)| Some((f.name.as_deref()?, handle))).collect();
@@ -119,13 +119,13 @@ impl NamedFunctions {
         Some(NamedFunctions { filter: *functions.get(FILTER_FUNCTION)?, flow, prelude: prelude.collect(), intrinsics })
     }
 
-    fn parts<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::VerifierInput<'a> {
+    fn verifier_input<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::VerifierInput<'a> {
         let NamedFunctions { filter, flow, intrinsics, prelude } = self;
         verifier::VerifierInput { source, module, filter: *filter, flow: *flow, intrinsics, prelude }
     }
 }
 
-/// A filter, checked and analysed; good for any number of devices.
+/// A verified and analysed filter, which any number of devices can load.
 #[derive(Clone)]
 pub struct Program {
     source: Source,
@@ -150,20 +150,21 @@ impl std::fmt::Debug for Program {
     }
 }
 
-/// What a map's memory holds from the beginning, where that is not zeros.
+/// Initial words of a map's memory that are not zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitialMapWords {
-    /// The map's number.
+    /// Index of the map in the filter's declarations.
     pub map: usize,
-    /// The first word, in the map's memory.
+    /// Index of the first word in the map's memory.
     pub offset: usize,
-    /// Words.
+    /// The words.
     pub words: Arc<[u32]>,
 }
 
 impl Program {
-    /// The single gate: checks a module that holds a filter and the prelude, sets its parameters,
-    /// and analyses it. Runs on a large stack (see [`crate::stack::run_on_large_stack`]).
+    /// Verifies a module that contains a filter and the prelude, resolves its parameters, and
+    /// analyses it. Every front end goes through here. Needs a large stack (see
+    /// [`crate::stack::run_on_large_stack`]).
     pub fn new(
         source: &Source,
         module: Module,
@@ -177,7 +178,7 @@ impl Program {
         };
         let named = NamedFunctions::find(&module, &maps)
             .ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;
-        verifier::check_unvalidated(&named.parts(source, &module))?;
+        verifier::check_unvalidated(&named.verifier_input(source, &module))?;
         let info = validate(&module)?;
         let (mut module, parameters) = parameters::resolve(source, module, &info, named.filter, &options.parameters)?;
         let flow =
@@ -185,7 +186,7 @@ impl Program {
         let flow = flow.map(|function| flow::add(&mut module, function));
         let info = validate(&module)?;
         let named = NamedFunctions::find(&module, &maps).expect("setting parameters keeps the filter and the prelude");
-        verifier::check_validated(&named.parts(source, &module), &info)?;
+        verifier::check_validated(&named.verifier_input(source, &module), &info)?;
         let NamedFunctions { filter, intrinsics, prelude, .. } = named;
         let function = |name: &str| module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(name)).map(|f| f.0);
         let global =
@@ -203,12 +204,12 @@ impl Program {
             first: global("pc_first").expect(part),
             last: global("pc_last").expect(part),
         };
-        let subject =
+        let input =
             facts::AnalysisInput { module: &module, info: &info, filter, intrinsics: &intrinsics, prelude: &prelude };
-        let mut facts = Facts::analyze(&subject, options.fuel);
+        let mut facts = Facts::analyze(&input, options.fuel);
         let flow = flow.map(|function| {
-            let subject = facts::AnalysisInput { filter: function, ..subject };
-            flow::Flow { function, facts: Facts::analyze(&subject, options.fuel) }
+            let input = facts::AnalysisInput { filter: function, ..input };
+            flow::Flow { function, facts: Facts::analyze(&input, options.fuel) }
         });
         if let Some(flow) = &flow {
             facts.include_metadata_of(&flow.facts);
@@ -235,39 +236,39 @@ impl Program {
         Ok(program)
     }
 
-    /// The text it was made from.
+    /// The source that the filter was compiled from.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// The validated module: the filter, its helpers and the prelude, `override`s resolved, before
-    /// any pass.
+    /// The validated module before any pass: the filter, its helpers and the prelude, with
+    /// `override`s resolved.
     pub fn module(&self) -> &Module {
         &self.module
     }
 
-    /// What naga's validator found out about the module.
+    /// The validator's types and analyses of the module.
     pub fn info(&self) -> &ModuleInfo {
         &self.info
     }
 
-    /// The filter: `fn(pkt: u32) -> u32`.
+    /// The filter's main function, `fn(pkt: u32) -> u32`.
     pub fn filter(&self) -> Handle<Function> {
         self.filter
     }
 
-    /// What prelude function this is, if it is one that filters may call.
+    /// The prelude function that `function` is, if filters may call it.
     pub fn intrinsic(&self, function: Handle<Function>) -> Option<Intrinsic> {
         self.intrinsics.get(&function).copied()
     }
 
-    /// Whether the function belongs to the prelude (the machinery included) and not to the filter.
-    /// Loops of the prelude cost no fuel.
+    /// Whether the function belongs to the prelude, internal functions included, and not to the
+    /// filter. Loops of the prelude cost no fuel.
     pub fn is_prelude(&self, function: Handle<Function>) -> bool {
         self.prelude.contains(&function)
     }
 
-    /// The prelude's inner parts.
+    /// The prelude's internal functions and variables.
     pub fn internals(&self) -> &PreludeInternals {
         &self.internals
     }
@@ -283,13 +284,14 @@ impl Program {
         Program { origin: Some(Arc::new(origin)), initial, ..self }
     }
 
-    /// The same where maps begin with this, over what they hold from the beginning.
+    /// Adds initial words of maps, which override those added before.
     pub fn with_initial_map_words(mut self, maps: impl IntoIterator<Item = InitialMapWords>) -> Program {
         self.initial.extend(maps);
         self
     }
 
-    /// What maps hold from the beginning: sessions begin with it ([`crate::device::load_initial_maps`]).
+    /// Initial words of the maps, which [`crate::device::load_initial_maps`] writes to a new
+    /// session.
     pub fn initial_map_words(&self) -> &[InitialMapWords] {
         &self.initial
     }
@@ -299,22 +301,23 @@ impl Program {
         self.origin.as_deref()?.downcast_ref()
     }
 
-    /// The filter's parameters (`override`s, or macros) and the values they have, in the order of the text.
+    /// The filter's parameters (`override`s or macros) and their values, in the order of the
+    /// source.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// The maps that the filter declares, in the order of the text.
+    /// The maps that the filter declares, in the order of the source.
     pub fn maps(&self) -> &[map::Declaration] {
         &self.maps
     }
 
-    /// What the analysis found out.
+    /// The inferred facts.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Loop iterations that the filter may spend on a packet.
+    /// Maximum number of loop iterations for a packet.
     pub fn fuel(&self) -> u32 {
         self.fuel
     }

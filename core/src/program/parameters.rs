@@ -1,5 +1,5 @@
-//! A filter's parameters: its `override`s, and the values that the host gives them. (Those of OpenCL C are macros:
-//! its preprocessor sees to them.)
+//! Parameters of a filter: resolution of its `override`s to values that the host gives. (Parameters
+//! of a filter in OpenCL C are macros, which its preprocessor handles.)
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use naga::{
 use super::CAPABILITIES;
 use crate::diagnostics::{Diagnostic, Diagnostics, Source};
 
-/// The value of a parameter, of its type.
+/// A parameter's value, in the parameter's type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ParameterValue {
     /// `u32`: decimal, hexadecimal (`0x1f`), or an IPv4 address (`10.0.0.1`, highest byte first).
@@ -27,12 +27,13 @@ pub enum ParameterValue {
     Bool(bool),
     /// `f32`, finite.
     F32(f32),
-    /// What a macro of OpenCL C stands for that is neither: an expression, a string, a 64-bit number.
+    /// A macro of OpenCL C that expands to something else: an expression, a string, a 64-bit
+    /// number.
     Text(String),
 }
 
 impl ParameterValue {
-    /// The type's name in WGSL.
+    /// Name of the type in WGSL; `text` for a macro's expansion.
     pub fn type_name(&self) -> &'static str {
         match self {
             ParameterValue::U32(_) => "u32",
@@ -43,7 +44,8 @@ impl ParameterValue {
         }
     }
 
-    /// As naga's pass takes them: exact for all four types of WGSL.
+    /// The value in the form that naga's pass takes, which is exact for all four types of WGSL.
+    /// `None` for text.
     fn as_f64(&self) -> Option<f64> {
         Some(match *self {
             ParameterValue::U32(value) => f64::from(value),
@@ -80,20 +82,20 @@ impl fmt::Display for ParameterValue {
 /// A parameter of a filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
-    /// The `override`'s name.
+    /// Name of the `override` or macro.
     pub name: String,
-    /// The value in effect.
+    /// The effective value.
     pub value: ParameterValue,
-    /// Whether that is the filter's own and nobody set it.
+    /// Whether the value is the filter's default.
     pub is_default: bool,
 }
 
-/// Puts constants in the place of a valid module's `override`s: the values given, and the filter's
-/// own for the rest.
+/// Replaces a valid module's `override`s by constants: the values in `given`, and the defaults of
+/// the others.
 ///
 /// # Errors
-/// Names that there are not, values that are of no use, parameters without any value; and
-/// constant expressions that fail with these values.
+/// Unknown names, values of the wrong type, parameters without a value, and constant expressions
+/// that cannot be evaluated with these values.
 pub(super) fn resolve(
     source: &Source,
     module: Module,
@@ -102,28 +104,29 @@ pub(super) fn resolve(
     given: &[(String, String)],
 ) -> Result<(Module, Vec<Parameter>), Diagnostics> {
     let one = |error| Diagnostics::one(source, error);
-    let values = values(source, &module, given).map_err(|errors| Diagnostics { source: source.clone(), errors })?;
+    let values =
+        parse_values(source, &module, given).map_err(|errors| Diagnostics { source: source.clone(), errors })?;
     if module.overrides.is_empty() {
         return Ok((module, Vec::new()));
     }
     let names: Vec<String> = module.overrides.iter().map(|(_, o)| o.name.clone().unwrap_or_default()).collect();
-    // naga puts what others depend on first; the text's order is what its author knows.
-    let places: Vec<_> =
+    // naga orders `override`s by dependency; parameters are listed in source order.
+    let spans: Vec<_> =
         module.overrides.iter().map(|(handle, _)| module.overrides.get_span(handle).to_range()).collect();
     let constants = module
         .overrides
         .iter()
         .zip(&values)
-        .filter_map(|((_, o), value)| Some((key(o), value.as_ref()?.as_f64()?)))
+        .filter_map(|((_, o), value)| Some((override_key(o), value.as_ref()?.as_f64()?)))
         .collect();
     let mut rooted = module;
-    root(&mut rooted, filter);
-    // The pass wants a module that has been looked at as it stands.
+    add_root_entry_point(&mut rooted, filter);
+    // The pass requires a module that has been validated in this form.
     let rooted_info =
         Validator::new(ValidationFlags::all(), CAPABILITIES).validate(&rooted).unwrap_or_else(|_| info.clone());
     let mut resolved = substitute(&rooted, &rooted_info, &constants).map_err(|error| {
         let mut errors = match *error {
-            // The module that it looked at is gone.
+            // The module that the error refers to no longer exists.
             PipelineConstantError::ValidationError(error) => super::verifier::explain(source, None, &error),
             error => one(evaluation_failed(source, &rooted, &rooted_info, &constants, &error)),
         };
@@ -138,29 +141,29 @@ pub(super) fn resolve(
     let mut parameters = names
         .into_iter()
         .zip(values)
-        .zip(places)
-        .map(|((name, given), place)| {
+        .zip(spans)
+        .map(|((name, given), span)| {
             let is_default = given.is_none();
-            let value = given.or_else(|| in_effect(&resolved, &name));
+            let value = given.or_else(|| effective_value(&resolved, &name));
             let value = value.ok_or_else(|| one(Diagnostic::new(format!("the parameter `{name}` has no value"))))?;
-            Ok((place.map(|p| p.start), Parameter { name, value, is_default }))
+            Ok((span.map(|p| p.start), Parameter { name, value, is_default }))
         })
         .collect::<Result<Vec<_>, Diagnostics>>()?;
-    parameters.sort_by_key(|(place, _)| *place);
+    parameters.sort_by_key(|(span, _)| *span);
     Ok((resolved, parameters.into_iter().map(|(_, parameter)| parameter).collect()))
 }
 
-/// The name of the entry point that stands for all that must be kept; it is gone afterwards.
+/// Name of a temporary entry point that keeps everything alive during the pass.
 const ROOT: &str = "pc_root";
 
-/// How naga's pass wants an `override` called.
-fn key(o: &Override) -> String {
+/// The key by which naga's pass looks up an `override`'s value.
+fn override_key(o: &Override) -> String {
     o.id.map_or_else(|| o.name.clone().unwrap_or_default(), |id| id.to_string())
 }
 
-/// Adds an entry point that uses the filter, the prelude and every `override`: naga's pass drops
-/// what no entry point reaches.
-fn root(module: &mut Module, filter: Handle<Function>) {
+/// Adds an entry point that uses the filter, the prelude and every `override`, because naga's pass
+/// drops everything that no entry point reaches.
+fn add_root_entry_point(module: &mut Module, filter: Handle<Function>) {
     let mut function = Function::default();
     let mut body = Block::new();
     let overrides: Vec<_> = module.overrides.iter().map(|(handle, o)| (handle, o.ty)).collect();
@@ -172,7 +175,8 @@ fn root(module: &mut Module, filter: Handle<Function>) {
         body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
     }
     for (handle, callee) in module.functions.iter() {
-        // Helpers live as long as something calls them; the prelude's functions take values, those of maps keys of many words.
+        // Helpers are kept if something calls them. The prelude's functions take values only; keys
+        // of maps may be arrays.
         let is_value = |ty| {
             matches!(module.types[ty].inner, TypeInner::Scalar(_) | TypeInner::Vector { .. } | TypeInner::Array { .. })
         };
@@ -203,8 +207,8 @@ fn root(module: &mut Module, filter: Handle<Function>) {
     });
 }
 
-/// The value of the constant that an `override` became.
-fn in_effect(module: &Module, name: &str) -> Option<ParameterValue> {
+/// The value of the constant that replaced an `override`.
+fn effective_value(module: &Module, name: &str) -> Option<ParameterValue> {
     let (_, constant) = module.constants.iter().find(|(_, c)| c.name.as_deref() == Some(name))?;
     let mut init = constant.init;
     loop {
@@ -220,8 +224,8 @@ fn in_effect(module: &Module, name: &str) -> Option<ParameterValue> {
     }
 }
 
-/// What the host gave for each `override`, in the module's order.
-fn values(
+/// The parsed value for each `override`, in the module's order; `None` for those not given.
+fn parse_values(
     source: &Source,
     module: &Module,
     given: &[(String, String)],
@@ -267,7 +271,7 @@ fn values(
             continue;
         };
         let text = given.iter().find(|(given, _)| given == name).map(|(_, text)| text);
-        match text.map(|text| parse(text, zero).map_err(|reason| (text, reason))) {
+        match text.map(|text| parse_value(text, zero).map_err(|reason| (text, reason))) {
             Some(Ok(value)) => values.push(Some(value)),
             Some(Err((text, reason))) => errors.push(located(
                 Diagnostic::new(format!("`{text}` is no value for the parameter `{name}`: {reason}"))
@@ -287,20 +291,21 @@ fn values(
     if errors.is_empty() { Ok(values) } else { Err(errors) }
 }
 
-/// Reads a value of the same type as `like`.
-fn parse(text: &str, like: ParameterValue) -> Result<ParameterValue, String> {
+/// Parses a value of the type of `like`.
+fn parse_value(text: &str, like: ParameterValue) -> Result<ParameterValue, String> {
     let text = text.trim();
     match like {
         ParameterValue::U32(_) => {
             if let Ok(address) = text.parse::<Ipv4Addr>() {
                 return Ok(ParameterValue::U32(address.to_bits()));
             }
-            let value = integer(text.strip_suffix('u').unwrap_or(text))
+            let value = parse_integer(text.strip_suffix('u').unwrap_or(text))
                 .ok_or("expected a number (`80`, `0x50`) or an IPv4 address (`10.0.0.1`)")?;
             u32::try_from(value).map(ParameterValue::U32).map_err(|_| "a u32 is 0 to 4294967295".into())
         }
         ParameterValue::I32(_) => {
-            let value = integer(text.strip_suffix('i').unwrap_or(text)).ok_or("expected a number (`-5`, `0x50`)")?;
+            let value =
+                parse_integer(text.strip_suffix('i').unwrap_or(text)).ok_or("expected a number (`-5`, `0x50`)")?;
             i32::try_from(value).map(ParameterValue::I32).map_err(|_| "an i32 is -2147483648 to 2147483647".into())
         }
         ParameterValue::Bool(_) => {
@@ -315,9 +320,9 @@ fn parse(text: &str, like: ParameterValue) -> Result<ParameterValue, String> {
     }
 }
 
-/// A decimal or hexadecimal integer with an optional minus sign; saturated far outside of what
-/// any parameter can be.
-fn integer(text: &str) -> Option<i128> {
+/// Parses a decimal or hexadecimal integer with an optional minus sign; saturates far outside the
+/// range of any parameter.
+fn parse_integer(text: &str) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text),
@@ -333,7 +338,7 @@ fn integer(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// naga's pass: the constants in the place of the `override`s, and what follows worked out.
+/// Runs naga's pass: substitutes the constants and evaluates what depends on them.
 fn substitute(
     rooted: &Module,
     info: &ModuleInfo,
@@ -344,8 +349,9 @@ fn substitute(
         .map_err(Box::new)
 }
 
-/// What the pass says of an expression that it cannot work out, and where that is. The pass knows no
-/// places, but it goes from first to last: the first expression without which it gets further is it.
+/// The error for an expression that the pass cannot evaluate, with its location. The pass reports
+/// no location, but it evaluates expressions in order, so a binary search finds the first one whose
+/// removal lets it get further.
 fn evaluation_failed(
     source: &Source,
     rooted: &Module,
@@ -384,8 +390,8 @@ fn evaluation_failed(
     }
 }
 
-/// Every expression in the order in which naga's pass comes to it; those of no function are the
-/// module's.
+/// All expressions in the order in which naga's pass evaluates them; module-scope expressions have
+/// no function.
 fn expressions(module: &Module) -> impl Iterator<Item = (Option<Handle<Function>>, Handle<Expression>, Span)> {
     let global = module.global_expressions.iter().map(|(e, _)| (None, e, module.global_expressions.get_span(e)));
     let local = module.functions.iter().flat_map(|(handle, function)| {
@@ -394,9 +400,9 @@ fn expressions(module: &Module) -> impl Iterator<Item = (Option<Handle<Function>
     global.chain(local)
 }
 
-/// The module with zeros in the place of all values after the first `kept` expressions. The pass
-/// drops what is not used: in functions, what is kept has a name, which is a use; outside of them, an
-/// initializer is found as a whole.
+/// The module with zeros in place of all values after the first `kept` expressions. The pass drops
+/// unused expressions, but in functions a name counts as a use; at module scope, an initialiser is
+/// replaced as a whole.
 fn without_values(module: &Module, info: &ModuleInfo, kept: usize) -> Module {
     let mut blank = module.clone();
     for (function, expression, _) in expressions(module).take(kept) {

@@ -1,4 +1,4 @@
-//! The prelude's functions, as a table that front ends and backends share. What they do is said in
+//! Table of the prelude's functions, shared by front ends and backends. Their definitions are in
 //! `prelude.wgsl`, which is part of every program.
 
 use naga::{Arena, Module, Span, UniqueArena};
@@ -6,23 +6,23 @@ use naga::{Arena, Module, Span, UniqueArena};
 use crate::map::{self, Declaration, MapFunction};
 use crate::program::CAPABILITIES;
 
-/// The text that gives the prelude its meaning, appended to every WGSL filter; those of its maps come behind it
-/// ([`crate::map::text`]).
+/// Source of the prelude, appended to every WGSL filter, followed by the functions of the filter's
+/// maps ([`crate::map::wgsl_text`]).
 pub const TEXT: &str = include_str!("prelude.wgsl");
 
-/// The beginning of names that are the machinery's own.
+/// Prefix of names that are reserved for the prelude.
 pub const RESERVED_PREFIX: &str = "pc_";
 
-/// The bytes of a multi-byte value in a packet.
+/// Byte order of a multi-byte value in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
-    /// Highest byte first: network order.
+    /// Most significant byte first: network order.
     Big,
-    /// Lowest byte first.
+    /// Least significant byte first.
     Little,
 }
 
-/// A prelude function, for a backend that has a better body for it than the text's.
+/// A prelude function, for which a backend may have an implementation better than the source's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Intrinsic {
     /// `pkt_len(pkt) -> u32`
@@ -35,18 +35,18 @@ pub enum Intrinsic {
     PktTime,
     /// `pkt_time_ms(pkt) -> u32`
     PktTimeMs,
-    /// `load_*(pkt, off) -> u32`; `size` is 1, 2 or 4 bytes (the order of one byte is `Little`).
+    /// `load_*(pkt, off) -> u32` (`Little` for a single byte).
     Load {
-        /// Bytes.
+        /// 1, 2 or 4 bytes.
         size: u32,
-        /// Their order.
+        /// Byte order.
         order: ByteOrder,
     },
-    /// `store_*(pkt, off, value)`; as `Load`.
+    /// `store_*(pkt, off, value)` (`Little` for a single byte).
     Store {
-        /// Bytes.
+        /// 1, 2 or 4 bytes.
         size: u32,
-        /// Their order.
+        /// Byte order.
         order: ByteOrder,
     },
     /// `adjust_head(pkt, i32) -> bool`
@@ -65,11 +65,11 @@ pub enum Intrinsic {
     CsumReplace32,
     /// `map_is_new(entry) -> bool`
     MapIsNew,
-    /// A function of a map of the filter's.
+    /// A function of one of the filter's maps.
     Map {
-        /// Which: its number among the filter's maps.
+        /// Index of the map in the filter's declarations.
         map: u32,
-        /// What it does.
+        /// The function.
         call: MapFunction,
     },
 }
@@ -89,18 +89,19 @@ impl Intrinsic {
         )
     }
 
-    /// Whether it is about maps: devices run the text's body.
+    /// Whether this is a function of maps, for which devices run the source's body.
     pub fn is_map_function(self) -> bool {
         matches!(self, Intrinsic::MapIsNew | Intrinsic::Map { .. })
     }
 
-    /// Whether it reads the batch's metadata.
+    /// Whether the function reads the batch's metadata.
     pub fn reads_metadata(self) -> bool {
         matches!(self, Intrinsic::PktWireLen | Intrinsic::PktPort | Intrinsic::PktTime | Intrinsic::PktTimeMs)
     }
 }
 
-/// Name and meaning of every function that a filter may call, but for those of its maps ([`crate::map::functions`]).
+/// Names of all functions that a filter may call, except those of its maps
+/// ([`crate::map::functions`]).
 pub const FUNCTIONS: &[(&str, Intrinsic)] = &[
     ("pkt_len", Intrinsic::PktLen),
     ("pkt_wire_len", Intrinsic::PktWireLen),
@@ -126,27 +127,29 @@ pub const FUNCTIONS: &[(&str, Intrinsic)] = &[
     ("csum_replace32", Intrinsic::CsumReplace32),
 ];
 
-/// The prelude as naga has it, with the functions of a filter's maps and what else a front end wants behind them, for those
-/// that build a module and have no text of WGSL. Nothing in it has a place: that would be taken for one in the filter's text.
+/// The prelude, the functions of a filter's maps and `more` source as a naga module, for front ends
+/// that build a module without WGSL source. All spans are undefined: they would be taken for
+/// positions in the filter's source.
 pub fn module(maps: &[Declaration], more: &str) -> Module {
     let text = format!("{TEXT}{}{more}", map::wgsl_text(maps));
     let options = naga::front::wgsl::Options { parse_doc_comments: false, capabilities: CAPABILITIES };
-    let mut module = naga::front::wgsl::Frontend::new_with_options(options).parse(&text).expect("the prelude is right");
+    let mut module =
+        naga::front::wgsl::Frontend::new_with_options(options).parse(&text).expect("the prelude is valid WGSL");
     let mut types = UniqueArena::new();
     for (_, ty) in module.types.iter() {
         types.insert(ty.clone(), Span::UNDEFINED);
     }
     module.types = types;
-    fn placeless<T: Clone>(arena: &mut Arena<T>) {
-        let mut without = Arena::new();
+    fn clear_spans<T: Clone>(arena: &mut Arena<T>) {
+        let mut cleared = Arena::new();
         for (_, item) in arena.iter() {
-            without.append(item.clone(), Span::UNDEFINED);
+            cleared.append(item.clone(), Span::UNDEFINED);
         }
-        *arena = without;
+        *arena = cleared;
     }
-    placeless(&mut module.constants);
-    placeless(&mut module.global_variables);
-    placeless(&mut module.global_expressions);
-    placeless(&mut module.functions);
+    clear_spans(&mut module.constants);
+    clear_spans(&mut module.global_variables);
+    clear_spans(&mut module.global_expressions);
+    clear_spans(&mut module.functions);
     module
 }

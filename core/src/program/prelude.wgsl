@@ -1,8 +1,8 @@
-// The prelude: what a filter may ask of its packet, and what the answers are. This text is the
-// definition (docs/semantics.md explains it); the reference interpreter runs it as it stands, and
-// a backend may replace a body only by one that gives the same result.
+// The prelude: functions for filters to access their packet. This source is the definition
+// (docs/semantics.md explains it); the reference interpreter runs it as it is, and a backend may
+// replace a body only by one with the same results.
 //
-// Names that begin with pc_ are the machinery's own: a filter cannot use them.
+// Names that begin with pc_ are reserved: a filter cannot use them.
 
 // enum xdp_action, linux/bpf.h
 const XDP_ABORTED: u32 = 0u;
@@ -38,7 +38,7 @@ const IPPROTO_DSTOPTS: u32 = 60u;
 const IPPROTO_SCTP: u32 = 132u;
 const IPPROTO_MH: u32 = 135u;
 
-// The batch, as docs/abi.md lays it out. Group 1 is kept for maps.
+// The batch, laid out as in docs/abi.md. Group 1 is reserved for maps.
 struct pc_metadata {
     wire_length: u32,
     ingress: u32,
@@ -50,14 +50,14 @@ struct pc_metadata {
 @group(0) @binding(1) var<storage, read_write> pc_descriptors: array<vec2<u32>>;
 @group(0) @binding(2) var<storage, read> pc_metadata_of: array<pc_metadata>;
 
-// The packet that this invocation works on: its first byte's offset in the arena and its length,
-// now; and the furthest that adjust_head and adjust_tail may move its ends.
+// The packet of this invocation: the current offset of its first byte in the arena and its current
+// length, and the limits to which adjust_head and adjust_tail may move its ends.
 var<private> pc_offset: u32;
 var<private> pc_length: u32;
 var<private> pc_first: u32;
 var<private> pc_last: u32;
 
-// Before the filter.
+// Called before the filter.
 fn pc_enter(pkt: u32) {
     let at = pc_descriptors[pkt];
     pc_offset = at.x;
@@ -66,12 +66,12 @@ fn pc_enter(pkt: u32) {
     pc_last = at.x + at.y + 128u;
 }
 
-// After the filter, where it changes lengths.
+// Called after the filter if it may change lengths.
 fn pc_leave(pkt: u32) {
     pc_descriptors[pkt] = vec2<u32>(pc_offset, pc_length);
 }
 
-// What a filter's return value means: any that is no verdict is XDP_ABORTED.
+// Normalises a filter's return value: every value that is not a verdict becomes XDP_ABORTED.
 fn pc_verdict(value: u32) -> u32 {
     if ((value & 0xffu) == XDP_REDIRECT) | ((value >= XDP_DROP) & (value <= XDP_TX)) {
         return value;
@@ -79,24 +79,25 @@ fn pc_verdict(value: u32) -> u32 {
     return XDP_ABORTED;
 }
 
-// Whether the bytes off .. off + size lie in the packet; size is at most 4. Where the packet is shorter than that, the
-// difference wraps, and is not asked for. By `&`: a branch for one comparison costs more than it.
+// Whether the bytes off .. off + size are in the packet; size is at most 4. If the packet is
+// shorter than size, the difference wraps, but then the first comparison fails. `&` instead of
+// `&&`: a branch would cost more than the second comparison.
 fn pc_inside(off: u32, size: u32) -> bool {
     return (pc_length >= size) & (off <= pc_length - size);
 }
 
-// The four bytes from `at` on, lowest address in the lowest byte. The arena is readable past its
-// end, so the second word is always there.
+// The four bytes from `at` on, the lowest address in the lowest byte. The arena is readable past
+// its end, so the second word always exists.
 fn pc_word(at: u32) -> u32 {
     let shift = (at & 3u) * 8u;
     let low = pc_arena[at >> 2u];
     let high = pc_arena[(at >> 2u) + 1u];
-    // high << (32 - shift), which is nothing at all for shift 0
+    // high << (32 - shift), which is 0 for shift 0
     return (low >> shift) | ((high << (31u - shift)) << 1u);
 }
 
 // Writes the lowest `bits` bits (8, 16 or 32) of value from `at` on, lowest byte first. No two
-// packets share a word, so reading and writing it again disturbs nobody.
+// packets share a word, so a read-modify-write disturbs no other packet.
 fn pc_put(at: u32, value: u32, bits: u32) {
     let shift = (at & 3u) * 8u;
     let mask = 0xffffffffu >> (32u - bits);
@@ -123,17 +124,17 @@ fn pc_swap32(value: u32) -> u32 {
     return (value << 24u) | ((value & 0xff00u) << 8u) | ((value >> 8u) & 0xff00u) | (value >> 24u);
 }
 
-// Bytes captured, after any change of length.
+// Number of captured bytes, after any change of length.
 fn pkt_len(pkt: u32) -> u32 {
     return pc_length;
 }
 
-// Bytes on the wire, as the packet arrived.
+// Number of bytes on the wire when the packet arrived.
 fn pkt_wire_len(pkt: u32) -> u32 {
     return pc_metadata_of[pkt].wire_length;
 }
 
-// The port that the packet came from.
+// The port that the packet arrived on.
 fn pkt_port(pkt: u32) -> u32 {
     return pc_metadata_of[pkt].ingress;
 }
@@ -148,7 +149,7 @@ fn pkt_time_ms(pkt: u32) -> u32 {
     return pc_metadata_of[pkt].time_ms;
 }
 
-// Loads: 0 as a whole when any byte lies outside the packet.
+// Loads return 0 if any byte is outside the packet.
 fn load_u8(pkt: u32, off: u32) -> u32 {
     if !pc_inside(off, 1u) { return 0u; }
     let at = pc_offset + off;
@@ -175,7 +176,7 @@ fn load_be32(pkt: u32, off: u32) -> u32 {
     return pc_swap32(pc_word(pc_offset + off));
 }
 
-// Stores of the value's lowest bits: nothing at all when any byte lies outside the packet.
+// Stores write the value's lowest bits, and nothing if any byte is outside the packet.
 fn store_u8(pkt: u32, off: u32, value: u32) {
     if pc_inside(off, 1u) { pc_put(pc_offset + off, value, 8u); }
 }
@@ -197,8 +198,8 @@ fn store_be32(pkt: u32, off: u32, value: u32) {
 }
 
 // Moves the packet's first byte by delta: forward cuts bytes off, backward adds zero bytes, at most
-// 128 in front of where the packet began. At least 14 bytes are left. False, and nothing changed,
-// where that cannot be.
+// 128 in front of where the packet began. At least 14 bytes must remain. Returns false and changes
+// nothing if that is impossible.
 fn adjust_head(pkt: u32, delta: i32) -> bool {
     if delta >= 0i {
         let cut = u32(delta);
@@ -207,7 +208,7 @@ fn adjust_head(pkt: u32, delta: i32) -> bool {
         pc_length = pc_length - cut;
         return true;
     }
-    // -delta, right for the smallest i32 as well
+    // -delta, correct for the smallest i32 as well
     let add = ~u32(delta) + 1u;
     if (add > pc_offset - pc_first) | (pc_length + add < 14u) { return false; }
     pc_offset = pc_offset - add;
@@ -217,8 +218,8 @@ fn adjust_head(pkt: u32, delta: i32) -> bool {
 }
 
 // Moves the packet's end by delta: backward cuts bytes off, forward adds zero bytes, at most 128
-// behind where the packet ended. At least 14 bytes are left. False, and nothing changed, where
-// that cannot be.
+// behind where the packet ended. At least 14 bytes must remain. Returns false and changes nothing
+// if that is impossible.
 fn adjust_tail(pkt: u32, delta: i32) -> bool {
     if delta < 0i {
         let cut = ~u32(delta) + 1u;
@@ -234,32 +235,33 @@ fn adjust_tail(pkt: u32, delta: i32) -> bool {
     return true;
 }
 
-// The verdict that sends the packet out of `port`; aborted from 2^24 on.
+// The verdict that sends the packet out of `port`; XDP_ABORTED from 2^24 on.
 fn redirect(port: u32) -> u32 {
     if port >= 0x1000000u { return XDP_ABORTED; }
     return (port << 8u) | XDP_REDIRECT;
 }
 
-// The one's complement sum of two 32-bit words (RFC 1071): the carry comes back in at the bottom.
+// One's complement sum of two 32-bit words (RFC 1071), with an end-around carry.
 fn csum_add(a: u32, b: u32) -> u32 {
     let sum = a + b;
     if sum < a { return sum + 1u; }
     return sum;
 }
 
-// Folds a one's complement sum to its 16 bits, not complemented (RFC 1071).
+// Folds a one's complement sum to 16 bits, not complemented (RFC 1071).
 fn csum_fold(sum: u32) -> u32 {
     let once = (sum & 0xffffu) + (sum >> 16u);
     return (once & 0xffffu) + (once >> 16u);
 }
 
-// The checksum after a 16-bit word of the data changed from `old` to `new` (RFC 1624, equation 3).
+// The checksum after a 16-bit word of the data changed from old_value to new_value (RFC 1624,
+// equation 3).
 fn csum_replace16(check: u32, old_value: u32, new_value: u32) -> u32 {
     let sum = (~check & 0xffffu) + (~old_value & 0xffffu) + (new_value & 0xffffu);
     return ~csum_fold(sum) & 0xffffu;
 }
 
-// The same for a 32-bit word.
+// The checksum after a 32-bit word of the data changed, likewise.
 fn csum_replace32(check: u32, old_value: u32, new_value: u32) -> u32 {
     let sum = csum_add(csum_add(~check & 0xffffu, ~old_value), new_value);
     return ~csum_fold(sum) & 0xffffu;

@@ -152,13 +152,13 @@ fn rendered_reports_match() {
     let report = |text: &str| compile_text(text).unwrap_err().render();
     assert_eq!(
         report("fn xdp_filter(pkt: u32) -> u32 {\n\tlet länge = pkt_len(pkt) + pkt;\n\treturn länge;\n}\n"),
-        "error: the packet may only be handed on
+        "error: the packet may only be passed to functions
   ┌─ f:2:14
   │
 2 │     let länge = pkt_len(pkt) + pkt;
   │                 ^^^^^^^^^^^^^^^^^^ used as a number here
   │
-  = its value is no property of the packet: give it to the prelude's functions or to a helper
+  = its value is not a property of the packet: pass it to functions of the prelude or to a helper
 
 "
     );

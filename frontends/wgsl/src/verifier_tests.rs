@@ -7,12 +7,12 @@ fn compile(text: &str) -> Result<Program, Diagnostics> {
     crate::compile(&Source::new("f", text), &ProgramOptions::default())
 }
 
-/// Asserts that `text` is rejected with an error at `text_range` (line:column; `-` for none) whose
+/// Asserts that `text` is rejected with an error at `position` (line:column; `-` for none) whose
 /// message contains `words`.
-fn assert_rejected(text: &str, text_range: &str, words: &str) {
+fn assert_rejected(text: &str, position: &str, words: &str) {
     let Err(errors) = compile(text) else { panic!("accepted: {text}") };
     let lines = errors.to_string();
-    let expected = if text_range == "-" { "f: ".to_owned() } else { format!("f:{text_range}: ") };
+    let expected = if position == "-" { "f: ".to_owned() } else { format!("f:{position}: ") };
     assert!(
         lines.lines().any(|line| line.strip_prefix(&expected).is_some_and(|message| message.contains(words))),
         "{text}\nwanted {expected}...{words}\ngot {lines}"
@@ -26,8 +26,8 @@ fn with(body: &str, declarations: &str) -> String {
 }
 
 /// Asserts that a filter with these statements is rejected.
-fn assert_body_rejected(body: &str, text_range: &str, words: &str) {
-    assert_rejected(&with(body, ""), text_range, words);
+fn assert_body_rejected(body: &str, position: &str, words: &str) {
+    assert_rejected(&with(body, ""), position, words);
 }
 
 fn assert_accepted(text: &str) {
@@ -53,7 +53,7 @@ fn filter_signature_is_checked() {
 
 #[test]
 fn packet_handle_is_opaque() {
-    for (body, text_range) in [
+    for (body, position) in [
         ("let a = pkt + 1u;", "2:9"),
         ("if pkt == 0u { return 1u; }", "2:4"),
         ("var a = pkt;", "2:1"),
@@ -71,7 +71,7 @@ fn packet_handle_is_opaque() {
         ("let a = ~pkt;", "2:9"),
         ("let a = -i32(pkt);", "2:10"),
     ] {
-        assert_body_rejected(body, text_range, "only be handed on");
+        assert_body_rejected(body, position, "only be passed to functions");
     }
     assert_accepted(&with("let p = pkt; let a = load_u8(p, 0u); _ = pkt;", ""));
 }
@@ -81,27 +81,27 @@ fn only_the_packet_can_be_passed_as_packet() {
     let helper = "fn help(n: u32, p: u32) -> u32 { return load_u8(p, n); }";
     assert_accepted(&with("let a = help(1u, pkt);", helper));
     assert_rejected(&with("let a = help(pkt, 1u);", helper), "2:19", "argument 2 of `help` has to be the packet");
-    assert_rejected(&with("let a = help(pkt, 1u);", helper), "5:41", "handed on");
+    assert_rejected(&with("let a = help(pkt, 1u);", helper), "5:41", "passed to functions");
     assert_rejected(&with("let a = load_u8(0u, 0u);", ""), "2:17", "argument 1 of `load_u8` has to be the packet");
     assert_rejected(&with("let a = pkt_len(load_u8(pkt, 0u));", ""), "2:17", "has to be the packet");
     assert_rejected(
         &with("let a = help(1u, pkt);", "fn help(n: u32, p: u32) -> u32 { return p + n; }"),
         "5:41",
-        "handed on",
+        "passed to functions",
     );
     // The packet is opaque through two levels of helpers.
     let two = "fn outer(p: u32) -> u32 { return inner(p); }\nfn inner(q: u32) -> u32 { return q ^ 1u; }";
-    assert_rejected(&with("let a = outer(pkt);", two), "6:34", "handed on");
+    assert_rejected(&with("let a = outer(pkt);", two), "6:34", "passed to functions");
     // Helpers that are never called follow the same rules.
-    assert_rejected(&with("", "fn unused(p: u32) -> u32 { return load_u8(p, p); }"), "5:35", "handed on");
+    assert_rejected(&with("", "fn unused(p: u32) -> u32 { return load_u8(p, p); }"), "5:35", "passed to functions");
     // The parameter is a number in one call and the packet in the other.
     let either = "fn either(p: u32) -> u32 { return p; }";
-    assert_rejected(&with("let a = either(1u); let b = either(pkt);", either), "5:28", "handed on");
+    assert_rejected(&with("let a = either(1u); let b = either(pkt);", either), "5:28", "passed to functions");
 }
 
 #[test]
 fn cross_invocation_operations_are_rejected() {
-    for (body, text_range, words) in [
+    for (body, position, words) in [
         ("workgroupBarrier();", "2:1", "barriers"),
         ("storageBarrier();", "2:1", "barriers"),
         ("textureBarrier();", "2:1", "barriers"),
@@ -112,13 +112,13 @@ fn cross_invocation_operations_are_rejected() {
         ("let a = quadSwapX(1u);", "2:9", "subgroup operations"),
         ("discard;", "2:1", "`discard`"),
     ] {
-        assert_body_rejected(body, text_range, words);
+        assert_body_rejected(body, position, words);
     }
 }
 
 #[test]
 fn resources_and_entry_points_are_rejected() {
-    for (declaration, text_range, words) in [
+    for (declaration, position, words) in [
         ("@group(0) @binding(3) var<storage, read_write> b: array<u32>;", "5:48", "resources"),
         ("@group(2) @binding(0) var<uniform> b: vec4<u32>;", "5:36", "resources"),
         ("var<storage> b: u32;", "5:14", "resources"),
@@ -132,7 +132,7 @@ fn resources_and_entry_points_are_rejected() {
         ("fn f(p: ptr<workgroup, u32>) {}", "5:4", "its own variables"),
         ("fn f(p: ptr<storage, u32>) {}", "5:4", "its own variables"),
     ] {
-        assert_rejected(&with("", declaration), text_range, words);
+        assert_rejected(&with("", declaration), position, words);
     }
     assert_body_rejected("let n = arrayLength(&b);", "2:22", "no definition in scope");
 }
@@ -197,11 +197,11 @@ fn nesting_and_parameter_limits_match_wgsl() {
 
 #[test]
 fn validator_errors_are_phrased_in_wgsl() {
-    for (body, text_range, words) in [
-        ("return 1i;", "2:8", "returned is `i32`, declared is `u32`"),
+    for (body, position, words) in [
+        ("return 1i;", "2:8", "the return value is `i32`, the declared type is `u32`"),
         ("let a: u32 = true;", "2:5", "expected to be `u32`, but got `bool`"),
         ("let a = load_u8(pkt);", "2:9", "`load_u8` takes 2 arguments, given are 1"),
-        ("let a = load_u8(pkt, 1i);", "2:22", "argument 2 of `load_u8` is of type `u32`, given is `i32`"),
+        ("let a = load_u8(pkt, 1i);", "2:22", "argument 2 of `load_u8` has type `u32`, but `i32` is passed"),
         ("let a = pkt_len(pkt) + 2i;", "2:9", "`+` does not go between `u32` and `i32`"),
         ("let a = -pkt_len(pkt);", "2:9", "`-` does not go before `u32`"),
         ("if pkt_len(pkt) {}", "2:4", "condition of `if` is `u32`"),
@@ -209,7 +209,7 @@ fn validator_errors_are_phrased_in_wgsl() {
         ("switch pkt_len(pkt) { case 1 {} }", "2:1", "missing a `default` case"),
         ("break;", "2:1", "outside of a `loop`"),
     ] {
-        assert_rejected(&with(body, "struct S { a: u32 }"), text_range, words);
+        assert_rejected(&with(body, "struct S { a: u32 }"), position, words);
     }
     assert_rejected(
         "fn xdp_filter(pkt: u32) -> u32 { if pkt_len(pkt) > 1 { return 1u; } }",
@@ -236,7 +236,7 @@ fn several_errors_are_reported_at_once() {
 fn sign_rejects_unsigned_numbers() {
     let declarations = "fn n() -> u32 { return 7u; }";
     for body in ["let a = sign(n());", "let a = sign(vec2<u32>(n(), 1u));"] {
-        assert_rejected(&with(body, declarations), "2:9", "`sign` takes no unsigned numbers");
+        assert_rejected(&with(body, declarations), "2:9", "`sign` does not take unsigned numbers");
     }
     assert_accepted(&with("let a = sign(i32(n())); let b = sign(f32(n()));", declarations));
 }
@@ -265,10 +265,10 @@ fn flow_functions_are_pure_and_typed() {
         );
     }
     for (body, words) in [
-        ("store_u8(pkt, 0u, 1u);", "changes no packet"),
-        ("adjust_head(pkt, 4i);", "changes no packet"),
-        ("m_insert(1u);", "has no maps"),
-        ("m_find(1u);", "has no maps"),
+        ("store_u8(pkt, 0u, 1u);", "may not change the packet"),
+        ("adjust_head(pkt, 4i);", "may not change the packet"),
+        ("m_insert(1u);", "may not use maps"),
+        ("m_find(1u);", "may not use maps"),
     ] {
         let body = body.replace("adjust_head", "_ = adjust_head").replace("m_", "_ = m_");
         assert_rejected(
@@ -283,9 +283,9 @@ fn flow_functions_are_pure_and_typed() {
         // The filter may use the same helper.
         assert_accepted(&with(&helper.replace("xdp_flow", "other")));
     }
-    assert_rejected(&with("fn xdp_flow(pkt: u32) -> u32 {\nreturn pkt; }"), "4:1", "may only be handed on");
+    assert_rejected(&with("fn xdp_flow(pkt: u32) -> u32 {\nreturn pkt; }"), "4:1", "may only be passed to functions");
     let asks = "fn xdp_flow(pkt: u32) -> u32 { return 1u; }\nfn f(pkt: u32) -> u32 {\nreturn xdp_flow(pkt); }";
-    assert_rejected(&with(asks), "5:8", "not for the filter to ask");
+    assert_rejected(&with(asks), "5:8", "may not call `xdp_flow`");
 }
 
 /// Place that naga reports for a call in the fourth line: its name, or the statement.

@@ -68,9 +68,9 @@ fn an_lpm_has_prefixes() {
     assert_eq!(entries(&csv(&six, "prefix,action\n2001:db8::/32,1\n::1,2\n").unwrap()), wanted);
     let words = "a row is a prefix and a value of 1 word";
     for (map, text, wanted) in [
-        (&four, "10.0.0.1/8,1", "column 1: beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`"),
-        (&four, "167772161,8,1", "column 2: beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`"),
-        (&four, "0,33,1", "column 2: a prefix is no longer than an address, which has 32 bits, and this has 33"),
+        (&four, "10.0.0.1/8,1", "column 1: `10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?"),
+        (&four, "167772161,8,1", "column 2: `10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?"),
+        (&four, "0,33,1", "column 2: the prefix length 33 exceeds the 32 bits of an address"),
         (&four, "10.0.0.0,8,1", &format!("column 3: `1` is one cell too many; {words}")),
         (
             &four,

@@ -117,6 +117,9 @@ pub fn run(options: &Options) -> Result<(), String> {
 
     let mut suite = Suite { root: &root, environment, tally: Tally::default(), failed: Vec::new(), times: Vec::new() };
     suite.step("format", &["fmt", "--all", "--check"], &[]);
+    let started = Instant::now();
+    let prose = crate::prose::check(&root).inspect_err(|reason| println!("{reason}"));
+    suite.end("prose", Tally::one(prose.is_ok()), started);
     let features = live::Features::find(&mut suite, &options.require);
     let workspace = ["--workspace", "--features", &features.names];
     suite.lints("lints", &workspace);

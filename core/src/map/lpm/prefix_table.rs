@@ -1,4 +1,4 @@
-//! What a table of prefixes has beside the map's memory.
+//! The host's index of a prefix map, which finds, inserts and removes prefixes without a trie.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,24 +8,26 @@ use super::super::declaration::{Declaration, MapKind};
 use super::super::layout::{HEADER_CLAIMED, Layout};
 use super::{Prefix, trie};
 
-/// Where prefixes are in a map's memory, and that memory as it is to be.
+/// Index of the prefixes in a map's memory, and the memory with an up-to-date trie.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct PrefixTable {
     index: OnceLock<Index>,
-    /// Whether prefixes were made or removed, or values changed that entries share, which the trie does not know of.
+    /// Whether the trie is out of date: prefixes were inserted or removed, or values of shared
+    /// entries changed.
     stale: bool,
-    /// The memory with a trie that does.
+    /// Cached memory with an up-to-date trie.
     image: OnceLock<Vec<u32>>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Index {
-    places: HashMap<Prefix, u32, FoldHashBuilder>,
-    /// Places without a prefix, the first last.
+    entries: HashMap<Prefix, u32, FoldHashBuilder>,
+    /// Entries without a prefix, the lowest last.
     free: Vec<u32>,
 }
 
-/// Hashes by multiplying and folding, from a random number on, so that nobody can choose prefixes that meet.
+/// Builds multiply-fold hashers with a random seed, so that an attacker cannot choose colliding
+/// prefixes.
 #[derive(Debug, Clone)]
 pub(super) struct FoldHashBuilder(u64);
 
@@ -76,10 +78,10 @@ impl Hasher for FoldHasher {
 impl Index {
     fn of(map: &Declaration, words: &[u32]) -> Index {
         let mut index = Index::default();
-        for place in (0..map.entries).rev() {
-            match Prefix::at(map, words, place) {
-                Some(prefix) => _ = index.places.insert(prefix, place),
-                None => index.free.push(place),
+        for entry in (0..map.entries).rev() {
+            match Prefix::at(map, words, entry) {
+                Some(prefix) => _ = index.entries.insert(prefix, entry),
+                None => index.free.push(entry),
             }
         }
         index
@@ -87,63 +89,63 @@ impl Index {
 }
 
 impl PrefixTable {
-    /// The place of a prefix.
-    pub fn place(&self, map: &Declaration, words: &[u32], key: &[u32]) -> Option<u32> {
+    /// The entry of a prefix.
+    pub fn find_entry(&self, map: &Declaration, words: &[u32], key: &[u32]) -> Option<u32> {
         let prefix = Prefix::of(map, key)?;
-        self.index.get_or_init(|| Index::of(map, words)).places.get(&prefix).copied()
+        self.index.get_or_init(|| Index::of(map, words)).entries.get(&prefix).copied()
     }
 
-    /// Makes an entry for a prefix that has none, where there is room.
-    pub fn make(&mut self, map: &Declaration, words: &mut [u32], key: &[u32]) -> Option<u32> {
+    /// Inserts a prefix that is absent. `None` if the map is full or the key is not a prefix.
+    pub fn insert(&mut self, map: &Declaration, words: &mut [u32], key: &[u32]) -> Option<u32> {
         let prefix = Prefix::of(map, key)?;
         let index = self.index(map, words);
-        let place = index.free.pop()?;
-        index.places.insert(prefix, place);
-        let taken = index.places.len() as u32;
+        let entry = index.free.pop()?;
+        index.entries.insert(prefix, entry);
+        let taken = index.entries.len() as u32;
         words[HEADER_CLAIMED as usize] = taken;
-        prefix.write(map, words, place);
+        prefix.write(map, words, entry);
         self.stale = true;
-        Some(place)
+        Some(entry)
     }
 
-    /// Removes a prefix and its value; whether it was there.
+    /// Removes a prefix and its value. Returns whether it was present.
     pub fn remove(&mut self, map: &Declaration, words: &mut [u32], key: &[u32]) -> bool {
         let Some(prefix) = Prefix::of(map, key) else { return false };
         let index = self.index(map, words);
-        let Some(place) = index.places.remove(&prefix) else { return false };
-        index.free.push(place);
-        let taken = index.places.len() as u32;
+        let Some(entry) = index.entries.remove(&prefix) else { return false };
+        index.free.push(entry);
+        let taken = index.entries.len() as u32;
         words[HEADER_CLAIMED as usize] = taken;
-        Prefix::clear(map, words, place);
+        Prefix::clear(map, words, entry);
         let layout = Layout::of(map);
-        words[layout.slot_offset(place)..layout.slot_offset(place + 1)].fill(0);
+        words[layout.slot_offset(entry)..layout.slot_offset(entry + 1)].fill(0);
         self.stale = true;
         true
     }
 
-    /// A value has changed.
-    pub fn changed(&mut self, map: &Declaration) {
+    /// Records that a value has changed.
+    pub fn mark_value_changed(&mut self, map: &Declaration) {
         self.image.take();
-        // What shared its entry with others may do so no more.
+        // Prefixes that shared an entry may have different values now.
         self.stale |= map.kind == MapKind::Lpm && map.read_only;
     }
 
-    /// The memory with a trie over its prefixes, where they are others than before.
+    /// The memory with a new trie; `None` if the trie in the map's memory is up to date.
     pub fn image(&self, map: &Declaration, words: &[u32]) -> Option<&[u32]> {
-        let value = |place| {
+        let value = |entry| {
             let layout = Layout::of(map);
-            &words[layout.slot_offset(place)..layout.slot_offset(place + 1)]
+            &words[layout.slot_offset(entry)..layout.slot_offset(entry + 1)]
         };
         let entries = || {
             let index = self.index.get_or_init(|| Index::of(map, words));
-            index.places.iter().map(|(prefix, place)| (*prefix, value(*place))).collect()
+            index.entries.iter().map(|(prefix, entry)| (*prefix, value(*entry))).collect()
         };
-        self.stale.then(|| self.image.get_or_init(|| trie::image(map, entries())).as_slice())
+        self.stale.then(|| self.image.get_or_init(|| trie::build_image(map, entries())).as_slice())
     }
 
     fn index(&mut self, map: &Declaration, words: &[u32]) -> &mut Index {
         self.image.take();
         self.index.get_or_init(|| Index::of(map, words));
-        self.index.get_mut().expect("it was made just now")
+        self.index.get_mut().expect("initialised above")
     }
 }

@@ -1,4 +1,4 @@
-//! Tables of prefixes against Rust's maps, and the room that tries need.
+//! Tests of prefix tables against a model, and of the memory that tries take.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ fn map(key: u32, value: u32, entries: u32) -> Declaration {
 }
 
 #[test]
-fn a_table_is_a_map_of_rust() {
+fn a_table_behaves_like_a_btree_map() {
     let mut state = 1_u32;
     let mut next = |below: u32| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -20,7 +20,7 @@ fn a_table_is_a_map_of_rust() {
     for (words, read_only) in [(1, false), (4, false), (1, true), (4, true)] {
         let map = Declaration { read_only, ..map(words, 2, 300) };
         let (mut table, mut model) = (Table::new(&map, Vec::new()), BTreeMap::new());
-        // What a session has of it: all changes carried over.
+        // A session's copy, to which all changes are written.
         let mut copy = vec![0; Layout::of(&map).words()];
         for round in 0..3000 {
             let length = next(32 * words + 1);
@@ -28,7 +28,7 @@ fn a_table_is_a_map_of_rust() {
             if length > 0 {
                 key[next(length) as usize / 32] = next(1 << 5) << 27;
             }
-            key = Prefix { address: left_aligned(&key) & mask(length), length }.key(&map);
+            key = Prefix { address: left_aligned(&key) & prefix_mask(length), length }.key(&map);
             match next(3) {
                 0 => assert_eq!(table.remove(&key), model.remove(&key).is_some()),
                 1 => {
@@ -42,14 +42,14 @@ fn a_table_is_a_map_of_rust() {
                 _ => assert_eq!(table.get(&key), model.get(&key).map(Vec::as_slice)),
             }
             if round % 50 == 0 {
-                table.tidy();
+                table.compact();
                 let (at, words) = table.changes();
                 copy[at..at + words.len()].copy_from_slice(words);
                 table = Table::new(&map, copy.clone());
                 assert_eq!(table.changes(), (0, &[][..]), "nothing has changed since");
             }
             if round % 10 == 0 {
-                assert_eq!(table.taken() as usize, model.len());
+                assert_eq!(table.claimed_slots() as usize, model.len());
                 let rows: Vec<_> = model.iter().map(|(k, v)| Row { key: k.clone(), value: v.clone() }).collect();
                 assert_eq!(table.rows(), rows);
             }
@@ -59,7 +59,7 @@ fn a_table_is_a_map_of_rust() {
 }
 
 #[test]
-fn a_new_value_changes_no_more_than_it() {
+fn a_new_value_changes_only_its_words() {
     let map = map(1, 2, 10);
     let mut table = Table::new(&map, Vec::new());
     table.set(&[0x0a00_0000, 8], &[1, 2]).unwrap();
@@ -68,11 +68,11 @@ fn a_new_value_changes_no_more_than_it() {
     assert_eq!((at, image[0]), (0, 2));
     let mut table = Table::new(&map, image.to_vec());
     table.set(&[0x0a00_0000, 8], &[5, 6]).unwrap();
-    // The shortest prefix has the first place.
+    // The shortest prefix has the first entry.
     assert_eq!(table.changes(), (HEADER_WORDS as usize + 2, &[5, 6][..]));
     table.set(&[0x0a00_0000, 9], &[]).unwrap();
     assert_eq!(table.changes().1[HEADER_WORDS as usize..][..6], [3, 0, 5, 6, 0, 0], "and then all of it");
-    // So it is where entries are shared, but for a value that is what it was.
+    // If entries are shared, a changed value changes all of it.
     let map = Declaration { read_only: true, ..map };
     let mut table = Table::new(&map, image.to_vec());
     table.set(&[0x0a00_0000, 8], &[1, 2]).unwrap();
@@ -82,15 +82,18 @@ fn a_new_value_changes_no_more_than_it() {
 }
 
 #[test]
-fn what_is_no_prefix_is_refused_and_said() {
+fn invalid_prefixes_are_rejected_with_a_reason() {
     let v4 = map(1, 1, 10);
     let said = |map, key: &[u32]| check(map, key).unwrap_err().to_string();
-    assert_eq!(said(&v4, &[1]), "a prefix of this map is 1 words of an address and one for the length");
-    assert_eq!(said(&v4, &[0, 33]), "a prefix is no longer than an address, which has 32 bits, and this has 33");
-    assert_eq!(said(&v4, &[0x0a01_0000, 15]), "beyond the length of `10.1.0.0/15` all bits are zero: `10.0.0.0/15`");
+    assert_eq!(said(&v4, &[1]), "a prefix of this map is 1 words of address and one word of length");
+    assert_eq!(said(&v4, &[0, 33]), "the prefix length 33 exceeds the 32 bits of an address");
+    assert_eq!(
+        said(&v4, &[0x0a01_0000, 15]),
+        "`10.1.0.0/15` has bits set beyond its length: did you mean `10.0.0.0/15`?"
+    );
     let v6 = map(4, 1, 10);
     let key = [0x2001_0db8, 0, 0, 1, 64];
-    assert_eq!(said(&v6, &key), "beyond the length of `2001:db8::1/64` all bits are zero: `2001:db8::/64`");
+    assert_eq!(said(&v6, &key), "`2001:db8::1/64` has bits set beyond its length: did you mean `2001:db8::/64`?");
     let mut table = Table::new(&v6, Vec::new());
     assert_eq!((table.set(&key, &[1]), table.get(&key)), (Err(MapFull), None));
     assert!(!table.remove(&key));
@@ -100,9 +103,10 @@ fn what_is_no_prefix_is_refused_and_said() {
     assert_eq!(check(&v6, &[u32::MAX, u32::MAX, u32::MAX, u32::MAX, 128]), Ok(()));
 }
 
-/// Every trie has room: prefixes as long as addresses, as far apart as they can be, all in one group, and in pairs.
+/// The worst cases fit into the memory: prefixes of full length, spread out, all in one group, and
+/// in pairs.
 #[test]
-fn there_is_room_for_the_worst() {
+fn the_worst_case_fits_into_the_memory() {
     for words in [1, 4] {
         for entries in [1, 2, 255, 1024, 5000, 66_000 / words] {
             let map = map(words, 1, entries);
@@ -110,16 +114,21 @@ fn there_is_room_for_the_worst() {
             let spread = |i: u32| u128::from(i.reverse_bits()) << 96;
             let shapes: [&dyn Fn(u32) -> u128; 6] = [
                 &spread,
-                &|i| u128::from(i) << (128 - bits(&map)),
-                &|i| spread(i / 2) | u128::from(i % 2) << (128 - bits(&map)),
-                &|i| spread(i / 5) | u128::from(i % 5 * 2 + 1) << (128 - bits(&map)),
-                // Too many for a list, and far from the next: what they have in common takes one.
-                &|i| spread(i / 4) | u128::from(i % 4) << (128 - bits(&map) / 2),
-                &|i| spread(i / 4) | u128::from(i % 4) << (128 - bits(&map)) | u128::from(i % 4) << (138 - bits(&map)),
+                &|i| u128::from(i) << (128 - address_bits(&map)),
+                &|i| spread(i / 2) | u128::from(i % 2) << (128 - address_bits(&map)),
+                &|i| spread(i / 5) | u128::from(i % 5 * 2 + 1) << (128 - address_bits(&map)),
+                // Too many for one list, and far from the next: a list holds what they have in
+                // common.
+                &|i| spread(i / 4) | u128::from(i % 4) << (128 - address_bits(&map) / 2),
+                &|i| {
+                    spread(i / 4)
+                        | u128::from(i % 4) << (128 - address_bits(&map))
+                        | u128::from(i % 4) << (138 - address_bits(&map))
+                },
             ];
             for shape in shapes {
-                let prefix = |i| Prefix { address: shape(i), length: bits(&map) };
-                let image = trie::image(&map, (0..entries).map(|i| (prefix(i), &[1][..])).collect());
+                let prefix = |i| Prefix { address: shape(i), length: address_bits(&map) };
+                let image = trie::build_image(&map, (0..entries).map(|i| (prefix(i), &[1][..])).collect());
                 assert!(image.len() as u64 <= parts.end, "{words} words, {entries} entries: {}", image.len());
                 assert_eq!(image[HEADER_END as usize] as usize, image.len());
             }
@@ -128,7 +137,7 @@ fn there_is_room_for_the_worst() {
 }
 
 #[test]
-fn small_maps_are_small_and_the_largest_have_numbers_for_all_words() {
+fn memory_grows_with_entries_up_to_the_limit() {
     let bytes = |key, entries| 4 * Layout::of(&map(key, 1, entries)).words();
     assert!(bytes(1, 1000) < 170_000 && bytes(4, 1000) < 800_000, "{} {}", bytes(1, 1000), bytes(4, 1000));
     assert!(bytes(1, 1 << 20) < 128 << 20 && bytes(4, 190_000) < 128 << 20);

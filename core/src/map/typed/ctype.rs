@@ -1,154 +1,157 @@
-//! Types of C as an object's BTF has them, in a form that is easy to walk: qualifiers and other names are resolved, and whatever
-//! the BTF says, a type is finite, its members lie in it, and writing a value of it down takes bounded work.
+//! C types from an object's BTF, in a form that is easy to traverse: qualifiers and typedefs are
+//! resolved. Whatever the BTF says, a type is finite, its members are within it, and writing a
+//! value of it takes bounded work.
 
 use std::sync::Arc;
 
-/// Parts of a type at most, elements of arrays counted one by one (those of bytes by sixteen).
+/// Maximum number of parts of a type, elements of arrays counted individually (those of bytes in
+/// units of sixteen).
 const MAX_PARTS: u64 = 1 << 18;
 
-/// Letters of the names of all parts of a type at most, from the outermost member on.
-const MAX_LETTERS: u64 = 1 << 22;
+/// Maximum total length of the paths of all parts of a type.
+const MAX_PATH_LENGTH: u64 = 1 << 22;
 
-/// Letters of an element's number.
-const INDEX: u64 = 8;
+/// Length assumed for an element's index in a path.
+const INDEX_LENGTH: u64 = 8;
 
-/// Bytes of a type at most, so that its bits can be numbered.
+/// Maximum size of a type in bytes: bit offsets must fit in 32 bits.
 pub const MAX_SIZE: u32 = 1 << 26;
 
-/// Types in types, at most.
+/// Maximum nesting of types.
 pub const MAX_DEPTH: u32 = 32;
 
-/// How an integer is meant (`BTF_INT_*`).
+/// Interpretation of an integer (`BTF_INT_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// Without a sign.
+    /// Unsigned integer.
     Unsigned,
-    /// With one.
+    /// Signed integer.
     Signed,
-    /// A character.
+    /// Character.
     Char,
-    /// True or false.
+    /// Boolean.
     Bool,
 }
 
-/// A type.
+/// A C type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CType {
-    /// As C writes it: `__u32`, `struct flow`, `char[16]`.
+    /// Name in C: `__u32`, `struct flow`, `char[16]`.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
-    /// What it is.
+    /// Kind of the type, with its parts.
     pub kind: CKind,
-    weight: Weight,
+    cost: TypeCost,
 }
 
-/// What it takes to write a value of a type down.
+/// Cost of writing a value of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Weight {
-    /// Its own parts and those in it.
+struct TypeCost {
+    /// Number of parts, nested ones included.
     parts: u64,
-    /// Letters of their names.
-    letters: u64,
-    /// Types that it is in at most.
+    /// Total length of their paths.
+    path_length: u64,
+    /// Nesting.
     depth: u32,
 }
 
-impl Weight {
-    /// Of a type without parts.
-    const ONE: Weight = Weight { parts: 1, letters: 0, depth: 0 };
+impl TypeCost {
+    /// Cost of a type without parts.
+    const ONE: TypeCost = TypeCost { parts: 1, path_length: 0, depth: 0 };
 
-    /// With so many of another type in it, by names of so many letters.
-    fn with(self, count: u64, of: Weight, letters: u64) -> Weight {
-        let more = letters.saturating_mul(of.parts).saturating_add(of.letters);
-        Weight {
+    /// The cost with `count` values of another type added, whose names have `path_length` letters.
+    fn with(self, count: u64, of: TypeCost, path_length: u64) -> TypeCost {
+        let more = path_length.saturating_mul(of.parts).saturating_add(of.path_length);
+        TypeCost {
             parts: self.parts.saturating_add(count.saturating_mul(of.parts)),
-            letters: self.letters.saturating_add(count.saturating_mul(more)),
+            path_length: self.path_length.saturating_add(count.saturating_mul(more)),
             depth: self.depth.max(of.depth + 1),
         }
     }
 
-    fn is_too_much(self) -> bool {
-        self.parts > MAX_PARTS || self.letters > MAX_LETTERS || self.depth > MAX_DEPTH
+    fn exceeds_limits(self) -> bool {
+        self.parts > MAX_PARTS || self.path_length > MAX_PATH_LENGTH || self.depth > MAX_DEPTH
     }
 }
 
-/// What a type is.
+/// The kind of a C type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CKind {
     /// An integer.
     Int(Encoding),
-    /// An integer in the order of the network, by its name: `__be16`, `__be32`, `__be64`.
+    /// An integer in network byte order, recognised by its name: `__be16`, `__be32`, `__be64`.
     Network,
     /// An enumeration.
     Enum {
-        /// Whether values have a sign.
+        /// Whether values are signed.
         signed: bool,
-        /// With their names.
+        /// Enumerators: name and value.
         values: Vec<(String, i64)>,
     },
-    /// An address, of which nobody here knows what is there.
+    /// A pointer, which is opaque here.
     Pointer,
-    /// Elements one behind the other.
+    /// An array.
     Array {
-        /// The elements' type.
+        /// Type of the elements.
         of: Arc<CType>,
-        /// How many there are.
+        /// Number of elements.
         count: u32,
-        /// Whether they are `char`, and by no other name.
+        /// Whether the elements are `char` itself, not a typedef of it.
         text: bool,
     },
-    /// Members, which lie one behind the other in a structure and over each other in a union.
+    /// A structure or a union, whose members overlap.
     Members(Vec<CMember>),
-    /// The variables of a section.
+    /// The variables of a data section.
     Section(Vec<CMember>),
-    /// Bits of which nothing is known.
+    /// Bytes of an unknown kind.
     Opaque,
 }
 
 /// A member of a structure or union, or a variable of a section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CMember {
-    /// Its name; empty where it has none, and its own members are meant by their names.
+    /// Name; empty for an anonymous member, whose own members are accessed directly.
     pub name: String,
-    /// Its type.
+    /// Type of the member.
     pub ty: Arc<CType>,
-    /// Where it begins, in bits.
+    /// Offset in bits.
     pub bit: u32,
-    /// Its bits, where it is a bit field; else 0.
+    /// For a bit field, its width in bits; otherwise 0.
     pub bits: u32,
 }
 
 impl CType {
     /// A type of this name, size in bytes and kind. `None` if it is larger than [`MAX_SIZE`], or if
-    /// writing a value of it down would take too many parts, letters or levels.
+    /// writing a value of it would take too many parts, too long paths or too much nesting.
     pub fn new(name: String, size: u32, kind: CKind) -> Option<CType> {
-        let weight = match &kind {
-            // Bytes are one part, and many of them.
+        let cost = match &kind {
+            // An array of bytes is a single part, but a long one.
             CKind::Array { of, count, .. } => match of.is_byte() {
-                true => Weight::ONE.with(u64::from(*count).div_ceil(16), Weight::ONE, 0),
-                false => Weight::ONE.with((*count).into(), of.weight, INDEX),
+                true => TypeCost::ONE.with(u64::from(*count).div_ceil(16), TypeCost::ONE, 0),
+                false => TypeCost::ONE.with((*count).into(), of.cost, INDEX_LENGTH),
             },
             CKind::Members(members) | CKind::Section(members) => members
                 .iter()
-                .fold(Weight::ONE, |weight, member| weight.with(1, member.ty.weight, member.name.len() as u64 + 1)),
-            _ => Weight::ONE,
+                .fold(TypeCost::ONE, |cost, member| cost.with(1, member.ty.cost, member.name.len() as u64 + 1)),
+            _ => TypeCost::ONE,
         };
-        (!weight.is_too_much() && size <= MAX_SIZE).then_some(CType { name, size, kind, weight })
+        (!cost.exceeds_limits() && size <= MAX_SIZE).then_some(CType { name, size, kind, cost })
     }
 
-    /// Whether it is an integer of one byte other than `_Bool`.
+    /// Whether the type is an integer of one byte other than `_Bool`.
     fn is_byte(&self) -> bool {
         self.size == 1 && matches!(&self.kind, CKind::Int(encoding) if *encoding != Encoding::Bool)
     }
 
-    /// What bytes are where no BTF says it: a number without a sign, where there is one of this size, else the bytes.
+    /// A type for bytes without BTF: an unsigned integer if there is one of this size, otherwise an
+    /// array of bytes.
     pub fn unknown(size: u32) -> Arc<CType> {
         let int = |size: u32| CType {
             name: format!("__u{}", 8 * size),
             size,
             kind: CKind::Int(Encoding::Unsigned),
-            weight: Weight::ONE,
+            cost: TypeCost::ONE,
         };
         Arc::new(match size {
             1 | 2 | 4 | 8 => int(size),
@@ -156,32 +159,32 @@ impl CType {
                 name: format!("__u8[{size}]"),
                 size,
                 kind: CKind::Array { of: Arc::new(int(1)), count: size, text: false },
-                weight: Weight::ONE,
+                cost: TypeCost::ONE,
             },
         })
     }
 
-    /// A section of variables: name, first byte, type.
+    /// A section of variables, given as name, offset and type.
     pub fn section(
         name: &str,
         size: u32,
         variables: impl IntoIterator<Item = (String, u32, Arc<CType>)>,
     ) -> Arc<CType> {
-        let mut weight = Weight::ONE;
+        let mut cost = TypeCost::ONE;
         let members = variables.into_iter().map(|(name, at, mut ty)| {
-            let with = |ty: &CType| weight.with(1, ty.weight, name.len() as u64 + 1);
-            // Many large ones may lie in the same place: what is too much is bytes.
-            if with(&ty).is_too_much() {
+            let with = |ty: &CType| cost.with(1, ty.cost, name.len() as u64 + 1);
+            // Variables may overlap in the BTF; those beyond the limits become plain bytes.
+            if with(&ty).exceeds_limits() {
                 ty = CType::unknown(ty.size);
             }
-            weight = with(&ty);
+            cost = with(&ty);
             CMember { name, ty, bit: 8 * at, bits: 0 }
         });
         let kind = CKind::Section(members.collect());
-        Arc::new(CType { name: name.to_owned(), size, kind, weight })
+        Arc::new(CType { name: name.to_owned(), size, kind, cost })
     }
 
-    /// Whether it is an array of bytes, which a row has as one cell.
+    /// Whether the type is an array of bytes, which is one cell of a row.
     pub fn is_bytes(&self) -> bool {
         match &self.kind {
             CKind::Array { of, .. } => of.is_byte(),
@@ -190,12 +193,13 @@ impl CType {
         }
     }
 
-    /// Whether it is an address of IPv6 (`struct in6_addr`, linux/in6.h), which a row has as one cell.
+    /// Whether the type is an IPv6 address (`struct in6_addr`, linux/in6.h), which is one cell of a
+    /// row.
     pub fn is_address(&self) -> bool {
         self.size == 16 && self.name == "struct in6_addr" && matches!(self.kind, CKind::Members(_))
     }
 
-    /// Whether it has parts that values are set of one by one.
+    /// Whether parts of a value are set individually.
     pub fn has_parts(&self) -> bool {
         matches!(self.kind, CKind::Members(_) | CKind::Section(_))
             || matches!(self.kind, CKind::Array { .. }) && !self.is_bytes()
@@ -203,7 +207,7 @@ impl CType {
 }
 
 impl CMember {
-    /// The first bit behind it.
+    /// Offset of the first bit behind the member.
     pub fn end(&self) -> u32 {
         self.bit + if self.bits > 0 { self.bits } else { 8 * self.ty.size }
     }

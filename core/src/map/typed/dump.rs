@@ -1,4 +1,5 @@
-//! Entries as text: JSON as bpftool has it, CSV with a column for each number or text in keys and values.
+//! Entries of typed maps as text: JSON as bpftool writes it, CSV with a column for each scalar of
+//! keys and values.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -14,17 +15,17 @@ impl TypeInfo {
         (scalar_fields(&self.key, "key"), scalar_fields(&self.value, "value"))
     }
 
-    /// The line of their names with which CSV begins.
+    /// The header line of CSV: the names of the columns.
     pub fn header(&self) -> String {
         let (key, value) = self.columns();
-        let names: Vec<Cow<str>> = key.iter().chain(&value).map(|leaf| cell(&leaf.name)).collect();
+        let names: Vec<Cow<str>> = key.iter().chain(&value).map(|leaf| csv_cell(&leaf.name)).collect();
         names.join(",")
     }
 
-    /// Writes entries, in the order in which they come.
+    /// Writes the given entries, in the given order.
     ///
     /// # Errors
-    /// What `out` fails with.
+    /// Errors of `out`.
     pub fn dump(
         &self,
         map: &Declaration,
@@ -41,7 +42,7 @@ impl TypeInfo {
                     let cells = of_key.iter().map(|leaf| leaf.text(&key));
                     let cells = cells.chain(of_value.iter().map(|leaf| leaf.text(&value)));
                     for (number, text) in cells.enumerate() {
-                        write!(out, "{}{}", if number == 0 { "" } else { "," }, cell(&text))?;
+                        write!(out, "{}{}", if number == 0 { "" } else { "," }, csv_cell(&text))?;
                     }
                     writeln!(out)?;
                 }
@@ -60,8 +61,8 @@ impl TypeInfo {
     }
 }
 
-/// A cell of CSV (RFC 4180).
-pub(in crate::map) fn cell(text: &str) -> Cow<'_, str> {
+/// A cell of CSV, quoted if necessary (RFC 4180).
+pub(in crate::map) fn csv_cell(text: &str) -> Cow<'_, str> {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\"")).into()
     } else {

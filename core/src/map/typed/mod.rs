@@ -1,11 +1,11 @@
-//! Maps whose keys and values have types of C's: those of an object, by its BTF. Where a filter in text has words, they have
-//! bytes, in the order in which the processor has them.
+//! Maps of eBPF objects, whose keys and values have C types, described by the object's BTF. Where
+//! filters in source form have words, these maps have bytes, in the processor's order.
 //!
-//! - `ty`: types of C's;
-//! - `json`: values as bpftool writes them;
-//! - `cells`: the same as cells of a row, as people write them;
-//! - `dump`: entries as text;
-//! - `path`: members by their names.
+//! - `ctype`: C types.
+//! - `json`: values as bpftool writes them.
+//! - `scalars`: values as cells of a row, in human-readable form.
+//! - `dump`: entries as text.
+//! - `path`: members by name.
 
 mod ctype;
 mod dump;
@@ -16,47 +16,48 @@ mod scalars;
 use std::sync::Arc;
 
 pub use ctype::{CKind, CMember, CType, Encoding, MAX_DEPTH};
-pub(super) use dump::cell;
+pub(super) use dump::csv_cell;
 pub use json::json;
-pub(super) use json::quoted;
+pub(super) use json::write_quoted;
 pub use path::{FieldLocation, find_member, resolve_path};
 pub use scalars::parse_integer;
 pub use scalars::{NumberStyle, ScalarField, parse_byte, parse_into, scalar_fields};
 
 use super::declaration::{Declaration, MapKind};
 
-/// What an object says of a map.
+/// Name and types of a map in its object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeInfo {
-    /// Its name there.
+    /// Name of the map in the object.
     pub name: String,
-    /// Its type, as bpftool names it.
+    /// Name of the map type in bpftool.
     pub map_type: String,
-    /// `enum bpf_map_type`, linux/bpf.h.
+    /// Map type, `enum bpf_map_type` of linux/bpf.h.
     pub map_type_number: u32,
-    /// The key's type.
+    /// C type of the key.
     pub key: Arc<CType>,
-    /// The value's type.
+    /// C type of the value.
     pub value: Arc<CType>,
-    /// Whether its values are constants, which the program was compiled with.
+    /// Whether the values are constants that the program was compiled with.
     pub constant: bool,
 }
 
 impl TypeInfo {
-    /// Whether the kernel has a value for each processor, of which there is one here.
+    /// Whether the kernel has a value for each CPU. Portcullis has a single one.
     pub fn is_per_cpu(&self) -> bool {
         matches!(self.map_type_number, 5 | 6 | 10)
     }
 
-    /// Whether its keys are prefixes: a length in bits, and so many bits of what stands behind it (`struct bpf_lpm_trie_key`).
+    /// Whether the keys are prefixes: a length in bits, followed by the address (`struct
+    /// bpf_lpm_trie_key`).
     pub fn is_trie(&self) -> bool {
         self.map_type_number == 11 && self.key.size > 4
     }
 
-    /// What is wrong with a key.
+    /// Checks that a key is valid.
     ///
     /// # Errors
-    /// A prefix is longer than there are bits.
+    /// If the key is a prefix that is longer than the address.
     pub fn check_key(&self, key: &[u8]) -> Result<(), String> {
         let length = key.first_chunk().copied().map_or(0, u32::from_le_bytes);
         let bits = 8 * self.key.size.saturating_sub(4);
@@ -68,12 +69,12 @@ impl TypeInfo {
 }
 
 impl Declaration {
-    /// Whether this is its name, here or in the object that it is from.
+    /// Whether the map has this name, in the filter or in the object.
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.typed.as_ref().is_some_and(|typed| typed.name == name)
     }
 
-    /// Bytes of a key and of a value, as the kernel has them.
+    /// Sizes of a key and of a value in bytes, as in the kernel.
     pub fn sizes(&self) -> (u32, u32) {
         match &self.typed {
             Some(typed) => (typed.key.size, typed.value.size),
@@ -81,8 +82,8 @@ impl Declaration {
         }
     }
 
-    /// A key as the kernel has it: of a prefix the length and then the address in the order of the network
-    /// (`struct bpf_lpm_trie_key`).
+    /// A key as the kernel represents it: for a prefix, the length and then the address in network
+    /// byte order (`struct bpf_lpm_trie_key`).
     pub fn key_bytes(&self, words: &[u32]) -> Vec<u8> {
         let mut bytes: Vec<u8> = match (self.kind, words.split_last()) {
             (MapKind::Lpm, Some((length, address))) => {
@@ -95,14 +96,15 @@ impl Declaration {
         bytes
     }
 
-    /// A value as the kernel has it.
+    /// A value as the kernel represents it.
     pub fn value_bytes(&self, words: &[u32]) -> Vec<u8> {
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.resize(self.sizes().1 as usize, 0);
         bytes
     }
 
-    /// The words of a key of the kernel's. Of an address, bits beyond the prefix's length are zeros, as the kernel takes them for.
+    /// The words of a key of the kernel. Bits beyond a prefix's length are cleared, because the
+    /// kernel ignores them.
     pub fn key_from_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         let mut bytes = bytes.to_vec();
         if self.kind == MapKind::Lpm || self.typed.as_ref().is_some_and(|typed| typed.is_trie()) {
@@ -121,13 +123,13 @@ impl Declaration {
         }
     }
 
-    /// The words of a value of the kernel's.
+    /// The words of a value of the kernel.
     pub fn value_from_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         words(bytes, self.value)
     }
 }
 
-/// Bytes in words, filled up with zeros.
+/// Converts bytes to `count` little-endian words, padded with zeros.
 fn words(bytes: &[u8], count: u32) -> Vec<u32> {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
     let mut words: Vec<u32> = bytes.chunks(4).map(word).collect();
@@ -135,14 +137,14 @@ fn words(bytes: &[u8], count: u32) -> Vec<u32> {
     words
 }
 
-/// A number of up to eight bytes, the lowest first.
+/// Reads a little-endian number of up to eight bytes.
 fn number_of(bytes: &[u8], signed: bool) -> i128 {
     let bits = bytes.iter().take(8).rev().fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
     let unused = 64 - 8 * bytes.len().clamp(1, 8) as u32;
     if signed { i128::from((bits << unused) as i64 >> unused) } else { i128::from(bits) }
 }
 
-/// A bit field.
+/// Reads a bit field.
 fn bits_of(bytes: &[u8], bit: u32, bits: u32) -> u64 {
     let (first, shift) = (bit as usize / 8, bit % 8);
     let part = bytes.get(first..).unwrap_or_default().iter().take(16);
@@ -159,9 +161,9 @@ fn set_bits(bytes: &mut [u8], bit: u32, bits: u32, value: u64) {
     }
 }
 
-/// One value of those that a kernel has for each processor: integers of four and eight bytes are summed up, as those are who
-/// count in such maps; all else is as it is for the first processor that has anything but zeros there. The leaves are those of
-/// the value's type.
+/// Combines a kernel map's values for all CPUs into one: sums integers of four and eight bytes,
+/// which is what programs use per-CPU maps for. Other scalars are taken from the first CPU on which
+/// they are not zero. `leaves` are the scalars of the value's type.
 pub fn sum_per_cpu(scalar_fields: &[ScalarField], size: u32, all: &[Vec<u8>]) -> Vec<u8> {
     let mut sum = vec![0; size as usize];
     for leaf in scalar_fields {

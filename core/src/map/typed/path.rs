@@ -1,35 +1,36 @@
-//! Members of a value by their names: `name.member[3].x`.
+//! Resolution of paths in a value: `name.member[3].x`.
 
 use std::sync::Arc;
 
 use super::ctype::{CKind, CMember, CType};
 use crate::spelling::nearest;
 
-/// A part of a value.
+/// Type and location of a part of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldLocation {
-    /// Its type.
+    /// Type of the part.
     pub ty: Arc<CType>,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub at: u32,
-    /// Of a bit field, its first bit in the whole.
+    /// For a bit field, the offset of its first bit.
     pub bit: u32,
-    /// Its bits; 0 where it is none.
+    /// For a bit field, its width in bits; otherwise 0.
     pub bits: u32,
 }
 
 impl FieldLocation {
-    /// All of a value.
+    /// The whole value.
     pub fn whole(ty: &Arc<CType>) -> FieldLocation {
         FieldLocation { ty: ty.clone(), at: 0, bit: 0, bits: 0 }
     }
 }
 
-/// Finds a part of a value by what stands behind its name: nothing, or members and elements (`.member`, `[3]`). Of members whose own
-/// names have dots (`main.hits`, a variable that is static in a function) the one with the longest name that fits is meant.
+/// Resolves the part of a path that follows the variable's name: nothing, or members and elements
+/// (`.member`, `[3]`). If members' own names contain dots (`main.hits`, a static variable of a
+/// function), the longest one that matches wins.
 ///
 /// # Errors
-/// What there is not, and what there is.
+/// The name or index that does not exist, and the alternatives.
 pub fn resolve_path(ty: &Arc<CType>, path: &str) -> Result<FieldLocation, String> {
     let mut place = FieldLocation::whole(ty);
     let mut rest = path;
@@ -58,10 +59,10 @@ pub fn resolve_path(ty: &Arc<CType>, path: &str) -> Result<FieldLocation, String
     Ok(place)
 }
 
-/// Finds a member by the whole of its name, dots and all, as JSON has it.
+/// Finds a member by its whole name, dots included, as it appears in JSON.
 ///
 /// # Errors
-/// That there is none, and what there is.
+/// If there is no such member; lists the members.
 pub fn find_member(ty: &CType, name: &str) -> Result<FieldLocation, String> {
     let members = members_of(ty, name)?;
     member(members, name, 0).ok_or_else(|| no_member(ty, members, name))
@@ -74,7 +75,7 @@ fn members_of<'a>(ty: &'a CType, name: &str) -> Result<&'a [CMember], String> {
     }
 }
 
-/// A member of this name, also of those without a name of their own.
+/// The member with this name, looked up in anonymous members as well.
 pub(super) fn member(members: &[CMember], name: &str, at: u32) -> Option<FieldLocation> {
     members.iter().find_map(|member| {
         if !member.name.is_empty() && member.name == name {

@@ -1,4 +1,4 @@
-//! The parts of a value that are one number or text each, and how people write them: cells of CSV, values of `--set`.
+//! The scalar parts of a value and their human-readable form: cells of CSV, values of `--set`.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,47 +10,47 @@ use super::path::FieldLocation;
 use super::{bits_of, number_of, set_bits};
 use crate::spelling::nearest;
 
-/// A part of a value that is one number or text.
+/// A part of a value that is one number or string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScalarField {
-    /// What it is called: `value.packets`, `key.address[2]`.
+    /// Path of the part: `value.packets`, `key.address[2]`.
     pub name: String,
-    /// Its type.
+    /// Type of the part.
     pub ty: Arc<CType>,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub at: u32,
-    /// Of a bit field, its first bit in the whole.
+    /// For a bit field, the offset of its first bit.
     pub bit: u32,
-    /// Its bits; 0 where it is none.
+    /// For a bit field, its width in bits; otherwise 0.
     pub bits: u32,
-    /// Whether it lies over another part that came before: a member of a union, other than the first.
+    /// Whether the part overlaps an earlier one, as members of a union do.
     pub overlaps: bool,
 }
 
-/// How numbers are meant that have the order of the network.
+/// Interpretation of numbers in network byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberStyle {
-    /// As they read: 80 is the port.
+    /// By value: 80 is port 80.
     Human,
-    /// As the processor has them, and bpftool writes them: the port 80 is 20480.
+    /// As the processor loads them, and as bpftool writes them: port 80 is 20480.
     Raw,
 }
 
-/// The parts of a type in the order of its members; names begin with this one.
+/// The scalar parts of a type, in the order of its members; `name` prefixes their paths.
 pub fn scalar_fields(ty: &Arc<CType>, name: &str) -> Vec<ScalarField> {
     let mut all = Vec::new();
-    collect(ty, name.to_owned(), (0, false), &mut all);
+    collect_fields(ty, name.to_owned(), (0, false), &mut all);
     all
 }
 
-fn collect(ty: &Arc<CType>, name: String, (at, overlaps): (u32, bool), all: &mut Vec<ScalarField>) {
+fn collect_fields(ty: &Arc<CType>, name: String, (at, overlaps): (u32, bool), all: &mut Vec<ScalarField>) {
     match &ty.kind {
         _ if ty.size == 0 => {}
         _ if ty.is_address() => all.push(ScalarField { name, ty: ty.clone(), at, bit: 8 * at, bits: 0, overlaps }),
         CKind::Members(members) | CKind::Section(members) => {
             let mut end = 0;
             for member in members {
-                // In a structure each begins behind those before it.
+                // In a structure, each member begins behind those before it.
                 let overlaps = overlaps || end > member.bit;
                 end = end.max(member.end());
                 let name = match (name.as_str(), member.name.as_str()) {
@@ -69,32 +69,33 @@ fn collect(ty: &Arc<CType>, name: String, (at, overlaps): (u32, bool), all: &mut
                         overlaps,
                     });
                 } else {
-                    collect(&member.ty, name, (at + member.bit / 8, overlaps), all);
+                    collect_fields(&member.ty, name, (at + member.bit / 8, overlaps), all);
                 }
             }
         }
         CKind::Array { of, count, .. } if !ty.is_bytes() => {
-            (0..*count)
-                .for_each(|index| collect(of, format!("{name}[{index}]"), (at + index * of.size, overlaps), all));
+            (0..*count).for_each(|index| {
+                collect_fields(of, format!("{name}[{index}]"), (at + index * of.size, overlaps), all)
+            });
         }
         _ => all.push(ScalarField { name, ty: ty.clone(), at, bit: 8 * at, bits: 0, overlaps }),
     }
 }
 
 impl ScalarField {
-    /// Where it is in the whole.
+    /// Location of the part in the value.
     pub fn place(&self) -> FieldLocation {
         FieldLocation { ty: self.ty.clone(), at: self.at, bit: self.bit, bits: self.bits }
     }
 
-    /// What the whole's bytes have there, as people write it.
+    /// Text form of the part.
     pub fn text(&self, whole: &[u8]) -> String {
         self.place().text(whole)
     }
 }
 
 impl FieldLocation {
-    /// What the whole's bytes have there, as people write it, each of its parts as well: `{ports: [80, 443], address: 167772161}`.
+    /// Text form of the part; composites as `{ports: [80, 443], address: 167772161}`.
     pub fn text(&self, whole: &[u8]) -> String {
         if self.bits > 0 {
             let bits = bits_of(whole, self.bit, self.bits);
@@ -118,17 +119,18 @@ impl FieldLocation {
                 None => number_of(bytes, *signed).to_string(),
             },
             CKind::Array { text, .. } if self.ty.is_bytes() => {
-                // Of what stands behind its end nothing is to be lost, nor what those who read rows would take away.
+                // Text must lose no bytes behind its end, nor anything that parsing a row would
+                // strip.
                 let whole = text_of(bytes).filter(|text| {
                     let rest_is_zeros = bytes[text.len()..].iter().all(|byte| *byte == 0);
                     rest_is_zeros && text.trim() == *text && !text.starts_with('#')
                 });
                 match whole {
                     Some(words) if *text => words.to_owned(),
-                    _ => hexadecimal(bytes),
+                    _ => format_hex(bytes),
                 }
             }
-            CKind::Opaque => hexadecimal(bytes),
+            CKind::Opaque => format_hex(bytes),
             _ if self.ty.is_address() => {
                 bytes.first_chunk().map_or_else(String::new, |octets: &[u8; 16]| Ipv6Addr::from(*octets).to_string())
             }
@@ -139,19 +141,20 @@ impl FieldLocation {
             }
             CKind::Members(members) | CKind::Section(members) => {
                 let mut parts = Vec::new();
-                by_names(members, 0, bytes, &mut parts);
+                write_members(members, 0, bytes, &mut parts);
                 format!("{{{}}}", parts.join(", "))
             }
         }
     }
 }
 
-/// Members with their names, those of a member without a name like the others.
-fn by_names(members: &[CMember], at: u32, bytes: &[u8], parts: &mut Vec<String>) {
+/// Appends the text form of each member with its name; members of an anonymous member count as
+/// members of its parent.
+fn write_members(members: &[CMember], at: u32, bytes: &[u8], parts: &mut Vec<String>) {
     for CMember { name, ty, bit, bits } in members {
         let bit = 8 * at + bit;
         match &ty.kind {
-            CKind::Members(inner) if name.is_empty() => by_names(inner, bit / 8, bytes, parts),
+            CKind::Members(inner) if name.is_empty() => write_members(inner, bit / 8, bytes, parts),
             _ => {
                 let place = FieldLocation { ty: ty.clone(), at: bit / 8, bit, bits: *bits };
                 parts.push(format!("{name}: {}", place.text(bytes)));
@@ -160,8 +163,8 @@ fn by_names(members: &[CMember], at: u32, bytes: &[u8], parts: &mut Vec<String>)
     }
 }
 
-/// Bytes, as those of a MAC are written.
-fn hexadecimal(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal, separated by colons as in a MAC address.
+fn format_hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(3 * bytes.len());
     for (index, byte) in bytes.iter().enumerate() {
         let _ = write!(text, "{}{byte:02x}", if index == 0 { "" } else { ":" });
@@ -169,7 +172,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     text
 }
 
-fn from_hexadecimal(text: &str, count: usize) -> Option<Vec<u8>> {
+fn parse_hex(text: &str, count: usize) -> Option<Vec<u8>> {
     let by = if text.contains('-') { '-' } else { ':' };
     let byte = |part: &str| {
         let digits = part.len() == 2 && part.bytes().all(|it| it.is_ascii_hexdigit());
@@ -179,17 +182,17 @@ fn from_hexadecimal(text: &str, count: usize) -> Option<Vec<u8>> {
     (bytes.len() == count).then_some(bytes)
 }
 
-/// Writes what a text says into a place of a value.
+/// Parses `text` and writes it to a part of a value.
 ///
 /// # Errors
-/// What is wrong with the text, as the end of a sentence that begins with it.
+/// What is wrong with the text, as the predicate of a sentence that begins with it.
 pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: &mut [u8]) -> Result<(), String> {
     let range = place.at as usize..place.at as usize + place.ty.size as usize;
     let ty = &place.ty;
     if place.bits > 0 {
         let number = match &ty.kind {
-            CKind::Enum { values, .. } => named(values, text)?,
-            CKind::Int(Encoding::Bool) => truth(text)?.into(),
+            CKind::Enum { values, .. } => parse_enumerator(values, text)?,
+            CKind::Int(Encoding::Bool) => parse_bool(text)?.into(),
             _ => parse_integer(text)?,
         };
         let most = i128::from(u64::MAX >> (64 - place.bits.clamp(1, 64)));
@@ -202,29 +205,29 @@ pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: 
     }
     let into = whole.get_mut(range).ok_or("has no place in the value")?;
     let size = into.len();
-    if let Some(address) = address(ty, text) {
+    if let Some(address) = parse_address(ty, text) {
         into.copy_from_slice(&address?);
         return Ok(());
     }
     let number = match &ty.kind {
-        CKind::Int(Encoding::Bool) => truth(text)?.into(),
+        CKind::Int(Encoding::Bool) => parse_bool(text)?.into(),
         CKind::Int(encoding) => {
             let signed = matches!(encoding, Encoding::Signed | Encoding::Char);
-            in_range(ty, parse_integer(text)?, signed)?
+            check_range(ty, parse_integer(text)?, signed)?
         }
-        CKind::Network | CKind::Pointer => in_range(ty, parse_integer(text)?, false)?,
+        CKind::Network | CKind::Pointer => check_range(ty, parse_integer(text)?, false)?,
         CKind::Enum { values, signed } => {
-            let number = named(values, text)?;
-            in_range(ty, number, *signed || number < 0)?
+            let number = parse_enumerator(values, text)?;
+            check_range(ty, number, *signed || number < 0)?
         }
         CKind::Array { text: is_text, count, .. } if ty.is_bytes() => {
-            let bytes = from_hexadecimal(text, size);
+            let bytes = parse_hex(text, size);
             let bytes = match bytes {
                 Some(bytes) => bytes,
                 None if *is_text && text.len() <= size => text.as_bytes().to_vec(),
                 None if *is_text => return Err(format!("is longer than {} has room for", ty.name)),
                 None => {
-                    let like = hexadecimal(&vec![0x1a; (*count as usize).min(6)]);
+                    let like = format_hex(&vec![0x1a; (*count as usize).min(6)]);
                     let more = if *count > 6 { ":… to the last" } else { "" };
                     return Err(format!(
                         "is no value of {}: expected {count} bytes in hexadecimal, as {like}{more}",
@@ -236,7 +239,7 @@ pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: 
             into[..bytes.len()].copy_from_slice(&bytes);
             return Ok(());
         }
-        CKind::Opaque => match from_hexadecimal(text, size) {
+        CKind::Opaque => match parse_hex(text, size) {
             Some(bytes) => {
                 into.copy_from_slice(&bytes);
                 return Ok(());
@@ -257,14 +260,14 @@ pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: 
     Ok(())
 }
 
-/// A byte, decimal or hexadecimal.
+/// Parses a byte, decimal or hexadecimal.
 pub fn parse_byte(text: &str) -> Option<u8> {
     parse_integer(text).ok().and_then(|number| u8::try_from(number).ok())
 }
 
-/// An address's bytes in the order of the network, where the text is one and there is room for it: of IPv4 in four bytes, of IPv6 in
-/// sixteen. (A MAC is six bytes in hexadecimal.)
-fn address(ty: &CType, text: &str) -> Option<Result<Vec<u8>, String>> {
+/// Parses an address if the type has room for one: IPv4 in four bytes, IPv6 in sixteen. Returns its
+/// bytes in network order. (A MAC address is parsed as six bytes in hexadecimal.)
+fn parse_address(ty: &CType, text: &str) -> Option<Result<Vec<u8>, String>> {
     let is_number = matches!(ty.kind, CKind::Int(Encoding::Unsigned | Encoding::Signed) | CKind::Network);
     let array_of_numbers = || match &ty.kind {
         CKind::Array { of, text: false, .. } => {
@@ -287,7 +290,7 @@ fn address(ty: &CType, text: &str) -> Option<Result<Vec<u8>, String>> {
     }
 }
 
-fn in_range(ty: &CType, number: i128, signed: bool) -> Result<i128, String> {
+fn check_range(ty: &CType, number: i128, signed: bool) -> Result<i128, String> {
     let bits = 8 * ty.size.min(8);
     let (least, most) =
         if signed { (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1) } else { (0, (1_i128 << bits) - 1) };
@@ -297,7 +300,7 @@ fn in_range(ty: &CType, number: i128, signed: bool) -> Result<i128, String> {
     Err(format!("is not in {}: {least} to {most}", ty.name))
 }
 
-fn truth(text: &str) -> Result<u8, String> {
+fn parse_bool(text: &str) -> Result<u8, String> {
     match text {
         "true" | "1" => Ok(1),
         "false" | "0" => Ok(0),
@@ -305,7 +308,7 @@ fn truth(text: &str) -> Result<u8, String> {
     }
 }
 
-fn named(values: &[(String, i64)], text: &str) -> Result<i128, String> {
+fn parse_enumerator(values: &[(String, i64)], text: &str) -> Result<i128, String> {
     if let Some((_, value)) = values.iter().find(|(name, _)| name == text) {
         return Ok((*value).into());
     }
@@ -318,7 +321,8 @@ fn named(values: &[(String, i64)], text: &str) -> Result<i128, String> {
     })
 }
 
-/// A number, decimal or hexadecimal, with or without `-`; far outside of what there is room for it is anything that is.
+/// Parses a decimal or hexadecimal number with an optional minus sign; saturates far outside the
+/// range of any type.
 pub fn parse_integer(text: &str) -> Result<i128, String> {
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));

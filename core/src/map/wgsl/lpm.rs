@@ -1,15 +1,15 @@
-//! Finding the longest prefix that an address begins with.
+//! Longest-prefix match in WGSL, over the structure that `map::lpm` describes.
 //!
-//! Each step is bounded by the depth, and each number that is read out of memory by the memory's end: whatever is in
-//! there, a search ends, and stays inside.
+//! The number of steps is bounded by the trie's depth, and every index read from memory is clamped
+//! to the memory's end. So a search terminates and stays in bounds whatever the memory contains.
 
 use crate::map::declaration::Declaration;
 use crate::map::lpm::{
     GROUP_BITS, INNER_FLAG, LIST_FLAG, LIST_PREFIXES, LIST_WORDS, NODE_BITS, ROOT_NODE_STRIDE, TrieLayout,
 };
 
-/// What is found in a node: bits are counted up to the slot's own.
-const LEAF: &str = "
+/// The word of a node's slot: a population count up to and including the slot's bit.
+const NODE_TEXT: &str = "
 fn pc_in_NAME_leaf(node: u32, slot: u32) -> u32 {
     let bits = atomicLoad(&pc_map_NAME[node]) & (0xffffffffu >> (31u - slot));
     let at = atomicLoad(&pc_map_NAME[node + 1u]) + countOneBits(bits);
@@ -17,8 +17,8 @@ fn pc_in_NAME_leaf(node: u32, slot: u32) -> u32 {
 }
 ";
 
-/// What is found in a list, and how many bits that has told apart.
-const LISTED_LEAF: &str = "
+/// The word of the last matching bit string in a list, and the string's length.
+const LIST_TEXT: &str = "
 fn pc_in_NAME_listed(list: u32, rest: u32) -> vec2<u32> {
     let lengths = atomicLoad(&pc_map_NAME[list]);
     var found = vec2<u32>(atomicLoad(&pc_map_NAME[list + NONEu]), 1u);
@@ -27,12 +27,12 @@ BEGINNINGS
 }
 ";
 
-/// For each of its beginnings.
-const BEGINNING: &str = "    let lengthI = max((lengths >> SHIFTu) & 31u, 1u);
+/// One bit string of a list.
+const LIST_ENTRY_TEXT: &str = "    let lengthI = max((lengths >> SHIFTu) & 31u, 1u);
     let fitsI = ((rest ^ atomicLoad(&pc_map_NAME[list + BITSu])) >> (32u - lengthI)) == 0u;
     found = select(found, vec2<u32>(atomicLoad(&pc_map_NAME[list + WORDu]), lengthI), fitsI);";
 
-const IPV4: &str = "
+const IPV4_TEXT: &str = "
 fn NAME_find(address: u32) -> u32 {
     var leaf = pc_in_NAME_leaf(ROOTu + (address >> OTHER_BITSu) * LINEu, (address << ROOT_BITSu) >> 27u);
     var rest = address << TOLD_APARTu;
@@ -52,7 +52,7 @@ fn NAME_find(address: u32) -> u32 {
 }
 ";
 
-const IPV6: &str = "
+const IPV6_TEXT: &str = "
 fn pc_in_NAME_behind(address: vec4<u32>, bits: u32) -> vec4<u32> {
     let more = 32u - bits;
     return vec4<u32>(
@@ -83,7 +83,7 @@ fn NAME_find(address: vec4<u32>) -> u32 {
 }
 ";
 
-/// The text of `NAME_find`, in which the map's name is left to be put in.
+/// Source of `NAME_find`, in which the map's name is still to be filled in.
 pub(super) fn find(map: &Declaration) -> String {
     let TrieLayout { root_bits, levels, root, end, .. } = TrieLayout::of(map);
     let numbers = [
@@ -102,10 +102,11 @@ pub(super) fn find(map: &Declaration) -> String {
     ];
     let beginning = |number: u32| {
         let numbers = [("SHIFTu", 8 * number), ("BITSu", 1 + number), ("WORDu", 1 + LIST_PREFIXES + number)];
-        let text = numbers.iter().fold(BEGINNING.to_owned(), |text, (name, n)| text.replace(name, &format!("{n}u")));
+        let text =
+            numbers.iter().fold(LIST_ENTRY_TEXT.to_owned(), |text, (name, n)| text.replace(name, &format!("{n}u")));
         text.replace("lengthI", &format!("length{number}")).replace("fitsI", &format!("fits{number}"))
     };
-    let listed = LISTED_LEAF.replace("BEGINNINGS", &(0..LIST_PREFIXES).map(beginning).collect::<Vec<_>>().join("\n"));
-    let text = format!("{LEAF}{listed}{}", if map.key == 1 { IPV4 } else { IPV6 });
+    let listed = LIST_TEXT.replace("BEGINNINGS", &(0..LIST_PREFIXES).map(beginning).collect::<Vec<_>>().join("\n"));
+    let text = format!("{NODE_TEXT}{listed}{}", if map.key == 1 { IPV4_TEXT } else { IPV6_TEXT });
     numbers.iter().fold(text, |text, (name, number)| text.replace(&format!("{name}u"), &format!("{number}u")))
 }

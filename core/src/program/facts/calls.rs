@@ -1,4 +1,5 @@
-//! Calls: of the filter's helpers, which are walked, and of the prelude, whose meaning is known.
+//! Calls: helpers of the filter are interpreted in their body; functions of the prelude have a
+//! transfer function each.
 
 use std::rc::Rc;
 
@@ -11,21 +12,23 @@ use super::scan::{StatementId, scan};
 use super::value::{Int, Value};
 use crate::program::prelude::Intrinsic;
 
-/// How far `adjust_head` may move a packet's first byte, in bytes: docs/semantics.md.
+/// Range of the offset of the packet's first byte from its first byte on arrival, in bytes: how far
+/// `adjust_head` may move it (docs/semantics.md).
 const HEAD_SHIFT_RANGE: Interval = Interval::new(-(crate::packet::RESIZE_ROOM as i64), u32::MAX as i64);
 
 impl<'a> AbstractInterpreter<'a> {
-    /// Walks a function's body with these arguments. The value it returns, where it does.
+    /// Interprets a function's body with these arguments. Returns the join of its return values, if
+    /// any path returns one.
     pub(super) fn interpret_function(
         &mut self,
         function: Handle<Function>,
         arguments: Vec<Value>,
         caller: u32,
-        place: StatementId,
+        statement: StatementId,
     ) -> Option<Value> {
         let next = self.instances.len() as u32;
-        let instance = *self.instances.entry((caller, place)).or_insert(next);
-        let (module, info) = (self.module, self.subject.info);
+        let instance = *self.instances.entry((caller, statement)).or_insert(next);
+        let (module, info) = (self.module, self.input.info);
         let scan = self.scans.entry(function).or_insert_with(|| Rc::new(scan(module, &module.functions[function])));
         let scan = scan.clone();
         let body = &module.functions[function];
@@ -41,7 +44,7 @@ impl<'a> AbstractInterpreter<'a> {
             mark,
             returns: Vec::new(),
             result: None,
-            at_end: 0,
+            max_iterations: 0,
         });
         for (handle, expression) in body.expressions.iter() {
             if expression.needs_pre_emit()
@@ -65,7 +68,7 @@ impl<'a> AbstractInterpreter<'a> {
         self.state.undo(mark);
         let frame = self.frames.pop().expect("pushed above");
         self.state.shrink(base, mark);
-        self.iterations = frame.at_end;
+        self.iterations = frame.max_iterations;
         self.continue_from(frame.returns);
         if !self.state.live && !self.frames.is_empty() {
             self.end_path();
@@ -73,7 +76,7 @@ impl<'a> AbstractInterpreter<'a> {
         frame.result
     }
 
-    /// A `return`: what the function did to its caller's cells, and its value.
+    /// Interprets a `return`: records the changes to the caller's cells and the returned value.
     pub(super) fn interpret_return(&mut self, value: Option<Handle<Expression>>) {
         let value = value.map(|value| self.value(value).without_conditions());
         let (mark, base) = (self.frame().mark, self.frame().base);
@@ -90,8 +93,8 @@ impl<'a> AbstractInterpreter<'a> {
         self.state.live = false;
     }
 
-    /// A path ends here, other than in the innermost loop's own way: its iterations count for the
-    /// last round of the loop that it is in, or else for the function.
+    /// Ends a path that leaves the innermost loop or, outside loops, the function: its iterations
+    /// count for the loop's last, partial iteration or for the function.
     pub(super) fn end_path(&mut self) {
         let iterations = self.iterations;
         let frame = self.frames.len();
@@ -100,30 +103,30 @@ impl<'a> AbstractInterpreter<'a> {
             Target::Switch { .. } => None,
         });
         match inner {
-            Some(target) if target.frame == frame => target.last = target.last.max(iterations),
+            Some(target) if target.frame == frame => target.max_in_last = target.max_in_last.max(iterations),
             _ => {
                 let frame = self.frame_mut();
-                frame.at_end = frame.at_end.max(iterations);
+                frame.max_iterations = frame.max_iterations.max(iterations);
             }
         }
     }
 
     pub(super) fn interpret_call(
         &mut self,
-        place: StatementId,
+        statement: StatementId,
         function: Handle<Function>,
         arguments: &[Handle<Expression>],
     ) -> Value {
-        if let Some(&intrinsic) = self.subject.intrinsics.get(&function) {
+        if let Some(&intrinsic) = self.input.intrinsics.get(&function) {
             return self.interpret_intrinsic(intrinsic, arguments);
         }
-        if self.subject.prelude.contains(&function) {
+        if self.input.prelude.contains(&function) {
             self.give_up();
             return Value::Any;
         }
         let arguments = arguments.iter().map(|&a| self.value(a).clone()).collect();
         let caller = self.frame().instance;
-        self.interpret_function(function, arguments, caller, place).unwrap_or(Value::Any)
+        self.interpret_function(function, arguments, caller, statement).unwrap_or(Value::Any)
     }
 
     fn interpret_intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Handle<Expression>]) -> Value {
@@ -132,20 +135,21 @@ impl<'a> AbstractInterpreter<'a> {
         match intrinsic {
             Intrinsic::Load { size, .. } => {
                 let end = self.end(argument(1).unwrap_or(full), size);
-                self.found.read_end = self.found.read_end.max(end);
+                self.inferred.read_end = self.inferred.read_end.max(end);
                 Value::range(Interval::new(0, full.hi >> (32 - 8 * size)))
             }
             Intrinsic::Store { size, .. } => {
                 let end = self.end(argument(1).unwrap_or(full), size);
-                self.found.write_end = self.found.write_end.max(end);
+                self.inferred.write_end = self.inferred.write_end.max(end);
                 Value::Any
             }
             Intrinsic::AdjustHead => {
                 let delta = argument(1).unwrap_or(IntKind::Signed.full());
                 let shift = self.shift();
                 if delta.lo < 0 {
-                    // New bytes are cleared, in front of the packet or where it was cut off before.
-                    self.found.write_end = u64::MAX;
+                    // Clears the bytes it adds, whether they lie before the packet or were cut off
+                    // earlier.
+                    self.inferred.write_end = u64::MAX;
                 }
                 let moved = Interval::new(shift.lo + delta.lo.min(0), shift.hi + delta.hi.max(0));
                 self.state.store(HEAD_SHIFT, Value::range(moved.meet(HEAD_SHIFT_RANGE).unwrap_or(HEAD_SHIFT_RANGE)));
@@ -153,8 +157,8 @@ impl<'a> AbstractInterpreter<'a> {
             }
             Intrinsic::AdjustTail => {
                 if argument(1).unwrap_or(IntKind::Signed.full()).hi > 0 {
-                    // As for the head.
-                    self.found.write_end = u64::MAX;
+                    // Clears the bytes it adds, as `AdjustHead` does.
+                    self.inferred.write_end = u64::MAX;
                 }
                 Value::Any
             }
@@ -167,7 +171,7 @@ impl<'a> AbstractInterpreter<'a> {
                 }
                 Value::Int(int)
             }
-            // Twice the upper half is added to the lower: 0xffff and a carry at the most.
+            // The upper half is added to the lower twice: at most 0xffff and a carry.
             Intrinsic::CsumFold => Value::range(Interval::new(0, 0x1_0000)),
             Intrinsic::CsumReplace16 | Intrinsic::CsumReplace32 => Value::range(Interval::new(0, 0xffff)),
             Intrinsic::PktLen
@@ -188,8 +192,8 @@ impl<'a> AbstractInterpreter<'a> {
         }
     }
 
-    /// One past the last byte of an access, from where the packet began. An offset that would wrap
-    /// is no special case: it lies outside every packet.
+    /// One past the last byte that an access reaches, counted from the packet's first byte on
+    /// arrival. An offset that wraps needs no special case: it lies outside every packet.
     fn end(&self, offset: Interval, size: u32) -> u64 {
         u64::try_from(offset.hi + i64::from(size) + self.shift().hi).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! What an expression may evaluate to, and what a condition says about the expressions in it.
+//! Transfer functions of expressions, and the constraints that a condition puts on its operands.
 
 use std::rc::Rc;
 
@@ -11,11 +11,12 @@ use super::interpreter::AbstractInterpreter;
 use super::interval::{IntKind, Interval};
 use super::value::{Bool, Condition, Conditions, Int, Pointer, Value, int_kind};
 
-/// How far a condition is followed back through sums and casts.
+/// Maximum number of additions, subtractions and casts that a constraint is propagated back
+/// through.
 const MAX_STEPS_BACK: u32 = 8;
 
 impl AbstractInterpreter<'_> {
-    /// The cell of an expression of the function that is walked.
+    /// Cell of an expression of the current function.
     pub(super) fn cell_of(&self, expression: Handle<Expression>) -> u32 {
         self.frame().base + expression.index() as u32
     }
@@ -36,7 +37,7 @@ impl AbstractInterpreter<'_> {
         self.frame().info[expression].ty.inner_with(&self.module.types)
     }
 
-    /// The number that an expression may be; `None` where it is no 32-bit integer scalar.
+    /// Abstract value of an integer; `None` unless the expression is a 32-bit integer scalar.
     pub(super) fn int(&self, expression: Handle<Expression>) -> Option<Int> {
         match *self.type_of(expression) {
             TypeInner::Scalar(scalar) => Some(self.value(expression).int(int_kind(scalar)?)),
@@ -48,7 +49,7 @@ impl AbstractInterpreter<'_> {
         self.int(expression).map(|int| int.range)
     }
 
-    /// Evaluates an expression, its operands evaluated before it.
+    /// Evaluates an expression whose operands have been evaluated.
     pub(super) fn evaluate(&mut self, expression: Handle<Expression>) {
         let mut loaded = None;
         let function = self.frame().function;
@@ -59,7 +60,7 @@ impl AbstractInterpreter<'_> {
                     if path.is_empty() {
                         loaded = Some((slot, cell.version));
                     }
-                    path.iter().fold(cell.value.clone(), |value, &index| value.part(index))
+                    path.iter().fold(cell.value.clone(), |value, &index| value.component(index))
                 }
                 _ => Value::Any,
             },
@@ -77,11 +78,13 @@ impl AbstractInterpreter<'_> {
             Expression::Compose { ty, ref components } => {
                 self.shapes.compose(ty, components.iter().map(|&c| self.value(c).clone()).collect())
             }
-            Expression::Splat { size, value } => Value::Parts(Rc::new(vec![self.value(value).clone(); size as usize])),
+            Expression::Splat { size, value } => {
+                Value::Composite(Rc::new(vec![self.value(value).clone(); size as usize]))
+            }
             Expression::Swizzle { size, vector, pattern } => {
                 let vector = self.value(vector);
-                let parts = pattern[..size as usize].iter().map(|&c| vector.part(Some(c as u32))).collect();
-                Value::Parts(Rc::new(parts))
+                let components = pattern[..size as usize].iter().map(|&c| vector.component(Some(c as u32))).collect();
+                Value::Composite(Rc::new(components))
             }
             Expression::FunctionArgument(index) => self.frame().arguments[index as usize].clone(),
             Expression::LocalVariable(local) => {
@@ -91,16 +94,17 @@ impl AbstractInterpreter<'_> {
                 Some(&slot) => Value::Pointer(Pointer { slot, path: Rc::default() }),
                 None => Value::Any,
             },
-            Expression::AccessIndex { base, index } => inside(self.value(base), Some(index)),
+            Expression::AccessIndex { base, index } => access_part(self.value(base), Some(index)),
             Expression::Access { base, index } => {
-                let index = self.range(index).and_then(Interval::exact).and_then(|i| u32::try_from(i).ok());
-                // An index beyond the end is clamped to it: which part that is, is not told apart.
-                inside(self.value(base), index.filter(|&i| i < self.length(base)))
+                let index = self.range(index).and_then(Interval::as_point).and_then(|i| u32::try_from(i).ok());
+                // An index beyond the end is clamped to it at run time, so it may select any
+                // component.
+                access_part(self.value(base), index.filter(|&i| i < self.length(base)))
             }
             Expression::Unary { op, expr } => match (op, self.kind(expr)) {
                 (UnaryOperator::LogicalNot, _) => Value::Bool(self.value(expr).bool().not()),
-                (UnaryOperator::Negate, Some(kind)) => map(self.value(expr), &|v| v.neg(kind)),
-                (UnaryOperator::BitwiseNot, Some(kind)) => map(self.value(expr), &|v| v.not(kind)),
+                (UnaryOperator::Negate, Some(kind)) => map_components(self.value(expr), &|v| v.neg(kind)),
+                (UnaryOperator::BitwiseNot, Some(kind)) => map_components(self.value(expr), &|v| v.not(kind)),
                 _ => Value::Any,
             },
             Expression::Binary { op, left, right } => self.binary(op, left, right),
@@ -121,7 +125,8 @@ impl AbstractInterpreter<'_> {
         }
     }
 
-    /// How many parts a constant index may tell apart in `base`, a composite or a pointer to one.
+    /// Number of components that a constant index distinguishes in `base`, a composite or a pointer
+    /// to one.
     fn length(&self, base: Handle<Expression>) -> u32 {
         match *self.type_of(base) {
             TypeInner::Pointer { base, .. } => match self.module.types[base].inner {
@@ -154,15 +159,15 @@ impl AbstractInterpreter<'_> {
         }
         let Some(kind) = self.kind(left) else { return Value::Any };
         match op {
-            Op::Add => zip(a, b, &|a, b| a.add(b, kind), kind),
-            Op::Subtract => zip(a, b, &|a, b| a.sub(b, kind), kind),
-            Op::Multiply => zip(a, b, &|a, b| a.mul(b, kind), kind),
-            Op::Divide => zip(a, b, &|a, b| a.div(b, kind), kind),
-            Op::Modulo => zip(a, b, &|a, b| a.rem(b, kind), kind),
-            Op::And => zip(a, b, &|a, b| a.and(b, kind), kind),
-            Op::InclusiveOr => zip(a, b, &|a, b| a.or(b, kind), kind),
-            Op::ExclusiveOr => zip(a, b, &|a, b| a.xor(b, kind), kind),
-            // Counts are unsigned whatever is shifted.
+            Op::Add => zip_components(a, b, &|a, b| a.add(b, kind), kind),
+            Op::Subtract => zip_components(a, b, &|a, b| a.sub(b, kind), kind),
+            Op::Multiply => zip_components(a, b, &|a, b| a.mul(b, kind), kind),
+            Op::Divide => zip_components(a, b, &|a, b| a.div(b, kind), kind),
+            Op::Modulo => zip_components(a, b, &|a, b| a.rem(b, kind), kind),
+            Op::And => zip_components(a, b, &|a, b| a.and(b, kind), kind),
+            Op::InclusiveOr => zip_components(a, b, &|a, b| a.or(b, kind), kind),
+            Op::ExclusiveOr => zip_components(a, b, &|a, b| a.xor(b, kind), kind),
+            // Shift counts are unsigned whatever the type of the value.
             Op::ShiftLeft | Op::ShiftRight => match (self.range(left), self.range(right)) {
                 (Some(a), Some(count)) if op == Op::ShiftLeft => Value::range(a.shl(count, kind)),
                 (Some(a), Some(count)) => Value::range(a.shr(count)),
@@ -178,7 +183,8 @@ impl AbstractInterpreter<'_> {
             return Value::Bool(Bool::unknown());
         };
         let (x, y) = (self.cell_of(left), self.cell_of(right));
-        // Of every operator what it says when it holds; when it does not, its opposite holds.
+        // Each comparison is described by what it implies when it holds; if it does not, the
+        // opposite comparison holds.
         let less = |x, a: Interval, y, b: Interval, or_equal: bool| {
             let gap = i64::from(!or_equal);
             let (low, high) = (Interval::new(i64::MIN, b.hi - gap), Interval::new(a.lo + gap, i64::MAX));
@@ -193,14 +199,14 @@ impl AbstractInterpreter<'_> {
         let differ = || {
             let mut conditions = Vec::new();
             for (cell, mine, other) in [(x, a, b), (y, b, a)] {
-                let range = match other.exact() {
+                let range = match other.as_point() {
                     Some(n) if n == mine.lo => Interval::new(n + 1, i64::MAX),
                     Some(n) if n == mine.hi => Interval::new(i64::MIN, n - 1),
                     _ => continue,
                 };
                 conditions.push(Condition { expression: cell, range });
             }
-            (a.exact().is_none() || a != b, conditions)
+            (a.as_point().is_none() || a != b, conditions)
         };
         let ((can_be_true, when_true), (can_be_false, when_false)) = match op {
             Op::Equal => (equal(), differ()),
@@ -220,17 +226,19 @@ impl AbstractInterpreter<'_> {
             let Some(range) = self.range(from) else {
                 return if matches!(value, Value::Bool(_)) { value.clone() } else { Value::Any };
             };
-            let can_be_false = range.meet(Interval::one(0)).is_some();
-            let can_be_true = range.exact() != Some(0);
+            let can_be_false = range.meet(Interval::point(0)).is_some();
+            let can_be_true = range.as_point() != Some(0);
             return Value::Bool(Bool { can_be_true, can_be_false, ..Bool::default() });
         }
         let Some(kind) = self.kind(whole) else { return Value::Any };
         if let Value::Bool(b) = value {
             return Value::range(Interval::new(i64::from(!b.can_be_false), i64::from(b.can_be_true)));
         }
-        // Between integers of 32 bits a conversion and a bitcast are the same.
+        // Between 32-bit integers a conversion and a bitcast are the same.
         match self.kind(from) {
-            Some(_) if convert.is_none_or(|width| width == 4) => map(value, &|v| kind.wrap(v.lo.into(), v.hi.into())),
+            Some(_) if convert.is_none_or(|width| width == 4) => {
+                map_components(value, &|v| kind.wrap(v.lo.into(), v.hi.into()))
+            }
             _ => Value::Any,
         }
     }
@@ -245,7 +253,7 @@ impl AbstractInterpreter<'_> {
     ) -> Value {
         let operand = |e: Option<Handle<Expression>>| e.and_then(|e| self.range(e));
         let Some(a) = self.range(arg) else { return Value::Any };
-        // Every function taken here gives a number of its first argument's type.
+        // Every function handled here returns a number of its first argument's type.
         if self.kind(whole).is_none() {
             return Value::Any;
         }
@@ -268,7 +276,7 @@ impl AbstractInterpreter<'_> {
         }
     }
 
-    /// Takes a condition for granted. The state is dead where it cannot hold.
+    /// Assumes that all conditions hold. Marks the state dead if they cannot.
     pub(super) fn assume(&mut self, conditions: &Conditions) {
         let Some(conditions) = conditions else { return };
         for condition in conditions.iter() {
@@ -276,7 +284,8 @@ impl AbstractInterpreter<'_> {
         }
     }
 
-    /// An expression's value lies in `range`; so does what it was made of, as far as can be said.
+    /// Restricts an expression to `range`, and what it was computed from accordingly, through at
+    /// most `steps` operations.
     pub(super) fn restrict(&mut self, cell: u32, range: Interval, steps: u32) {
         let Some((frame, expression)) = self.expression_of_cell(cell) else { return };
         let TypeInner::Scalar(scalar) = *frame.info[expression].ty.inner_with(&self.module.types) else { return };
@@ -297,18 +306,18 @@ impl AbstractInterpreter<'_> {
                     self.meet(slot, range, kind);
                 }
             }
-            // x + n is in the range: x is in the range less n, where nothing wraps.
+            // x + n in a range means x in the range minus n, if nothing wraps.
             Expression::Binary { op: BinaryOperator::Add, left, right } => {
                 for (x, n) in [(left, right), (right, left)] {
-                    if let Some(n) = self.state.cell(at(n)).value.int(kind).range.exact() {
-                        let before = range.sub(Interval::one(n), kind);
+                    if let Some(n) = self.state.cell(at(n)).value.int(kind).range.as_point() {
+                        let before = range.sub(Interval::point(n), kind);
                         self.restrict(at(x), before, steps - 1);
                     }
                 }
             }
             Expression::Binary { op: BinaryOperator::Subtract, left, right } => {
-                if let Some(n) = self.state.cell(at(right)).value.int(kind).range.exact() {
-                    self.restrict(at(left), range.add(Interval::one(n), kind), steps - 1);
+                if let Some(n) = self.state.cell(at(right)).value.int(kind).range.as_point() {
+                    self.restrict(at(left), range.add(Interval::point(n), kind), steps - 1);
                 }
             }
             Expression::As { expr, convert, .. } if convert.is_none_or(|width| width == 4) => {
@@ -336,35 +345,41 @@ impl AbstractInterpreter<'_> {
     }
 }
 
-/// A part of a composite, or a pointer to a part of what is pointed to.
-fn inside(base: &Value, index: Option<u32>) -> Value {
+/// A component of a composite, or a pointer to a component of the pointee.
+fn access_part(base: &Value, index: Option<u32>) -> Value {
     match base {
         Value::Pointer(Pointer { slot, path }) => {
             let path = path.iter().copied().chain([index]).collect();
             Value::Pointer(Pointer { slot: *slot, path: Rc::new(path) })
         }
-        other => other.part(index),
+        other => other.component(index),
     }
 }
 
-/// Applies an operator to a number, or to every part of a vector.
-fn map(a: &Value, op: &dyn Fn(Interval) -> Interval) -> Value {
+/// Applies an operator to a number, or to every component of a vector.
+fn map_components(a: &Value, op: &dyn Fn(Interval) -> Interval) -> Value {
     match a {
-        Value::Parts(parts) => Value::Parts(Rc::new(parts.iter().map(|part| map(part, op)).collect())),
+        Value::Composite(components) => {
+            Value::Composite(Rc::new(components.iter().map(|component| map_components(component, op)).collect()))
+        }
         Value::Int(int) => Value::range(op(int.range)),
         _ => Value::Any,
     }
 }
 
-/// Applies an operator to two numbers, or part by part where one or both are vectors.
-fn zip(a: &Value, b: &Value, op: &dyn Fn(Interval, Interval) -> Interval, kind: IntKind) -> Value {
+/// Applies an operator to two numbers, or component by component if one or both are vectors.
+fn zip_components(a: &Value, b: &Value, op: &dyn Fn(Interval, Interval) -> Interval, kind: IntKind) -> Value {
     match (a, b) {
-        (Value::Parts(x), Value::Parts(y)) => {
-            Value::Parts(Rc::new(x.iter().zip(y.iter()).map(|(x, y)| zip(x, y, op, kind)).collect()))
+        (Value::Composite(x), Value::Composite(y)) => {
+            Value::Composite(Rc::new(x.iter().zip(y.iter()).map(|(x, y)| zip_components(x, y, op, kind)).collect()))
         }
-        (Value::Parts(x), y) => Value::Parts(Rc::new(x.iter().map(|x| zip(x, y, op, kind)).collect())),
-        (x, Value::Parts(y)) => Value::Parts(Rc::new(y.iter().map(|y| zip(x, y, op, kind)).collect())),
-        // A vector of which nothing is known is `Any` too: it stays so.
+        (Value::Composite(x), y) => {
+            Value::Composite(Rc::new(x.iter().map(|x| zip_components(x, y, op, kind)).collect()))
+        }
+        (x, Value::Composite(y)) => {
+            Value::Composite(Rc::new(y.iter().map(|y| zip_components(x, y, op, kind)).collect()))
+        }
+        // `Any` may stand for a vector, so the result cannot be a scalar's range.
         (Value::Any, Value::Any) => Value::Any,
         (x, y) => Value::range(op(x.int(kind).range, y.int(kind).range)),
     }

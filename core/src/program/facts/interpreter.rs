@@ -1,9 +1,10 @@
-//! The walk: a filter run on abstract values, calls followed into their functions.
+//! Abstract interpreter: runs the filter on abstract values, following calls into the callees.
 //!
-//! One walk passes every statement of every call once, and costs as much as the filter is long with
-//! all its calls inlined. At a loop's head the variables that the loop stores to hold what they held
-//! before the loop, or what is assumed for the end of a round. A walk that sees nothing beyond the
-//! assumptions at the rounds' ends has shown that they hold, and all that it found with them.
+//! One pass interprets every statement once per call context, so it costs as much as the filter
+//! with all calls inlined. At a loop's head, each variable that the loop assigns holds the join of
+//! its value before the loop and the value assumed for the back edge (see [`super::loops`]). If a
+//! pass observes nothing at back edges beyond what was assumed, the assumptions form an inductive
+//! invariant, and everything the pass inferred holds.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -22,42 +23,43 @@ use super::state::{Delta, State};
 use super::value::{Conditions, Shapes, Value};
 use crate::program::prelude::Intrinsic;
 
-/// Blocks inside each other, those of functions that are called included; beyond that nothing is
-/// said. Bounds the stack. The verifier lets less through.
+/// Maximum nesting of blocks, callees included; a deeper filter is not analysed. Bounds the stack.
+/// The verifier's own limit is lower.
 const MAX_DEPTH: usize = 2 * crate::program::MAX_NESTING;
 
-/// Expressions, statements and changes of a walk; beyond that nothing is said. Bounds the time.
+/// Maximum number of expressions, statements and state changes in one pass; bounds the time.
 const MAX_WORK: u64 = 1 << 21;
 
-/// The cell of the packet's first byte now, counted from where it was when the packet arrived.
+/// Cell that holds the offset of the packet's first byte from where it was on arrival.
 pub(super) const HEAD_SHIFT: u32 = 0;
 
-/// What the walks have found out.
+/// What a pass has inferred about the filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct InferredFacts {
-    /// One past the furthest byte read and written, from where the packet began; 0 for none.
+    /// One past the last byte read and written, counted from the packet's first byte on arrival; 0
+    /// if none.
     pub(super) read_end: u64,
     pub(super) write_end: u64,
     pub(super) verdicts: VerdictSet,
-    /// `u64::MAX` where there is no bound.
+    /// Maximum number of loop iterations; `u64::MAX` if unbounded.
     pub(super) iterations: u64,
 }
 
-/// A function that is being walked.
+/// Activation record of a function under interpretation.
 pub(super) struct Frame<'a> {
     pub(super) function: &'a Function,
     pub(super) info: &'a FunctionInfo,
     pub(super) scan: Rc<FunctionScan>,
-    /// The cells of its expressions begin here, those of its variables behind them.
+    /// First cell of the function's expressions; its variables' cells follow.
     pub(super) base: u32,
     pub(super) arguments: Vec<Value>,
-    /// Which call of it this is.
+    /// Identifies the call context.
     pub(super) instance: u32,
     pub(super) mark: usize,
     pub(super) returns: Vec<Delta>,
     pub(super) result: Option<Value>,
-    /// The most iterations on a path to where the function ends, see `AbstractInterpreter::iterations`.
-    pub(super) at_end: u64,
+    /// Maximum of `AbstractInterpreter::iterations` over all paths to the function's end.
+    pub(super) max_iterations: u64,
 }
 
 impl Frame<'_> {
@@ -66,18 +68,18 @@ impl Frame<'_> {
     }
 }
 
-/// Where `break` and `continue` lead.
+/// Target of `break` and `continue`.
 pub(super) enum Target {
     Loop(LoopTarget),
     Switch {
         mark: usize,
         breaks: Vec<Delta>,
-        /// The most iterations on a path to a `break`.
-        at_break: u64,
+        /// Maximum number of iterations on a path to a `break`.
+        max_at_break: u64,
     },
 }
 
-/// The parts of a program that facts are about.
+/// The parts of a program that the analysis reads.
 pub(in crate::program) struct AnalysisInput<'a> {
     pub(in crate::program) module: &'a Module,
     pub(in crate::program) info: &'a ModuleInfo,
@@ -86,39 +88,41 @@ pub(in crate::program) struct AnalysisInput<'a> {
     pub(in crate::program) prelude: &'a HashSet<Handle<Function>>,
 }
 
+/// State of the abstract interpretation of one filter, over all passes.
 pub(super) struct AbstractInterpreter<'a> {
     pub(super) module: &'a Module,
-    pub(super) subject: &'a AnalysisInput<'a>,
+    pub(super) input: &'a AnalysisInput<'a>,
     pub(super) shapes: Shapes<'a>,
-    /// The values of the module's constant expressions.
+    /// Values of the module's constant expressions, by index.
     pub(super) constants: Vec<Value>,
-    /// The cells of the filter's private variables.
+    /// Cells of the filter's private variables.
     pub(super) privates: HashMap<Handle<GlobalVariable>, u32>,
     pub(super) scans: HashMap<Handle<Function>, Rc<FunctionScan>>,
-    /// Calls by the call that they are made in and the statement.
+    /// Call contexts, by the caller's context and the call statement.
     pub(super) instances: HashMap<(u32, StatementId), u32>,
     pub(super) state: State,
     pub(super) frames: Vec<Frame<'a>>,
     pub(super) targets: Vec<Target>,
-    /// What is assumed for the end of each loop's rounds, and what the last walk has seen there.
+    /// Values at each loop's back edge: assumed for this pass, and observed by it.
     pub(super) assumed: HashMap<(u32, StatementId), BackEdgeState>,
-    pub(super) seen: HashMap<(u32, StatementId), BackEdgeState>,
-    /// Whether a loop of which nothing is assumed may do anything, or else never goes round.
+    pub(super) observed: HashMap<(u32, StatementId), BackEdgeState>,
+    /// Whether a loop without assumptions may assign anything; otherwise its back edge counts as
+    /// not taken.
     pub(super) pessimistic: bool,
-    pub(super) found: InferredFacts,
-    /// The most iterations on a path to this place, from where the innermost loop's round began, or
-    /// else the filter; `u64::MAX` for no bound.
+    pub(super) inferred: InferredFacts,
+    /// Maximum number of iterations on a path to the current point, from the start of the innermost
+    /// loop's body or, outside loops, of the filter; `u64::MAX` if unbounded.
     pub(super) iterations: u64,
     depth: usize,
     gave_up: bool,
 }
 
 impl<'a> AbstractInterpreter<'a> {
-    pub(super) fn new(subject: &'a AnalysisInput<'a>) -> AbstractInterpreter<'a> {
-        let mut walk = AbstractInterpreter {
-            module: subject.module,
-            subject,
-            shapes: Shapes::new(subject.module),
+    pub(super) fn new(input: &'a AnalysisInput<'a>) -> AbstractInterpreter<'a> {
+        let mut interpreter = AbstractInterpreter {
+            module: input.module,
+            input,
+            shapes: Shapes::new(input.module),
             constants: Vec::new(),
             privates: HashMap::new(),
             scans: HashMap::new(),
@@ -127,18 +131,18 @@ impl<'a> AbstractInterpreter<'a> {
             frames: Vec::new(),
             targets: Vec::new(),
             assumed: HashMap::new(),
-            seen: HashMap::new(),
+            observed: HashMap::new(),
             pessimistic: false,
-            found: InferredFacts::default(),
+            inferred: InferredFacts::default(),
             iterations: 0,
             depth: 0,
             gave_up: false,
         };
-        walk.constants();
-        walk
+        interpreter.eval_constants();
+        interpreter
     }
 
-    fn constants(&mut self) {
+    fn eval_constants(&mut self) {
         for (_, expression) in self.module.global_expressions.iter() {
             let at = |e: &Handle<Expression>| self.constants[e.index()].clone();
             let value = match expression {
@@ -146,33 +150,33 @@ impl<'a> AbstractInterpreter<'a> {
                 Expression::Constant(constant) => at(&self.module.constants[*constant].init),
                 Expression::ZeroValue(ty) => self.shapes.zero(*ty),
                 Expression::Compose { ty, components } => self.shapes.compose(*ty, components.iter().map(at).collect()),
-                Expression::Splat { size, value } => Value::Parts(Rc::new(vec![at(value); *size as usize])),
+                Expression::Splat { size, value } => Value::Composite(Rc::new(vec![at(value); *size as usize])),
                 _ => Value::Any,
             };
             self.constants.push(value);
         }
     }
 
-    /// Walks the filter with what is assumed; `None` where that is too much.
+    /// Interprets the filter under the current assumptions. `None` if that exceeds a limit.
     pub(super) fn run_pass(&mut self) -> Option<InferredFacts> {
-        self.seen.clear();
+        self.observed.clear();
         self.state = State::default();
         self.state.live = true;
-        self.found = InferredFacts::default();
+        self.inferred = InferredFacts::default();
         self.frames.clear();
         self.targets.clear();
         self.iterations = 0;
         self.state.grow(1);
-        self.state.evaluate(HEAD_SHIFT, Value::range(Interval::one(0)), None);
-        self.privates();
-        let filter = self.subject.filter;
+        self.state.evaluate(HEAD_SHIFT, Value::range(Interval::point(0)), None);
+        self.init_private_variables();
+        let filter = self.input.filter;
         self.interpret_function(filter, vec![Value::Any], u32::MAX, std::ptr::null());
-        self.found.iterations = self.iterations;
-        (!self.gave_up).then(|| self.found.clone())
+        self.inferred.iterations = self.iterations;
+        (!self.gave_up).then(|| self.inferred.clone())
     }
 
-    /// Gives the filter's own private variables their cells and initial values.
-    fn privates(&mut self) {
+    /// Allocates and initialises cells for the filter's own private variables.
+    fn init_private_variables(&mut self) {
         let module = self.module;
         for (handle, variable) in module.global_variables.iter() {
             let is_machinery =
@@ -197,7 +201,7 @@ impl<'a> AbstractInterpreter<'a> {
         self.frames.last_mut().expect("a function is walked inside its frame")
     }
 
-    /// The expression that a cell belongs to.
+    /// The expression that a cell belongs to, and its frame.
     pub(super) fn expression_of_cell(&self, cell: u32) -> Option<(&Frame<'a>, Handle<Expression>)> {
         let frame = self.frames.iter().rev().find(|frame| frame.base <= cell)?;
         let expressions = &frame.function.expressions;
@@ -213,7 +217,8 @@ impl<'a> AbstractInterpreter<'a> {
         self.state.live = false;
     }
 
-    /// Goes on where one of several paths came out, all of which began here; nowhere if there is none.
+    /// Continues with the join of `paths`, which all fork at the current point; the state is dead
+    /// if there are none.
     pub(super) fn continue_from(&mut self, paths: Vec<Delta>) {
         let mut joined: Option<Delta> = None;
         for path in paths {
@@ -263,11 +268,11 @@ impl<'a> AbstractInterpreter<'a> {
             Statement::Break => {
                 let iterations = self.iterations;
                 if let Some(target) = self.targets.last_mut() {
-                    let (mark, breaks, most) = match target {
-                        Target::Loop(target) => (target.mark, &mut target.breaks, &mut target.last),
-                        Target::Switch { mark, breaks, at_break } => (*mark, breaks, at_break),
+                    let (mark, breaks, max) = match target {
+                        Target::Loop(target) => (target.mark, &mut target.breaks, &mut target.max_in_last),
+                        Target::Switch { mark, breaks, max_at_break } => (*mark, breaks, max_at_break),
                     };
-                    *most = iterations.max(*most);
+                    *max = iterations.max(*max);
                     breaks.push(self.state.delta(mark, u32::MAX));
                 }
                 self.state.live = false;
@@ -278,7 +283,7 @@ impl<'a> AbstractInterpreter<'a> {
                     Target::Switch { .. } => None,
                 });
                 if let Some(target) = inner {
-                    target.at_continue = target.at_continue.max(self.iterations);
+                    target.max_at_continue = target.max_at_continue.max(self.iterations);
                     target.continues.push(self.state.delta(target.mark, u32::MAX));
                 }
                 self.state.live = false;
@@ -286,7 +291,7 @@ impl<'a> AbstractInterpreter<'a> {
             Statement::Return { value } => {
                 if self.frames.len() == 1 {
                     let verdicts = value.map_or(VerdictSet::ALL, |v| self.value(v).int(IntKind::Unsigned).verdicts);
-                    self.found.verdicts = self.found.verdicts.union(verdicts);
+                    self.inferred.verdicts = self.inferred.verdicts.union(verdicts);
                 }
                 self.interpret_return(*value);
             }
@@ -294,7 +299,9 @@ impl<'a> AbstractInterpreter<'a> {
                 self.end_path();
                 self.state.live = false;
             }
-            Statement::Store { pointer, value } => self.store(std::ptr::from_ref(statement), *pointer, *value),
+            Statement::Store { pointer, value } => {
+                self.interpret_store(std::ptr::from_ref(statement), *pointer, *value)
+            }
             Statement::Call { function, arguments, result } => {
                 let value = self.interpret_call(std::ptr::from_ref(statement), *function, arguments);
                 if let Some(result) = result {
@@ -302,7 +309,7 @@ impl<'a> AbstractInterpreter<'a> {
                     self.state.evaluate(cell, value, None);
                 }
             }
-            // The verifier refuses all the others.
+            // The verifier rejects all other statements.
             _ => self.give_up(),
         }
     }
@@ -311,17 +318,17 @@ impl<'a> AbstractInterpreter<'a> {
         let condition = self.value(condition).bool();
         let mark = self.state.mark();
         let before = self.iterations;
-        let side = |walk: &mut AbstractInterpreter<'a>, possible: bool, conditions: &Conditions, block: &'a Block| {
-            walk.iterations = before;
-            walk.state.live = possible && !walk.gave_up;
-            let possible = walk.state.live;
+        let side = |this: &mut AbstractInterpreter<'a>, possible: bool, conditions: &Conditions, block: &'a Block| {
+            this.iterations = before;
+            this.state.live = possible && !this.gave_up;
+            let possible = this.state.live;
             if possible {
-                walk.assume(conditions);
-                walk.interpret_block(block);
+                this.assume(conditions);
+                this.interpret_block(block);
             }
-            let delta = walk.state.live.then(|| walk.state.delta(mark, u32::MAX));
-            walk.state.undo(mark);
-            (delta, walk.iterations)
+            let delta = this.state.live.then(|| this.state.delta(mark, u32::MAX));
+            this.state.undo(mark);
+            (delta, this.iterations)
         };
         let (a, in_accept) = side(self, condition.can_be_true, &condition.when_true, accept);
         let (b, in_reject) = side(self, condition.can_be_false, &condition.when_false, reject);
@@ -341,10 +348,10 @@ impl<'a> AbstractInterpreter<'a> {
         let Some(range) = self.range(selector) else { return self.give_up() };
         let cell = self.cell_of(selector);
         let mark = self.state.mark();
-        let (before, mut most) = (self.iterations, self.iterations);
-        self.targets.push(Target::Switch { mark, breaks: Vec::new(), at_break: 0 });
+        let (before, mut max) = (self.iterations, self.iterations);
+        self.targets.push(Target::Switch { mark, breaks: Vec::new(), max_at_break: 0 });
         let mut ends = Vec::new();
-        // Several values for one body are cases that fall through with nothing in them.
+        // A case with several selector values is a run of empty cases that fall through.
         let (mut chosen, mut otherwise) = (None::<Interval>, false);
         for case in cases {
             let number = match case.value {
@@ -352,7 +359,7 @@ impl<'a> AbstractInterpreter<'a> {
                 SwitchValue::U32(n) => Some(i64::from(n)),
                 SwitchValue::Default => None,
             };
-            match number.map(Interval::one) {
+            match number.map(Interval::point) {
                 None => otherwise = true,
                 Some(one) if one.meet(range).is_some() => chosen = Some(chosen.map_or(one, |all| all.hull(one))),
                 Some(_) => {}
@@ -371,31 +378,31 @@ impl<'a> AbstractInterpreter<'a> {
                 }
                 self.interpret_block(&case.body);
                 if self.state.live {
-                    most = most.max(self.iterations);
+                    max = max.max(self.iterations);
                     ends.push(self.state.delta(mark, u32::MAX));
                 }
                 self.state.undo(mark);
             }
             (chosen, otherwise) = (None, false);
         }
-        if let Some(Target::Switch { breaks, at_break, .. }) = self.targets.pop() {
+        if let Some(Target::Switch { breaks, max_at_break, .. }) = self.targets.pop() {
             ends.extend(breaks);
-            most = most.max(at_break);
+            max = max.max(max_at_break);
         }
-        self.iterations = most;
+        self.iterations = max;
         self.continue_from(ends);
     }
 
-    fn store(&mut self, place: StatementId, pointer: Handle<Expression>, value: Handle<Expression>) {
+    fn interpret_store(&mut self, statement: StatementId, pointer: Handle<Expression>, value: Handle<Expression>) {
         let Value::Pointer(pointer) = self.value(pointer).clone() else { return self.give_up() };
         let mut new = self.value(value).clone();
         let frame = self.frame();
-        // What a bool says of this function's expressions ends with the function.
+        // Conditions name expressions of this function, so they must not leave it.
         if pointer.slot < frame.base {
             new = new.without_conditions();
         }
         if pointer.path.is_empty() {
-            self.record_step(place, pointer.slot, value);
+            self.record_step(statement, pointer.slot, value);
         } else {
             new = self.state.cell(pointer.slot).value.with(&pointer.path, &new);
         }

@@ -1,10 +1,10 @@
-//! Ranges of 32-bit integers, and what WGSL's operators make of them.
+//! Interval domain for 32-bit integers, with a transfer function for each of WGSL's operators.
 //!
-//! Invariant of every operator here: if `x` lies in `a` and `y` in `b`, then what WGSL gives for
-//! `x op y` lies in the result. Bounds are the numbers themselves, not their bit patterns: a `u32`
-//! lies in `0..2^32`, an `i32` in `-2^31..2^31`.
+//! Every operator is sound: if `x` is in `a` and `y` in `b`, the value of WGSL's `x op y` is in the
+//! result. Bounds are numbers, not bit patterns: a `u32` is in `0..2^32`, an `i32` in
+//! `-2^31..2^31`.
 
-/// The two types of 32-bit integers.
+/// The two 32-bit integer types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IntKind {
     Unsigned,
@@ -12,7 +12,7 @@ pub(super) enum IntKind {
 }
 
 impl IntKind {
-    /// Every number of the type.
+    /// The interval of all numbers of the type.
     pub(super) const fn full(self) -> Interval {
         match self {
             IntKind::Unsigned => Interval::new(0, u32::MAX as i64),
@@ -20,20 +20,21 @@ impl IntKind {
         }
     }
 
-    /// The range of the type's numbers that are equal, modulo 2^32, to those of `lo..=hi`.
+    /// The numbers of the type that are congruent, modulo 2^32, to those of `lo..=hi`; all numbers
+    /// if only a part of the range wraps.
     pub(super) fn wrap(self, lo: i128, hi: i128) -> Interval {
         let full = self.full();
-        let turn = |x: i128| (x - i128::from(full.lo)).div_euclid(1 << 32);
-        let turns = turn(lo);
-        if turn(hi) != turns {
+        let wraps_of = |x: i128| (x - i128::from(full.lo)).div_euclid(1 << 32);
+        let wraps = wraps_of(lo);
+        if wraps_of(hi) != wraps {
             return full;
         }
-        let back = turns << 32;
+        let back = wraps << 32;
         Interval::new((lo - back) as i64, (hi - back) as i64)
     }
 }
 
-/// The numbers from `lo` to `hi`, both included; never empty.
+/// A non-empty interval, both bounds included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Interval {
     pub(super) lo: i64,
@@ -45,27 +46,27 @@ impl Interval {
         Interval { lo, hi }
     }
 
-    pub(super) const fn one(value: i64) -> Interval {
+    pub(super) const fn point(value: i64) -> Interval {
         Interval { lo: value, hi: value }
     }
 
-    /// The only number, where there is just one.
-    pub(super) fn exact(self) -> Option<i64> {
+    /// The interval's number, if it has only one.
+    pub(super) fn as_point(self) -> Option<i64> {
         (self.lo == self.hi).then_some(self.lo)
     }
 
-    /// The smallest interval that holds both.
+    /// The smallest interval that contains both.
     pub(super) fn hull(self, other: Interval) -> Interval {
         Interval::new(self.lo.min(other.lo), self.hi.max(other.hi))
     }
 
-    /// What is in both; `None` where that is nothing.
+    /// The intersection; `None` if it is empty.
     pub(super) fn meet(self, other: Interval) -> Option<Interval> {
         let both = Interval::new(self.lo.max(other.lo), self.hi.min(other.hi));
         (both.lo <= both.hi).then_some(both)
     }
 
-    fn is_natural(self) -> bool {
+    fn is_non_negative(self) -> bool {
         self.lo >= 0
     }
 
@@ -85,18 +86,18 @@ impl Interval {
         kind.wrap(lo, hi)
     }
 
-    /// `x / 0` is `x`.
+    /// Quotient, where `x / 0` is `x`.
     pub(super) fn div(self, b: Interval, kind: IntKind) -> Interval {
-        if !self.is_natural() || !b.is_natural() {
+        if !self.is_non_negative() || !b.is_non_negative() {
             return kind.full();
         }
         let hi = if b.lo == 0 { self.hi } else { self.hi / b.lo };
         Interval::new(self.lo / b.hi.max(1), hi)
     }
 
-    /// `x % 0` is 0.
+    /// Remainder, where `x % 0` is 0.
     pub(super) fn rem(self, b: Interval, kind: IntKind) -> Interval {
-        if !self.is_natural() || !b.is_natural() {
+        if !self.is_non_negative() || !b.is_non_negative() {
             return kind.full();
         }
         if self.hi < b.lo {
@@ -106,12 +107,12 @@ impl Interval {
     }
 
     pub(super) fn and(self, b: Interval, kind: IntKind) -> Interval {
-        match (self.is_natural(), b.is_natural()) {
-            (true, true) => match (self.exact(), b.exact()) {
-                (Some(x), Some(y)) => Interval::one(x & y),
+        match (self.is_non_negative(), b.is_non_negative()) {
+            (true, true) => match (self.as_point(), b.as_point()) {
+                (Some(x), Some(y)) => Interval::point(x & y),
                 _ => Interval::new(0, self.hi.min(b.hi)),
             },
-            // A natural number has no sign bit, and so has nothing that is masked by it.
+            // A non-negative number has no sign bit, so the result has none and does not exceed it.
             (true, false) => Interval::new(0, self.hi),
             (false, true) => Interval::new(0, b.hi),
             (false, false) => kind.full(),
@@ -119,22 +120,22 @@ impl Interval {
     }
 
     pub(super) fn or(self, b: Interval, kind: IntKind) -> Interval {
-        if !self.is_natural() || !b.is_natural() {
+        if !self.is_non_negative() || !b.is_non_negative() {
             return kind.full();
         }
-        match (self.exact(), b.exact()) {
-            (Some(x), Some(y)) => Interval::one(x | y),
-            _ => Interval::new(self.lo.max(b.lo), ones(self.hi | b.hi)),
+        match (self.as_point(), b.as_point()) {
+            (Some(x), Some(y)) => Interval::point(x | y),
+            _ => Interval::new(self.lo.max(b.lo), all_ones_at_least(self.hi | b.hi)),
         }
     }
 
     pub(super) fn xor(self, b: Interval, kind: IntKind) -> Interval {
-        if !self.is_natural() || !b.is_natural() {
+        if !self.is_non_negative() || !b.is_non_negative() {
             return kind.full();
         }
-        match (self.exact(), b.exact()) {
-            (Some(x), Some(y)) => Interval::one(x ^ y),
-            _ => Interval::new(0, ones(self.hi | b.hi)),
+        match (self.as_point(), b.as_point()) {
+            (Some(x), Some(y)) => Interval::point(x ^ y),
+            _ => Interval::new(0, all_ones_at_least(self.hi | b.hi)),
         }
     }
 
@@ -146,10 +147,10 @@ impl Interval {
         kind.wrap(-i128::from(self.hi), -i128::from(self.lo))
     }
 
-    /// The count is a `u32`, and counts modulo 32.
+    /// Left shift by a `u32` count, taken modulo 32.
     pub(super) fn shl(self, count: Interval, kind: IntKind) -> Interval {
         let count = shift_count(count);
-        if !self.is_natural() {
+        if !self.is_non_negative() {
             return kind.full();
         }
         let hi = i128::from(self.hi) << count.hi;
@@ -159,7 +160,7 @@ impl Interval {
         Interval::new(self.lo << count.lo, hi as i64)
     }
 
-    /// As for `shl`; the sign of signed numbers stays.
+    /// Right shift by a `u32` count, taken modulo 32; arithmetic for negative numbers.
     pub(super) fn shr(self, count: Interval) -> Interval {
         let count = shift_count(count);
         let corners = [self.lo >> count.lo, self.lo >> count.hi, self.hi >> count.lo, self.hi >> count.hi];
@@ -167,17 +168,17 @@ impl Interval {
     }
 }
 
-/// The range of `count % 32`.
+/// The interval of `count % 32`.
 fn shift_count(count: Interval) -> Interval {
-    match count.exact() {
-        Some(one) => Interval::one(one & 31),
+    match count.as_point() {
+        Some(one) => Interval::point(one & 31),
         None if count.lo >= 0 && count.hi < 32 => count,
         None => Interval::new(0, 31),
     }
 }
 
-/// The smallest number of the form `2^n - 1` that is not below `x`.
-fn ones(x: i64) -> i64 {
+/// The smallest number of the form `2^n - 1` that is at least `x`.
+fn all_ones_at_least(x: i64) -> i64 {
     if x <= 0 { 0 } else { i64::MAX >> (x.leading_zeros() - 1) }
 }
 
@@ -193,11 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn sums_wrap_as_a_whole_or_not_at_all() {
+    fn sums_that_wrap_in_part_become_all_numbers() {
         assert_eq!(at(14, 14).add(at(20, 60), U), at(34, 74));
-        // both ends wrap: 0xfffffff0 + 0x20..0x30 = 0x10..0x20
+        // Both bounds wrap: 0xfffffff0 + 0x20..0x30 = 0x10..0x20.
         assert_eq!(at(0xffff_fff0, 0xffff_fff0).add(at(0x20, 0x30), U), at(0x10, 0x20));
-        // only one does
+        // Only one bound wraps.
         assert_eq!(at(0xffff_fff0, 0xffff_fff0).add(at(0, 0x30), U), U.full());
         assert_eq!(at(5, 9).sub(at(5, 5), U), at(0, 4));
         assert_eq!(at(4, 9).sub(at(5, 5), U), U.full());
@@ -208,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn products() {
+    fn products_have_the_bounds_of_their_corners() {
         assert_eq!(at(0, 15).mul(at(4, 4), U), at(0, 60));
         assert_eq!(at(0, 0x1_0000).mul(at(0, 0x1_0000), U), U.full());
         assert_eq!(at(-3, 2).mul(at(-5, 7), I), at(-21, 15));
     }
 
     #[test]
-    fn quotients_know_what_zero_does() {
+    fn division_by_zero_follows_wgsl() {
         assert_eq!(at(100, 200).div(at(0, 10), U), at(10, 200));
         assert_eq!(at(100, 200).div(at(0, 0), U), at(100, 200));
         assert_eq!(at(100, 200).rem(at(0, 10), U), at(0, 9));
@@ -224,7 +225,8 @@ mod tests {
         assert_eq!(at(-7, 5).rem(at(8, 8), I), I.full());
     }
 
-    /// Calls `check` with every two ranges between `edges`, and every two edges that lie in them.
+    /// Calls `check` with every pair of intervals between `edges`, and with every pair of edges in
+    /// them.
     fn each_pair<N: Copy + PartialOrd + Into<i64>>(edges: &[N], check: impl Fn(Interval, Interval, N, N)) {
         let ranges = || edges.iter().enumerate().flat_map(|(i, &low)| edges[i..].iter().map(move |&high| (low, high)));
         let inside = |(low, high): (N, N)| edges.iter().copied().filter(move |&x| low <= x && x <= high);
@@ -239,15 +241,15 @@ mod tests {
         }
     }
 
-    /// Every operator against every pair of small numbers, the wrapping results of Rust as the
+    /// Checks every operator on all pairs of edge values, with Rust's wrapping operators as the
     /// model.
     #[test]
-    fn operators_hold_what_they_promise() {
+    fn unsigned_operators_are_sound() {
         each_pair(
             &[0u32, 1, 2, 3, 7, 8, 31, 32, 33, 255, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff],
             |a, b, x, y| {
                 let has = |r: Interval, v: u32, what: &str| {
-                    assert!(r.meet(Interval::one(v.into())).is_some(), "{x} {what} {y}: {v} not in {r:?}");
+                    assert!(r.meet(Interval::point(v.into())).is_some(), "{x} {what} {y}: {v} not in {r:?}");
                 };
                 has(a.add(b, U), x.wrapping_add(y), "+");
                 has(a.sub(b, U), x.wrapping_sub(y), "-");
@@ -266,12 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn signed_operators_hold_what_they_promise() {
+    fn signed_operators_are_sound() {
         each_pair(
             &[i32::MIN, i32::MIN + 1, -255, -8, -2, -1, 0, 1, 2, 7, 31, 255, i32::MAX - 1, i32::MAX],
             |a, b, x, y| {
                 let has = |r: Interval, v: i32, what: &str| {
-                    assert!(r.meet(Interval::one(v.into())).is_some(), "{x} {what} {y}: {v} not in {r:?}");
+                    assert!(r.meet(Interval::point(v.into())).is_some(), "{x} {what} {y}: {v} not in {r:?}");
                 };
                 has(a.add(b, I), x.wrapping_add(y), "+");
                 has(a.sub(b, I), x.wrapping_sub(y), "-");

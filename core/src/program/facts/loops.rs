@@ -1,4 +1,9 @@
-//! Loops: what their variables hold, how that is found out, and how often they go round.
+//! Loops: a fixpoint over the values at their back edges, and a bound on the number of iterations.
+//!
+//! The fixpoint starts from loops whose back edges are not taken. Each pass adds what it observed
+//! at the back edges to the assumptions, with widening from the second time on; up to
+//! [`MAX_NARROWING_PASSES`] more passes then narrow the result. Iterations are bounded by induction
+//! variables: local variables that every iteration moves in one direction without wrapping.
 
 use std::collections::HashMap;
 
@@ -10,73 +15,73 @@ use super::scan::{StatementId, Variable};
 use super::state::Delta;
 use super::value::{Value, int_kind};
 
-/// Walks with ever larger assumptions, at the most; after that anything is assumed.
+/// Maximum number of passes with growing assumptions; after that, loops may assign anything.
 const MAX_ASCENDING_PASSES: usize = 24;
 
-/// The same by their work.
+/// Maximum work, summed over those passes.
 const MAX_ASCENDING_WORK: u64 = 1 << 22;
 
-/// Walks that make assumptions which hold more exact.
+/// Maximum number of passes that narrow assumptions which already hold.
 const MAX_NARROWING_PASSES: usize = 2;
 
-/// What the cells that a loop may store to held at its end, before it goes round again: `None` for
-/// those that it left alone or where it never goes round.
+/// Values, at a loop's back edge, of the cells that the loop may assign. `None` for a cell that
+/// keeps its value, or if the back edge is not taken.
 pub(super) type BackEdgeState = HashMap<u32, Option<Value>>;
 
-/// A loop that is being walked.
+/// State of a loop under interpretation.
 pub(super) struct LoopTarget {
-    place: StatementId,
-    /// How many frames there were.
+    statement: StatementId,
+    /// Number of frames when the loop was entered.
     pub(super) frame: usize,
     pub(super) mark: usize,
     pub(super) breaks: Vec<Delta>,
     pub(super) continues: Vec<Delta>,
-    /// The most iterations in a round before a `continue`.
-    pub(super) at_continue: u64,
-    /// The most iterations in a round that is left in the middle.
-    pub(super) last: u64,
+    /// Maximum number of nested iterations before a `continue`.
+    pub(super) max_at_continue: u64,
+    /// Maximum number of nested iterations in an iteration that leaves the loop.
+    pub(super) max_in_last: u64,
     steps: Vec<InductionStep>,
-    tested: HashMap<u32, InequalityBound>,
+    inequality_bounds: HashMap<u32, InequalityBound>,
 }
 
-/// A variable of a known beginning that a test for inequality keeps from going past a number (see
+/// Bounds on an induction variable whose loop ends when it equals a constant (see
 /// `scan::InequalityTest`).
 #[derive(Clone, Copy)]
 struct InequalityBound {
     kind: IntKind,
-    /// Where it is when a round begins.
+    /// Value when an iteration begins.
     head: Interval,
-    /// Where it is when it is moved on.
+    /// Value before it is stepped.
     from: Interval,
 }
 
-/// A variable that every iteration moves in one direction without wrapping.
+/// A step of an induction variable, which every iteration moves in one direction without wrapping.
 struct InductionStep {
     cell: u32,
     kind: IntKind,
     upwards: bool,
-    /// How far, at least 1.
+    /// Distance, at least 1.
     by: Interval,
-    /// What it holds before that.
+    /// Value before the step.
     from: Interval,
 }
 
 impl InductionStep {
-    /// How often the step can be taken, beginning in `within`, when the variable holds one of `entry`
-    /// at first: every step begins further on than the one before it.
+    /// Maximum number of steps that start in `within`, if the first starts in `entry`: each starts
+    /// at least `by.lo` beyond the one before.
     fn max_steps(&self, within: Interval, entry: Interval) -> u64 {
-        let (first, last) =
+        let (first, max_in_last) =
             if self.upwards { (entry.lo.max(within.lo), within.hi) } else { (-entry.hi.min(within.hi), -within.lo) };
-        if last < first { 0 } else { ((last - first) / self.by.lo) as u64 + 1 }
+        if max_in_last < first { 0 } else { ((max_in_last - first) / self.by.lo) as u64 + 1 }
     }
 
-    /// How many full rounds there can be, when the variable holds one of `again` after each. The
-    /// step that ends in the last round's `break` is in no full one.
-    fn max_full_iterations(&self, entry: Interval, again: Interval) -> u64 {
-        self.max_steps(self.from, entry).min(self.max_steps(again, self.after_step(entry)))
+    /// Maximum number of complete iterations, if the variable is in `back_edge` after each. The
+    /// step of an iteration that leaves the loop is not among them.
+    fn max_full_iterations(&self, entry: Interval, back_edge: Interval) -> u64 {
+        self.max_steps(self.from, entry).min(self.max_steps(back_edge, self.after_step(entry)))
     }
 
-    /// Where the variable is after a step.
+    /// Values that the variable may have after a step.
     fn after_step(&self, entry: Interval) -> Interval {
         let full = self.kind.full();
         if self.upwards {
@@ -88,8 +93,8 @@ impl InductionStep {
 }
 
 impl<'a> AbstractInterpreter<'a> {
-    /// Walks until assumptions about loops hold, then to make them more exact. `None` where that is
-    /// too much.
+    /// Runs passes until the assumptions about loops hold, then narrows them. `None` if a pass
+    /// exceeds a limit.
     pub(super) fn solve(&mut self) -> Option<InferredFacts> {
         let mut found = self.run_pass()?;
         let mut work = self.state.work;
@@ -107,18 +112,18 @@ impl<'a> AbstractInterpreter<'a> {
             walks += 1;
         }
         for _ in 0..MAX_NARROWING_PASSES {
-            if self.assumed == self.seen {
+            if self.assumed == self.observed {
                 break;
             }
-            self.assumed = std::mem::take(&mut self.seen);
+            self.assumed = std::mem::take(&mut self.observed);
             found = self.run_pass()?;
         }
         Some(found)
     }
 
-    /// Whether the last walk saw no more at the rounds' ends than was assumed.
+    /// Whether the last pass observed nothing at back edges beyond the assumptions.
     fn assumptions_hold(&self) -> bool {
-        self.seen.iter().all(|(key, seen)| {
+        self.observed.iter().all(|(key, seen)| {
             let assumed = self.assumed.get(key);
             seen.iter().all(|(cell, value)| match (value, assumed.and_then(|assumed| assumed.get(cell))) {
                 (None, _) => true,
@@ -128,9 +133,9 @@ impl<'a> AbstractInterpreter<'a> {
         })
     }
 
-    /// Assumes what was seen as well; what still grows then, as far as it may.
+    /// Adds what was observed to the assumptions; `widen` extrapolates what still grows.
     fn extend_assumptions(&mut self, widen: bool) {
-        for (key, seen) in &self.seen {
+        for (key, seen) in &self.observed {
             let assumed = self.assumed.entry(*key).or_default();
             for (cell, value) in seen {
                 let old = assumed.entry(*cell).or_insert(None);
@@ -144,32 +149,32 @@ impl<'a> AbstractInterpreter<'a> {
         }
     }
 
-    /// Walks a loop once and goes on behind it.
+    /// Interprets a loop's body once and continues behind the loop.
     pub(super) fn interpret_loop(
         &mut self,
-        place: StatementId,
+        statement: StatementId,
         body: &'a Block,
         continuing: &'a Block,
         break_if: Option<Handle<Expression>>,
     ) {
-        let key = (self.frame().instance, place);
-        let cells = self.assigned(place);
+        let key = (self.frame().instance, statement);
+        let cells = self.assigned_cells(statement);
         let entry: Vec<Value> = cells.iter().map(|&cell| self.state.cell(cell).value.clone()).collect();
         self.state.work += cells.len() as u64;
-        let tested = self.tested(place);
+        let inequality_bounds = self.inequality_bounds(statement);
         let assumed = self.assumed.get(&key);
         let heads: Vec<Option<Value>> = cells
             .iter()
             .zip(&entry)
             .map(|(cell, entry)| match assumed.and_then(|assumed| assumed.get(cell)) {
                 Some(None) => None,
-                Some(Some(again)) => Some(entry.without_conditions().join(again)),
+                Some(Some(back_edge)) => Some(entry.without_conditions().join(back_edge)),
                 None => self.pessimistic.then_some(Value::Any),
             })
             .collect();
         for (&cell, head) in cells.iter().zip(heads) {
             let Some(mut head) = head else { continue };
-            if let Some(bound) = tested.get(&cell) {
+            if let Some(bound) = inequality_bounds.get(&cell) {
                 head = Value::range(head.int(bound.kind).range.meet(bound.head).unwrap_or(bound.head));
             }
             self.state.store(cell, head);
@@ -179,15 +184,15 @@ impl<'a> AbstractInterpreter<'a> {
         let mark = self.state.mark();
         let outside = std::mem::take(&mut self.iterations);
         self.targets.push(Target::Loop(LoopTarget {
-            place,
+            statement,
             frame: self.frames.len(),
             mark,
             breaks: Vec::new(),
             continues: Vec::new(),
-            at_continue: 0,
-            last: 0,
+            max_at_continue: 0,
+            max_in_last: 0,
             steps: Vec::new(),
-            tested,
+            inequality_bounds,
         }));
         let at = self.targets.len() - 1;
         self.interpret_block(body);
@@ -198,7 +203,7 @@ impl<'a> AbstractInterpreter<'a> {
         let ended = if self.state.live { self.iterations } else { 0 };
         if let Some(target) = self.loop_target(at) {
             paths.append(&mut target.continues);
-            self.iterations = ended.max(target.at_continue);
+            self.iterations = ended.max(target.max_at_continue);
         }
         self.state.undo(mark);
         self.continue_from(paths);
@@ -228,7 +233,7 @@ impl<'a> AbstractInterpreter<'a> {
             });
             seen.insert(cell, value);
         }
-        self.seen.insert(key, seen);
+        self.observed.insert(key, seen);
 
         let rounds = if goes_round {
             let entry_of = |cell: u32| cells.iter().position(|&c| c == cell).map(|i| &entry[i]);
@@ -236,22 +241,22 @@ impl<'a> AbstractInterpreter<'a> {
                 .steps
                 .iter()
                 .filter_map(|step| {
-                    let again = self.state.cell(step.cell).value.int(step.kind).range;
-                    Some(step.max_full_iterations(entry_of(step.cell)?.int(step.kind).range, again))
+                    let back_edge = self.state.cell(step.cell).value.int(step.kind).range;
+                    Some(step.max_full_iterations(entry_of(step.cell)?.int(step.kind).range, back_edge))
                 })
                 .min()
                 .unwrap_or(u64::MAX)
         } else {
             0
         };
-        // Full rounds, and one that is left in the middle.
+        // The complete iterations, and one that leaves the loop.
         let full = rounds.saturating_mul(self.iterations.saturating_add(1));
-        let total = full.saturating_add(target.last).saturating_add(1);
+        let total = full.saturating_add(target.max_in_last).saturating_add(1);
         self.iterations = outside.saturating_add(total);
 
         self.state.undo(mark);
         self.continue_from(target.breaks);
-        if !self.state.live || self.loop_returns(place) {
+        if !self.state.live || self.loop_returns(statement) {
             self.end_path();
         }
     }
@@ -278,7 +283,7 @@ impl<'a> AbstractInterpreter<'a> {
                 let delta = self.state.delta(mark, u32::MAX);
                 let iterations = self.iterations;
                 if let Some(target) = self.loop_target(at) {
-                    target.last = target.last.max(iterations);
+                    target.max_in_last = target.max_in_last.max(iterations);
                     target.breaks.push(delta);
                 }
             }
@@ -290,14 +295,14 @@ impl<'a> AbstractInterpreter<'a> {
         }
     }
 
-    fn loop_returns(&self, place: StatementId) -> bool {
-        self.frame().scan.loops.get(&place).is_none_or(|scan| scan.returns)
+    fn loop_returns(&self, statement: StatementId) -> bool {
+        self.frame().scan.loops.get(&statement).is_none_or(|scan| scan.returns)
     }
 
-    /// The cells that a loop may store to.
-    fn assigned(&self, place: StatementId) -> Vec<u32> {
+    /// The cells that a loop may assign.
+    fn assigned_cells(&self, statement: StatementId) -> Vec<u32> {
         let frame = self.frame();
-        let Some(scan) = frame.scan.loops.get(&place) else { return Vec::new() };
+        let Some(scan) = frame.scan.loops.get(&statement) else { return Vec::new() };
         let mut cells: Vec<u32> = scan
             .assigned
             .iter()
@@ -319,21 +324,21 @@ impl<'a> AbstractInterpreter<'a> {
         cells
     }
 
-    /// What tests for inequality say: going up from at most `n` in steps that cannot miss it, a
-    /// variable that is not `n` is at least a step below it.
-    fn tested(&self, place: StatementId) -> HashMap<u32, InequalityBound> {
+    /// Bounds that tests for inequality imply: if a variable counts up from at most `n` in steps
+    /// that cannot miss `n`, then while it differs from `n` it is at least one step below it.
+    fn inequality_bounds(&self, statement: StatementId) -> HashMap<u32, InequalityBound> {
         let frame = self.frame();
         let mut found = HashMap::new();
-        let Some(scan) = frame.scan.loops.get(&place) else { return found };
+        let Some(scan) = frame.scan.loops.get(&statement) else { return found };
         for test in &scan.tests {
             let ty = frame.function.local_variables[test.local].ty;
             let naga::TypeInner::Scalar(scalar) = self.module.types[ty].inner else { continue };
             let Some(kind) = int_kind(scalar) else { continue };
             let cell = frame.local(test.local);
             let entry = self.state.cell(cell).value.int(kind).range;
-            let Some(against) = self.range(test.against).and_then(Interval::exact) else { continue };
+            let Some(against) = self.range(test.against).and_then(Interval::as_point) else { continue };
             let step = i64::from(test.step);
-            let hits = step == 1 || entry.exact().is_some_and(|entry| (against - entry) % step == 0);
+            let hits = step == 1 || entry.as_point().is_some_and(|entry| (against - entry) % step == 0);
             let (head, from) = if test.upwards && entry.hi <= against {
                 (Interval::new(entry.lo, against), Interval::new(entry.lo.min(against - step), against - step))
             } else if !test.upwards && entry.lo >= against {
@@ -348,18 +353,19 @@ impl<'a> AbstractInterpreter<'a> {
         found
     }
 
-    /// A store of a whole variable: if it is the one that a loop counts with, how it counts.
-    pub(super) fn record_step(&mut self, place: StatementId, cell: u32, value: Handle<Expression>) {
+    /// Records a store to a whole variable as an induction step, if it is the loop's only store to
+    /// it and adds a constant sign.
+    pub(super) fn record_step(&mut self, statement: StatementId, cell: u32, value: Handle<Expression>) {
         let frame = self.frame();
         let Some(Target::Loop(target)) = self.targets.last() else { return };
         let counts = |scan: &super::scan::FunctionScan| {
-            scan.loops.get(&target.place).is_some_and(|one| one.steps.contains(&place))
+            scan.loops.get(&target.statement).is_some_and(|loop_scan| loop_scan.steps.contains(&statement))
         };
         if target.frame != self.frames.len() || !counts(&frame.scan) {
             return;
         }
         let Expression::Binary { op, left, right } = frame.function.expressions[value] else { return };
-        // The variable as it is now, loaded in this very iteration.
+        // The variable's current value, loaded in this iteration.
         let current = Some((cell, self.state.cell(cell).version));
         let is_current = |e: Handle<Expression>| self.state.cell(self.cell_of(e)).loaded == current;
         let (load, by) = match op {
@@ -376,8 +382,9 @@ impl<'a> AbstractInterpreter<'a> {
             upwards = !upwards;
         }
         let held = self.state.cell(cell).value.int(kind).range;
-        let tested = target.tested.get(&cell).map_or(held, |tested| tested.from);
-        let Some(from) = self.range(load).and_then(|load| load.meet(held)?.meet(tested)) else { return };
+        let inequality_bounds =
+            target.inequality_bounds.get(&cell).map_or(held, |inequality_bounds| inequality_bounds.from);
+        let Some(from) = self.range(load).and_then(|load| load.meet(held)?.meet(inequality_bounds)) else { return };
         let full = kind.full();
         let stays = if upwards { from.hi + by.hi <= full.hi } else { from.lo - by.hi >= full.lo };
         if by.lo >= 1 && stays {

@@ -1,4 +1,10 @@
-//! What is known about a filter before it runs (`docs/facts.md`).
+//! Static facts about a filter, by abstract interpretation (`docs/facts.md`).
+//!
+//! The abstract domain is intervals of 32-bit integers (Cousot and Cousot 1977), with the set of
+//! verdicts that a value can be, conditions implied by booleans, and composites by component. Calls
+//! are interpreted in the callee for every call site; loops are solved to a fixpoint with widening,
+//! then narrowed. Facts over-approximate: a device that relies on one never computes a wrong
+//! verdict.
 
 mod calls;
 mod eval;
@@ -23,22 +29,23 @@ use crate::program::prelude::Intrinsic;
 use interpreter::{AbstractInterpreter, InferredFacts};
 use interval::Interval;
 
-/// A window that ends further out than this is taken for the whole packet, in bytes.
+/// Largest end, in bytes, of a window that is reported as a window; beyond it the whole packet
+/// counts.
 const MAX_WINDOW: u64 = 1 << 16;
 
-/// How far into a packet something may reach.
+/// The part of a packet that a filter may access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
-    /// No byte at all.
+    /// No byte.
     Nothing,
     /// Bytes `0..n`, counted from the packet's first byte as it arrived.
     Bytes(u32),
-    /// No bound is known.
+    /// Any byte: no bound is known.
     WholePacket,
 }
 
 impl Window {
-    fn to(end: u64) -> Window {
+    fn from_end(end: u64) -> Window {
         match u32::try_from(end) {
             Ok(0) => Window::Nothing,
             Ok(end) if end as u64 <= MAX_WINDOW => Window::Bytes(end),
@@ -46,13 +53,13 @@ impl Window {
         }
     }
 
-    /// How many bytes from a packet's first on it may be at most.
+    /// Maximum number of bytes, counted from the packet's first byte.
     pub fn max_bytes(self) -> u32 {
-        self.of(u32::MAX)
+        self.bytes_in(u32::MAX)
     }
 
-    /// How many bytes from its first on that is of a packet of `length` bytes.
-    pub fn of(self, length: u32) -> u32 {
+    /// Number of bytes that the window covers in a packet of `length` bytes.
+    pub fn bytes_in(self, length: u32) -> u32 {
         match self {
             Window::Nothing => 0,
             Window::Bytes(end) => end.min(length),
@@ -71,45 +78,45 @@ impl fmt::Display for Window {
     }
 }
 
-/// A set of verdicts, their targets aside.
+/// A set of actions; a redirect's target is not part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct VerdictSet(u8);
 
 impl VerdictSet {
-    /// No verdict.
+    /// The empty set.
     pub const NONE: VerdictSet = VerdictSet(0);
-    /// Every verdict.
+    /// All actions.
     pub const ALL: VerdictSet = VerdictSet(0b1_1111);
 
-    /// The set of one.
+    /// The set of a single action.
     pub const fn of(action: Action) -> VerdictSet {
         VerdictSet(1 << action as u8)
     }
 
-    /// What is in either set.
+    /// Union of two sets.
     #[must_use]
     pub const fn union(self, other: VerdictSet) -> VerdictSet {
         VerdictSet(self.0 | other.0)
     }
 
-    /// What is in both sets.
+    /// Intersection of two sets.
     #[must_use]
     pub const fn intersection(self, other: VerdictSet) -> VerdictSet {
         VerdictSet(self.0 & other.0)
     }
 
-    /// Whether the verdict is in the set.
+    /// Whether the set contains `action`.
     pub const fn contains(self, action: Action) -> bool {
         self.0 & VerdictSet::of(action).0 != 0
     }
 
-    /// The verdicts in the set, in numerical order.
+    /// The actions in the set, in numerical order.
     pub fn iter(self) -> impl Iterator<Item = Action> {
         Action::ALL.into_iter().filter(move |&action| self.contains(action))
     }
 
-    /// What the return values in a range mean: 1, 2 and 3 themselves, a low byte of 4 a redirect,
-    /// everything else aborted.
+    /// Actions that return values in `range` stand for: 1, 2 and 3 themselves, a low byte of 4 a
+    /// redirect, everything else ABORTED.
     fn of_range(range: Interval) -> VerdictSet {
         if range.lo < 0 {
             return VerdictSet::ALL;
@@ -125,7 +132,7 @@ impl VerdictSet {
         if has(redirect) {
             set = set.union(VerdictSet::of(Action::Redirect));
         }
-        // Any number from 5 on that is no redirect.
+        // The smallest number from 5 on that is not a redirect.
         let other = range.lo.max(5);
         if has(if other & 0xff == 4 { other + 1 } else { other }) {
             set = set.union(VerdictSet::of(Action::Aborted));
@@ -133,7 +140,7 @@ impl VerdictSet {
         set
     }
 
-    /// What `redirect` gives for the ports in a range.
+    /// Actions that `redirect` returns for ports in a range.
     fn of_redirect(port: Interval) -> VerdictSet {
         let mut set = VerdictSet::NONE;
         if port.lo < 1 << 24 {
@@ -146,44 +153,47 @@ impl VerdictSet {
     }
 }
 
-/// What the analysis knows about a filter. Every entry errs on the safe side. Windows, verdicts and
-/// iterations are about what can happen: code that is never come to does not count. The others are
-/// about what the filter and the helpers that it calls contain, because a device has to compile
-/// that.
+/// The facts about a filter; each over-approximates.
+///
+/// Windows, verdicts and iterations describe executions: unreachable code does not count. The other
+/// facts describe the text of the filter and of the helpers it calls, dead code included, because a
+/// device has to compile it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Bytes that may be read.
+    /// Bytes that the filter may read.
     pub reads: Window,
-    /// Bytes that may be written. The whole packet where `adjust_head` or `adjust_tail` may make it
-    /// longer, since they clear what they add.
+    /// Bytes that the filter may write. The whole packet if `adjust_head` or `adjust_tail` may
+    /// lengthen it, because they clear the bytes they add.
     pub writes: Window,
-    /// Whether it calls `adjust_head` or `adjust_tail`.
+    /// Whether the filter calls `adjust_head` or `adjust_tail`.
     pub changes_length: bool,
-    /// Whether the verdict may be a redirect.
+    /// Whether a verdict may be a redirect.
     pub redirects: bool,
     /// Verdicts that packets may get, running out of fuel included.
     pub verdicts: VerdictSet,
-    /// Verdicts that the filter may return by itself: without it, ABORTED packets were out of fuel.
+    /// Verdicts that the filter itself may return. If ABORTED is not among them, an aborted packet
+    /// ran out of fuel.
     pub returned_verdicts: VerdictSet,
-    /// Whether it reads the wire length, the port or the time, so that the batch's metadata matters.
+    /// Whether the filter reads the wire length, the port or the time, so that the batch needs
+    /// metadata.
     pub uses_metadata: bool,
-    /// Whether it reads the packet's length on the wire.
+    /// Whether the filter reads the packet's length on the wire.
     pub uses_wire_length: bool,
-    /// Whether it reads the packet's port.
+    /// Whether the filter reads the packet's ingress port.
     pub uses_port: bool,
-    /// Whether it reads the packet's time.
+    /// Whether the filter reads the packet's timestamp.
     pub uses_time: bool,
-    /// The most fuel a packet can cost, where that is known: how often the bodies of loops begin, the
-    /// last time included, when a loop's own condition ends it. 0 without loops.
+    /// Maximum fuel that a packet uses, if a bound is known: the number of times that loop bodies
+    /// are entered, counting the entry in which a loop's own condition ends it. 0 without loops.
     pub max_iterations: Option<u32>,
-    /// Whether 64-bit integers occur.
+    /// Whether the module contains 64-bit integers.
     pub uses_int64: bool,
-    /// Whether floating point occurs: outside the promise of identical results.
+    /// Whether the module contains floating point, for which devices need not agree bit by bit.
     pub uses_float: bool,
 }
 
 impl Facts {
-    /// Nothing known, everything possible.
+    /// The facts that hold for every filter.
     pub fn unknown() -> Facts {
         Facts {
             reads: Window::WholePacket,
@@ -207,7 +217,7 @@ impl Facts {
         self.changes_length || self.writes != Window::Nothing
     }
 
-    /// Includes what else of the batch's metadata matters, to the same filter's flows.
+    /// Adds the metadata that computing a packet's flow reads.
     pub(super) fn include_metadata_of(&mut self, flows: &Facts) {
         self.uses_metadata |= flows.uses_metadata;
         self.uses_wire_length |= flows.uses_wire_length;
@@ -220,19 +230,19 @@ impl Facts {
         self.max_iterations.is_none_or(|most| most > fuel)
     }
 
-    /// Analyses a filter that has `fuel`.
-    pub(super) fn analyze(subject: &AnalysisInput, fuel: u32) -> Facts {
-        let text = SyntacticFacts::read(subject);
-        let found = AbstractInterpreter::new(subject).solve().unwrap_or_else(|| text.bounds());
+    /// Analyses a filter that runs with `fuel`.
+    pub(super) fn analyze(input: &AnalysisInput, fuel: u32) -> Facts {
+        let text = SyntacticFacts::read(input);
+        let found = AbstractInterpreter::new(input).solve().unwrap_or_else(|| text.bounds());
         let max_iterations = u32::try_from(found.iterations).ok();
         let mut verdicts = found.verdicts;
         if max_iterations.is_none_or(|most| most > fuel) {
             verdicts = verdicts.union(VerdictSet::of(Action::Aborted));
         }
-        let (uses_int64, uses_float) = scalars(subject);
+        let (uses_int64, uses_float) = scalars(input);
         Facts {
-            reads: Window::to(found.read_end),
-            writes: Window::to(found.write_end),
+            reads: Window::from_end(found.read_end),
+            writes: Window::from_end(found.write_end),
             changes_length: text.changes_length,
             redirects: verdicts.contains(Action::Redirect),
             verdicts,
@@ -248,8 +258,8 @@ impl Facts {
     }
 }
 
-/// What the functions that the filter can reach contain, whether it is ever come to or not. Devices
-/// compile it all, so this decides what they have to provide.
+/// Facts read off the text of all functions that the filter can call, whether or not the calls are
+/// reachable. Devices compile all of them, so this decides which features they need.
 #[derive(Debug, Default)]
 struct SyntacticFacts {
     reads: bool,
@@ -262,12 +272,12 @@ struct SyntacticFacts {
 }
 
 impl SyntacticFacts {
-    fn read(subject: &AnalysisInput) -> SyntacticFacts {
+    fn read(input: &AnalysisInput) -> SyntacticFacts {
         let mut text = SyntacticFacts::default();
-        let mut seen: HashSet<Handle<Function>> = HashSet::from([subject.filter]);
-        let mut functions = vec![subject.filter];
+        let mut seen: HashSet<Handle<Function>> = HashSet::from([input.filter]);
+        let mut functions = vec![input.filter];
         while let Some(function) = functions.pop() {
-            let mut blocks = vec![&subject.module.functions[function].body];
+            let mut blocks = vec![&input.module.functions[function].body];
             while let Some(block) = blocks.pop() {
                 for statement in block {
                     match statement {
@@ -278,7 +288,7 @@ impl SyntacticFacts {
                             text.loops = true;
                             blocks.extend([body, continuing]);
                         }
-                        Statement::Call { function, .. } => match subject.intrinsics.get(function) {
+                        Statement::Call { function, .. } => match input.intrinsics.get(function) {
                             Some(&intrinsic) => text.call(intrinsic),
                             None if seen.insert(*function) => functions.push(*function),
                             None => {}
@@ -303,7 +313,7 @@ impl SyntacticFacts {
         }
     }
 
-    /// What can be said of a filter that is too large to be walked.
+    /// Facts for a filter that is too large for the abstract interpreter.
     fn bounds(&self) -> InferredFacts {
         let all = |some: bool| if some { u64::MAX } else { 0 };
         InferredFacts {
@@ -315,10 +325,10 @@ impl SyntacticFacts {
     }
 }
 
-/// Whether 64-bit integers and whether floating point occur anywhere in the filter's part of the
-/// module, dead code included: a device has to compile it all.
-fn scalars(subject: &AnalysisInput) -> (bool, bool) {
-    let module = subject.module;
+/// Whether 64-bit integers and whether floating point occur in the module outside the prelude's
+/// functions. Dead code counts, because a device has to compile it.
+fn scalars(input: &AnalysisInput) -> (bool, bool) {
+    let module = input.module;
     let (mut int64, mut float) = (false, false);
     let mut note = |inner: &TypeInner| {
         let (TypeInner::Scalar(scalar)
@@ -332,9 +342,9 @@ fn scalars(subject: &AnalysisInput) -> (bool, bool) {
         float |= scalar.kind == ScalarKind::Float;
     };
     module.types.iter().for_each(|(_, ty)| note(&ty.inner));
-    for (handle, function) in module.functions.iter().filter(|(handle, _)| !subject.prelude.contains(handle)) {
+    for (handle, function) in module.functions.iter().filter(|(handle, _)| !input.prelude.contains(handle)) {
         for (expression, _) in function.expressions.iter() {
-            note(subject.info[handle][expression].ty.inner_with(&module.types));
+            note(input.info[handle][expression].ty.inner_with(&module.types));
         }
     }
     (int64, float)

@@ -1,5 +1,5 @@
-//! What can be told of a function from its text alone, before any value is known: which variables
-//! each loop may change, and which of them it counts with.
+//! Syntactic scan of a function's loops: which variables each loop assigns, and which of its stores
+//! may be induction steps.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,20 +8,20 @@ use naga::{
     UnaryOperator,
 };
 
-/// A statement of the module, by its place in memory: the module does not move while it is analysed.
+/// Identity of a statement: its address. The module does not move during the analysis.
 pub(super) type StatementId = *const Statement;
 
-/// A variable as a function's text names it.
+/// A variable that a function can store to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Variable {
     Local(Handle<LocalVariable>),
     Private(Handle<GlobalVariable>),
-    /// What the argument of this number points to.
+    /// The pointee of the argument with this index.
     Argument(u32),
 }
 
-/// A loop that goes on only where a variable differs from a number:
-/// every iteration that comes to the loop's only store of the variable has passed the test.
+/// A test `local != against` that every iteration passes before it reaches the loop's only store to
+/// the variable; the loop ends if it fails.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InequalityTest {
     pub(super) local: Handle<LocalVariable>,
@@ -30,35 +30,36 @@ pub(super) struct InequalityTest {
     pub(super) step: u32,
 }
 
-/// What a loop may do to variables.
+/// Effects of a loop on variables.
 #[derive(Debug, Default)]
 pub(super) struct LoopScan {
-    /// Variables that the loop may store to, calls included (but see `calls`).
+    /// Variables that the loop may store to, through pointer arguments of calls as well (see also
+    /// `calls`).
     pub(super) assigned: Vec<Variable>,
-    /// Whether it calls functions, which may store to private variables.
+    /// Whether the loop calls functions, which may store to private variables.
     pub(super) calls: bool,
-    /// Whether it may be left by a `return`.
+    /// Whether a `return` may leave the loop.
     pub(super) returns: bool,
-    /// Stores that happen exactly once in every iteration that goes on, to a local variable that
-    /// nothing else in the loop stores to.
+    /// Stores that every complete iteration executes exactly once, to a local variable that the
+    /// loop stores to nowhere else.
     pub(super) steps: HashSet<StatementId>,
-    /// See [`InequalityTest`].
+    /// Tests for inequality of the variables in `steps`.
     pub(super) tests: Vec<InequalityTest>,
 }
 
-/// The loops of one function.
+/// The loops of a function.
 #[derive(Debug, Default)]
 pub(super) struct FunctionScan {
     pub(super) loops: HashMap<StatementId, LoopScan>,
 }
 
-/// Stores of a part of a function.
+/// Stores in a part of a function.
 #[derive(Debug, Default)]
 struct Stores {
-    /// How often each variable is stored to, in the text.
+    /// Number of stores to each variable in the text.
     counts: HashMap<Variable, usize>,
     calls: bool,
-    /// Whether a `continue` of the loop around is in it.
+    /// Whether the part contains a `continue` of the enclosing loop.
     continues: bool,
     returns: bool,
 }
@@ -74,14 +75,14 @@ impl Stores {
     }
 }
 
-/// Scans a function.
+/// Scans the loops of a function.
 pub(super) fn scan(module: &Module, function: &Function) -> FunctionScan {
     let mut scan = FunctionScan::default();
-    block(module, function, &function.body, &mut scan);
+    scan_block(module, function, &function.body, &mut scan);
     scan
 }
 
-/// The variable that a pointer leads into.
+/// The variable that a pointer points into.
 pub(super) fn root(function: &Function, mut pointer: Handle<Expression>) -> Option<Variable> {
     loop {
         match function.expressions[pointer] {
@@ -94,7 +95,7 @@ pub(super) fn root(function: &Function, mut pointer: Handle<Expression>) -> Opti
     }
 }
 
-/// Whether an expression's text is a pointer.
+/// Whether an expression is a pointer to a variable.
 fn is_pointer(module: &Module, function: &Function, expression: Handle<Expression>) -> bool {
     match root(function, expression) {
         Some(Variable::Argument(index)) => matches!(
@@ -106,15 +107,15 @@ fn is_pointer(module: &Module, function: &Function, expression: Handle<Expressio
     }
 }
 
-fn block(module: &Module, function: &Function, body: &Block, scan: &mut FunctionScan) -> Stores {
+fn scan_block(module: &Module, function: &Function, body: &Block, scan: &mut FunctionScan) -> Stores {
     let mut stores = Stores::default();
     for statement in body {
-        stores.add(one(module, function, statement, scan));
+        stores.add(scan_statement(module, function, statement, scan));
     }
     stores
 }
 
-fn one(module: &Module, function: &Function, statement: &Statement, scan: &mut FunctionScan) -> Stores {
+fn scan_statement(module: &Module, function: &Function, statement: &Statement, scan: &mut FunctionScan) -> Stores {
     let mut stores = Stores::default();
     let mut store = |pointer| {
         if let Some(root) = root(function, pointer) {
@@ -129,25 +130,25 @@ fn one(module: &Module, function: &Function, statement: &Statement, scan: &mut F
         }
         Statement::Continue => stores.continues = true,
         Statement::Return { .. } | Statement::Kill => stores.returns = true,
-        Statement::Block(inner) => stores = block(module, function, inner, scan),
+        Statement::Block(inner) => stores = scan_block(module, function, inner, scan),
         Statement::If { accept, reject, .. } => {
-            stores = block(module, function, accept, scan);
-            stores.add(block(module, function, reject, scan));
+            stores = scan_block(module, function, accept, scan);
+            stores.add(scan_block(module, function, reject, scan));
         }
         Statement::Switch { cases, .. } => {
             for case in cases {
-                stores.add(block(module, function, &case.body, scan));
+                stores.add(scan_block(module, function, &case.body, scan));
             }
         }
         Statement::Loop { body, continuing, .. } => {
-            stores = one_loop(module, function, std::ptr::from_ref(statement), [body, continuing], scan);
+            stores = scan_loop(module, function, std::ptr::from_ref(statement), [body, continuing], scan);
         }
         _ => {}
     }
     stores
 }
 
-fn one_loop(
+fn scan_loop(
     module: &Module,
     function: &Function,
     place: StatementId,
@@ -161,8 +162,8 @@ fn one_loop(
     let body = flat(body).into_iter().map(|s| (s, true));
     let continuing = flat(continuing).into_iter().map(|s| (s, false));
     for (statement, in_body) in body.chain(continuing) {
-        // What stands at the top of the body is passed by every iteration that goes on, as long as
-        // no `continue` before it jumps over it. Nothing jumps over the continuing block.
+        // Every complete iteration executes the statements at the top level of the body, unless an
+        // earlier `continue` skips them. Nothing skips the continuing block.
         let certain = !in_body || !stores.continues;
         match statement {
             Statement::Emit(range) if certain => loaded.extend(range.clone()),
@@ -182,7 +183,7 @@ fn one_loop(
             }
             _ => {}
         }
-        stores.add(one(module, function, statement, scan));
+        stores.add(scan_statement(module, function, statement, scan));
     }
     stores.continues = false;
 
@@ -196,7 +197,7 @@ fn one_loop(
         }
         found.steps.insert(std::ptr::from_ref(statement));
         let Some((load, upwards, step)) = constant_step(function, local, value) else { continue };
-        // A load from before this iteration would be of another value.
+        // A load from before this iteration may have seen another value.
         if step == 0 || !loaded.contains(&load) {
             continue;
         }
@@ -207,7 +208,7 @@ fn one_loop(
     stores
 }
 
-/// A block's statements, those of blocks that are nothing but blocks in their place.
+/// The statements of a block, with those of plain nested blocks in their place.
 fn flat(block: &Block) -> Vec<&Statement> {
     let mut flat = Vec::new();
     let mut work = vec![block.iter()];
@@ -223,14 +224,14 @@ fn flat(block: &Block) -> Vec<&Statement> {
     flat
 }
 
-/// Whether a block does nothing but leave the loop.
+/// Whether a block only leaves the loop.
 fn leaves(block: &Block) -> bool {
     matches!(block.last(), Some(Statement::Break | Statement::Return { .. }))
         && block.iter().all(|s| matches!(s, Statement::Emit(_) | Statement::Break | Statement::Return { .. }))
 }
 
-/// `v != n` (or, asked for the opposite, `v == n`): the variable, the expression that loads it, and
-/// the number.
+/// Matches `v != n`, or `v == n` if `differs` is false. Returns the variable, its load, and the
+/// number.
 fn difference(
     function: &Function,
     condition: Handle<Expression>,
@@ -238,11 +239,12 @@ fn difference(
 ) -> Option<(Handle<LocalVariable>, Handle<Expression>, Handle<Expression>)> {
     match function.expressions[condition] {
         Expression::Unary { op: UnaryOperator::LogicalNot, expr } => match function.expressions[expr] {
-            // One negation is what front ends make.
+            // Front ends emit at most one negation.
             Expression::Binary { .. } => difference(function, expr, !differs),
             _ => None,
         },
-        // Who goes on where both hold, or where neither does, goes on where it differs.
+        // If both operands must hold, or neither may, either operand alone implies that they
+        // differ.
         Expression::Binary { op: BinaryOperator::LogicalAnd, left, right } if differs => {
             difference(function, left, true).or_else(|| difference(function, right, true))
         }
@@ -279,7 +281,8 @@ fn is_constant(function: &Function, expression: Handle<Expression>) -> bool {
     )
 }
 
-/// `v + n` or `v - n` with a literal: the load of `v`, the direction and `n`.
+/// Matches `v + n` or `v - n` for a literal `n`. Returns the load of `v`, whether it counts up, and
+/// `n`.
 fn constant_step(
     function: &Function,
     local: Handle<LocalVariable>,

@@ -1,4 +1,4 @@
-//! Abstract values: what an expression or a variable may hold.
+//! Abstract values of expressions and variables.
 
 use std::rc::Rc;
 
@@ -7,34 +7,34 @@ use naga::{ArraySize, Handle, Literal, Module, Scalar, ScalarKind, Type, TypeInn
 use super::VerdictSet;
 use super::interval::{IntKind, Interval};
 
-/// Vectors and structs of more parts than this are not told apart.
+/// Maximum number of scalars in a composite that is tracked by component.
 const MAX_PARTS: usize = 64;
 
-/// Values that nest deeper than this are not told apart.
+/// Maximum nesting of a composite that is tracked by component.
 const MAX_DEPTH: usize = 8;
 
-/// Conditions remembered with a bool.
+/// Maximum number of conditions attached to one outcome of a bool.
 const MAX_CONDITIONS: usize = 16;
 
-/// Everything that a value may be. `Any` is always right, for every type.
+/// A set of values; `Any` over-approximates every type's.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
-    /// Anything of its type.
+    /// Any value of the type.
     Any,
-    /// A `u32` or an `i32`.
+    /// A `u32` or `i32`.
     Int(Int),
     /// A bool.
     Bool(Bool),
-    /// The parts of a vector or a struct.
-    Parts(Rc<Vec<Value>>),
-    /// An array, any of its elements.
-    Each(Rc<Value>),
-    /// A pointer to a variable or a part of one.
+    /// A vector or struct, by component.
+    Composite(Rc<Vec<Value>>),
+    /// An array, by the join of its elements.
+    Array(Rc<Value>),
+    /// A pointer into a variable.
     Pointer(Pointer),
 }
 
-/// A number, and which verdicts it can be. The set is the interval's own, but for `redirect`'s
-/// results and for choices between constants: there it knows more than the interval.
+/// A number, and the verdicts that it can be. The set is more precise than the interval for results
+/// of `redirect` and for choices between constants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Int {
     pub(super) range: Interval,
@@ -47,15 +47,15 @@ impl Int {
     }
 }
 
-/// What follows for another expression: its value is in the range.
+/// A constraint: the expression's value is in the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Condition {
-    /// The expression, see `State`.
+    /// Cell of the expression.
     pub(super) expression: u32,
     pub(super) range: Interval,
 }
 
-/// A bool: which of its values are possible, and what follows from each.
+/// A bool: its possible values, and the conditions that each implies.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Bool {
     pub(super) can_be_true: bool,
@@ -64,15 +64,15 @@ pub(super) struct Bool {
     pub(super) when_false: Conditions,
 }
 
-/// All of them hold.
+/// A conjunction of conditions; `None` if empty.
 pub(super) type Conditions = Option<Rc<Vec<Condition>>>;
 
-/// A place in a variable.
+/// A component of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pointer {
-    /// The variable, see `State`.
+    /// Cell of the variable.
     pub(super) slot: u32,
-    /// From the whole variable inwards; `None` is an index that is not constant.
+    /// Indices from the whole variable inwards; `None` for one that is not constant.
     pub(super) path: Rc<Vec<Option<u32>>>,
 }
 
@@ -98,7 +98,7 @@ impl Bool {
         Bool {
             can_be_true: self.can_be_true && b.can_be_true,
             can_be_false: self.can_be_false || b.can_be_false,
-            when_true: all(&self.when_true, &b.when_true),
+            when_true: conjunction(&self.when_true, &b.when_true),
             when_false: None,
         }
     }
@@ -107,7 +107,7 @@ impl Bool {
         let either = |possible: [bool; 2], conditions: [&Conditions; 2]| match possible {
             [true, false] => conditions[0].clone(),
             [false, true] => conditions[1].clone(),
-            _ => any(conditions[0], conditions[1]),
+            _ => disjunction(conditions[0], conditions[1]),
         };
         Bool {
             can_be_true: self.can_be_true || b.can_be_true,
@@ -118,8 +118,8 @@ impl Bool {
     }
 }
 
-/// What holds where both lists do.
-pub(super) fn all(a: &Conditions, b: &Conditions) -> Conditions {
+/// Conditions that hold if both lists hold.
+pub(super) fn conjunction(a: &Conditions, b: &Conditions) -> Conditions {
     match (a, b) {
         (None, other) | (other, None) => other.clone(),
         (Some(a), Some(b)) => {
@@ -130,8 +130,8 @@ pub(super) fn all(a: &Conditions, b: &Conditions) -> Conditions {
     }
 }
 
-/// What holds where one of the lists does.
-fn any(a: &Conditions, b: &Conditions) -> Conditions {
+/// Conditions that hold if either list holds.
+fn disjunction(a: &Conditions, b: &Conditions) -> Conditions {
     let (Some(a), Some(b)) = (a, b) else { return None };
     let common: Vec<Condition> = a
         .iter()
@@ -148,10 +148,10 @@ impl Value {
         Value::Int(Int::new(range))
     }
 
-    /// The number's range, where it is one, given the kind it has.
+    /// The value as an integer of `kind`; any such integer if it is none.
     pub(super) fn int(&self, kind: IntKind) -> Int {
         match self {
-            // Widening does not know the kind.
+            // Widening ignores the kind and may exceed it.
             Value::Int(int) => Int { range: int.range.meet(kind.full()).unwrap_or(kind.full()), ..*int },
             _ => Int { range: kind.full(), verdicts: VerdictSet::ALL },
         }
@@ -164,25 +164,25 @@ impl Value {
         }
     }
 
-    /// Everything that either may be.
+    /// Least upper bound of two values.
     pub(super) fn join(&self, other: &Value) -> Value {
         match (self, other) {
             (Value::Int(a), Value::Int(b)) => {
                 Value::Int(Int { range: a.range.hull(b.range), verdicts: a.verdicts.union(b.verdicts) })
             }
             (Value::Bool(a), Value::Bool(b)) => Value::Bool(a.join(b)),
-            (Value::Parts(a), Value::Parts(b)) if Rc::ptr_eq(a, b) => self.clone(),
-            (Value::Parts(a), Value::Parts(b)) if a.len() == b.len() => {
-                Value::Parts(Rc::new(a.iter().zip(b.iter()).map(|(a, b)| a.join(b)).collect()))
+            (Value::Composite(a), Value::Composite(b)) if Rc::ptr_eq(a, b) => self.clone(),
+            (Value::Composite(a), Value::Composite(b)) if a.len() == b.len() => {
+                Value::Composite(Rc::new(a.iter().zip(b.iter()).map(|(a, b)| a.join(b)).collect()))
             }
-            (Value::Each(a), Value::Each(b)) => Value::Each(Rc::new(a.join(b))),
+            (Value::Array(a), Value::Array(b)) => Value::Array(Rc::new(a.join(b))),
             (Value::Pointer(a), Value::Pointer(b)) if a == b => self.clone(),
             _ => Value::Any,
         }
     }
 
-    /// A value for `self` that has grown by `new`, where it may go on growing: bounds that moved go
-    /// as far as they may ever.
+    /// Widening: bounds of `self` that `new` exceeds move to the bounds of the signed or unsigned
+    /// type.
     pub(super) fn widen(&self, new: &Value) -> Value {
         match (self, new) {
             (Value::Int(a), Value::Int(b)) => {
@@ -199,59 +199,64 @@ impl Value {
                 };
                 Value::Int(Int { range: Interval::new(lo, hi), verdicts: VerdictSet::ALL })
             }
-            (Value::Parts(a), Value::Parts(b)) if a.len() == b.len() => {
-                Value::Parts(Rc::new(a.iter().zip(b.iter()).map(|(a, b)| a.widen(b)).collect()))
+            (Value::Composite(a), Value::Composite(b)) if a.len() == b.len() => {
+                Value::Composite(Rc::new(a.iter().zip(b.iter()).map(|(a, b)| a.widen(b)).collect()))
             }
-            (Value::Each(a), Value::Each(b)) => Value::Each(Rc::new(a.widen(b))),
+            (Value::Array(a), Value::Array(b)) => Value::Array(Rc::new(a.widen(b))),
             _ => self.join(new),
         }
     }
 
-    /// Whether `other` is everything that this may be, and perhaps more.
+    /// Whether `other` includes every value of `self`.
     pub(super) fn is_within(&self, other: &Value) -> bool {
         other.join(self) == *other
     }
 
-    /// The same without what follows for other expressions: for values that outlive them.
+    /// The value without conditions, which name expressions that it may outlive.
     pub(super) fn without_conditions(&self) -> Value {
         match self {
             Value::Bool(b) if b.when_true.is_some() || b.when_false.is_some() => {
                 Value::Bool(Bool { when_true: None, when_false: None, ..*b })
             }
-            Value::Parts(parts) => Value::Parts(Rc::new(parts.iter().map(Value::without_conditions).collect())),
-            Value::Each(each) => Value::Each(Rc::new(each.without_conditions())),
+            Value::Composite(components) => {
+                Value::Composite(Rc::new(components.iter().map(Value::without_conditions).collect()))
+            }
+            Value::Array(each) => Value::Array(Rc::new(each.without_conditions())),
             other => other.clone(),
         }
     }
 
-    /// The part that `index` leads to, or any part where it is not constant.
-    pub(super) fn part(&self, index: Option<u32>) -> Value {
+    /// The component at `index`; the join of all components if it is not constant.
+    pub(super) fn component(&self, index: Option<u32>) -> Value {
         match (self, index) {
-            (Value::Each(each), _) => (**each).clone(),
-            (Value::Parts(parts), Some(index)) => parts.get(index as usize).cloned().unwrap_or(Value::Any),
-            (Value::Parts(parts), None) => {
-                parts.iter().skip(1).fold(parts.first().cloned().unwrap_or(Value::Any), |all, part| all.join(part))
+            (Value::Array(each), _) => (**each).clone(),
+            (Value::Composite(components), Some(index)) => {
+                components.get(index as usize).cloned().unwrap_or(Value::Any)
             }
+            (Value::Composite(components), None) => components
+                .iter()
+                .skip(1)
+                .fold(components.first().cloned().unwrap_or(Value::Any), |joined, component| joined.join(component)),
             _ => Value::Any,
         }
     }
 
-    /// The value after a store of `new` to the place that `path` leads to.
+    /// The value after a store of `new` to the component at `path`.
     pub(super) fn with(&self, path: &[Option<u32>], new: &Value) -> Value {
         let [first, rest @ ..] = path else { return new.clone() };
         match self {
-            // Of an array any element may be the one.
-            Value::Each(each) => Value::Each(Rc::new(each.join(&each.with(rest, new)))),
-            Value::Parts(parts) => {
-                let mut parts = parts.to_vec();
-                for (i, part) in parts.iter_mut().enumerate() {
+            // The store may be to any element, so the others keep their value.
+            Value::Array(each) => Value::Array(Rc::new(each.join(&each.with(rest, new)))),
+            Value::Composite(components) => {
+                let mut components = components.to_vec();
+                for (i, component) in components.iter_mut().enumerate() {
                     match first {
                         Some(index) if *index as usize != i => {}
-                        Some(_) => *part = part.with(rest, new),
-                        None => *part = part.join(&part.with(rest, new)),
+                        Some(_) => *component = component.with(rest, new),
+                        None => *component = component.join(&component.with(rest, new)),
                     }
                 }
-                Value::Parts(Rc::new(parts))
+                Value::Composite(Rc::new(components))
             }
             _ => Value::Any,
         }
@@ -259,16 +264,16 @@ impl Value {
 
     pub(super) fn literal(literal: Literal) -> Value {
         match literal {
-            Literal::U32(x) => Value::range(Interval::one(x.into())),
-            Literal::I32(x) => Value::range(Interval::one(x.into())),
+            Literal::U32(x) => Value::range(Interval::point(x.into())),
+            Literal::I32(x) => Value::range(Interval::point(x.into())),
             Literal::Bool(x) => Value::Bool(Bool::exact(x)),
             _ => Value::Any,
         }
     }
 }
 
-/// The module's types, and which of them values are told apart by parts for: small and shallow
-/// ones, so that no value is large and no walk over one deep.
+/// Decides which of the module's types are tracked by component: only small and shallow ones, to
+/// bound the size of values and the recursion over them.
 pub(super) struct Shapes<'a> {
     module: &'a Module,
     tracked: Vec<bool>,
@@ -276,7 +281,7 @@ pub(super) struct Shapes<'a> {
 
 impl<'a> Shapes<'a> {
     pub(super) fn new(module: &'a Module) -> Shapes<'a> {
-        // Leaves and depth; a type stands behind those it is made of.
+        // Number of scalars and depth of each type; a type follows those it is made of.
         let mut sizes: Vec<(usize, usize)> = Vec::with_capacity(module.types.len());
         for (_, ty) in module.types.iter() {
             sizes.push(match ty.inner {
@@ -296,53 +301,57 @@ impl<'a> Shapes<'a> {
         Shapes { module, tracked }
     }
 
-    /// What a variable without an initial value holds.
+    /// Value of a variable without an initialiser.
     pub(super) fn zero(&self, ty: Handle<Type>) -> Value {
         let scalar = |scalar: Scalar| match scalar {
             Scalar { kind: ScalarKind::Bool, .. } => Value::Bool(Bool::exact(false)),
-            _ if int_kind(scalar).is_some() => Value::range(Interval::one(0)),
+            _ if int_kind(scalar).is_some() => Value::range(Interval::point(0)),
             _ => Value::Any,
         };
         match self.module.types[ty].inner {
             TypeInner::Scalar(s) => scalar(s),
-            TypeInner::Vector { size, scalar: s } => Value::Parts(Rc::new(vec![scalar(s); size as usize])),
+            TypeInner::Vector { size, scalar: s } => Value::Composite(Rc::new(vec![scalar(s); size as usize])),
             TypeInner::Struct { ref members, .. } if self.tracked[ty.index()] => {
-                Value::Parts(Rc::new(members.iter().map(|member| self.zero(member.ty)).collect()))
+                Value::Composite(Rc::new(members.iter().map(|member| self.zero(member.ty)).collect()))
             }
             TypeInner::Array { base, size: ArraySize::Constant(_), .. } if self.tracked[ty.index()] => {
-                Value::Each(Rc::new(self.zero(base)))
+                Value::Array(Rc::new(self.zero(base)))
             }
             _ => Value::Any,
         }
     }
 
-    /// A value of type `ty` made of `parts`.
-    pub(super) fn compose(&self, ty: Handle<Type>, parts: Vec<Value>) -> Value {
+    /// A value of type `ty` made of `components`.
+    pub(super) fn compose(&self, ty: Handle<Type>, components: Vec<Value>) -> Value {
         match self.module.types[ty].inner {
             TypeInner::Vector { size, .. } => {
-                // Vectors may be made of shorter ones.
+                // Vectors may be composed of shorter vectors.
                 let mut flat = Vec::with_capacity(size as usize);
-                for part in parts {
-                    match part {
-                        Value::Parts(inner) => flat.extend(inner.iter().cloned()),
+                for component in components {
+                    match component {
+                        Value::Composite(inner) => flat.extend(inner.iter().cloned()),
                         scalar => flat.push(scalar),
                     }
                 }
-                // A shorter vector of which nothing is known counts as one part: too few.
-                if flat.len() == size as usize { Value::Parts(Rc::new(flat)) } else { Value::Any }
+                // A shorter vector that is `Any` counts as one component, so there may be too few.
+                if flat.len() == size as usize { Value::Composite(Rc::new(flat)) } else { Value::Any }
             }
-            TypeInner::Struct { .. } if self.tracked[ty.index()] => Value::Parts(Rc::new(parts)),
+            TypeInner::Struct { .. } if self.tracked[ty.index()] => Value::Composite(Rc::new(components)),
             TypeInner::Array { .. } if self.tracked[ty.index()] => {
-                let each =
-                    parts.iter().skip(1).fold(parts.first().cloned().unwrap_or(Value::Any), |all, p| all.join(p));
-                Value::Each(Rc::new(each))
+                let each = components
+                    .iter()
+                    .skip(1)
+                    .fold(components.first().cloned().unwrap_or(Value::Any), |joined, component| {
+                        joined.join(component)
+                    });
+                Value::Array(Rc::new(each))
             }
             _ => Value::Any,
         }
     }
 }
 
-/// The kind of a 32-bit integer scalar.
+/// The kind of a 32-bit integer scalar; `None` for other scalars.
 pub(super) fn int_kind(scalar: Scalar) -> Option<IntKind> {
     match scalar {
         Scalar { kind: ScalarKind::Uint, width: 4 } => Some(IntKind::Unsigned),

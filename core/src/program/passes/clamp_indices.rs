@@ -1,8 +1,8 @@
-//! Bounds for dynamic indices (`docs/semantics.md`, "Arithmetic"; `docs/passes.md`, "Indices").
+//! Clamping of dynamic indices (`docs/semantics.md`, "Arithmetic"; `docs/passes.md`, "Indices").
 //!
-//! An index into an array, vector or matrix of the filter, in function or private memory or a
-//! value, is taken as unsigned and held at the last element. Buffers are left alone: only the
-//! prelude reaches them.
+//! An index into one of the filter's arrays, vectors or matrices, in function or private memory or
+//! in a value, is taken as unsigned and clamped to the last element. Buffers are left alone,
+//! because only the prelude accesses them.
 
 use std::collections::HashMap;
 
@@ -14,30 +14,30 @@ use naga::{
 
 use super::rewrite::rebuild;
 
-/// Clamps the indices of every function that is the filter's `own`. `info` is about the module as
-/// it is.
-pub(super) fn run(module: &mut Module, info: &ModuleInfo, own: impl Fn(Handle<Function>) -> bool) {
+/// Clamps the dynamic indices of all functions that `is_own` selects; `info` describes the current
+/// module.
+pub(super) fn run(module: &mut Module, info: &ModuleInfo, is_own: impl Fn(Handle<Function>) -> bool) {
     let mut functions = std::mem::take(&mut module.functions);
     for (handle, function) in functions.iter_mut() {
-        if own(handle) {
+        if is_own(handle) {
             let types = &info[handle];
-            let found = dynamic(module, function, |e| types[e].ty.inner_with(&module.types));
+            let found = find_dynamic_indices(module, function, |e| types[e].ty.inner_with(&module.types));
             if !found.is_empty() {
-                clamp(function, &found);
+                clamp_accesses(function, &found);
             }
         }
     }
     module.functions = functions;
 }
 
-/// An index that has to be held: its scalar type and the last element it may reach.
+/// The type of a dynamic index, and the last element that it may select.
 #[derive(Clone, Copy)]
 struct Bound {
     scalar: Scalar,
     last: u32,
 }
 
-fn dynamic<'a>(
+fn find_dynamic_indices<'a>(
     module: &Module,
     function: &Function,
     type_of: impl Fn(Handle<Expression>) -> &'a TypeInner,
@@ -46,7 +46,7 @@ fn dynamic<'a>(
     for (handle, expression) in function.expressions.iter() {
         let Expression::Access { base, index } = *expression else { continue };
         let (Some(length), Some(scalar)) = (length(module, type_of(base)), type_of(index).scalar()) else { continue };
-        // The validator has checked constants.
+        // The validator has checked constant indices.
         if function.expressions[index].is_dynamic_index() {
             found.insert(handle, Bound { scalar, last: length - 1 });
         }
@@ -54,7 +54,7 @@ fn dynamic<'a>(
     found
 }
 
-/// How many elements there are to index, for what is in function or private memory or a value.
+/// Number of elements of what is indexed; `None` if it is in a buffer.
 fn length(module: &Module, base: &TypeInner) -> Option<u32> {
     let of = |inner: &TypeInner| match *inner {
         TypeInner::Vector { size, .. } => Some(size as u32),
@@ -62,16 +62,16 @@ fn length(module: &Module, base: &TypeInner) -> Option<u32> {
         TypeInner::Array { size: ArraySize::Constant(length), .. } => Some(length.get()),
         _ => None,
     };
-    let ours = |space| matches!(space, AddressSpace::Function | AddressSpace::Private);
+    let is_variable_space = |space| matches!(space, AddressSpace::Function | AddressSpace::Private);
     match *base {
-        TypeInner::Pointer { base, space } if ours(space) => of(&module.types[base].inner),
-        TypeInner::ValuePointer { size: Some(size), space, .. } if ours(space) => Some(size as u32),
+        TypeInner::Pointer { base, space } if is_variable_space(space) => of(&module.types[base].inner),
+        TypeInner::ValuePointer { size: Some(size), space, .. } if is_variable_space(space) => Some(size as u32),
         TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. } => None,
         ref value => of(value),
     }
 }
 
-fn clamp(function: &mut Function, found: &HashMap<Handle<Expression>, Bound>) {
+fn clamp_accesses(function: &mut Function, found: &HashMap<Handle<Expression>, Bound>) {
     let literal = |bound: &Bound| match bound.scalar.width {
         8 => Literal::U64(bound.last.into()),
         _ => Literal::U32(bound.last),

@@ -1,4 +1,4 @@
-//! The steps that every entry point takes for its packet.
+//! Code that every entry point runs for its packet.
 
 use std::collections::HashSet;
 
@@ -7,11 +7,12 @@ use naga::{AddressSpace, Block, Expression, Function, GlobalVariable, Handle, Li
 use super::Lowered;
 
 impl Lowered {
-    /// Appends to `body` what an invocation does with packet number `emit_packet` (a `u32` expression in
-    /// scope): enter, the filter, the verdict's normal form, the end of a packet that ran out of
-    /// fuel, and, where lengths change, leave. Gives the verdict, a `u32` in scope behind it.
+    /// Appends to `body` the code that runs the filter on packet number `packet`, a `u32`
+    /// expression in scope: enter, filter, normalisation of the verdict, the verdict of a packet
+    /// that ran out of fuel and, if lengths may change, leave. Returns the verdict, a `u32` in
+    /// scope behind it.
     ///
-    /// Private variables are not set back for another packet: see [`Lowered::private_variables`].
+    /// Does not reset private variables for another packet, see [`Lowered::private_variables`].
     pub fn emit_packet(
         &self,
         entry: &mut Function,
@@ -50,8 +51,8 @@ impl Lowered {
         verdict
     }
 
-    /// The private variables that the filter and what it calls use, but for those that entering a packet sets: with what
-    /// they hold before a packet. For invocations that take several.
+    /// The private variables that the filter uses, with their initialisers, except those that
+    /// entering a packet sets. An invocation that handles several packets resets them for each.
     pub fn private_variables(&self) -> Vec<(Handle<GlobalVariable>, Option<Handle<Expression>>)> {
         let internals = &self.internals;
         let mut found = HashSet::from([internals.offset, internals.length, internals.first, internals.last]);

@@ -1,6 +1,6 @@
-//! The fuel counter, for devices that cannot leave a filter in the middle (`docs/passes.md`, "Fuel").
+//! Fuel counter, for devices that cannot leave a filter in the middle (`docs/passes.md`, "Fuel").
 //!
-//! At the start of every loop body of the filter and its helpers goes
+//! Every loop body of the filter and its helpers starts with
 //!
 //! ```wgsl
 //! if pc_fuel == 0u {
@@ -16,10 +16,10 @@
 //! pc_fuel = pc_fuel - 1u;
 //! ```
 //!
-//! A packet whose fuel is used up is aborted on the spot, and what the filter did before that
-//! stays. The code behind the loop still runs, but does nothing that can be seen: in a packet of
-//! length 0 that cannot grow every store and every change of length is refused, and every further
-//! loop ends at once. The entry point puts the length back and forces the verdict.
+//! A packet that runs out of fuel is aborted, and the effects of the filter up to then remain. The
+//! code behind the loop still runs but has no visible effect: in a packet of length 0 that cannot
+//! grow, every store and every change of length fails, and every further loop ends at once. The
+//! entry point restores the length and forces the verdict.
 
 use naga::{
     AddressSpace, BinaryOperator, Block, Expression, Function, GlobalVariable, Handle, Literal, Module, Range, Scalar,
@@ -29,31 +29,32 @@ use naga::{
 use super::super::PreludeInternals;
 use super::rewrite::child_blocks_mut;
 
-/// The private variables of the fuel counter. They start with the right values: an invocation
+/// Private variables of the fuel counter. Their initialisers are right for an invocation that
 /// handles one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FuelState {
-    /// `pc_fuel`, `u32`: iterations left; starts as the program's fuel.
+    /// `pc_fuel`, `u32`: remaining iterations; initially the program's fuel.
     pub fuel: Handle<GlobalVariable>,
-    /// `pc_aborted`, `bool`: whether the fuel was used up; starts as false.
+    /// `pc_aborted`, `bool`: whether the packet ran out of fuel; initially false.
     pub aborted: Handle<GlobalVariable>,
-    /// `pc_saved_length`, `u32`: the packet's length when that happened.
+    /// `pc_saved_length`, `u32`: the packet's length when it ran out of fuel.
     pub saved_length: Handle<GlobalVariable>,
 }
 
-/// Adds the counter to every function that is the filter's `own`; nothing where none of them has a
-/// loop.
+/// Adds the counter to the loops of all functions that `is_own` selects. `None` if they have no
+/// loops.
 pub(super) fn run(
     module: &mut Module,
     fuel: u32,
     internals: &PreludeInternals,
-    own: impl Fn(Handle<Function>) -> bool,
+    is_own: impl Fn(Handle<Function>) -> bool,
 ) -> Option<FuelState> {
     let mut state = None;
-    // The functions are taken out: the globals are added to the module only when a loop is met.
+    // Take the functions out of the module, so that the variables can be added to it when the first
+    // loop is found.
     let mut functions = std::mem::take(&mut module.functions);
     for (handle, function) in functions.iter_mut() {
-        if !own(handle) {
+        if !is_own(handle) {
             continue;
         }
         let Function { expressions, body, .. } = function;
@@ -62,7 +63,7 @@ pub(super) fn run(
         while let Some(block) = work.pop() {
             for statement in block.iter_mut() {
                 if let Statement::Loop { body, .. } = statement {
-                    let state = *state.get_or_insert_with(|| globals(module, fuel));
+                    let state = *state.get_or_insert_with(|| add_fuel_variables(module, fuel));
                     let counter = counter.get_or_insert_with(|| Counter::new(expressions, internals, &state));
                     body.splice(0..0, counter.check(expressions));
                 }
@@ -74,7 +75,7 @@ pub(super) fn run(
     state
 }
 
-fn globals(module: &mut Module, fuel: u32) -> FuelState {
+fn add_fuel_variables(module: &mut Module, fuel: u32) -> FuelState {
     let mut private = |name: &str, scalar: Scalar, init: Literal| {
         let ty = module.types.insert(Type { name: None, inner: TypeInner::Scalar(scalar) }, Span::UNDEFINED);
         let init = module.global_expressions.append(Expression::Literal(init), Span::UNDEFINED);
@@ -95,7 +96,7 @@ fn globals(module: &mut Module, fuel: u32) -> FuelState {
     }
 }
 
-/// One function's operands of the check: what needs no emitting, made once.
+/// Operands of the check, created once per function; none of them needs to be emitted.
 struct Counter {
     fuel: Handle<Expression>,
     aborted: Handle<Expression>,
@@ -126,7 +127,7 @@ impl Counter {
         }
     }
 
-    /// The statements for the start of one loop's body.
+    /// The statements at the start of a loop's body.
     fn check(&self, to: &mut naga::Arena<Expression>) -> Block {
         let store = |pointer, value| Statement::Store { pointer, value };
         let mut add = |e| to.append(e, Span::UNDEFINED);

@@ -1,8 +1,9 @@
-//! Returns without a branch.
+//! If-conversion of early returns.
 //!
-//! `if c { return a; } …; return b;` becomes `…; return select(b, a, c);` where what is between is harmless and costs
-//! less than a branch that no predictor learns. Compilers of the C family do the same by themselves only where nothing
-//! is between: a load might fault for all they know, and here it does not.
+//! `if c { return a; } …; return b;` becomes `…; return select(b, a, c);` if the code in between
+//! has no side effects and costs less than a branch that is hard to predict. C compilers do this on
+//! their own only if there is no code in between, because they must assume that a load can fault;
+//! the prelude's loads cannot.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,74 +14,75 @@ use naga::{
 
 use crate::program::prelude::Intrinsic;
 
-/// What may be done in vain, in operations. A packet's byte at a fixed place and a comparison or two; with what a
-/// mispredicted branch costs, some 15 cycles, more would pay where traffic is mixed, and cost where it is not
-/// (`docs/performance.md`).
+/// Maximum number of operations to execute speculatively: a packet byte at a fixed offset and a
+/// comparison or two. A mispredicted branch costs about 15 cycles; a larger budget would pay off on
+/// mixed traffic only, and cost time on predictable traffic (`docs/performance.md`).
 const SPECULATION_BUDGET: u32 = 8;
 
-/// What may be done in vain.
-struct SpeculationCost<'a> {
+/// Cost model of speculative execution.
+struct CostModel<'a> {
     intrinsics: &'a HashMap<Handle<Function>, Intrinsic>,
-    /// Anything that is harmless, since lanes side by side go both ways in any case.
-    lanes: bool,
-    /// Functions of the filter's own that change nothing and do not loop.
-    harmless: HashSet<Handle<Function>>,
+    /// Convert at any cost: lanes execute both branches anyway.
+    unlimited: bool,
+    /// The filter's functions that have no side effects and no loops.
+    pure_functions: HashSet<Handle<Function>>,
 }
 
-/// Rewrites the `own` functions; says whether anything changed. With `lanes` whatever it costs.
+/// Converts the functions that `is_own` selects, at any cost if `unlimited`. Returns whether
+/// anything changed.
 pub(super) fn run(
     module: &mut Module,
     intrinsics: &HashMap<Handle<Function>, Intrinsic>,
-    own: impl Fn(Handle<Function>) -> bool,
-    lanes: bool,
+    is_own: impl Fn(Handle<Function>) -> bool,
+    unlimited: bool,
 ) -> bool {
     let mut any = false;
-    let mut costs = SpeculationCost { intrinsics, lanes, harmless: HashSet::new() };
+    let mut costs = CostModel { intrinsics, unlimited, pure_functions: HashSet::new() };
     for (handle, function) in module.functions.iter_mut() {
-        // A choice is one between scalars here: of structures and arrays there is none, and one between vectors may be
-        // made component by component.
+        // Only scalars: structures and arrays have no select, and one between vectors may be
+        // lowered component by component.
         let scalar = |result: &FunctionResult| matches!(module.types[result.ty].inner, TypeInner::Scalar(_));
-        if own(handle) && function.result.as_ref().is_some_and(scalar) {
+        if is_own(handle) && function.result.as_ref().is_some_and(scalar) {
             let mut body = std::mem::take(&mut function.body);
-            any |= block(&mut body, function, &costs);
+            any |= convert_block(&mut body, function, &costs);
             function.body = body;
         }
-        // A function stands behind those that it calls.
-        if lanes && own(handle) && is_speculatable(function, &costs) {
-            costs.harmless.insert(handle);
+        // A function follows those that it calls.
+        if unlimited && is_own(handle) && is_speculatable(function, &costs) {
+            costs.pure_functions.insert(handle);
         }
     }
     any
 }
 
-/// Whether a function may be called in vain.
-fn is_speculatable(function: &Function, costs: &SpeculationCost<'_>) -> bool {
+/// Whether a function may be called speculatively.
+fn is_speculatable(function: &Function, costs: &CostModel<'_>) -> bool {
     let Some((Statement::Return { value: Some(_) }, before)) = function.body.split_last() else { return false };
-    before.iter().all(|statement| harmless(statement, function, costs).is_some())
+    before.iter().all(|statement| speculation_cost(statement, function, costs).is_some())
 }
 
-/// Joins the returns of a block that ends in one, the last first.
-fn block(block: &mut Block, function: &mut Function, costs: &SpeculationCost<'_>) -> bool {
+/// Joins the returns of a block that ends with one, from the last to the first.
+fn convert_block(block: &mut Block, function: &mut Function, costs: &CostModel<'_>) -> bool {
     let Some(Statement::Return { value: Some(mut last) }) = block.last().cloned() else { return false };
     let mut any = false;
     let mut cost = 0;
-    // What is before `end` is still to be looked at; all from there to the last is harmless.
+    // Statements from `end` to the last return can be speculated; those before `end` are yet to be
+    // examined.
     let mut end = block.len() - 1;
     while end > 0 {
         let at = end - 1;
         let Some((condition, value, negated)) = early_return(&block[at]) else {
-            match harmless(&block[at], function, costs) {
-                Some(more) if costs.lanes || cost + more <= SPECULATION_BUDGET => cost += more,
+            match speculation_cost(&block[at], function, costs) {
+                Some(more) if costs.unlimited || cost + more <= SPECULATION_BUDGET => cost += more,
                 _ => break,
             }
             end = at;
             continue;
         };
-        // Where nothing is between, compilers know better than `?:` whether to branch.
-        let alone = end == block.len() - 1;
-        let reason =
-            matches!(function.expressions[last], Expression::Select { accept, .. } if same(function, value, accept));
-        if alone && !reason && !costs.lanes {
+        // If there is no code in between, the compiler decides better whether to branch.
+        let is_adjacent = end == block.len() - 1;
+        let merges_condition = matches!(function.expressions[last], Expression::Select { accept, .. } if is_same_value(function, value, accept));
+        if is_adjacent && !merges_condition && !costs.unlimited {
             break;
         }
         let before = function.expressions.len();
@@ -97,8 +99,8 @@ fn block(block: &mut Block, function: &mut Function, costs: &SpeculationCost<'_>
     any
 }
 
-/// Whether two expressions are one value for certain.
-fn same(function: &Function, a: Handle<Expression>, b: Handle<Expression>) -> bool {
+/// Whether two expressions certainly have the same value.
+fn is_same_value(function: &Function, a: Handle<Expression>, b: Handle<Expression>) -> bool {
     a == b
         || match (&function.expressions[a], &function.expressions[b]) {
             (Expression::Constant(a), Expression::Constant(b)) => a == b,
@@ -107,7 +109,7 @@ fn same(function: &Function, a: Handle<Expression>, b: Handle<Expression>) -> bo
         }
 }
 
-/// `value` where the condition holds (or, `negated`, where it does not), else what is returned `last`.
+/// Selects `value` if the condition holds (or, with `negated`, if it does not), else `last`.
 fn join(
     function: &mut Function,
     condition: Handle<Expression>,
@@ -115,9 +117,10 @@ fn join(
     negated: bool,
     last: Handle<Expression>,
 ) -> Handle<Expression> {
-    // Two choices of one value are one choice for two reasons: compilers make a branch of the first again.
+    // Two selects of one value become one select with a combined condition: compilers would turn
+    // the outer select back into a branch.
     if let Expression::Select { condition: inner, accept, reject } = function.expressions[last]
-        && same(function, value, accept)
+        && is_same_value(function, value, accept)
     {
         let mut add = |expression| function.expressions.append(expression, Span::UNDEFINED);
         let outer = match negated {
@@ -131,8 +134,8 @@ fn join(
     function.expressions.append(Expression::Select { condition, accept, reject }, Span::UNDEFINED)
 }
 
-/// An `if` of which one way returns something that is known before it, and the other does nothing: the condition, what
-/// is returned, and whether it is when the condition does not hold.
+/// Matches an `if` with one branch that returns a value known before it and an empty other branch.
+/// Returns the condition, the value, and whether it is returned when the condition does not hold.
 fn early_return(statement: &Statement) -> Option<(Handle<Expression>, Handle<Expression>, bool)> {
     let Statement::If { condition, accept, reject } = statement else { return None };
     match (&accept[..], &reject[..]) {
@@ -142,22 +145,22 @@ fn early_return(statement: &Statement) -> Option<(Handle<Expression>, Handle<Exp
     }
 }
 
-/// What a statement costs that may be executed in vain before a return: it changes nothing but the function's own
-/// variables.
-fn harmless(statement: &Statement, function: &Function, costs: &SpeculationCost<'_>) -> Option<u32> {
-    let all = |block: &Block| block.iter().map(|s| harmless(s, function, costs)).sum::<Option<u32>>();
+/// Cost of executing a statement speculatively; `None` if it has effects beyond the function's own
+/// variables or is too expensive.
+fn speculation_cost(statement: &Statement, function: &Function, costs: &CostModel<'_>) -> Option<u32> {
+    let all = |block: &Block| block.iter().map(|s| speculation_cost(s, function, costs)).sum::<Option<u32>>();
     match statement {
-        Statement::Emit(_) if costs.lanes => Some(0),
+        Statement::Emit(_) if costs.unlimited => Some(0),
         Statement::Emit(range) => range.clone().map(|e| cost(&function.expressions[e])).sum(),
-        Statement::Call { function: callee, .. } if costs.harmless.contains(callee) => Some(0),
-        Statement::Call { function: callee, .. } if costs.lanes => match costs.intrinsics.get(callee)? {
+        Statement::Call { function: callee, .. } if costs.pure_functions.contains(callee) => Some(0),
+        Statement::Call { function: callee, .. } if costs.unlimited => match costs.intrinsics.get(callee)? {
             Intrinsic::Store { .. } | Intrinsic::AdjustHead | Intrinsic::AdjustTail => None,
             Intrinsic::Map { .. } | Intrinsic::MapIsNew => None,
             _ => Some(0),
         },
         Statement::Call { function: callee, arguments, .. } => match costs.intrinsics.get(callee)? {
             Intrinsic::PktLen => Some(0),
-            // One whose place is not known looks before it reads, which is a branch.
+            // A load at an unknown offset checks bounds first, which is a branch.
             Intrinsic::Load { .. } => {
                 matches!(function.expressions[arguments[1]], Expression::Literal(Literal::U32(0..=64))).then_some(2)
             }
@@ -166,7 +169,7 @@ fn harmless(statement: &Statement, function: &Function, costs: &SpeculationCost<
         Statement::Store { pointer, .. } => {
             matches!(function.expressions[*pointer], Expression::LocalVariable(_)).then_some(1)
         }
-        // `&&` and `||` are such.
+        // naga lowers `&&` and `||` to such statements.
         Statement::If { accept, reject, .. } => Some(all(accept)? + all(reject)? + 1),
         Statement::Block(block) => all(block),
         _ => None,
@@ -189,13 +192,13 @@ mod tests {
     use super::super::{Lowering, lower};
     use super::*;
 
-    const SPECULATE: Lowering = Lowering { if_convert: true, ..Lowering::NONE };
+    const CONVERT: Lowering = Lowering { if_convert: true, ..Lowering::NONE };
 
-    const LANES: Lowering = Lowering { if_convert_all: true, ..SPECULATE };
+    const CONVERT_ALL: Lowering = Lowering { if_convert_all: true, ..CONVERT };
 
-    /// Number of returns in the filter.
+    /// Number of returns in the filter after if-conversion.
     fn returns(text: &str) -> usize {
-        returns_after(text, SPECULATE)
+        returns_after(text, CONVERT)
     }
 
     fn returns_after(text: &str, lowering: Lowering) -> usize {
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cheap_and_harmless_is_joined() {
+    fn cheap_code_without_side_effects_is_converted() {
         let joined = [
             "let p = load_u8(pkt, 9u); if p != 6u && p != 17u { return XDP_DROP; }
              return select(XDP_PASS, XDP_TX, load_be32(pkt, 26u) == 7u);",
@@ -232,7 +235,7 @@ mod tests {
         for body in joined {
             let text = filter(body);
             assert_eq!(returns(&text), 1, "{body}");
-            let pair = Pair::new(&text, SPECULATE);
+            let pair = Pair::new(&text, CONVERT);
             for first in 0..=3 {
                 for second in 0..=3 {
                     let mut packet = [0; 40];
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scalar_is_left_alone() {
+    fn only_scalar_results_are_converted() {
         let helpers = [
             "struct S { a: u32, b: u32 }
              fn f(x: S, y: S, c: bool) -> S { if c { return x; } return y; }
@@ -265,13 +268,13 @@ mod tests {
         ];
         for helper in helpers {
             let text = format!("{helper}\nfn xdp_filter(pkt: u32) -> u32 {{ return g(load_u8(pkt, 0u)) & 3u; }}");
-            let pair = Pair::new(&text, SPECULATE);
+            let pair = Pair::new(&text, CONVERT);
             (0..4).for_each(|n| drop(pair.run(&[n, 7, 7])));
         }
     }
 
     #[test]
-    fn what_is_dear_or_changes_something_is_left_alone() {
+    fn expensive_code_and_side_effects_are_not_converted() {
         let first = "if load_u8(pkt, 0u) == 1u { return XDP_DROP; }";
         let left = [
             "store_u8(pkt, 3u, 1u); return XDP_PASS;",
@@ -285,14 +288,14 @@ mod tests {
         for rest in left {
             assert_eq!(returns(&filter(&format!("{first} {rest}"))), 2, "{rest}");
         }
-        // Nothing is between.
+        // No code in between.
         assert_eq!(returns(&filter(&format!("{first} return XDP_PASS;"))), 2);
-        // A value that is made on the way out only.
+        // The returned value is computed in the branch.
         assert_eq!(returns(&filter("if pkt_len(pkt) > 9u { return load_u8(pkt, 1u) & 3u; } return XDP_PASS;")), 2);
     }
 
     #[test]
-    fn lanes_have_all_joined_that_is_harmless() {
+    fn unlimited_conversion_takes_all_code_without_side_effects() {
         let first = "if load_u8(pkt, 0u) == 1u { return XDP_DROP; }";
         let joined = [
             "return XDP_PASS;",
@@ -316,8 +319,8 @@ mod tests {
              fn counted(pkt: u32, n: u32) -> u32 { for (var i = 0u; i < n; i++) { if i == 2u { return 3u; } } return 1u; }";
         for (rest, is_joined) in joined.iter().map(|rest| (rest, true)).chain(left.iter().map(|rest| (rest, false))) {
             let text = format!("{helpers}\n{}", filter(&format!("{first} {rest}")));
-            assert_eq!(returns_after(&text, LANES) == 1, is_joined, "{rest}");
-            let pair = Pair::new(&text, LANES);
+            assert_eq!(returns_after(&text, CONVERT_ALL) == 1, is_joined, "{rest}");
+            let pair = Pair::new(&text, CONVERT_ALL);
             for byte in 0..=4 {
                 for first in 0..=1 {
                     let mut packet = [byte; 40];

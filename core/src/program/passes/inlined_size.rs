@@ -1,14 +1,14 @@
-//! How large a filter is with every call inlined, which is what drivers compile and devices run.
+//! Size of a filter with every call inlined, which is what drivers compile and devices execute.
 
 use naga::{Function, Module, Statement};
 
-/// Number of expressions of `root`, a function of the module or an entry point's, with every function
-/// inlined where it is called.
+/// Number of expressions of `root`, a function of the module or of an entry point, with every call
+/// inlined.
 ///
-/// The verifier's limit is about the filter as it was written: it takes a prelude function and a
-/// 64-bit operation for one expression each.
+/// Unlike the verifier's limit, which counts a call of the prelude and a 64-bit operation as one
+/// expression each, this counts the lowered code.
 pub fn inlined_size(module: &Module, root: &Function) -> u64 {
-    // A function stands behind those it calls, so one look at each is enough.
+    // A function follows those it calls, so one pass over the module suffices.
     let mut sizes: Vec<u64> = Vec::with_capacity(module.functions.len());
     for (_, function) in module.functions.iter() {
         sizes.push(size(function, &sizes));
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_called_twice_counts_twice() {
+    fn a_function_counts_once_per_call() {
         let mut module = Module::default();
         let expressions = |count| {
             let mut function = Function::default();

@@ -1,7 +1,8 @@
-//! Shift counts modulo the width (`docs/semantics.md`, "Arithmetic").
+//! Masking of shift counts to the width of the shifted value (`docs/semantics.md`, "Arithmetic").
 //!
-//! WGSL takes the count modulo the width of what is shifted; in SPIR-V and in C a count that is too
-//! large is undefined, and naga's writers leave it as it is. So the count is masked here.
+//! WGSL takes a shift count modulo the width of the shifted value. In SPIR-V and in C, a count of
+//! the width or more is undefined, and naga's writers emit it as it is. So this pass masks the
+//! counts.
 
 use std::collections::HashMap;
 
@@ -10,18 +11,19 @@ use naga::{Arena, BinaryOperator, Expression, Function, Handle, Literal, Module,
 
 use super::rewrite::rebuild;
 
-/// Masks the counts of all shifts in the filter's `own` functions, and says whether there were any.
-/// `info` is about the module as it is. Constant counts are left alone: the validator checked them.
-pub(super) fn run(module: &mut Module, info: &ModuleInfo, own: impl Fn(Handle<Function>) -> bool) -> bool {
+/// Masks the dynamic shift counts of all functions that `is_own` selects; `info` describes the
+/// current module. Constant counts stay, because the validator has checked them. Returns whether
+/// there were any dynamic counts.
+pub(super) fn run(module: &mut Module, info: &ModuleInfo, is_own: impl Fn(Handle<Function>) -> bool) -> bool {
     let mut any = false;
     let mut functions = std::mem::take(&mut module.functions);
     for (handle, function) in functions.iter_mut() {
-        if own(handle) {
+        if is_own(handle) {
             let types = &info[handle];
-            let found = dynamic(function, |e| types[e].ty.inner_with(&module.types));
+            let found = find_dynamic_counts(function, |e| types[e].ty.inner_with(&module.types));
             if !found.is_empty() {
                 any = true;
-                mask(function, &found);
+                mask_counts(function, &found);
             }
         }
     }
@@ -29,14 +31,14 @@ pub(super) fn run(module: &mut Module, info: &ModuleInfo, own: impl Fn(Handle<Fu
     any
 }
 
-/// A count that has to be masked: with what, and how many there are side by side.
+/// The mask for a shift count, and the number of components if it is a vector.
 #[derive(Clone, Copy)]
 struct Count {
     mask: u32,
     size: Option<VectorSize>,
 }
 
-fn dynamic<'a>(
+fn find_dynamic_counts<'a>(
     function: &Function,
     type_of: impl Fn(Handle<Expression>) -> &'a TypeInner,
 ) -> HashMap<Handle<Expression>, Count> {
@@ -60,7 +62,7 @@ fn dynamic<'a>(
     found
 }
 
-fn mask(function: &mut Function, found: &HashMap<Handle<Expression>, Count>) {
+fn mask_counts(function: &mut Function, found: &HashMap<Handle<Expression>, Count>) {
     let front = |arena: &mut Arena<Expression>| {
         [31, 63].map(|mask| arena.append(Expression::Literal(Literal::U32(mask)), Span::UNDEFINED))
     };
@@ -83,7 +85,7 @@ mod tests {
     use crate::program::ProgramOptions;
     use crate::testing as wgsl;
 
-    /// The masks in the filter: of each `x << (y & mask)` the mask's value.
+    /// The masks of all shifts by `y & mask` in the filter.
     fn masks(text: &str, mask_shifts: bool) -> Vec<u32> {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
         let lowered = lower(&program, Lowering { mask_shifts, ..Lowering::default() }).unwrap();
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_count_that_varies_is_masked_once() {
+    fn dynamic_counts_are_masked_once() {
         let text = "fn xdp_filter(pkt: u32) -> u32 {
             let n = load_u8(pkt, 0u);
             let narrow = (1u << n) + (n >> 4u);

@@ -1,11 +1,14 @@
-//! Passes: from a program's module to one that a device can take.
+//! Lowering passes: from a program's module to one that a device's compiler accepts.
 //!
-//! A pass works on a copy of [`Program::module`]; what it makes validates again. The order is
-//! fixed, because each pass leans on the ones before it: returns are joined while there are only the
-//! filter's own statements, indices are clamped while the validator's
-//! types of the original module still hold, the fuel counter is added, functions that are called with
-//! pointers to parts of variables are copied, then the 64-bit integers go, whatever the passes before
-//! them have added, and last the shift counts are masked.
+//! A pass works on a copy of [`Program::module`] and produces a module that validates. The order is
+//! fixed, because each pass depends on those before it:
+//!
+//! 1. If-conversion of early returns, while the functions contain only the filter's own statements.
+//! 2. Clamping of indices, which needs the validator's types of the original module.
+//! 3. The fuel counter.
+//! 4. Specialisation of functions that take pointers to parts of variables.
+//! 5. 64-bit integers, which the passes before may have added.
+//! 6. Masking of shift counts.
 
 mod clamp_indices;
 mod entry_point;
@@ -33,34 +36,35 @@ pub use nesting::inlined_nesting;
 use super::{PreludeInternals, Program};
 use crate::program::prelude::Intrinsic;
 
-/// Where functions have gone: the new handles by the old ones.
+/// New function handles, by the old ones.
 type FunctionMap = HashMap<Handle<Function>, Handle<Function>>;
 
-/// What a device needs done to a module.
+/// The passes that a device needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lowering {
-    /// Count loop iterations and end a packet that uses up its fuel. For devices that cannot leave
-    /// the filter in the middle. Left out where the facts prove that no packet uses it up.
+    /// Count loop iterations and abort a packet that uses up its fuel, for devices that cannot
+    /// leave a filter in the middle. Skipped if the facts prove that no packet does.
     pub fuel: bool,
-    /// Clamp dynamic indices into arrays, vectors and matrices of the filter, so that the device
-    /// needs no bounds checks of its own for them.
+    /// Clamp the filter's dynamic indices into arrays, vectors and matrices, so that the device
+    /// needs no bounds checks for them.
     pub clamp_indices: bool,
-    /// Call functions with pointers to whole variables only. For SPIR-V.
+    /// Pass only pointers to whole variables to functions, as SPIR-V requires.
     pub whole_pointers: bool,
-    /// Make pairs of `u32` of 64-bit integers.
+    /// Replace 64-bit integers by pairs of `u32`.
     pub int64: bool,
-    /// Take shift counts modulo the width. For devices on which too large a count is undefined.
+    /// Mask shift counts, for devices on which a count of the type's width or more is undefined.
     pub mask_shifts: bool,
-    /// Return without a branch where what comes after is cheap and harmless. For compilers that cannot
-    /// know that loads are.
+    /// Convert early returns to selects if the code in between is cheap to speculate, for compilers
+    /// that cannot prove its loads safe.
     pub if_convert: bool,
-    /// The same whatever it costs, for compilers that filter several packets side by side, which go both ways in any
-    /// case: only where packets and maps are not written.
+    /// Convert early returns at any cost, calls of pure helpers included, for compilers that
+    /// vectorise over packets and execute both branches anyway. For filters that write neither
+    /// packets nor maps.
     pub if_convert_all: bool,
 }
 
 impl Lowering {
-    /// Nothing.
+    /// No passes.
     pub const NONE: Lowering = Lowering {
         fuel: false,
         clamp_indices: false,
@@ -71,7 +75,7 @@ impl Lowering {
         if_convert_all: false,
     };
 
-    /// What naga's SPIR-V writer needs, and devices behind it.
+    /// The passes that naga's SPIR-V writer and Vulkan drivers need.
     pub const SPIRV: Lowering = Lowering {
         fuel: true,
         clamp_indices: true,
@@ -83,54 +87,54 @@ impl Lowering {
     };
 }
 
-/// A module after its passes, with the handles that a backend needs to find its way in it. They are
-/// handles of this module, not of [`Program::module`].
+/// A lowered module, with the handles that a backend needs. They belong to this module, not to
+/// [`Program::module`].
 #[derive(Debug, Clone)]
 pub struct Lowered {
-    /// The module: filter, helpers and prelude, no entry point.
+    /// The filter, its helpers and the prelude, without an entry point.
     pub module: Module,
-    /// What naga's validator found out about it.
+    /// The validator's types and analyses of the module.
     pub info: ModuleInfo,
-    /// The filter.
+    /// The filter's function.
     pub filter: Handle<Function>,
-    /// The prelude's inner parts.
+    /// The prelude's internal functions and variables.
     pub internals: PreludeInternals,
     /// The prelude functions that filters may call.
     pub intrinsics: HashMap<Handle<Function>, Intrinsic>,
-    /// Every function of the prelude, the machinery and what passes have added included.
+    /// All functions of the prelude, internal ones and those added by passes included.
     pub prelude: HashSet<Handle<Function>>,
-    /// What the fuel pass added, if it ran and the filter needs it.
+    /// Variables of the fuel counter, if the filter needs one.
     pub fuel: Option<FuelState>,
-    /// Whether an entry point has to write the packet's ends back.
+    /// Whether an entry point has to write the packet's offset and length back.
     changes_length: bool,
 }
 
-/// A pass made a module that does not validate: a fault of Portcullis, not of the filter.
+/// A pass failed or produced an invalid module: a bug in Portcullis, not in the filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the filter could not be lowered, which is a fault of Portcullis: {reason}")]
+#[error("cannot lower the filter, which is a bug in Portcullis: {reason}")]
 pub struct LowerError {
-    /// The validator's words, or the pass's.
+    /// The validator's or the pass's message.
     pub reason: String,
 }
 
-/// Runs the passes that `lowering` asks for.
+/// Runs the passes that `lowering` selects, in their fixed order.
 ///
 /// # Errors
-/// See [`LowerError`].
+/// If a pass fails or its module does not validate.
 pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerError> {
     let mut module = program.module.clone();
-    let own = |f: Handle<Function>| !program.is_prelude(f);
+    let is_own = |f: Handle<Function>| !program.is_prelude(f);
     let mut info = Cow::Borrowed(&program.info);
-    let joins = lowering.if_convert || lowering.if_convert_all;
-    if joins && if_convert::run(&mut module, &program.intrinsics, own, lowering.if_convert_all) {
+    let converts_returns = lowering.if_convert || lowering.if_convert_all;
+    if converts_returns && if_convert::run(&mut module, &program.intrinsics, is_own, lowering.if_convert_all) {
         info = Cow::Owned(validate(&module, super::CAPABILITIES)?);
     }
     if lowering.clamp_indices {
-        clamp_indices::run(&mut module, &info, own);
+        clamp_indices::run(&mut module, &info, is_own);
     }
     let mut fuel = None;
     if lowering.fuel && program.facts.may_exhaust(program.fuel) {
-        fuel = fuel::run(&mut module, program.fuel, &program.internals, own);
+        fuel = fuel::run(&mut module, program.fuel, &program.internals, is_own);
     }
     let mut lowered = Lowered {
         module,
@@ -145,15 +149,15 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
     if lowering.whole_pointers {
         let run = pointers::run(&mut lowered.module);
         if let Some(moved) = run.map_err(|error| LowerError { reason: error.to_string() })? {
-            lowered.move_functions(&moved);
+            lowered.remap_functions(&moved);
         }
     }
     let mut capabilities = super::CAPABILITIES;
     if lowering.int64 {
         let run = int64::run(&mut lowered.module);
         if let Some(moved) = run.map_err(|error| LowerError { reason: error.to_string() })? {
-            lowered.move_functions(&moved);
-            // What the pass has put in is the machinery's too, and right as it stands.
+            lowered.remap_functions(&moved);
+            // The functions that the pass added belong to the prelude and need no further pass.
             let moved: HashSet<_> = moved.into_values().collect();
             let all = lowered.module.functions.iter().map(|(function, _)| function);
             lowered.prelude.extend(all.filter(|function| !moved.contains(function)));
@@ -162,7 +166,8 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
     }
     lowered.info = validate(&lowered.module, capabilities)?;
     if lowering.mask_shifts {
-        // Last, with the types of what the other passes have made: some of that may shift as well.
+        // Last, because other passes may have added shifts; it needs the types of the module they
+        // produced.
         let prelude = &lowered.prelude;
         if mask_shifts::run(&mut lowered.module, &lowered.info, |f| !prelude.contains(&f)) {
             lowered.info = validate(&lowered.module, capabilities)?;
@@ -177,9 +182,9 @@ fn validate(module: &Module, capabilities: Capabilities) -> Result<ModuleInfo, L
 }
 
 impl Lowered {
-    /// Follows a pass that had to put functions in front of others (a function stands before its
-    /// callers): old handles and the new ones.
-    fn move_functions(&mut self, moved: &FunctionMap) {
+    /// Updates all handles after a pass that inserted functions before others (a function precedes
+    /// its callers).
+    fn remap_functions(&mut self, moved: &FunctionMap) {
         let at = |f: Handle<Function>| moved.get(&f).copied().unwrap_or(f);
         self.filter = at(self.filter);
         for function in [&mut self.internals.enter, &mut self.internals.leave, &mut self.internals.verdict] {

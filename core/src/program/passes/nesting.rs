@@ -1,15 +1,16 @@
-//! How deep branches stand in each other for a compiler whose device has no jumps.
+//! Nesting depth of branches, as seen by a compiler for a device without jumps.
 
 use naga::{Block, Function, Module, Statement};
 
-/// Levels of branches and loops in each other in `root`, a function of the module or an entry point's, with every
-/// function inlined where it is called and nothing left that jumps.
+/// Nesting depth of branches and loops in `root`, a function of the module or of an entry point,
+/// with every call inlined and all jumps turned into branches.
 ///
-/// Where lanes run in lockstep a compiler makes branches of jumps: behind `if a { return 1; }` the rest of the
-/// function comes to stand in an `else`, and a hundred such statements one behind the other are a hundred branches in
-/// each other. So all behind a statement that may leave its block stands one level deeper.
+/// If lanes run in lockstep, the compiler structurises jumps: after `if a { return 1; }`, the rest
+/// of the function moves into an `else`, so a hundred such statements in sequence nest a hundred
+/// deep. Therefore each statement that may leave its block adds a level to all that follow it.
 pub fn inlined_nesting(module: &Module, root: &Function) -> u64 {
-    // A function stands behind those it calls, so one look at each is enough. Its returns stay inside of it.
+    // A function follows those it calls, so one pass over the module suffices. Returns end in the
+    // callee.
     let mut levels: Vec<u64> = Vec::with_capacity(module.functions.len());
     for (_, function) in module.functions.iter() {
         levels.push(block(&function.body, &levels).deepest);
@@ -17,11 +18,11 @@ pub fn inlined_nesting(module: &Module, root: &Function) -> u64 {
     block(&root.body, &levels).deepest
 }
 
-/// What is said of one statement, or of several in a row.
+/// Depth and jumps of a statement or a sequence of statements.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shape {
     deepest: u64,
-    /// Which jumps may lead out of it.
+    /// Which jumps may leave it.
     breaks: bool,
     continues: bool,
     returns: bool,
@@ -32,12 +33,12 @@ impl Shape {
         self.breaks || self.continues || self.returns
     }
 
-    /// The same as part of a branch, `levels` deeper.
+    /// The shape as part of a branch, `levels` deeper.
     fn inside(self, levels: u64) -> Shape {
         Shape { deepest: self.deepest.saturating_add(levels), ..self }
     }
 
-    /// Either of two.
+    /// The shape of two alternatives.
     fn or(self, other: Shape) -> Shape {
         Shape {
             deepest: self.deepest.max(other.deepest),
@@ -48,7 +49,7 @@ impl Shape {
     }
 }
 
-/// One behind the other.
+/// The shape of a sequence.
 fn sequence(shapes: impl Iterator<Item = Shape>) -> Shape {
     let (mut all, mut level) = (Shape::default(), 0);
     for shape in shapes {
@@ -66,7 +67,7 @@ fn shape(statement: &Statement, functions: &[u64]) -> Shape {
     match statement {
         Statement::Block(inner) => block(inner, functions),
         Statement::If { accept, reject, .. } => block(accept, functions).or(block(reject, functions)).inside(1),
-        // Each case is a branch, and they stand one behind the other.
+        // Each case is a branch, and the branches form a sequence.
         Statement::Switch { cases, .. } => {
             let cases = cases.iter().map(|case| Shape { breaks: false, ..block(&case.body, functions) });
             sequence(cases).inside(1)
@@ -90,7 +91,7 @@ mod tests {
     use crate::program::ProgramOptions;
     use crate::testing as wgsl;
 
-    /// Levels of a filter with this body and these helpers.
+    /// Depth of a filter with this body and these helpers.
     fn levels(helpers: &str, body: &str) -> u64 {
         let text = format!("{helpers} fn xdp_filter(pkt: u32) -> u32 {{ var y = 3u; {body} return y; }}");
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_jump_is_one_deeper() {
+    fn code_behind_a_jump_nests_one_deeper() {
         for (body, expected) in [
             ("y = 4u;", 0),
             ("if y == 1u { y = 2u; }", 1),
@@ -108,11 +109,11 @@ mod tests {
             ("if y == 1u { return 2u; } if y == 2u { return 3u; } if y == 3u { y++; } y++;", 3),
             ("if y == 1u { if y == 2u { return 1u; } if y == 3u { y++; } } if y == 4u { y++; }", 3),
             ("if y == 1u { y = 2u; } else if y == 2u { y = 3u; } else { y = 4u; }", 2),
-            // Cases stand one behind the other, and a `break` ends the `switch` alone.
+            // Cases form a sequence, and a `break` ends only the `switch`.
             ("switch y { case 1u: { y = 2u; } case 2u: { y = 3u; } default: { y = 1u; } }", 1),
             ("switch y { case 1u: { return 2u; } case 2u: { return 3u; } default: { if y == 1u { y++; } } }", 4),
             ("switch y { case 1u: { if y == 1u { break; } if y == 2u { y++; } } default: {} } if y == 2u { y++; }", 3),
-            // The jumps of a loop stay in it, but for returns.
+            // A loop's jumps end in it, except returns.
             ("loop { if y == 1u { break; } if y == 2u { y++; } } if y == 2u { y++; }", 3),
             ("loop { if y == 1u { continue; } if y == 2u { break; } if y == 3u { y++; } }", 4),
             ("loop { if y == 1u { return 2u; } break; } if y == 2u { y++; }", 2),
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_counts_as_its_body_whose_returns_end_there() {
+    fn a_call_nests_like_its_body_without_its_returns() {
         let helpers = "fn f(a: u32) -> u32 { if a == 1u { return 2u; } if a == 2u { return 3u; } return a; }";
         assert_eq!(levels(helpers, "y = f(y); y = f(y);"), 2);
         assert_eq!(levels(helpers, "if y == 1u { y = f(y); }"), 3);

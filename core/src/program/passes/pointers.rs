@@ -1,15 +1,14 @@
-//! Pointer arguments that point to whole variables.
+//! Specialisation of functions by the shape of their pointer arguments.
 //!
-//! WGSL lets a call take a pointer to a part of a variable (`bump(&table.flows[i])`); SPIR-V wants
-//! the variable itself, and naga's writer knows no way around. So a function is copied for each
-//! shape of pointer that it is called with: the copy takes the whole variable and the indices that
-//! lead to the part, and goes there itself. What private globals are needs no argument.
+//! WGSL lets a call pass a pointer to a part of a variable (`bump(&table.flows[i])`). SPIR-V
+//! requires a pointer to the whole variable, and naga's writer has no workaround. So this pass
+//! clones a function for each shape of pointer it is called with: the clone takes the whole
+//! variable and the indices of the part, and computes the pointer itself. A private global needs no
+//! argument.
 //!
-//! There are never more copies than calls in the filter with every helper inlined, which the verifier
-//! bounds.
-//!
-//! Nothing is moved in memory: a callee that reaches the same variable by another way sees what it
-//! saw before.
+//! There are at most as many clones as calls in the filter with all helpers inlined, which the
+//! verifier bounds. No data moves, so a callee that accesses the same variable in another way sees
+//! the same values as before.
 
 use std::collections::HashMap;
 
@@ -23,52 +22,52 @@ use naga::{
 use super::FunctionMap;
 use super::rewrite::{child_blocks_mut, rebuild, remap_calls};
 
-/// The variable that a pointer points into.
+/// The variable that a pointer argument points into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum PathRoot {
     Global(Handle<GlobalVariable>),
-    /// One of the caller's, to be handed over by a pointer of this type.
+    /// A variable of the caller, passed by a pointer of this type.
     Argument(Handle<Type>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum PathElement {
-    /// A member or element that is known.
+    /// A member or an element with a constant index.
     Fixed(u32),
-    /// An element whose index, of this type, is handed over.
+    /// An element whose index, of this type, is passed.
     Index(Handle<Type>),
 }
 
-/// The way to what a pointer argument points to, but for the values of indices.
+/// The shape of a pointer argument: its path to the pointee, without the values of the indices.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PointeePath {
     root: PathRoot,
     elements: Vec<PathElement>,
 }
 
-/// A [`PathElement`] in the function that takes it.
+/// A [`PathElement`] with its index as an expression of the function that evaluates it.
 #[derive(Debug, Clone, Copy)]
 enum ElementAccess {
     Fixed(u32),
     Index(Handle<Expression>),
 }
 
-/// The types of indices.
+/// Types of the expressions that are used as an index.
 type IndexTypes = HashMap<Handle<Expression>, Handle<Type>>;
 
-/// Which copy of a function: for each of its arguments the way to the part, if it is a pointer to
-/// one.
+/// Identifies a specialisation: the function and, for each argument, its path if it points to a
+/// part of a variable.
 type Key = (Handle<Function>, Vec<Option<PointeePath>>);
 
-/// Rewrites every call with a pointer to a part of a variable. Gives the functions' new handles, or
-/// nothing where there is no such call.
+/// Rewrites every call that passes a pointer to a part of a variable. Returns the functions' new
+/// handles, or `None` if there is no such call.
 pub(super) fn run(module: &mut Module) -> Result<Option<FunctionMap>, ResolveError> {
-    // The same handles; those of copies follow.
+    // Has the original functions' handles; those of specialisations follow.
     let provisional = module.functions.clone();
     let groups = module.functions.iter().map(|(handle, function)| vec![(handle, function.clone())]).collect();
-    let mut pass = Pass { module, provisional, groups, copies: HashMap::new() };
-    // A function is called by later ones only: from the end, all copies of one are known when its
-    // turn comes.
+    let mut pass = Pass { module, provisional, groups, specializations: HashMap::new() };
+    // A function is called by later ones only. Going from the last to the first, all
+    // specialisations of a function exist before its own calls are rewritten.
     for group in (0..pass.groups.len()).rev() {
         for member in 0..pass.groups[group].len() {
             let mut function = std::mem::take(&mut pass.groups[group][member].1);
@@ -76,33 +75,33 @@ pub(super) fn run(module: &mut Module) -> Result<Option<FunctionMap>, ResolveErr
             pass.groups[group][member].1 = function;
         }
     }
-    let Pass { module, groups, copies, .. } = pass;
-    if copies.is_empty() {
+    let Pass { module, groups, specializations, .. } = pass;
+    if specializations.is_empty() {
         return Ok(None);
     }
-    let mut settled = FunctionMap::new();
+    let mut new_handles = FunctionMap::new();
     let mut functions = Arena::new();
     for (group, (original, _)) in groups.into_iter().zip(module.functions.iter()) {
         for (handle, function) in group {
-            settled.insert(handle, functions.append(function, module.functions.get_span(original)));
+            new_handles.insert(handle, functions.append(function, module.functions.get_span(original)));
         }
     }
     for (_, function) in functions.iter_mut() {
-        remap_calls(function, &settled);
+        remap_calls(function, &new_handles);
     }
-    settled.retain(|&handle, _| module.functions.try_get(handle).is_ok());
+    new_handles.retain(|&handle, _| module.functions.try_get(handle).is_ok());
     module.functions = functions;
-    Ok(Some(settled))
+    Ok(Some(new_handles))
 }
 
 struct Pass<'a> {
-    /// As it was, but for types that are added.
+    /// The original module, but for added types.
     module: &'a mut Module,
-    /// Stands for the functions to come, so that copies have handles.
+    /// Allocates handles for specialisations.
     provisional: Arena<Function>,
-    /// For each function: itself and its copies, with their provisional handles.
+    /// Each function with its specialisations, by provisional handle.
     groups: Vec<Vec<(Handle<Function>, Function)>>,
-    copies: HashMap<Key, Handle<Function>>,
+    specializations: HashMap<Key, Handle<Function>>,
 }
 
 impl Pass<'_> {
@@ -122,7 +121,7 @@ impl Pass<'_> {
                     let mut new_arguments = Vec::new();
                     let parts =
                         arguments.iter().map(|&a| self.pointee(function, types, a, &mut new_arguments)).collect();
-                    *callee = self.copy(*callee, parts);
+                    *callee = self.specialization(*callee, parts);
                     *arguments = new_arguments;
                     if let Some(result) = *result {
                         *function.expressions.get_mut(result) = Expression::CallResult(*callee);
@@ -135,7 +134,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The types of all expressions of a function that are an index.
+    /// Types of all expressions of a function that are used as an index.
     fn index_types(&mut self, function: &Function) -> Result<IndexTypes, ResolveError> {
         let mut typifier = Typifier::new();
         let context = ResolveContext::with_locals(self.module, &function.local_variables, &function.arguments);
@@ -151,8 +150,8 @@ impl Pass<'_> {
         Ok(types)
     }
 
-    /// The variable that an argument points into, and the way from there; `None` for what is no
-    /// pointer, or is one to a whole variable.
+    /// The variable that an argument points into, and the path from there. `None` if the argument
+    /// is not a pointer or points to a whole variable.
     fn pointee_path(
         &self,
         function: &Function,
@@ -188,8 +187,8 @@ impl Pass<'_> {
         (pointer && !accesses.is_empty()).then_some((at, accesses))
     }
 
-    /// What an argument points to, if it is a part of a variable; appends to `new_arguments` what the
-    /// copy gets in its place, or the argument itself.
+    /// The path of an argument that points to a part of a variable. Appends to `new_arguments` what
+    /// the specialisation gets instead of it, or the argument itself.
     fn pointee(
         &mut self,
         function: &Function,
@@ -224,23 +223,24 @@ impl Pass<'_> {
         Some(PointeePath { root, elements: accesses.into_iter().map(element).collect() })
     }
 
-    /// The copy of `callee` whose arguments point to `parts`.
-    fn copy(&mut self, callee: Handle<Function>, parts: Vec<Option<PointeePath>>) -> Handle<Function> {
+    /// The specialisation of `callee` for arguments that point to `parts`.
+    fn specialization(&mut self, callee: Handle<Function>, parts: Vec<Option<PointeePath>>) -> Handle<Function> {
         let key = (callee, parts);
-        if let Some(&copy) = self.copies.get(&key) {
-            return copy;
+        if let Some(&existing) = self.specializations.get(&key) {
+            return existing;
         }
-        let function = point(self.module.functions[callee].clone(), &key.1);
+        let function = specialize(self.module.functions[callee].clone(), &key.1);
         let handle = self.provisional.append(Function::default(), Span::UNDEFINED);
         self.groups[callee.index()].push((handle, function));
-        self.copies.insert(key, handle);
+        self.specializations.insert(key, handle);
         handle
     }
 }
 
-/// A function that goes to the parts itself, for which it takes what [`Pass::pointee`] hands over.
-fn point(mut function: Function, parts: &[Option<PointeePath>]) -> Function {
-    // For each argument, its first new one.
+/// Rewrites a function to compute the pointers to `parts` itself, from what [`Pass::pointee`]
+/// passes.
+fn specialize(mut function: Function, parts: &[Option<PointeePath>]) -> Function {
+    // For each old argument, the index of its first new one.
     let mut first = Vec::new();
     let mut arguments = Vec::new();
     for (old, part) in std::mem::take(&mut function.arguments).into_iter().zip(parts) {
@@ -260,7 +260,7 @@ fn point(mut function: Function, parts: &[Option<PointeePath>]) -> Function {
     }
     function.arguments = arguments;
 
-    // Going to the part is evaluated where the function begins.
+    // The pointers are computed where the function begins.
     let mut emitted = Vec::new();
     rebuild(
         &mut function,
@@ -293,7 +293,7 @@ fn point(mut function: Function, parts: &[Option<PointeePath>]) -> Function {
                     ElementAccess::Index(index) => Expression::Access { base, index },
                 };
                 if n + 1 == accesses.len() {
-                    // `rebuild` appends this one.
+                    // `rebuild` appends the last access.
                     *expression = access;
                 } else {
                     base = arena.append(access, span);
@@ -317,23 +317,22 @@ mod tests {
     use super::*;
     use crate::packet::Verdict;
 
-    fn whole() -> Lowering {
+    fn whole_pointers() -> Lowering {
         Lowering { whole_pointers: true, ..Lowering::default() }
     }
 
-    /// Lowers it, lets the writer that cannot do without the pass see it, and runs it before and
-    /// after on a packet.
+    /// The verdict before and after lowering; checks that the SPIR-V writer accepts the result.
     fn verdict(text: &str, packet: &[u8]) -> Verdict {
-        let lowered = lower(&program(text), whole()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let lowered = lower(&program(text), whole_pointers()).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_INT64).validate(&lowered.module);
         naga::back::spv::write_vec(&lowered.module, &info.unwrap(), &naga::back::spv::Options::default(), None)
             .unwrap_or_else(|e| panic!("{e}\n{text}"));
-        Pair::new(text, whole()).run(packet).verdict
+        Pair::new(text, whole_pointers()).run(packet).verdict
     }
 
     fn functions(text: &str) -> Vec<String> {
         let program = program(text);
-        let lowered = lower(&program, whole()).unwrap();
+        let lowered = lower(&program, whole_pointers()).unwrap();
         let own = lowered.module.functions.iter().filter(|(f, _)| !lowered.prelude.contains(f));
         own.filter_map(|(_, f)| f.name.clone()).collect()
     }
@@ -342,7 +341,7 @@ mod tests {
         var<private> g: Out;\n";
 
     #[test]
-    fn parts_of_private_and_local_variables() {
+    fn pointers_to_parts_of_private_and_local_variables_work() {
         let text = &format!(
             "{TYPES}
             fn put(at: ptr<private, u32>, v: u32) {{ *at = v; }}
@@ -364,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_is_gone_once_when_the_function_begins() {
+    fn pointers_are_computed_once_at_entry() {
         // The index changes after the pointer was taken, and again inside the callee.
         let text = &format!(
             "{TYPES}
@@ -382,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_handed_on() {
+    fn pointers_can_be_passed_on() {
         let text = &format!(
             "{TYPES}
             fn leaf(p: ptr<function, u32>, q: ptr<function, u32>) {{ *p += 1u; *q += *p; }}
@@ -403,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn one_copy_for_each_shape() {
+    fn functions_are_specialised_once_per_shape() {
         let text = &format!(
             "{TYPES}
             fn put(at: ptr<private, u32>) {{ *at = 1u; }}

@@ -1,13 +1,13 @@
-//! What passes share: walking over functions and moving expressions.
+//! Traversal and rewriting of functions, shared by the passes.
 //!
-//! Blocks are visited from a work list: how deep a filter nests is bounded, but no pass needs the
-//! stack for it.
+//! Blocks are visited from a worklist rather than recursively: the verifier bounds their nesting,
+//! but passes need not rely on the stack.
 
 use naga::{Arena, AtomicFunction, Block, Expression, Function, Handle, Range, Span, Statement, SwitchCase};
 
 use super::FunctionMap;
 
-/// The blocks that a statement holds.
+/// The blocks directly in a statement.
 pub(super) fn child_blocks_mut(statement: &mut Statement) -> Vec<&mut Block> {
     match statement {
         Statement::Block(block) => vec![block],
@@ -18,9 +18,9 @@ pub(super) fn child_blocks_mut(statement: &mut Statement) -> Vec<&mut Block> {
     }
 }
 
-/// Calls `f` on every operand of an expression. Expressions that the verifier refuses (images, ray
-/// queries, subgroups) have none here.
-pub(super) fn operands(expression: &mut Expression, mut f: impl FnMut(&mut Handle<Expression>)) {
+/// Calls `f` on every operand of an expression. Expressions that the verifier rejects (images, ray
+/// queries, subgroups) count as having none.
+pub(super) fn for_each_operand_mut(expression: &mut Expression, mut f: impl FnMut(&mut Handle<Expression>)) {
     match expression {
         Expression::Compose { components, .. } => components.iter_mut().for_each(f),
         Expression::Access { base, index } => [base, index].into_iter().for_each(f),
@@ -41,9 +41,10 @@ pub(super) fn operands(expression: &mut Expression, mut f: impl FnMut(&mut Handl
     }
 }
 
-/// Calls `f` on every expression that a statement itself names, and `emit` on the range that it
-/// emits; not on what its blocks hold. Statements that the verifier refuses name none here.
-pub(super) fn named(
+/// Calls `f` on every expression that a statement itself refers to, and `emit` on the range that it
+/// emits, but not on the contents of its blocks. Statements that the verifier rejects count as
+/// referring to none.
+pub(super) fn for_each_reference_mut(
     statement: &mut Statement,
     mut f: impl FnMut(&mut Handle<Expression>),
     emit: impl FnOnce(&mut Range<Expression>),
@@ -70,12 +71,12 @@ pub(super) fn named(
     }
 }
 
-/// Builds a function's expressions anew, so that some can be put in front of others: an expression
-/// stands behind its operands, and the arena only grows at its end.
+/// Rebuilds a function's expressions so that new ones can precede existing ones: an operand has to
+/// precede its users, and an arena only grows at its end.
 ///
-/// `front` adds what needs no emitting (literals, constants) and comes first. Then `insert` sees
-/// every expression, its operands already the new ones, and may append what it needs before it;
-/// that is emitted together with it.
+/// First `front` adds expressions that need no emitting (literals, constants). Then `insert` is
+/// called on every expression, its operands already remapped, and may append what it needs before
+/// it; that is emitted together with the expression.
 pub(super) fn rebuild<T>(
     function: &mut Function,
     front: impl FnOnce(&mut Arena<Expression>) -> T,
@@ -83,10 +84,10 @@ pub(super) fn rebuild<T>(
 ) {
     let mut new = Arena::new();
     let extra = front(&mut new);
-    // For each old expression: the first of those that come with it, and itself.
+    // For each old expression: the first expression inserted for it, and its new handle.
     let mut moved: Vec<(u32, Handle<Expression>)> = Vec::with_capacity(function.expressions.len());
     for (old, mut expression, span) in function.expressions.drain() {
-        operands(&mut expression, |operand| *operand = moved[operand.index()].1);
+        for_each_operand_mut(&mut expression, |operand| *operand = moved[operand.index()].1);
         let first = new.len() as u32;
         insert(&extra, &mut new, old, &mut expression, span);
         let handle = new.append(expression, span);
@@ -101,7 +102,7 @@ pub(super) fn rebuild<T>(
     let mut work = vec![&mut function.body];
     while let Some(block) = work.pop() {
         for statement in block.iter_mut() {
-            named(statement, at, |range| {
+            for_each_reference_mut(statement, at, |range| {
                 if let Some((first, last)) = range.first_and_last() {
                     let indices = moved[first.index()].0..moved[last.index()].1.index() as u32 + 1;
                     *range = Range::from_index_range(indices, &new);
@@ -113,18 +114,18 @@ pub(super) fn rebuild<T>(
     function.expressions = new;
 }
 
-/// Gives a function's calls the callees' new handles.
-pub(super) fn remap_calls(function: &mut Function, settled: &FunctionMap) {
+/// Replaces the callees of a function's calls by their new handles.
+pub(super) fn remap_calls(function: &mut Function, new_handles: &FunctionMap) {
     for (_, expression) in function.expressions.iter_mut() {
         if let Expression::CallResult(callee) = expression {
-            *callee = settled[callee];
+            *callee = new_handles[callee];
         }
     }
     let mut blocks = vec![&mut function.body];
     while let Some(block) = blocks.pop() {
         for statement in block.iter_mut() {
             if let Statement::Call { function, .. } = statement {
-                *function = settled[function];
+                *function = new_handles[function];
             }
             blocks.extend(child_blocks_mut(statement));
         }

@@ -1,4 +1,4 @@
-//! For the passes' tests: filters before and after, on the reference interpreter.
+//! Test support: filters before and after lowering, on the reference interpreter.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ pub(super) fn program(text: &str) -> Program {
         .unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
 }
 
-/// The program as it is after the passes.
-fn after(program: &Program, lowering: Lowering) -> Program {
+/// The program with its lowered module in place of the original.
+fn lower_program(program: &Program, lowering: Lowering) -> Program {
     let lowered = lower(program, lowering).unwrap_or_else(|e| panic!("{e}\n{}", program.source().text));
     let mut after = program.clone();
     after.module = lowered.module;
@@ -27,12 +27,12 @@ fn after(program: &Program, lowering: Lowering) -> Program {
     after
 }
 
-/// A filter before and after.
+/// A filter before and after lowering.
 pub(super) struct Pair {
     text: String,
     before: Interpreter,
     after: Interpreter,
-    /// Whether bytes may be read in vain.
+    /// Whether lowering may add speculative reads.
     speculates: bool,
 }
 
@@ -41,12 +41,12 @@ impl Pair {
         let program = program(text);
         let interpreter =
             |program: Program| Interpreter::new(&Arc::new(program)).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        let after = after(&program, lowering);
+        let after = lower_program(&program, lowering);
         let speculates = lowering.if_convert || lowering.if_convert_all;
         Pair { speculates, text: text.into(), before: interpreter(program), after: interpreter(after) }
     }
 
-    /// The outcome, which has to be the same on both sides.
+    /// The outcome of a packet, checked to be the same before and after.
     pub(super) fn run(&self, packet: &[u8]) -> Outcome {
         let run = |interpreter: &Interpreter| {
             interpreter

@@ -1,5 +1,5 @@
-//! What a filter may not declare: entry points, resources, types that are of no use in it; and the
-//! filter's own signature.
+//! Rejects declarations of entry points, resources and unsupported types, and checks the filter's
+//! signature.
 
 use std::ops::Range;
 
@@ -9,17 +9,17 @@ use super::{Errors, VerifierInput, name_range, text_range};
 use crate::diagnostics::Source;
 use crate::program::{FILTER_FUNCTION, FLOW_FUNCTION};
 
-pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
-    let module = parts.module;
-    entry_points(parts, errors);
-    signature(parts, errors);
-    let refused = refused_types(module);
-    let why = |ty: Handle<Type>| refused[ty.index()];
+pub(super) fn check(input: &VerifierInput, errors: &mut Errors) {
+    let module = input.module;
+    check_entry_points(input, errors);
+    check_signature(input, errors);
+    let rejected = rejected_types(module);
+    let reason_of = |ty: Handle<Type>| rejected[ty.index()];
     for (handle, variable) in module.global_variables.iter() {
         let name = variable.name.as_deref().unwrap_or_default();
-        let Some(at) = name_range(parts.source, module.global_variables.get_span(handle), name) else { continue };
+        let Some(at) = name_range(input.source, module.global_variables.get_span(handle), name) else { continue };
         let (what, note) = match variable.space {
-            AddressSpace::Private | AddressSpace::Function => match why(variable.ty) {
+            AddressSpace::Private | AddressSpace::Function => match reason_of(variable.ty) {
                 Some(reason) => (reason, ""),
                 None => continue,
             },
@@ -35,51 +35,51 @@ pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
         errors.add(Some(at), what, "", note);
     }
     for (handle, ty) in module.types.iter() {
-        if let (Some(reason), Some(name)) = (why(handle), ty.name.as_deref())
-            && let Some(at) = name_range(parts.source, module.types.get_span(handle), name)
+        if let (Some(reason), Some(name)) = (reason_of(handle), ty.name.as_deref())
+            && let Some(at) = name_range(input.source, module.types.get_span(handle), name)
         {
             errors.add(Some(at), reason, "", "");
         }
     }
-    for (handle, function) in parts.own_functions() {
+    for (handle, function) in input.own_functions() {
         let signature = function.arguments.iter().map(|a| a.ty).chain(function.result.iter().map(|r| r.ty));
-        for reason in signature.filter_map(why) {
-            errors.add(parts.name_of(handle), reason, "in this function's signature", "");
+        for reason in signature.filter_map(reason_of) {
+            errors.add(input.name_of(handle), reason, "in this function's signature", "");
         }
         for (local, variable) in function.local_variables.iter() {
-            if let Some(reason) = why(variable.ty) {
-                errors.add(text_range(parts.source, function.local_variables.get_span(local)), reason, "", "");
+            if let Some(reason) = reason_of(variable.ty) {
+                errors.add(text_range(input.source, function.local_variables.get_span(local)), reason, "", "");
             }
         }
         for (expression, value) in function.expressions.iter() {
             let reason = match *value {
-                naga::Expression::Compose { ty, .. } | naga::Expression::ZeroValue(ty) => why(ty),
+                naga::Expression::Compose { ty, .. } | naga::Expression::ZeroValue(ty) => reason_of(ty),
                 naga::Expression::As { kind: ScalarKind::Float, convert: Some(2 | 8), .. }
-                | naga::Expression::Literal(Literal::F16(_) | Literal::F64(_)) => Some(NO_SUCH_FLOATS),
+                | naga::Expression::Literal(Literal::F16(_) | Literal::F64(_)) => Some(UNSUPPORTED_FLOATS),
                 _ => None,
             };
             if let Some(reason) = reason {
-                errors.add(text_range(parts.source, function.expressions.get_span(expression)), reason, "", "");
+                errors.add(text_range(input.source, function.expressions.get_span(expression)), reason, "", "");
             }
         }
     }
 }
 
-const NO_SUCH_FLOATS: &str = "filters have no f16 and no f64";
+const UNSUPPORTED_FLOATS: &str = "filters have no f16 and no f64";
 const RESOURCES: &str = "a filter reaches its packet through the prelude's functions (`load_u8`, `store_be16`, ...)";
 const UNIFORMS: &str = "a filter's parameters are `override`s, set by name when it is loaded";
 
-fn entry_points(parts: &VerifierInput, errors: &mut Errors) {
-    for entry in &parts.module.entry_points {
+fn check_entry_points(input: &VerifierInput, errors: &mut Errors) {
+    for entry in &input.module.entry_points {
         let message = format!("`{}` is an entry point", entry.name);
         let note =
             format!("a filter is the plain function `{FILTER_FUNCTION}`: each device adds an entry point of its own");
-        errors.add(entry_point_name_range(parts.source, entry), message, "", &note);
+        errors.add(entry_point_name_range(input.source, entry), message, "", &note);
     }
 }
 
-/// Where an entry point's name stands. naga keeps no place for entry points: it is the last `fn NAME`
-/// in front of what it does.
+/// Source range of an entry point's name. naga keeps no span for entry points: it is the last `fn
+/// NAME` before the function's first statement.
 pub(super) fn entry_point_name_range(source: &Source, entry: &EntryPoint) -> Option<Range<usize>> {
     let first = entry.function.body.span_iter().find_map(|(_, span)| text_range(source, *span));
     let before = source.text.get(..first.as_ref()?.start)?;
@@ -91,16 +91,16 @@ pub(super) fn entry_point_name_range(source: &Source, entry: &EntryPoint) -> Opt
     name.map(|at| at..at + entry.name.len()).or(first)
 }
 
-fn signature(parts: &VerifierInput, errors: &mut Errors) {
-    let is_u32 = |ty: Handle<Type>| parts.module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
-    for root in parts.roots() {
-        let function = &parts.module.functions[root];
+fn check_signature(input: &VerifierInput, errors: &mut Errors) {
+    let is_u32 = |ty: Handle<Type>| input.module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
+    for root in input.roots() {
+        let function = &input.module.functions[root];
         let arguments = matches!(function.arguments.as_slice(), [pkt] if is_u32(pkt.ty) && pkt.binding.is_none());
         let result = function.result.as_ref().is_some_and(|r| is_u32(r.ty) && r.binding.is_none());
         if arguments && result {
             continue;
         }
-        let (name, note) = match root == parts.filter {
+        let (name, note) = match root == input.filter {
             true => {
                 (FILTER_FUNCTION, format!("a filter is `fn {FILTER_FUNCTION}(pkt: u32) -> u32`, and returns a verdict"))
             }
@@ -109,21 +109,22 @@ fn signature(parts: &VerifierInput, errors: &mut Errors) {
                 format!("a packet's flow is `fn {FLOW_FUNCTION}(pkt: u32) -> u32`, equal for packets of one flow"),
             ),
         };
-        errors.add(parts.name_of(root), format!("`{name}` has the wrong signature"), "", &note);
+        errors.add(input.name_of(root), format!("`{name}` has the wrong signature"), "", &note);
     }
 }
 
-/// Why each type is refused, if it is, by the handle's index. A type refers to earlier ones only.
-fn refused_types(module: &Module) -> Vec<Option<&'static str>> {
-    let mut refused: Vec<Option<&'static str>> = Vec::with_capacity(module.types.len());
+/// The reason why each type is rejected, if it is, by the handle's index. A type refers to earlier
+/// types only.
+fn rejected_types(module: &Module) -> Vec<Option<&'static str>> {
+    let mut rejected: Vec<Option<&'static str>> = Vec::with_capacity(module.types.len());
     for (_, ty) in module.types.iter() {
-        let of = |handle: Handle<Type>| refused.get(handle.index()).copied().flatten();
+        let of = |handle: Handle<Type>| rejected.get(handle.index()).copied().flatten();
         let scalar = |scalar: Scalar| match (scalar.kind, scalar.width) {
-            (ScalarKind::Float, 2 | 8) => Some(NO_SUCH_FLOATS),
+            (ScalarKind::Float, 2 | 8) => Some(UNSUPPORTED_FLOATS),
             (ScalarKind::Sint | ScalarKind::Uint, 1 | 2) => Some("filters have no 16-bit integers"),
             _ => None,
         };
-        refused.push(match ty.inner {
+        rejected.push(match ty.inner {
             TypeInner::Scalar(s) | TypeInner::Vector { scalar: s, .. } | TypeInner::Matrix { scalar: s, .. } => {
                 scalar(s)
             }
@@ -136,7 +137,7 @@ fn refused_types(module: &Module) -> Vec<Option<&'static str>> {
                 AddressSpace::Function | AddressSpace::Private => scalar(s),
                 _ => Some("a filter has pointers to its own variables only"),
             },
-            // The prelude's own buffers are of such types; a filter has no variable of one.
+            // The prelude's buffers have such types, but no variable of a filter may.
             TypeInner::Array { size: ArraySize::Dynamic, .. } => Some("arrays of filters have a fixed size"),
             TypeInner::Array { base, size: ArraySize::Constant(_), .. } => of(base),
             TypeInner::Array { size: ArraySize::Pending(_), .. } => {
@@ -151,5 +152,5 @@ fn refused_types(module: &Module) -> Vec<Option<&'static str>> {
             TypeInner::CooperativeMatrix { .. } => Some("cooperative matrices are not for filters"),
         });
     }
-    refused
+    rejected
 }

@@ -1,5 +1,5 @@
-//! What naga's validator says, in words about the text: its messages name handles and types in its
-//! own terms.
+//! Rewrites errors of naga's validator, which mention handles and naga's own types, in terms of the
+//! source.
 
 use naga::common::wgsl::TypeContext;
 use naga::front::Typifier;
@@ -10,8 +10,8 @@ use naga::{BinaryOperator, Expression, Function, Handle, Module, Type, TypeInner
 use super::{name_range, text_range};
 use crate::diagnostics::{Diagnostic, Diagnostics, Source};
 
-/// The diagnostic for what the validator found: the last reason first, because it is the one that
-/// says what is wrong. `module` is the one that was looked at, where it is at hand.
+/// The diagnostic for a validation error. The innermost cause becomes the message, because it says
+/// what is wrong. `module` is the validated module, if it still exists.
 pub(in crate::program) fn explain(
     source: &Source,
     module: Option<&Module>,
@@ -24,7 +24,7 @@ pub(in crate::program) fn explain(
         next = reason.source();
     }
     reasons.dedup();
-    // Spans are those of the place itself and of what it lies in.
+    // The error has spans of the culprit and of what contains it; report the shortest.
     let mut places: Vec<_> = error.spans().filter_map(|(span, _)| text_range(source, *span)).collect();
     places.sort_by_key(|text_range| text_range.len());
     let mut at = places.into_iter().next();
@@ -48,7 +48,7 @@ pub(in crate::program) fn explain(
     Diagnostics::one(source, diagnostic)
 }
 
-/// The mistakes that are made most.
+/// Messages for the most common mistakes.
 fn in_function(module: &Module, handle: Handle<Function>, error: &FunctionError) -> Option<String> {
     let function = &module.functions[handle];
     let types = module.to_ctx();
@@ -67,8 +67,8 @@ fn in_function(module: &Module, handle: Handle<Function>, error: &FunctionError)
         FunctionError::InvalidReturnType { expression: Some(value), expected_ty } => {
             let value = type_of(module, function, value)?;
             match expected_ty {
-                Some(ty) => format!("returned is {value}, declared is `{}`", types.type_to_string(ty)),
-                None => format!("returned is {value}, declared is nothing"),
+                Some(ty) => format!("the return value is {value}, the declared type is `{}`", types.type_to_string(ty)),
+                None => format!("the return value is {value}, but the function declares none"),
             }
         }
         FunctionError::InvalidCall { function: callee, error: CallError::ArgumentCount { required, seen } } => {
@@ -81,7 +81,7 @@ fn in_function(module: &Module, handle: Handle<Function>, error: &FunctionError)
             let seen = type_of(module, function, seen_expression)?;
             let required: Handle<Type> = required;
             format!(
-                "argument {} of `{}` is of type `{}`, given is {seen}",
+                "argument {} of `{}` has type `{}`, but {seen} is passed",
                 index + 1,
                 name_of(callee),
                 types.type_to_string(required)
@@ -112,7 +112,7 @@ fn in_function(module: &Module, handle: Handle<Function>, error: &FunctionError)
     })
 }
 
-/// The type of an expression in WGSL, in backticks; of a pointer that of what it points to.
+/// The type of an expression in WGSL, in backticks; for a pointer, the pointee's type.
 fn type_of(module: &Module, function: &Function, expression: Handle<Expression>) -> Option<String> {
     let context = ResolveContext::with_locals(module, &function.local_variables, &function.arguments);
     let mut typifier = Typifier::new();
@@ -148,7 +148,7 @@ fn symbol(operator: BinaryOperator) -> &'static str {
     }
 }
 
-/// A message without naga's handles (`[17]`), and with WGSL's names for its commonest types.
+/// The message without naga's handles (`[17]`) and with WGSL's names for the scalar types.
 pub(crate) fn plain_message(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
     let mut rest = message;
@@ -175,7 +175,7 @@ pub(crate) fn plain_message(message: &str) -> String {
         let scalar = format!("Scalar {{ kind: {kind}, width: {width} }}");
         text = text.replace(&format!("Scalar({scalar})"), name).replace(&scalar, name);
     }
-    // Sentences of ours begin with a small letter.
+    // Our messages begin with a lower-case letter.
     let mut letters = text.chars();
     match (letters.next(), letters.next()) {
         (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {

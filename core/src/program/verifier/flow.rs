@@ -1,5 +1,6 @@
-//! That asking for a packet's flow changes nothing. The device asks before the packet's turn has come, and while the
-//! packets before it are filtered: what the answer looks at has to be the packet as it arrived.
+//! Checks that computing a packet's flow has no side effects. The device computes the flow before
+//! it is the packet's turn, while earlier packets are being filtered, so it must depend on nothing
+//! but the packet as it arrived.
 
 use std::collections::HashSet;
 
@@ -10,38 +11,38 @@ use super::{Errors, VerifierInput, text_range};
 use crate::program::FLOW_FUNCTION;
 use crate::program::prelude::Intrinsic;
 
-pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
-    let Some(flow) = parts.flow else { return };
+pub(super) fn check(input: &VerifierInput, errors: &mut Errors) {
+    let Some(flow) = input.flow else { return };
     let mut reached = HashSet::from([flow]);
-    // A function stands behind those that it calls.
-    let all: Vec<(Handle<Function>, &Function)> = parts.own_functions().collect();
+    // A function follows those that it calls.
+    let all: Vec<(Handle<Function>, &Function)> = input.own_functions().collect();
     for &(handle, function) in all.iter().rev() {
-        let of_flow = reached.contains(&handle);
+        let is_reached = reached.contains(&handle);
         visit_statements(&function.body, &mut |statement, span| {
             let Statement::Call { function: callee, .. } = *statement else { return };
-            let at = text_range(parts.source, span);
+            let at = text_range(input.source, span);
             if callee == flow {
                 let note = format!(
                     "`{FLOW_FUNCTION}` is called before the filter, by the device: a helper can be called from both"
                 );
-                errors.add(at.clone(), "a packet's flow is not for the filter to ask", "", &note);
+                errors.add(at.clone(), format!("the filter may not call `{FLOW_FUNCTION}`"), "", &note);
             }
-            if !of_flow {
+            if !is_reached {
                 return;
             }
             reached.insert(callee);
-            if let Some(what) = parts.intrinsics.get(&callee).and_then(|intrinsic| refused(*intrinsic)) {
-                let note = "it is asked before the packet's turn comes, and may look at the packet alone";
-                errors.add(at, format!("`{FLOW_FUNCTION}` {what}"), "it is reached from there", note);
+            if let Some(what) = input.intrinsics.get(&callee).and_then(|intrinsic| reason_for_rejection(*intrinsic)) {
+                let note = "the device computes a packet's flow before its turn comes, from the packet alone";
+                errors.add(at, format!("`{FLOW_FUNCTION}` {what}"), "reached from there", note);
             }
         });
     }
 }
 
-fn refused(intrinsic: Intrinsic) -> Option<&'static str> {
+fn reason_for_rejection(intrinsic: Intrinsic) -> Option<&'static str> {
     match intrinsic {
-        Intrinsic::Store { .. } | Intrinsic::AdjustHead | Intrinsic::AdjustTail => Some("changes no packet"),
-        Intrinsic::Map { .. } | Intrinsic::MapIsNew => Some("has no maps"),
+        Intrinsic::Store { .. } | Intrinsic::AdjustHead | Intrinsic::AdjustTail => Some("may not change the packet"),
+        Intrinsic::Map { .. } | Intrinsic::MapIsNew => Some("may not use maps"),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
-//! What would exhaust a compiler or a device: memory, statements, nesting.
+//! Limits on what would exhaust a compiler or a device: memory, statements, nesting.
 //!
-//! All of it is counted as if every helper were inlined where it is called, because that is what
-//! devices do. A function stands behind those it calls, so one look at each is enough.
+//! Everything is counted with all helpers inlined, because that is what devices do. A function
+//! follows those it calls, so one pass over the module suffices.
 
 use std::collections::HashSet;
 
@@ -12,82 +12,83 @@ use naga::{AddressSpace, Block, Expression, Function, Handle, Module, Statement,
 use super::statements::child_blocks;
 use super::{Errors, VerifierInput, name_range, text_range};
 
-/// Bytes of private memory that a filter may use for a packet: its `var<private>` variables, and
-/// the local variables of the deepest chain of calls.
+/// Maximum number of bytes of private memory for a packet: `var<private>` variables, and the local
+/// variables along the deepest chain of calls.
 pub const MAX_PRIVATE_BYTES: u64 = 16 << 10;
 
-/// Statements of naga's IR that a filter may have with its helpers inlined; a call of a prelude
-/// function counts as one, and so does a `case`.
+/// Maximum number of statements of naga's IR with helpers inlined; a call of a prelude function
+/// counts as one, and so does a `case`.
 pub const MAX_STATEMENTS: u64 = 65_536;
 
-/// Expressions of naga's IR that a filter may have with its helpers inlined.
+/// Maximum number of expressions of naga's IR with helpers inlined.
 pub const MAX_EXPRESSIONS: u64 = 4 * MAX_STATEMENTS;
 
-/// How deep statements may nest with the helpers inlined, a call counting as one. A `for` or `while`
-/// is three deep in naga's IR.
+/// Maximum nesting of statements with helpers inlined, a call counting as one level. A `for` or
+/// `while` is three levels in naga's IR.
 pub const MAX_NESTING: usize = 1_024;
 
-/// How deep structures and arrays may nest (WGSL, section 2.4).
+/// Maximum nesting of structures and arrays (WGSL, section 2.4).
 pub const MAX_TYPE_DEPTH: usize = 15;
 
-/// How many parameters a function may have (WGSL, section 2.4).
+/// Maximum number of parameters of a function (WGSL, section 2.4).
 pub const MAX_FUNCTION_PARAMETERS: usize = 255;
 
-/// What a function costs with its helpers inlined.
+/// Cost of a function with its helpers inlined.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     statements: u64,
     expressions: u64,
     nesting: usize,
-    /// Local variables along the deepest chain of calls.
+    /// Bytes of local variables along the deepest chain of calls.
     bytes: u64,
-    /// The helper on that chain.
+    /// The next function on that chain.
     next: Option<Handle<Function>>,
 }
 
-pub(super) fn check(parts: &VerifierInput, info: &ModuleInfo, errors: &mut Errors) {
-    let module = parts.module;
+pub(super) fn check(input: &VerifierInput, info: &ModuleInfo, errors: &mut Errors) {
+    let module = input.module;
     let mut layouter = Layouter::default();
     if let Err(error) = layouter.update(module.to_ctx()) {
         errors.add(None, error.to_string(), "", "");
         return;
     }
-    types(parts, &layouter, errors);
+    check_types(input, &layouter, errors);
     let mut costs = vec![Cost::default(); module.functions.len()];
     for (handle, function) in module.functions.iter() {
         let mut cost = Cost { statements: 0, expressions: function.expressions.len() as u64, ..Cost::default() };
-        if parts.prelude.contains(&handle) {
-            // One statement, at the call.
+        if input.prelude.contains(&handle) {
+            // Calls of the prelude count as one statement, at the call.
             costs[handle.index()] = Cost { expressions: 1, nesting: 1, ..Cost::default() };
             continue;
         }
-        values(parts, info, &layouter, handle, function, errors);
+        check_values(input, info, &layouter, handle, function, errors);
         if function.arguments.len() > MAX_FUNCTION_PARAMETERS {
             let message = format!("a function has at most {MAX_FUNCTION_PARAMETERS} parameters");
-            errors.add(parts.name_of(handle), message, "", "");
+            errors.add(input.name_of(handle), message, "", "");
         }
-        cost.nesting = count(&function.body, &costs, &mut cost);
+        cost.nesting = count_block(&function.body, &costs, &mut cost);
         let own = function.local_variables.iter().map(|(_, local)| u64::from(layouter[local.ty].size));
         let own = own.fold(0, u64::saturating_add);
-        cost.bytes = cost.bytes.saturating_add(own).saturating_add(spilled(module, info, &layouter, handle, function));
+        cost.bytes =
+            cost.bytes.saturating_add(own).saturating_add(spilled_bytes(module, info, &layouter, handle, function));
         costs[handle.index()] = cost;
     }
     let globals = module.global_variables.iter().filter(|(handle, variable)| {
         variable.space == AddressSpace::Private
-            && text_range(parts.source, module.global_variables.get_span(*handle)).is_some()
+            && text_range(input.source, module.global_variables.get_span(*handle)).is_some()
     });
     let globals = globals.map(|(_, variable)| u64::from(layouter[variable.ty].size)).fold(0, u64::saturating_add);
-    for root in parts.roots() {
-        total(parts, root, globals, &costs, errors);
+    for root in input.roots() {
+        check_total(input, root, globals, &costs, errors);
     }
 }
 
-/// Judges what the device calls, by what it costs with all that it calls itself.
-fn total(parts: &VerifierInput, root: Handle<Function>, globals: u64, costs: &[Cost], errors: &mut Errors) {
+/// Checks the total cost of a function that the device calls.
+fn check_total(input: &VerifierInput, root: Handle<Function>, globals: u64, costs: &[Cost], errors: &mut Errors) {
     let total = costs[root.index()];
-    let at = || parts.name_of(root);
-    let name = parts.module.functions[root].name.as_deref().unwrap_or_default();
-    let module = parts.module;
+    let at = || input.name_of(root);
+    let name = input.module.functions[root].name.as_deref().unwrap_or_default();
+    let module = input.module;
     let bytes = globals.saturating_add(total.bytes);
     if bytes > MAX_PRIVATE_BYTES {
         let mut chain = format!("`{name}`");
@@ -118,8 +119,8 @@ fn total(parts: &VerifierInput, root: Handle<Function>, globals: u64, costs: &[C
     }
 }
 
-/// Adds a block's statements, and what it calls, to `cost`; gives back how deep it nests.
-fn count(block: &Block, costs: &[Cost], cost: &mut Cost) -> usize {
+/// Adds the statements of a block and of the functions it calls to `cost`. Returns the nesting.
+fn count_block(block: &Block, costs: &[Cost], cost: &mut Cost) -> usize {
     let mut deepest = 0;
     for statement in block.iter() {
         cost.statements = cost.statements.saturating_add(1);
@@ -136,14 +137,14 @@ fn count(block: &Block, costs: &[Cost], cost: &mut Cost) -> usize {
             cost.statements = cost.statements.saturating_add(cases.len() as u64);
         }
         for inner in child_blocks(statement) {
-            deepest = deepest.max(count(inner, costs, cost));
+            deepest = deepest.max(count_block(inner, costs, cost));
         }
     }
     deepest + 1
 }
 
-/// Bytes of the values that are indexed dynamically: devices copy them to private memory first.
-fn spilled(
+/// Bytes of values with a dynamic index: devices copy them to private memory first.
+fn spilled_bytes(
     module: &Module,
     info: &ModuleInfo,
     layouter: &Layouter,
@@ -158,7 +159,7 @@ fn spilled(
         if !matches!(module.types[ty].inner, TypeInner::Array { .. }) {
             continue;
         }
-        // The same constant may be an expression of its own at every use.
+        // Each use of a constant is an expression of its own, so count constants once.
         let key = match function.expressions[base] {
             Expression::Constant(constant) => (true, constant.index()),
             _ => (false, base.index()),
@@ -170,9 +171,9 @@ fn spilled(
     bytes
 }
 
-/// Refuses values larger than private memory: no device could hold one.
-fn values(
-    parts: &VerifierInput,
+/// Rejects values larger than private memory, which no device could hold.
+fn check_values(
+    input: &VerifierInput,
     info: &ModuleInfo,
     layouter: &Layouter,
     handle: Handle<Function>,
@@ -181,15 +182,15 @@ fn values(
 ) {
     for (expression, _) in function.expressions.iter() {
         let TypeResolution::Handle(ty) = info[handle][expression].ty else { continue };
-        if let Some(message) = too_large(parts.module, layouter, ty) {
-            let at = text_range(parts.source, function.expressions.get_span(expression));
-            errors.add(at.or_else(|| parts.name_of(handle)), message, "", "");
+        if let Some(message) = value_too_large(input.module, layouter, ty) {
+            let at = text_range(input.source, function.expressions.get_span(expression));
+            errors.add(at.or_else(|| input.name_of(handle)), message, "", "");
         }
     }
 }
 
-fn types(parts: &VerifierInput, layouter: &Layouter, errors: &mut Errors) {
-    let module = parts.module;
+fn check_types(input: &VerifierInput, layouter: &Layouter, errors: &mut Errors) {
+    let module = input.module;
     let mut depths = vec![0usize; module.types.len()];
     for (handle, ty) in module.types.iter() {
         let below = match ty.inner {
@@ -200,22 +201,22 @@ fn types(parts: &VerifierInput, layouter: &Layouter, errors: &mut Errors) {
             _ => 0,
         };
         depths[handle.index()] = below + 1;
-        // The first that is too deep: what is built of it is so because of it.
+        // Report the first type that is too deep; types built from it are deeper because of it.
         if below == MAX_TYPE_DEPTH {
             let name = ty.name.as_deref().unwrap_or_default();
-            let at = name_range(parts.source, module.types.get_span(handle), name);
+            let at = name_range(input.source, module.types.get_span(handle), name);
             errors.add(at, format!("types nest more than {MAX_TYPE_DEPTH} deep"), "", "");
         }
     }
     for (handle, constant) in module.constants.iter() {
-        if let Some(message) = too_large(module, layouter, constant.ty) {
+        if let Some(message) = value_too_large(module, layouter, constant.ty) {
             let name = constant.name.as_deref().unwrap_or_default();
-            errors.add(name_range(parts.source, module.constants.get_span(handle), name), message, "", "");
+            errors.add(name_range(input.source, module.constants.get_span(handle), name), message, "", "");
         }
     }
 }
 
-fn too_large(module: &Module, layouter: &Layouter, ty: Handle<Type>) -> Option<String> {
+fn value_too_large(module: &Module, layouter: &Layouter, ty: Handle<Type>) -> Option<String> {
     if module.types[ty].inner.pointer_space().is_some() {
         return None;
     }

@@ -1,12 +1,13 @@
-//! What a filter may not do, each refusal with its place and reason. naga's validator has a look at
-//! every module too; this is what it lets through and a packet filter must not have.
+//! Verifier: rejects what a packet filter may not contain, each with its location and reason.
+//! naga's validator checks every module too; this module rejects what naga accepts or explains
+//! badly.
 //!
-//! - [`declarations`]: entry points, resources, types: before naga's validator, because it would
-//!   complain of what is missing from things that must not be there at all;
-//! - [`statements`]: barriers, subgroups, textures and the like, for the same reason also before;
-//! - [`operands`]: what built-ins take in naga and do not in WGSL;
-//! - [`packet`]: that `pkt` is only ever handed on;
-//! - [`flow`]: that asking for a packet's flow changes nothing;
+//! - [`declarations`]: entry points, resources and types. Runs before naga's validator, which would
+//!   complain of something missing from a declaration that must not exist.
+//! - [`statements`]: barriers, subgroups, textures and the like. Also before naga's validator.
+//! - [`operands`]: operands of built-in functions that naga accepts and WGSL does not.
+//! - [`opaque_packet`]: `pkt` may only be passed to functions.
+//! - [`flow`]: computing a packet's flow has no side effects.
 //! - [`limits`]: memory, statements, nesting.
 
 mod declarations;
@@ -34,22 +35,22 @@ pub use limits::{
 pub use opaque_packet::for_each_operand;
 pub use statements::child_blocks;
 
-/// Diagnostics shown of one run; a text that is wrong in more places gets a count of the rest.
+/// Maximum number of diagnostics reported; the last one counts the rest.
 const MAX_ERRORS: usize = 20;
 
-/// The functions of a module, told apart.
+/// A module to verify, with its functions classified.
 pub(super) struct VerifierInput<'a> {
-    /// The text.
+    /// The filter's source.
     pub source: &'a Source,
     /// The module.
     pub module: &'a Module,
-    /// The filter.
+    /// The filter's main function.
     pub filter: Handle<Function>,
-    /// What says which flow a packet belongs to.
+    /// The function that maps a packet to its flow, if there is one.
     pub flow: Option<Handle<Function>>,
-    /// What filters may call of the prelude.
+    /// The prelude functions that filters may call.
     pub intrinsics: &'a HashMap<Handle<Function>, Intrinsic>,
-    /// All of the prelude.
+    /// All functions of the prelude.
     pub prelude: &'a HashSet<Handle<Function>>,
 }
 
@@ -59,19 +60,19 @@ impl<'a> VerifierInput<'a> {
         self.module.functions.iter().filter(|(handle, _)| !self.prelude.contains(handle))
     }
 
-    /// What the device calls.
+    /// The functions that the device calls.
     fn roots(&self) -> impl Iterator<Item = Handle<Function>> {
         [Some(self.filter), self.flow].into_iter().flatten()
     }
 
-    /// Where a function's name stands.
+    /// Source range of a function's name.
     fn name_of(&self, function: Handle<Function>) -> Option<Range<usize>> {
         let name = self.module.functions[function].name.as_deref().unwrap_or_default();
         name_range(self.source, self.module.functions.get_span(function), name)
     }
 }
 
-/// Why a module has no function that is the filter.
+/// The diagnostic for a module without a filter function.
 pub(super) fn no_filter(source: &Source, module: &Module) -> Diagnostic {
     let mut error = Diagnostic::new(format!("there is no function `{FILTER_FUNCTION}`"));
     if let Some(entry) = module.entry_points.iter().find(|entry| entry.name == FILTER_FUNCTION) {
@@ -83,31 +84,31 @@ pub(super) fn no_filter(source: &Source, module: &Module) -> Diagnostic {
     error.note(format!("a filter is the plain function `fn {FILTER_FUNCTION}(pkt: u32) -> u32`, without attributes"))
 }
 
-/// Refuses what must not be there, whether or not naga's validator would take it.
+/// Rejects what must not be in a module, before naga's validator runs.
 ///
 /// # Errors
-/// Everything found.
-pub(super) fn check_unvalidated(parts: &VerifierInput) -> Result<(), Diagnostics> {
-    let mut errors = Errors::new(parts.source);
-    declarations::check(parts, &mut errors);
-    statements::check(parts, &mut errors);
+/// All violations found.
+pub(super) fn check_unvalidated(input: &VerifierInput) -> Result<(), Diagnostics> {
+    let mut errors = Errors::new(input.source);
+    declarations::check(input, &mut errors);
+    statements::check(input, &mut errors);
     errors.finish()
 }
 
-/// Refuses what a valid module may still not do.
+/// Rejects what a valid module may still not do.
 ///
 /// # Errors
-/// Everything found.
-pub(super) fn check_validated(parts: &VerifierInput, info: &ModuleInfo) -> Result<(), Diagnostics> {
-    let mut errors = Errors::new(parts.source);
-    opaque_packet::check(parts, &mut errors);
-    flow::check(parts, &mut errors);
-    operands::check(parts, info, &mut errors);
-    limits::check(parts, info, &mut errors);
+/// All violations found.
+pub(super) fn check_validated(input: &VerifierInput, info: &ModuleInfo) -> Result<(), Diagnostics> {
+    let mut errors = Errors::new(input.source);
+    opaque_packet::check(input, &mut errors);
+    flow::check(input, &mut errors);
+    operands::check(input, info, &mut errors);
+    limits::check(input, info, &mut errors);
     errors.finish()
 }
 
-/// Diagnostics in the making, by place; one for each place.
+/// Collects diagnostics, in source order; one for each source range.
 struct Errors<'a> {
     source: &'a Source,
     at: BTreeMap<(usize, usize), Diagnostic>,
@@ -118,8 +119,7 @@ impl<'a> Errors<'a> {
         Errors { source, at: BTreeMap::new() }
     }
 
-    /// Adds a refusal at a place of the text. A place outside the text (what naga made up itself)
-    /// leaves a diagnostic without one.
+    /// Adds a diagnostic at a source range; at none for code that is not in the filter's source.
     fn add(&mut self, text_range: Option<Range<usize>>, message: impl Into<String>, label: &str, note: &str) {
         let key = text_range.clone().map_or((0, 0), |p| (p.start, p.end));
         let mut error = Diagnostic::new(message);
@@ -145,13 +145,13 @@ impl<'a> Errors<'a> {
     }
 }
 
-/// The bytes of a span, if it lies in the filter's text.
+/// Byte range of a span, if it is in the filter's source.
 pub(super) fn text_range(source: &Source, span: Span) -> Option<Range<usize>> {
     let range = span.to_range()?;
     (range.start < source.text.len()).then(|| range.start..range.end.min(source.text.len()))
 }
 
-/// The bytes of a declaration's name; all of the declaration where it is not found.
+/// Byte range of a declaration's name, or of the whole declaration if the name is not found in it.
 pub(super) fn name_range(source: &Source, span: Span, name: &str) -> Option<Range<usize>> {
     let range = text_range(source, span)?;
     let text = source.text.get(range.clone())?;

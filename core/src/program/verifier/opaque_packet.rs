@@ -1,10 +1,11 @@
-//! That the packet is opaque. The value of `pkt` says where a packet lies in its batch, and a batch
-//! is cut differently on every device: a filter that could look at it could see that. So the value
-//! may only be handed on, to the prelude's functions and to helpers.
+//! Checks that the packet handle is opaque. The value of `pkt` is the packet's index in its batch,
+//! and each device divides batches differently. A filter that could compute with it would behave
+//! differently from device to device, so it may only be passed to functions.
 //!
-//! A parameter is *opaque* when it is the filter's or `xdp_flow`'s, when its function gives it to the prelude as a
-//! packet, when it is handed to an opaque parameter, or an opaque parameter to it. Every other use of
-//! an opaque parameter is refused, and so is every value that is handed on as a packet and is none.
+//! A parameter is opaque if it is the filter's or `xdp_flow`'s, if its function passes it to the
+//! prelude as a packet, if it is passed to an opaque parameter, or if an opaque parameter is passed
+//! to it. Any other use of an opaque parameter is rejected, and so is passing anything else as a
+//! packet.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,38 +14,38 @@ use naga::{Expression, Function, Handle, Statement};
 use super::statements::visit_statements;
 use super::{Errors, VerifierInput, text_range};
 
-/// A parameter: the function, and the parameter's index.
+/// A parameter: its function and its index.
 type Parameter = (Handle<Function>, usize);
 
-pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
-    let opaque = opaque_parameters(parts);
-    for (handle, function) in parts.own_functions() {
-        uses(parts, &opaque, handle, function, errors);
+pub(super) fn check(input: &VerifierInput, errors: &mut Errors) {
+    let opaque = opaque_parameters(input);
+    for (handle, function) in input.own_functions() {
+        check_uses(input, &opaque, handle, function, errors);
     }
 }
 
-fn opaque_parameters(parts: &VerifierInput) -> HashSet<Parameter> {
-    // Parameters that are handed to one another are opaque together.
-    let mut together: HashMap<Parameter, Vec<Parameter>> = HashMap::new();
-    let mut found: Vec<Parameter> = parts.roots().map(|root| (root, 0)).collect();
-    for (handle, function) in parts.own_functions() {
+fn opaque_parameters(input: &VerifierInput) -> HashSet<Parameter> {
+    // A parameter and an argument passed to it are either both opaque or neither.
+    let mut passed_to_each_other: HashMap<Parameter, Vec<Parameter>> = HashMap::new();
+    let mut worklist: Vec<Parameter> = input.roots().map(|root| (root, 0)).collect();
+    for (handle, function) in input.own_functions() {
         calls(function, |callee, arguments| {
             for (index, argument) in arguments.iter().enumerate() {
                 let Expression::FunctionArgument(own) = function.expressions[*argument] else { continue };
                 let own = (handle, own as usize);
-                if !parts.prelude.contains(&callee) {
-                    together.entry(own).or_default().push((callee, index));
-                    together.entry((callee, index)).or_default().push(own);
-                } else if wants_packet(parts, &HashSet::new(), (callee, index)) {
-                    found.push(own);
+                if !input.prelude.contains(&callee) {
+                    passed_to_each_other.entry(own).or_default().push((callee, index));
+                    passed_to_each_other.entry((callee, index)).or_default().push(own);
+                } else if expects_packet(input, &HashSet::new(), (callee, index)) {
+                    worklist.push(own);
                 }
             }
         });
     }
     let mut opaque = HashSet::new();
-    while let Some(parameter) = found.pop() {
+    while let Some(parameter) = worklist.pop() {
         if opaque.insert(parameter) {
-            found.extend(together.get(&parameter).into_iter().flatten());
+            worklist.extend(passed_to_each_other.get(&parameter).into_iter().flatten());
         }
     }
     opaque
@@ -58,16 +59,16 @@ fn calls(function: &Function, mut visit: impl FnMut(Handle<Function>, &[Handle<E
     });
 }
 
-/// Whether a parameter takes the packet.
-fn wants_packet(parts: &VerifierInput, opaque: &HashSet<Parameter>, parameter: Parameter) -> bool {
-    match parts.intrinsics.get(&parameter.0) {
+/// Whether a parameter expects the packet.
+fn expects_packet(input: &VerifierInput, opaque: &HashSet<Parameter>, parameter: Parameter) -> bool {
+    match input.intrinsics.get(&parameter.0) {
         Some(intrinsic) => parameter.1 == 0 && intrinsic.takes_packet(),
         None => opaque.contains(&parameter),
     }
 }
 
-fn uses(
-    parts: &VerifierInput,
+fn check_uses(
+    input: &VerifierInput,
     opaque: &HashSet<Parameter>,
     handle: Handle<Function>,
     function: &Function,
@@ -77,9 +78,9 @@ fn uses(
         Expression::FunctionArgument(index) => opaque.contains(&(handle, index as usize)),
         _ => false,
     };
-    let at = |expression| text_range(parts.source, function.expressions.get_span(expression));
-    let misused = "the packet may only be handed on";
-    let opaque_note = "its value is no property of the packet: give it to the prelude's functions or to a helper";
+    let at = |expression| text_range(input.source, function.expressions.get_span(expression));
+    let misused = "the packet may only be passed to functions";
+    let opaque_note = "its value is not a property of the packet: pass it to functions of the prelude or to a helper";
     for (user, expression) in function.expressions.iter() {
         let mut found = false;
         for_each_operand(expression, |operand| found |= is_packet(operand));
@@ -89,44 +90,45 @@ fn uses(
     }
     visit_statements(&function.body, &mut |statement, span| match *statement {
         Statement::Store { value, .. } if is_packet(value) => {
-            errors.add(text_range(parts.source, span), misused, "stored in a variable here", opaque_note);
+            errors.add(text_range(input.source, span), misused, "stored in a variable here", opaque_note);
         }
         Statement::Return { value: Some(value) } if is_packet(value) => {
-            errors.add(text_range(parts.source, span), misused, "returned here", opaque_note);
+            errors.add(text_range(input.source, span), misused, "returned here", opaque_note);
         }
         Statement::Switch { selector, .. } if is_packet(selector) => {
-            errors.add(text_range(parts.source, span), misused, "looked at here", opaque_note);
+            errors.add(text_range(input.source, span), misused, "examined here", opaque_note);
         }
         Statement::Call { function: callee, ref arguments, .. } => {
             for (index, &argument) in arguments.iter().enumerate() {
-                let wanted = wants_packet(parts, opaque, (callee, index));
-                let name = parts.module.functions[callee].name.as_deref().unwrap_or_default();
-                // An argument's own place says `pkt`; a parameter's is where it is declared.
+                let expected = expects_packet(input, opaque, (callee, index));
+                let name = input.module.functions[callee].name.as_deref().unwrap_or_default();
+                // The span of a parameter is its declaration, so report the call instead.
                 let at_argument = match function.expressions[argument] {
-                    Expression::FunctionArgument(_) => text_range(parts.source, span),
-                    _ => at(argument).or_else(|| text_range(parts.source, span)),
+                    Expression::FunctionArgument(_) => text_range(input.source, span),
+                    _ => at(argument).or_else(|| text_range(input.source, span)),
                 };
-                if wanted && !is_packet(argument) {
+                if expected && !is_packet(argument) {
                     let message = format!("argument {} of `{name}` has to be the packet", index + 1);
-                    let note = "the packet is the filter's parameter, as it is or handed through helpers";
-                    errors.add(at_argument, message, "this is no packet", note);
-                } else if !wanted && is_packet(argument) {
-                    errors.add(at_argument, misused, "given as a number here", opaque_note);
+                    let note = "the packet is the parameter of the filter, passed on unchanged";
+                    errors.add(at_argument, message, "this is not the packet", note);
+                } else if !expected && is_packet(argument) {
+                    errors.add(at_argument, misused, "passed as a number here", opaque_note);
                 }
             }
         }
         _ => {}
     });
     for (_, local) in function.local_variables.iter() {
-        // An initialiser is constant or becomes a store; so this is for modules of other front ends.
+        // In WGSL, an initialiser is constant or becomes a store; this is for modules of other
+        // front ends.
         if local.init.is_some_and(is_packet) {
-            errors.add(parts.name_of(handle), misused, "stored in a variable in here", opaque_note);
+            errors.add(input.name_of(handle), misused, "stored in a variable in here", opaque_note);
         }
     }
 }
 
-/// Visits the operands of an expression that a filter may have, in order. Of one that the verifier
-/// refuses it visits none.
+/// Calls `visit` on the operands of an expression, in order. Expressions that the verifier rejects
+/// count as having none.
 pub fn for_each_operand(expression: &Expression, mut visit: impl FnMut(Handle<Expression>)) {
     match *expression {
         Expression::Compose { ref components, .. } => components.iter().copied().for_each(visit),
@@ -154,7 +156,7 @@ pub fn for_each_operand(expression: &Expression, mut visit: impl FnMut(Handle<Ex
             visit(arg);
             [arg1, arg2, arg3].into_iter().flatten().for_each(visit);
         }
-        // The others have no operands, or `statements` refuses them.
+        // The others have no operands, or `statements` rejects them.
         _ => {}
     }
 }

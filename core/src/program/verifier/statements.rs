@@ -1,32 +1,32 @@
-//! What a filter may not do in its functions: everything that concerns other invocations, or things
-//! that a packet has not.
+//! Rejects statements and expressions that concern other invocations, or features that filters do
+//! not have.
 
 use naga::{Block, Expression, Function, Span, Statement};
 
 use super::{Errors, VerifierInput, text_range};
 
-pub(super) fn check(parts: &VerifierInput, errors: &mut Errors) {
-    for (_, function) in parts.own_functions() {
+pub(super) fn check(input: &VerifierInput, errors: &mut Errors) {
+    for (_, function) in input.own_functions() {
         for (handle, expression) in function.expressions.iter() {
-            if let Some(what) = refused_expression(expression) {
-                refuse(parts, function.expressions.get_span(handle), what, errors);
+            if let Some(what) = rejected_expression(expression) {
+                reject(input, function.expressions.get_span(handle), what, errors);
             }
         }
         visit_statements(&function.body, &mut |statement, span| {
-            if let Some(what) = refused_statement(statement) {
-                refuse(parts, place_of(function, statement).unwrap_or(span), what, errors);
+            if let Some(what) = rejected_statement(statement) {
+                reject(input, result_span(function, statement).unwrap_or(span), what, errors);
             }
         });
     }
 }
 
-fn refuse(parts: &VerifierInput, span: Span, what: &str, errors: &mut Errors) {
+fn reject(input: &VerifierInput, span: Span, what: &str, errors: &mut Errors) {
     let note = "a filter sees one packet, and packets of a batch run in any order and in parallel";
-    errors.add(text_range(parts.source, span), format!("{what} are not for filters"), "", note);
+    errors.add(text_range(input.source, span), format!("{what} are not for filters"), "", note);
 }
 
-/// The place of a statement's result, which is narrower than the statement's where it has one.
-fn place_of(function: &Function, statement: &Statement) -> Option<Span> {
+/// Span of a statement's result, which is narrower than the statement's; `None` if it has none.
+fn result_span(function: &Function, statement: &Statement) -> Option<Span> {
     let result = match *statement {
         Statement::Atomic { result, .. } => result?,
         Statement::WorkGroupUniformLoad { result, .. }
@@ -39,7 +39,7 @@ fn place_of(function: &Function, statement: &Statement) -> Option<Span> {
     span.is_defined().then_some(span)
 }
 
-/// Every statement of a block and of the blocks in it, with its place.
+/// Calls `visit` on every statement of a block and of its nested blocks, with its span.
 pub(super) fn visit_statements(block: &Block, visit: &mut impl FnMut(&Statement, Span)) {
     for (statement, span) in block.span_iter() {
         visit(statement, *span);
@@ -60,7 +60,7 @@ pub fn child_blocks(statement: &Statement) -> Vec<&Block> {
     }
 }
 
-fn refused_statement(statement: &Statement) -> Option<&'static str> {
+fn rejected_statement(statement: &Statement) -> Option<&'static str> {
     Some(match statement {
         Statement::ControlBarrier(_) | Statement::MemoryBarrier(_) => "barriers",
         Statement::Kill => "`discard` statements",
@@ -85,7 +85,7 @@ fn refused_statement(statement: &Statement) -> Option<&'static str> {
     })
 }
 
-fn refused_expression(expression: &Expression) -> Option<&'static str> {
+fn rejected_expression(expression: &Expression) -> Option<&'static str> {
     Some(match expression {
         Expression::ImageSample { .. } | Expression::ImageLoad { .. } | Expression::ImageQuery { .. } => "textures",
         Expression::Derivative { .. } => "derivatives",

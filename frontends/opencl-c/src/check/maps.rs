@@ -34,7 +34,7 @@ impl Checker<'_> {
     /// Place of the declaration of the map that a function belongs to.
     pub(super) fn declaring_map(&self, name: &str) -> Option<Span> {
         let Some(Intrinsic::Map { map, .. }) = library::function(self.maps, name) else { return None };
-        let place = &self.maps[map as usize].place;
+        let place = &self.maps[map as usize].source_range;
         Some(Span { file: FileId::FILTER, start: place.start as u32, end: place.end as u32 })
     }
 

@@ -410,7 +410,11 @@ fn invalid_flow_functions_are_explained() {
         ("uint xdp_flow(__global uchar *pkt) { return 1; }", "", "`xdp_flow` has the wrong type"),
         ("void xdp_flow(__global uchar *pkt, uint len) { }", "", "`xdp_flow` has the wrong type"),
         ("uint xdp_flow(__global uchar *pkt, uint len);", "", "`xdp_flow` is declared but never defined"),
-        ("uint xdp_flow(__global uchar *pkt, uint len) { *pkt = 1; return 1; }", "", "`xdp_flow` changes no packet"),
+        (
+            "uint xdp_flow(__global uchar *pkt, uint len) { *pkt = 1; return 1; }",
+            "",
+            "`xdp_flow` may not change the packet",
+        ),
         (
             "uint xdp_flow(__global uchar *pkt, uint len) { return 1; }",
             "xdp_flow(pkt, len);",

@@ -284,7 +284,7 @@ fn map_declarations_ignore_conditionals() {
     let text = filter("#define hash array\n#if 0\n//! map m: hash key=1 value=1 entries=10\n#endif", "m_find(1);");
     let program = compile_text(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
     let [map] = program.maps() else { panic!("one map") };
-    assert_eq!(&program.source().text[map.place.clone()], "//! map m: hash key=1 value=1 entries=10");
+    assert_eq!(&program.source().text[map.source_range.clone()], "//! map m: hash key=1 value=1 entries=10");
     // Errors in map declarations are reported together with those of directives.
     let (messages, shown) = errors(&filter("//! map m: hsah key=1 value=1 entries=10\n#nonsense", ""));
     assert_eq!(messages.len(), 2, "{shown}");

@@ -119,7 +119,7 @@ pub(super) fn needed(
         let map = declarations(&line, CommentSyntax::Wgsl).ok().and_then(|mut maps| maps.pop());
         let map = map.expect("it is declared as maps are");
         *number = Some(taken.len() + declared.len());
-        declared.push(Declaration { place: 0..0, ..map });
+        declared.push(Declaration { source_range: 0..0, ..map });
     }
     (declared, text, maps)
 }

@@ -1,4 +1,5 @@
-//! Filters near the verifier's limits: the analysis takes them, or says no more than it knows.
+//! Filters near the verifier's limits: the analysis completes, or falls back to facts read off the
+//! text.
 
 use std::fmt::Write;
 
@@ -7,7 +8,7 @@ use super::super::Window::{Bytes, Nothing, WholePacket};
 use super::facts;
 
 #[test]
-fn long_filters_are_walked() {
+fn long_filters_are_analysed() {
     let mut text = String::from("fn xdp_filter(pkt: u32) -> u32 { var x = 0u;\n");
     for i in 0..2_000 {
         let _ = writeln!(text, "if load_u8(pkt, {}u) == 7u && x < 9u {{ x = x + 1u; }} else {{ x = 2u; }}", i % 90);
@@ -18,8 +19,8 @@ fn long_filters_are_walked() {
 }
 
 #[test]
-fn calls_that_fan_out_are_walked_one_by_one() {
-    // 2^9 calls of f0, each of 4 rounds and the last; offsets 0..=63
+fn every_call_of_a_call_tree_is_analysed() {
+    // 2^9 calls of f0, each of 4 complete iterations and the last; offsets 0..=63
     let mut text = String::from(
         "fn f0(pkt: u32, x: u32) -> u32 {
              var s = x;
@@ -35,9 +36,9 @@ fn calls_that_fan_out_are_walked_one_by_one() {
     assert_eq!((facts.reads, facts.max_iterations), (Bytes(64), Some(512 * 5)));
 }
 
-/// A loop with as many ends as it has variables is more than the walk takes.
+/// A loop with as many exits as variables exceeds the work limit.
 #[test]
-fn what_is_too_much_is_not_walked() {
+fn filters_beyond_the_work_limit_get_facts_from_their_text() {
     let mut text = String::from("fn xdp_filter(pkt: u32) -> u32 {\n");
     for i in 0..1_500 {
         let _ = writeln!(text, "var x{i} = load_u8(pkt, {}u);", i % 90);
@@ -53,7 +54,7 @@ fn what_is_too_much_is_not_walked() {
 }
 
 #[test]
-fn loops_nest_deep() {
+fn iterations_of_nested_loops_multiply() {
     let nest = |depth: u32| {
         let mut text = String::from("fn xdp_filter(pkt: u32) -> u32 { var x = 0u;\n");
         for i in 0..depth {
@@ -63,9 +64,9 @@ fn loops_nest_deep() {
         text += "return x; }";
         facts(&text)
     };
-    // each loop begins 3 times: t(n) = 2 (1 + t(n - 1)) + 1, so 3, 9, 21, 45, 93
+    // Each loop's body is entered 3 times: t(n) = 2 (1 + t(n - 1)) + 1, so 3, 9, 21, 45, 93.
     let five = nest(5);
     assert_eq!((five.reads, five.max_iterations), (Bytes(256), Some(93)));
-    // 3 * 2^60 rounds are no bound
+    // 3 * 2^60 iterations exceed a `u32`.
     assert_eq!(nest(60).max_iterations, None);
 }

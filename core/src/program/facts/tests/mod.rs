@@ -1,4 +1,4 @@
-//! What is found out about filters, against what a person works out for them.
+//! Inferred facts compared with facts worked out by hand, and with runs of random filters.
 
 mod large;
 mod loops;
@@ -22,7 +22,7 @@ fn facts(text: &str) -> Facts {
     program(text).facts().clone()
 }
 
-/// The facts of a filter with this body, which returns by itself or passes.
+/// Facts about a filter with this body, which returns a verdict or falls through to XDP_PASS.
 fn body(text: &str) -> Facts {
     facts(&filter(text))
 }
@@ -31,7 +31,7 @@ fn filter(body: &str) -> String {
     format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}")
 }
 
-/// The bytes that a filter with this body reads.
+/// Read window of a filter with this body.
 fn reads(text: &str) -> Window {
     body(text).reads
 }

@@ -1,5 +1,6 @@
-//! Random filters of the shapes that the analysis tells apart (guards, counted loops, early ends,
-//! helpers, moved heads), run by the reference interpreter: what happens must lie within the facts.
+//! Random filters of the patterns that the analysis distinguishes (guards, counted loops, early
+//! exits, helpers, moved heads), run by the reference interpreter. Every execution must be within
+//! the facts.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
 use crate::testing as wgsl;
 
-/// Filters in one run; `FACTS_FILTERS=N` makes it more, `FACTS_SEED=N` begins elsewhere.
+/// Number of filters in a run; `FACTS_FILTERS=N` sets another number, `FACTS_SEED=N` the first
+/// seed.
 const FILTERS: u64 = 40;
 
 const FUEL: u32 = 150;
@@ -38,13 +40,13 @@ impl Random {
 
 struct Writer {
     random: Random,
-    /// Names for the counters of loops.
+    /// Number of loops so far, for unique counter names.
     loops: u32,
-    /// Counters of the loops around, readable; helpers have their own.
+    /// Counters of the enclosing loops, which expressions may read; a helper has its own.
     counters: Vec<String>,
     in_loop: bool,
     in_switch: bool,
-    /// Whether helpers may be called: they call none themselves.
+    /// Whether helpers may be called; they do not call each other.
     helpers: bool,
 }
 
@@ -177,7 +179,7 @@ impl Writer {
         }
     }
 
-    fn inside(&mut self, depth: u32, counter: Option<String>) -> String {
+    fn loop_body(&mut self, depth: u32, counter: Option<String>) -> String {
         let around = (self.in_loop, self.in_switch);
         (self.in_loop, self.in_switch) = (true, false);
         let count = self.counters.len();
@@ -194,8 +196,8 @@ impl Writer {
         let (from, to, step) = (self.random.below(6), self.random.below(14), self.random.below(3) + 1);
         let also = if self.random.below(4) == 0 { format!(" && {}", self.compare()) } else { String::new() };
         let kind = self.random.below(5);
-        // Now and then the body itself moves the counter.
-        let body = self.inside(depth, Some(i.clone()));
+        // Occasionally, the body itself moves the counter.
+        let body = self.loop_body(depth, Some(i.clone()));
         let body = match self.random.below(6) {
             0 => body.replacen("{\n", &format!("{{\nif {} {{ {i} = {}u; }}\n", self.compare(), self.number()), 1),
             _ => body,
@@ -215,7 +217,7 @@ impl Writer {
     fn free_loop(&mut self, depth: u32) -> String {
         let x = self.random.pick(&VARIABLES);
         let (n, step, c) = (self.number(), self.random.below(5), self.compare());
-        let body = self.inside(depth, None);
+        let body = self.loop_body(depth, None);
         match self.random.below(4) {
             0 => format!("while {x} < {n}u {{ {x} = {x} + {step}u; {body} }}\n"),
             1 => format!("loop {{ {body} continuing {{ {x} = {x} + {step}u; break if {c}; }} }}\n"),
@@ -251,15 +253,15 @@ impl Writer {
     }
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+fn environment_number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
 #[test]
-fn what_happens_lies_within_the_facts() {
-    let first = number("FACTS_SEED", 1);
+fn executions_stay_within_the_facts() {
+    let first = environment_number("FACTS_SEED", 1);
     let (mut bounded, mut ended, mut reached) = (0, 0, 0);
-    let filters = number("FACTS_FILTERS", FILTERS);
+    let filters = environment_number("FACTS_FILTERS", FILTERS);
     for seed in first..first + filters {
         let text = Writer::filter(seed);
         let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
@@ -277,7 +279,7 @@ fn what_happens_lies_within_the_facts() {
             let outcome = interpreter.run(&packet, &Metadata::default()).expect("it runs");
             let trace = outcome.trace;
             let context = || format!("seed {seed}: {facts:?}\n{outcome:?}\n{text}");
-            let end = |window: Window, end: Option<u32>| window.of(u32::MAX) >= end.unwrap_or(0);
+            let end = |window: Window, end: Option<u32>| window.bytes_in(u32::MAX) >= end.unwrap_or(0);
             assert!(end(facts.reads, trace.read_end), "reads {}", context());
             assert!(end(facts.writes, trace.written_end), "writes {}", context());
             assert!(facts.verdicts.contains(outcome.verdict.action()), "verdicts {}", context());
@@ -291,6 +293,6 @@ fn what_happens_lies_within_the_facts() {
             reached += u64::from(facts.max_iterations.is_some_and(|most| most > 0 && trace.iterations > 0));
         }
     }
-    // The comparison says something only where there is something to compare.
+    // The comparison is only worth something if enough filters have bounds and loops.
     assert!(bounded * 10 > filters && ended * 4 > filters && reached * 2 > filters, "{bounded} {ended} {reached}");
 }

@@ -1,25 +1,25 @@
-//! Read and write windows. The bytes in the comments are counted by hand.
+//! Read and write windows. The byte counts in the comments are worked out by hand.
 
 use super::super::Window::{Bytes, Nothing, WholePacket};
 use super::{body, facts, reads};
 
 #[test]
-fn constant_offsets() {
+fn constant_offsets_bound_the_window() {
     assert_eq!(reads(""), Nothing);
     assert_eq!(reads("let x = load_u8(pkt, 0u);"), Bytes(1));
     assert_eq!(reads("let x = load_be16(pkt, 12u);"), Bytes(14));
     assert_eq!(reads("let x = load_le32(pkt, 30u); let y = load_u8(pkt, 3u);"), Bytes(34));
-    // the length is no byte of the packet
+    // The length is metadata, not a byte of the packet.
     assert_eq!(reads("if pkt_len(pkt) < 20u { return XDP_DROP; }"), Nothing);
 }
 
 #[test]
-fn offsets_made_of_loaded_bytes() {
+fn offsets_computed_from_packet_bytes_are_bounded() {
     // IHL: 14 + 15 * 4 + 2, and the port's two bytes: 78
     assert_eq!(reads("let p = load_be16(pkt, 14u + (load_u8(pkt, 14u) & 15u) * 4u + 2u);"), Bytes(78));
-    // a byte is at most 255
+    // A byte is at most 255.
     assert_eq!(reads("let p = load_u8(pkt, load_u8(pkt, 0u));"), Bytes(256));
-    // a 16-bit load at most 65535: past what is called a window
+    // A 16-bit load is at most 65535: beyond the largest window.
     assert_eq!(reads("let p = load_u8(pkt, load_be16(pkt, 0u) + 1u);"), WholePacket);
     assert_eq!(reads("let p = load_u8(pkt, load_be16(pkt, 0u) >> 8u);"), Bytes(256));
     assert_eq!(reads("let p = load_u8(pkt, load_be32(pkt, 0u) % 10u);"), Bytes(10));
@@ -31,34 +31,34 @@ fn offsets_made_of_loaded_bytes() {
 }
 
 #[test]
-fn offsets_that_wrap() {
-    // x - 20 is huge for x below 20
+fn offsets_that_may_wrap_are_unbounded() {
+    // x - 20 wraps for x below 20.
     assert_eq!(reads("let p = load_u8(pkt, load_u8(pkt, 0u) - 20u);"), WholePacket);
     assert_eq!(reads("let p = load_u8(pkt, u32(i32(load_u8(pkt, 0u)) - 20i));"), WholePacket);
-    // all of them wrap: 2^32 - 20 + 20..=275
+    // All values wrap: 2^32 - 20 + 20..=275.
     assert_eq!(reads("let p = load_u8(pkt, load_u8(pkt, 0u) + 20u - 20u);"), Bytes(256));
     assert_eq!(reads("let p = load_u8(pkt, load_u8(pkt, 0u) + 0xffffffffu);"), WholePacket);
     assert_eq!(reads("let p = load_u8(pkt, load_u8(pkt, 0u) * 0x1000000u);"), WholePacket);
-    // 200 << 30 loses bits, and may be anything
+    // 200 << 30 loses bits, so the result may be anything.
     assert_eq!(reads("let p = load_u8(pkt, load_u8(pkt, 0u) << 30u);"), WholePacket);
-    // the count is taken modulo 32
+    // Shift counts are taken modulo 32.
     assert_eq!(reads("let p = load_u8(pkt, (load_u8(pkt, 0u) >> load_u8(pkt, 1u)));"), Bytes(256));
-    // the last offset of all reads nothing, and is no small one
+    // An access at the last offset reads nothing, but its end does not wrap to a small one.
     assert_eq!(reads("let p = load_be32(pkt, 0xffffffffu);"), WholePacket);
 }
 
 #[test]
-fn guards_bound_what_comes_behind_them() {
+fn guards_restrict_the_code_they_dominate() {
     let x = "let x = load_be16(pkt, 0u);";
     assert_eq!(reads(&format!("{x} if x > 50u {{ return XDP_DROP; }} let p = load_u8(pkt, x);")), Bytes(51));
     assert_eq!(reads(&format!("{x} if x < 50u {{ let p = load_u8(pkt, x); }}")), Bytes(50));
     assert_eq!(reads(&format!("{x} if 50u >= x {{ let p = load_u8(pkt, x); }}")), Bytes(51));
     assert_eq!(reads(&format!("{x} if !(x >= 50u) {{ let p = load_u8(pkt, x); }}")), Bytes(50));
     assert_eq!(reads(&format!("{x} if x == 7u {{ let p = load_u8(pkt, x); }}")), Bytes(8));
-    // the guard holds on one side only
+    // The guard holds on one branch only.
     assert_eq!(reads(&format!("{x} if x < 50u {{ return XDP_DROP; }} let p = load_u8(pkt, x);")), Bytes(65_536));
     assert_eq!(reads(&format!("{x} if x < 50u {{ }} let p = load_u8(pkt, x);")), Bytes(65_536));
-    // both sides of `||` and of `&&`
+    // Guards combined by `||` and `&&`.
     assert_eq!(
         reads(&format!(
             "{x} let y = load_be16(pkt, 2u);
@@ -68,16 +68,16 @@ fn guards_bound_what_comes_behind_them() {
         Bytes(61)
     );
     assert_eq!(reads(&format!("{x} if load_u8(pkt, 0u) == 3u && x < 9u {{ let p = load_u8(pkt, x); }}")), Bytes(9));
-    // of `&&` nothing follows where it is false
+    // A false `&&` implies nothing about its operands.
     assert_eq!(
         reads(&format!("{x} if load_u8(pkt, 0u) == 3u && x > 50u {{ return XDP_DROP; }} let p = load_u8(pkt, x);")),
         Bytes(65_536)
     );
-    // a guard on a sum bounds what was added to
+    // A guard on a sum restricts its operand.
     assert_eq!(reads(&format!("{x} if x + 4u > 60u {{ return XDP_DROP; }} let p = load_u8(pkt, x);")), Bytes(57));
-    // x - 0x45 <= 10 means 0x45..=0x4f
+    // x - 0x45 <= 10 means 0x45..=0x4f.
     assert_eq!(reads(&format!("{x} if x - 0x45u > 10u {{ return XDP_DROP; }} let p = load_u8(pkt, x);")), Bytes(0x50));
-    // a wrapping sum does not: 4 below zero passes the guard as well
+    // Not if the sum may wrap: x = -4 passes the guard as well.
     assert_eq!(
         reads("let x = load_be32(pkt, 0u); if x + 4u > 60u { return XDP_DROP; } let p = load_u8(pkt, x);"),
         WholePacket
@@ -95,9 +95,9 @@ fn switches_bound_their_selector() {
         reads(&format!("{x} switch x {{ case 3u: {{ }} default: {{ let p = load_u8(pkt, x); }} }}")),
         Bytes(65_536)
     );
-    // a case that cannot be is not read for
+    // An impossible case is not analysed.
     assert_eq!(reads("switch load_u8(pkt, 0u) { case 300u: { let p = load_u8(pkt, 99u); } default: { } }"), Bytes(1));
-    // `break` leaves the switch with what it has set
+    // `break` leaves the switch with the values assigned before it.
     assert_eq!(
         reads(&format!(
             "{x} var off = 4u;
@@ -113,8 +113,8 @@ fn switches_bound_their_selector() {
 }
 
 #[test]
-fn variables_follow_the_flow() {
-    // the commonest shape: a base that a tag moves
+fn variables_are_tracked_flow_sensitively() {
+    // The most common pattern: a base offset that a VLAN tag moves.
     assert_eq!(
         reads(
             "var at = 14u;
@@ -124,9 +124,9 @@ fn variables_follow_the_flow() {
         ),
         Bytes(23)
     );
-    // a store after the load does not count for it
+    // A store after the load does not affect it.
     assert_eq!(reads("var at = 3u; let p = load_u8(pkt, at); at = 100u;"), Bytes(4));
-    // and what was loaded before a store is not bounded by a guard on the new value
+    // A guard on the new value does not restrict the old one.
     assert_eq!(
         reads(
             "var x = load_be16(pkt, 0u); let old = x; x = load_u8(pkt, 1u);
@@ -134,15 +134,15 @@ fn variables_follow_the_flow() {
         ),
         Bytes(65_536)
     );
-    // a guard on a variable bounds the variable, until it is set anew
+    // A guard restricts the variable until the next store.
     assert_eq!(reads("var x = load_be16(pkt, 0u); if x < 5u { let p = load_u8(pkt, x); }"), Bytes(5));
     assert_eq!(
         reads("var x = load_be16(pkt, 0u); if x < 5u { x = load_u8(pkt, 1u); let p = load_u8(pkt, x); }"),
         Bytes(256)
     );
-    // names in inner blocks are other variables
+    // A variable of an inner block that has the same name is another variable.
     assert_eq!(reads("var at = 3u; { var at = 70u; at = at + 1u; } let p = load_u8(pkt, at);"), Bytes(4));
-    // structures and vectors by their parts, arrays by any element
+    // Structures and vectors are tracked by component, arrays by any element.
     assert_eq!(
         facts(
             "struct At { l3: u32, l4: u32 }
@@ -166,10 +166,10 @@ fn variables_follow_the_flow() {
     );
 }
 
-/// A condition is about the value that was compared, not about what has its name later.
+/// Conditions restrict the value that was compared, not what the variable holds later.
 #[test]
-fn conditions_do_not_outlive_what_they_are_about() {
-    // the variable has been stored to since
+fn conditions_do_not_outlive_the_compared_value() {
+    // The variable has been stored to since.
     assert_eq!(
         reads(
             "var x = load_be16(pkt, 0u); let old = x; x = load_be16(pkt, 2u);
@@ -177,7 +177,7 @@ fn conditions_do_not_outlive_what_they_are_about() {
         ),
         Bytes(65_536)
     );
-    // the round after is about another x
+    // In the next iteration, x is another value.
     assert_eq!(
         reads(
             "var ok = false;
@@ -189,7 +189,7 @@ fn conditions_do_not_outlive_what_they_are_about() {
         ),
         Bytes(65_536)
     );
-    // and so is the next call
+    // In the next call, x is another value.
     assert_eq!(
         facts(
             "var<private> ok: bool;
@@ -205,7 +205,7 @@ fn conditions_do_not_outlive_what_they_are_about() {
         .reads,
         Bytes(65_536)
     );
-    // a bool that is true on one side only
+    // On one branch, the bool is true for another reason.
     assert_eq!(
         reads(
             "let x = load_be16(pkt, 0u);
@@ -218,30 +218,30 @@ fn conditions_do_not_outlive_what_they_are_about() {
 }
 
 #[test]
-fn helpers_are_followed_for_every_call() {
-    // each call with its own base: 20 + 1 and 40 + 1
+fn helpers_are_analysed_per_call_site() {
+    // Each call has its own base: 20 + 1 and 40 + 1.
     let two = "fn at(pkt: u32, base: u32) -> u32 { return load_u8(pkt, base) & 7u; }
                fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 10u + at(pkt, 20u)) + at(pkt, 40u); }";
     assert_eq!(facts(two).reads, Bytes(41));
-    // what one call returns is no other's: the second gives at most 3, and 100 + 3 + 1
+    // Results are per call: the second is at most 3, so 100 + 3 + 1.
     let own = "fn cut(x: u32, to: u32) -> u32 { return min(x, to); }
                fn xdp_filter(pkt: u32) -> u32 {
                    let wide = cut(load_be32(pkt, 0u), 5000u);
                    return load_u8(pkt, 100u + cut(wide, 3u));
                }";
     assert_eq!(facts(own).reads, Bytes(104));
-    // either of the values that it returns
+    // Either returned value.
     let either = "fn at(x: u32) -> u32 { if x == 1u { return 90u; } return 14u; }
                   fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, at(load_u8(pkt, 0u))); }";
     assert_eq!(facts(either).reads, Bytes(91));
-    // through a pointer
+    // Through a pointer argument.
     let pointer = "fn move_on(at: ptr<function, u32>, by: u32) { *at = *at + by; }
                    fn xdp_filter(pkt: u32) -> u32 {
                        var at = 14u; move_on(&at, 20u); move_on(&at, 8u);
                        return load_u8(pkt, at);
                    }";
     assert_eq!(facts(pointer).reads, Bytes(43));
-    // private variables keep what a helper has set
+    // Private variables keep what a helper stored.
     let private = "var<private> at: u32 = 2u;
                    fn put(x: u32) { if x > 3u { at = 60u; return; } at = 50u; }
                    fn xdp_filter(pkt: u32) -> u32 {
@@ -250,7 +250,7 @@ fn helpers_are_followed_for_every_call() {
                        return load_u8(pkt, at);
                    }";
     assert_eq!(facts(private).reads, Bytes(61));
-    // a helper that returns early, with what it set by then
+    // A helper that returns early, with what it stored before.
     let early = "var<private> at: u32;
                  fn put(x: u32) -> bool { at = 200u; if x == 0u { return false; } at = 5u; return true; }
                  fn xdp_filter(pkt: u32) -> u32 {
@@ -258,18 +258,18 @@ fn helpers_are_followed_for_every_call() {
                      return XDP_PASS;
                  }";
     assert_eq!(facts(early).reads, Bytes(201));
-    // a helper that nobody calls reads nothing
+    // A helper that is not called reads nothing.
     let idle = "fn idle(pkt: u32) -> u32 { return load_u8(pkt, 500u); }
                 fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }";
     assert_eq!(facts(idle).reads, Bytes(1));
-    // nor does a name say anything: this is no prelude function
+    // A helper's name does not make it a prelude function.
     let named = "fn load_u9(pkt: u32, off: u32) -> u32 { return load_u8(pkt, off + 40u); }
                  fn xdp_filter(pkt: u32) -> u32 { return load_u9(pkt, 0u); }";
     assert_eq!(facts(named).reads, Bytes(41));
 }
 
 #[test]
-fn loops_that_move_an_offset() {
+fn loop_counters_bound_offsets() {
     // 0..=7
     assert_eq!(reads("for (var i = 0u; i < 8u; i++) { let p = load_u8(pkt, i); }"), Bytes(8));
     assert_eq!(reads("for (var i = 0; i < 8; i++) { let p = load_u8(pkt, u32(i)); }"), Bytes(8));
@@ -277,28 +277,28 @@ fn loops_that_move_an_offset() {
     assert_eq!(reads("for (var i = 4u; i <= 36u; i += 4u) { let p = load_be32(pkt, i); }"), Bytes(40));
     assert_eq!(reads("for (var i = 20u; i > 0u; i--) { let p = load_u8(pkt, i); }"), Bytes(21));
     assert_eq!(reads("for (var i = 10u; i != 20u; i++) { let p = load_u8(pkt, i); }"), Bytes(20));
-    // a round that is skipped still counts on
+    // The counter moves in an iteration that is cut short by `continue`.
     assert_eq!(
         reads("for (var i = 0u; i < 8u; i++) { if load_u8(pkt, i) == 0u { continue; } let p = load_u8(pkt, i + 8u); }"),
         Bytes(16)
     );
-    // two loops inside each other
+    // Nested loops.
     assert_eq!(
         reads("for (var i = 0u; i < 4u; i++) { for (var j = 0u; j < 4u; j++) { let p = load_u8(pkt, i * 4u + j); } }"),
         Bytes(16)
     );
-    // carried from round to round: no bound
+    // An offset accumulated over iterations has no bound.
     assert_eq!(reads("var at = 14u; for (var i = 0u; i < 8u; i++) { at = at + load_u8(pkt, at); }"), WholePacket);
-    // a bound that the loop checks itself
+    // The loop's own condition bounds the offset.
     assert_eq!(reads("var at = 14u; while at < 100u { at = at + load_u8(pkt, at) + 1u; }"), Bytes(100));
-    // but checked before it moves: 99 + 256
+    // The condition is checked before the offset moves: 99 + 256.
     assert_eq!(
         reads("var at = 14u; while at < 100u { at = at + load_u8(pkt, at) + 1u; let p = load_u8(pkt, at); }"),
         Bytes(356)
     );
-    // set in the loop to what does not grow
+    // An offset that is replaced, not accumulated.
     assert_eq!(reads("var at = 14u; loop { let p = load_u8(pkt, at); if p == 0u { break; } at = p; }"), Bytes(256));
-    // set in an inner loop, for the outer one
+    // Replaced in an inner loop.
     assert_eq!(
         reads(
             "var at = 14u;
@@ -309,9 +309,9 @@ fn loops_that_move_an_offset() {
         ),
         Bytes(256)
     );
-    // a step that misses its `!=` goes round the world
+    // A step that misses its `!=` wraps around.
     assert_eq!(reads("for (var i = 1u; i != 20u; i += 2u) { let p = load_u8(pkt, i); }"), WholePacket);
-    // a helper moves a private variable in every round
+    // A helper moves a private variable in every iteration.
     assert_eq!(
         facts(
             "var<private> at: u32;
@@ -324,7 +324,7 @@ fn loops_that_move_an_offset() {
         .reads,
         WholePacket
     );
-    // what a bool says of a variable does not outlive the round
+    // Conditions of a bool do not outlive the iteration.
     assert_eq!(
         reads(
             "var ok = true; var x = load_be16(pkt, 0u);
@@ -339,7 +339,7 @@ fn loops_that_move_an_offset() {
 }
 
 #[test]
-fn after_a_loop_variables_hold_what_its_ends_left() {
+fn variables_after_a_loop_join_its_exits() {
     assert_eq!(
         reads(
             "var at = 3u;
@@ -353,45 +353,45 @@ fn after_a_loop_variables_hold_what_its_ends_left() {
 }
 
 #[test]
-fn moving_the_head_moves_the_window() {
-    // 4 in front, and what is now 0..2 lies at 4..6 or, if it failed, at 0..2
+fn adjust_head_shifts_the_window() {
+    // 4 bytes cut off: what is now at 0..2 was at 4..6 or, if the call failed, at 0..2.
     let pop = body("let ok = adjust_head(pkt, 4); let p = load_be16(pkt, 0u);");
     assert!(pop.changes_length);
     assert_eq!((pop.reads, pop.writes), (Bytes(6), Nothing));
     assert_eq!(reads("let p = load_be16(pkt, 0u); let ok = adjust_head(pkt, 4);"), Bytes(2));
     assert_eq!(reads("if adjust_head(pkt, 4) { if adjust_head(pkt, 10) { let p = load_u8(pkt, 0u); } }"), Bytes(15));
-    // 4 more bytes: 0..4 are new, and 4..8 is what was 0..4, unless it failed
+    // 4 bytes added: 0..4 are new, and 4..8 was 0..4 unless the call failed.
     assert_eq!(reads("let ok = adjust_head(pkt, -4); let p = load_be32(pkt, 4u);"), Bytes(8));
-    // by anything
+    // By an unknown amount.
     assert_eq!(reads("let ok = adjust_head(pkt, i32(load_be32(pkt, 0u))); let p = load_u8(pkt, 0u);"), WholePacket);
-    // in a loop
+    // In a loop.
     assert_eq!(reads("while load_u8(pkt, 0u) == 1u { let ok = adjust_head(pkt, 1); }"), WholePacket);
-    // bytes that come back, or are new, are cleared
+    // Bytes that are added, again or for the first time, are cleared.
     let back = body("if adjust_head(pkt, 6) { let ok = adjust_head(pkt, -4); }");
     assert_eq!((back.reads, back.writes), (Nothing, WholePacket));
     assert_eq!(body("let ok = adjust_head(pkt, -4);").writes, WholePacket);
     assert_eq!(body("let ok = adjust_tail(pkt, -4) && adjust_tail(pkt, 4);").writes, WholePacket);
     assert_eq!(body("let ok = adjust_tail(pkt, -4);").writes, Nothing);
-    // stores move as well
+    // Stores are relative to the moved head as well.
     assert_eq!(body("let ok = adjust_head(pkt, 4); store_u8(pkt, 1u, 0u);").writes, Bytes(6));
 }
 
 #[test]
-fn writes() {
+fn stores_bound_the_write_window() {
     assert_eq!(body("").writes, Nothing);
     assert!(!body("let p = load_u8(pkt, 0u);").rewrites());
     let ttl = body("let ttl = load_u8(pkt, 22u); if ttl > 1u { store_u8(pkt, 22u, ttl - 1u); }");
     assert_eq!((ttl.reads, ttl.writes, ttl.changes_length), (Bytes(23), Bytes(23), false));
     assert_eq!(body("store_le32(pkt, load_u8(pkt, 0u), 1u);").writes, Bytes(259));
     assert_eq!(body("store_be16(pkt, load_be32(pkt, 0u), 1u);").writes, WholePacket);
-    // never come to
+    // Unreachable stores.
     assert_eq!(body("if false { store_u8(pkt, 0u, 1u); }").writes, Nothing);
     assert_eq!(body("if load_u8(pkt, 0u) > 255u { store_u8(pkt, 0u, 1u); }").writes, Nothing);
 }
 
 #[test]
-fn windows_are_cut_to_the_packet() {
-    assert_eq!(Nothing.of(60), 0);
-    assert_eq!((Bytes(54).of(60), Bytes(54).of(20)), (54, 20));
-    assert_eq!(WholePacket.of(60), 60);
+fn windows_are_clamped_to_the_packet() {
+    assert_eq!(Nothing.bytes_in(60), 0);
+    assert_eq!((Bytes(54).bytes_in(60), Bytes(54).bytes_in(20)), (54, 20));
+    assert_eq!(WholePacket.bytes_in(60), 60);
 }

@@ -1,4 +1,4 @@
-//! Constants, and the constant expressions that initialise variables.
+//! Lowering of constants and of constant expressions, which initialise variables.
 
 use std::collections::HashMap;
 
@@ -7,18 +7,18 @@ use naga::{Arena, Constant, Expression, Handle, Literal, Module, Span};
 use super::types::{WideType, wide_literal};
 use super::{Int64Error, SourceModule, TargetModule};
 
-/// Handles of expressions that have been rewritten already.
+/// New handles of the expressions that have been rewritten, by old handle.
 pub(super) type RewrittenExpressions = HashMap<Handle<Expression>, Handle<Expression>>;
 
 impl TargetModule {
-    /// Rewrites the module's constants and constant expressions: the new expressions by the old
-    /// ones' index.
+    /// Rewrites the module's constants and constant expressions. Returns the new expressions, by
+    /// the index of the old ones.
     pub(super) fn lower_globals(&mut self, source: &mut SourceModule) -> Result<Vec<Handle<Expression>>, Int64Error> {
         let module = source.module;
         let mut made = Arena::new();
         let mut done = RewrittenExpressions::new();
-        // A constant stands behind its initialiser and before whatever names it, but for handles of
-        // constants, which only say which one is meant.
+        // A constant follows its initialiser and precedes its users, but expressions may name
+        // constants whose initialisers have not been rewritten; so allocate all constants first.
         for (handle, constant) in module.constants.iter() {
             let lowered =
                 Constant { name: constant.name.clone(), ty: source.types[constant.ty.index()], init: constant.init };
@@ -39,8 +39,8 @@ impl TargetModule {
         Ok(globals)
     }
 
-    /// Rewrites the constant expression `old` of `from` into `to`. `None` where it is not one that
-    /// has been evaluated.
+    /// Rewrites the constant expression `old` of `from` into `to`. `None` if it is not in evaluated
+    /// form.
     pub(super) fn constant(
         &mut self,
         source: &SourceModule,
@@ -85,7 +85,7 @@ impl TargetModule {
         Some(new)
     }
 
-    /// The scalars of a constant vector of 64-bit integers, or the one scalar.
+    /// The scalars of a constant vector of 64-bit integers, or the scalar itself.
     fn components(
         &mut self,
         source: &SourceModule,
@@ -110,7 +110,8 @@ impl TargetModule {
                 let zero = Expression::ZeroValue(self.types.pair());
                 Some(vec![to.append(zero, from.get_span(old)); size as usize])
             }
-            // `to` may be a function's arena, which cannot reach into the module's: a copy.
+            // `to` may be a function's arena, which cannot refer to the module's expressions, so
+            // copy the initialiser.
             Expression::Constant(constant) => {
                 let init = source.module.constants[constant].init;
                 self.components(source, &source.module.global_expressions, init, to, &mut RewrittenExpressions::new())
@@ -119,8 +120,8 @@ impl TargetModule {
         }
     }
 
-    /// A constant for a 64-bit literal of a function, which can be named where a literal can: a
-    /// composition could not.
+    /// A constant for a 64-bit literal in a function. Like a literal, it needs no emitting; a
+    /// composition would.
     pub(super) fn wide_literal(&mut self, bits: u64) -> Handle<Constant> {
         if let Some(&constant) = self.literals.get(&bits) {
             return constant;
@@ -135,12 +136,12 @@ impl TargetModule {
     }
 }
 
-/// The low word and the high one.
+/// Low word and high word.
 fn words(bits: u64) -> [Literal; 2] {
     [Literal::U32(bits as u32), Literal::U32((bits >> 32) as u32)]
 }
 
-/// The type of a constant expression, if it is 64-bit.
+/// The type of a constant expression if it is a 64-bit integer or a vector of them.
 fn wide_constant(module: &Module, from: &Arena<Expression>, expression: Handle<Expression>) -> Option<WideType> {
     match from[expression] {
         Expression::Literal(literal) => WideType::of(&literal.ty_inner()),

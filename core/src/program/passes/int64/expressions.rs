@@ -1,5 +1,5 @@
-//! Expressions. Those that touch no 64-bit integer are taken over; the rest become operations on
-//! pairs, component by component, or calls of the library.
+//! Lowering of expressions. Those without 64-bit integers are copied; the others become operations
+//! on pairs, component by component, or calls of library functions.
 
 use naga::{
     BinaryOperator, Expression, Handle, MathFunction, RelationalFunction, Scalar, ScalarKind, SwizzleComponent,
@@ -13,7 +13,7 @@ use super::types::{WideType, wide_literal};
 type Lowered = Result<Handle<Expression>, Int64Error>;
 
 impl FunctionLowering<'_> {
-    /// Makes the new expression for `old`, evaluated here.
+    /// Lowers `old`, to be evaluated at the current point.
     pub(super) fn lower_expression(&mut self, old: Handle<Expression>) -> Lowered {
         let outer = std::mem::replace(&mut self.span, self.old.expressions.get_span(old));
         let new = match self.wide(old) {
@@ -24,7 +24,7 @@ impl FunctionLowering<'_> {
         new
     }
 
-    /// An expression that is a 64-bit integer or a vector of them.
+    /// Lowers an expression that is a 64-bit integer or a vector of them.
     fn lower_wide(&mut self, old: Handle<Expression>, wide: WideType) -> Lowered {
         let pairs = Component::Pair;
         match self.old.expressions[old] {
@@ -73,12 +73,12 @@ impl FunctionLowering<'_> {
             }
             Expression::Math { fun, arg, arg1, arg2, arg3 } => self.math(fun, wide, arg, [arg1, arg2, arg3]),
             Expression::As { expr, .. } => self.widen(expr, wide),
-            // Variables, arguments, loads, accesses and zero values are what they were, of another type.
-            _ => self.import(old),
+            // Variables, arguments, loads, accesses and zero values only change their type.
+            _ => self.copy_expression(old),
         }
     }
 
-    /// An expression of any other type; its operands may be 64-bit.
+    /// Lowers an expression of any other type; its operands may be 64-bit integers.
     fn lower_narrow(&mut self, old: Handle<Expression>) -> Lowered {
         match self.old.expressions[old] {
             Expression::Binary { op, left, right } if self.wide(left).is_some() || self.wide(right).is_some() => {
@@ -86,14 +86,14 @@ impl FunctionLowering<'_> {
             }
             Expression::As { expr, kind, convert } => match self.wide(expr) {
                 Some(wide) => self.narrow(expr, wide, kind, convert),
-                None => self.import(old),
+                None => self.copy_expression(old),
             },
-            _ => self.import(old),
+            _ => self.copy_expression(old),
         }
     }
 
-    /// The same expression of new operands and types.
-    fn import(&mut self, old: Handle<Expression>) -> Lowered {
+    /// Copies an expression with new operands and types.
+    fn copy_expression(&mut self, old: Handle<Expression>) -> Lowered {
         let ty = |old: Handle<naga::Type>| self.source.types[old.index()];
         let new = match self.old.expressions[old] {
             Expression::Constant(constant) => Expression::Constant(self.source.constants[constant.index()]),
@@ -139,7 +139,7 @@ impl FunctionLowering<'_> {
             }
             Expression::As { expr, kind, convert } => Expression::As { expr: self.get(expr)?, kind, convert },
             Expression::ArrayLength(array) => Expression::ArrayLength(self.get(array)?),
-            // What is left is refused before any pass, or a result that its statement makes.
+            // The verifier rejects the others, or they are results, which their statement defines.
             ref other => return Err(Int64Error(format!("{other:?} is not known"))),
         };
         Ok(if new.needs_pre_emit() { self.add_pre_emitted(new) } else { self.add(new) })
@@ -164,7 +164,7 @@ impl FunctionLowering<'_> {
         Ok(new)
     }
 
-    /// A component of a vector of 32-bit values, or the scalar.
+    /// A component of a vector of 32-bit values, or the scalar itself.
     fn element(&mut self, of: Handle<Expression>, vector: bool, index: u32) -> Handle<Expression> {
         if vector { self.add(Expression::AccessIndex { base: of, index }) } else { of }
     }
@@ -174,13 +174,13 @@ impl FunctionLowering<'_> {
         self.add(Expression::AccessIndex { base: pair, index: 0 })
     }
 
-    /// Whether two pairs are equal.
+    /// Emits whether two pairs are equal.
     pub(super) fn equal(&mut self, left: Handle<Expression>, right: Handle<Expression>) -> Handle<Expression> {
         let argument = self.add(Expression::Binary { op: BinaryOperator::Equal, left, right });
         self.add(Expression::Relational { fun: RelationalFunction::All, argument })
     }
 
-    /// Whether two pairs differ.
+    /// Emits whether two pairs differ.
     fn differs(&mut self, left: Handle<Expression>, right: Handle<Expression>) -> Handle<Expression> {
         let argument = self.add(Expression::Binary { op: BinaryOperator::NotEqual, left, right });
         self.add(Expression::Relational { fun: RelationalFunction::Any, argument })
@@ -192,7 +192,7 @@ impl FunctionLowering<'_> {
         self.each(wide.size, Component::Pair, |this, i| Ok(this.component(vector, from, pattern[i as usize] as u32)))
     }
 
-    /// A binary operation with a 64-bit integer on at least one side.
+    /// Lowers a binary operation with a 64-bit integer on at least one side.
     fn binary(&mut self, op: BinaryOperator, left: Handle<Expression>, right: Handle<Expression>) -> Lowered {
         use BinaryOperator as Op;
         if matches!(op, Op::ShiftLeft | Op::ShiftRight) {
@@ -206,7 +206,7 @@ impl FunctionLowering<'_> {
             }
             _ => Component::Pair,
         };
-        // A vector may be multiplied by a scalar.
+        // One operand of a multiplication may be a scalar and the other a vector.
         self.each(a.size.or(b.size), kind, |this, i| {
             let left = this.component(left, a, i);
             let right = this.component(right, b, i);
@@ -237,7 +237,7 @@ impl FunctionLowering<'_> {
         })
     }
 
-    /// A shift of a 64-bit integer, or by one: only the count's low bits matter.
+    /// Lowers a shift of a 64-bit integer or by one; only the count's low word matters.
     fn shift(&mut self, op: BinaryOperator, value: Handle<Expression>, count: Handle<Expression>) -> Lowered {
         let (wide, wide_count) = (self.wide(value), self.wide(count));
         let vector = matches!(self.type_of(count), TypeInner::Vector { .. });
@@ -261,7 +261,7 @@ impl FunctionLowering<'_> {
         })
     }
 
-    /// A built-in function whose result, and so its first argument, is 64-bit.
+    /// Lowers a built-in function whose result, and therefore whose first argument, is 64-bit.
     fn math(
         &mut self,
         fun: MathFunction,
@@ -302,7 +302,7 @@ impl FunctionLowering<'_> {
             if fun != F::Clamp {
                 return Ok(this.call(name, arguments));
             }
-            // min(max(value, low), high), as WGSL has it for integers.
+            // clamp is min(max(value, low), high) for integers in WGSL.
             let high = arguments.pop().ok_or_else(|| mixed("a function"))?;
             let raised = this.call(name, arguments);
             Ok(this.call(by_sign("pc_u64_min", "pc_i64_min"), vec![raised, high]))
@@ -322,9 +322,9 @@ impl FunctionLowering<'_> {
         sum.ok_or_else(|| mixed("a function"))
     }
 
-    /// A conversion to a 64-bit integer.
+    /// Lowers a conversion to a 64-bit integer.
     fn widen(&mut self, expr: Handle<Expression>, to: WideType) -> Lowered {
-        // Between signed and unsigned the bits stay.
+        // A conversion between signed and unsigned keeps the bits.
         if self.wide(expr).is_some() {
             return self.get(expr);
         }
@@ -336,7 +336,7 @@ impl FunctionLowering<'_> {
             let word = this.element(expr, to.size.is_some(), i);
             match from {
                 Scalar::F32 => Ok(this.call(if to.signed { "pc_i64_from_f32" } else { "pc_u64_from_f32" }, vec![word])),
-                // The sign is the source's.
+                // Sign extension depends on the source's type.
                 Scalar::I32 => Ok(this.call("pc_i64_from_i32", vec![word])),
                 Scalar::U32 => Ok(this.pair_of(word)),
                 Scalar::BOOL => {
@@ -349,13 +349,13 @@ impl FunctionLowering<'_> {
         })
     }
 
-    /// The pair with this low word, and 0 above.
+    /// The pair with this low word and a high word of 0.
     pub(super) fn pair_of(&mut self, word: Handle<Expression>) -> Handle<Expression> {
         let (ty, zero) = (self.target.types.pair(), self.literal(0));
         self.add(Expression::Compose { ty, components: vec![word, zero] })
     }
 
-    /// A conversion from a 64-bit integer to something else.
+    /// Lowers a conversion from a 64-bit integer to another type.
     fn narrow(&mut self, expr: Handle<Expression>, from: WideType, kind: ScalarKind, width: Option<u8>) -> Lowered {
         let expr = self.get(expr)?;
         let to = match (kind, width) {
@@ -384,7 +384,7 @@ impl FunctionLowering<'_> {
     }
 }
 
-/// Operands that no valid module puts together.
+/// The error for operands that no valid module combines.
 fn mixed(what: &str) -> Int64Error {
     Int64Error(format!("{what} mixes 64-bit integers with other types"))
 }

@@ -1,5 +1,5 @@
-//! A function is built anew: expressions in the order in which the old function evaluates them, and
-//! the statements around them.
+//! Rebuilds a function: expressions in the order in which the old function evaluates them, and the
+//! statements around them.
 
 use std::collections::HashMap;
 
@@ -14,29 +14,29 @@ use super::constants::RewrittenExpressions;
 use super::types::WideType;
 use super::{Int64Error, SourceModule, TargetModule, library};
 
-/// One function on its way.
+/// State of one function's lowering.
 pub(super) struct FunctionLowering<'a> {
     pub(super) source: &'a SourceModule<'a>,
     pub(super) target: &'a mut TargetModule,
     pub(super) old: &'a Function,
     types: Typifier,
-    /// The new expressions by the old ones' index.
+    /// New expressions, by the index of the old ones.
     map: Vec<Option<Handle<Expression>>>,
     new: Function,
-    /// The block that is being filled.
+    /// The block under construction.
     block: Block,
-    /// Where the expressions begin that no statement has emitted yet.
+    /// Index of the first new expression that no statement emits yet.
     unemitted: Option<usize>,
-    /// The place that new expressions come from.
+    /// Span of new expressions.
     pub(super) span: Span,
     literals: HashMap<u32, Handle<Expression>>,
     zero: Option<Handle<Expression>>,
 }
 
-/// What the components of a vector are made of.
+/// Component type of a lowered vector.
 #[derive(Clone, Copy)]
 pub(super) enum Component {
-    /// Pairs of words.
+    /// A pair of words.
     Pair,
     Scalar(Scalar),
 }
@@ -75,7 +75,7 @@ impl<'a> FunctionLowering<'a> {
         })
     }
 
-    /// The new function. Its calls have provisional handles.
+    /// Lowers the function. Calls in the result have provisional handles.
     pub(super) fn run(mut self) -> Result<Function, Int64Error> {
         for (handle, expression) in self.old.expressions.iter() {
             if expression.needs_pre_emit() {
@@ -88,7 +88,7 @@ impl<'a> FunctionLowering<'a> {
         self.new.body = self.block;
         for (&handle, name) in &self.old.named_expressions {
             if let Some(new) = self.map[handle.index()] {
-                // Two names may have come to mean one value: the first stays.
+                // Two named expressions may have become one; keep the first name.
                 self.new.named_expressions.entry(new).or_insert_with(|| name.clone());
             }
         }
@@ -116,18 +116,18 @@ impl<'a> FunctionLowering<'a> {
     pub(super) fn get(&mut self, old: Handle<Expression>) -> Result<Handle<Expression>, Int64Error> {
         match self.map[old.index()] {
             Some(new) => Ok(new),
-            // No statement emits it: it is evaluated where it is used.
+            // No statement emits it, so it is evaluated where it is used.
             None => self.lower_expression(old),
         }
     }
 
-    /// Makes the new expression for an old one, for all that comes behind.
+    /// Lowers an old expression at the current point, for all later uses.
     pub(super) fn define(&mut self, old: Handle<Expression>) -> Result<(), Int64Error> {
         self.map[old.index()] = Some(self.lower_expression(old)?);
         Ok(())
     }
 
-    /// Makes the expression that a statement gives its result in.
+    /// Defines the expression that holds a statement's result.
     pub(super) fn define_result(&mut self, old: Handle<Expression>, result: Expression) -> Handle<Expression> {
         self.emit();
         let new = self.new.expressions.append(result, self.old.expressions.get_span(old));
@@ -135,29 +135,29 @@ impl<'a> FunctionLowering<'a> {
         new
     }
 
-    /// The old type of an old expression.
+    /// Type of an old expression.
     pub(super) fn type_of(&self, old: Handle<Expression>) -> &TypeInner {
         self.types[old].inner_with(&self.source.module.types)
     }
 
-    /// What kind of 64-bit integer an old expression is, if it is one.
+    /// The 64-bit integer type of an old expression, if it has one.
     pub(super) fn wide(&self, old: Handle<Expression>) -> Option<WideType> {
         WideType::of(self.type_of(old))
     }
 
-    /// Appends an expression that is evaluated here.
+    /// Appends an expression that is evaluated at the current point.
     pub(super) fn add(&mut self, expression: Expression) -> Handle<Expression> {
         self.unemitted.get_or_insert(self.new.expressions.len());
         self.new.expressions.append(expression, self.span)
     }
 
-    /// Appends an expression that is there from the function's beginning.
+    /// Appends an expression that is available throughout the function, such as a literal.
     pub(super) fn add_pre_emitted(&mut self, expression: Expression) -> Handle<Expression> {
         self.emit();
         self.new.expressions.append(expression, self.span)
     }
 
-    /// Emits what has been added since the last statement.
+    /// Emits the expressions added since the last statement.
     fn emit(&mut self) {
         if let Some(from) = self.unemitted.take() {
             let range = self.new.expressions.range_from(from);
@@ -171,7 +171,7 @@ impl<'a> FunctionLowering<'a> {
         self.block.push(statement, span);
     }
 
-    /// What `fill` appends, as a block of its own.
+    /// Returns what `fill` appends as a separate block.
     pub(super) fn nested(
         &mut self,
         fill: impl FnOnce(&mut Self) -> Result<(), Int64Error>,
@@ -183,7 +183,7 @@ impl<'a> FunctionLowering<'a> {
         Ok(std::mem::replace(&mut self.block, outer))
     }
 
-    /// A `u32`.
+    /// A `u32` literal.
     pub(super) fn literal(&mut self, value: u32) -> Handle<Expression> {
         if let Some(&literal) = self.literals.get(&value) {
             return literal;
@@ -193,7 +193,7 @@ impl<'a> FunctionLowering<'a> {
         literal
     }
 
-    /// The pair that is 0.
+    /// The pair of value 0.
     pub(super) fn zero(&mut self) -> Handle<Expression> {
         if let Some(zero) = self.zero {
             return zero;
@@ -204,7 +204,7 @@ impl<'a> FunctionLowering<'a> {
         zero
     }
 
-    /// Calls a function of the library.
+    /// Calls a library function and returns its result.
     pub(super) fn call(&mut self, name: &str, arguments: Vec<Handle<Expression>>) -> Handle<Expression> {
         let index = library::function(name).index();
         self.target.used[index] = true;
@@ -215,19 +215,20 @@ impl<'a> FunctionLowering<'a> {
         result
     }
 
-    /// A component of what stands for `wide`: a scalar is the same for all.
+    /// A component of a lowered value of type `wide`; a scalar is the same for all components.
     pub(super) fn component(&mut self, of: Handle<Expression>, wide: WideType, index: u32) -> Handle<Expression> {
         if wide.size.is_none() {
             return of;
         }
         match self.new.expressions[of] {
-            // An array of pairs is composed of pairs.
+            // A lowered vector is composed of pairs, so no access is needed.
             Expression::Compose { ref components, .. } => components[index as usize],
             _ => self.add(Expression::AccessIndex { base: of, index }),
         }
     }
 
-    /// A value from what `make` gives for each component, or from the one that it gives for a scalar.
+    /// Composes a value from what `make` returns for each component; for a scalar, calls `make`
+    /// once.
     pub(super) fn each(
         &mut self,
         size: Option<VectorSize>,

@@ -1,13 +1,13 @@
-//! The arithmetic on pairs, in WGSL: `library.wgsl`, parsed once.
+//! The arithmetic on pairs: `library.wgsl`, parsed once.
 
 use std::sync::OnceLock;
 
 use naga::{Function, Handle, Module};
 
-/// The text that says what each function does.
+/// WGSL source of the library.
 const TEXT: &str = include_str!("library.wgsl");
 
-/// The library as a module of its own.
+/// The library as a naga module.
 pub(super) fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
     MODULE.get_or_init(|| {
@@ -15,7 +15,7 @@ pub(super) fn module() -> &'static Module {
     })
 }
 
-/// The library's function of that name.
+/// The library function with this name.
 pub(super) fn function(name: &str) -> Handle<Function> {
     let found = module().functions.iter().find(|(_, f)| f.name.as_deref() == Some(name));
     found.unwrap_or_else(|| panic!("library.wgsl has no {name}")).0

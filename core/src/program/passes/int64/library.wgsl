@@ -1,10 +1,10 @@
-// 64-bit integers for devices that have none: a pair of words, the low one in x. Functions named
-// u64 take the pair as unsigned, those named i64 as two's complement; where both agree there is
-// only the u64 one. Each gives what the same operation gives on a 64-bit integer, by WGSL's rules
-// for integers: wrapping, x / 0 = x, x % 0 = 0, MIN / -1 = MIN, shift counts modulo 64.
+// Arithmetic on 64-bit integers as pairs of words, the low word in x, for devices without 64-bit
+// integers. Functions named u64 treat the pair as unsigned, those named i64 as two's complement; if
+// both agree, only the u64 function exists. Each computes the result that WGSL defines for its
+// operation on 64-bit integers: wrapping, x / 0 = x, x % 0 = 0, MIN / -1 = MIN, shift counts modulo
+// 64.
 //
-// Only these kinds of function go in here: no module-scope declarations, no loops, no calls of
-// functions further down.
+// Functions only: no module-scope declarations, no loops, no calls of functions further down.
 
 fn pc_u64_add(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let low = a.x + b.x;
@@ -20,7 +20,7 @@ fn pc_i64_neg(a: vec2<u32>) -> vec2<u32> {
 }
 
 fn pc_u64_mul(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    // The low words' product in full, from halves of 16 bits.
+    // Full product of the low words, from 16-bit halves.
     let a0 = a.x & 0xffffu;
     let a1 = a.x >> 16u;
     let b0 = b.x & 0xffffu;
@@ -46,7 +46,7 @@ fn pc_i64_less(a: vec2<u32>, b: vec2<u32>) -> bool {
 fn pc_u64_shl(a: vec2<u32>, count: u32) -> vec2<u32> {
     let n = count & 31u;
     let low = a.x << n;
-    // In two steps: a shift by 32, for n = 0, is none.
+    // In two steps, because a shift by 32 (n = 0) would be a shift by 0.
     let high = (a.y << n) | ((a.x >> 1u) >> (31u - n));
     return select(vec2<u32>(low, high), vec2<u32>(0u, low), (count & 32u) != 0u);
 }
@@ -115,7 +115,7 @@ fn pc_u64_first_leading_bit(a: vec2<u32>) -> vec2<u32> {
     return select(vec2<u32>(63u - zeros, 0u), vec2<u32>(0xffffffffu), zeros == 64u);
 }
 
-// The highest bit that differs from the sign; -1 for 0 and -1.
+// The highest bit that differs from the sign bit; -1 for 0 and -1.
 fn pc_i64_first_leading_bit(a: vec2<u32>) -> vec2<u32> {
     return pc_u64_first_leading_bit(select(a, ~a, bitcast<i32>(a.y) < 0i));
 }
@@ -130,7 +130,7 @@ fn pc_u64_reverse_bits(a: vec2<u32>) -> vec2<u32> {
     return vec2<u32>(reverseBits(a.y), reverseBits(a.x));
 }
 
-// The field is cut at the value's end, as WGSL's extractBits does.
+// The field is clamped to the value's end, as by WGSL's extractBits.
 fn pc_u64_extract_bits(a: vec2<u32>, offset: u32, count: u32) -> vec2<u32> {
     let from_bit = min(offset, 64u);
     let bits = min(count, 64u - from_bit);
@@ -153,10 +153,11 @@ fn pc_u64_insert_bits(a: vec2<u32>, b: vec2<u32>, offset: u32, count: u32) -> ve
     return (a & ~mask) | (pc_u64_shl(b, from_bit) & mask);
 }
 
-// A digit of 16 bits of the quotient, from a rest of 32 bits, the next 16 bits and a divisor whose
+// One 16-bit digit of the quotient, from a 32-bit remainder, the next 16 bits, and a divisor whose
 // highest bit is set (Knuth, The Art of Computer Programming, volume 2, 4.3.1, algorithm D: an
-// estimate by the divisor's upper half is at most 2 too large). The rest is less than the divisor, so
-// the estimate is at most 2^16 + 1 and its product with the lower half still fits.
+// estimate by the divisor's upper half is at most 2 too large). The remainder is less than the
+// divisor, so the estimate is at most 2^16 + 1 and its product with the lower half does not
+// overflow.
 fn pc_u64_digit(rest: u32, next: u32, divisor: u32) -> u32 {
     let high = divisor >> 16u;
     let low = divisor & 0xffffu;
@@ -169,12 +170,12 @@ fn pc_u64_digit(rest: u32, next: u32, divisor: u32) -> u32 {
     return select(digit, digit - 1u, twice);
 }
 
-// The quotient in xy, the remainder in zw. Without loops and branches: drivers put a copy wherever
-// it is called, and a GPU's lanes go through all of it together anyway.
+// The quotient in xy, the remainder in zw. Free of loops and branches: drivers inline it at every
+// call, and a GPU's lanes would execute both sides anyway.
 //
-// By a divisor of 32 bits, digit after digit. By a longer one, half of a through its upper 32 bits,
-// normalised, which gives the quotient or one more; one less is then the quotient or one too small
-// (Warren, Hacker's Delight, 9-5).
+// A 32-bit divisor is handled digit by digit. For a longer one, half of a is divided by the
+// divisor's upper 32 bits, normalised, which yields the quotient or one more; after subtracting
+// one, it is the quotient or one too small (Warren, Hacker's Delight, 9-5).
 fn pc_u64_divide(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {
     let short = b.y == 0u;
     let top = select(0u, a.y / b.x, short);
@@ -209,13 +210,13 @@ fn pc_u64_mod(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return pc_u64_divide(a, b).zw;
 }
 
-// Towards zero. The magnitude of MIN is right as an unsigned number, and so is MIN / -1 after it.
+// Rounds towards zero. The magnitude of MIN is correct as an unsigned number, and so is MIN / -1.
 fn pc_i64_div(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let quotient = pc_u64_divide(pc_i64_abs(a), pc_i64_abs(b)).xy;
     return select(quotient, pc_i64_neg(quotient), bitcast<i32>(a.y ^ b.y) < 0i);
 }
 
-// With the sign of a.
+// The remainder has the sign of a.
 fn pc_i64_mod(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let rest = pc_u64_divide(pc_i64_abs(a), pc_i64_abs(b)).zw;
     return select(rest, pc_i64_neg(rest), bitcast<i32>(a.y) < 0i);
@@ -225,13 +226,13 @@ fn pc_i64_from_i32(a: i32) -> vec2<u32> {
     return vec2<u32>(bitcast<u32>(a), bitcast<u32>(a >> 31u));
 }
 
-// An index, no less out of range than it was.
+// Converts to an index that is out of range if and only if the 64-bit index is.
 fn pc_u64_to_index(a: vec2<u32>) -> u32 {
     return select(a.x, 0xffffffffu, a.y != 0u);
 }
 
-// To the nearest f32, ties to even: the 32 highest bits, the lowest of which stands for all below,
-// are rounded once by the device; scaling by a power of two is exact.
+// Rounds to the nearest f32, ties to even: the 32 highest bits, with a sticky lowest bit for all
+// those below, are rounded once by the device; scaling by a power of two is exact.
 fn pc_u64_to_f32(a: vec2<u32>) -> f32 {
     let zeros = pc_u64_count_leading_zeros(a).x;
     if zeros == 64u { return 0.0; }
@@ -245,7 +246,7 @@ fn pc_i64_to_f32(a: vec2<u32>) -> f32 {
     return select(magnitude, -magnitude, bitcast<i32>(a.y) < 0i);
 }
 
-// Towards zero, for 1 and more but less than 2^64, from the f32's parts (IEEE 754).
+// Rounds a number from 1 to below 2^64 towards zero, using the f32's fields (IEEE 754).
 fn pc_u64_truncate(a: f32) -> vec2<u32> {
     let bits = bitcast<u32>(a);
     let exponent = (bits >> 23u) & 0xffu;
@@ -254,14 +255,14 @@ fn pc_u64_truncate(a: f32) -> vec2<u32> {
     return pc_u64_shl(mantissa, exponent - 150u);
 }
 
-// Clamped to what is both an f32 and a u64; 0 for what is no number.
+// Clamped to the largest f32 that is a u64; 0 for NaN.
 fn pc_u64_from_f32(a: f32) -> vec2<u32> {
     if !(a >= 1.0) { return vec2<u32>(); }
     if a >= 18446744073709551616.0 { return vec2<u32>(0u, 0xffffff00u); }
     return pc_u64_truncate(a);
 }
 
-// Clamped to what is both an f32 and an i64; 0 for what is no number.
+// Clamped to the range of f32s that are an i64; 0 for NaN.
 fn pc_i64_from_f32(a: f32) -> vec2<u32> {
     if a <= -9223372036854775808.0 { return vec2<u32>(0u, 0x80000000u); }
     if a <= -1.0 { return pc_i64_neg(pc_u64_truncate(-a)); }

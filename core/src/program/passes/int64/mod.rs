@@ -1,14 +1,14 @@
-//! 64-bit integers as pairs of `u32`, for devices that have none.
+//! Lowering of 64-bit integers to pairs of `u32`, for devices that have none.
 //!
 //! The pass rebuilds the whole module. A `u64` or `i64` becomes a `vec2<u32>` with the low word
-//! first, a vector of n of them an `array<vec2<u32>, n>` (see [`types`]); what holds them is rebuilt
-//! around that with the same layout. Bitwise operations and equality are operations on vectors of
-//! words; the rest are calls of the functions in `library.wgsl`, of which the module gets those that
-//! are called. A module without 64-bit integers is left alone.
+//! first, a vector of n of them an `array<vec2<u32>, n>` (see [`types`]); types that contain them
+//! are rebuilt with the same layout. Bitwise operations and equality become operations on vectors
+//! of words. All others become calls of functions in `library.wgsl`; only the functions that are
+//! called are added to the module. A module without 64-bit integers stays as it is.
 //!
-//! It runs behind the passes that may add 64-bit operations. The library has no loops, so it costs no
-//! fuel. Global variables keep their handles.
-//! Functions move, because the library stands before its callers.
+//! The pass runs after those that may add 64-bit operations. The library has no loops, so it costs
+//! no fuel. Global variables keep their handles; functions get new ones, because the library
+//! precedes its callers.
 
 mod constants;
 mod expressions;
@@ -28,13 +28,13 @@ use super::rewrite::remap_calls;
 use function::FunctionLowering;
 use types::{LoweredTypes, WideType, wide_conversion, wide_literal};
 
-/// Why a module was left as it was: it holds what the verifier refuses, or what does not validate.
+/// The module contains something that the verifier rejects or that does not validate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("its 64-bit integers cannot be rewritten: {0}")]
+#[error("cannot lower 64-bit integers: {0}")]
 pub(super) struct Int64Error(String);
 
-/// Rewrites every 64-bit integer of the module. Gives the functions' new handles, or nothing where
-/// there was nothing to do. Expects a module that validates, its `override`s resolved.
+/// Rewrites all 64-bit integers of a valid module whose `override`s are resolved. Returns the
+/// functions' new handles, or `None` if there are no 64-bit integers.
 pub(super) fn run(module: &mut Module) -> Result<Option<FunctionMap>, Int64Error> {
     if !uses_int64(module) {
         return Ok(None);
@@ -44,7 +44,7 @@ pub(super) fn run(module: &mut Module) -> Result<Option<FunctionMap>, Int64Error
     Ok(Some(moved))
 }
 
-/// Whether a 64-bit integer occurs anywhere.
+/// Whether the module contains a 64-bit integer.
 fn uses_int64(module: &Module) -> bool {
     let wide = |arena: &Arena<Expression>| {
         arena.iter().any(|(_, expression)| match *expression {
@@ -59,7 +59,7 @@ fn uses_int64(module: &Module) -> bool {
         || module.entry_points.iter().any(|e| wide(&e.function.expressions))
 }
 
-/// A module that is read, and where its parts have gone. Constants are filled in as they are made.
+/// The original module, with the new handles of its parts. `constants` grows as they are lowered.
 struct SourceModule<'a> {
     module: &'a Module,
     types: Vec<Handle<naga::Type>>,
@@ -67,22 +67,22 @@ struct SourceModule<'a> {
     functions: Vec<Handle<Function>>,
 }
 
-/// The module that is made, but for its functions.
+/// The module under construction, except its functions.
 #[derive(Default)]
 struct TargetModule {
     types: LoweredTypes,
     constants: Arena<Constant>,
     global_expressions: Arena<Expression>,
-    /// A nameless constant for each 64-bit literal of a function.
+    /// Anonymous constants for 64-bit literals in functions, by value.
     literals: HashMap<u64, Handle<Constant>>,
-    /// The library's functions, by their index there.
+    /// Handles of the library's functions, by their index in the library.
     library: Vec<Handle<Function>>,
-    /// Those that are called.
+    /// Whether each library function is called, likewise.
     used: Vec<bool>,
 }
 
-/// Builds the module anew. Functions get provisional handles, as if all of the library stood in
-/// front, until it is known which of it is called.
+/// Builds the new module. Functions have provisional handles, as if the whole library preceded
+/// them, until it is known which library functions are called.
 fn lower(old: &Module) -> Result<(Module, FunctionMap), Int64Error> {
     let library = library::module();
     let mut provisional = Arena::new();
@@ -94,7 +94,7 @@ fn lower(old: &Module) -> Result<(Module, FunctionMap), Int64Error> {
         used: vec![false; library.functions.len()],
         ..TargetModule::default()
     };
-    let types = target.types.import(old);
+    let types = target.types.import_types(old);
     let mut source =
         SourceModule { module: old, types, constants: Vec::new(), functions: handles(old.functions.len()) };
 
@@ -118,36 +118,37 @@ fn lower(old: &Module) -> Result<(Module, FunctionMap), Int64Error> {
     }
 
     let library_source = SourceModule {
-        types: target.types.import(library),
+        types: target.types.import_types(library),
         module: library,
         constants: Vec::new(),
         functions: target.library.clone(),
     };
     let mut kept = Vec::new();
-    // From the end, because a function calls only those before it.
+    // From the last to the first, because a function calls only those before it.
     for (handle, function) in library.functions.iter().rev() {
         if target.used[handle.index()] {
             let lowered = FunctionLowering::new(&library_source, &mut target, function)?.run()?;
-            target.called_by(&lowered);
-            // The library's places mean nothing in the filter's text.
+            target.mark_callees(&lowered);
+            // Spans of the library would be taken for positions in the filter's text.
             kept.push((library_source.functions[handle.index()], lowered, Span::UNDEFINED));
         }
     }
 
-    let mut settled = HashMap::new();
+    let mut new_handles = HashMap::new();
     for (provisional, function, span) in kept.into_iter().rev().chain(functions) {
-        settled.insert(provisional, module.functions.append(function, span));
+        new_handles.insert(provisional, module.functions.append(function, span));
     }
     for (_, function) in module.functions.iter_mut() {
-        remap_calls(function, &settled);
+        remap_calls(function, &new_handles);
     }
     for entry in &mut module.entry_points {
-        remap_calls(&mut entry.function, &settled);
+        remap_calls(&mut entry.function, &new_handles);
     }
     module.types = target.types.arena;
     module.constants = target.constants;
     module.global_expressions = target.global_expressions;
-    let moved = old.functions.iter().map(|(handle, _)| (handle, settled[&source.functions[handle.index()]])).collect();
+    let moved =
+        old.functions.iter().map(|(handle, _)| (handle, new_handles[&source.functions[handle.index()]])).collect();
     Ok((module, moved))
 }
 
@@ -165,7 +166,7 @@ fn lower_variables(source: &SourceModule, globals: &[Handle<Expression>]) -> Are
     variables
 }
 
-/// The types that naga keeps apart. Those of ray queries do not get past the verifier.
+/// Types that naga refers to by name. The verifier rejects those of ray queries.
 fn special_types(source: &SourceModule) -> SpecialTypes {
     let old = &source.module.special_types.predeclared_types;
     let predeclared_types = old.iter().map(|(kind, ty)| (kind.clone(), source.types[ty.index()])).collect();
@@ -173,10 +174,10 @@ fn special_types(source: &SourceModule) -> SpecialTypes {
 }
 
 impl TargetModule {
-    /// Notes which of the library a function of the library calls.
-    fn called_by(&mut self, function: &Function) {
+    /// Marks the library functions that a library function calls.
+    fn mark_callees(&mut self, function: &Function) {
         for (_, expression) in function.expressions.iter() {
-            // Every function of the library gives a value.
+            // Every library function returns a value, so each call has a result expression.
             if let Expression::CallResult(callee) = expression {
                 self.used[callee.index()] = true;
             }

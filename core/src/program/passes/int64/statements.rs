@@ -1,4 +1,4 @@
-//! Statements: the same ones around new expressions.
+//! Lowering of statements: the same statements around new expressions.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::Int64Error;
 use super::function::FunctionLowering;
 
 impl FunctionLowering<'_> {
-    /// Appends what stands for the statements of `old` to the block that is being filled.
+    /// Lowers the statements of `old` and appends them to the block under construction.
     pub(super) fn lower_statements(&mut self, old: &Block) -> Result<(), Int64Error> {
         for (statement, &span) in old.span_iter() {
             self.lower_statement(statement, span)?;
@@ -80,20 +80,20 @@ impl FunctionLowering<'_> {
             | Statement::Kill
             | Statement::ControlBarrier(_)
             | Statement::MemoryBarrier(_)) => same.clone(),
-            // What is left is refused before any pass.
+            // The verifier rejects all others.
             ref other => return Err(Int64Error(format!("{other:?} is not known"))),
         };
         self.push(new, span);
         Ok(())
     }
 
-    /// A switch. On a 64-bit integer it becomes one on the low word, or on a word that no case has
-    /// where the integer does not fit in 32 bits.
+    /// Lowers a switch. A 64-bit selector becomes its low word if it fits in 32 bits, or else a
+    /// word that no case has.
     fn switch(&mut self, selector: Handle<Expression>, cases: &[SwitchCase]) -> Result<Statement, Int64Error> {
         let wide = self.wide(selector);
         let mut new_selector = self.get(selector)?;
         if let Some(wide) = wide {
-            let taken: HashSet<u32> = cases
+            let case_values: HashSet<u32> = cases
                 .iter()
                 .filter_map(|case| match case.value {
                     SwitchValue::I32(value) => Some(value as u32),
@@ -101,7 +101,7 @@ impl FunctionLowering<'_> {
                     SwitchValue::Default => None,
                 })
                 .collect();
-            let other = (0..).find(|word| !taken.contains(word)).unwrap_or_default();
+            let other = (0..).find(|word| !case_values.contains(word)).unwrap_or_default();
             let word = self.low(new_selector);
             let (whole, accept, reject) = if wide.signed {
                 let word = self.add(Expression::As { expr: word, kind: naga::ScalarKind::Sint, convert: None });

@@ -1,7 +1,7 @@
-//! What becomes of types: a 64-bit integer is a `vec2<u32>`, a vector of n of them an
-//! `array<vec2<u32>, n>`, and everything that holds one is rebuilt around that.
+//! Lowering of types: a 64-bit integer becomes a `vec2<u32>`, a vector of n of them an
+//! `array<vec2<u32>, n>`, and every type that contains one is rebuilt.
 //!
-//! Offsets, strides and spans stay as they are: no type grows, and no alignment does.
+//! Offsets, strides and spans stay as they are: no type needs more size or alignment than before.
 
 use std::num::NonZeroU32;
 
@@ -13,13 +13,13 @@ use naga::{
 /// A 64-bit integer type, or a vector of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WideType {
-    /// Components, `None` for a scalar.
+    /// Number of components, `None` for a scalar.
     pub(super) size: Option<VectorSize>,
     pub(super) signed: bool,
 }
 
 impl WideType {
-    /// What `inner` is, if it is one.
+    /// `inner` as a 64-bit integer type, if it is one.
     pub(super) fn of(inner: &TypeInner) -> Option<WideType> {
         let (size, scalar) = match *inner {
             TypeInner::Scalar(scalar) => (None, scalar),
@@ -43,12 +43,12 @@ pub(super) fn wide_literal(literal: Literal) -> Option<u64> {
     }
 }
 
-/// Whether a conversion gives a 64-bit integer, where it names a width.
+/// Whether a conversion with this target kind and width yields a 64-bit integer.
 pub(super) fn wide_conversion(kind: ScalarKind, width: Option<u8>) -> bool {
     matches!(kind, ScalarKind::Sint | ScalarKind::Uint) && width == Some(8)
 }
 
-/// The types of the module that is made.
+/// Types of the new module.
 #[derive(Debug, Default)]
 pub(super) struct LoweredTypes {
     pub(super) arena: UniqueArena<Type>,
@@ -59,12 +59,12 @@ impl LoweredTypes {
         self.arena.insert(Type { name: None, inner }, Span::UNDEFINED)
     }
 
-    /// `vec2<u32>`, which stands for a 64-bit integer.
+    /// `vec2<u32>`, the lowered 64-bit integer.
     pub(super) fn pair(&mut self) -> Handle<Type> {
         self.plain(TypeInner::Vector { size: VectorSize::Bi, scalar: Scalar::U32 })
     }
 
-    /// What stands for a 64-bit integer or, with a size, for a vector of them.
+    /// The lowered type of a 64-bit integer or, with a size, of a vector of them.
     pub(super) fn wide(&mut self, size: Option<VectorSize>) -> Handle<Type> {
         let base = self.pair();
         let Some(size) = size else { return base };
@@ -77,12 +77,12 @@ impl LoweredTypes {
         self.plain(TypeInner::Vector { size, scalar })
     }
 
-    /// Takes over every type of `module`, without 64-bit integers: the new handles by the old ones'
-    /// index.
-    pub(super) fn import(&mut self, module: &Module) -> Vec<Handle<Type>> {
+    /// Adds the lowered form of every type of `module`. Returns the new handles, by the index of
+    /// the old ones.
+    pub(super) fn import_types(&mut self, module: &Module) -> Vec<Handle<Type>> {
         let mut map: Vec<Handle<Type>> = Vec::with_capacity(module.types.len());
         for (old, ty) in module.types.iter() {
-            // A type comes behind those that it is made of.
+            // A type follows those it is made of.
             let at = |old: Handle<Type>| map[old.index()];
             let new = match ty.inner {
                 ref inner if WideType::of(inner).is_some() => self.wide(WideType::of(inner).and_then(|wide| wide.size)),

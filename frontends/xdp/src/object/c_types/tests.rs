@@ -7,7 +7,7 @@ use portcullis_core::map::{Format, Row, dump_rows};
 use crate::object::Btf;
 use crate::object::tests::btf as section;
 
-/// The types of a section `.BTF`, whose names are offsets into the strings.
+/// Parses a section `.BTF` with these types, whose names are offsets into `strings`.
 fn btf(strings: &[u8], types: &[u32]) -> Btf {
     Btf::read(&section(types, strings)).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -18,8 +18,8 @@ const INT: u32 = 1 << 24;
 const TYPEDEF: u32 = 8 << 24;
 
 #[test]
-fn types_that_lie_are_none() {
-    // 1: a structure whose member is itself. 2: an array of itself. 3: a name for itself.
+fn inconsistent_types_are_rejected() {
+    // 1: a structure that contains itself. 2: an array of itself. 3: a typedef of itself.
     let itself = btf(b"\0a\0", &[1, STRUCT | 1, 4, 1, 1, 0, 0, ARRAY, 0, 2, 0, 3, 1, TYPEDEF, 3]);
     assert_eq!([1, 2, 3, 4, u32::MAX].map(|ty| itself.c_type(ty)), [None, None, None, None, None]);
     // 1: an empty structure. 2: very many of those, which take no room. 3 to 60: each two of the one before.
@@ -40,10 +40,10 @@ fn types_that_lie_are_none() {
     }
 }
 
-/// Whatever was asked for before: what it is made of as well.
+/// The result does not depend on which types were resolved before.
 #[test]
-fn types_that_say_too_much_are_none() {
-    // 1: a number. From 2 on each is a structure of the one before; whoever writes it down is so deep in functions.
+fn types_beyond_the_limits_are_rejected() {
+    // 1: a number. From 2 on, each is a structure of the one before; writing one recurses as deep.
     let mut types = vec![1, INT, 4, 32];
     (2..=100_u32).for_each(|number| types.extend([1, STRUCT | 1, 4, 1, number - 1, 0]));
     let deep = btf(b"\0a\0", &types);
@@ -84,7 +84,7 @@ fn arrays_are_named_from_the_outermost_dimension() {
 }
 
 #[test]
-fn names_with_dots_are_found_as_a_whole() {
+fn names_with_dots_match_as_a_whole() {
     let inner =
         CType::section("s", 8, [("loc".to_owned(), 0, CType::unknown(4)), ("x".to_owned(), 4, CType::unknown(4))]);
     let ty = CType::section(
@@ -101,11 +101,11 @@ fn names_with_dots_are_found_as_a_whole() {
     assert!(at(".b.c").unwrap_err().contains("no member `b`"), "{:?}", at(".b.c"));
     let whole = |name: &str| find_member(&ty, name).map(|place| place.at);
     assert_eq!([whole("a"), whole("a.loc"), whole("b.c.d")], [0, 8, 16].map(Ok));
-    assert!(whole("a.x").is_err() && whole("a.loc[2]").is_err(), "a name in JSON is one member's");
+    assert!(whole("a.x").is_err() && whole("a.loc[2]").is_err(), "a JSON key names a single member");
 }
 
 #[test]
-fn how_many_bytes_are_expected_is_what_is_shown() {
+fn hexadecimal_examples_have_the_expected_length() {
     let said = |size| {
         let ty = CType::unknown(size);
         parse_into(&FieldLocation::whole(&ty), "zz", NumberStyle::Human, &mut vec![0; size as usize]).unwrap_err()
@@ -114,9 +114,9 @@ fn how_many_bytes_are_expected_is_what_is_shown() {
     assert!(said(24).ends_with("expected 24 bytes in hexadecimal, as 1a:1a:1a:1a:1a:1a:… to the last"), "{}", said(24));
 }
 
-/// A structure of a number, a bit field of five bits with a sign, and bytes.
+/// A structure of a number, a signed bit field of five bits, and bytes.
 fn mixed() -> Arc<CType> {
-    // 1: `int`; 2: `char`; 3: `char[6]`; 4: the structure, whose members say their bits.
+    // 1: `int`; 2: `char`; 3: `char[6]`; 4: the structure, whose members give their width.
     let strings = b"\0int\0char\0count\0bits\0name\0mixed\0";
     let members = [[10, 1, 0], [16, 1, 5 << 24 | 35], [21, 3, 40]].concat();
     let types = [
@@ -128,9 +128,9 @@ fn mixed() -> Arc<CType> {
 }
 
 #[test]
-fn what_is_put_somewhere_is_there_and_nowhere_else() {
+fn parsed_values_change_only_their_own_part() {
     let ty = mixed();
-    let put_all = |cells: [&str; 3]| {
+    let parse_all = |cells: [&str; 3]| {
         let mut bytes = vec![0; 12];
         let all = scalar_fields(&ty, "value");
         for (leaf, text) in all.iter().zip(cells) {
@@ -140,15 +140,15 @@ fn what_is_put_somewhere_is_there_and_nowhere_else() {
         let texts: Vec<String> = all.iter().map(|leaf| leaf.text(&bytes)).collect();
         Ok::<_, String>((bytes, texts.join(" ")))
     };
-    let (bytes, texts) = put_all(["-2", "-16", "abc"]).expect("they fit");
+    let (bytes, texts) = parse_all(["-2", "-16", "abc"]).expect("they fit");
     assert_eq!(bytes, [0xfe, 0xff, 0xff, 0xff, 0b1000_0000, b'a', b'b', b'c', 0, 0, 0, 0]);
     assert_eq!(texts, "-2 -16 abc");
     assert_eq!(json(&ty, &bytes), r#"{"count":-2,"bits":"0x10","name":"abc"}"#);
     assert_eq!(FieldLocation::whole(&ty).text(&bytes), "{count: -2, bits: -16, name: abc}");
-    // What is no text, or would not come back as one, is bytes.
+    // Bytes that are not text, or would not parse back to themselves, are written in hexadecimal.
     for text in ["ff:00:01:02:03:04", "61:00:62:00:00:00", "20:61:00:00:00:00", "23:61:00:00:00:00", "abcdef"] {
         let shown = if text == "abcdef" { "61:62:63:64:65:66" } else { text };
-        assert_eq!(put_all(["0", "0", text]).expect("it fits").1, format!("0 0 {shown}"));
+        assert_eq!(parse_all(["0", "0", text]).expect("it fits").1, format!("0 0 {shown}"));
     }
     for (cells, wrong) in [
         (["2147483648", "0", ""], "value.count is not in int: -2147483648 to 2147483647"),
@@ -156,12 +156,12 @@ fn what_is_put_somewhere_is_there_and_nowhere_else() {
         (["1", "32", ""], "value.bits is not in a bit field of 5 bits: -16 to 31"),
         (["1", "0", "abcdefg"], "value.name is longer than char[6] has room for"),
     ] {
-        assert_eq!(put_all(cells).unwrap_err(), wrong);
+        assert_eq!(parse_all(cells).unwrap_err(), wrong);
     }
 }
 
 #[test]
-fn of_several_processors_numbers_are_summed_up() {
+fn per_cpu_numbers_are_summed() {
     let ty = mixed();
     let value = |count: i32, bits: u8, name: &[u8; 6]| {
         let mut bytes = count.to_le_bytes().to_vec();
@@ -174,7 +174,7 @@ fn of_several_processors_numbers_are_summed_up() {
     let sum = sum_per_cpu(&scalar_fields(&ty, "value"), ty.size, &all);
     assert_eq!(sum, value(i32::MAX - 2, 3, b"ab\0\0\0\0"));
     assert_eq!(sum_per_cpu(&scalar_fields(&ty, "value"), ty.size, &[]), vec![0; 12]);
-    // What is too short, from who knows where, is none.
+    // A value that is too short counts as none.
     assert_eq!(sum_per_cpu(&scalar_fields(&ty, "value"), ty.size, &[vec![1, 2]]), vec![0; 12]);
 }
 
@@ -200,7 +200,7 @@ fn names_and_texts_are_quoted_in_either_form() {
 }
 
 #[test]
-fn prefixes_lose_what_is_behind_their_length() {
+fn bits_beyond_a_prefix_length_are_cleared() {
     let trie = |kind, key: u32, bytes: u32| {
         let typed = TypeInfo {
             name: "t".into(),
@@ -217,7 +217,7 @@ fn prefixes_lose_what_is_behind_their_length() {
     let lpm = trie(MapKind::Lpm, 1, 8);
     assert_eq!(lpm.key_from_bytes(&kernel), [0x0af0_0000, 12]);
     assert_eq!(lpm.key_bytes(&[0x0af0_0000, 12]), [12, 0, 0, 0, 10, 0xf0, 0, 0]);
-    // As a hash the bytes are as the kernel has them.
+    // In a hash map, the bytes are as in the kernel.
     let hash = trie(MapKind::Hash, 2, 8);
     assert_eq!(hash.key_from_bytes(&kernel), [12, 0x0000_f00a]);
     assert_eq!(hash.key_bytes(&[12, 0x0000_f00a]), [12, 0, 0, 0, 10, 0xf0, 0, 0]);

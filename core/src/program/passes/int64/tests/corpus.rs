@@ -1,6 +1,6 @@
-//! Filters with 64-bit integers in every place where WGSL lets them stand.
+//! Filters with 64-bit integers wherever WGSL allows them.
 
-/// Expressions for `filter_of` by their type, one for each operation and each kind of operand.
+/// Expressions for `filter_of`, by their type: each operation with each kind of operand.
 pub(super) const EXPRESSIONS: &[(&str, &[&str])] = &[
     (
         "u64",
@@ -248,9 +248,9 @@ pub(super) const EXPRESSIONS: &[(&str, &[&str])] = &[
     ("vec2<f32>", &["vec2<f32>(v)"]),
 ];
 
-/// Whole filters, for everything that is not an expression.
+/// Complete filters, for language constructs other than expressions.
 pub(super) const FILTERS: &[&str] = &[
-    // constants, of the module and of the function, and what is made of them
+    // Constants of the module and of the function, and expressions of them.
     "const A = 0x123456789lu; const B: i64 = -5li; const C = vec2<u64>(A, 7lu); const D = array<u64, 3>(A, A, 1lu);
      const E = vec4<u64>(C, C); const F = vec3<i64>(B); const G = array<vec2<u64>, 2>(C, vec2<u64>());
      const H = C.y; const I = u64(4294967296lu); const J = i64(A);
@@ -261,7 +261,7 @@ pub(super) const FILTERS: &[&str] = &[
         let sum = d[k] + g[k].y + e[k] + C.y + u64(F.z) + here.x + H + I + u64(B) + u64(J) + z[k].x;
         return u32(sum % 5lu);
      }",
-    // variables with initial values, private and local
+    // Initialised variables, private and local.
     "var<private> p: u64 = 7lu; var<private> q: vec3<i64> = vec3<i64>(1li, 2li, 3li); var<private> r: array<i64, 4>;
      var<private> s: vec2<u64> = vec2<u64>(vec2<u64>(1lu, 2lu));
      fn xdp_filter(pkt: u32) -> u32 {
@@ -271,7 +271,7 @@ pub(super) const FILTERS: &[&str] = &[
         b ^= p; c[b & 1lu] = d.w;
         return u32(b + c.x);
      }",
-    // functions: arguments, results, pointers, nested calls
+    // Functions: arguments, results, pointers, nested calls.
     "fn two(a: u64, b: i64) -> vec2<u64> { return vec2<u64>(a, u64(b)); }
      fn by(p: ptr<function, u64>, n: u64) { *p = *p * n; }
      fn swap(p: ptr<function, vec2<u64>>) { let t = (*p).x; (*p).x = (*p).y; (*p).y = t; }
@@ -285,7 +285,7 @@ pub(super) const FILTERS: &[&str] = &[
         nothing();
         return u32(v.x) + u32(f[a % 4lu]);
      }",
-    // structs and arrays of them, by value and by pointer
+    // Structs and arrays of them, by value and by pointer.
     "struct Flow { key: u64, count: u32, pair: vec2<i64> }
      struct Table { flows: array<Flow, 3>, sum: vec3<u64>, last: Flow }
      var<private> table: Table;
@@ -305,7 +305,7 @@ pub(super) const FILTERS: &[&str] = &[
         (*p).key = 1lu;
         return u32(all[n].pair[n & 1u]) + u32(copy.last.key) + (*p).count;
      }",
-    // control flow
+    // Control flow.
     "fn xdp_filter(pkt: u32) -> u32 {
         var n = u64(load_be32(pkt, 0u)); var steps = 0lu;
         while n != 1lu && steps < 50lu { if n % 2lu == 0lu { n /= 2lu; } else { n = 3lu * n + 1lu; } steps++; }
@@ -316,14 +316,14 @@ pub(super) const FILTERS: &[&str] = &[
         { let n = 8lu; if bool(n) { return u32(n); } }
         return XDP_PASS;
      }",
-    // 64-bit integers as indices and shift counts
+    // 64-bit integers as indices and shift counts.
     "fn xdp_filter(pkt: u32) -> u32 {
         let k = u64(load_u8(pkt, 0u)); let s = i64(k) - 3li;
         var a = array<u32, 8>(1, 2, 3, 4, 5, 6, 7, 8); var v = vec4<u32>(1, 2, 3, 4); let f = vec4<f32>(1.0);
         a[k] = v[s]; v[k] = a[s];
         return a[k] + v[s] + u32(f[k]);
      }",
-    // the prelude around them
+    // Calls of the prelude.
     "fn load_be64(pkt: u32, off: u32) -> u64 {
         return (u64(load_be32(pkt, off)) << 32u) | u64(load_be32(pkt, off + 4u));
      }
@@ -335,7 +335,7 @@ pub(super) const FILTERS: &[&str] = &[
         if adjust_tail(pkt, i32(now % 64lu)) { return redirect(u32(now >> 60u)); }
         return XDP_PASS;
      }",
-    // operations on constants, which the front end leaves to run time
+    // Operations on constants, which the front end does not evaluate.
     "const A = 12345678901lu; const C = vec2<u64>(A, 5lu);
      fn xdp_filter(pkt: u32) -> u32 {
         var a = 3lu * 4lu; var b = 1lu << 40u; var c = C * 3lu; var d = (C * C).y; var e = array<u64, 2>(A * A, 1lu);
@@ -343,7 +343,7 @@ pub(super) const FILTERS: &[&str] = &[
         for (var n = 0lu; n < 3lu * 2lu; n++) { var fresh = 7lu * 9lu; fresh += n; i += fresh; }
         return 1u + u32((a + b + c.x + d + e[1] + u64(f) + g + h + i) % 3lu);
      }",
-    // nothing but a conversion, and nothing but a literal
+    // A single conversion or literal.
     "fn xdp_filter(pkt: u32) -> u32 { return u32(u64(load_u8(pkt, 0u))); }",
     "fn xdp_filter(pkt: u32) -> u32 { let unused = 5lu; return XDP_PASS; }",
     "const UNUSED: u64 = 5lu; fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }",

@@ -1,5 +1,5 @@
-//! Filters before and after the pass, on the reference interpreter: same verdicts, same bytes, same
-//! fuel.
+//! Filters before and after the pass, on the reference interpreter: verdicts, packet bytes and fuel
+//! must agree.
 
 use super::super::super::Lowering;
 use super::super::super::testing::Pair;
@@ -7,17 +7,17 @@ use super::random::{Random, filter};
 use super::{corpus, filter_of};
 use crate::interp::Outcome;
 
-/// The pass alone.
+/// Only this pass.
 fn alone() -> Lowering {
     Lowering { int64: true, ..Lowering::default() }
 }
 
-/// The pass between those that it works with.
+/// This pass together with those that interact with it.
 fn with_others() -> Lowering {
     Lowering { int64: true, clamp_indices: true, mask_shifts: true, ..Lowering::default() }
 }
 
-/// Where carries, signs, words and shifts turn.
+/// Values around carries, sign changes, word boundaries and shifts.
 const CORNERS: [u64; 23] = [
     0,
     1,
@@ -36,7 +36,7 @@ const CORNERS: [u64; 23] = [
     0x7fff_ffff_ffff_ffff,
     0x8000_0000_0000_0000,
     0x8000_0000_0000_0001,
-    // Just over the middle between two f32.
+    // Just above the midpoint between two adjacent f32.
     0x8000_0080_0000_0001,
     0xdead_beef_cafe_f00d,
     0xffff_ffff_0000_0000,
@@ -47,7 +47,7 @@ const CORNERS: [u64; 23] = [
 
 const COUNTS: [u32; 8] = [0, 1, 31, 32, 33, 63, 64, 0xffff_ffff];
 
-/// Floating-point numbers around what integers can hold.
+/// Floating-point numbers around the ranges of integers.
 const FLOATS: [f32; 16] = [
     0.0,
     -0.5,
@@ -67,7 +67,7 @@ const FLOATS: [f32; 16] = [
     f32::NAN,
 ];
 
-/// A packet for `filter_of`.
+/// A packet with operands for `filter_of`.
 fn operands(x: u64, y: u64, w: u32, f: f32) -> Vec<u8> {
     let mut packet = vec![0xee; 64];
     packet[..8].copy_from_slice(&x.to_le_bytes());
@@ -77,13 +77,13 @@ fn operands(x: u64, y: u64, w: u32, f: f32) -> Vec<u8> {
     packet
 }
 
-/// The 64-bit value that `filter_of` has put into the packet.
+/// The 64-bit value that `filter_of` stored to the packet.
 fn result(outcome: &Outcome) -> u64 {
     outcome.packet[24..32].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
 #[test]
-fn every_operation_gives_the_same() {
+fn every_operation_behaves_the_same_lowered() {
     let mut random = Random::new(1);
     for (ty, expressions) in corpus::EXPRESSIONS {
         for expression in *expressions {
@@ -97,7 +97,7 @@ fn every_operation_gives_the_same() {
 }
 
 #[test]
-fn the_corpus_gives_the_same() {
+fn corpus_filters_behave_the_same_lowered() {
     let mut random = Random::new(2);
     for text in corpus::FILTERS {
         for lowering in [alone(), with_others()] {
@@ -112,7 +112,7 @@ fn the_corpus_gives_the_same() {
 }
 
 #[test]
-fn random_filters_give_the_same() {
+fn random_filters_behave_the_same_lowered() {
     for seed in 0..60 {
         let text = filter(seed);
         let pair = Pair::new(&text, if seed % 2 == 0 { alone() } else { with_others() });
@@ -123,9 +123,10 @@ fn random_filters_give_the_same() {
     }
 }
 
-/// The arithmetic against Rust's own, so that the interpreter and the library cannot be wrong alike.
+/// Compares the arithmetic with Rust's, because the interpreter and the library might share a
+/// mistake.
 #[test]
-fn arithmetic_is_that_of_rust() {
+fn arithmetic_agrees_with_rust() {
     type Expected = fn(u64, u64, u32) -> u64;
     let cases: &[(&str, Expected)] = &[
         ("x + y", |x, y, _| x.wrapping_add(y)),
@@ -160,7 +161,7 @@ fn arithmetic_is_that_of_rust() {
     for (expression, expected) in cases {
         let pair = Pair::new(&filter_of("u64", expression), alone());
         for (n, &x) in CORNERS.iter().enumerate() {
-            // Without y and w, one of each is enough.
+            // Expressions without y and w need only one pass over x.
             let others = if expression.contains(['y', 'j']) { CORNERS.len() } else { COUNTS.len() };
             for (m, &y) in CORNERS[..others].iter().enumerate() {
                 let w = COUNTS[(n + m) % COUNTS.len()];
@@ -171,12 +172,12 @@ fn arithmetic_is_that_of_rust() {
     }
 }
 
-/// The quotient's digits are estimates that are put right, seldom more than once: many divisions.
+/// Estimated digits of a quotient are rarely corrected more than once, so test many divisions.
 #[test]
-fn division_is_that_of_rust() {
+fn division_agrees_with_rust() {
     let pair = Pair::new(&filter_of("vec2<u64>", "vec2<u64>(x / y, x % y)"), alone());
     let mut random = Random::new(4);
-    // Bits in runs, so that digits are often all ones or all zeros.
+    // Long runs of equal bits make digits of all ones or all zeros likely.
     let runs = |random: &mut Random| {
         (0..6).fold(0u64, |bits, _| bits.rotate_left(7 + random.below(20) as u32) ^ (u64::MAX >> random.below(64)))
     };
@@ -189,13 +190,13 @@ fn division_is_that_of_rust() {
     }
 }
 
-/// Floating point to integer, against the clamped ranges that WGSL names.
+/// Compares conversions from floating point with the clamped ranges of WGSL.
 #[test]
 fn floating_point_is_clamped() {
     let pairs = ["u64(f)", "u64(i64(f))"].map(|expression| Pair::new(&filter_of("u64", expression), alone()));
     for f in FLOATS {
         let run = |pair: &Pair| result(&pair.run(&operands(0, 0, 0, f)));
-        // Rust clamps to all of the integer's range, WGSL to what an f32 can be.
+        // Rust clamps to the integer's range, WGSL to the f32s within it.
         let unsigned = (f as u64).min(u64::MAX - 0xff_ffff_ffff);
         let signed = (f as i64).min(i64::MAX - 0x7f_ffff_ffff) as u64;
         assert_eq!([run(&pairs[0]), run(&pairs[1])], [unsigned, signed], "{f}");
@@ -203,7 +204,7 @@ fn floating_point_is_clamped() {
 }
 
 impl Random {
-    /// A corner, something near one, or anything.
+    /// A corner value, a value near one, or an arbitrary value.
     fn operand(&mut self) -> u64 {
         let corner = CORNERS[self.below(CORNERS.len())];
         match self.below(4) {
@@ -221,7 +222,7 @@ impl Random {
         }
     }
 
-    /// Operands, one after the other.
+    /// Packs random operands one after the other.
     fn packet(&mut self, length: usize) -> Vec<u8> {
         let mut packet: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| self.operand().to_le_bytes()).collect();
         packet.truncate(length);

@@ -1,5 +1,5 @@
-//! The pass's tests: here what the modules it makes look like, in `differential` what they do. The
-//! filters are those of `corpus`, and `random` ones.
+//! Tests of the modules that the pass produces. `differential` tests their behaviour, on the
+//! filters of `corpus` and on `random` ones.
 
 mod corpus;
 mod differential;
@@ -11,7 +11,7 @@ use naga::{Expression, Function, Literal, Module, Statement, SwitchCase, SwitchV
 use super::super::{FunctionMap, testing::program};
 use super::library;
 
-/// Runs the pass and checks what every module must hold to.
+/// Runs the pass and checks the properties of every lowered module.
 fn run(module: &mut Module, text: &str) -> Option<FunctionMap> {
     let moved = super::run(module).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let dump = format!("{module:?}");
@@ -21,7 +21,7 @@ fn run(module: &mut Module, text: &str) -> Option<FunctionMap> {
     let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
         .validate(module)
         .unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string("")));
-    // What validates may still be more than a writer takes.
+    // A valid module may still be rejected by a writer.
     naga::back::spv::write_vec(module, &info, &naga::back::spv::Options::default(), None)
         .unwrap_or_else(|e| panic!("{e}\n{text}"));
     moved
@@ -33,13 +33,14 @@ fn lowered(text: &str) -> Module {
     module
 }
 
-/// Function names in the order in which they stand.
+/// Function names in the module's order.
 fn names(module: &Module) -> Vec<&str> {
     module.functions.iter().filter_map(|(_, f)| f.name.as_deref()).collect()
 }
 
-/// A filter of a single expression of type `ty`, with variables of every type for it to use, which
-/// come from the packet's first bytes: x 0, y 8, w 16, f 20. The value goes to byte 24 and on.
+/// A filter that evaluates one expression of type `ty`. Variables of every type for it to use come
+/// from the packet's first bytes: x at 0, y at 8, w at 16, f at 20. The value is stored from byte
+/// 24 on.
 fn filter_of(ty: &str, expression: &str) -> String {
     let (count, scalar) = match ty.strip_prefix("vec") {
         Some(rest) => (rest[..1].parse().expect("a size"), rest[2..].trim_end_matches('>')),
@@ -103,22 +104,22 @@ fn a_module_without_64_bit_integers_is_left_alone() {
 }
 
 #[test]
-fn only_what_is_called_is_put_in() {
+fn only_called_library_functions_are_added() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { var a = i64(i32(pkt_len(pkt))); a = a + max(a, 9li); return u32(a); }";
     let before = program(text);
     let after = lowered(text);
     let added = names(&after).len() - names(before.module()).len();
-    // What max calls stands before it.
+    // Functions that max calls precede it.
     assert_eq!(names(&after)[..added], ["pc_u64_add", "pc_i64_less", "pc_i64_max", "pc_i64_from_i32"]);
     assert_eq!(names(&after)[added..], names(before.module()));
 }
 
 #[test]
-fn functions_move_together_and_variables_stay() {
+fn functions_keep_their_order_and_variables_their_handles() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return u32(u64(load_u8(pkt, 0u)) / 3lu); }";
     let program = program(text);
     let mut module = program.module().clone();
-    let moved = run(&mut module, text).expect("there is something to do");
+    let moved = run(&mut module, text).expect("the filter has 64-bit integers");
     let (old, new) = (&program.module().functions, &module.functions);
     assert_eq!(moved.len(), old.len());
     for (handle, function) in old.iter() {
@@ -129,10 +130,10 @@ fn functions_move_together_and_variables_stay() {
     }
 }
 
-/// The prelude speaks of 32-bit values only and must come through as it is, but for handles and for
-/// how expressions are gathered in `Emit`s.
+/// The prelude uses 32-bit values only, so its functions must stay the same except for handles and
+/// for how expressions are grouped in `Emit`s.
 #[test]
-fn the_prelude_comes_through_unchanged() {
+fn the_prelude_is_unchanged() {
     fn parts(function: &Function) -> Vec<String> {
         let mut parts: Vec<String> = Vec::new();
         let mut blocks = vec![&function.body];
@@ -149,7 +150,7 @@ fn the_prelude_comes_through_unchanged() {
                 parts.push(format!("{:?}", std::mem::discriminant(statement)));
             }
         }
-        // The order of those that are there from the beginning is free.
+        // Expressions that need no emitting may be in any order.
         let from = parts.len();
         parts.extend(function.expressions.iter().map(|(_, expression)| match expression {
             Expression::Literal(literal) => format!("{literal:?}"),
@@ -165,15 +166,15 @@ fn the_prelude_comes_through_unchanged() {
     let text = &filter_of("u64", "x * y");
     let program = program(text);
     let mut module = program.module().clone();
-    let moved = run(&mut module, text).expect("there is something to do");
+    let moved = run(&mut module, text).expect("the filter has 64-bit integers");
     for (handle, old) in program.module().functions.iter().filter(|&(h, _)| program.is_prelude(h)) {
         assert_eq!(parts(&module.functions[moved[&handle]]), parts(old), "{:?}", old.name);
     }
 }
 
-/// Each word of a literal in its place.
+/// Checks the order of the words of a literal.
 #[test]
-fn literals_are_split() {
+fn literals_become_low_and_high_word() {
     let module = lowered(&filter_of("u64", "x ^ 0x1122334455667788lu"));
     let words: Vec<u32> = module
         .global_expressions
@@ -183,7 +184,7 @@ fn literals_are_split() {
     assert!(words.windows(2).any(|pair| pair == [0x5566_7788, 0x1122_3344]), "{words:x?}");
 }
 
-/// WGSL has no switch on a 64-bit integer, the validator has.
+/// WGSL has no switch on a 64-bit integer, but the validator accepts one.
 #[test]
 fn a_switch_on_64_bits_is_lowered() {
     for (text, value) in
@@ -201,7 +202,7 @@ fn a_switch_on_64_bits_is_lowered() {
     }
 }
 
-/// The library is what the file says it may be, or taking its functions over would lose something.
+/// Checks the library's rules, without which copying its functions alone would lose something.
 #[test]
 fn the_library_keeps_its_rules() {
     let module = library::module();
@@ -211,14 +212,14 @@ fn the_library_keeps_its_rules() {
         let name = function.name.as_deref().unwrap_or_default();
         assert!(name.starts_with("pc_u64_") || name.starts_with("pc_i64_"), "{name}");
         assert!(function.result.is_some(), "{name}");
-        // Whatever counts loops need not know about these functions.
+        // Loop counting may ignore functions without loops.
         assert!(!format!("{:?}", function.body).contains("Loop"), "{name}");
     }
 }
 
-/// Layout is kept, so that memory shared with the host could hold 64-bit integers too.
+/// Layout is preserved, so that memory shared with the host may contain 64-bit integers.
 #[test]
-fn layout_is_kept() {
+fn layout_is_preserved() {
     let text = "struct S { a: u32, b: u64, c: vec3<u64>, d: array<vec3<i64>, 2>, e: i64 }
         var<private> s: S;
         fn xdp_filter(pkt: u32) -> u32 { s.b = 1lu; return u32(s.e); }";
@@ -227,13 +228,13 @@ fn layout_is_kept() {
         let TypeInner::Struct { ref members, span } = ty.inner else { panic!("S is a struct") };
         (members.iter().map(|m| m.offset).collect::<Vec<_>>(), span)
     };
-    // WGSL's rules with a 64-bit scalar of size and alignment 8: vec3 has size 24 and alignment 32.
+    // WGSL's rules for a 64-bit scalar of size and alignment 8: vec3 has size 24 and alignment 32.
     let expected = (vec![0, 8, 32, 64, 128], 160);
     assert_eq!(of(program(text).module()), expected);
     assert_eq!(of(&lowered(text)), expected);
 }
 
-/// As deep as naga lets filters nest, or nearly.
+/// Filters that nest nearly as deep as naga accepts.
 #[test]
 fn deep_nesting_is_lowered() {
     let body = |body: String| {

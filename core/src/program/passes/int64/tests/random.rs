@@ -1,12 +1,12 @@
-//! Random filters that are full of 64-bit integers: variables of every kind, loops, branches,
-//! helpers with pointers, loads and stores of the packet.
+//! Random filters that use 64-bit integers throughout: in variables of every kind, loops, branches,
+//! helpers with pointers, and loads and stores of the packet.
 //!
-//! Constants stand only where the other operand is none: WGSL's front end evaluates no constant
-//! expressions of 64 bits.
+//! At most one operand is a constant: WGSL's front end does not evaluate constant expressions of 64
+//! bits.
 
 use std::fmt::Write;
 
-/// splitmix64 (Steele, Lea, Flood, 2014).
+/// SplitMix64 (Steele, Lea and Flood, 2014).
 pub(super) struct Random(u64);
 
 impl Random {
@@ -37,15 +37,15 @@ enum Ty {
     U32,
     I32,
     Bool,
-    /// A vector of `u64`.
+    /// A vector of `u64` with this many components.
     Vu(u32),
-    /// A vector of `i64`.
+    /// A vector of `i64`, likewise.
     Vi(u32),
 }
 
 use Ty::*;
 
-/// What a filter can name, with what may be assigned to first.
+/// Assignable expressions of a filter, by type.
 const PLACES: &[(Ty, &[&str])] = &[
     (U64, &["a", "b", "g", "p.wide", "v.x", "v[k]", "t[b]", "l[k]", "l[s]", "n[k].wide", "w.y", "o.pairs[k].x"]),
     (I64, &["c", "d", "p.inner.y", "q.w", "q[s]", "h[2]", "h[k]", "n[1].inner[k]", "o.last.inner.x"]),
@@ -86,12 +86,12 @@ const LOCALS: &str = "
     var e = array<u32, 3>(k, 1u, 2u); var f = array<i32, 2>(s, -s);
 ";
 
-/// The filter of that number.
+/// The filter for this seed.
 pub(super) fn filter(seed: u64) -> String {
     let mut writer =
         Writer { random: Random::new(seed ^ 0x5eed_0000), text: HEAD.into(), depth: 0, loops: 0, helper: false };
     writer.text += "fn helper(pkt: u32, a: u64, c: i64, v: vec2<u64>, k: u32) -> u64 {\n";
-    // The same names as the filter's, as far as the helper has any.
+    // Declares the filter's variables that the helper lacks, so that expressions are valid in both.
     writer.text += "    var b = a + 1lu; var d = c; var s = i32(k); var w: vec2<u64>; var t = vec3<u64>(a, v);
     var q = vec4<i64>(c); var p = P(a, k, q.xy); var n = array<P, 3>(); var e = array<u32, 3>(); var f = array<i32, 2>();\n";
     for _ in 0..2 {
@@ -105,7 +105,7 @@ pub(super) fn filter(seed: u64) -> String {
     for _ in 0..10 {
         writer.statement();
     }
-    // Everything that there is goes back into the packet.
+    // Store every variable to the packet, so that differences show.
     let mut at = 0;
     for &(ty, names) in PLACES {
         let (count, wrap) = match ty {
@@ -135,7 +135,7 @@ struct Writer {
     text: String,
     depth: usize,
     loops: usize,
-    /// Whether there is a helper to call.
+    /// Whether the helper may be called.
     helper: bool,
 }
 
@@ -242,7 +242,7 @@ impl Writer {
         }
     }
 
-    /// An expression that is no constant.
+    /// An expression that is not constant.
     fn value(&mut self, ty: Ty, depth: usize) -> String {
         if depth == 0 {
             return match ty {
@@ -328,7 +328,7 @@ impl Writer {
             8 => {
                 let of = self.random.one_of(&[
                     "abs",
-                    // For signed numbers only, as WGSL has it.
+                    // WGSL defines `sign` for signed numbers only.
                     if ty == U64 { "abs" } else { "sign" },
                     "countOneBits",
                     "countLeadingZeros",

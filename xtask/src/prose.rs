@@ -1,0 +1,249 @@
+//! `cargo xtask prose`: the mechanical part of how the project writes.
+//!
+//! A human reads for meaning; this catches what a machine can see: documentation whose first
+//! sentence does not stand by itself, comments and pages wider than 100 columns, type names from a
+//! list of everyday words, pages of `docs/` that no reader is sent to, and front ends that core
+//! would depend on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// Maximum width of comments and of prose in pages, in characters. Code may be wider.
+const MAX_COLUMNS: usize = 100;
+
+/// First words of a rustdoc that lean on the item's name, on the item before, or on a riddle.
+const OPENINGS: [&str; 16] = [
+    "It",
+    "The same",
+    "What there is",
+    "What came",
+    "What is",
+    "What it",
+    "What was",
+    "As many",
+    "As above",
+    "Those",
+    "That",
+    "These",
+    "Its",
+    "Whether it",
+    "Judges",
+    "The session's",
+];
+
+/// Type names that say nothing to a reader of the field, one a line.
+const VAGUE_NAMES: &str = include_str!("prose/vague_names.txt");
+
+/// Vague names that are right where they are: `Name path: reason`, one a line.
+const DEFENDED_NAMES: &str = include_str!("prose/defended_names.txt");
+
+/// Folders whose comments are still to be rewritten; nothing is checked there.
+const UNFINISHED: &str = include_str!("prose/unfinished.txt");
+
+/// One finding, at a line of a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    path: String,
+    line: usize,
+    message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+/// Checks every tracked file of the repository.
+///
+/// # Errors
+/// The number of findings, each printed; or why the files cannot be read.
+pub fn check(root: &Path) -> Result<(), String> {
+    let listed = std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
+    let listed = listed.map_err(|error| format!("git does not start: {error}"))?;
+    if !listed.status.success() {
+        return Err(format!("git ls-files ends with {}", listed.status));
+    }
+    let mut files = BTreeMap::new();
+    for path in String::from_utf8_lossy(&listed.stdout).split_terminator('\0') {
+        if !is_checked(path) {
+            continue;
+        }
+        // A file that is deleted and not committed yet is still listed.
+        match std::fs::read_to_string(root.join(path)) {
+            Ok(text) => _ = files.insert(path.to_owned(), text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("cannot read {path}: {error}")),
+        }
+    }
+    let findings = findings(&files);
+    findings.iter().for_each(|finding| println!("{finding}"));
+    match findings.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} places to reword; CONTRIBUTING.md says how the project writes")),
+    }
+}
+
+fn is_checked(path: &str) -> bool {
+    let is_unfinished = UNFINISHED.lines().any(|folder| !folder.is_empty() && path.starts_with(folder));
+    let has_prose = [".rs", ".md", "Cargo.toml"].iter().any(|ending| path.ends_with(ending));
+    has_prose && !is_unfinished
+}
+
+fn findings(files: &BTreeMap<String, String>) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for (path, text) in files {
+        match path.rsplit_once('.') {
+            Some((_, "rs")) => check_rust(path, text, &mut all),
+            Some((_, "md")) => check_page(path, text, &mut all),
+            _ => check_manifest(path, text, &mut all),
+        }
+    }
+    if let Some(index) = files.get("docs/README.md") {
+        let pages = files.keys().filter_map(|path| path.strip_prefix("docs/")).filter(|page| *page != "README.md");
+        for page in pages.filter(|page| !index.contains(&format!("({page})"))) {
+            let message = "docs/README.md sends no reader here".to_owned();
+            all.push(Finding { path: format!("docs/{page}"), line: 1, message });
+        }
+    }
+    all.sort();
+    all
+}
+
+fn check_rust(path: &str, text: &str, all: &mut Vec<Finding>) {
+    let mut is_in_doc = false;
+    for (index, line) in text.lines().enumerate() {
+        let mut find = |message: String| all.push(Finding { path: path.to_owned(), line: index + 1, message });
+        let trimmed = line.trim_start();
+        let doc = trimmed.strip_prefix("///").or_else(|| trimmed.strip_prefix("//!"));
+        if let Some(doc) = doc.filter(|_| !is_in_doc) {
+            if let Some(opening) = OPENINGS.iter().find(|opening| opens_with(doc.trim_start(), opening)) {
+                find(format!("documentation opens with `{opening}`: name the thing"));
+            }
+        }
+        is_in_doc = doc.is_some();
+        let is_table = doc.is_some_and(|doc| doc.trim_start().starts_with('|'));
+        if trimmed.starts_with("//") && !is_table {
+            check_columns(line, &mut find);
+        }
+        if let Some(name) = defined_type(trimmed)
+            && VAGUE_NAMES.lines().any(|vague| vague == name)
+            && !is_defended(name, path)
+        {
+            find(format!("type name `{name}` does not say what the type is"));
+        }
+    }
+}
+
+/// The first paragraph's words, up to one that continues it: `It` does not open `Items`.
+fn opens_with(doc: &str, opening: &str) -> bool {
+    doc.strip_prefix(opening).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '\''))
+}
+
+/// The name of the type that a line defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
+    let keyword = words.find(|word| !matches!(*word, "pub" | "crate" | "super" | "in" | "self"))?;
+    matches!(keyword, "struct" | "enum" | "trait" | "type" | "union").then(|| words.next()).flatten()
+}
+
+fn is_defended(name: &str, path: &str) -> bool {
+    DEFENDED_NAMES.lines().filter_map(|line| line.split_once(": ")).any(|(place, _)| place == format!("{name} {path}"))
+}
+
+fn check_page(path: &str, text: &str, all: &mut Vec<Finding>) {
+    let mut is_in_fence = false;
+    for (index, line) in text.lines().enumerate() {
+        is_in_fence ^= line.trim_start().starts_with("```");
+        let is_prose = !is_in_fence && !line.starts_with("    ") && !line.trim_start().starts_with('|');
+        if is_prose {
+            let mut find = |message: String| all.push(Finding { path: path.to_owned(), line: index + 1, message });
+            check_columns(line, &mut find);
+        }
+    }
+}
+
+fn check_columns(line: &str, find: &mut impl FnMut(String)) {
+    let columns = line.chars().count();
+    // An address or a path cannot be broken.
+    let has_long_word = line.split_whitespace().any(|word| word.chars().count() > 60);
+    if columns > MAX_COLUMNS && !line.contains("://") && !has_long_word {
+        find(format!("{columns} columns, {MAX_COLUMNS} are the most"));
+    }
+}
+
+/// Core is below everything: its manifest names none of the project's other crates.
+fn check_manifest(path: &str, text: &str, all: &mut Vec<Finding>) {
+    if path != "core/Cargo.toml" {
+        return;
+    }
+    for (index, line) in text.lines().enumerate() {
+        if line.starts_with("portcullis") {
+            let message = format!("core depends on no other crate of the project: {line}");
+            all.push(Finding { path: path.to_owned(), line: index + 1, message });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(path: &str, text: &str) -> Vec<(usize, String)> {
+        let files = BTreeMap::from([(path.to_owned(), text.to_owned())]);
+        findings(&files).into_iter().map(|it| (it.line, it.message)).collect()
+    }
+
+    #[test]
+    fn openings_are_judged_by_whole_words_and_only_at_the_start() {
+        let text = "/// It.\nstruct A;\n/// Items in the queue.\nstruct B;\n/// Releases frames.\n/// It never blocks.\nfn c() {}\n";
+        assert_eq!(messages("a.rs", text), [(1, "documentation opens with `It`: name the thing".into())]);
+        assert_eq!(messages("a.rs", "//! What there is of it.\n").len(), 1);
+        assert!(messages("a.rs", "// It is a comment, not documentation.\n").is_empty());
+    }
+
+    #[test]
+    fn comments_and_pages_have_a_hundred_columns_at_most() {
+        let wide = "word ".repeat(20);
+        assert_eq!(messages("a.rs", &format!("// {wide}\n")).len(), 1);
+        assert!(messages("a.rs", &format!("let a = b; // {wide}\n")).is_empty(), "code has its own limit");
+        assert_eq!(messages("a.md", &format!("{wide}x\n")).len(), 1);
+        for exempt in [format!("| {wide} |"), format!("    {wide}"), format!("https://a.example {wide}")] {
+            assert!(messages("a.md", &exempt).is_empty(), "{exempt}");
+        }
+        assert!(messages("a.md", &format!("```\n{wide}x\n```\n")).is_empty());
+    }
+
+    #[test]
+    fn vague_type_names_are_found_unless_defended() {
+        assert_eq!(messages("a.rs", "pub(crate) struct Begun<'a> {\n").len(), 1);
+        assert_eq!(messages("a.rs", "enum Vain {\n").len(), 1);
+        assert!(messages("a.rs", "struct FramePool {\nlet begun: Begun;\n").is_empty());
+    }
+
+    #[test]
+    fn every_defence_names_a_vague_name_and_gives_a_reason() {
+        for line in DEFENDED_NAMES.lines() {
+            let (place, reason) = line.split_once(": ").unwrap_or_else(|| panic!("no reason: {line}"));
+            let (name, path) = place.split_once(' ').unwrap_or_else(|| panic!("no path: {line}"));
+            assert!(VAGUE_NAMES.lines().any(|vague| vague == name), "{name} needs no defence");
+            let text = std::fs::read_to_string(crate::root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+            assert!(text.lines().any(|line| defined_type(line.trim_start()) == Some(name)), "{path} defines no {name}");
+            assert!(!reason.is_empty());
+        }
+    }
+
+    #[test]
+    fn pages_without_a_reader_and_core_above_others_are_found() {
+        let page = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+        let files = BTreeMap::from([
+            page("docs/README.md", "[a](a.md)"),
+            page("docs/a.md", ""),
+            page("docs/b.md", ""),
+            page("core/Cargo.toml", "[dependencies]\nportcullis-wgsl.workspace = true\n"),
+        ]);
+        let paths: Vec<String> = findings(&files).into_iter().map(|it| it.path).collect();
+        assert_eq!(paths, ["core/Cargo.toml", "docs/b.md"]);
+    }
+}
