@@ -8,7 +8,7 @@ mod support;
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
-use portcullis_conformance::filters::STOCK;
+use portcullis::stock::STATELESS_WGSL;
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
 use portcullis_opencl_c::files::NoIncludes;
@@ -31,7 +31,7 @@ fn in_c(source: &Source) {
 
 fn twins(rounds: usize) {
     let mut table = Table::new("to a program", "OpenCL C", "WGSL");
-    for &(name, text) in STOCK {
+    for &(name, text) in STATELESS_WGSL {
         let theirs = Source::new(format!("{name}.wgsl"), text);
         let path = format!("{}/shaders/{name}.cl", env!("CARGO_MANIFEST_DIR"));
         let ours = Source::new(path.as_str(), std::fs::read_to_string(&path).expect("every filter is there twice"));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use portcullis::pipeline::Outputs;
-use portcullis_conformance::filters::STOCK;
+use portcullis::stock::STATELESS_WGSL;
 use portcullis_core::device::{Completion, Device, LoadOptions, StageTimes};
 use portcullis_core::diagnostics::Source as Text;
 use portcullis_core::map::MapHandle;
@@ -61,7 +61,7 @@ fn one_thread() -> LoadOptions {
 /// From a filter's text to a program, and from that to native code.
 fn compiling(criterion: &mut Criterion, found: &mut Asked) {
     let mut group = criterion.benchmark_group("compile");
-    for &(name, text) in STOCK {
+    for &(name, text) in STATELESS_WGSL {
         group.bench_function(BenchmarkId::new("program", name), |b| b.iter(|| black_box(program(name, text))));
         let program = program(name, text);
         let load = || drop(black_box(Cpu::new().load(&program, &one_thread()).expect("the CPU takes it")));
@@ -186,7 +186,8 @@ fn verdicts(criterion: &mut Criterion, found: &mut Asked, count: usize) {
     };
     group.bench_function("counted", |b| b.iter(&mut counts));
     found.note("verdicts counted, packets", count, &mut counts);
-    let program = program("http_only", STOCK.iter().find(|(name, _)| *name == "http_only").expect("it is there").1);
+    let program =
+        program("http_only", STATELESS_WGSL.iter().find(|(name, _)| *name == "http_only").expect("it is there").1);
     let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
     let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
     let mut filter = || {

@@ -15,7 +15,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput};
-use portcullis_conformance::filters::STOCK;
+use portcullis::stock::STATELESS_WGSL;
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, ResizeRoom};
@@ -61,7 +61,7 @@ impl Columns {
 }
 
 fn compile(name: &str) -> Arc<Program> {
-    let text = STOCK.iter().find(|(n, _)| *n == name).expect("a stock filter").1;
+    let text = STATELESS_WGSL.iter().find(|(n, _)| *n == name).expect("a stock filter").1;
     let source = Source::new(format!("{name}.wgsl"), text);
     Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
 }
@@ -155,7 +155,7 @@ fn against_one_by_one(cpu: &Cpu, count: usize, rounds: usize) {
     for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
         let mut packed = Some(support::batch(traffic, count, support::LENGTH));
         let mut roomy = Some(support::batch_with(traffic, count, 320 + support::LENGTH, ResizeRoom::Both));
-        for &(name, _) in STOCK {
+        for &(name, _) in STATELESS_WGSL {
             let program = compile(name);
             let batch = if program.facts().changes_length { &mut roomy } else { &mut packed };
             let (mut ours, mut theirs) = (load(cpu, &program, 1), load(&other, &program, 1));
@@ -213,7 +213,7 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
 
 fn compile_times(cpu: &Cpu, rounds: usize) {
     println!("\nfilter to native code, median of {rounds} (front end, then generated code)");
-    for &(name, _) in STOCK {
+    for &(name, _) in STATELESS_WGSL {
         let program = compile(name);
         let front: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(compile(name))))).collect();
         let native: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(load(cpu, &program, 1))))).collect();

@@ -59,6 +59,7 @@ pub mod maglev;
 pub mod map_file;
 pub mod pipeline;
 pub mod routes;
+pub mod stock;
 
 pub use portcullis_c_writer as c_writer;
 /// Front ends: from a filter's text or object to a [`program::Program`].

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use portcullis_conformance::filters::STOCK;
+use portcullis::stock::STATELESS_WGSL;
 use portcullis_core::device::Session;
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
@@ -25,7 +25,7 @@ pub const FILTERS: [&str; 8] =
 
 /// A stock filter.
 pub fn stock(name: &str) -> Arc<Program> {
-    let (_, text) = STOCK.iter().find(|(stock, _)| *stock == name).expect("a stock filter");
+    let (_, text) = STATELESS_WGSL.iter().find(|(stock, _)| *stock == name).expect("a stock filter");
     let source = Source::new(format!("{name}.wgsl"), *text);
     Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
 }

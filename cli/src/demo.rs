@@ -12,18 +12,22 @@ use portcullis::io::capture;
 use portcullis::packet::Action;
 use portcullis::pipeline::{self, Event, Outputs, Totals};
 use portcullis::program::{Program, ProgramOptions};
+use portcullis::stock;
 
 use super::failure::Failure;
 use super::out;
 
-const FILTER: (&str, &str) = ("shaders/http_only.wgsl", include_str!("../../shaders/http_only.wgsl"));
-const SAMPLE: (&str, &[u8]) = ("samples/mixed.pcap", include_bytes!("../../samples/mixed.pcap"));
+const FILTER: &str = "shaders/http_only.wgsl";
+const SAMPLE: &str = "samples/mixed.pcap";
 
 /// Runs the sample filter on every device that is found, and says what to try next.
 pub fn run() -> Result<(), Failure> {
-    let program = wgsl::compile(&diagnostics::Source::new(FILTER.0, FILTER.1), &ProgramOptions::default())?;
+    let program = wgsl::compile(
+        &diagnostics::Source::new(FILTER, stock::wgsl("http_only").expect("a stock filter")),
+        &ProgramOptions::default(),
+    )?;
     let program = Arc::new(program);
-    out::print(format!("Portcullis {}\n\n{} over {}:\n\n", env!("CARGO_PKG_VERSION"), FILTER.0, SAMPLE.0))?;
+    out::print(format!("Portcullis {}\n\n{} over {}:\n\n", env!("CARGO_PKG_VERSION"), FILTER, SAMPLE))?;
     let mut rows = vec![["device", "packets", "pass", "drop", "Mpps", ""].map(String::from).to_vec()];
     // The device that does nothing would only raise questions here.
     for backend in backends().iter().filter(|backend| backend.name != "noop") {
@@ -57,7 +61,7 @@ fn missing(id: &str, reason: &str) -> Vec<String> {
 
 fn try_on(device: &dyn Device, program: &Arc<Program>) -> Result<Totals, String> {
     let mut session = device.load(program, &LoadOptions::default()).map_err(|error| error.to_string())?;
-    let (name, bytes) = SAMPLE;
+    let (name, bytes) = (SAMPLE, stock::SAMPLE_CAPTURE);
     let options = pipeline::source_options(program, device.info().kind, false);
     let source = capture::read(name, Some(bytes.len() as u64), Box::new(Cursor::new(bytes)), &options);
     let source = source.map_err(|error| error.to_string())?;
@@ -73,9 +77,9 @@ fn try_on(device: &dyn Device, program: &Arc<Program>) -> Result<Totals, String>
 fn next_steps() -> String {
     // Set by cargo for what it runs.
     let us = if std::env::var_os("CARGO").is_some() { "cargo run --release --" } else { "portcullis" };
-    let here = Path::new(FILTER.0).exists() && Path::new(SAMPLE.0).exists();
+    let here = Path::new(FILTER).exists() && Path::new(SAMPLE).exists();
     let (run, check) = if here {
-        (format!("{us} run {} --read {} --write passed.pcap", FILTER.0, SAMPLE.0), format!("{us} check {}", FILTER.0))
+        (format!("{us} run {} --read {} --write passed.pcap", FILTER, SAMPLE), format!("{us} check {}", FILTER))
     } else {
         let filter = "echo 'fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }'";
         (

@@ -9,5 +9,5 @@ pub struct Args {}
 
 /// Prints it.
 pub fn run(_: Args) -> Result<(), Failure> {
-    out::print(include_str!("../../include/portcullis.h"))
+    out::print(portcullis::stock::OPENCL_C_HEADER)
 }

@@ -1,13 +1,13 @@
 //! The stock filters, as they stand in `shaders/`.
 
 /// Those with maps, in WGSL and in OpenCL C.
-pub use portcullis_conformance::filters::{STATEFUL, STATEFUL_IN_C};
+pub use portcullis::stock::{STATEFUL_OPENCL_C, STATEFUL_WGSL};
 
 /// Name and text of every stock filter without maps.
-pub use portcullis_conformance::filters::STOCK as FILTERS;
+pub use portcullis::stock::STATELESS_WGSL as FILTERS;
 
 /// The same in OpenCL C.
-pub use portcullis_conformance::filters::STOCK_IN_C as FILTERS_IN_C;
+pub use portcullis::stock::STATELESS_OPENCL_C as FILTERS_IN_C;
 
 /// The text of a stock filter.
 ///
@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn every_stock_filter_compiles() {
-        for (name, text) in FILTERS.iter().chain(STATEFUL) {
+        for (name, text) in FILTERS.iter().chain(STATEFUL_WGSL) {
             let source = Source::new(format!("{name}.wgsl"), *text);
             if let Err(errors) = wgsl::compile(&source, &ProgramOptions::default()) {
                 panic!("{}", errors.render());
@@ -43,8 +43,8 @@ mod tests {
             if path.extension().is_some_and(|e| e == "wgsl") {
                 let name = path.file_stem().unwrap().to_str().unwrap();
                 let is_in = |texts: &[(&str, &str)]| texts.iter().any(|(known, _)| *known == name);
-                assert!(is_in(FILTERS) || is_in(STATEFUL), "{name} is not listed");
-                assert!(is_in(FILTERS_IN_C) || is_in(STATEFUL_IN_C), "{name} is not there in OpenCL C");
+                assert!(is_in(FILTERS) || is_in(STATEFUL_WGSL), "{name} is not listed");
+                assert!(is_in(FILTERS_IN_C) || is_in(STATEFUL_OPENCL_C), "{name} is not there in OpenCL C");
                 assert!(readme.contains(&format!("| `{name}` |")), "{name} has no row in shaders/README.md");
             }
         }

@@ -33,7 +33,7 @@ fn on_each_style(suite: &str, mut run: impl FnMut(Style, &Arc<dyn Device>)) {
 
 /// Name and program of every stock filter.
 fn stock_filters() -> impl Iterator<Item = (&'static str, Arc<Program>)> {
-    stock::FILTERS.iter().chain(stock::STATEFUL).map(|&(name, text)| (name, texts::in_wgsl(name, text)))
+    stock::FILTERS.iter().chain(stock::STATEFUL_WGSL).map(|&(name, text)| (name, texts::in_wgsl(name, text)))
 }
 
 fn packets(most: usize) -> Vec<Vec<u8>> {

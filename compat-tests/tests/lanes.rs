@@ -16,11 +16,11 @@ use portcullis_cpu::vector::LaneProgram;
 /// Name, with its ending, and program of every stock filter.
 fn stock_filters() -> Vec<(String, Arc<Program>)> {
     let mut all = Vec::new();
-    for &(name, text) in stock::FILTERS.iter().chain(stock::STATEFUL) {
+    for &(name, text) in stock::FILTERS.iter().chain(stock::STATEFUL_WGSL) {
         let name = format!("{name}.wgsl");
         all.push((name.clone(), texts::in_wgsl(&name, text)));
     }
-    for &(name, text) in stock::FILTERS_IN_C.iter().chain(stock::STATEFUL_IN_C) {
+    for &(name, text) in stock::FILTERS_IN_C.iter().chain(stock::STATEFUL_OPENCL_C) {
         let name = format!("{name}.cl");
         all.push((name.clone(), texts::in_opencl_c(&name, text)));
     }

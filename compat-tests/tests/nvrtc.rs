@@ -52,7 +52,7 @@ fn sources(program: &Program, arch: u32) -> Vec<CubinSource> {
 fn stock_filters_are_taken(language: Language) {
     let Some(ptxas) = compilers() else { return };
     let mut most = 0;
-    let is_stock = |case: &&Case| filters::STOCK.iter().any(|(name, _)| *name == case.name);
+    let is_stock = |case: &&Case| portcullis::stock::STATELESS_WGSL.iter().any(|(name, _)| *name == case.name);
     for case in filters::cases().iter().filter(is_stock).filter(|case| case.language == language) {
         let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
         for arch in ARCHITECTURES {
@@ -111,7 +111,7 @@ fn kernels_that_answer_slots_read_nothing_as_constant() {
 fn stateful_filters_are_taken() {
     let Some(ptxas) = compilers() else { return };
     let mut most = 0;
-    for (number, (name, _)) in filters::STATEFUL.iter().enumerate() {
+    for (number, (name, _)) in portcullis::stock::STATEFUL_WGSL.iter().enumerate() {
         for program in stateful::programs(name, &[]) {
             let arch = ARCHITECTURES[number % ARCHITECTURES.len()];
             let Usage { registers, spills, .. } = pipelined(&ptxas, &program, &[arch]);

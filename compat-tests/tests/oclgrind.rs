@@ -41,7 +41,7 @@ fn check(oclgrind: &Oclgrind, is_wanted: impl Fn(&Case) -> bool) {
 }
 
 fn is_stock(case: &Case) -> bool {
-    filters::STOCK.iter().any(|(name, _)| *name == case.name)
+    portcullis::stock::STATELESS_WGSL.iter().any(|(name, _)| *name == case.name)
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn filters_with_maps_are_taken_by_clang_with_the_header() {
         let output = host::opencl_c(&mut command, &source).stdin(Stdio::null()).output().unwrap();
         output.status.success().then_some(()).ok_or(String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    for (name, text) in stock::STATEFUL_IN_C {
+    for (name, text) in stock::STATEFUL_OPENCL_C {
         taken(name, text).unwrap_or_else(|said| panic!("{name}: {said}"));
         // The test can fail: without their declarations.
         let error = taken(name, &text.replace("PORTCULLIS_VALUES(", "// (")).unwrap_err();

@@ -59,7 +59,7 @@ fn peak() -> u64 {
 #[test]
 fn memory_stays_as_it_is() {
     let packets: u64 = std::env::var(COUNT).map_or(10_000_000, |text| text.parse().expect("a number of packets"));
-    let (_, text) = stock::STATEFUL.iter().find(|(name, _)| *name == "conntrack_fw").expect("it is there");
+    let (_, text) = stock::STATEFUL_WGSL.iter().find(|(name, _)| *name == "conntrack_fw").expect("it is there");
     let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", *text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
     let mut session = Cpu::new().load(&program, &LoadOptions::default()).unwrap();

@@ -9,6 +9,11 @@ use portcullis_opencl_c as opencl_c;
 use portcullis_opencl_c::files::NoIncludes;
 use portcullis_wgsl as wgsl;
 
+use portcullis::stock::{
+    STATEFUL_OPENCL_C as STATEFUL_IN_C, STATEFUL_WGSL as STATEFUL, STATELESS_OPENCL_C as STOCK_IN_C,
+    STATELESS_WGSL as STOCK,
+};
+
 use super::state::{self, Entry};
 
 /// What a filter is written in.
@@ -63,40 +68,41 @@ pub struct Case {
     pub entries: Vec<Entry>,
 }
 
-macro_rules! texts {
-    ($dir:literal, $ending:literal: $($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!($dir, "/", $name, ".", $ending)))),*]
+macro_rules! probes {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("probes/", $name, ".wgsl")))),*]
     };
 }
-
-/// The stock filters without maps, name and text.
-pub const STOCK: &[(&str, &str)] = texts!(
-    "../../shaders", "wgsl":
-    "simple_filter", "port_filter", "minimal", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark",
-    "vlan_pop", "sampler",
-);
-
-/// The stock filters once more, in OpenCL C. They mean the same.
-pub const STOCK_IN_C: &[(&str, &str)] = texts!(
-    "../../shaders", "cl":
-    "simple_filter", "port_filter", "minimal", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark",
-    "vlan_pop", "sampler",
-);
-
-/// The stock filters that have maps, name and text. What they make of a packet depends on those before it.
-pub const STATEFUL: &[(&str, &str)] = texts!("../../shaders", "wgsl": "gtpu_decap", "flow_stats", "maglev_lb", "conntrack_fw", "token_bucket", "policer", "syn_flood", "router_v4", "router_v6", "blacklist");
-
-/// The same in OpenCL C.
-pub const STATEFUL_IN_C: &[(&str, &str)] = texts!("../../shaders", "cl": "gtpu_decap", "flow_stats", "maglev_lb", "conntrack_fw", "token_bucket", "policer", "syn_flood", "router_v4", "router_v6", "blacklist");
 
 /// The probes, name and text: one or more for each rule of what a filter means. The second line of
 /// each that begins with `// probe:` holds its directives: `expect=pass`, `fuel=N`,
 /// `set=NAME=VALUE`.
-pub const PROBES: &[(&str, &str)] = texts!(
-    "probes", "wgsl":
-    "loads", "parts", "stores", "overlaps", "every_byte", "arithmetic", "arithmetic_mixed", "arithmetic64", "vectors",
-    "structures", "indices", "control", "helpers", "fresh_state", "fuel", "fuel_shared", "endless", "adjust",
-    "adjust_mixed", "redirects", "verdicts", "metadata", "checksums", "parameters", "floats",
+pub const PROBES: &[(&str, &str)] = probes!(
+    "loads",
+    "parts",
+    "stores",
+    "overlaps",
+    "every_byte",
+    "arithmetic",
+    "arithmetic_mixed",
+    "arithmetic64",
+    "vectors",
+    "structures",
+    "indices",
+    "control",
+    "helpers",
+    "fresh_state",
+    "fuel",
+    "fuel_shared",
+    "endless",
+    "adjust",
+    "adjust_mixed",
+    "redirects",
+    "verdicts",
+    "metadata",
+    "checksums",
+    "parameters",
+    "floats",
 );
 
 /// The stock filters that have maps, with what the host puts into these; but `gtpu_decap`, for no packet of the corpora comes

@@ -36,8 +36,8 @@ impl Cpu {
         }
     }
 
-    /// Opens the device with code of a single style instead of measuring which style is fastest, for
-    /// tests and measurements. The device's id names the style.
+    /// Opens the device with code of a single style instead of measuring which style is fastest,
+    /// for tests and measurements. The device's id names the style.
     pub fn with_style(style: Style) -> Cpu {
         let mut info = probe::info();
         info.id = format!("cpu ({})", style.name());

@@ -51,7 +51,8 @@ impl Maps {
     #[expect(clippy::mut_from_ref, reason = "the words are atomics; the caller guarantees exclusive access")]
     unsafe fn exclusive_words(&self, map: usize) -> &mut [u32] {
         let words = &self.words[map];
-        // SAFETY: atomic words have the layout of words, and the caller guarantees exclusive access.
+        // SAFETY: atomic words have the layout of words, and the caller guarantees exclusive
+        // access.
         unsafe { std::slice::from_raw_parts_mut(words.as_ptr().cast_mut().cast(), words.len()) }
     }
 
@@ -107,8 +108,9 @@ impl MapMemory for QuiescentMaps<'_> {
     }
 
     fn rewrite(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
-        // SAFETY: no batch is being filtered and no other `QuiescentMaps` exists (`QuiescentMaps::new`); the session,
-        // which also reads and writes words for its owner, waits for all batches first.
+        // SAFETY: no batch is being filtered and no other `QuiescentMaps` exists
+        // (`QuiescentMaps::new`); the session, which also reads and writes words for its owner,
+        // waits for all batches first.
         let words = unsafe { self.0.exclusive_words(map) };
         if let Some(changed) = change(words) {
             words.copy_from_slice(&changed);
@@ -117,8 +119,8 @@ impl MapMemory for QuiescentMaps<'_> {
     }
 }
 
-/// Words of a map, starting at a cache line: the layouts of maps keep what belongs together in as few
-/// lines as possible.
+/// Words of a map, starting at a cache line: the layouts of maps keep what belongs together in as
+/// few lines as possible.
 struct AlignedWords {
     memory: Box<[AtomicU32]>,
     /// The aligned part of `memory`.
@@ -126,8 +128,8 @@ struct AlignedWords {
 }
 
 impl AlignedWords {
-    /// Allocates zeroed words, `None` if there is not enough memory. The system provides their pages
-    /// when they are first written.
+    /// Allocates zeroed words, `None` if there is not enough memory. The system provides their
+    /// pages when they are first written.
     fn zeroed(count: usize) -> Option<AlignedWords> {
         let layout = std::alloc::Layout::array::<AtomicU32>(count + LINE_WORDS - 1).ok()?;
         // SAFETY: the size is not zero, as every map has at least one word.
@@ -135,7 +137,8 @@ impl AlignedWords {
         if zeros.is_null() {
             return None;
         }
-        // SAFETY: the memory has this layout and comes from the allocator that boxes use; zeros are valid atomics.
+        // SAFETY: the memory has this layout and comes from the allocator that boxes use; zeros are
+        // valid atomics.
         let memory = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(zeros.cast(), count + LINE_WORDS - 1)) };
         let memory: Box<[AtomicU32]> = memory;
         // Aligned by hand: the allocator's own zeroed and aligned allocation would write the zeros.

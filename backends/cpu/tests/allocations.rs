@@ -1,5 +1,5 @@
-//! Memory is asked for by the batch and never by the packet.
-// The allocator below is one; see there.
+//! Memory is allocated per batch, never per packet.
+// For the allocator below.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,27 +13,27 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
 
-/// The system's allocator, counting how often it is asked.
+/// The system allocator with a counter of allocations.
 struct Counting;
 
-static ASKED: AtomicUsize = AtomicUsize::new(0);
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed on to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::Relaxed);
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller keeps `alloc`'s contract, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::Relaxed);
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: as in `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ASKED.fetch_add(1, Ordering::Relaxed);
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: as in `alloc`.
         unsafe { System.realloc(at, layout, size) }
     }
@@ -47,39 +47,41 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often memory is asked for while a batch of `packets` packets is filtered.
-fn asked(session: &mut dyn Session, packets: usize) -> usize {
+/// Number of allocations while a batch of `packets` packets is filtered.
+fn count_allocations(session: &mut dyn Session, packets: usize) -> usize {
     let batch = Batch::from_packets(&vec![[0x45u8; 60]; packets]).unwrap();
-    let before = ASKED.load(Ordering::Relaxed);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
     let done = session.run(batch).unwrap();
-    let after = ASKED.load(Ordering::Relaxed);
+    let after = ALLOCATIONS.load(Ordering::Relaxed);
     assert_eq!(done.verdicts.len(), packets);
     after - before
 }
 
-/// One test only in this program: another, running beside it, would be counted too.
+/// The only test in this program: the counter would include allocations of tests that run beside
+/// it.
 #[test]
-fn filtering_asks_for_memory_by_the_batch() {
+fn filtering_allocates_per_batch_not_per_packet() {
     let pass = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
     let rewrite = "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, 1u); return redirect(load_u8(pkt, 1u)); }";
     let resize = "fn xdp_filter(pkt: u32) -> u32 { adjust_head(pkt, 4i); adjust_tail(pkt, 4i); return XDP_TX; }";
-    // What a batch is given back with: verdicts, and targets, or places.
+    // Columns of a result: verdicts, and targets or descriptors if the filter writes them.
     for (text, columns) in [(pass, 1), (rewrite, 2), (resize, 2)] {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
         let program = Arc::new(program);
         for threads in [1, 2] {
             let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
             let mut session = portcullis_cpu::Cpu::new().load(&program, &options).unwrap();
-            // Code that comes later is made with memory too.
+            // Background compilation allocates, too.
             session.finish_background_work();
-            // The first batch may set up what the later ones use.
-            asked(&mut *session, 100);
-            // Of a batch that one thread filters alone nothing else is needed. Threads of the session's
-            // pool that are only now starting ask too, a few times in all, and never take away.
-            let least = (0..16).map(|_| asked(&mut *session, 64)).min();
+            // The first batch may set up what later ones use.
+            count_allocations(&mut *session, 100);
+            // A batch that one thread filters alone needs nothing but its columns. Threads of the
+            // pool that are only now starting may add a few allocations but never remove any, hence
+            // the minimum.
+            let least = (0..16).map(|_| count_allocations(&mut *session, 64)).min();
             assert_eq!(least, Some(columns), "{text}, {threads} threads");
-            let (few, many) = (asked(&mut *session, 100), asked(&mut *session, 100_000));
-            // A few more where work is split for threads, and none for each of 99,900 packets.
+            let (few, many) = (count_allocations(&mut *session, 100), count_allocations(&mut *session, 100_000));
+            // Splitting work among threads takes a few more, but none for each of 99,900 packets.
             assert!(many <= few + 50, "{text}, {threads} threads: {few} times for 100 packets, {many} for 100,000");
         }
     }

@@ -1,4 +1,5 @@
-//! Flows in order over batches of many tiles: one thread, for which order is how packets come, against several.
+//! Order of a flow's packets in batches of several tiles: with several threads it must be the order
+//! of arrival, which a single thread has by construction.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 use portcullis_wgsl as wgsl;
 
-/// A packet's verdict depends on how many of its flow came before it, and the flow's sum on their order.
+/// A verdict depends on the number of packets of the flow before it, the flow's sum on their order.
 const TEXT: &str = "
     //! map flows: hash key=1 value=2 entries=65536
     fn xdp_flow(pkt: u32) -> u32 { return load_le32(pkt, 0u); }
@@ -46,17 +47,17 @@ fn run(program: &Arc<Program>, threads: usize, sizes: [usize; 2], flows: u32) ->
 }
 
 #[test]
-fn threads_do_not_change_the_order_of_flows() {
+fn packets_of_a_flow_stay_in_order_with_several_threads() {
     let program = wgsl::compile(&Source::new("flows.wgsl", TEXT), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
-    // Tiles are 32,768 packets: more than two, exactly two, less than one.
+    // A tile is 32,768 packets: batches of more than two tiles, exactly two, less than one.
     for (sizes, flows) in [([100_000, 65_536], 40_000), ([65_537, 20_000], 50), ([70_000, 32_768], 1)] {
-        let wanted = run(&program, 1, sizes, flows);
-        assert!(wanted.1.len() > flows as usize / 2, "{} flows", wanted.1.len());
+        let expected = run(&program, 1, sizes, flows);
+        assert!(expected.1.len() > flows as usize / 2, "{} flows", expected.1.len());
         for threads in [2, 3, 8] {
             let found = run(&program, threads, sizes, flows);
-            assert!(found.0 == wanted.0, "verdicts of {threads} threads, {flows} flows");
-            assert!(found.1 == wanted.1, "what {threads} threads leave of {flows} flows");
+            assert!(found.0 == expected.0, "verdicts with {threads} threads, {flows} flows");
+            assert!(found.1 == expected.1, "map rows with {threads} threads, {flows} flows");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Maps, many packets to a batch: one thread gives what the interpreter gives, in each style of code and with and without
-//! code that runs ahead. Several threads, as all devices on which packets meet, are for compat-tests.
+//! Maps in batches of many packets: with one thread every style of code agrees with the
+//! interpreter, with and without prefetch code. Several threads are covered by compat-tests.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
 use portcullis_wgsl as wgsl;
 
-/// Fuel that is soon used up, in the interpreter too.
+/// Little fuel, so that it is used up quickly in the interpreter too.
 const FUEL: u32 = 100;
 
 fn program(text: &str) -> Arc<Program> {
@@ -71,8 +71,9 @@ const EVERYTHING: &str = "
         return 1u + (before & 1u);
     }";
 
-/// Runs a filter over batches here and in the interpreter; all that it does has to be the same.
-fn is_the_interpreter(text: &str, batches: &[Vec<Vec<u32>>]) {
+/// Runs batches on every variant of the device and compares verdicts, packets and maps with the
+/// interpreter's.
+fn assert_agrees_with_interpreter(text: &str, batches: &[Vec<Vec<u32>>]) {
     let program = program(text);
     let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
     let run = |device: &dyn Device| {
@@ -94,17 +95,17 @@ fn is_the_interpreter(text: &str, batches: &[Vec<Vec<u32>>]) {
 }
 
 #[test]
-fn one_thread_is_the_interpreter() {
+fn all_map_functions_agree_with_the_interpreter() {
     let mut random = Random(3);
     let mut packet =
         || vec![random.next() % 20, (random.next() % 40).wrapping_mul(0x4000_0001), random.next(), random.next()];
-    is_the_interpreter(EVERYTHING, &batches(10, 500, &mut packet));
+    assert_agrees_with_interpreter(EVERYTHING, &batches(10, 500, &mut packet));
 }
 
-/// The first word says what to do with the key behind it: a few keys for as many places, so that searches go far, meet
-/// keys that were removed, and find the map full.
+/// The packet's first word chooses an operation on the key behind it. There are few keys for as
+/// many slots, so that searches are long, meet removed keys, and find the map full.
 #[test]
-fn keys_of_every_length_are_found() {
+fn keys_of_every_length_agree_with_the_interpreter() {
     for (words, kind) in
         [1, 2, 3, 4, 5, 9, 10, 16_u32].into_iter().flat_map(|words| [(words, "hash"), (words, "lru_hash")])
     {
@@ -132,7 +133,7 @@ fn keys_of_every_length_are_found() {
              }}"
         );
         let mut random = Random(words.into());
-        // Keys that differ from others in one bit only, too.
+        // Some keys differ from others in a single bit.
         let mut keys: Vec<Vec<u32>> = (0..50).map(|_| (0..words).map(|_| random.next()).collect()).collect();
         for at in 0..70 {
             let mut near = keys[at].clone();
@@ -143,13 +144,13 @@ fn keys_of_every_length_are_found() {
             let call = random.next() % 4;
             [&[call][..], &keys[random.next() as usize % keys.len()]].concat()
         };
-        is_the_interpreter(&text, &batches(2, 500, &mut packet));
+        assert_agrees_with_interpreter(&text, &batches(2, 500, &mut packet));
     }
 }
 
-/// What a filter does before its first search is done once, though code runs ahead that goes the same way.
+/// Prefetch code takes the same path as the filter up to the first search, without its effects.
 #[test]
-fn what_runs_ahead_has_no_effect() {
+fn prefetch_code_has_no_side_effects() {
     let text = "
         //! map flows: hash key=2 value=1 entries=3000
         //! map seen: array value=1 entries=4
@@ -157,7 +158,7 @@ fn what_runs_ahead_has_no_effect() {
         var<private> rounds: u32 = 3u;
 
         fn key_of(pkt: u32, salt: u32) -> vec2<u32> {
-            // Written here, so that whoever goes this way twice finds something else.
+            // A store on the path to the search: executing it twice would change the result.
             store_le32(pkt, 8u, load_le32(pkt, 8u) * 5u + salt);
             bytes_add(1u, load_le32(pkt, 8u) & 0xffu);
             return vec2<u32>(load_le32(pkt, 4u) & 0x3fu, load_le32(pkt, 8u) & 0xfu);
@@ -180,12 +181,12 @@ fn what_runs_ahead_has_no_effect() {
         }";
     let mut random = Random(5);
     let mut packet = || (0..5 + random.next() % 3).map(|_| random.next() & 0x0f0f_0f0f).collect();
-    is_the_interpreter(text, &batches(4, 500, &mut packet));
+    assert_agrees_with_interpreter(text, &batches(4, 500, &mut packet));
 }
 
-/// A loop without end before the first search: the filter's fuel is code's that runs ahead, too.
+/// An endless loop before the first search: fuel bounds prefetch code as well.
 #[test]
-fn what_runs_ahead_comes_to_an_end() {
+fn prefetch_code_stops_when_fuel_runs_out() {
     let text = "
         //! map flows: hash key=1 value=1 entries=50
         fn xdp_filter(pkt: u32) -> u32 {
@@ -196,5 +197,5 @@ fn what_runs_ahead_comes_to_an_end() {
         }";
     let mut random = Random(6);
     let mut packet = || vec![random.next() & 0x0303];
-    is_the_interpreter(text, &batches(1, 100, &mut packet));
+    assert_agrees_with_interpreter(text, &batches(1, 100, &mut packet));
 }

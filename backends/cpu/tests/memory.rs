@@ -1,5 +1,5 @@
-//! That no filter makes the code read or write what it must not: packets lie against pages that
-//! must not be touched, so that one byte too far ends the process.
+//! No filter can make generated code access memory that it must not: packets lie next to
+//! inaccessible pages, so that an access one byte out of bounds crashes the process.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use portcullis_wgsl as wgsl;
 
 const PAGE: usize = 4096;
 
-/// Memory with a page that faults on either side.
+/// Memory between two inaccessible pages.
 struct Guarded {
     start: *mut libc::c_void,
     len: usize,
@@ -28,13 +28,13 @@ unsafe impl Sync for Guarded {}
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: mapped in `guarded` with this very length, and nobody uses it any more.
+        // SAFETY: mapped in `guarded` with this length, and no longer in use.
         unsafe { libc::munmap(self.start, self.len) };
     }
 }
 
-/// An arena of one page less the bytes that may be read past its end: the byte after those faults,
-/// and so does the byte before the arena.
+/// An arena of one page less the bytes that may be read past its end. Accesses to the byte after
+/// those, and to the byte before the arena, fault.
 fn guarded() -> Arena {
     let len = 3 * PAGE;
     // SAFETY: a fresh anonymous mapping; its middle page is made accessible and handed over with
@@ -55,8 +55,8 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(wgsl::compile(&Source::new("test.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
-/// As many packets as code has at a time, one behind the other up to the arena's very end (or as near as their room lets them
-/// be), and one at its start.
+/// A group of packets, one at the arena's start and the others up to its end, or as near as their
+/// room allows.
 fn packets(length: u32, room: ResizeRoom) -> Batch {
     let mut arena = guarded();
     arena.fill(0x5a);
@@ -69,7 +69,8 @@ fn packets(length: u32, room: ResizeRoom) -> Batch {
     BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), room).unwrap()
 }
 
-/// Runs a filter over short packets at both ends of the memory, in each style of code, and with code that runs ahead.
+/// Runs a filter over short packets at both ends of the memory, in each style and with prefetch
+/// code.
 fn run(text: &str) {
     let program = program(text);
     let room = if program.facts().changes_length { ResizeRoom::Both } else { ResizeRoom::None };
@@ -87,10 +88,10 @@ fn run(text: &str) {
     }
 }
 
-/// A load that a branch has made sure of must not be moved before that branch, though nothing that
-/// it depends on changes in the loop.
+/// A load that a branch guards must not be hoisted out of the loop, although its operands are loop
+/// invariant.
 #[test]
-fn loads_stay_behind_the_branches_that_prove_them() {
+fn loads_are_not_moved_before_the_branch_that_guards_them() {
     for load in ["load_u8", "load_be16", "load_le16", "load_be32", "load_le32"] {
         for far in ["0x40000000u", "0x2000u", "100u"] {
             run(&format!(
@@ -114,7 +115,7 @@ fn loads_stay_behind_the_branches_that_prove_them() {
 }
 
 #[test]
-fn loads_at_every_offset_stay_inside() {
+fn loads_at_every_offset_stay_in_the_packet() {
     for offset in
         ["0u", "60u", "61u", "63u", "64u", "65u", "127u", "4095u", "0x7fffffffu", "0xfffffffcu", "0xffffffffu"]
     {
@@ -124,7 +125,7 @@ fn loads_at_every_offset_stay_inside() {
                 return 1u + (sum & 1u);
             }}"
         ));
-        // The same, known only when the filter runs; and behind a check of something else.
+        // The offset is known at run time only, and some loads are guarded by an unrelated check.
         run(&format!(
             "fn xdp_filter(pkt: u32) -> u32 {{
                 let off = {offset} + (load_u8(pkt, 0u) & 1u);
@@ -137,7 +138,7 @@ fn loads_at_every_offset_stay_inside() {
 }
 
 #[test]
-fn stores_and_moved_ends_stay_inside() {
+fn stores_and_adjusted_bounds_stay_in_the_packet() {
     run("fn xdp_filter(pkt: u32) -> u32 {
         for (var i = 0u; i < 300u; i++) {
             store_be32(pkt, i, 0x01020304u);
@@ -161,9 +162,9 @@ fn stores_and_moved_ends_stay_inside() {
     }");
 }
 
-/// Bytes are taken out of loads one by one; behind the last there is none.
+/// Single bytes of a load are accessed directly; beyond the last one there is nothing to read.
 #[test]
-fn what_is_shifted_out_of_a_load_is_not_read() {
+fn narrowed_loads_do_not_read_beyond_the_load() {
     for load in ["load_be16", "load_le16", "load_be32", "load_le32"] {
         for offset in ["0u", "30u", "pkt_len(pkt) - 4u"] {
             let shifts: String =
@@ -181,9 +182,9 @@ fn what_is_shifted_out_of_a_load_is_not_read() {
     }
 }
 
-/// Keys that are read from where the packet may not be, in the filter and in the code that runs ahead of it.
+/// Keys at offsets outside the packet, in the filter and in prefetch code.
 #[test]
-fn keys_are_read_inside() {
+fn map_keys_are_read_within_the_packet() {
     for offset in ["0u", "61u", "127u", "4095u", "0x7fffffffu", "0xfffffffcu", "load_u8(pkt, 0u) << 20u"] {
         for moved in ["", "_ = adjust_tail(pkt, 60);", "if pkt_len(pkt) == 100u { _ = adjust_head(pkt, 40); }"] {
             run(&format!(

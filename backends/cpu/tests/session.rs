@@ -1,5 +1,5 @@
-//! What a session on the CPU promises apart from verdicts: order, threads, cancellation, refusals.
-//! That its verdicts are right is for compat-tests to say.
+//! Properties of a session apart from verdicts: order, threads, cancellation, refusals. Verdicts
+//! are covered by compat-tests.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ fn numbered(from: u32, n: u32) -> Batch {
 }
 
 #[test]
-fn batches_come_back_in_order_with_every_packet_judged_once() {
+fn batches_complete_in_order_with_every_packet_filtered_once() {
     for threads in [1, 2, 3] {
         let mut session = Cpu::new().load(&program(ECHO), &options(threads, 3)).unwrap();
-        // Sizes around the pieces that threads take.
+        // Sizes around those of chunks.
         let sizes = [0, 1, 63, 64, 65, 16_383, 64, 16_384, 16_385, 40_000];
         let mut expected = std::collections::VecDeque::new();
         let mut from = 0;
@@ -73,25 +73,25 @@ fn a_full_queue_gives_the_batch_back() {
 fn a_filter_that_changes_lengths_needs_room() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, adjust_head(pkt, -4)); }";
     let mut session = Cpu::new().load(&program(text), &options(1, 1)).unwrap();
-    let mut carver = BatchCutter::new(Arena::new(64).unwrap(), None);
-    let tight = carver.cut_batch(vec![Descriptor { offset: 0, length: 60 }], Vec::new(), ResizeRoom::None).unwrap();
+    let mut cutter = BatchCutter::new(Arena::new(64).unwrap(), None);
+    let tight = cutter.cut_batch(vec![Descriptor { offset: 0, length: 60 }], Vec::new(), ResizeRoom::None).unwrap();
     assert!(matches!(session.submit(tight).unwrap_err().error, DeviceError::Refused(_)));
     let done = session.run(Batch::from_packets(&[[9u8; 60]]).unwrap()).unwrap();
     assert_eq!(done.batch.packet(0), [[0u8; 4].as_slice(), &[9; 60]].concat());
 }
 
-/// Burns all its fuel on every packet.
+/// Uses up its fuel on every packet.
 const ENDLESS: &str = "fn xdp_filter(pkt: u32) -> u32 { var n = 1u; loop { n = n * 3u + load_u8(pkt, n & 3u); if n == 0u { break; } n |= 1u; } return XDP_PASS; }";
 
 #[test]
-fn a_filter_that_never_ends_is_aborted() {
+fn a_filter_that_runs_out_of_fuel_is_aborted() {
     let mut session = Cpu::new().load(&program(ENDLESS), &options(1, 1)).unwrap();
     let done = session.run(numbered(0, 5)).unwrap();
     assert!(done.verdicts.iter().all(|v| v == Verdict::Aborted));
 }
 
 #[test]
-fn a_batch_of_few_packets_is_cancelled_too() {
+fn a_small_batch_can_be_cancelled() {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..options(1, 2) };
     let mut session = Cpu::new().load(&program(ECHO), &options).unwrap();
@@ -106,19 +106,19 @@ fn cancelling_ends_a_batch_that_would_take_minutes() {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..options(2, 1) };
     let mut session = Cpu::new().load(&program(ENDLESS), &options).unwrap();
-    // Two million packets of 32,768 rounds each.
-    let mut carver = BatchCutter::new(Arena::new(8 << 20).unwrap(), None);
+    // Two million packets of 32,768 iterations each.
+    let mut cutter = BatchCutter::new(Arena::new(8 << 20).unwrap(), None);
     let descriptors = (0..2 << 20).map(|i| Descriptor { offset: i * 4, length: 4 }).collect();
-    session.submit(carver.cut_batch(descriptors, Vec::new(), ResizeRoom::None).unwrap()).unwrap();
+    session.submit(cutter.cut_batch(descriptors, Vec::new(), ResizeRoom::None).unwrap()).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     cancel.cancel();
     assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
 }
 
 #[test]
-fn cancelling_ends_a_batch_whose_packets_grow_slow() {
-    // A hundred thousand packets that end at once, and as many that burn all their fuel: however
-    // fast it went so far, the end is not far.
+fn cancelling_ends_a_batch_that_slows_down_midway() {
+    // A hundred thousand packets that end at once, then as many that use up their fuel: chunks must
+    // stay small however fast the first ones were.
     let text = ENDLESS.replacen('{', "{ if load_u8(pkt, 0u) == 0u { return XDP_DROP; }", 1);
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..options(1, 1) };
@@ -135,9 +135,9 @@ fn cancelling_ends_a_batch_whose_packets_grow_slow() {
     assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
 }
 
-/// Every helper has 4 KiB of its own; together they would need more than any thread's stack.
+/// Each helper has 4 KiB of variables; together they would exceed any thread's stack.
 #[test]
-fn variables_of_helpers_share_their_memory() {
+fn variables_of_sibling_calls_share_stack_space() {
     let mut text = String::new();
     let mut calls = String::new();
     for i in 0..300 {
@@ -156,7 +156,7 @@ fn variables_of_helpers_share_their_memory() {
 }
 
 #[test]
-fn what_would_keep_the_compiler_busy_for_minutes_is_refused() {
+fn filters_with_too_many_operations_are_refused() {
     // Each copy of the array is 4,000 scalars.
     let copies = "    table = again; again = table;\n".repeat(500);
     let text = format!(
@@ -167,12 +167,12 @@ fn what_would_keep_the_compiler_busy_for_minutes_is_refused() {
 }
 
 #[test]
-fn the_intermediate_form_can_be_looked_at() {
+fn clif_can_be_rendered() {
     let text = portcullis_cpu::render_clif(&program(ECHO)).unwrap();
     assert!(text.starts_with("; branch-free\nfunction u0:0(i64, i64, i64)"), "{text}");
 }
 
-/// Whether the filter's two styles of code are two indeed; the branching one's text.
+/// Returns the text of the branching style, if it differs from the branch-free one.
 fn branching_form(text: &str) -> Option<String> {
     let form = portcullis_cpu::render_clif(&program(text)).unwrap();
     let (_, branching) = form.split_once("; branching\n")?;
@@ -180,7 +180,7 @@ fn branching_form(text: &str) -> Option<String> {
 }
 
 #[test]
-fn conditions_become_branches_and_no_booleans() {
+fn conditions_become_branches_without_materialised_booleans() {
     let form = branching_form(
         "fn xdp_filter(pkt: u32) -> u32 {
             if pkt_len(pkt) < 8u { return XDP_DROP; }
@@ -191,20 +191,20 @@ fn conditions_become_branches_and_no_booleans() {
         }",
     )
     .expect("there is something to branch on");
-    // A boolean made in one block and asked for in another would be a parameter of 8 bits.
+    // A boolean that is passed between blocks would be an 8-bit parameter.
     let parameters = form.lines().filter(|line| line.starts_with("block") && line.contains(": i8")).count();
     assert_eq!(parameters, 0, "{form}");
     assert_eq!(form.matches("brif").count(), 8, "one for each condition, one for the loop, one before it: {form}");
 }
 
 #[test]
-fn a_filter_without_conditions_is_compiled_once() {
+fn a_filter_without_conditions_has_a_single_scalar_style() {
     assert_eq!(branching_form("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }"), None);
     assert!(branching_form(include_str!("../../../shaders/port_filter.wgsl")).is_some());
 }
 
 #[test]
-fn conditions_used_again_and_again_are_no_more_to_know() {
+fn facts_about_repeated_conditions_do_not_grow_exponentially() {
     let chain = |first: &str, step: &dyn Fn(u32) -> String| {
         let steps: String = (1..=60).map(step).collect();
         format!("fn xdp_filter(pkt: u32) -> u32 {{\n    {first}\n{steps}    return select(1u, 2u, b60);\n}}")

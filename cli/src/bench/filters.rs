@@ -9,8 +9,8 @@ use portcullis::devices;
 use portcullis::diagnostics::Source;
 use portcullis::frontend::wgsl;
 use portcullis::program::{InitialMapWords, Program, ProgramOptions};
+use portcullis::stock::{STATEFUL_WGSL, STATELESS_WGSL};
 use portcullis_bench::run::Filter;
-use portcullis_conformance::filters::{STATEFUL, STOCK};
 
 use crate::failure::Failure;
 use crate::filter::{self, parameter};
@@ -73,7 +73,7 @@ impl FilterArgs {
     /// A stock filter, or a file's. In results it is called as it was asked for, so that those of other settings are not
     /// compared with it.
     fn named(&self, name: &str) -> Result<Filter, Failure> {
-        let stock = STOCK.iter().chain(STATEFUL).find(|(stock, _)| *stock == name);
+        let stock = STATELESS_WGSL.iter().chain(STATEFUL_WGSL).find(|(stock, _)| *stock == name);
         let program = match stock {
             Some((_, text)) => {
                 let source = Source::new(format!("{name}.wgsl"), *text);
@@ -81,7 +81,7 @@ impl FilterArgs {
                 wgsl::compile(&source, &options).map_err(filter::of_arguments)?
             }
             None if !Path::new(name).exists() && !name.contains(['.', '/']) => {
-                let stock: Vec<_> = STOCK.iter().chain(STATEFUL).map(|(name, _)| *name).collect();
+                let stock: Vec<_> = STATELESS_WGSL.iter().chain(STATEFUL_WGSL).map(|(name, _)| *name).collect();
                 let stock = stock.join(", ");
                 return Err(Failure::Usage(format!(
                     "there is no stock filter `{name}`, and no such file; there are {stock}"

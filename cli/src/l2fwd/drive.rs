@@ -33,8 +33,8 @@ use crate::run::interrupt::Interrupt;
 use crate::run::live::dpdk as ports;
 use crate::run::live::{Needs, drive, mempool};
 
-/// The filter where none is given: what l2fwd-nv does.
-const MAC_SWAP: (&str, &str) = ("mac_swap", include_str!("../../../shaders/mac_swap.wgsl"));
+/// Stock filter used when none is given; l2fwd-nv does the same.
+const MAC_SWAP: &str = "mac_swap";
 
 /// Packets of a warm-up, if nobody says otherwise.
 const WARM_UP: u64 = 1_000_000;
@@ -93,9 +93,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let program = Arc::new(match &filter {
         Some(filter) => filter.load()?,
-        None => wgsl::compile(&Source::new(MAC_SWAP.0, MAC_SWAP.1), &ProgramOptions::default())?,
+        None => wgsl::compile(
+            &Source::new(MAC_SWAP, portcullis::stock::wgsl(MAC_SWAP).expect("a stock filter")),
+            &ProgramOptions::default(),
+        )?,
     });
-    let name = filter.map_or(MAC_SWAP.0.to_owned(), |filter| filter.name());
+    let name = filter.map_or(MAC_SWAP.to_owned(), |filter| filter.name());
     if !program.maps().is_empty() && (args.pipelines > 1 || given.len() > 1) {
         let what = "the filter has maps, which all packets share, and they take one pipeline";
         return Err(Failure::Usage(format!("--filter {name}: {what}")));

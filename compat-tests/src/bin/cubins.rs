@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 fn compile(folder: &std::path::Path) -> Result<usize, String> {
     let mut count = 0;
     for case in filters::cases() {
-        let is_stock = filters::STOCK.iter().any(|(name, _)| *name == case.name);
+        let is_stock = portcullis::stock::STATELESS_WGSL.iter().any(|(name, _)| *name == case.name);
         let program = case.compile().map_err(|errors| errors.render())?;
         for arch in ARCHITECTURES {
             for cubin in cubins(&program, arch).map_err(|error| format!("{}: {error}", case.name))? {

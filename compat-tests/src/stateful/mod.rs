@@ -91,9 +91,9 @@ pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
         let parameters = parameters.iter().map(|(name, value)| (named(name), (*value).to_owned())).collect();
         ProgramOptions { parameters, ..ProgramOptions::default() }
     };
-    let in_wgsl = Source::new(format!("{name}.wgsl"), with_small_tables(find(stock::STATEFUL)));
+    let in_wgsl = Source::new(format!("{name}.wgsl"), with_small_tables(find(stock::STATEFUL_WGSL)));
     let in_wgsl = wgsl::compile(&in_wgsl, &options(false));
-    let source = Source::new(format!("{name}.cl"), with_small_tables(find(stock::STATEFUL_IN_C)));
+    let source = Source::new(format!("{name}.cl"), with_small_tables(find(stock::STATEFUL_OPENCL_C)));
     let in_c = opencl_c::compile(&source, &options(true), &mut NoIncludes);
     [in_wgsl, in_c].map(|program| Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))).into()
 }

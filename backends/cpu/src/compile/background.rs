@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::compiler_stack::COMPILER_STACK_BYTES;
 
-/// Time spent filtering, all threads together, after which compilation starts, in nanoseconds: about
-/// as long as it takes.
+/// Time spent filtering, all threads together, after which compilation starts, in nanoseconds:
+/// about as long as it takes.
 const START_AFTER_NANOS: u64 = 2_000_000;
 
 /// Asked by a running task between its steps; false once its result is no longer wanted.

@@ -152,8 +152,8 @@ impl FilterCode {
     ///
     /// # Safety
     ///
-    /// - Every pointer of the context that the program uses (see its fields; the tables are replaced
-    ///   by this code's own) is valid for packets `start..end`.
+    /// - Every pointer of the context that the program uses (see its fields; the tables are
+    ///   replaced by this code's own) is valid for packets `start..end`.
     /// - The packets' descriptors lie in the arena, with their room if the filter changes lengths,
     ///   and the arena is readable [`READABLE_PAST_END`] bytes past its end.
     /// - Nobody else accesses the packets, or writes to anything else that the context points to.
@@ -216,7 +216,8 @@ impl FilterCode {
             if start < end {
                 let EntryPoint { run, tables, .. } = entry;
                 let context = BatchContext { tables: tables.as_ptr(), ..*context };
-                // SAFETY: passed on to the caller, except for the tables, which are the function's own.
+                // SAFETY: passed on to the caller, except for the tables, which are the function's
+                // own.
                 unsafe { run(&context, start, end) };
             }
         }
@@ -229,7 +230,8 @@ impl FilterCode {
 ///
 /// As for [`FilterCode::run`], for that packet.
 unsafe fn packet_start(context: &BatchContext, position: usize) -> *const u8 {
-    // SAFETY: the caller's packets are listed in `indices`, unless that is null, and have descriptors.
+    // SAFETY: the caller's packets are listed in `indices`, unless that is null, and have
+    // descriptors.
     let offset = unsafe {
         let index = if context.indices.is_null() { position } else { *context.indices.add(position) as usize };
         (*context.descriptors.add(index)).offset
@@ -256,8 +258,9 @@ unsafe fn find_searches(
     assert!(end - start <= PREFETCH_GROUP, "at most one group of packets");
     let verdicts = cursors.as_mut_ptr().cast();
     let context = BatchContext { verdicts, tables: prefetch.tables.as_ptr(), ..*context };
-    // SAFETY: passed on to the caller, except for the verdicts: prefetch code writes one cursor for each of the
-    // call's packets from that address on, for which there is room, and writes nothing else.
+    // SAFETY: passed on to the caller, except for the verdicts: prefetch code writes one cursor for
+    // each of the call's packets from that address on, for which there is room, and writes nothing
+    // else.
     unsafe { (prefetch.run)(&context, start, end) };
 }
 

@@ -1,5 +1,5 @@
-//! Floating-point functions that generated code calls because no instruction computes them. Like all
-//! floating point they are outside the promise of identical results on every device.
+//! Floating-point functions that generated code calls because no instruction computes them. Like
+//! all floating point they are outside the promise of identical results on every device.
 
 /// A function that generated code calls by its index in [`FUNCTIONS`].
 #[derive(Clone, Copy)]

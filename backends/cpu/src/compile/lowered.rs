@@ -15,8 +15,8 @@ pub enum Style {
     BranchFree,
     /// Scalar code with a branch for every condition: for uniform traffic.
     Branching,
-    /// Vector code that reads fields behind a header of variable length where they lie if the header
-    /// has its usual length, and falls back to a gather if one packet of the group differs.
+    /// Vector code that reads fields behind a header of variable length where they lie if the
+    /// header has its usual length, and falls back to a gather if one packet of the group differs.
     SpeculativeVector,
     /// Vector code that gathers fields at variable offsets packet by packet.
     Vector,

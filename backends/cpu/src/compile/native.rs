@@ -33,8 +33,8 @@ pub(crate) struct NativeCode {
     pub operations: u64,
 }
 
-// SAFETY: the module is touched only to free its memory, in `drop`; the code itself is immutable and
-// keeps no state.
+// SAFETY: the module is touched only to free its memory, in `drop`; the code itself is immutable
+// and keeps no state.
 unsafe impl Send for NativeCode {}
 // SAFETY: as above.
 unsafe impl Sync for NativeCode {}
@@ -61,7 +61,8 @@ impl NativeCode {
         module.finalize_definitions().map_err(|e| e.to_string())?;
         let finished = |(id, tables, group_size)| {
             let address = module.get_finalized_function(id);
-            // SAFETY: every code generator builds its function with exactly this signature, in the C convention.
+            // SAFETY: every code generator builds its function with exactly this signature, in the
+            // C convention.
             let run = unsafe { std::mem::transmute::<*const u8, BatchFunction>(address) };
             EntryPoint { run, tables, group_size }
         };

@@ -36,8 +36,8 @@ pub(crate) enum StyleSet {
     Only(Style),
 }
 
-/// Lowers a filter in its scalar styles, and in a vector style if `styles` asks for one by name. The
-/// first function is scalar: it also filters the packets that the others leave over.
+/// Lowers a filter in its scalar styles, and in a vector style if `styles` asks for one by name.
+/// The first function is scalar: it also filters the packets that the others leave over.
 ///
 /// The flag is false if the first function is needed for leftover packets only.
 pub(super) fn lower_variants(
@@ -101,8 +101,8 @@ pub(crate) fn compile_vector_code(
     NativeCode::new(lowered, isa).ok()
 }
 
-/// Lowers the code that prefetches a filter's first map search, if the filter has a search for which
-/// that is worth trying.
+/// Lowers the code that prefetches a filter's first map search, if the filter has a search for
+/// which that is worth trying.
 fn lower_prefetch(
     program: &Program,
     policy: PrefetchPolicy,
@@ -146,9 +146,9 @@ pub(crate) fn compile_filter(
     })
 }
 
-/// Renders a filter in Cranelift's intermediate form, before optimisation: a function for each style
-/// of code, and one for the prefetch code (`check --emit clif`). 256-bit vector code, which does not
-/// go through Cranelift, is rendered as a listing of its instructions.
+/// Renders a filter in Cranelift's intermediate form, before optimisation: a function for each
+/// style of code, and one for the prefetch code (`check --emit clif`). 256-bit vector code, which
+/// does not go through Cranelift, is rendered as a listing of its instructions.
 ///
 /// # Errors
 ///

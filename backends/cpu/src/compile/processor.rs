@@ -13,8 +13,8 @@ pub enum Processor {
     X86_64,
     /// 64-bit x86 of about 2009: up to SSE4.2, without AVX (psABI level `x86-64-v2`).
     X86_64V2,
-    /// Armv8.0-A: NEON, and load-exclusive/store-exclusive instead of LSE atomics. Available on such
-    /// a processor, or if the crate is built with feature `aarch64`.
+    /// Armv8.0-A: NEON, and load-exclusive/store-exclusive instead of LSE atomics. Available on
+    /// such a processor, or if the crate is built with feature `aarch64`.
     Aarch64,
 }
 
@@ -49,8 +49,8 @@ impl Processor {
             ("opt_level", "speed"),
             ("is_pic", "false"),
             ("use_colocated_libcalls", "false"),
-            // Verify our own output in release builds too, for a tenth of the compile time: a bug of
-            // ours is then an error instead of wild code.
+            // Verify our own output in release builds too, for a tenth of the compile time: a bug
+            // of ours is then an error instead of wild code.
             ("enable_verifier", "true"),
             // A filter's variables may exceed the guard page below the stack.
             ("enable_probestack", "true"),

@@ -1,23 +1,23 @@
-//! Values of naga's types as lists of scalars, and where those lie in memory.
+//! naga's types as lists of scalars, and their layout in memory.
 //!
-//! Every value is flattened: a `vec3<u32>` is three Cranelift values, a struct those of its
-//! members. In memory the scalars follow one another without gaps.
+//! Every value is flattened: a `vec3<u32>` is three scalars, a struct the scalars of its members.
+//! In memory scalars follow one another without gaps.
 
 use cranelift_codegen::ir::{Type, types};
 use naga::{ArraySize, Handle, Module, Scalar, ScalarKind, TypeInner};
 
 use super::errors::Unsupported;
 
-/// The most scalars that a value may have. The verifier bounds what a filter keeps in variables;
-/// this bounds what it passes around by value.
+/// Maximum number of scalars of a value. The verifier bounds the size of variables, this the size
+/// of values that are passed around.
 const MAX_LEAVES: u64 = 16_384;
 
-/// A scalar as the code sees it.
+/// A scalar type, as a leaf of a flattened type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leaf(pub Scalar);
 
 impl Leaf {
-    /// The Cranelift type; booleans are bytes of 0 or 1.
+    /// Cranelift's type. Booleans are bytes of 0 or 1.
     pub fn clif(self) -> Type {
         match (self.0.kind, self.0.width) {
             (ScalarKind::Bool, _) => types::I8,
@@ -28,13 +28,13 @@ impl Leaf {
         }
     }
 
-    /// Bytes in memory.
+    /// Size in memory, in bytes.
     pub fn size(self) -> u32 {
         self.clif().bytes()
     }
 }
 
-/// How many scalars a type has.
+/// Number of scalars of a type.
 pub(crate) fn count(module: &Module, inner: &TypeInner) -> Result<u64, Unsupported> {
     Ok(match *inner {
         TypeInner::Scalar(_) | TypeInner::Atomic(_) => 1,
@@ -89,26 +89,26 @@ fn collect(module: &Module, inner: &TypeInner, into: &mut Vec<Leaf>) {
     }
 }
 
-/// Bytes that a type takes in memory.
+/// Size of a type in memory, in bytes.
 pub(crate) fn size(module: &Module, inner: &TypeInner) -> Result<u32, Unsupported> {
     Ok(leaves(module, inner)?.iter().map(|l| l.size()).sum())
 }
 
-/// A part of a composite value.
+/// A part of a composite type.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
-    /// What it is.
+    /// Type of the part.
     pub inner: TypeInner,
-    /// The first scalar of part 0 is 0; of part `index`, `index` times this (for uniform parts).
+    /// Number of scalars.
     pub leaves: u32,
-    /// Bytes in memory.
+    /// Size in memory, in bytes.
     pub size: u32,
 }
 
-/// How many parts an array has whose size the module does not say: a map's words.
+/// Number of elements reported for an array whose size the module does not say: a map's words.
 pub(crate) const UNBOUNDED: u32 = u32::MAX;
 
-/// The parts of a vector, matrix or array, which are all alike, and how many there are.
+/// Returns the element type of a vector, matrix or array, and the number of elements.
 pub(crate) fn uniform_part(module: &Module, inner: &TypeInner) -> Result<(Part, u32), Unsupported> {
     let (inner, n) = match *inner {
         TypeInner::Vector { size, scalar } => (TypeInner::Scalar(scalar), size as u32),
@@ -121,7 +121,7 @@ pub(crate) fn uniform_part(module: &Module, inner: &TypeInner) -> Result<(Part, 
     Ok((part, n))
 }
 
-/// Part `index` of a composite: its type, the scalars before it, and the bytes before it.
+/// Returns part `index` of a composite type, and the number of scalars and bytes before it.
 pub(crate) fn part(module: &Module, inner: &TypeInner, index: u32) -> Result<(Part, u32, u32), Unsupported> {
     if let TypeInner::Struct { ref members, .. } = *inner {
         let (mut leaves_before, mut bytes_before) = (0, 0);
@@ -139,7 +139,7 @@ pub(crate) fn part(module: &Module, inner: &TypeInner, index: u32) -> Result<(Pa
     Ok((part, leaves, bytes))
 }
 
-/// The type that a pointer points to.
+/// Returns the type that a pointer points to, `None` for any other type.
 pub(crate) fn pointee(module: &Module, inner: &TypeInner) -> Option<TypeInner> {
     match *inner {
         TypeInner::Pointer { base, .. } => Some(module.types[base].inner.clone()),
@@ -149,7 +149,7 @@ pub(crate) fn pointee(module: &Module, inner: &TypeInner) -> Option<TypeInner> {
     }
 }
 
-/// The inner type behind a handle.
+/// Returns the type behind a handle.
 pub(crate) fn inner(module: &Module, ty: Handle<naga::Type>) -> &TypeInner {
     &module.types[ty].inner
 }

@@ -45,8 +45,8 @@ enum Schedule {
     /// One thread takes all chunks in order.
     InOrder,
     /// The batch is cut into tiles. For each tile, threads first compute the packets' flow numbers
-    /// in any order; then each thread takes a shard, a range of flow numbers, and filters the tile's
-    /// packets of those flows in order. The value is the number of shards.
+    /// in any order; then each thread takes a shard, a range of flow numbers, and filters the
+    /// tile's packets of those flows in order. The value is the number of shards.
     Sharded(u32),
 }
 
@@ -155,8 +155,8 @@ impl BatchBuffers {
         let BatchBuffers { mut batch, mut verdicts, mut targets, mut resized, .. } = self;
         let (facts, packets) = (shared.program.facts(), batch.len());
         shared.record_pace(busy_nanos, packets);
-        // SAFETY: each column has capacity for all packets, and the code has written one element per packet in those
-        // columns that the facts say it writes.
+        // SAFETY: each column has capacity for all packets, and the code has written one element
+        // per packet in those columns that the facts say it writes.
         unsafe {
             verdicts.set_len(packets);
             targets.set_len(if facts.redirects { packets } else { 0 });
@@ -171,8 +171,8 @@ impl BatchBuffers {
     }
 }
 
-/// Whether a batch can be filtered by whichever thread asks for its result: it is a single chunk, so
-/// no other thread could help, and no other batch waits for it. `threads` is what
+/// Whether a batch can be filtered by whichever thread asks for its result: it is a single chunk,
+/// so no other thread could help, and no other batch waits for it. `threads` is what
 /// [`Shared::threads_worth_waking`] says.
 pub(super) fn runs_inline(shared: &Shared, threads: usize, packets: usize) -> bool {
     threads == 0 && packets <= MIN_CHUNK && shared.sequencer.is_none()
@@ -205,9 +205,10 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-// SAFETY: threads share a job to filter its packets, which touches nothing but atomics, the shared state, the buffers'
-// lock, and, through the contexts, packets and columns of which each thread has a part to itself. All that the contexts
-// point to is owned by the buffers, which live until every chunk has ended and may be sent to another thread.
+// SAFETY: threads share a job to filter its packets, which touches nothing but atomics, the shared
+// state, the buffers' lock, and, through the contexts, packets and columns of which each thread has
+// a part to itself. All that the contexts point to is owned by the buffers, which live until every
+// chunk has ended and may be sent to another thread.
 unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
@@ -269,8 +270,8 @@ impl Job {
         }
     }
 
-    /// Starts the job with `threads` threads of the pool: at once, or after the batches before it if
-    /// the filter's packets share state.
+    /// Starts the job with `threads` threads of the pool: at once, or after the batches before it
+    /// if the filter's packets share state.
     pub fn start(self: &Arc<Job>, threads: usize) {
         match self.sequencer() {
             Some(sequencer) => sequencer.admit(self.clone(), threads),
@@ -325,7 +326,8 @@ impl Job {
                 self.shared.record_time(assignment, end - start, elapsed);
             } else if let Some(flows) = &self.shared.flows {
                 self.timed(|| {
-                    // SAFETY: as in `run`; the columns for flow numbers have room for the whole batch too.
+                    // SAFETY: as in `run`; the columns for flow numbers have room for the whole
+                    // batch too.
                     unsafe { flows.run(0, &self.flow_context, start, end) };
                 });
             }
@@ -362,8 +364,8 @@ impl Job {
             let size = assignment.max_packets.min(self.shared.max_chunk).min(SHARD_SCAN);
             let end = start.saturating_add(size).min(tile.packets.end);
             let elapsed = self.timed(|| {
-                // SAFETY: the flow numbers of the tile's packets were written before its first shard started, and stay
-                // until the last one has ended.
+                // SAFETY: the flow numbers of the tile's packets were written before its first
+                // shard started, and stay until the last one has ended.
                 let flows = unsafe { std::slice::from_raw_parts(self.flow_context.targets.add(start), end - start) };
                 let mut count = 0;
                 // Without branches: half of them would be mispredicted.
@@ -409,11 +411,13 @@ impl Job {
 
     fn run(&self, variant: usize, context: &BatchContext, start: usize, end: usize) {
         // SAFETY:
-        // - the buffers live until this chunk has ended, and own the packets with their rooms (`check_submission` made
-        //   sure of those); a batch's descriptors lie in its arena, which is readable past its end;
+        // - the buffers live until this chunk has ended, and own the packets with their rooms
+        //   (`check_submission` made sure of those); a batch's descriptors lie in its arena, which
+        //   is readable past its end;
         // - the columns have room for the whole batch if the program uses them;
         // - no two chunks have a packet in common, nor do two shards, and packets share no word;
-        // - if the batch is sharded, the flow numbers of a tile are written before its first shard starts.
+        // - if the batch is sharded, the flow numbers of a tile are written before its first shard
+        //   starts.
         unsafe { self.shared.run(variant, context, start, end) };
     }
 

@@ -33,7 +33,7 @@ enum InFlight {
     Deferred(Batch),
     /// Threads of the pool filter it; with `caller_helps`, so does the caller of `complete`.
     Job { job: Arc<Job>, caller_helps: bool },
-    /// Its result; it had to be finished before `complete` asked for it.
+    /// Finished before `complete` asked for it, because somebody accessed the maps.
     Finished(Box<Result<Completion, DeviceError>>),
 }
 

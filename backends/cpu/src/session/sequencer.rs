@@ -1,5 +1,5 @@
-//! Runs batches one after another, for filters whose packets share state: maps, or flows whose order
-//! continues from batch to batch. Map maintenance happens between two batches.
+//! Runs batches one after another, for filters whose packets share state: maps, or flows whose
+//! order continues from batch to batch. Map maintenance happens between two batches.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,7 +68,8 @@ impl BatchSequencer {
 impl State {
     fn start(&mut self, batch: Arc<dyn SequencedBatch>, threads: usize) {
         if let Some(compactor) = &mut self.compactor {
-            // SAFETY: the previous batch is done, this one has not started, and the sequencer is locked.
+            // SAFETY: the previous batch is done, this one has not started, and the sequencer is
+            // locked.
             let mut maps = unsafe { QuiescentMaps::new(batch.maps()) };
             let Ok(()) = compactor.compact_if_needed(batch.packets(), &mut maps);
         }

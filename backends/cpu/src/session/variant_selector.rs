@@ -1,9 +1,9 @@
 //! Online selection of the fastest code variant for the current traffic.
 //!
-//! Which variant is fastest cannot be known in advance: a filter's conditions may come out alike for
-//! all packets or differently for each. So variants are timed on packets that have to be filtered
-//! anyway, and the fastest one gets the rest: exploration and exploitation as in a multi-armed
-//! bandit, with a bound on the cost of exploring.
+//! Which variant is fastest cannot be known in advance: a filter's conditions may come out alike
+//! for all packets or differently for each. So variants are timed on packets that have to be
+//! filtered anyway, and the fastest one gets the rest: exploration and exploitation as in a
+//! multi-armed bandit, with a bound on the cost of exploring.
 //!
 //! A trial alternates samples of the variant in use and of a candidate, so that both see the same
 //! traffic in chunks of the same size and suffer the same interference. The best sample counts for
@@ -124,8 +124,8 @@ impl VariantSelector {
         }
     }
 
-    /// Returns the next assignment. The caller must report it to [`record`](VariantSelector::record),
-    /// even if no packets were left.
+    /// Returns the next assignment. The caller must report it to
+    /// [`record`](VariantSelector::record), even if no packets were left.
     pub fn next_assignment(&mut self) -> Assignment {
         let in_use = Assignment::unsampled(self.current);
         if self.trial_due.len() < 2 {

@@ -9,7 +9,7 @@ use portcullis_opencl_c as opencl_c;
 use portcullis_opencl_c::files::NoIncludes;
 use portcullis_wgsl as wgsl;
 
-/// Each filter in each language, and its file's name.
+/// Compiles each filter in each language; returns them with their file names.
 pub fn stock() -> Vec<(String, Arc<Program>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders");
     let mut all = Vec::new();
@@ -31,24 +31,24 @@ pub fn stock() -> Vec<(String, Arc<Program>)> {
     all
 }
 
-/// Numbers in no order.
-pub struct Numbers(pub u64);
+/// A linear congruential generator.
+pub struct Random(pub u64);
 
-impl Numbers {
-    /// Any number below 2^31.
+impl Random {
+    /// Returns a number below 2^31.
     pub fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as u32
     }
 }
 
-/// IPv4 and IPv6, tagged, with options, cut off, and what is none of it.
+/// IPv4 and IPv6 packets, some with VLAN tags, options, or cut off, and packets that are neither.
 pub fn packets() -> Vec<Vec<u8>> {
-    let mut numbers = Numbers(7);
+    let mut random = Random(7);
     let mut all = Vec::new();
     for i in 0..600_u32 {
-        let length = if i % 5 == 0 { numbers.next() % 70 } else { 40 + numbers.next() % 100 };
-        let mut packet: Vec<u8> = (0..length).map(|_| numbers.next() as u8).collect();
+        let length = if i % 5 == 0 { random.next() % 70 } else { 40 + random.next() % 100 };
+        let mut packet: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
         let mut put = |at: usize, byte: u8| {
             if let Some(place) = packet.get_mut(at) {
                 *place = byte;
@@ -62,7 +62,7 @@ pub fn packets() -> Vec<Vec<u8>> {
             }
             put(12 + vlan, 8);
             put(13 + vlan, 0);
-            let options = if i % 3 == 0 { 5 + numbers.next() as u8 % 11 } else { 5 };
+            let options = if i % 3 == 0 { 5 + random.next() as u8 % 11 } else { 5 };
             put(14 + vlan, 0x40 | options);
             put(20 + vlan, 0);
             put(21 + vlan, 0);

@@ -1,4 +1,4 @@
-//! Control flow without branches.
+//! Control flow without branches: if-conversion of cheap statements without side effects.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,23 @@ use super::codegen::{Codegen, Frame, Operand, ReturnTarget};
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::types;
 
-/// A return that has not been acted upon: whether, and with what.
+/// A `return` that has not been turned into control flow: its condition and its value.
 #[derive(Debug, Clone)]
 pub(super) struct PendingReturn {
     pub returned: Value,
     pub value: Vec<Value>,
 }
 
-/// Where code without branches ended.
+/// How control leaves branch-free code.
 pub(super) enum Outcome {
-    /// It goes on, except where something was returned.
+    /// Falls through, unless the condition of a pending return holds.
     FallsThrough(Option<PendingReturn>),
-    /// It returned this on every way.
+    /// Every path returns; this is the value selected between them.
     Returns(Vec<Value>),
 }
 
 impl<'a> Codegen<'a, '_> {
-    // Without branches.
-
-    /// Statements that neither branch nor return.
+    /// Lowers a statement that neither branches nor returns.
     pub fn lower_simple_statement(&mut self, frame: &mut Frame<'a>, statement: &'a Statement) -> Result<()> {
         match statement {
             Statement::Emit(range) => self.emit(frame, range.clone()),
@@ -59,7 +57,8 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// What a function of the prelude is, unless it is one whose body is compiled.
+    /// Returns the intrinsic that a prelude function is, unless its body is compiled like the
+    /// filter's own functions.
     pub fn inlined_intrinsic(&self, function: Handle<naga::Function>) -> Option<Intrinsic> {
         self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_map_function())
     }
@@ -103,7 +102,8 @@ impl<'a> Codegen<'a, '_> {
                 let body = &callee.code.body;
                 let outcome = self.branch_free_block(&mut callee, body)?;
                 self.stack.top = stack;
-                // What the callee's early returns imply holds for its own rest, not for ours.
+                // What the callee's early returns imply holds for the rest of the callee, not for
+                // the caller.
                 self.assumed = outer;
                 if let (Some(result), Outcome::Returns(value)) = (result, outcome) {
                     frame.values[result.index()] = Some(Operand::Value(value));
@@ -117,7 +117,8 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// Both ways of a condition, and a selection between what they leave behind.
+    /// Evaluates both arms of a condition and selects between the variables and returns that they
+    /// leave.
     pub fn select_arms(
         &mut self,
         frame: &mut Frame<'a>,
@@ -134,7 +135,7 @@ impl<'a> Codegen<'a, '_> {
         self.assumed.learn(length, &facts);
         let accepted = accept(self, frame)?;
         let accept_lengths = std::mem::replace(&mut self.assumed, before);
-        // Back to how things were, keeping what the accepted way left.
+        // Restore the variables for the other arm, keeping the values that this one left.
         let old = self.undo_logs.pop().unwrap_or_default();
         let mut left = BTreeMap::new();
         for (&variable, &old) in &old {
@@ -202,7 +203,7 @@ impl<'a> Codegen<'a, '_> {
         })
     }
 
-    /// Cases one after another, the default last.
+    /// Evaluates all cases, the default last.
     pub fn branch_free_switch(
         &mut self,
         frame: &mut Frame<'a>,
@@ -268,7 +269,7 @@ impl<'a> Codegen<'a, '_> {
         a.iter().zip(b).map(|(&a, &b)| self.select(condition, a, b)).collect()
     }
 
-    /// What is returned, now that `value` is where nothing was before.
+    /// Selects between the value of a pending return and `value`, which is returned otherwise.
     pub fn unless_returned(&mut self, pending: &Option<PendingReturn>, value: Vec<Value>) -> Vec<Value> {
         match pending {
             Some(first) => self.select_all(first.returned, &first.value, &value),

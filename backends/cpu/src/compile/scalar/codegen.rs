@@ -102,8 +102,8 @@ pub(super) struct PacketBounds {
     pub length: Variable,
 }
 
-/// Layout of the stack slot for variables that are not in registers. Inlined calls stack up in it as
-/// real calls would, so it is as large as the deepest call chain, which the verifier bounds.
+/// Layout of the stack slot for variables that are not in registers. Inlined calls stack up in it
+/// as real calls would, so it is as large as the deepest call chain, which the verifier bounds.
 #[derive(Debug, Default)]
 pub(super) struct StackLayout {
     pub slot: Option<StackSlot>,
@@ -157,10 +157,10 @@ pub(super) struct Codegen<'a, 'f> {
     pub program: &'a Program,
     pub module: &'a naga::Module,
     pub known: ValueFacts,
-    /// What is known about the packet's length on every path to the current code. Branch-free
+    /// Facts about the packet's length on every path to the current code. Branch-free
     /// conditional code is executed always, so its conditions do not count.
     pub proven: LengthFacts,
-    /// What is known about the packet's length if the result of the current code matters: `proven`
+    /// Facts about the packet's length if the result of the current code matters: `proven`
     /// and the conditions of enclosing branch-free code.
     pub assumed: LengthFacts,
     /// The function's first parameter.
@@ -177,8 +177,8 @@ pub(super) struct Codegen<'a, 'f> {
     pub locals: HashMap<(Handle<Function>, Handle<LocalVariable>), VariableLocation>,
     pub globals: HashMap<Handle<GlobalVariable>, VariableLocation>,
     pub costs: CostModel,
-    /// Values that variables had before they were assigned in branch-free conditional code, for each
-    /// enclosing arm, the innermost last.
+    /// Values that variables had before they were assigned in branch-free conditional code, for
+    /// each enclosing arm, the innermost last.
     pub undo_logs: Vec<BTreeMap<u32, Value>>,
     pub loop_targets: Vec<LoopTargets>,
     pub stack: StackLayout,
@@ -254,8 +254,8 @@ impl<'a, 'f> Codegen<'a, 'f> {
         Ok(self.finish_packet_loop(&packet_loop))
     }
 
-    /// Opens the function's entry block, in which fields of the context are read. `value` is the type
-    /// of the loop body's result.
+    /// Opens the function's entry block, in which fields of the context are read. `value` is the
+    /// type of the loop body's result.
     pub fn begin_function(&mut self, changes_bounds: bool, value: ir::Type) -> PacketLoop {
         let entry = self.b.create_block();
         let body = self.b.create_block();
@@ -351,7 +351,8 @@ impl<'a, 'f> Codegen<'a, 'f> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] beyond [`MAX_OPERATIONS`], so that no filter keeps the compiler busy for ever.
+    /// [`Unsupported`] beyond [`MAX_OPERATIONS`], so that no filter keeps the compiler busy for
+    /// ever.
     pub fn count_operations(&mut self, operations: usize) -> Result<()> {
         self.operations += operations as u64;
         if self.operations > MAX_OPERATIONS {

@@ -1,14 +1,14 @@
-//! Control flow: with branches, or ([`Style::BranchFree`]) without them where both ways are harmless
-//! and cheap.
+//! Statements as control flow with branches, and the entry to the branch-free style
+//! ([`Style::BranchFree`]), which branches only around code that is costly or has side effects.
 //!
-//! Code without branches evaluates both ways of an `if` and selects between the values that they
-//! leave in variables. A `return` in it becomes a pair, whether the filter has returned and with
-//! what ([`PendingReturn`]), which is selected against whatever is returned later, or turned into one
-//! branch before code that must not run in vain. Packets of mixed traffic make branches that no
-//! predictor can learn, so this is worth far more than the instructions that it wastes.
+//! Branch-free code (`branch_free`) evaluates both arms of an `if` and selects between the values
+//! that they leave in variables. A `return` in it becomes a pair, a condition and a value
+//! ([`PendingReturn`]), which later returns are selected against, or which becomes one branch
+//! before code that must not run needlessly. Mixed traffic makes branches that no predictor can
+//! learn, so this is worth far more than the instructions that it wastes.
 //!
-//! Code with branches follows `&&` and `||` from condition to condition ([`BranchTargets`]): the boolean
-//! variables that naga turns them into are never made.
+//! Branching code lowers `&&` and `||` by short-circuit evaluation, from condition to condition
+//! ([`BranchTargets`]), without materialising the boolean variables that naga turns them into.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{self, BlockArg, InstBuilder, Value};
@@ -22,50 +22,50 @@ use crate::compile::errors::{Result, Unsupported};
 use crate::compile::lowered::Style;
 use crate::compile::types;
 
-/// What an `if` may cost (see `cost`) to be executed both ways.
+/// Maximum cost (see `cost`) of a statement that is executed without branches.
 const MAX_SELECT_COST: u32 = 16;
 
-/// What may follow a return that has not been acted upon, before a branch is cheaper than doing the
-/// rest in vain.
+/// Maximum cost of the code behind a pending return that packets execute for nothing if they have
+/// returned; beyond it a branch is cheaper.
 const MAX_WASTED_COST: u32 = 24;
 
-/// Where code with branches ended.
+/// Whether control reaches the end of a block that was lowered with branches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockEnd {
     FallsThrough,
-    /// Nothing behind it is reached.
+    /// Every path returns or jumps elsewhere.
     Diverges,
 }
 
-/// A block that code goes on in, and what is known on each way that leads there.
+/// A block where several paths join, and what is known about the packet's length on each.
 struct MergeBlock {
     block: ir::Block,
     incoming: Vec<(LengthFacts, LengthFacts)>,
 }
 
-/// Where code goes on when a condition holds, and where when it does not.
+/// Where a condition leads.
 struct BranchTargets {
     if_true: MergeBlock,
     if_false: MergeBlock,
 }
 
-/// Who wants to know what an `if` left in its boolean variable.
+/// What consumes the boolean variable that an `if` sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConditionUse {
-    /// The statement after next, an `if` that depends on it.
+    /// The statement after next, an `if` with the variable as its condition.
     If,
-    /// The statement after next, a store to the variable of an outer `&&` or `||`.
+    /// The statement after next, a store to the variable of an enclosing `&&` or `||`.
     Store,
 }
 
 impl<'a> Codegen<'a, '_> {
-    /// Goes on in a block to which every way is known already.
+    /// Continues in a block whose predecessors are all known.
     pub(super) fn switch_to_sealed(&mut self, block: ir::Block) {
         self.b.seal_block(block);
         self.b.switch_to_block(block);
     }
 
-    /// Lowers the filter for the packet of this turn; every way leads to the verdict block.
+    /// Lowers the filter for one packet; every path ends in the verdict block.
     pub(super) fn lower_body(&mut self) -> Result<()> {
         self.init_globals()?;
         let packet = self.constant(0);
@@ -104,8 +104,8 @@ impl<'a> Codegen<'a, '_> {
         self.costs.statement(self.program, frame.code, statement)
     }
 
-    /// What follows before the next statement that must not be executed in vain, and whether the
-    /// block ends without one.
+    /// Returns the cost up to the next statement with side effects, and whether the block ends
+    /// before there is one.
     fn cost_until_side_effect(&self, frame: &Frame<'a>, statements: &[Statement]) -> (u32, bool) {
         let mut sum = 0u32;
         for statement in statements {
@@ -120,54 +120,53 @@ impl<'a> Codegen<'a, '_> {
         (sum, true)
     }
 
-    // With branches.
-
     fn lower_block(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<BlockEnd> {
         match self.style {
-            // Beside code for several packets at a time there are packets that make no group.
+            // Vector code needs scalar code only for the packets that are left over.
             Style::BranchFree | Style::SpeculativeVector | Style::Vector => self.lower_mostly_branch_free(frame, block),
             Style::Branching => self.lower_with_branches(frame, block, None),
         }
     }
 
-    /// Statements one after another. With `out`, the last one stores a boolean that only decides
-    /// where to go on: then it is not stored.
+    /// Lowers statements one after another. With `out`, the last statement stores a boolean whose
+    /// only use is to decide between these targets: then control goes to them and nothing is
+    /// stored. The flag says whether true leads to `if_true`.
     fn lower_with_branches(
         &mut self,
         frame: &mut Frame<'a>,
         block: &'a Block,
         mut out: Option<(&mut BranchTargets, bool)>,
     ) -> Result<BlockEnd> {
-        // Where the next `if` goes, when the one before has decided that.
+        // Targets of the next `if`, if the previous one has decided it.
         let mut decided: Option<BranchTargets> = None;
         let mut statements = block.iter().enumerate();
         while let Some((i, statement)) = statements.next() {
             match statement {
                 Statement::If { condition, accept, reject } => {
-                    let ways = match decided.take() {
-                        Some(ways) => ways,
+                    let targets = match decided.take() {
+                        Some(targets) => targets,
                         None => {
                             let condition = self.scalar(frame, *condition)?;
-                            let mut ways = self.new_targets();
-                            self.emit_branch(condition, &mut ways, true);
-                            ways
+                            let mut targets = self.new_targets();
+                            self.emit_branch(condition, &mut targets, true);
+                            targets
                         }
                     };
-                    match (asked(frame, block, i), &mut out) {
+                    match (condition_use(frame, block, i), &mut out) {
                         (Some((ConditionUse::If, polarity)), _) => {
                             let mut next = self.new_targets();
-                            self.lower_condition_arms(frame, ways, accept, reject, (&mut next, polarity))?;
+                            self.lower_condition_arms(frame, targets, accept, reject, (&mut next, polarity))?;
                             decided = Some(next);
-                            // What reads the variable.
+                            // Skip the load of the variable.
                             statements.next();
                         }
                         (Some((ConditionUse::Store, polarity)), Some((out, outer))) if i + 3 == block.len() => {
                             let polarity = polarity == *outer;
-                            self.lower_condition_arms(frame, ways, accept, reject, (out, polarity))?;
+                            self.lower_condition_arms(frame, targets, accept, reject, (out, polarity))?;
                             return Ok(BlockEnd::Diverges);
                         }
                         _ => {
-                            if self.lower_if(frame, ways, accept, reject)? == BlockEnd::Diverges {
+                            if self.lower_if(frame, targets, accept, reject)? == BlockEnd::Diverges {
                                 return Ok(BlockEnd::Diverges);
                             }
                         }
@@ -198,17 +197,18 @@ impl<'a> Codegen<'a, '_> {
         Ok(BlockEnd::FallsThrough)
     }
 
-    /// Both ways of an `if` that only sets a boolean variable, each going on where that leads.
+    /// Lowers both arms of an `if` that only sets a boolean variable; each continues where its
+    /// value leads.
     fn lower_condition_arms(
         &mut self,
         frame: &mut Frame<'a>,
-        ways: BranchTargets,
+        targets: BranchTargets,
         accept: &'a Block,
         reject: &'a Block,
         (out, polarity): (&mut BranchTargets, bool),
     ) -> Result<()> {
-        for (way, code) in [(ways.if_true, accept), (ways.if_false, reject)] {
-            if self.enter_merge(way) {
+        for (target, code) in [(targets.if_true, accept), (targets.if_false, reject)] {
+            if self.enter_merge(target) {
                 self.lower_with_branches(frame, code, Some((&mut *out, polarity)))?;
             }
         }
@@ -216,38 +216,41 @@ impl<'a> Codegen<'a, '_> {
     }
 
     fn new_targets(&mut self) -> BranchTargets {
-        let mut way = || MergeBlock { block: self.b.create_block(), incoming: Vec::new() };
-        BranchTargets { if_true: way(), if_false: way() }
+        let mut target = || MergeBlock { block: self.b.create_block(), incoming: Vec::new() };
+        BranchTargets { if_true: target(), if_false: target() }
     }
 
-    /// Leaves on one of two ways; with `polarity` false, on the other.
-    fn emit_branch(&mut self, condition: Value, ways: &mut BranchTargets, polarity: bool) {
-        let (if_true, if_false) =
-            if polarity { (&mut ways.if_true, &mut ways.if_false) } else { (&mut ways.if_false, &mut ways.if_true) };
+    /// Branches to one of two targets; with `polarity` false, to the opposite ones.
+    fn emit_branch(&mut self, condition: Value, targets: &mut BranchTargets, polarity: bool) {
+        let (if_true, if_false) = if polarity {
+            (&mut targets.if_true, &mut targets.if_false)
+        } else {
+            (&mut targets.if_false, &mut targets.if_true)
+        };
         if let Some(outcome) = self.known.constant(condition) {
-            let way = if outcome == 0 { if_false } else { if_true };
-            self.b.ins().jump(way.block, &[]);
-            way.incoming.push((self.proven.clone(), self.assumed.clone()));
+            let target = if outcome == 0 { if_false } else { if_true };
+            self.b.ins().jump(target.block, &[]);
+            target.incoming.push((self.proven.clone(), self.assumed.clone()));
             return;
         }
         let length = self.packet_length();
         self.b.ins().brif(condition, if_true.block, &[], if_false.block, &[]);
-        for (way, outcome) in [(if_true, true), (if_false, false)] {
+        for (target, outcome) in [(if_true, true), (if_false, false)] {
             let (mut proven, mut assumed) = (self.proven.clone(), self.assumed.clone());
             let facts = self.known.implied_facts(condition, outcome);
             proven.learn(length, facts);
             assumed.learn(length, facts);
-            way.incoming.push((proven, assumed));
+            target.incoming.push((proven, assumed));
         }
     }
 
-    /// Goes on where several ways meet; false if none comes here.
-    fn enter_merge(&mut self, way: MergeBlock) -> bool {
-        let Some(met) = way.incoming.into_iter().reduce(|a, b| (a.0.meet(&b.0), a.1.meet(&b.1))) else {
+    /// Continues where several paths join. Returns false if no path leads here.
+    fn enter_merge(&mut self, target: MergeBlock) -> bool {
+        let Some(met) = target.incoming.into_iter().reduce(|a, b| (a.0.meet(&b.0), a.1.meet(&b.1))) else {
             return false;
         };
         (self.proven, self.assumed) = met;
-        self.switch_to_sealed(way.block);
+        self.switch_to_sealed(target.block);
         true
     }
 
@@ -303,9 +306,9 @@ impl<'a> Codegen<'a, '_> {
             Statement::Block(block) => self.lower_block(frame, block),
             Statement::If { condition, accept, reject } => {
                 let condition = self.scalar(frame, *condition)?;
-                let mut ways = self.new_targets();
-                self.emit_branch(condition, &mut ways, true);
-                self.lower_if(frame, ways, accept, reject)
+                let mut targets = self.new_targets();
+                self.emit_branch(condition, &mut targets, true);
+                self.lower_if(frame, targets, accept, reject)
             }
             Statement::Switch { selector, cases } => {
                 let selector = self.scalar(frame, *selector)?;
@@ -318,9 +321,9 @@ impl<'a> Codegen<'a, '_> {
                 Ok(BlockEnd::Diverges)
             }
             Statement::Continue => {
-                let again = self.loop_targets.iter().rev().find_map(|targets| targets.continue_block);
-                let again = again.ok_or_else(|| Unsupported("a continue outside a loop".into()))?;
-                self.b.ins().jump(again, &[]);
+                let continue_block = self.loop_targets.iter().rev().find_map(|targets| targets.continue_block);
+                let continue_block = continue_block.ok_or_else(|| Unsupported("a continue outside a loop".into()))?;
+                self.b.ins().jump(continue_block, &[]);
                 Ok(BlockEnd::Diverges)
             }
             Statement::Call { function, arguments, result } => {
@@ -357,7 +360,7 @@ impl<'a> Codegen<'a, '_> {
                 let jumps = std::mem::take(&mut self.loop_targets);
                 let body = &callee.code.body;
                 if self.lower_block(&mut callee, body)? == BlockEnd::FallsThrough {
-                    // Without a result, or behind a loop that only fuel ends.
+                    // A function without a result, or behind a loop that only fuel ends.
                     let zeros = match &callee.code.result {
                         Some(result) => self.zeros(types::inner(self.module, result.ty))?,
                         None => Vec::new(),
@@ -386,25 +389,25 @@ impl<'a> Codegen<'a, '_> {
     fn lower_if(
         &mut self,
         frame: &mut Frame<'a>,
-        ways: BranchTargets,
+        targets: BranchTargets,
         accept: &'a Block,
         reject: &'a Block,
     ) -> Result<BlockEnd> {
-        let mut behind = MergeBlock { block: self.b.create_block(), incoming: Vec::new() };
-        for (way, code) in [(ways.if_true, accept), (ways.if_false, reject)] {
-            if self.enter_merge(way) && self.lower_block(frame, code)? == BlockEnd::FallsThrough {
-                self.b.ins().jump(behind.block, &[]);
-                behind.incoming.push((self.proven.clone(), self.assumed.clone()));
+        let mut exit = MergeBlock { block: self.b.create_block(), incoming: Vec::new() };
+        for (target, code) in [(targets.if_true, accept), (targets.if_false, reject)] {
+            if self.enter_merge(target) && self.lower_block(frame, code)? == BlockEnd::FallsThrough {
+                self.b.ins().jump(exit.block, &[]);
+                exit.incoming.push((self.proven.clone(), self.assumed.clone()));
             }
         }
-        Ok(if self.enter_merge(behind) { BlockEnd::FallsThrough } else { BlockEnd::Diverges })
+        Ok(if self.enter_merge(exit) { BlockEnd::FallsThrough } else { BlockEnd::Diverges })
     }
 
     fn lower_switch(&mut self, frame: &mut Frame<'a>, selector: Value, cases: &'a [SwitchCase]) -> Result<BlockEnd> {
         let blocks: Vec<ir::Block> = cases.iter().map(|_| self.b.create_block()).collect();
-        let behind = self.b.create_block();
+        let exit = self.b.create_block();
         let mut switch = Switch::new();
-        let mut default = behind;
+        let mut default = exit;
         for (case, &block) in cases.iter().zip(&blocks) {
             match case.value {
                 SwitchValue::U32(value) => switch.set_entry(u128::from(value), block),
@@ -414,19 +417,20 @@ impl<'a> Codegen<'a, '_> {
         }
         switch.emit(&mut self.b, selector, default);
         let before = (self.proven.clone(), self.assumed.clone());
-        self.loop_targets.push(LoopTargets { break_block: behind, continue_block: None });
+        self.loop_targets.push(LoopTargets { break_block: exit, continue_block: None });
         for (i, case) in cases.iter().enumerate() {
             (self.proven, self.assumed) = before.clone();
             self.switch_to_sealed(blocks[i]);
             if self.lower_block(frame, &case.body)? == BlockEnd::FallsThrough {
-                let next = if case.fall_through { blocks.get(i + 1).copied().unwrap_or(behind) } else { behind };
+                let next = if case.fall_through { blocks.get(i + 1).copied().unwrap_or(exit) } else { exit };
                 self.b.ins().jump(next, &[]);
             }
         }
         self.loop_targets.pop();
-        // Breaks come here too: only what held before is sure to hold, if the length is the same.
+        // Code that breaks out of a case also leads here, so only what held before the switch still
+        // holds.
         (self.proven, self.assumed) = before;
-        self.switch_to_sealed(behind);
+        self.switch_to_sealed(exit);
         Ok(BlockEnd::FallsThrough)
     }
 
@@ -437,11 +441,11 @@ impl<'a> Codegen<'a, '_> {
         continuing: &'a Block,
         break_if: Option<Handle<Expression>>,
     ) -> Result<BlockEnd> {
-        let (round, again, behind) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        let (body_block, continue_block, exit) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
         let before = (self.proven.clone(), self.assumed.clone());
-        self.b.ins().jump(round, &[]);
-        self.b.switch_to_block(round);
-        // The prelude's own loops cost nothing.
+        self.b.ins().jump(body_block, &[]);
+        self.b.switch_to_block(body_block);
+        // The prelude's own loops burn no fuel.
         if let Some(fuel) = self.fuel.filter(|_| !self.program.is_prelude(frame.function)) {
             let left = self.b.use_var(fuel);
             let (verdict, go) = (self.verdict_block()?, self.b.create_block());
@@ -451,27 +455,27 @@ impl<'a> Codegen<'a, '_> {
             let less = self.b.ins().iadd_imm_s(left, -1);
             self.b.def_var(fuel, less);
         }
-        self.loop_targets.push(LoopTargets { break_block: behind, continue_block: Some(again) });
+        self.loop_targets.push(LoopTargets { break_block: exit, continue_block: Some(continue_block) });
         if self.lower_block(frame, body)? == BlockEnd::FallsThrough {
-            self.b.ins().jump(again, &[]);
+            self.b.ins().jump(continue_block, &[]);
         }
         self.loop_targets.pop();
         (self.proven, self.assumed) = before.clone();
-        self.switch_to_sealed(again);
+        self.switch_to_sealed(continue_block);
         if self.lower_block(frame, continuing)? == BlockEnd::FallsThrough {
             match break_if {
                 Some(condition) => {
                     let condition = self.scalar(frame, condition)?;
-                    self.b.ins().brif(condition, behind, &[], round, &[]);
+                    self.b.ins().brif(condition, exit, &[], body_block, &[]);
                 }
                 None => {
-                    self.b.ins().jump(round, &[]);
+                    self.b.ins().jump(body_block, &[]);
                 }
             }
         }
-        self.b.seal_block(round);
+        self.b.seal_block(body_block);
         (self.proven, self.assumed) = before;
-        self.switch_to_sealed(behind);
+        self.switch_to_sealed(exit);
         Ok(BlockEnd::FallsThrough)
     }
 
@@ -479,7 +483,7 @@ impl<'a> Codegen<'a, '_> {
         self.verdict.ok_or_else(|| Unsupported("code outside a packet's turn".into()))
     }
 
-    /// Returns from the frame's function with a value.
+    /// Returns a value from the frame's function.
     fn emit_return(&mut self, frame: &mut Frame<'a>, value: &[Value]) {
         match &mut frame.exit {
             ReturnTarget::Verdict => {
@@ -501,7 +505,7 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// Turns a return that has not been acted upon into a branch.
+    /// Turns a pending return into a branch.
     fn emit_pending_return(&mut self, frame: &mut Frame<'a>, pending: Option<PendingReturn>) {
         let Some(PendingReturn { returned, value }) = pending else { return };
         let (gone, on) = (self.b.create_block(), self.b.create_block());
@@ -509,11 +513,11 @@ impl<'a> Codegen<'a, '_> {
         self.switch_to_sealed(gone);
         self.emit_return(frame, &value);
         self.switch_to_sealed(on);
-        // What was assumed for code that is not in vain is now certain.
+        // Packets that have returned are gone, so what was assumed is now proven.
         self.proven = self.assumed.clone();
     }
 
-    /// The verdict that a filter's return value means.
+    /// Converts a filter's return value to a verdict: values that are no verdict mean `ABORTED`.
     fn normalise_verdict(&mut self, value: Value) -> Value {
         if self.known.is_verdict(value) {
             return value;
@@ -527,10 +531,10 @@ impl<'a> Codegen<'a, '_> {
     }
 }
 
-/// Whether all that is ever done with the boolean that the `if` at `i` leaves in a variable is to
-/// ask for it two statements on; who asks, and whether for it or for its opposite. That is what
-/// naga makes of `&&` and `||`.
-fn asked(frame: &Frame<'_>, block: &Block, i: usize) -> Option<(ConditionUse, bool)> {
+/// Returns what consumes the boolean that the `if` at `i` leaves in a variable, and whether it
+/// consumes the boolean itself or its negation. Returns `None` if the variable has any other use.
+/// This is the pattern that naga makes of `&&` and `||`.
+fn condition_use(frame: &Frame<'_>, block: &Block, i: usize) -> Option<(ConditionUse, bool)> {
     let [Statement::If { accept, reject, .. }, Statement::Emit(range), consumer] = block.get(i..i + 3)? else {
         return None;
     };
@@ -544,11 +548,11 @@ fn asked(frame: &Frame<'_>, block: &Block, i: usize) -> Option<(ConditionUse, bo
     let mut emitted = range.clone();
     let load = emitted.next().filter(|&load| once(load))?;
     let Expression::Load { pointer: from } = frame.code.expressions[load] else { return None };
-    // Two stores and this load: all that is ever done with it.
+    // The two stores and this load are all references to the variable.
     if frame.code.expressions[from] != Expression::LocalVariable(variable) || frame.uses[variable.index()] != 3 {
         return None;
     }
-    let (asked, polarity) = match emitted.next() {
+    let (consumed, polarity) = match emitted.next() {
         None => (load, true),
         Some(not) => match frame.code.expressions[not] {
             Expression::Unary { op: naga::UnaryOperator::LogicalNot, expr } if expr == load && once(not) => {
@@ -561,8 +565,8 @@ fn asked(frame: &Frame<'_>, block: &Block, i: usize) -> Option<(ConditionUse, bo
         return None;
     }
     match *consumer {
-        Statement::If { condition, .. } if condition == asked => Some((ConditionUse::If, polarity)),
-        Statement::Store { value, .. } if value == asked => Some((ConditionUse::Store, polarity)),
+        Statement::If { condition, .. } if condition == consumed => Some((ConditionUse::If, polarity)),
+        Statement::Store { value, .. } if value == consumed => Some((ConditionUse::Store, polarity)),
         _ => None,
     }
 }

@@ -1,5 +1,5 @@
-//! Which pieces of a filter have no side effect but on variables, and what executing them costs:
-//! the ground for deciding between a branch and a selection.
+//! Cost model for the decision between a branch and a select: which parts of a filter have no side
+//! effects except on variables, and what it costs to execute them.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,17 @@ use portcullis_core::program::prelude::Intrinsic;
 
 use super::placement;
 
-/// What a piece of code costs, in simple instructions; `None` where it may not be executed unless
-/// it is meant: it writes to memory, loops, or leaves a loop.
+/// Cost in simple instructions. `None` if the code must not be executed speculatively: it writes to
+/// memory, loops, or leaves a loop.
 pub(super) type Cost = Option<u32>;
 
-/// Costs of the filter's functions, found out once each.
+/// Costs of the filter's functions, computed once.
 pub(super) struct CostModel {
     functions: HashMap<Handle<Function>, Cost>,
-    /// Variables that live in memory (see `places`); storing to one is a side effect.
+    /// Result of [`placement::uses_dynamic_indexing`] for the filter: variables may live in memory,
+    /// and storing to one of those is a side effect.
     pub uses_dynamic_indexing: bool,
-    /// Whether words of maps may be read in vain.
+    /// Whether words of maps may be read speculatively.
     reads_maps: bool,
 }
 
@@ -27,7 +28,7 @@ impl CostModel {
     pub fn new(program: &Program, reads_maps: bool) -> CostModel {
         let mut costs = CostModel { functions: HashMap::new(), uses_dynamic_indexing: false, reads_maps };
         costs.uses_dynamic_indexing = placement::uses_dynamic_indexing(program);
-        // Callees come before their callers in the arena, so one pass finds them all.
+        // Callees precede their callers in the arena, so one pass is enough.
         for (handle, function) in program.module().functions.iter() {
             if !program.is_prelude(handle) {
                 let types = &program.module().types;
@@ -41,12 +42,12 @@ impl CostModel {
         costs
     }
 
-    /// What a call of one of the filter's own functions costs.
+    /// Cost of a call of one of the filter's own functions.
     pub fn function(&self, function: Handle<Function>) -> Cost {
         self.functions.get(&function).copied().flatten()
     }
 
-    /// What a block costs, all ways through it taken together.
+    /// Cost of a block, all of its paths taken together.
     pub fn block(&self, program: &Program, function: &Function, block: &Block) -> Cost {
         let mut sum = 0u32;
         for statement in block.iter() {
@@ -77,7 +78,8 @@ impl CostModel {
             }
             Statement::Return { .. } => Some(1),
             Statement::Store { pointer, .. } => {
-                // Through a pointer argument it could be anything.
+                // Only for a variable of the function itself: a pointer argument may point to
+                // anything.
                 let ty = variable_type(program, function, *pointer)?;
                 placement::in_registers(program.module(), ty, self.uses_dynamic_indexing).then_some(0)
             }
@@ -91,7 +93,7 @@ impl CostModel {
     }
 }
 
-/// The type of the variable that a pointer leads into, unless that is the caller's.
+/// Returns the type of the variable that a pointer points into, `None` if it belongs to the caller.
 fn variable_type<'a>(
     program: &'a Program,
     function: &Function,

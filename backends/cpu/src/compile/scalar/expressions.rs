@@ -1,4 +1,4 @@
-//! naga's expressions, constants and tables.
+//! Lowering of naga's expressions, constants and tables.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AtomicRmwOp, InstBuilder, MemFlagsData, Value, types as clif};
@@ -8,16 +8,16 @@ use super::codegen::{Codegen, Frame, Operand, Place};
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::types::{self, Leaf};
 
-/// Bytes of constant tables that a filter may index.
+/// Maximum size in bytes of the constant tables that a filter indexes.
 const MAX_TABLE_BYTES: usize = 16 << 20;
 
 impl<'a> Codegen<'a, '_> {
-    /// The type of an expression.
+    /// Type of an expression.
     pub(super) fn type_of(&self, frame: &Frame<'a>, expression: Handle<Expression>) -> &'a TypeInner {
         frame.info[expression].ty.inner_with(&self.module.types)
     }
 
-    /// Evaluates the expressions of an `Emit`, in order.
+    /// Evaluates the expressions of an `Emit` statement in order.
     pub(super) fn emit(&mut self, frame: &mut Frame<'a>, range: naga::Range<Expression>) -> Result<()> {
         for handle in range {
             let operand = self.evaluate(frame, handle)?;
@@ -29,16 +29,17 @@ impl<'a> Codegen<'a, '_> {
         Ok(())
     }
 
-    /// What an expression came to, or comes to where it needs no `Emit`.
+    /// Returns the value of an expression, evaluating it if it needs no `Emit`.
     pub(super) fn operand(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Operand> {
         match &frame.values[handle.index()] {
             Some(operand) => Ok(operand.clone()),
-            // Constants are made again at each use: a value made in one block is not there in all.
+            // Constants are emitted anew at each use: a value does not dominate blocks other than
+            // its own.
             None => self.evaluate(frame, handle),
         }
     }
 
-    /// The scalars that an expression came to.
+    /// Returns the scalars of an expression.
     pub(super) fn value(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Vec<Value>> {
         match self.operand(frame, handle)? {
             Operand::Value(leaves) => Ok(leaves),
@@ -47,7 +48,7 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// The one scalar that an expression came to.
+    /// Returns the only scalar of an expression.
     pub(super) fn scalar(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Value> {
         match self.value(frame, handle)?.as_slice() {
             [value] => Ok(*value),
@@ -62,7 +63,7 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// Stores to what a pointer points to.
+    /// Stores a value through a pointer.
     pub(super) fn store_through(
         &mut self,
         frame: &mut Frame<'a>,
@@ -74,7 +75,8 @@ impl<'a> Codegen<'a, '_> {
         self.store(place, &value)
     }
 
-    /// Reads and writes a word of a map in one, so that nobody comes between.
+    /// Emits an atomic read-modify-write of a word of a map. The result is the old value, followed
+    /// for compare-exchange by whether it succeeded.
     pub(super) fn atomic(
         &mut self,
         frame: &mut Frame<'a>,
@@ -87,7 +89,7 @@ impl<'a> Codegen<'a, '_> {
         };
         let value = self.scalar(frame, value)?;
         let at = self.b.ins().iadd_imm_u(address, i64::from(offset));
-        // Aligned, and there: as for loads.
+        // Map words are aligned and mapped, as for loads.
         let flags = MemFlagsData::trusted();
         let mut modify = |operation| self.b.ins().atomic_rmw(clif::I32, flags, operation, at, value);
         Ok(match function {
@@ -122,15 +124,15 @@ impl<'a> Codegen<'a, '_> {
             }
             Expression::FunctionArgument(index) => return Ok(frame.arguments[index as usize].clone()),
             Expression::LocalVariable(local) => {
-                let home = self.locals.get(&(frame.function, local)).copied();
-                return Ok(Operand::Place(self.variable_place(home)?));
+                let location = self.locals.get(&(frame.function, local)).copied();
+                return Ok(Operand::Place(self.variable_place(location)?));
             }
             Expression::GlobalVariable(global) => {
                 if let Some(words) = self.map_place(global) {
                     return Ok(Operand::Place(words));
                 }
-                let home = self.globals.get(&global).copied();
-                return Ok(Operand::Place(self.variable_place(home)?));
+                let location = self.globals.get(&global).copied();
+                return Ok(Operand::Place(self.variable_place(location)?));
             }
             Expression::AccessIndex { base, index } => {
                 let inner = self.type_of(frame, base);
@@ -200,7 +202,7 @@ impl<'a> Codegen<'a, '_> {
         Ok(Operand::Value(values))
     }
 
-    /// The scalar type of an expression's scalars (which are all of one type).
+    /// The scalar type of an expression, all of whose scalars are of the same type.
     pub(super) fn leaf(&self, frame: &Frame<'a>, expression: Handle<Expression>) -> Result<Leaf> {
         match self.type_of(frame, expression).scalar() {
             Some(scalar) => Ok(Leaf(scalar)),
@@ -208,10 +210,10 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// An index as 32 unsigned bits.
+    /// Converts an index to 32 bits, unsigned.
     fn index(&mut self, index: Value) -> Value {
         match self.b.func.dfg.value_type(index) {
-            // A 64-bit index out of 32 bits' range is out of every array's.
+            // An index beyond 32 bits is out of any array's bounds.
             clif::I64 => {
                 let most = self.b.ins().iconst(clif::I64, i64::from(u32::MAX));
                 let clamped = self.b.ins().umin(index, most);
@@ -240,7 +242,7 @@ impl<'a> Codegen<'a, '_> {
         Ok(leaves.into_iter().map(|leaf| self.zero(leaf)).collect())
     }
 
-    /// The scalars of a constant of the module.
+    /// Emits the scalars of a constant of the module.
     pub(super) fn materialise(&mut self, constant: Handle<Expression>) -> Result<Vec<Value>> {
         match self.module.global_expressions[constant] {
             Expression::Literal(literal) => Ok(vec![self.literal(literal)?]),
@@ -262,7 +264,7 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// Where in the tables a constant lies, in bytes; puts it there at its first use.
+    /// Returns the offset of a constant in the tables in bytes, appending it at its first use.
     pub(super) fn table(&mut self, constant: Handle<Expression>) -> Result<u32> {
         if let Some(&offset) = self.table_offsets.get(&constant) {
             return Ok(offset);

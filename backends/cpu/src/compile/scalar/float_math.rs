@@ -1,5 +1,4 @@
-//! WGSL's built-in functions on f32 that take vectors and matrices as a whole, or give several
-//! values.
+//! WGSL's built-in functions on f32 that take whole vectors or matrices, or return several values.
 
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
@@ -12,7 +11,7 @@ use crate::compile::types::Leaf;
 const F32: Leaf = Leaf(Scalar::F32);
 
 impl Codegen<'_, '_> {
-    /// The values of a built-in function of this kind; `None` for any other.
+    /// Lowers a built-in function of this kind; returns `None` for any other.
     pub(super) fn float_composite(&mut self, fun: Mf, arguments: &[Vec<Value>]) -> Option<Result<Vec<Value>>> {
         let (a, b) = (&arguments[0], arguments.get(1));
         Some(match (fun, b) {
@@ -29,7 +28,7 @@ impl Codegen<'_, '_> {
             (Mf::Reflect, Some(normal)) => self.reflect(a, normal),
             (Mf::Refract, Some(normal)) => self.refract(a, normal, arguments[2][0]),
             (Mf::Determinant, _) => {
-                // A matrix is square here: 4, 9 or 16 values.
+                // The matrix is square: 4, 9 or 16 values.
                 let size = (2..4).find(|n| n * n == a.len()).unwrap_or(4);
                 Ok(vec![self.determinant(a, size)])
             }
@@ -45,7 +44,7 @@ impl Codegen<'_, '_> {
         })
     }
 
-    /// Two values of each: the first ones of all, then the second ones.
+    /// Splits each value in two; returns all first parts, then all second parts.
     fn split_each(
         &mut self,
         values: &[Value],
@@ -80,8 +79,8 @@ impl Codegen<'_, '_> {
             .collect())
     }
 
-    /// `k = 1 - ratio² * (1 - dot(normal, incident)²)`; for a negative k zeros, else
-    /// `ratio * incident - (ratio * dot(normal, incident) + sqrt(k)) * normal`
+    /// With `k = 1 - ratio² * (1 - dot(normal, incident)²)`: zeros if k is negative, otherwise
+    /// `ratio * incident - (ratio * dot(normal, incident) + sqrt(k)) * normal`.
     fn refract(&mut self, incident: &[Value], normal: &[Value], ratio: Value) -> Result<Vec<Value>> {
         let cosine = self.dot(F32, normal, incident)?;
         let (zero, one) = (self.b.ins().f32const(0.0), self.b.ins().f32const(1.0));
@@ -104,7 +103,8 @@ impl Codegen<'_, '_> {
             .collect())
     }
 
-    /// By the cofactors of the first column (Laplace); a matrix is its columns in order.
+    /// Emits a determinant by Laplace expansion along the first column. Matrices are stored by
+    /// column.
     fn determinant(&mut self, m: &[Value], size: usize) -> Value {
         let mut sum = None;
         for row in 0..size {
@@ -120,7 +120,7 @@ impl Codegen<'_, '_> {
         sum.unwrap_or_else(|| self.b.ins().f32const(1.0))
     }
 
-    /// `floor(0.5 + most * clamp(x, least, 1))` of each, side by side in a u32.
+    /// Emits `floor(0.5 + most * clamp(x, least, 1))` of each value, packed into a u32.
     fn pack_floats(&mut self, values: &[Value], least: f32, most: f32) -> Result<Vec<Value>> {
         let bits = 32 / values.len() as i64;
         let (low, high) = (self.b.ins().f32const(least), self.b.ins().f32const(1.0));
@@ -140,8 +140,8 @@ impl Codegen<'_, '_> {
         Ok(vec![packed])
     }
 
-    /// The parts of `bits` bits of a u32 over the greatest there is: `signed` of signed ones, no
-    /// less than -1.
+    /// Unpacks the fields of `bits` bits of a u32, divided by the largest number that they can
+    /// hold. `signed` is that number for signed fields, whose results are at least −1.
     fn unpack_floats(&mut self, word: Value, bits: i64, signed: Option<f32>) -> Vec<Value> {
         let most = self.b.ins().f32const(signed.unwrap_or(((1u32 << bits) - 1) as f32));
         let least = self.b.ins().f32const(-1.0);

@@ -1,16 +1,18 @@
-//! Jump threading: branches to a block that does nothing but jump on go where it jumps to.
+//! Jump threading: a branch to a block that only jumps on is redirected to that block's target.
 //!
-//! The code generator would see to that by itself, but too late: it computes a value where that is used, anew in each place
-//! that no other one dominates. Where blocks like that pass on a sum, as they do for a loop that was unrolled and may be
-//! left after each turn, the n-th of them would add up all of the n, and keep what they add in registers to that place.
-//! Where the branch itself passes the sum on, it is computed before the branch, once.
+//! Cranelift would do this by itself, but too late: it computes a value where it is used, once in
+//! every place that no other one dominates. If such blocks pass on a sum, as in an unrolled loop
+//! that may exit after any iteration, the n-th of them would add up all n terms and keep those in
+//! registers up to that point. If the branch itself passes the sum on, it is computed before the
+//! branch, once.
 
 use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::ir::{Block, BlockCall, Function, InstructionData, Opcode, Value, ValueDef};
 
 /// Threads the jumps of a function.
 ///
-/// A block stays where it passes on what only such blocks use: that is better computed there, where it may never be come to.
+/// A block stays if it passes on values that only such blocks use: those are better computed in the
+/// block, which may never be reached.
 pub(super) fn thread_jumps(function: &mut Function) {
     let forwarded = forwarded(function);
     let blocks: Vec<_> = function.layout.blocks().collect();
@@ -32,7 +34,7 @@ pub(super) fn thread_jumps(function: &mut Function) {
     }
 }
 
-/// Where each block jumps to that does nothing else, and may be left out.
+/// Finds the blocks that do nothing but jump and may be removed, with the jump of each.
 fn forwarded(function: &Function) -> SecondaryMap<Block, Option<BlockCall>> {
     let dfg = &function.dfg;
     let mut candidates = Vec::new();
@@ -40,7 +42,7 @@ fn forwarded(function: &Function) -> SecondaryMap<Block, Option<BlockCall>> {
     for (number, block) in function.layout.blocks().enumerate() {
         let first = function.layout.first_inst(block).map(|first| &dfg.insts[first]);
         match first {
-            // Not the first one, where the function is entered.
+            // Not the entry block.
             Some(InstructionData::Jump { destination, .. }) if number > 0 && dfg.block_params(block).is_empty() => {
                 candidates.push((block, *destination));
             }
@@ -49,7 +51,8 @@ fn forwarded(function: &Function) -> SecondaryMap<Block, Option<BlockCall>> {
             }),
         }
     }
-    // What has effects is computed where it stands in any case, and constants wherever they are used.
+    // Instructions with side effects are computed where they stand in any case, and constants
+    // wherever they are used.
     let may_move = |value: Value| match dfg.value_def(value) {
         ValueDef::Result(inst, _) => {
             let opcode = dfg.insts[inst].opcode();
@@ -61,7 +64,7 @@ fn forwarded(function: &Function) -> SecondaryMap<Block, Option<BlockCall>> {
     for (block, destination) in candidates {
         let next = |at: &Block| forwarded[*at].map(|call| call.block(&dfg.value_lists));
         let mut passed = destination.args(&dfg.value_lists).filter_map(|arg| arg.as_value());
-        // A circle of them stays a circle of one.
+        // A cycle of such blocks must keep one of them.
         if std::iter::successors(Some(destination.block(&dfg.value_lists)), next).last() != Some(block)
             && passed.all(|value| may_move(dfg.resolve_aliases(value)))
         {
@@ -86,7 +89,7 @@ mod tests {
     use crate::compile::lowered::{CompiledBody, Style};
     use crate::compile::processor::Processor;
 
-    /// A sum of the packet's words, that has as many places where it ends for having come to the packet's end.
+    /// A sum of the packet's words that returns early at as many points, wherever the packet ends.
     fn words(count: u32) -> Program {
         let turn = |word: u32| {
             let end = word * 2 + 2;
@@ -101,7 +104,7 @@ mod tests {
             .unwrap_or_else(|e| panic!("{}", e.render()))
     }
 
-    /// Bytes of its code.
+    /// Size of the program's machine code in bytes.
     fn size(program: &Program, style: Style) -> usize {
         let isa = Processor::Host.isa().unwrap();
         let CompiledBody::Clif(function) = lower(program, style, &*isa).unwrap().body else {

@@ -13,7 +13,7 @@ use crate::compile::types::Leaf;
 
 const U32: Leaf = Leaf(naga::Scalar::U32);
 
-/// What a call of the runtime counts for, in scalar operations; rather too much, as each of those does.
+/// Cost of a call of a float function in scalar operations; a pessimistic estimate.
 const RUNTIME_CALL_OPERATIONS: usize = 20;
 
 impl Codegen<'_, '_> {
@@ -41,7 +41,8 @@ impl Codegen<'_, '_> {
         })
     }
 
-    /// A built-in function; `leaf` is its first argument's scalar type, `result` its own type.
+    /// Lowers a built-in function. `leaf` is the scalar type of its first argument, `result` the
+    /// type of its result.
     pub(super) fn math(
         &mut self,
         fun: Mf,
@@ -191,7 +192,7 @@ impl Codegen<'_, '_> {
                 self.or_minus_one(leaf, x, zeros)
             }
             Mf::FirstLeadingBit => {
-                // Of a negative number: the highest bit that differs from the sign.
+                // For a negative number: the highest bit that differs from the sign bit.
                 let sign = self.b.ins().sshr_imm_u(x, bits - 1);
                 let x = if signed { self.b.ins().bxor(x, sign) } else { x };
                 let zeros = self.b.ins().clz(x);
@@ -201,7 +202,8 @@ impl Codegen<'_, '_> {
             }
             Mf::ExtractBits => {
                 let (offset, count) = self.bit_field(bits, a[1], a[2]);
-                // Shifted up against the top and down again; a count of 0 would shift by the width.
+                // Shift up to the top and down again. A count of 0 would shift by the width, hence
+                // the select.
                 let width = self.constant(bits as u32);
                 let rest = self.b.ins().isub(width, count);
                 let up = self.b.ins().isub(rest, offset);
@@ -240,13 +242,13 @@ impl Codegen<'_, '_> {
         Ok(value)
     }
 
-    /// −1 where `x` is zero.
+    /// Emits −1 if `x` is zero, `otherwise` if not.
     fn or_minus_one(&mut self, leaf: Leaf, x: Value, otherwise: Value) -> Value {
         let none = self.b.ins().iconst(leaf.clif(), -1);
         self.b.ins().select(x, otherwise, none)
     }
 
-    /// Offset and count of a bit field, cut to the number's `bits` as WGSL says.
+    /// Clamps offset and count of a bit field to the number's `bits`, as WGSL defines.
     fn bit_field(&mut self, bits: i64, offset: Value, count: Value) -> (Value, Value) {
         let width = self.constant(bits as u32);
         let offset = self.b.ins().umin(offset, width);
@@ -343,7 +345,7 @@ impl Codegen<'_, '_> {
         })
     }
 
-    /// The lesser number, the other one where one is not a number.
+    /// Emits the smaller number, or the other one if one is NaN.
     pub(super) fn float_min(&mut self, a: Value, b: Value) -> Value {
         let less = self.b.ins().fcmp(FloatCC::LessThan, b, a);
         self.b.ins().select(less, b, a)
@@ -354,7 +356,7 @@ impl Codegen<'_, '_> {
         self.b.ins().select(greater, b, a)
     }
 
-    /// Calls a function of the runtime, through its address.
+    /// Calls a function of [`FUNCTIONS`] by its address.
     pub(super) fn call_float(&mut self, name: &str, leaf: Leaf, arguments: &[Value]) -> Result<Value> {
         self.count_operations(RUNTIME_CALL_OPERATIONS)?;
         let index = FUNCTIONS.iter().position(|(n, _)| *n == name);

@@ -1,4 +1,4 @@
-//! Operators on scalars. WGSL's rules hold for every operand: integers wrap, nothing traps.
+//! Operators on scalars, by WGSL's rules: integers wrap and nothing traps.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
@@ -11,7 +11,7 @@ use crate::compile::errors::{Result, Unsupported};
 use crate::compile::types::Leaf;
 
 impl<'a> Codegen<'a, '_> {
-    /// A binary operator on whatever it takes: scalars, vectors, a vector and a scalar, matrices.
+    /// Lowers a binary operator on scalars, vectors, a vector and a scalar, or matrices.
     pub(super) fn binary_expression(
         &mut self,
         frame: &mut Frame<'a>,
@@ -32,7 +32,8 @@ impl<'a> Codegen<'a, '_> {
         (0..n).map(|i| self.binary(op, leaf, pick(&a, i), pick(&b, i))).collect()
     }
 
-    /// A product in which a matrix takes part as such; matrices are stored column after column.
+    /// Multiplies a matrix with a matrix or vector. Matrices are stored column by column. Returns
+    /// `None` if the product is by component.
     fn matrix_product(&mut self, left: &TypeInner, a: &[Value], right: &TypeInner, b: &[Value]) -> Option<Vec<Value>> {
         let (rows, inner, columns) = match (left, right) {
             (&TypeInner::Matrix { columns, rows, .. }, &TypeInner::Matrix { columns: out, .. }) => {
@@ -60,7 +61,7 @@ impl<'a> Codegen<'a, '_> {
         Some(product)
     }
 
-    /// A binary operator on scalars, `leaf` being the left one's type.
+    /// Lowers a binary operator on scalars; `leaf` is the type of the left one.
     pub(super) fn binary(&mut self, op: Op, leaf: Leaf, a: Value, b: Value) -> Result<Value> {
         match leaf.0.kind {
             ScalarKind::Bool => self.boolean_operator(op, a, b),
@@ -84,7 +85,7 @@ impl<'a> Codegen<'a, '_> {
         })
     }
 
-    /// a && b, both evaluated.
+    /// Emits `a && b` with both operands evaluated.
     pub(super) fn logical_and(&mut self, a: Value, b: Value) -> Value {
         if a == b {
             return a;
@@ -102,7 +103,7 @@ impl<'a> Codegen<'a, '_> {
         value
     }
 
-    /// a || b, both evaluated.
+    /// Emits `a || b` with both operands evaluated.
     pub(super) fn logical_or(&mut self, a: Value, b: Value) -> Value {
         if a == b {
             return a;
@@ -120,7 +121,7 @@ impl<'a> Codegen<'a, '_> {
         value
     }
 
-    /// !a
+    /// Emits `!a`.
     pub(super) fn logical_not(&mut self, a: Value) -> Value {
         if let Some(constant) = self.known.constant(a) {
             return self.boolean(constant == 0);
@@ -128,7 +129,8 @@ impl<'a> Codegen<'a, '_> {
         if let Some(condition) = self.known.info(a).opposite {
             return condition;
         }
-        // A comparison with zero, which turns into the opposite condition where there was one.
+        // A comparison with zero: Cranelift folds it into the opposite condition if `a` is a
+        // comparison.
         let value = self.b.ins().icmp_imm_u(IntCC::Equal, a, 0);
         let (when_true, when_false) =
             (self.known.implied_facts(a, false).to_vec(), self.known.implied_facts(a, true).to_vec());
@@ -162,7 +164,7 @@ impl<'a> Codegen<'a, '_> {
         value
     }
 
-    /// A comparison of swapped bytes with a constant: the constant is swapped instead.
+    /// Compares byte-swapped bytes with a constant by swapping the constant instead.
     fn compare_swapped(&mut self, condition: IntCC, a: Value, b: Value) -> Option<Value> {
         let swapped = self.known.info(a).swapped?;
         let constant = self.known.constant(b)?;
@@ -172,7 +174,7 @@ impl<'a> Codegen<'a, '_> {
         Some(self.b.ins().icmp_imm_u(condition, swapped.raw, i64::from(swapped.swap(constant))))
     }
 
-    /// What a comparison with the packet's length says about it.
+    /// Records what a comparison with the packet's length implies about the length.
     fn record_length_facts(&mut self, op: Op, value: Value, a: Value, b: Value) {
         let (op, length, other) = if self.known.info(a).is_length {
             (op, a, b)
@@ -191,7 +193,7 @@ impl<'a> Codegen<'a, '_> {
         let at_least = |more: u32| -> Vec<LengthFact> {
             let sum = self.known.sum(other);
             let mut facts = Vec::new();
-            // length > other: then other + 1 does not wrap, and neither does its parts' sum.
+            // If length > other, then other + 1 does not wrap, nor does the sum of its parts.
             if let Some(add) = sum.add.checked_add(more) {
                 facts.push(LengthFact { length, root: sum.root, add });
             }
@@ -226,7 +228,7 @@ impl<'a> Codegen<'a, '_> {
             Op::Add => self.b.ins().iadd(a, b),
             Op::Subtract => self.b.ins().isub(a, b),
             Op::Multiply => self.b.ins().imul(a, b),
-            // By a power of two, known now: the code generator would divide.
+            // Strength reduction: Cranelift would emit a division.
             Op::Divide | Op::Modulo if !signed && leaf.clif() == clif::I32 && self.power_of_two(b).is_some() => {
                 let power = self.power_of_two(b).unwrap_or(1);
                 match op {
@@ -245,7 +247,7 @@ impl<'a> Codegen<'a, '_> {
             Op::And => self.b.ins().band(a, b),
             Op::ExclusiveOr => self.b.ins().bxor(a, b),
             Op::InclusiveOr => self.b.ins().bor(a, b),
-            // Cranelift's shifts take the count modulo the width, as WGSL's do.
+            // Cranelift takes shift counts modulo the width, as WGSL does.
             Op::ShiftLeft => self.b.ins().ishl(a, b),
             Op::ShiftRight if signed => self.b.ins().sshr(a, b),
             Op::ShiftRight => self.b.ins().ushr(a, b),
@@ -257,9 +259,9 @@ impl<'a> Codegen<'a, '_> {
         Ok(value)
     }
 
-    /// Shifting down or masking what was loaded, where that can be had for less: a single byte is
-    /// loaded alone, or taken from where it was before its load put the bytes in order; masked
-    /// bytes can be compared in the order they had. The code generator drops what then goes unused.
+    /// Narrows a shift or mask of a loaded value: a single byte is loaded alone, or extracted from
+    /// the value before its bytes were swapped; masked bytes are compared in the byte order that
+    /// they were loaded in. Cranelift then drops the wide load if nothing else uses it.
     fn narrow_load(&mut self, op: Op, a: Value, b: Value) -> Option<Value> {
         match op {
             Op::ShiftRight => {
@@ -305,9 +307,9 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// Byte `index` of what was loaded, 0 being the lowest.
+    /// Emits byte `index` of a loaded value, 0 being the lowest.
     fn load_byte(&mut self, origin: Value, index: u32) -> Option<Value> {
-        // Elsewhere is not what was loaded, and perhaps not even the packet.
+        // Bytes beyond the load are zero; in memory they may not even belong to the packet.
         if index >= self.known.load_size(origin)? {
             return Some(self.constant(0));
         }
@@ -332,8 +334,9 @@ impl<'a> Codegen<'a, '_> {
         self.known.constant(value).filter(|constant| constant.is_power_of_two())
     }
 
-    /// A divisor by which dividing gives what WGSL says: 1 in place of 0 (x / 0 is x, x % 0 is 0),
-    /// and in place of −1 under the smallest number (MIN / −1 is MIN, MIN % −1 is 0).
+    /// Emits a divisor that makes division behave as WGSL defines it: 1 instead of 0 (x / 0 is x, x
+    /// % 0 is 0), and instead of −1 if the dividend is the smallest number (MIN / −1 is MIN, MIN %
+    /// −1 is 0).
     fn divisor(&mut self, leaf: Leaf, a: Value, b: Value) -> Value {
         if leaf.clif() == clif::I32 && leaf.0.kind != ScalarKind::Sint && self.known.range(b).0 > 0 {
             return b;
@@ -350,7 +353,8 @@ impl<'a> Codegen<'a, '_> {
         self.b.ins().select(bad, one, b)
     }
 
-    /// The range of a u32 operator's result; a constant where there is only one.
+    /// Records the range of a u32 operator's result, and returns a constant if it has a single
+    /// element.
     fn record_range(&mut self, op: Op, value: Value, a: Value, b: Value) -> Value {
         let ((a_low, a_high), (b_low, b_high)) = (self.known.range(a), self.known.range(b));
         // All ones up to the highest bit that can be set.
@@ -427,7 +431,7 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// condition ? accept : reject
+    /// Emits `condition ? accept : reject`.
     pub(super) fn select(&mut self, condition: Value, accept: Value, reject: Value) -> Value {
         if accept == reject {
             return accept;
@@ -439,7 +443,7 @@ impl<'a> Codegen<'a, '_> {
         }
         let ty = self.b.func.dfg.value_type(accept);
         if ty == clif::I8 {
-            // Booleans: && and || carry facts that a selection does not.
+            // Lower booleans to && and ||, which carry length facts; a select does not.
             match (self.known.constant(accept), self.known.constant(reject)) {
                 (Some(1), _) => return self.logical_or(condition, reject),
                 (_, Some(0)) => return self.logical_and(condition, accept),
@@ -468,7 +472,8 @@ impl<'a> Codegen<'a, '_> {
         value
     }
 
-    /// A selection that ends in one constant or the other, as one choice between them.
+    /// Returns a select as a choice between two constants, if its arms are constants or such
+    /// selects.
     fn as_constant_select(&mut self, condition: Value, accept: Value, reject: Value) -> Option<ConstantSelect> {
         if self.b.func.dfg.value_type(accept) != clif::I32 {
             return None;
@@ -490,7 +495,7 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// `condition ? constant : inner`, where that is one of the two constants of `inner` anyway.
+    /// Merges `condition ? constant : inner` into `inner` if the constant is one of `inner`'s two.
     fn merge_constant_select(
         &mut self,
         condition: Value,
@@ -508,7 +513,7 @@ impl<'a> Codegen<'a, '_> {
         Some(ConstantSelect { condition, ..inner })
     }
 
-    /// The value of a choice: arithmetic where the constants are neighbours.
+    /// Emits a select between constants, by arithmetic if they differ by 1.
     fn emit_constant_select(&mut self, choice: ConstantSelect) -> Value {
         let ConstantSelect { condition, accept, reject } = choice;
         if accept == reject {
@@ -533,8 +538,8 @@ impl<'a> Codegen<'a, '_> {
         value
     }
 
-    /// A conversion (`convert` gives the width in bytes) or, without one, the same bits as another
-    /// kind.
+    /// Converts a value to another type, of `convert` bytes; without `convert`, reinterprets its
+    /// bits.
     pub(super) fn cast(&mut self, value: Value, from: Leaf, kind: ScalarKind, convert: Option<u8>) -> Result<Value> {
         let to = Leaf(naga::Scalar { kind, width: convert.unwrap_or(from.0.width) });
         if convert.is_none() {

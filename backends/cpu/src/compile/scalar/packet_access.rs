@@ -1,4 +1,4 @@
-//! The prelude's functions, in native code: what each does is said in `prelude.wgsl`.
+//! The prelude's functions on a packet in native code; `prelude.wgsl` defines what each does.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
@@ -11,12 +11,13 @@ use crate::compile::abi::context_offset;
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::lowered::{Style, constant_memory};
 
-/// Offsets, widened by their access, up to which reading from a packet is harmless even where the
-/// packet is shorter: the arena is readable that far past its end.
+/// End of the bytes that may be read of any packet, however short it is, counted from its start:
+/// the arena is readable that far past its end.
 const ALWAYS_READABLE: u32 = READABLE_PAST_END as u32;
 
 impl Codegen<'_, '_> {
-    /// Lowers a call of a prelude function. `arguments` are its scalars, the packet left out.
+    /// Lowers a call of a prelude function. `arguments` are its scalar arguments without the
+    /// packet.
     pub(super) fn intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Value]) -> Result<Vec<Value>> {
         Ok(match (intrinsic, arguments) {
             (Intrinsic::PktLen, []) => vec![self.packet_length()],
@@ -57,7 +58,7 @@ impl Codegen<'_, '_> {
         })
     }
 
-    /// The packet's length now.
+    /// The packet's current length.
     pub(super) fn packet_length(&mut self) -> Value {
         let packet = self.packet();
         match packet.bounds {
@@ -83,10 +84,10 @@ impl Codegen<'_, '_> {
         self.b.ins().load(clif::I32, constant_memory(), at, field as i32)
     }
 
-    /// How packet bytes are loaded. They are constant while the filter runs, if it writes none.
+    /// Flags for loads of packet bytes, which are constant while the filter runs if it writes none.
     ///
-    /// `anywhere`: the address may be read wherever it can be computed. Only then may the code
-    /// generator move the load; one that a branch leads to must stay behind that branch.
+    /// `anywhere` says that the address may be read wherever it can be computed. Otherwise
+    /// Cranelift must not move the load before the branch that guards it.
     fn packet_memory(&self, anywhere: bool) -> MemFlagsData {
         let flags = MemFlagsData::new().with_notrap();
         match (self.program.facts().rewrites(), anywhere) {
@@ -96,7 +97,7 @@ impl Codegen<'_, '_> {
         }
     }
 
-    /// Whether the bytes `offset..offset + size` lie in the packet, as a boolean value.
+    /// Emits a check that bytes `offset..offset + size` lie in the packet.
     fn emit_bounds_check(&mut self, offset: Value, size: u32) -> Value {
         let length = self.packet_length();
         let (_, high) = self.known.range(offset);
@@ -117,7 +118,8 @@ impl Codegen<'_, '_> {
         self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, end, length)
     }
 
-    /// The address `start + sum`, and what is left of the sum for the instruction's own offset.
+    /// Emits the address `start + sum`; returns it with the displacement for the access's immediate
+    /// field.
     fn address(&mut self, start: Value, sum: Sum) -> (Value, i32) {
         match (sum.root, i32::try_from(sum.add)) {
             (None, Ok(add)) => (start, add),
@@ -136,12 +138,13 @@ impl Codegen<'_, '_> {
         }
     }
 
-    /// A load from the packet, 0 where any byte of it lies outside.
+    /// Loads from the packet; the result is 0 if any byte is outside it.
     ///
-    /// Memory safety: the bytes read lie less than `ALWAYS_READABLE` bytes behind the packet's start,
-    /// which is never past the arena's end; or a check chooses the packet's start for an address
-    /// where they would lie outside; or the branches that lead here prove that they lie in the
-    /// packet. The first two hold wherever the address is computed, the last one here alone.
+    /// Memory safety: one of the following holds. The bytes lie less than `ALWAYS_READABLE` bytes
+    /// behind the packet's start, which is never past the arena's end. Or a bounds check replaces
+    /// an address that would leave the packet by the packet's start. Or the branches that lead here
+    /// prove that the bytes lie in the packet. The first two hold wherever the address is computed,
+    /// the third one only here.
     fn load_packet(&mut self, offset: Value, size: u32, order: ByteOrder) -> Value {
         let length = self.packet_length();
         let start = self.packet_start();
@@ -180,7 +183,7 @@ impl Codegen<'_, '_> {
         value
     }
 
-    /// Loads where the access lies inside, and goes on with 0 where it does not.
+    /// Loads if a bounds check holds, and continues with 0 otherwise.
     fn load_with_branch(&mut self, inside: Value, offset: Value, size: u32, order: ByteOrder) -> Value {
         let (there, behind) = (self.b.create_block(), self.b.create_block());
         let raw = self.b.append_block_param(behind, clif::I32);
@@ -196,7 +199,7 @@ impl Codegen<'_, '_> {
         self.convert_byte_order(raw, size, order)
     }
 
-    /// Bytes as they lie there, zero-extended.
+    /// Loads bytes in memory order, zero-extended.
     fn load_bytes(&mut self, flags: MemFlagsData, address: Value, displacement: i32, size: u32) -> Value {
         match size {
             1 => self.b.ins().uload8(clif::I32, flags, address, displacement),
@@ -205,7 +208,7 @@ impl Codegen<'_, '_> {
         }
     }
 
-    /// The number that loaded bytes are.
+    /// Converts loaded bytes to a number.
     fn convert_byte_order(&mut self, raw: Value, size: u32, order: ByteOrder) -> Value {
         let value = match (order, size) {
             (ByteOrder::Little, _) | (_, 1) => raw,
@@ -232,7 +235,7 @@ impl Codegen<'_, '_> {
         }
     }
 
-    /// A store to the packet, nothing where any byte of it lies outside.
+    /// Stores to the packet; does nothing if any byte is outside it.
     fn store_packet(&mut self, offset: Value, value: Value, size: u32, order: ByteOrder) {
         let length = self.packet_length();
         let start = self.packet_start();
@@ -247,14 +250,16 @@ impl Codegen<'_, '_> {
             self.switch_to_sealed(write);
             Some(behind)
         };
-        // Not `sum`: where nothing proves it, `root + add` was not checked, `offset` was.
+        // Use `offset`, not `sum`: the bounds check was made for `offset`, and `root + add` may be
+        // unproven.
         let (address, displacement) = if behind.is_none() {
             self.address(start, sum)
         } else {
             let wide = self.b.ins().uextend(clif::I64, offset);
             (self.b.ins().iadd(start, wide), 0)
         };
-        // Not `packet_memory`: the facts may know that this store is never come to, and it is code still.
+        // Not `packet_memory`: the facts may say that no store is ever reached, but this code
+        // exists all the same.
         let flags = MemFlagsData::new().with_notrap();
         match size {
             1 => {
@@ -276,7 +281,7 @@ impl Codegen<'_, '_> {
         }
     }
 
-    /// `adjust_head` and `adjust_tail`, in 64 bits, where nothing wraps.
+    /// Lowers `adjust_head` and `adjust_tail`, in 64 bits so that nothing wraps.
     fn adjust_bounds(&mut self, delta: Value, head: bool) -> Value {
         let packet = self.packet();
         let Some(bounds) = packet.bounds else { unreachable!("the facts say that no length changes") };
@@ -301,7 +306,7 @@ impl Codegen<'_, '_> {
         let (change, behind) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(good, change, &[], behind, &[]);
         self.switch_to_sealed(change);
-        // What a packet grows by is zero.
+        // Zero the bytes that the packet grows by.
         let (from, to) = if head { (new_start, start) } else { (end, new_end) };
         let (round, filled) = (self.b.create_block(), self.b.create_block());
         let at = self.b.append_block_param(round, clif::I64);

@@ -1,15 +1,15 @@
-//! Which variables live in registers.
+//! Placement of variables: in Cranelift variables, which become registers, or in memory.
 
 use naga::{AddressSpace, Expression, TypeInner};
 use portcullis_core::program::Program;
 
 use crate::compile::types;
 
-/// The most scalars that a variable may have outside memory.
+/// Maximum number of scalars of a variable outside memory.
 const MAX_REGISTER_SCALARS: u64 = 32;
 
-/// Whether any function of the filter indexes a variable by a number known only at run time. If
-/// none does, no variable need be in memory for it.
+/// Whether any function of the filter has a variable that needs memory: one that is large or
+/// indexed by a value known only at run time.
 pub(super) fn uses_dynamic_indexing(program: &Program) -> bool {
     let module = program.module();
     module.functions.iter().filter(|(handle, _)| !program.is_prelude(*handle)).any(|(handle, function)| {
@@ -31,8 +31,8 @@ fn is_large(module: &naga::Module, inner: &TypeInner) -> bool {
     types::count(module, inner).is_ok_and(|n| n > MAX_REGISTER_SCALARS)
 }
 
-/// Whether a variable of this type lives outside memory; `indexed` is what
-/// [`uses_dynamic_indexing`] says of the filter.
+/// Whether a variable of this type lives outside memory. `indexed` is the result of
+/// [`uses_dynamic_indexing`] for the filter.
 pub(super) fn in_registers(module: &naga::Module, inner: &TypeInner, indexed: bool) -> bool {
     !is_large(module, inner) && (!indexed || matches!(inner, TypeInner::Scalar(_)))
 }

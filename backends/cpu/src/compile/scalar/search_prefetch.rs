@@ -1,15 +1,15 @@
-//! Code that runs ahead of the filter: the part of it that leads to a packet's first search in a map, which says where
-//! that search will begin.
+//! Prefetch code: the part of a filter that leads to a packet's first map search, run ahead of the
+//! filter to compute the address at which that search will begin.
 //!
-//! A search in a large table waits for memory, and one filter after another would wait in turn. So the addresses of
-//! many packets' first places are found first, and are fetched all at once while other packets are filtered
-//! (`memory::Code::run`). This is only a guess at what the filter will do: code that runs ahead has no effect. It writes
-//! nothing that the filter can see, and what it reads is checked as in the filter itself. Where the filter would write,
-//! nothing is written; where it would read what has been written or found in a map, a zero stands for it, or the guess
-//! ends.
+//! A search in a large table waits for memory, and the packets of a batch would wait one after
+//! another. So the addresses for many packets are computed and prefetched together while other
+//! packets are filtered (`FilterCode::run`). This is speculative, and free of side effects:
+//! prefetch code writes nothing that the filter can see, and its reads are bounds-checked like the
+//! filter's. It skips the filter's writes; a value that was written before, or that comes from a
+//! map, reads as zero or ends the speculation.
 //!
-//! A search for a prefix leads on from there, and in a large table each step waits. So the address that is searched for is
-//! found as well, and the steps are made ahead too (`walk`).
+//! An LPM search follows pointers from there, each of which waits for memory again. So the key is
+//! recorded as well, and the steps of the search are made ahead, too (`lpm_prefetch`).
 
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
 use naga::{Expression, Function, Handle};
@@ -27,33 +27,37 @@ use crate::compile::errors::Result;
 use crate::compile::lowered::output_memory;
 use crate::compile::lpm_prefetch::{PrefetchCursor, cursor_offset};
 
-/// Bytes of a map from which on fetching ahead is worth a trial: smaller ones stay in the cache.
+/// Size in bytes from which a map's searches are worth prefetching: smaller maps stay in the cache.
 pub(crate) const MIN_PREFETCHED_MAP_BYTES: usize = 256 << 10;
 
-/// For each map how many bytes to fetch from where a search begins, which is not done for small maps beside large ones.
+/// Returns for each map how many bytes to prefetch from where a search begins; `None` for maps that
+/// are not searched, and for small maps if there is a large one.
 pub(crate) fn prefetch_bytes(program: &Program) -> Vec<Option<usize>> {
     let maps = || program.maps().iter().filter(|map| !matches!(map.kind, MapKind::Array | MapKind::Counter));
     let worth = maps().map(map_bytes).max().unwrap_or(0).min(MIN_PREFETCHED_MAP_BYTES);
     let bytes = |map: &Declaration| match map.kind {
         MapKind::Array | MapKind::Counter => None,
         _ if map_bytes(map) < worth => None,
-        // Most searches end within four places.
+        // Most searches end within four slots.
         MapKind::Hash | MapKind::LruHash => Some((4 * 4 * Layout::of(map).stride as usize).clamp(128, 256)),
         MapKind::Lpm => Some(4 * ROOT_NODE_STRIDE as usize),
     };
     program.maps().iter().map(bytes).collect()
 }
 
-/// A map's bytes.
+/// Size of a map in bytes.
 pub(crate) fn map_bytes(map: &Declaration) -> usize {
     4 * Layout::of(map).words()
 }
 
 impl<'a> Codegen<'a, '_> {
-    /// The loop over packets `start..end`: for each a [`PrefetchCursor`], in the column of the verdicts from its beginning on.
+    /// Lowers the prefetch code, in a loop over packets `start..end`. It stores a
+    /// [`PrefetchCursor`] per packet, at the address in the context's field for verdicts. Returns
+    /// `None` if the filter has no search whose address could be computed.
     pub(super) fn lower_prefetch(mut self) -> Result<Option<LoweringOutput>> {
         self.found_search = Some(false);
-        // What they lead to is to be fetched.
+        // Words of maps are not worth reading speculatively here: they are what is to be
+        // prefetched.
         self.costs = CostModel::new(self.program, false);
         let packet_loop = self.begin_function(false, clif::I64);
         let column = self.context_field(context_offset::VERDICTS);
@@ -63,23 +67,23 @@ impl<'a> Codegen<'a, '_> {
         self.set_stack_size();
 
         self.b.switch_to_block(packet_loop.verdict);
-        let lead = self.cursor_address();
-        self.b.ins().store(output_memory(), packet_loop.value, lead, cursor_offset::ADDRESS);
-        let finds = self.found_search == Some(true);
-        let found = self.finish_packet_loop(&packet_loop);
-        Ok(finds.then_some(found))
+        let cursor = self.cursor_address();
+        self.b.ins().store(output_memory(), packet_loop.value, cursor, cursor_offset::ADDRESS);
+        let found_search = self.found_search == Some(true);
+        let output = self.finish_packet_loop(&packet_loop);
+        Ok(found_search.then_some(output))
     }
 
-    /// What a turn gives that has come to nothing.
+    /// The loop body's result for a packet that ends without one: verdict `ABORTED`, or in prefetch
+    /// code an address that is certainly in the cache.
     pub(super) fn no_result(&mut self) -> Value {
         match self.found_search {
-            // An address that is no trouble to fetch.
             Some(_) => self.context,
             None => self.constant(0),
         }
     }
 
-    /// What becomes of a call in code that runs ahead; nothing where it is made as it stands.
+    /// Lowers a call in prefetch code. Returns `None` if the call is lowered as in the filter.
     pub(super) fn lower_prefetch_call(
         &mut self,
         frame: &mut Frame<'a>,
@@ -98,8 +102,8 @@ impl<'a> Codegen<'a, '_> {
                     self.found_search = Some(true);
                     match self.map_search(function) {
                         Some(search) => {
-                            let place = self.first_slot(search, &key)?;
-                            let at = self.slot_address(search, place);
+                            let slot = self.first_slot(search, &key)?;
+                            let at = self.slot_address(search, slot);
                             self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER_WORDS))
                         }
                         None => {
@@ -108,7 +112,8 @@ impl<'a> Codegen<'a, '_> {
                         }
                     }
                 } else if call == MapFunction::Find && declared.kind != MapKind::LruHash {
-                    // It has no effect, and may lead to a search that is worth more.
+                    // It has no side effects, and its result may cursor to a search that is worth
+                    // prefetching.
                     return Ok(None);
                 } else {
                     self.no_result()
@@ -138,7 +143,7 @@ impl<'a> Codegen<'a, '_> {
         Ok(Some(BlockEnd::Diverges))
     }
 
-    /// The address of the packet's lead.
+    /// Emits the address of the packet's cursor.
     fn cursor_address(&mut self) -> Value {
         let (column, start) = self.cursors.expect("set before the filter is lowered");
         let place = self.packet().position;
@@ -147,11 +152,11 @@ impl<'a> Codegen<'a, '_> {
         self.b.ins().iadd(column, offset)
     }
 
-    /// Notes in the packet's lead for which address which map of prefixes is searched.
+    /// Stores an LPM map's number and the key that is searched for in the packet's cursor.
     fn record_lpm_search(&mut self, map: u32, key: &[Value]) {
-        let lead = self.cursor_address();
+        let cursor = self.cursor_address();
         let number = self.constant(map + 1);
-        self.b.ins().store(output_memory(), number, lead, cursor_offset::MAP);
+        self.b.ins().store(output_memory(), number, cursor, cursor_offset::MAP);
         for (index, words) in key.chunks(2).enumerate() {
             let wide = self.b.ins().uextend(clif::I64, words[0]);
             let mut bits = self.b.ins().ishl_imm_u(wide, 32);
@@ -159,11 +164,11 @@ impl<'a> Codegen<'a, '_> {
                 let low = self.b.ins().uextend(clif::I64, low);
                 bits = self.b.ins().bor(bits, low);
             }
-            self.b.ins().store(output_memory(), bits, lead, cursor_offset::KEY + 8 * index as i32);
+            self.b.ins().store(output_memory(), bits, cursor, cursor_offset::KEY + 8 * index as i32);
         }
     }
 
-    /// The address of the node that the search for a prefix begins with.
+    /// Emits the address of the root node at which an LPM search begins.
     fn lpm_root_address(&mut self, map: u32, address: Value) -> Value {
         let TrieLayout { root_bits, root, .. } = TrieLayout::of(&self.program.maps()[map as usize]);
         let number = self.b.ins().ushr_imm_u(address, i64::from(32 - root_bits));

@@ -1,13 +1,13 @@
-//! What is known of the values in the code being built, and what follows from it for the packet's
-//! length. This is what lets a load go without its check.
+//! Facts about values: ranges, decompositions into sums, origins, and what conditions imply about
+//! the packet's length. They allow loads to be emitted without a bounds check.
 
 use std::collections::HashMap;
 
 use cranelift_codegen::ir::{MemFlagsData, Value};
 use portcullis_core::program::prelude::ByteOrder;
 
-/// Something true of a packet's length: `length >= root + add`, which does not wrap, or
-/// `length >= add`. It names the length that it is about, because a filter may change it.
+/// A lower bound of a packet's length: `length >= root + add`, a sum that does not wrap, or `length
+/// >= add`. It names the length, because a filter may change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LengthFact {
     pub length: Value,
@@ -16,7 +16,7 @@ pub(super) struct LengthFact {
 }
 
 impl LengthFact {
-    /// Whether one of the two follows from the other.
+    /// Whether one of the two facts implies the other.
     fn is_comparable(&self, other: &LengthFact) -> bool {
         self.length == other.length && self.root == other.root
     }
@@ -29,17 +29,17 @@ pub(super) struct Sum {
     pub add: u32,
 }
 
-/// Bytes in the opposite order of the value's own.
+/// Bytes in the opposite order of a value's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ByteSwapped {
-    /// As 32 bits, zero above the bytes.
+    /// The bytes as a 32-bit value, with zeros above them.
     pub raw: Value,
-    /// How many there are: 2 or 4.
+    /// Number of bytes: 2 or 4.
     pub size: u32,
 }
 
 impl ByteSwapped {
-    /// The number's `size` low bytes in the opposite order.
+    /// Swaps the `size` low bytes of a number.
     pub fn swap(self, number: u32) -> u32 {
         match self.size {
             2 => u32::from((number as u16).swap_bytes()),
@@ -48,18 +48,18 @@ impl ByteSwapped {
     }
 }
 
-/// Where a value was read from memory that does not change while the filter runs.
+/// The memory that a value was loaded from, which does not change while the filter runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LoadOrigin {
     pub flags: MemFlagsData,
     pub address: Value,
-    /// To be added to the address.
+    /// Byte offset from the address.
     pub displacement: i32,
     pub size: u32,
     pub order: ByteOrder,
 }
 
-/// `condition ? accept : reject`
+/// A select between constants: `condition ? accept : reject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ConstantSelect {
     pub condition: Value,
@@ -67,30 +67,30 @@ pub(super) struct ConstantSelect {
     pub reject: u32,
 }
 
-/// What is known of one 32-bit or boolean value.
+/// Facts about one 32-bit or boolean value.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ValueInfo {
     range: Option<(u32, u32)>,
     sum: Option<Sum>,
-    /// The value is these bytes in the opposite order.
+    /// The value is these bytes, swapped.
     pub swapped: Option<ByteSwapped>,
-    /// The value was read from memory that does not change.
+    /// The value was loaded from constant memory.
     pub loaded: Option<LoadOrigin>,
-    /// The value is what another was loaded as, shifted down by so many bytes; see [`ValueFacts::part`].
+    /// The value is a loaded value, shifted down by this many bytes; see [`ValueFacts::load_part`].
     pub part: Option<(Value, u32)>,
-    /// The value is one constant or the other.
+    /// The value is one of two constants.
     pub constant_select: Option<ConstantSelect>,
-    /// The value is the opposite of this condition.
+    /// The value is the negation of this condition.
     pub opposite: Option<Value>,
-    /// The value is the length of the packet whose length is this value.
+    /// The value is the packet's length.
     pub is_length: bool,
-    /// The value is a verdict already, without being checked again; see [`ValueFacts::is_verdict`].
+    /// The value is a valid verdict; see [`ValueFacts::is_verdict`].
     pub is_verdict: bool,
     when_true: Vec<LengthFact>,
     when_false: Vec<LengthFact>,
 }
 
-/// A table over values. Values never change, so entries stay true.
+/// Facts by value. Values are in static single-assignment form, so facts stay true.
 #[derive(Debug, Default)]
 pub(super) struct ValueFacts {
     entries: HashMap<Value, ValueInfo>,
@@ -98,28 +98,28 @@ pub(super) struct ValueFacts {
 }
 
 impl ValueFacts {
-    /// What is known of a value.
+    /// Returns the facts about a value.
     pub fn info(&self, value: Value) -> &ValueInfo {
         self.entries.get(&value).unwrap_or(&self.nothing)
     }
 
-    /// The place to note what is known of a value.
+    /// Returns the facts about a value, to add to them.
     pub fn info_mut(&mut self, value: Value) -> &mut ValueInfo {
         self.entries.entry(value).or_default()
     }
 
-    /// The least and greatest number that the value can be, unsigned.
+    /// Smallest and largest number that the value can be, unsigned.
     pub fn range(&self, value: Value) -> (u32, u32) {
         self.info(value).range.unwrap_or((0, u32::MAX))
     }
 
-    /// The number that the value is.
+    /// The value's number, if it can only be one.
     pub fn constant(&self, value: Value) -> Option<u32> {
         let (low, high) = self.range(value);
         (low == high).then_some(low)
     }
 
-    /// Notes a range; the tighter of old and new counts.
+    /// Intersects the value's range with another one.
     pub fn set_range(&mut self, value: Value, low: u32, high: u32) {
         let (old_low, old_high) = self.range(value);
         let (low, high) = (low.max(old_low), high.min(old_high));
@@ -127,7 +127,7 @@ impl ValueFacts {
         self.info_mut(value).range = Some((low, high));
     }
 
-    /// The value as a sum.
+    /// Decomposes a value into a sum.
     pub fn sum(&self, value: Value) -> Sum {
         if let Some(constant) = self.constant(value) {
             return Sum { root: None, add: constant };
@@ -135,30 +135,31 @@ impl ValueFacts {
         self.info(value).sum.unwrap_or(Sum { root: Some(value), add: 0 })
     }
 
-    /// Notes that `value` is `base + add`, which does not wrap.
+    /// Records that `value` is `base + add`, which does not wrap.
     pub fn set_sum(&mut self, value: Value, base: Value, add: u32) {
         let base = self.sum(base);
-        // `base` as a whole plus `add` does not wrap, so its constant part does not either.
+        // Since `base + add` does not wrap, neither does the sum of their constant parts.
         self.info_mut(value).sum = Some(Sum { root: base.root, add: base.add + add });
     }
 
-    /// The value that was loaded, and how many of its low bytes are missing from this one.
+    /// Returns the loaded value that `value` is the upper part of, and how many of its low bytes
+    /// are missing.
     pub fn load_part(&self, value: Value) -> Option<(Value, u32)> {
         self.info(value).part.or_else(|| self.load_size(value).map(|_| (value, 0)))
     }
 
-    /// How many bytes a value was loaded from, where they can be had one by one.
+    /// Number of bytes that a value was loaded from, if they can be accessed singly.
     pub fn load_size(&self, value: Value) -> Option<u32> {
         let entry = self.info(value);
         entry.loaded.map(|l| l.size).or(entry.swapped.map(|s| s.size))
     }
 
-    /// Whether the value is a verdict: one of 0 to 3, or what `redirect` gave.
+    /// Whether the value is known to be a verdict: 0 to 3, or a result of `redirect`.
     pub fn is_verdict(&self, value: Value) -> bool {
         self.range(value).1 <= 3 || self.info(value).is_verdict
     }
 
-    /// What follows when the condition is `outcome`.
+    /// Facts that hold if the condition is `outcome`.
     pub fn implied_facts(&self, condition: Value, outcome: bool) -> &[LengthFact] {
         let entry = self.info(condition);
         if outcome { &entry.when_true } else { &entry.when_false }
@@ -171,14 +172,14 @@ impl ValueFacts {
         }
     }
 
-    /// What follows when two conditions both hold.
+    /// Facts that follow from two conditions both holding.
     pub fn conjunction(a: &[LengthFact], b: &[LengthFact]) -> Vec<LengthFact> {
         let mut all = a.to_vec();
         for fact in b {
             let full = all.len() >= MAX_LENGTH_FACTS;
             match all.iter_mut().find(|other| other.is_comparable(fact)) {
                 Some(known) => known.add = known.add.max(fact.add),
-                // Knowing less is never wrong.
+                // Dropping a fact is always safe.
                 None if full => {}
                 None => all.push(*fact),
             }
@@ -186,7 +187,7 @@ impl ValueFacts {
         all
     }
 
-    /// What follows from either of two conditions holding, when only one of them need hold.
+    /// Facts that follow from at least one of two conditions holding.
     pub fn disjunction(a: &[LengthFact], b: &[LengthFact]) -> Vec<LengthFact> {
         a.iter()
             .filter_map(|fact| {
@@ -198,21 +199,21 @@ impl ValueFacts {
     }
 }
 
-/// What holds for the packet's length at a point of the code.
+/// Lower bounds of the packet's length at a point of the code.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LengthFacts {
-    /// The value that the facts are about; a filter that changes the length makes a new one.
+    /// The length that the facts are about. A filter that changes the length makes a new value.
     length: Option<Value>,
     at_least: u32,
     sums: Vec<(Value, u32)>,
 }
 
-/// Facts kept at one point of the code, or about one condition; more than that helps no filter.
+/// Maximum number of facts at one point of the code or about one condition; more helps no filter.
 const MAX_LENGTH_FACTS: usize = 32;
 
 impl LengthFacts {
-    /// Adds those facts that are about `length`, the packet's length now. What was known about
-    /// another length is forgotten.
+    /// Adds those facts that are about `length`, the packet's current length. Facts about a
+    /// previous length are dropped.
     pub fn learn(&mut self, length: Value, facts: &[LengthFact]) {
         for fact in facts.iter().filter(|f| f.length == length) {
             if self.length != Some(length) {
@@ -232,7 +233,7 @@ impl LengthFacts {
         }
     }
 
-    /// Whether `sum + size` bytes, `sum` being at most `high`, are known to be there.
+    /// Whether `sum + size` bytes are known to be in the packet; `high` is an upper bound of `sum`.
     pub fn proves(&self, length: Value, sum: Sum, high: u32, size: u32) -> bool {
         if self.length != Some(length) {
             return false;
@@ -247,7 +248,7 @@ impl LengthFacts {
         }
     }
 
-    /// What holds where two ways meet.
+    /// Returns what holds where two paths join.
     pub fn meet(&self, other: &LengthFacts) -> LengthFacts {
         if self.length != other.length {
             return LengthFacts::default();

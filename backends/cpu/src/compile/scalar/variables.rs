@@ -1,7 +1,8 @@
-//! Variables and what pointers point to.
+//! Variables, and the places that pointers point to.
 //!
-//! A variable is a row of Cranelift variables, one a scalar, where every access names its part. One
-//! that is indexed by a number known only at run time, or that is large, lies on the stack.
+//! A variable is a row of Cranelift variables, one per scalar, if every access names its part. A
+//! variable that is indexed by a value known only at run time, or that is large, is in a stack
+//! slot.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value, types as clif};
@@ -16,11 +17,11 @@ use crate::compile::errors::{Result, Unsupported};
 use crate::compile::lowered::constant_memory;
 use crate::compile::types::{self, Leaf};
 
-/// Bytes up to which a variable on the stack is cleared by polarity code.
+/// Maximum size in bytes of a stack variable that is cleared without a loop.
 const MAX_UNROLLED_CLEAR_BYTES: u32 = 256;
 
 impl<'a> Codegen<'a, '_> {
-    /// Makes room for a variable of this type.
+    /// Allocates a variable of a type.
     fn allocate_variable(&mut self, inner: &TypeInner) -> Result<VariableLocation> {
         let leaves = types::leaves(self.module, inner)?;
         if in_registers(self.module, inner, self.costs.uses_dynamic_indexing) {
@@ -37,19 +38,19 @@ impl<'a> Codegen<'a, '_> {
         Ok(VariableLocation::Stack(offset))
     }
 
-    fn place_of(&mut self, home: VariableLocation) -> Place {
-        match home {
+    fn place_of(&mut self, location: VariableLocation) -> Place {
+        match location {
             VariableLocation::Variables(first) => Place::Variables(first),
             VariableLocation::Stack(offset) => Place::Memory { address: self.stack_address(), offset },
         }
     }
 
-    /// The stack's first byte.
+    /// Emits the address of the stack slot.
     fn stack_address(&mut self) -> Value {
         let slot = match self.stack.slot {
             Some(slot) => slot,
             None => {
-                // Its size is set when it is known: `fit_stack`.
+                // The size is set at the end: `set_stack_size`.
                 let data = StackSlotData::new(StackSlotKind::ExplicitSlot, 0, 3);
                 *self.stack.slot.insert(self.b.create_sized_stack_slot(data))
             }
@@ -57,14 +58,14 @@ impl<'a> Codegen<'a, '_> {
         self.b.ins().stack_addr(clif::I64, slot, 0)
     }
 
-    /// Makes the stack as large as it was found to be needed.
+    /// Sets the size of the stack slot to what was needed.
     pub(super) fn set_stack_size(&mut self) {
         if let Some(slot) = self.stack.slot {
             self.b.func.sized_stack_slots[slot].size = self.stack.size;
         }
     }
 
-    /// Gives the private variables of the filter their initial values, as each packet finds them.
+    /// Initialises the filter's private variables, for every packet anew.
     pub(super) fn init_globals(&mut self) -> Result<()> {
         for (handle, global) in self.module.global_variables.iter() {
             let machinery = global.name.as_deref().is_some_and(|n| n.starts_with("pc_"));
@@ -72,9 +73,9 @@ impl<'a> Codegen<'a, '_> {
                 continue;
             }
             let inner = types::inner(self.module, global.ty);
-            let home = self.allocate_variable(inner)?;
-            self.globals.insert(handle, home);
-            let place = self.place_of(home);
+            let location = self.allocate_variable(inner)?;
+            self.globals.insert(handle, location);
+            let place = self.place_of(location);
             match global.init {
                 Some(init) => {
                     let value = self.materialise(init)?;
@@ -86,21 +87,21 @@ impl<'a> Codegen<'a, '_> {
         Ok(())
     }
 
-    /// Gives the variables of a function their initial values, as each call finds them.
+    /// Initialises the local variables of a function, for every call anew.
     pub(super) fn init_locals(&mut self, frame: &mut Frame<'a>) -> Result<()> {
         for (handle, local) in frame.code.local_variables.iter() {
             let inner = types::inner(self.module, local.ty);
-            let home = match self.locals.get(&(frame.function, handle)) {
-                // A function is never active twice, so its variables can be used again.
-                Some(&home @ VariableLocation::Variables(_)) => home,
-                // On the stack they lie above those of whoever calls it this time.
+            let location = match self.locals.get(&(frame.function, handle)) {
+                // Recursion is not possible, so another call can reuse the variables.
+                Some(&location @ VariableLocation::Variables(_)) => location,
+                // Stack variables lie above those of this call's callers.
                 _ => {
-                    let home = self.allocate_variable(inner)?;
-                    self.locals.insert((frame.function, handle), home);
-                    home
+                    let location = self.allocate_variable(inner)?;
+                    self.locals.insert((frame.function, handle), location);
+                    location
                 }
             };
-            let place = self.place_of(home);
+            let place = self.place_of(location);
             match local.init {
                 Some(init) => {
                     let value = self.value(frame, init)?;
@@ -112,15 +113,15 @@ impl<'a> Codegen<'a, '_> {
         Ok(())
     }
 
-    /// The place of a variable.
-    pub(super) fn variable_place(&mut self, home: Option<VariableLocation>) -> Result<Place> {
-        match home {
-            Some(home) => Ok(self.place_of(home)),
+    /// Returns the place of a variable.
+    pub(super) fn variable_place(&mut self, location: Option<VariableLocation>) -> Result<Place> {
+        match location {
+            Some(location) => Ok(self.place_of(location)),
             None => Err(Unsupported("a variable outside the filter's own memory".into())),
         }
     }
 
-    /// Part `index` of what is at `place`.
+    /// Returns the place of part `index` of the value at `place`.
     pub(super) fn subplace(&mut self, place: Place, inner: &TypeInner, index: u32) -> Result<Place> {
         let (_, leaves, bytes) = types::part(self.module, inner, index)?;
         Ok(match place {
@@ -129,14 +130,14 @@ impl<'a> Codegen<'a, '_> {
         })
     }
 
-    /// Part `index`, known only at run time. The index is clamped to the last part, which is what
-    /// makes every access through it lie in the variable.
+    /// Returns the place of an element by an index known only at run time. The index is clamped to
+    /// the last element, so every access through the place stays in the variable.
     pub(super) fn element_address(&mut self, place: Place, inner: &TypeInner, index: Value) -> Result<Place> {
         let Place::Memory { address, offset } = place else {
             return Err(Unsupported("a dynamic index into a variable that is not in memory".into()));
         };
         let (part, n) = types::uniform_part(self.module, inner)?;
-        // Into a map's words the prelude gives no index that lies outside, whatever the filter says.
+        // Map words are not clamped: the prelude's code never passes an index outside the map.
         let index = if n == types::UNBOUNDED { index } else { self.clamp_index(index, n) };
         let wide = self.b.ins().uextend(clif::I64, index);
         let scaled = self.b.ins().imul_imm_u(wide, i64::from(part.size));
@@ -144,7 +145,7 @@ impl<'a> Codegen<'a, '_> {
         Ok(Place::Memory { address, offset })
     }
 
-    /// min(index, n - 1), unsigned.
+    /// Emits `min(index, n - 1)`, unsigned.
     pub(super) fn clamp_index(&mut self, index: Value, n: u32) -> Value {
         if self.known.range(index).1 < n {
             return index;
@@ -156,19 +157,19 @@ impl<'a> Codegen<'a, '_> {
         clamped
     }
 
-    /// The words of a map, if that is what a variable is.
+    /// Returns the words of a map if that is what a global variable stands for.
     pub(super) fn map_place(&mut self, global: Handle<GlobalVariable>) -> Option<Place> {
         let binding = self.module.global_variables[global].binding.filter(|binding| binding.group == BIND_GROUP)?;
         Some(Place::Memory { address: self.map_address(binding.binding), offset: 0 })
     }
 
-    /// The address of a map's first word.
+    /// Emits the address of a map's first word.
     pub(super) fn map_address(&mut self, number: u32) -> Value {
         let maps = self.context_field(context_offset::MAPS);
         self.b.ins().load(clif::I64, constant_memory(), maps, 8 * number as i32)
     }
 
-    /// The scalars at a place.
+    /// Loads the scalars at a place.
     pub(super) fn load_place(&mut self, place: Place, inner: &TypeInner) -> Result<Vec<Value>> {
         let leaves = types::leaves(self.module, inner)?;
         self.count_operations(leaves.len())?;
@@ -180,7 +181,7 @@ impl<'a> Codegen<'a, '_> {
         })
     }
 
-    /// Scalars that follow one another in memory.
+    /// Loads consecutive scalars from memory.
     pub(super) fn load_leaves(
         &mut self,
         address: Value,
@@ -199,7 +200,7 @@ impl<'a> Codegen<'a, '_> {
             .collect()
     }
 
-    /// Writes scalars to a place.
+    /// Stores scalars at a place.
     pub(super) fn store(&mut self, place: Place, value: &[Value]) -> Result<()> {
         self.count_operations(value.len())?;
         match place {
@@ -219,7 +220,8 @@ impl<'a> Codegen<'a, '_> {
         Ok(())
     }
 
-    /// Writes scalars to a variable that had no value before: nothing to remember.
+    /// Stores scalars in a variable that had no value before, so there is nothing to log for
+    /// undoing.
     fn store_initial(&mut self, place: Place, value: &[Value]) -> Result<()> {
         if let Place::Variables(first) = place {
             for (i, &v) in value.iter().enumerate() {
@@ -230,7 +232,7 @@ impl<'a> Codegen<'a, '_> {
         self.store(place, value)
     }
 
-    /// Writes zeros to a variable that had no value before.
+    /// Zeroes a variable that had no value before.
     fn store_zeros(&mut self, place: Place, inner: &TypeInner) -> Result<()> {
         let leaves = types::leaves(self.module, inner)?;
         let Place::Memory { address, offset } = place else {
@@ -245,22 +247,22 @@ impl<'a> Codegen<'a, '_> {
             }
             return Ok(());
         }
-        let (round, behind) = (self.b.create_block(), self.b.create_block());
-        let at = self.b.append_block_param(round, clif::I64);
+        let (body, exit) = (self.b.create_block(), self.b.create_block());
+        let at = self.b.append_block_param(body, clif::I64);
         let first = self.b.ins().iadd_imm_u(address, i64::from(offset));
         let end = self.b.ins().iadd_imm_u(first, i64::from(size));
-        self.b.ins().jump(round, &[first.into()]);
-        self.b.switch_to_block(round);
+        self.b.ins().jump(body, &[first.into()]);
+        self.b.switch_to_block(body);
         self.b.ins().store(stack_memory(), zero, at, 0);
         let next = self.b.ins().iadd_imm_u(at, 8);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, end);
-        self.b.ins().brif(more, round, &[next.into()], behind, &[]);
-        self.b.seal_block(round);
-        self.switch_to_sealed(behind);
+        self.b.ins().brif(more, body, &[next.into()], exit, &[]);
+        self.b.seal_block(body);
+        self.switch_to_sealed(exit);
         Ok(())
     }
 
-    /// Zero of a scalar type.
+    /// Emits the zero of a scalar type.
     pub(super) fn zero(&mut self, leaf: Leaf) -> Value {
         match leaf.clif() {
             clif::F32 => self.b.ins().f32const(0.0),
@@ -271,7 +273,7 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    /// A part of a value, by an index known only at run time.
+    /// Emits the part of a value that an index known only at run time selects.
     pub(super) fn value_element(
         &mut self,
         frame: &mut Frame<'a>,
@@ -293,7 +295,7 @@ impl<'a> Codegen<'a, '_> {
         let value = self.value(frame, base)?;
         let index = self.clamp_index(index, n);
         if n <= 4 {
-            // Chosen one against the other: cheaper than a way through memory.
+            // A chain of selects is cheaper than a store and a load.
             let mut chosen = value[..leaves.len()].to_vec();
             for i in 1..n {
                 let here = self.b.ins().icmp_imm_u(IntCC::Equal, index, i64::from(i));
@@ -304,7 +306,7 @@ impl<'a> Codegen<'a, '_> {
             return Ok(chosen);
         }
         let bytes = (part.size * n).next_multiple_of(8);
-        // Written, read and forgotten at once: the space is free for whoever needs it next.
+        // The array is dead after the load, so its stack space is not reserved beyond it.
         let place = Place::Memory { offset: self.stack.reserve(bytes), address: self.stack_address() };
         self.store(place, &value)?;
         let Place::Memory { address, offset } = self.element_address(place, inner, index)? else {
@@ -314,7 +316,7 @@ impl<'a> Codegen<'a, '_> {
     }
 }
 
-/// The filter's own stack: always there, written by the filter.
+/// Flags for the filter's own stack variables.
 fn stack_memory() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }

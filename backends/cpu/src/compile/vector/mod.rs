@@ -22,7 +22,7 @@ use super::compiler_stack::on_large_stack;
 /// A filter in lane IR.
 #[derive(Debug, Clone)]
 pub struct LaneProgram {
-    lanes: ir::Lanes,
+    lanes: ir::LaneIr,
 }
 
 impl LaneProgram {

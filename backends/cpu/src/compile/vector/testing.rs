@@ -1,4 +1,4 @@
-//! What tests of lane IR share.
+//! Helpers shared by tests of lane IR.
 
 use super::ir::{Binary, Compare, Dag, Node, Unary};
 
@@ -35,7 +35,7 @@ pub const UNARY: [Unary; 7] = [
 pub const COMPARE: [Compare; 5] =
     [Compare::Equal, Compare::Less, Compare::LessEqual, Compare::LessSigned, Compare::LessEqualSigned];
 
-/// What was made, mixed so that each bit of each counts.
+/// Mixes nodes into one, so that each bit of each node affects the result.
 pub fn mixed(dag: &mut Dag, all: &[Node]) -> Node {
     let mut sum = dag.constant(0);
     for &node in all {

@@ -240,8 +240,8 @@ fn a_clock_that_stands_still_does_no_harm() {
     }
 }
 
-/// A win by a large margin means that the traffic has changed, so a variant that used to be hopeless
-/// may be the fastest now.
+/// A win by a large margin means that the traffic has changed, so a variant that used to be
+/// hopeless may be the fastest now.
 #[test]
 fn a_change_of_traffic_makes_all_variants_due_at_once() {
     let mut selector = VariantSelector::new(3);

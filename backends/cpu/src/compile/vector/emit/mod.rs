@@ -1,5 +1,5 @@
-//! From lane IR to native code: a function with a loop over groups of packets, one packet per vector
-//! lane.
+//! From lane IR to native code: a function with a loop over groups of packets, one packet per
+//! vector lane.
 //!
 //! - `plan`: decisions made ahead: which rows of a packet to load, which offsets to speculate on;
 //! - `cranelift`: groups of four packets, for any processor with suitable 128-bit vectors;
@@ -14,9 +14,9 @@
 //!   packet's first byte, which is never past the arena's end;
 //! - loads at variable offsets either have a range that guarantees the same in every lane, or their
 //!   offset is replaced by 0 in lanes in which the access would leave the packet;
-//! - effects access memory only in the lanes of their masks, in which `trace` has made sure that they
-//!   stay in the packet or in the map; other lanes read the packet's first bytes or the map's first
-//!   word, and write to a scratch slot on the stack;
+//! - effects access memory only in the lanes of their masks, in which `trace` has made sure that
+//!   they stay in the packet or in the map; other lanes read the packet's first bytes or the map's
+//!   first word, and write to a scratch slot on the stack;
 //! - indices into tables and arrays are in range in every lane, as their ranges say, which hold for
 //!   unspecified values as well: see `cranelift::regions`.
 
@@ -30,7 +30,7 @@ mod tests;
 
 use cranelift_codegen::isa::TargetIsa;
 
-use super::ir::Lanes;
+use super::ir::LaneIr;
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::lowered::Lowered;
 use plan::Plan;
@@ -59,7 +59,7 @@ pub(crate) fn is_supported(isa: &dyn TargetIsa) -> bool {
 ///
 /// [`Unsupported`] if the processor lacks the vectors, or the filter is too large.
 pub(crate) fn lower(
-    lanes: &Lanes,
+    lanes: &LaneIr,
     offsets: OffsetStrategy,
     redirects: bool,
     isa: &dyn TargetIsa,
@@ -69,10 +69,10 @@ pub(crate) fn lower(
     }
     let mut lanes = lanes.clone();
     let plan = Plan::new(&mut lanes, offsets);
-    if plan.used > MAX_NODES {
+    if plan.node_count > MAX_NODES {
         return Err(Unsupported(format!("more than {MAX_NODES} operations in vector code")));
     }
-    if offsets == OffsetStrategy::Speculate && plan.guesses.is_empty() {
+    if offsets == OffsetStrategy::Speculate && plan.speculations.is_empty() {
         return Ok(None);
     }
     if avx2::is_supported(isa)

@@ -1,57 +1,58 @@
-//! What is decided about a filter before its code is made: which rows of a packet are loaded, which
-//! offsets that vary are guessed, and in which lanes a guess has to be right.
+//! Decisions made before code is emitted: which rows of a packet to load, which variable offsets to
+//! speculate on, and in which lanes a speculated offset has to be right.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use portcullis_core::packet::READABLE_PAST_END;
 
 use crate::compile::vector::ir::{
-    self, Atomic, Binary, Carry, Dag, Effect, Lanes, Live, Load, Node, Op, RegionId, Step, Unary, firsts, nexts,
+    self, Atomic, Binary, Dag, Effect, LaneIr, Load, LoopCarried, LoopMask, Node, Op, RegionId, Step, Unary,
+    initial_nodes, iteration_nodes,
 };
 
 /// Bytes of a row.
 pub(super) const ROW: u32 = 16;
 
-/// Bytes from a packet's first one on that may be read of any packet, however short it is.
+/// End of the bytes that may be read of any packet, however short it is, counted from its start.
 pub(super) const ALWAYS_READABLE: u32 = READABLE_PAST_END as u32;
 
-/// What a header takes that has no options: of IPv4 and of TCP alike.
-const PLAIN_HEADER: u32 = 20;
+/// Size in bytes of an IPv4 or TCP header without options.
+const MIN_HEADER_BYTES: u32 = 20;
 
-/// What is done about fields whose place depends on the packet.
+/// How loads at variable offsets are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OffsetStrategy {
-    /// They are taken to be where headers without options have them, and read with all others; where
-    /// that is wrong, packet by packet.
+    /// Speculate that headers have no options and load the fields together with fixed ones; if that
+    /// is wrong in a lane where it matters, gather them.
     Speculate,
-    /// They are read packet by packet.
+    /// Gather them packet by packet.
     Gather,
 }
 
-/// Loads at one offset that varies.
-pub(super) struct Guess {
-    /// What it is taken for.
+/// A variable offset with a speculated value, and the loads at it.
+pub(super) struct SpeculativeOffset {
+    /// The speculated value.
     pub value: u32,
-    /// The lanes in which it matters; all of them where there is none.
+    /// Mask of the lanes in which the value matters; `None` for all lanes.
     pub lanes: Option<Node>,
     pub loads: Vec<Node>,
 }
 
 pub(super) struct Plan {
-    /// Where in the packet words of four bytes lie, modulo 4.
+    /// Offset of the packet's 4-byte words, modulo 4.
     phase: u32,
-    /// Where rows begin that are loaded as a whole. Words outside of them are loaded each for itself.
+    /// Starts of the rows to load. A word outside them is loaded by itself.
     rows: Vec<u32>,
-    /// By the offsets' nodes.
-    pub guesses: HashMap<Node, Guess>,
-    /// Nodes that are needed at all.
-    pub used: usize,
+    /// By the node of the offset.
+    pub speculations: HashMap<Node, SpeculativeOffset>,
+    /// Number of live nodes.
+    pub node_count: usize,
 }
 
 impl Plan {
-    /// Of a filter, whose graph gets nodes that say where guesses matter.
-    pub fn new(lanes: &mut Lanes, offsets: OffsetStrategy) -> Plan {
-        let used = used(lanes);
+    /// Plans a filter. Adds the masks in which speculated offsets matter to its graph.
+    pub fn new(lanes: &mut LaneIr, offsets: OffsetStrategy) -> Plan {
+        let used = live_nodes(lanes);
         let loads: Vec<(Node, Load)> = used
             .iter()
             .filter_map(|&node| match lanes.dag.op(node) {
@@ -59,33 +60,38 @@ impl Plan {
                 _ => None,
             })
             .collect();
-        let mut guesses: HashMap<Node, Guess> = HashMap::new();
+        let mut speculations: HashMap<Node, SpeculativeOffset> = HashMap::new();
         for &(node, load) in &loads {
             let Some(root) = load.root else { continue };
-            let Some(value) = (offsets == OffsetStrategy::Speculate).then(|| plain(&lanes.dag, root)).flatten() else {
+            let Some(value) = (offsets == OffsetStrategy::Speculate).then(|| usual_offset(&lanes.dag, root)).flatten()
+            else {
                 continue;
             };
-            if value.checked_add(load.add).is_some_and(|at| in_reach(at, load.size)) {
-                guesses.entry(root).or_insert(Guess { value, lanes: None, loads: Vec::new() }).loads.push(node);
+            if value.checked_add(load.add).is_some_and(|at| is_always_readable(at, load.size)) {
+                speculations
+                    .entry(root)
+                    .or_insert(SpeculativeOffset { value, lanes: None, loads: Vec::new() })
+                    .loads
+                    .push(node);
             }
         }
-        if !guesses.is_empty() {
-            let mut demands = Demands::new(lanes, &used);
+        if !speculations.is_empty() {
+            let mut demands = DemandAnalysis::new(lanes, &used);
             demands.seed(lanes);
-            demands.spread(lanes, &used);
-            for guess in guesses.values_mut() {
-                guess.lanes = demands.of_all(&mut lanes.dag, &guess.loads);
+            demands.propagate(lanes, &used);
+            for guess in speculations.values_mut() {
+                guess.lanes = demands.demand_of_any(&mut lanes.dag, &guess.loads);
             }
         }
         let constant = loads.iter().filter_map(|(_, load)| match load.root {
             None => Some((load.add, load.size)),
-            Some(root) => guesses.get(&root).map(|guess| (guess.value.saturating_add(load.add), load.size)),
+            Some(root) => speculations.get(&root).map(|guess| (guess.value.saturating_add(load.add), load.size)),
         });
-        let constant: BTreeSet<(u32, u32)> = constant.filter(|&(at, size)| in_reach(at, size)).collect();
-        let mut plan = Plan { phase: 0, rows: Vec::new(), guesses, used: used.len() };
+        let constant: BTreeSet<(u32, u32)> = constant.filter(|&(at, size)| is_always_readable(at, size)).collect();
+        let mut plan = Plan { phase: 0, rows: Vec::new(), speculations, node_count: used.len() };
         let mut least = u32::MAX;
         for phase in 0..4 {
-            let (rows, cost) = rows(phase, &constant);
+            let (rows, cost) = choose_rows(phase, &constant);
             if cost < least {
                 (plan.phase, plan.rows, least) = (phase, rows, cost);
             }
@@ -93,28 +99,30 @@ impl Plan {
         plan
     }
 
-    /// The words in which bytes `at..at + size` lie, by the offset of each one's first byte.
-    pub fn words(&self, at: u32, size: u32) -> (u32, u32) {
-        words(self.phase, at, size)
+    /// Returns the first and the last word that bytes `at..at + size` lie in, by their offsets.
+    pub fn word_span(&self, at: u32, size: u32) -> (u32, u32) {
+        word_span(self.phase, at, size)
     }
 
-    /// Whether there is a guess for a load at that root.
-    pub fn is_guessed(&self, load: Node, root: Node) -> bool {
-        self.guesses.get(&root).is_some_and(|guess| guess.loads.contains(&load))
+    /// Whether a load at a variable offset is done speculatively.
+    pub fn is_speculative(&self, load: Node, root: Node) -> bool {
+        self.speculations.get(&root).is_some_and(|guess| guess.loads.contains(&load))
     }
 
-    /// The row that a word is in, if any.
+    /// Returns the row that contains a word, if there is one.
     pub fn row_of(&self, word: u32) -> Option<u32> {
         self.rows.iter().copied().find(|&row| row <= word && word + 4 <= row + ROW)
     }
 }
 
-/// Whether packets side by side leave maps as they would one after the other, and find in them what they would then.
+/// Whether filtering packets in lock step has the same effect on maps, and the same results, as
+/// filtering them one after the other.
 ///
-/// Each step is done for all of them before the next one. So that nobody can tell, a map is only read; or only added to, by
-/// who does not ask for the sum; or touched by one step, once, in which lanes come in order.
-pub(crate) fn preserves_map_order(lanes: &Lanes) -> bool {
-    let mut touched: HashMap<u32, Touched> = HashMap::new();
+/// In lock step each step is executed for all packets before the next one. This cannot be observed
+/// if every map is only read, or only added to without using the result, or accessed by a single
+/// step outside loops, which serves lanes in order.
+pub(crate) fn preserves_map_order(lanes: &LaneIr) -> bool {
+    let mut uses: HashMap<u32, MapUse> = HashMap::new();
     for (number, region) in lanes.regions.iter().enumerate() {
         let in_loop =
             lanes.regions.iter().flat_map(|region| &region.steps).any(
@@ -122,16 +130,16 @@ pub(crate) fn preserves_map_order(lanes: &Lanes) -> bool {
             );
         for step in &region.steps {
             let Step::Effect { id, effect: Effect::Map { map, atomic, .. }, .. } = step else { continue };
-            let touches = match atomic {
-                Atomic::Load => Touched::Read,
-                Atomic::Add(_) if lanes.dag.find(Op::Result(*id)).is_none() => Touched::Added,
-                _ if in_loop => Touched::Otherwise,
-                _ => Touched::Once,
+            let this_use = match atomic {
+                Atomic::Load => MapUse::Read,
+                Atomic::Add(_) if lanes.dag.lookup(Op::Result(*id)).is_none() => MapUse::AddOnly,
+                _ if in_loop => MapUse::Unordered,
+                _ => MapUse::Once,
             };
-            let before = touched.insert(*map, touches);
-            match (before, touches) {
-                (_, Touched::Otherwise) => return false,
-                (None, _) | (Some(Touched::Read), Touched::Read) | (Some(Touched::Added), Touched::Added) => {}
+            let before = uses.insert(*map, this_use);
+            match (before, this_use) {
+                (_, MapUse::Unordered) => return false,
+                (None, _) | (Some(MapUse::Read), MapUse::Read) | (Some(MapUse::AddOnly), MapUse::AddOnly) => {}
                 _ => return false,
             }
         }
@@ -139,31 +147,36 @@ pub(crate) fn preserves_map_order(lanes: &Lanes) -> bool {
     true
 }
 
-/// How a map is touched.
+/// How a map is accessed.
 #[derive(Clone, Copy)]
-enum Touched {
+enum MapUse {
     Read,
-    Added,
+    AddOnly,
     Once,
-    Otherwise,
+    Unordered,
 }
 
-/// Whether a region is another or a part of it.
-fn is_within(lanes: &Lanes, region: RegionId, whole: RegionId) -> bool {
+/// Whether a region is `whole` or nested in it.
+fn is_within(lanes: &LaneIr, region: RegionId, whole: RegionId) -> bool {
     let parent = |region: &RegionId| lanes.regions[region.index()].parent;
     std::iter::successors(Some(region), parent).any(|region| region == whole)
 }
 
-/// What a loop's rounds need.
-pub(super) struct Needs {
-    /// Nodes outside of it, which do not change from round to round.
-    pub outside: Vec<Node>,
-    /// They load bytes of the packet at offsets that vary.
-    pub loads_anywhere: bool,
+/// Loop-invariant inputs of a loop.
+pub(super) struct LoopInvariants {
+    /// Nodes that are computed outside the loop.
+    pub nodes: Vec<Node>,
+    /// Whether the loop loads packet bytes at variable offsets.
+    pub has_variable_loads: bool,
 }
 
-pub(super) fn needed_by(lanes: &Lanes, body: RegionId, live: Live, carried: &[Carry]) -> Needs {
-    let mut open: Vec<Node> = nexts(&live, carried).collect();
+pub(super) fn loop_invariants(
+    lanes: &LaneIr,
+    body: RegionId,
+    live: LoopMask,
+    carried: &[LoopCarried],
+) -> LoopInvariants {
+    let mut open: Vec<Node> = iteration_nodes(&live, carried).collect();
     let mut regions = vec![body];
     while let Some(region) = regions.pop() {
         for step in &lanes.regions[region.index()].steps {
@@ -174,45 +187,45 @@ pub(super) fn needed_by(lanes: &Lanes, body: RegionId, live: Live, carried: &[Ca
                     regions.push(*body);
                 }
                 Step::Loop { live, carried, body } => {
-                    open.extend(firsts(live, carried).chain(nexts(live, carried)));
+                    open.extend(initial_nodes(live, carried).chain(iteration_nodes(live, carried)));
                     regions.push(*body);
                 }
             }
         }
     }
-    let (mut seen, mut needs) = (HashSet::new(), Needs { outside: Vec::new(), loads_anywhere: false });
+    let (mut seen, mut invariants) = (HashSet::new(), LoopInvariants { nodes: Vec::new(), has_variable_loads: false });
     while let Some(node) = open.pop() {
         if !seen.insert(node) {
             continue;
         }
-        match is_within(lanes, lanes.dag.home(node), body) {
+        match is_within(lanes, lanes.dag.scope(node), body) {
             true => open.extend(lanes.dag.operands(node)),
-            false => needs.outside.push(node),
+            false => invariants.nodes.push(node),
         }
-        needs.loads_anywhere |= matches!(lanes.dag.op(node), Op::Load(Load { root: Some(_), .. }));
+        invariants.has_variable_loads |= matches!(lanes.dag.op(node), Op::Load(Load { root: Some(_), .. }));
     }
-    needs
+    invariants
 }
 
-/// Whether bytes can be had out of words that may be read of any packet.
-pub(super) fn in_reach(at: u32, size: u32) -> bool {
+/// Whether bytes can be extracted from words that may be read of any packet.
+pub(super) fn is_always_readable(at: u32, size: u32) -> bool {
     at.checked_add(size).is_some_and(|end| end <= ALWAYS_READABLE - ROW)
 }
 
-fn words(phase: u32, at: u32, size: u32) -> (u32, u32) {
+fn word_span(phase: u32, at: u32, size: u32) -> (u32, u32) {
     let word = |at: u32| at.checked_sub(phase).map_or(0, |at| phase + at / 4 * 4);
     let first = word(at);
     let last = at + size - 1;
-    // The first word of all may overlap the one behind it.
+    // The first word of all may overlap the next one.
     (first, if last < first + 4 { first } else { word(last) })
 }
 
-/// The rows for loads, with words in that phase, and about what all of it costs.
-fn rows(phase: u32, loads: &BTreeSet<(u32, u32)>) -> (Vec<u32>, u32) {
+/// Chooses rows for loads, with words at the given phase; returns them with their approximate cost.
+fn choose_rows(phase: u32, loads: &BTreeSet<(u32, u32)>) -> (Vec<u32>, u32) {
     let mut needed = BTreeSet::new();
     let mut cost = 0;
     for &(at, size) in loads {
-        let (first, last) = words(phase, at, size);
+        let (first, last) = word_span(phase, at, size);
         needed.extend([first, last]);
         cost += if first == last { u32::from(size < 4) } else { 3 };
     }
@@ -233,8 +246,8 @@ fn rows(phase: u32, loads: &BTreeSet<(u32, u32)>) -> (Vec<u32>, u32) {
     (rows, cost)
 }
 
-/// The nodes that a filter needs, in order.
-pub(super) fn used(lanes: &Lanes) -> Vec<Node> {
+/// Returns the nodes that a filter uses, in order.
+pub(super) fn live_nodes(lanes: &LaneIr) -> Vec<Node> {
     let mut marked = vec![false; lanes.dag.len()];
     let mut open: Vec<Node> = vec![lanes.verdict];
     open.extend(lanes.ends.iter().flat_map(|&(start, length)| [start, length]));
@@ -243,7 +256,7 @@ pub(super) fn used(lanes: &Lanes) -> Vec<Node> {
             Step::Effect { mask, effect, .. } => open.extend(effect.operands().chain([*mask])),
             Step::When { mask, outs, .. } => open.extend(outs.iter().copied().chain([*mask])),
             Step::Loop { live, carried, .. } => {
-                open.extend(firsts(live, carried).chain(nexts(live, carried)));
+                open.extend(initial_nodes(live, carried).chain(iteration_nodes(live, carried)));
             }
         }
     }
@@ -255,21 +268,23 @@ pub(super) fn used(lanes: &Lanes) -> Vec<Node> {
     lanes.dag.nodes().filter(|node| marked[node.index()]).collect()
 }
 
-/// What an offset is where headers have no options: it is computed from a byte that says how long a
-/// header is, in units of 4 bytes, in its low half (IPv4's first byte) or in its high one (TCP's thirteenth).
-fn plain(dag: &Dag, root: Node) -> Option<u32> {
+/// Returns the value of an offset if headers have no options. Such an offset is computed from a
+/// byte that holds a header length in units of 4 bytes, in its low half (IPv4) or its high half
+/// (TCP).
+fn usual_offset(dag: &Dag, root: Node) -> Option<u32> {
     let first = evaluate(dag, root, 0x45, &mut HashMap::new())?;
-    if first == PLAIN_HEADER {
+    if first == MIN_HEADER_BYTES {
         return Some(first);
     }
     match evaluate(dag, root, 0x50, &mut HashMap::new())? {
-        PLAIN_HEADER => Some(PLAIN_HEADER),
+        MIN_HEADER_BYTES => Some(MIN_HEADER_BYTES),
         _ => Some(first),
     }
 }
 
-/// A word, were all single bytes of the packet that it depends on this one. `known` is what was found before: operands are
-/// shared, and there are more ways through a graph than anybody could go.
+/// Evaluates a word on the assumption that every single byte loaded from the packet is `byte`.
+/// `known` memoises results: operands are shared, and the number of paths through a graph can be
+/// exponential.
 fn evaluate(dag: &Dag, node: Node, byte: u32, known: &mut HashMap<Node, Option<u32>>) -> Option<u32> {
     if let Some(&value) = known.get(&node) {
         return value;
@@ -289,7 +304,7 @@ fn evaluate(dag: &Dag, node: Node, byte: u32, known: &mut HashMap<Node, Option<u
             | Binary::ShiftRight => of(a).zip(of(b)).map(|(a, b)| ir::binary(op, a, b)),
             _ => None,
         },
-        // Where the packet is long enough, mostly.
+        // The accepted value is the one of packets that are long enough.
         Op::Select { accept, reject, .. } => of(accept).or_else(|| of(reject)),
         _ => None,
     };
@@ -297,72 +312,72 @@ fn evaluate(dag: &Dag, node: Node, byte: u32, known: &mut HashMap<Node, Option<u
     value
 }
 
-/// In which lanes a node's value matters.
+/// The lanes in which a node's value matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Demand {
+enum LaneDemand {
     Nowhere,
     In(Node),
     Everywhere,
 }
 
-/// The demand for each node, spread from what uses it to what it is made of. It may be too much,
-/// never too little.
-struct Demands {
-    demands: Vec<Demand>,
-    /// Masks that can be computed anywhere in the filter without a load whose offset varies.
-    plain: Vec<bool>,
+/// Backward data-flow analysis of demand, from each node to its operands. The result may be too
+/// much, never too little.
+struct DemandAnalysis {
+    demands: Vec<LaneDemand>,
+    /// Masks that can be computed anywhere in the filter without a load at a variable offset.
+    hoistable: Vec<bool>,
 }
 
-impl Demands {
-    fn new(lanes: &Lanes, used: &[Node]) -> Demands {
+impl DemandAnalysis {
+    fn new(lanes: &LaneIr, used: &[Node]) -> DemandAnalysis {
         let dag = &lanes.dag;
-        let mut plain = vec![false; dag.len()];
+        let mut hoistable = vec![false; dag.len()];
         for &node in used {
-            plain[node.index()] = dag.home(node) == RegionId::ROOT
+            hoistable[node.index()] = dag.scope(node) == RegionId::ROOT
                 && match dag.op(node) {
                     Op::Load(load) => load.root.is_none(),
                     Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. } => false,
-                    _ => dag.operands(node).all(|operand| plain[operand.index()]),
+                    _ => dag.operands(node).all(|operand| hoistable[operand.index()]),
                 };
         }
-        Demands { demands: vec![Demand::Nowhere; dag.len()], plain }
+        DemandAnalysis { demands: vec![LaneDemand::Nowhere; dag.len()], hoistable }
     }
 
-    /// What a filter gives and does.
-    fn seed(&mut self, lanes: &mut Lanes) {
-        let Lanes { dag, regions, .. } = lanes;
+    /// Adds the demand of the filter's results and effects.
+    fn seed(&mut self, lanes: &mut LaneIr) {
+        let LaneIr { dag, regions, .. } = lanes;
         let ends = lanes.ends.iter().flat_map(|&(start, length)| [start, length]);
         let mut everywhere: Vec<Node> = ends.chain([lanes.verdict]).collect();
         for step in regions.iter().flat_map(|region| &region.steps) {
             match step {
                 Step::Effect { mask, effect, .. } => {
                     everywhere.push(*mask);
-                    // These indices have to be right in every lane.
+                    // These indices have to be in range in every lane.
                     let in_all = matches!(effect, Effect::ArrayLoad { .. } | Effect::ArrayStore { .. });
-                    let demand = match self.is_plain(*mask) && !in_all {
-                        true => Demand::In(*mask),
-                        false => Demand::Everywhere,
+                    let demand = match self.is_hoistable(*mask) && !in_all {
+                        true => LaneDemand::In(*mask),
+                        false => LaneDemand::Everywhere,
                     };
                     effect.operands().for_each(|node| self.add(dag, node, demand, None));
                 }
                 Step::When { mask, outs, .. } => everywhere.extend(outs.iter().chain([mask])),
                 Step::Loop { live, carried, .. } => {
-                    everywhere.extend(firsts(live, carried).chain(nexts(live, carried)));
+                    everywhere.extend(initial_nodes(live, carried).chain(iteration_nodes(live, carried)));
                 }
             }
         }
-        everywhere.into_iter().for_each(|node| self.add(dag, node, Demand::Everywhere, None));
+        everywhere.into_iter().for_each(|node| self.add(dag, node, LaneDemand::Everywhere, None));
     }
 
-    fn is_plain(&self, mask: Node) -> bool {
-        self.plain.get(mask.index()).copied().unwrap_or(false)
+    fn is_hoistable(&self, mask: Node) -> bool {
+        self.hoistable.get(mask.index()).copied().unwrap_or(false)
     }
 
-    fn spread(&mut self, lanes: &mut Lanes, used: &[Node]) {
-        // What nodes are made of has lower numbers.
+    fn propagate(&mut self, lanes: &mut LaneIr, used: &[Node]) {
+        // Operands have lower numbers than the nodes that use them.
         for &node in used.iter().rev() {
             let demand = self.demands[node.index()];
-            if demand == Demand::Nowhere {
+            if demand == LaneDemand::Nowhere {
                 continue;
             }
             match lanes.dag.op(node) {
@@ -371,10 +386,10 @@ impl Demands {
                     self.add(&mut lanes.dag, accept, demand, Some((mask, true)));
                     self.add(&mut lanes.dag, reject, demand, Some((mask, false)));
                 }
-                // Of two conditions the one matters only where the other does not decide. What can be
-                // computed without loads whose offsets vary comes first.
+                // One of two conditions matters only where the other does not decide. The one that
+                // can be computed without loads at variable offsets decides first.
                 Op::And(a, b) | Op::Or(a, b) => {
-                    let (first, second) = if self.is_plain(b) { (b, a) } else { (a, b) };
+                    let (first, second) = if self.is_hoistable(b) { (b, a) } else { (a, b) };
                     let decides_not = matches!(lanes.dag.op(node), Op::And(..));
                     self.add(&mut lanes.dag, first, demand, None);
                     self.add(&mut lanes.dag, second, demand, Some((first, decides_not)));
@@ -388,35 +403,36 @@ impl Demands {
         }
     }
 
-    /// A node matters where `demand` says, and the mask is what is said, where it is plain.
-    fn add(&mut self, dag: &mut Dag, node: Node, demand: Demand, only: Option<(Node, bool)>) {
+    /// Adds demand for a node. With `only`, the node matters only where that mask has that value,
+    /// which counts if the mask is hoistable.
+    fn add(&mut self, dag: &mut Dag, node: Node, demand: LaneDemand, only: Option<(Node, bool)>) {
         let mut demand = demand;
-        if let Some((mask, on)) = only.filter(|&(mask, _)| self.is_plain(mask)) {
-            let mask = if on { mask } else { dag.not(mask) };
+        if let Some((mask, on)) = only.filter(|&(mask, _)| self.is_hoistable(mask)) {
+            let mask = if on { mask } else { dag.mask_not(mask) };
             demand = match demand {
-                Demand::Everywhere => Demand::In(mask),
-                Demand::In(whole) => Demand::In(dag.both(whole, mask)),
-                Demand::Nowhere => Demand::Nowhere,
+                LaneDemand::Everywhere => LaneDemand::In(mask),
+                LaneDemand::In(whole) => LaneDemand::In(dag.mask_and(whole, mask)),
+                LaneDemand::Nowhere => LaneDemand::Nowhere,
             };
         }
         let had = self.demands[node.index()];
-        self.demands[node.index()] = either(dag, had, demand);
+        self.demands[node.index()] = join(dag, had, demand);
     }
 
-    /// The lanes in which any of these matters.
-    fn of_all(&self, dag: &mut Dag, nodes: &[Node]) -> Option<Node> {
+    /// Returns the mask of lanes in which any of the nodes matters, `None` for all lanes.
+    fn demand_of_any(&self, dag: &mut Dag, nodes: &[Node]) -> Option<Node> {
         let all = nodes.iter().map(|node| self.demands[node.index()]);
-        match all.fold(Demand::Nowhere, |a, b| either(dag, a, b)) {
-            Demand::In(mask) => Some(mask),
-            Demand::Nowhere | Demand::Everywhere => None,
+        match all.fold(LaneDemand::Nowhere, |a, b| join(dag, a, b)) {
+            LaneDemand::In(mask) => Some(mask),
+            LaneDemand::Nowhere | LaneDemand::Everywhere => None,
         }
     }
 }
 
-fn either(dag: &mut Dag, a: Demand, b: Demand) -> Demand {
+fn join(dag: &mut Dag, a: LaneDemand, b: LaneDemand) -> LaneDemand {
     match (a, b) {
-        (Demand::Nowhere, other) | (other, Demand::Nowhere) => other,
-        (Demand::In(a), Demand::In(b)) => Demand::In(dag.either(a, b)),
-        _ => Demand::Everywhere,
+        (LaneDemand::Nowhere, other) | (other, LaneDemand::Nowhere) => other,
+        (LaneDemand::In(a), LaneDemand::In(b)) => LaneDemand::In(dag.mask_or(a, b)),
+        _ => LaneDemand::Everywhere,
     }
 }

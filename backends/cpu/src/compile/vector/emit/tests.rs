@@ -1,4 +1,4 @@
-//! FilterCode that was made from hand-made lane IR against that IR's interpreter.
+//! Generated code against the interpreter of lane IR, for pure operations.
 
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END};
@@ -18,11 +18,11 @@ use crate::compile::processor::Processor;
 pub(super) const PASS: u32 = 2;
 pub(super) const DROP: u32 = 1;
 
-/// A filter with no steps.
-pub(super) fn pure(make: impl FnOnce(&mut Dag) -> Node) -> Lanes {
+/// Builds a filter without steps.
+pub(super) fn pure(make: impl FnOnce(&mut Dag) -> Node) -> LaneIr {
     let mut dag = Dag::new();
     let verdict = make(&mut dag);
-    Lanes {
+    LaneIr {
         dag,
         regions: vec![Region::default()],
         arrays: Vec::new(),
@@ -33,13 +33,13 @@ pub(super) fn pure(make: impl FnOnce(&mut Dag) -> Node) -> Lanes {
     }
 }
 
-/// Packets in an arena of their own, as close to its end as they can be, with maps.
+/// Packets for an arena of their own.
 pub(super) struct Traffic {
     pub packets: Vec<Vec<u8>>,
     pub metadata: Vec<Metadata>,
 }
 
-/// What code made of packets.
+/// Everything that filtering packets results in.
 #[derive(Debug, PartialEq)]
 pub(super) struct Outcomes {
     pub verdicts: Vec<u8>,
@@ -48,10 +48,10 @@ pub(super) struct Outcomes {
     pub maps: Vec<Vec<u32>>,
 }
 
-/// Bytes before and behind each packet, for those that move its ends.
+/// Bytes before and behind each packet, for filters that change lengths.
 const RESIZE_ROOM: usize = 128;
 
-pub(super) fn run(code: &FilterCode, lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32>]) -> Outcomes {
+pub(super) fn run(code: &FilterCode, lanes: &LaneIr, traffic: &Traffic, maps: &[Vec<u32>]) -> Outcomes {
     let mut arena = Vec::new();
     let mut descriptors = Vec::new();
     let room = if lanes.ends.is_some() { RESIZE_ROOM } else { 0 };
@@ -78,37 +78,37 @@ pub(super) fn run(code: &FilterCode, lanes: &Lanes, traffic: &Traffic, maps: &[V
         maps: addresses.as_ptr(),
         indices: std::ptr::null(),
     };
-    // SAFETY: the columns are as long as there are packets, all of which lie in the arena, with room, and that is
-    // readable past its end.
+    // SAFETY: the columns have an element per packet, and all packets lie in the arena, with their
+    // room, which is readable past its end.
     unsafe { code.run(0, &context, 0, count) };
     let packets = resized.iter().map(|d| arena[d.offset as usize..][..d.length as usize].to_vec()).collect();
     Outcomes { verdicts, targets, packets, maps }
 }
 
-/// With and without what newer processors have; where there is but one code generator, once.
+/// Processors with and without recent extensions, as far as this machine can run their code.
 fn processors() -> Vec<Processor> {
     [Processor::Host, Processor::X86_64V2].into_iter().filter(|processor| processor.is_of_host()).collect()
 }
 
-pub(super) fn compiled(lanes: &Lanes, offsets: OffsetStrategy) -> (FilterCode, usize) {
-    compiled_for(Processor::Host, lanes, offsets)
+pub(super) fn compile(lanes: &LaneIr, offsets: OffsetStrategy) -> (FilterCode, usize) {
+    compile_for(Processor::Host, lanes, offsets)
 }
 
-fn compiled_for(processor: Processor, lanes: &Lanes, offsets: OffsetStrategy) -> (FilterCode, usize) {
+fn compile_for(processor: Processor, lanes: &LaneIr, offsets: OffsetStrategy) -> (FilterCode, usize) {
     let isa = processor.isa().unwrap();
-    let lowered = lower(lanes, offsets, true, &*isa).unwrap().expect("made for both");
+    let lowered = lower(lanes, offsets, true, &*isa).unwrap().expect("both strategies have code");
     let group = lowered.group_size;
     (FilterCode::new(vec![lowered], true, None, isa).unwrap(), group)
 }
 
-/// Holds code to the interpreter.
-pub(super) fn agree(lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32>], what: &str) {
+/// Compares code in every strategy and for every processor with the interpreter.
+pub(super) fn assert_agrees(lanes: &LaneIr, traffic: &Traffic, maps: &[Vec<u32>], what: &str) {
     let each = |processor| [OffsetStrategy::Speculate, OffsetStrategy::Gather].map(|offsets| (processor, offsets));
     for (processor, offsets) in processors().into_iter().flat_map(each) {
         if lower(lanes, offsets, true, &*processor.isa().unwrap()).unwrap().is_none() {
             continue;
         }
-        let (code, group) = compiled_for(processor, lanes, offsets);
+        let (code, group) = compile_for(processor, lanes, offsets);
         let whole = traffic.packets.len() / group * group;
         let ours = run(&code, lanes, traffic, maps);
         let mut words = maps.to_vec();
@@ -128,7 +128,10 @@ pub(super) fn agree(lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32>], what: &
             );
         }
         assert_eq!(ours.maps, words, "{what}, {offsets:?}, {processor:?}");
-        assert!(ours.verdicts[whole..].iter().all(|&verdict| verdict == 0xee), "packets that make no group");
+        assert!(
+            ours.verdicts[whole..].iter().all(|&verdict| verdict == 0xee),
+            "packets of an incomplete group were filtered"
+        );
     }
 }
 
@@ -144,7 +147,8 @@ impl Random {
     }
 }
 
-/// Packets of all lengths, with numbers at which operators turn.
+/// Packets of up to `most` bytes, half of whose words are numbers at which operators overflow or
+/// change sign.
 pub(super) fn traffic(count: usize, most: u32) -> Traffic {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let turns = [0, 1, 2, 31, 32, 33, 0xff, 0x100, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff_u32];
@@ -164,7 +168,7 @@ pub(super) fn traffic(count: usize, most: u32) -> Traffic {
     Traffic { packets, metadata: metadata.collect() }
 }
 
-/// A load that is 0 where any byte lies outside.
+/// A bounds-checked load, 0 if any byte is outside the packet.
 pub(super) fn checked(dag: &mut Dag, root: Option<Node>, add: u32, size: u32) -> Node {
     let load = dag.load(Load { root, add, size });
     let end = match root {
@@ -177,8 +181,8 @@ pub(super) fn checked(dag: &mut Dag, root: Option<Node>, add: u32, size: u32) ->
     dag.select(inside, load, zero)
 }
 
-/// `simple_filter`, as it might come out of a filter's text.
-pub(super) fn simple_filter() -> Lanes {
+/// `simple_filter`, as tracing might produce it.
+pub(super) fn simple_filter() -> LaneIr {
     pure(|dag| {
         let length = dag.length();
         let long = dag.at_least(length, 34);
@@ -193,23 +197,23 @@ pub(super) fn simple_filter() -> Lanes {
         let protocol = dag.load(Load { root: None, add: 23, size: 1 });
         let (tcp, udp) = (dag.constant(6), dag.constant(17));
         let (tcp, udp) = (dag.compare(Compare::Equal, protocol, tcp), dag.compare(Compare::Equal, protocol, udp));
-        let known = dag.either(tcp, udp);
+        let known = dag.mask_or(tcp, udp);
         let source = dag.load(Load { root: None, add: 26, size: 4 });
         let source = dag.swap_bytes(source, 4);
         let blocked = dag.constant(0xc0a8_0001);
         let blocked = dag.compare(Compare::Equal, source, blocked);
-        let free = dag.not(blocked);
+        let free = dag.mask_not(blocked);
         let (pass, drop) = (dag.constant(PASS), dag.constant(DROP));
-        let mut all = dag.both(long, ipv4);
+        let mut all = dag.mask_and(long, ipv4);
         for mask in [version, known, free] {
-            all = dag.both(all, mask);
+            all = dag.mask_and(all, mask);
         }
         dag.select(all, pass, drop)
     })
 }
 
 #[test]
-fn simple_filter_is_right() {
+fn simple_filter_agrees_with_the_interpreter() {
     let mut traffic = traffic(403, 80);
     for (i, packet) in traffic.packets.iter_mut().enumerate() {
         if packet.len() >= 34 {
@@ -220,10 +224,10 @@ fn simple_filter_is_right() {
             }
         }
     }
-    agree(&simple_filter(), &traffic, &[], "simple_filter");
+    assert_agrees(&simple_filter(), &traffic, &[], "simple_filter");
 }
 
-/// Words that operators take: loads of all sizes, the length, numbers.
+/// Operands for operators: loads of all sizes, the length, and constants.
 fn words(dag: &mut Dag) -> Vec<Node> {
     let mut all = vec![dag.length()];
     for (add, size) in [(0, 4), (4, 4), (9, 2), (3, 1), (6, 4), (13, 2), (11, 2), (2, 2), (7, 1)] {
@@ -235,10 +239,16 @@ fn words(dag: &mut Dag) -> Vec<Node> {
     all
 }
 
-const FIELDS: [Field; 5] = [Field::WireLength, Field::Port, Field::TimeLow, Field::TimeHigh, Field::TimeMs];
+const FIELDS: [MetadataField; 5] = [
+    MetadataField::WireLength,
+    MetadataField::Port,
+    MetadataField::TimeLow,
+    MetadataField::TimeHigh,
+    MetadataField::TimeMs,
+];
 
 #[test]
-fn every_operator_is_that_of_the_interpreter() {
+fn every_operator_agrees_with_the_interpreter() {
     let traffic = traffic(96, 24);
     for op in BINARY {
         let lanes = pure(|dag| {
@@ -249,7 +259,7 @@ fn every_operator_is_that_of_the_interpreter() {
             }
             mixed(dag, &all)
         });
-        agree(&lanes, &traffic, &[], &format!("{op:?}"));
+        assert_agrees(&lanes, &traffic, &[], &format!("{op:?}"));
     }
     for op in COMPARE {
         let lanes = pure(|dag| {
@@ -258,7 +268,7 @@ fn every_operator_is_that_of_the_interpreter() {
             for (i, &a) in words.iter().enumerate() {
                 for (j, &b) in words.iter().enumerate() {
                     let mask = dag.compare(op, a, b);
-                    // Pairs of numbers that are chosen between in different ways.
+                    // Pairs of constants for which selects have different code.
                     let pairs = [(1, 0), (0, 1), (7, 0), (0, 7), (5, 9), (u32::MAX, 3), (3, u32::MAX)];
                     let (on, off) = pairs[(i + j) % pairs.len()];
                     let (on, off) = (dag.constant(on), dag.constant(off));
@@ -268,7 +278,7 @@ fn every_operator_is_that_of_the_interpreter() {
             }
             mixed(dag, &all)
         });
-        agree(&lanes, &traffic, &[], &format!("{op:?}"));
+        assert_agrees(&lanes, &traffic, &[], &format!("{op:?}"));
     }
     for op in UNARY {
         let lanes = pure(|dag| {
@@ -278,41 +288,41 @@ fn every_operator_is_that_of_the_interpreter() {
             let all: Vec<Node> = all.into_iter().map(|a| dag.unary(op, a)).collect();
             mixed(dag, &all)
         });
-        agree(&lanes, &traffic, &[], &format!("{op:?}"));
+        assert_agrees(&lanes, &traffic, &[], &format!("{op:?}"));
     }
     let lanes = pure(|dag| {
         let all = FIELDS.map(|field| dag.metadata(field));
         mixed(dag, &all)
     });
-    agree(&lanes, &traffic, &[], "metadata");
+    assert_agrees(&lanes, &traffic, &[], "metadata");
 }
 
-/// Whether code was made for eight packets at a time.
-fn is_wide(lanes: &Lanes, offsets: OffsetStrategy) -> bool {
+/// Whether code for groups of eight packets was generated.
+fn has_avx2_code(lanes: &LaneIr, offsets: OffsetStrategy) -> bool {
     let isa = Processor::Host.isa().unwrap();
-    let lowered = lower(lanes, offsets, true, &*isa).unwrap().expect("made for both");
+    let lowered = lower(lanes, offsets, true, &*isa).unwrap().expect("both strategies have code");
     matches!(lowered.body, CompiledBody::Machine { .. })
 }
 
 #[test]
-fn eight_packets_go_side_by_side_where_that_can_be_done() {
+fn avx2_code_is_generated_if_every_operation_has_an_instruction() {
     if !avx2::is_supported(&*Processor::Host.isa().unwrap()) {
-        eprintln!("skipped: this processor has no vectors of 256 bits that code is made for");
+        eprintln!("skipped: this processor has no AVX2");
         return;
     }
-    assert!(is_wide(&simple_filter(), OffsetStrategy::Gather));
+    assert!(has_avx2_code(&simple_filter(), OffsetStrategy::Gather));
     let offsets = [OffsetStrategy::Speculate, OffsetStrategy::Gather];
-    assert_eq!(offsets.map(|offsets| is_wide(&behind_a_header(14, Some(4)), offsets)), [true, true]);
-    // What there is no instruction for is done four at a time, and is as right.
+    assert_eq!(offsets.map(|offsets| has_avx2_code(&behind_a_header(14, Some(4)), offsets)), [true, true]);
+    // An operation without an AVX2 instruction falls back to groups of four.
     let lanes = pure(|dag| {
         let length = dag.length();
         dag.unary(Unary::CountOnes, length)
     });
-    assert!(!is_wide(&lanes, OffsetStrategy::Gather));
+    assert!(!has_avx2_code(&lanes, OffsetStrategy::Gather));
 }
 
-/// A stock filter.
-fn stock(name: &str) -> Lanes {
+/// Traces a stock filter.
+fn stock(name: &str) -> LaneIr {
     let path = format!("{}/../../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let program = wgsl::compile(&Source::new(name, text), &ProgramOptions::default());
@@ -320,11 +330,11 @@ fn stock(name: &str) -> Lanes {
     trace(&program).unwrap_or_else(|unsupported| panic!("{name}: {}", unsupported.0))
 }
 
-/// Four at a time is as right, and half as fast: nothing but this would tell.
+/// Groups of four give the same results at half the speed, so no other test would notice.
 #[test]
-fn stock_filters_without_effects_go_eight_packets_at_a_time() {
+fn stock_filters_without_effects_have_avx2_code() {
     if !avx2::is_supported(&*Processor::Host.isa().unwrap()) {
-        eprintln!("skipped: this processor has no vectors of 256 bits that code is made for");
+        eprintln!("skipped: this processor has no AVX2");
         return;
     }
     for name in ["simple_filter", "port_filter", "complex_filter", "http_only", "hash_lb", "minimal"] {
@@ -339,8 +349,8 @@ fn stock_filters_without_effects_go_eight_packets_at_a_time() {
 }
 
 #[test]
-fn a_long_arm_is_left_out_only_where_no_packet_takes_it() {
-    // Groups of packets that all take it, that none takes, and that are divided.
+fn a_long_arm_is_skipped_only_if_no_packet_takes_it() {
+    // Groups in which all packets take the arm, in which none does, and mixed ones.
     let mut traffic = traffic(96, 100);
     for (i, packet) in traffic.packets.iter_mut().enumerate() {
         packet.resize(packet.len().max(2), 7);
@@ -356,24 +366,25 @@ fn a_long_arm_is_left_out_only_where_no_packet_takes_it() {
             let one = dag.constant(1);
             let takes = dag.compare(Compare::Equal, first, one);
             let parts: Vec<Node> = (0..20).map(|i| checked(dag, None, 2 + 3 * i, 2)).collect();
-            // Another needs it as well.
+            // A value that other code needs as well.
             let (arm, shared) = (mixed(dag, &parts), dag.add_constant(parts[3], 5));
             let other = dag.length();
             let chosen = if is_accept { dag.select(takes, arm, other) } else { dag.select(takes, other, arm) };
             mixed(dag, &[chosen, shared])
         });
-        agree(&lanes, &traffic, &[], jump);
+        assert_agrees(&lanes, &traffic, &[], jump);
         if avx2::is_supported(&*Processor::Host.isa().unwrap()) {
             let isa = Processor::Host.isa().unwrap();
-            let lowered = lower(&lanes, OffsetStrategy::Gather, true, &*isa).unwrap().expect("made for both");
+            let lowered =
+                lower(&lanes, OffsetStrategy::Gather, true, &*isa).unwrap().expect("both strategies have code");
             assert!(lowered.body.to_string().contains(jump), "{}", lowered.body);
         }
     }
 }
 
-/// Many more than there are registers, all of them needed to the end.
+/// More live values than registers.
 #[test]
-fn values_for_which_there_is_no_register_are_kept() {
+fn spilled_values_are_preserved() {
     let traffic = traffic(64, 120);
     for count in [13, 14, 15, 16, 24, 40] {
         let lanes = pure(|dag| {
@@ -385,18 +396,18 @@ fn values_for_which_there_is_no_register_are_kept() {
             all.extend([far, first]);
             all.reverse();
             let odd = dag.and(first, 1);
-            let odd = dag.not_zero(odd);
+            let odd = dag.nonzero_mask(odd);
             let chosen = dag.select(odd, all[0], all[5]);
             all.push(chosen);
             mixed(dag, &all)
         });
-        agree(&lanes, &traffic, &[], &format!("{count} values"));
+        assert_agrees(&lanes, &traffic, &[], &format!("{count} values"));
     }
 }
 
 #[test]
-fn every_place_in_a_packet_is_read_as_it_is() {
-    // Long enough for what lies beyond that which may be read of any packet.
+fn loads_at_every_offset_agree_with_the_interpreter() {
+    // Long enough to reach beyond the bytes that may be read of any packet.
     let traffic = traffic(32, 160);
     for size in [1, 2, 4] {
         for turned in [false, true] {
@@ -413,14 +424,14 @@ fn every_place_in_a_packet_is_read_as_it_is() {
                     let third = dag.select(there, swapped, zero);
                     mixed(dag, &[near, far, third])
                 });
-                agree(&lanes, &traffic, &[], &format!("{size} bytes at {at}"));
+                assert_agrees(&lanes, &traffic, &[], &format!("{size} bytes at {at}"));
             }
         }
     }
 }
 
-/// Loads behind a header that says how long it is.
-fn behind_a_header(far: u32, only_where: Option<u32>) -> Lanes {
+/// Loads behind a header whose length is in the packet.
+fn behind_a_header(far: u32, only_where: Option<u32>) -> LaneIr {
     pure(|dag| {
         let first = checked(dag, None, 1, 1);
         let units = dag.and(first, 0xf);
@@ -438,7 +449,7 @@ fn behind_a_header(far: u32, only_where: Option<u32>) -> Lanes {
 }
 
 #[test]
-fn what_is_guessed_is_right_and_what_is_not_too() {
+fn right_and_wrong_speculation_agree_with_the_interpreter() {
     for (share, only_where) in [(0, None), (10, None), (100, None), (10, Some(4)), (100, Some(4))] {
         for far in [0, 14, 60, 100, 3000] {
             let mut traffic = traffic(400, 160);
@@ -450,21 +461,21 @@ fn what_is_guessed_is_right_and_what_is_not_too() {
                 }
             }
             let lanes = behind_a_header(far, only_where);
-            agree(&lanes, &traffic, &[], &format!("{share} % of other headers, {far} bytes"));
+            assert_agrees(&lanes, &traffic, &[], &format!("{share} % of other headers, {far} bytes"));
         }
     }
     let isa = Processor::Host.isa().unwrap();
-    let guesses = |far| Plan::new(&mut behind_a_header(far, Some(4)), OffsetStrategy::Speculate).guesses;
-    let guess = guesses(14).into_values().next().expect("the offset is one that has a usual value");
-    assert_eq!((guess.value, guess.loads.len(), guess.lanes.is_some()), (20, 4, true));
-    // Behind what may be read of any packet nothing is guessed, and there is one kind of code.
-    assert!(guesses(3000).is_empty());
+    let speculations = |far| Plan::new(&mut behind_a_header(far, Some(4)), OffsetStrategy::Speculate).speculations;
+    let speculation = speculations(14).into_values().next().expect("the offset has a usual value");
+    assert_eq!((speculation.value, speculation.loads.len(), speculation.lanes.is_some()), (20, 4, true));
+    // Beyond the bytes that may be read of any packet there is no speculation.
+    assert!(speculations(3000).is_empty());
     assert!(lower(&behind_a_header(3000, None), OffsetStrategy::Speculate, true, &*isa).unwrap().is_none());
 }
 
-/// An offset that may be anything, and accesses that must not leave the packet.
+/// An unbounded offset: accesses must not leave the packet.
 #[test]
-fn offsets_without_bounds_stay_inside() {
+fn loads_at_unbounded_offsets_stay_in_the_packet() {
     let mut traffic = traffic(64, 40);
     for (i, packet) in traffic.packets.iter_mut().enumerate() {
         if packet.len() >= 4 {
@@ -481,18 +492,18 @@ fn offsets_without_bounds_stay_inside() {
             let long = dag.compare(Compare::LessEqual, bytes, length);
             let room = dag.binary(Binary::Subtract, length, bytes);
             let inside = dag.compare(Compare::LessEqual, root, room);
-            let inside = dag.both(long, inside);
+            let inside = dag.mask_and(long, inside);
             let zero = dag.constant(0);
             dag.select(inside, load, zero)
         });
-        agree(&lanes, &traffic, &[], &format!("{size} bytes anywhere"));
+        assert_agrees(&lanes, &traffic, &[], &format!("{size} bytes anywhere"));
     }
 }
 
 #[test]
-fn packets_that_make_no_group_are_left_to_others() {
+fn incomplete_groups_are_left_alone() {
     let lanes = simple_filter();
-    let (code, group) = compiled(&lanes, OffsetStrategy::Gather);
+    let (code, group) = compile(&lanes, OffsetStrategy::Gather);
     let all = traffic(64, 60);
     for count in 0..=2 * group + 1 {
         let part = Traffic { packets: all.packets[..count].to_vec(), metadata: all.metadata[..count].to_vec() };

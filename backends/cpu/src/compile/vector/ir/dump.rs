@@ -1,20 +1,20 @@
-//! Lane IR as text: `check --emit lanes`.
+//! Textual form of lane IR (`check --emit lanes`).
 //!
-//! Words are `%1`, masks `?1`. A node stands in front of the first step that needs it, in the
-//! region where it can be computed.
+//! Words are `%1`, masks `?1`. A node is written before the first step that needs it, in the region
+//! in which it can be computed.
 
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 
 use super::graph::Dag;
-use super::node::{Kind, Load, Node, Op, RegionId};
-use super::program::{Atomic, Effect, Lanes, Place, Step, firsts, nexts};
+use super::node::{Load, Node, Op, RegionId, ValueKind};
+use super::program::{Atomic, Effect, LaneIr, PacketAddress, Step, initial_nodes, iteration_nodes};
 
-impl Lanes {
-    /// The filter, as text.
+impl LaneIr {
+    /// Renders the filter.
     pub fn dump(&self) -> String {
         let mut dump = Dump { lanes: self, text: String::new(), written: HashSet::new() };
-        // To a string, which takes everything.
+        // Writing to a string cannot fail.
         let _ = dump.region(RegionId::ROOT, 0);
         let _ = dump.end();
         dump.text
@@ -22,7 +22,7 @@ impl Lanes {
 }
 
 struct Dump<'a> {
-    lanes: &'a Lanes,
+    lanes: &'a LaneIr,
     text: String,
     written: HashSet<Node>,
 }
@@ -32,13 +32,13 @@ impl Dump<'_> {
         writeln!(self.text, "{:indent$}{text}", "", indent = 2 * depth)
     }
 
-    /// Writes what these nodes need.
-    fn need(&mut self, nodes: &[Node], depth: usize) -> fmt::Result {
+    /// Writes the definitions of nodes that have not been written yet, operands first.
+    fn write_definitions(&mut self, nodes: &[Node], depth: usize) -> fmt::Result {
         let dag = &self.lanes.dag;
         let mut missing = Vec::new();
         let mut work = nodes.to_vec();
         while let Some(node) = work.pop() {
-            if !is_plain(dag, node) && self.written.insert(node) {
+            if !is_inline(dag, node) && self.written.insert(node) {
                 missing.push(node);
                 work.extend(dag.operands(node));
             }
@@ -62,8 +62,8 @@ impl Dump<'_> {
             (Op::Live(body), _) => format!("live{}", body.0),
             (Op::Carried { body, index }, _) => format!("carried{}.{index}", body.0),
             (Op::Out { region, index }, _) => format!("out{}.{index}", region.0),
-            (_, Kind::Word) => format!("%{}", node.index()),
-            (_, Kind::Mask) => format!("?{}", node.index()),
+            (_, ValueKind::Word) => format!("%{}", node.index()),
+            (_, ValueKind::Mask) => format!("?{}", node.index()),
         }
     }
 
@@ -85,7 +85,7 @@ impl Dump<'_> {
         }
     }
 
-    fn place(&self, Place { start, offset }: Place) -> String {
+    fn place(&self, PacketAddress { start, offset }: PacketAddress) -> String {
         match start {
             None => format!("[{}]", self.name(offset)),
             Some(start) => format!("[{} + {}]", self.name(start), self.name(offset)),
@@ -98,17 +98,17 @@ impl Dump<'_> {
             match step {
                 Step::Effect { id, mask, effect } => {
                     let operands: Vec<Node> = effect.operands().chain([*mask]).collect();
-                    self.need(&operands, depth)?;
+                    self.write_definitions(&operands, depth)?;
                     let (mask, text) = (self.name(*mask), self.effect(effect));
-                    let result = if effect.gives() { format!("result{} = ", id.0) } else { String::new() };
+                    let result = if effect.has_result() { format!("result{} = ", id.0) } else { String::new() };
                     self.line(depth, format_args!("{result}{text}, where {mask}"))?;
                 }
                 Step::When { mask, body, outs } => {
-                    self.need(&[*mask], depth)?;
+                    self.write_definitions(&[*mask], depth)?;
                     let name = self.name(*mask);
                     self.line(depth, format_args!("when {name} {{"))?;
                     self.region(*body, depth + 1)?;
-                    self.need(outs, depth + 1)?;
+                    self.write_definitions(outs, depth + 1)?;
                     for (index, &out) in outs.iter().enumerate() {
                         let name = self.name(out);
                         self.line(depth + 1, format_args!("out{}.{index} = {name}", body.0))?;
@@ -116,14 +116,14 @@ impl Dump<'_> {
                     self.line(depth, format_args!("}}"))?;
                 }
                 Step::Loop { live, carried, body } => {
-                    self.need(&firsts(live, carried).collect::<Vec<_>>(), depth)?;
-                    let first = self.names([live.first].into_iter().chain(carried.iter().map(|carry| carry.first)));
+                    self.write_definitions(&initial_nodes(live, carried).collect::<Vec<_>>(), depth)?;
+                    let first = self.names([live.initial].into_iter().chain(carried.iter().map(|carry| carry.initial)));
                     self.line(depth, format_args!("loop{} {first} {{", body.0))?;
                     self.region(*body, depth + 1)?;
-                    self.need(&nexts(live, carried).collect::<Vec<_>>(), depth + 1)?;
+                    self.write_definitions(&iteration_nodes(live, carried).collect::<Vec<_>>(), depth + 1)?;
                     let next = self.names([live.next].into_iter().chain(carried.iter().map(|carry| carry.next)));
                     self.line(depth + 1, format_args!("next {next}"))?;
-                    let left = self.names(carried.iter().map(|carry| carry.left));
+                    let left = self.names(carried.iter().map(|carry| carry.on_exit));
                     self.line(depth + 1, format_args!("left {left}"))?;
                     self.line(depth, format_args!("}}"))?;
                 }
@@ -160,12 +160,12 @@ impl Dump<'_> {
     }
 
     fn end(&mut self) -> fmt::Result {
-        let Lanes { verdict, ends, .. } = self.lanes;
-        self.need(&[*verdict], 0)?;
+        let LaneIr { verdict, ends, .. } = self.lanes;
+        self.write_definitions(&[*verdict], 0)?;
         let verdict = self.name(*verdict);
         self.line(0, format_args!("verdict {verdict}"))?;
         if let Some((start, length)) = *ends {
-            self.need(&[start, length], 0)?;
+            self.write_definitions(&[start, length], 0)?;
             let (start, length) = (self.name(start), self.name(length));
             self.line(0, format_args!("ends {start}, {length}"))?;
         }
@@ -173,8 +173,8 @@ impl Dump<'_> {
     }
 }
 
-/// Whether its name says all of it.
-fn is_plain(dag: &Dag, node: Node) -> bool {
+/// Whether a node is written in place, without a definition.
+fn is_inline(dag: &Dag, node: Node) -> bool {
     use Op::{Carried, Constant, Flag, Length, Live, Out, Result};
     matches!(dag.op(node), Constant(_) | Flag(_) | Length | Result(_) | Live(_) | Carried { .. } | Out { .. })
 }

@@ -2,32 +2,32 @@
 
 use std::collections::HashMap;
 
-use super::node::{EffectId, Kind, Load, Node, Op, RegionId};
+use super::node::{EffectId, Load, Node, Op, RegionId, ValueKind};
 use super::range::Range;
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct NodeData {
     op: Op,
-    kind: Kind,
-    home: RegionId,
+    kind: ValueKind,
+    scope: RegionId,
     range: Range,
 }
 
-/// The graph.
+/// Hash-consed graph: no two nodes have the same operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Dag {
-    entries: Vec<Entry>,
-    found: HashMap<Op, Node>,
-    /// How deep each region lies.
+    entries: Vec<NodeData>,
+    interned: HashMap<Op, Node>,
+    /// Nesting depth of each region.
     depths: Vec<u32>,
 }
 
 impl Dag {
     pub fn new() -> Dag {
-        Dag { entries: Vec::new(), found: HashMap::new(), depths: vec![0] }
+        Dag { entries: Vec::new(), interned: HashMap::new(), depths: vec![0] }
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -40,26 +40,26 @@ impl Dag {
         self.entries[node.index()].op
     }
 
-    pub fn kind(&self, node: Node) -> Kind {
+    pub fn kind(&self, node: Node) -> ValueKind {
         self.entries[node.index()].kind
     }
 
-    /// The innermost region that it depends on: it cannot be computed outside.
-    pub fn home(&self, node: Node) -> RegionId {
-        self.entries[node.index()].home
+    /// Returns the innermost region that a node depends on; it cannot be computed outside.
+    pub fn scope(&self, node: Node) -> RegionId {
+        self.entries[node.index()].scope
     }
 
-    /// What a word can be, in every lane, those that are off included.
+    /// Bounds of a word in every lane, inactive ones included.
     pub fn range(&self, node: Node) -> Range {
         self.entries[node.index()].range
     }
 
-    /// The node that is this, where there is one.
-    pub fn find(&self, op: Op) -> Option<Node> {
-        self.found.get(&op).copied()
+    /// Returns the node of an operation if there is one.
+    pub fn lookup(&self, op: Op) -> Option<Node> {
+        self.interned.get(&op).copied()
     }
 
-    /// The number that a word is.
+    /// Returns the value of a word that is a constant.
     pub fn as_constant(&self, node: Node) -> Option<u32> {
         match self.op(node) {
             Op::Constant(value) => Some(value),
@@ -67,7 +67,7 @@ impl Dag {
         }
     }
 
-    /// What a mask is in all lanes.
+    /// Returns the value of a mask that is the same constant in all lanes.
     pub fn as_flag(&self, node: Node) -> Option<bool> {
         match self.op(node) {
             Op::Flag(value) => Some(value),
@@ -75,52 +75,52 @@ impl Dag {
         }
     }
 
-    /// The nodes that an operation takes.
+    /// Operands of a node.
     pub fn operands(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
         operands(self.op(node))
     }
 
-    /// Makes a region known, the next one by number.
-    pub fn region(&mut self, parent: RegionId) -> RegionId {
+    /// Registers a region; regions are numbered consecutively.
+    pub fn new_region(&mut self, parent: RegionId) -> RegionId {
         self.depths.push(self.depths[parent.index()] + 1);
         RegionId(self.depths.len() as u32 - 1)
     }
 
-    /// What an effect in a region gives: a word in that range.
+    /// Creates the result of an effect in a region: a word in `range`.
     pub fn result(&mut self, effect: EffectId, region: RegionId, range: Range) -> Node {
-        self.insert(Op::Result(effect), Kind::Word, region, range)
+        self.insert(Op::Result(effect), ValueKind::Word, region, range)
     }
 
-    /// A carried value of a loop.
-    pub fn carried(&mut self, body: RegionId, index: u32, kind: Kind) -> Node {
+    /// Creates a loop-carried value.
+    pub fn carried(&mut self, body: RegionId, index: u32, kind: ValueKind) -> Node {
         self.insert(Op::Carried { body, index }, kind, body, Range::ALL)
     }
 
-    /// The lanes that take part in a loop's round.
+    /// Creates the mask of lanes that are active in a loop's iteration.
     pub fn live(&mut self, body: RegionId) -> Node {
-        self.insert(Op::Live(body), Kind::Mask, body, Range::ALL)
+        self.insert(Op::Live(body), ValueKind::Mask, body, Range::ALL)
     }
 
-    /// What comes out of a region, in the one around it.
-    pub fn out(&mut self, region: RegionId, index: u32, kind: Kind, around: RegionId, range: Range) -> Node {
+    /// Creates an output of a region, in the region around it.
+    pub fn out(&mut self, region: RegionId, index: u32, kind: ValueKind, around: RegionId, range: Range) -> Node {
         self.insert(Op::Out { region, index }, kind, around, range)
     }
 
-    /// A node, the one that is there already if there is one. Its home is the innermost of its
-    /// operands'.
-    pub(super) fn add(&mut self, op: Op, kind: Kind, range: Range) -> Node {
-        if let Some(&node) = self.found.get(&op) {
+    /// Returns the node of an operation, adding it if necessary. Its scope is the innermost scope
+    /// of its operands.
+    pub(super) fn add(&mut self, op: Op, kind: ValueKind, range: Range) -> Node {
+        if let Some(&node) = self.interned.get(&op) {
             return node;
         }
-        let homes = operands(op).map(|node| self.home(node));
-        let home = homes.max_by_key(|home| self.depths[home.index()]).unwrap_or(RegionId::ROOT);
-        self.insert(op, kind, home, range)
+        let scopes = operands(op).map(|node| self.scope(node));
+        let scope = scopes.max_by_key(|scope| self.depths[scope.index()]).unwrap_or(RegionId::ROOT);
+        self.insert(op, kind, scope, range)
     }
 
-    fn insert(&mut self, op: Op, kind: Kind, home: RegionId, range: Range) -> Node {
-        let Dag { entries, found, .. } = self;
-        *found.entry(op).or_insert_with(|| {
-            entries.push(Entry { op, kind, home, range });
+    fn insert(&mut self, op: Op, kind: ValueKind, scope: RegionId, range: Range) -> Node {
+        let Dag { entries, interned, .. } = self;
+        *interned.entry(op).or_insert_with(|| {
+            entries.push(NodeData { op, kind, scope, range });
             Node(entries.len() as u32 - 1)
         })
     }

@@ -1,25 +1,25 @@
-//! Masks, made as simple as they can be had.
+//! Construction of masks, with algebraic simplification.
 
 use super::graph::Dag;
-use super::node::{Kind, Node, Op};
+use super::node::{Node, Op, ValueKind};
 use super::ops::{Binary, Compare, Unary, binary, compare, unary};
 use super::range::Range;
 
 impl Dag {
-    /// The same in all lanes.
+    /// Mask with one constant value in all lanes.
     pub fn flag(&mut self, value: bool) -> Node {
-        self.add(Op::Flag(value), Kind::Mask, Range::ALL)
+        self.add(Op::Flag(value), ValueKind::Mask, Range::ALL)
     }
 
     fn mask(&mut self, op: Op) -> Node {
-        self.add(op, Kind::Mask, Range::ALL)
+        self.add(op, ValueKind::Mask, Range::ALL)
     }
 
-    pub fn not(&mut self, a: Node) -> Node {
+    pub fn mask_not(&mut self, a: Node) -> Node {
         match self.op(a) {
             Op::Flag(value) => self.flag(!value),
             Op::Not(inner) => inner,
-            // Comparisons have their opposites.
+            // Every ordering has an opposite.
             Op::Compare(Compare::Less, x, y) => self.compare(Compare::LessEqual, y, x),
             Op::Compare(Compare::LessEqual, x, y) => self.compare(Compare::Less, y, x),
             Op::Compare(Compare::LessSigned, x, y) => self.compare(Compare::LessEqualSigned, y, x),
@@ -28,7 +28,7 @@ impl Dag {
         }
     }
 
-    pub fn both(&mut self, a: Node, b: Node) -> Node {
+    pub fn mask_and(&mut self, a: Node, b: Node) -> Node {
         match (self.as_flag(a), self.as_flag(b)) {
             (Some(true), _) => return b,
             (_, Some(true)) => return a,
@@ -36,14 +36,14 @@ impl Dag {
             (_, Some(false)) => return b,
             _ => {}
         }
-        if a == b || self.is_part(a, b) {
+        if a == b || self.implies(a, b) {
             return a;
         }
-        if self.is_part(b, a) {
+        if self.implies(b, a) {
             return b;
         }
-        let opposite = self.not(b);
-        if a == opposite || self.is_part(a, opposite) {
+        let opposite = self.mask_not(b);
+        if a == opposite || self.implies(a, opposite) {
             return self.flag(false);
         }
         // a & (a | x) = a, a & (!a | x) = a & x
@@ -52,9 +52,9 @@ impl Dag {
                 if a == x || a == y {
                     return a;
                 }
-                let opposite = self.not(a);
+                let opposite = self.mask_not(a);
                 if opposite == x || opposite == y {
-                    return self.both(a, if opposite == x { y } else { x });
+                    return self.mask_and(a, if opposite == x { y } else { x });
                 }
             }
         }
@@ -62,7 +62,7 @@ impl Dag {
         self.mask(Op::And(a, b))
     }
 
-    pub fn either(&mut self, a: Node, b: Node) -> Node {
+    pub fn mask_or(&mut self, a: Node, b: Node) -> Node {
         match (self.as_flag(a), self.as_flag(b)) {
             (Some(false), _) => return b,
             (_, Some(false)) => return a,
@@ -70,13 +70,13 @@ impl Dag {
             (_, Some(true)) => return b,
             _ => {}
         }
-        if a == b || self.is_part(b, a) {
+        if a == b || self.implies(b, a) {
             return a;
         }
-        if self.is_part(a, b) {
+        if self.implies(a, b) {
             return b;
         }
-        let opposite = self.not(b);
+        let opposite = self.mask_not(b);
         if a == opposite {
             return self.flag(true);
         }
@@ -85,13 +85,13 @@ impl Dag {
                 Op::Or(x, y) if a == x || a == y => return b,
                 // a | (!a & x) = a | x, (a & x) | (a & !x) = a
                 Op::And(x, y) => {
-                    let opposite = self.not(a);
+                    let opposite = self.mask_not(a);
                     if opposite == x || opposite == y {
-                        return self.either(a, if opposite == x { y } else { x });
+                        return self.mask_or(a, if opposite == x { y } else { x });
                     }
                     if let Op::And(u, v) = self.op(a) {
                         for (same, rest, other) in [(x == u, y, v), (x == v, y, u), (y == u, x, v), (y == v, x, u)] {
-                            if same && self.not(rest) == other {
+                            if same && self.mask_not(rest) == other {
                                 return if x == u || x == v { x } else { y };
                             }
                         }
@@ -104,41 +104,42 @@ impl Dag {
         self.mask(Op::Or(a, b))
     }
 
-    /// Whether `whole` is `part` and more: then it is a part of it. Only its outermost levels are looked at.
-    fn is_part(&self, whole: Node, part: Node) -> bool {
-        self.is_part_within(whole, part, 4)
+    /// Whether `whole` is a conjunction with `part` as one of its terms. Only its outermost levels
+    /// are searched.
+    fn implies(&self, whole: Node, part: Node) -> bool {
+        self.implies_within(whole, part, 4)
     }
 
-    fn is_part_within(&self, whole: Node, part: Node, levels: u32) -> bool {
+    fn implies_within(&self, whole: Node, part: Node, levels: u32) -> bool {
         match self.op(whole) {
             Op::And(x, y) if levels > 0 => {
                 x == part
                     || y == part
-                    || self.is_part_within(x, part, levels - 1)
-                    || self.is_part_within(y, part, levels - 1)
+                    || self.implies_within(x, part, levels - 1)
+                    || self.implies_within(y, part, levels - 1)
             }
             _ => false,
         }
     }
 
     pub(super) fn select_mask(&mut self, mask: Node, accept: Node, reject: Node) -> Node {
-        let opposite = self.not(mask);
+        let opposite = self.mask_not(mask);
         match (self.as_flag(accept), self.as_flag(reject)) {
-            (Some(true), _) => return self.either(mask, reject),
-            (Some(false), _) => return self.both(opposite, reject),
-            (_, Some(true)) => return self.either(opposite, accept),
-            (_, Some(false)) => return self.both(mask, accept),
+            (Some(true), _) => return self.mask_or(mask, reject),
+            (Some(false), _) => return self.mask_and(opposite, reject),
+            (_, Some(true)) => return self.mask_or(opposite, accept),
+            (_, Some(false)) => return self.mask_and(mask, accept),
             _ => {}
         }
-        let (yes, no) = (self.both(mask, accept), self.both(opposite, reject));
-        self.either(yes, no)
+        let (yes, no) = (self.mask_and(mask, accept), self.mask_and(opposite, reject));
+        self.mask_or(yes, no)
     }
 
     /// Whether a word is not zero.
-    pub fn not_zero(&mut self, a: Node) -> Node {
+    pub fn nonzero_mask(&mut self, a: Node) -> Node {
         let zero = self.constant(0);
         let equal = self.compare(Compare::Equal, a, zero);
-        self.not(equal)
+        self.mask_not(equal)
     }
 
     /// `a >= constant`
@@ -166,7 +167,8 @@ impl Dag {
             Compare::LessEqual if x.low > y.high => return self.flag(false),
             Compare::LessSigned if (x.high | y.high) >> 31 == 0 => return self.compare(Compare::Less, a, b),
             Compare::LessEqualSigned if (x.high | y.high) >> 31 == 0 => return self.compare(Compare::LessEqual, a, b),
-            // One form of what has two: x < 5 is x <= 4, 4 < x is 5 <= x. The ranges leave room for it.
+            // Canonical form: x < 5 becomes x <= 4, 4 < x becomes 5 <= x. The constants do not
+            // wrap, as the ranges have been compared above.
             Compare::Less if let Some(constant) = self.as_constant(b) => {
                 let b = self.constant(constant - 1);
                 return self.compare(Compare::LessEqual, a, b);
@@ -178,7 +180,7 @@ impl Dag {
             _ => {}
         }
         if let Some(constant) = self.as_constant(b)
-            && let Some(simple) = self.compared_with(op, a, constant)
+            && let Some(simple) = self.simplify_compare(op, a, constant)
         {
             return simple;
         }
@@ -190,7 +192,7 @@ impl Dag {
             let (accept, reject) = (self.compare(op, constant, accept), self.compare(op, constant, reject));
             return self.select(mask, accept, reject);
         }
-        // Two that were turned are equal where those that they were made of are.
+        // Swaps and inversion are injective: compare their operands.
         if op == Compare::Equal
             && let (Op::Unary(turn, x), Op::Unary(other, y)) = (self.op(a), self.op(b))
             && turn == other
@@ -201,7 +203,7 @@ impl Dag {
         self.mask(Op::Compare(op, a, b))
     }
 
-    fn compared_with(&mut self, op: Compare, a: Node, constant: u32) -> Option<Node> {
+    fn simplify_compare(&mut self, op: Compare, a: Node, constant: u32) -> Option<Node> {
         if let Op::Select { mask, accept, reject } = self.op(a)
             && (self.as_constant(accept).is_some() || self.as_constant(reject).is_some())
         {
@@ -218,14 +220,15 @@ impl Dag {
         }
         match self.op(a) {
             Op::Unary(turn @ (Unary::SwapBytes16 | Unary::SwapBytes32 | Unary::Invert), x) => {
-                // Beyond 16 bits it was found out above that it cannot be.
+                // A constant beyond 16 bits is outside the range of the swapped value, and was
+                // handled above.
                 let constant = self.constant(unary(turn, constant));
                 Some(self.compare(op, x, constant))
             }
             Op::Binary(inner, x, y) => {
                 let by = self.as_constant(y)?;
                 match inner {
-                    // What is not in the mask cannot be in the number.
+                    // A bit outside the mask cannot be set.
                     Binary::And if constant & !by != 0 => Some(self.flag(false)),
                     Binary::And => {
                         let Op::Unary(turn @ (Unary::SwapBytes16 | Unary::SwapBytes32), raw) = self.op(x) else {
@@ -240,7 +243,7 @@ impl Dag {
                         let constant = self.constant(binary(back, constant, by));
                         Some(self.compare(op, x, constant))
                     }
-                    // The bits above are what is compared.
+                    // Compares the bits that are not shifted out.
                     Binary::ShiftRight => {
                         let count = by % 32;
                         if constant.leading_zeros() < count {

@@ -1,14 +1,14 @@
 //! Lane IR: what one lane does with one packet.
 //!
 //! The IR has two parts. Pure operations are nodes of a graph ([`Dag`]) with two kinds of values,
-//! [`Kind::Word`] (32 bits per lane) and [`Kind::Mask`] (one bit per lane). The graph is hash-consed:
-//! equal operations are one node, as in global value numbering, and simplified while it is built. A
-//! node has a value in every lane, whatever the program's control flow, so it may be computed
-//! wherever its operands exist ([`Dag::scope`]), any number of times.
+//! [`ValueKind::Word`] (32 bits per lane) and [`ValueKind::Mask`] (one bit per lane). The graph is
+//! hash-consed: equal operations are one node, as in global value numbering, and they are
+//! simplified while it is built. A node has a value in every lane, whatever the program's control
+//! flow, so it may be computed wherever its operands exist ([`Dag::scope`]), any number of times.
 //!
 //! Operations with effects, or that depend on effects, are steps ([`Step`]) of a region
-//! ([`Region`]), executed in order, each in the lanes of its mask. Only whole regions are ever
-//! branched over, if none of their lanes is active.
+//! ([`Region`]), executed in order, each in the lanes of its mask. Control flow is limited to
+//! skipping whole regions in which no lane is active, and to loops.
 //!
 //! # Inactive lanes
 //!
@@ -19,8 +19,8 @@
 //! # Bounds
 //!
 //! Loads and stores need no check: `trace` has turned those that are needed into masks and selects.
-//! An offset outside the packet occurs in inactive lanes only, except for pure loads, whose lanes all
-//! count as active: executing those must be harmless for any offset, and the result does not matter.
+//! An offset outside the packet occurs in inactive lanes only, or, for pure loads, in any lane. So
+//! pure loads must be harmless for any offset; what they load outside the packet does not matter.
 
 mod dump;
 mod graph;
@@ -34,7 +34,9 @@ mod tests;
 mod words;
 
 pub(super) use graph::Dag;
-pub(super) use node::{EffectId, Field, Kind, Load, Node, Op, RegionId};
+pub(super) use node::{EffectId, Load, MetadataField, Node, Op, RegionId, ValueKind};
 pub(super) use ops::{Binary, Compare, Unary, binary, compare, unary};
-pub(super) use program::{Atomic, Carry, Effect, Lanes, Live, Place, Region, Step, firsts, nexts};
+pub(super) use program::{
+    Atomic, Effect, LaneIr, LoopCarried, LoopMask, PacketAddress, Region, Step, initial_nodes, iteration_nodes,
+};
 pub(super) use range::Range;

@@ -2,23 +2,23 @@
 
 use super::ops::{Binary, Compare, Unary};
 
-/// A node of the graph, by its number. Operands have lower numbers than what is made of them.
+/// A node of the graph, by number. Operands have lower numbers than the nodes that use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Node(pub(super) u32);
 
 impl Node {
-    /// Its number; numbers go on from zero without gaps.
+    /// Number of the node; numbers are consecutive from zero.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A piece of steps, by its number; 0 is the whole filter.
+/// A region, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RegionId(pub u32);
 
 impl RegionId {
-    /// The whole filter.
+    /// The region that is the whole filter.
     pub const ROOT: RegionId = RegionId(0);
 
     pub fn index(self) -> usize {
@@ -26,22 +26,22 @@ impl RegionId {
     }
 }
 
-/// An effect, by its number.
+/// An effect, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct EffectId(pub u32);
 
-/// What a node's value is, in each lane.
+/// Type of a node's value in each lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     /// 32 bits.
     Word,
-    /// Yes or no.
+    /// A boolean.
     Mask,
 }
 
-/// What is known of a packet beside its bytes; the members of `portcullis_core::packet::Metadata`.
+/// A field of [`Metadata`](portcullis_core::packet::Metadata).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Field {
+pub(crate) enum MetadataField {
     WireLength,
     Port,
     TimeLow,
@@ -49,27 +49,28 @@ pub(crate) enum Field {
     TimeMs,
 }
 
-/// Bytes of the packet, as it arrived: lowest address in the lowest byte, zero above. Only in filters
-/// that never write to it ([`Lanes::writes`]).
+/// A load of packet bytes as they arrived, little-endian and zero-extended. Only in filters that
+/// never write to the packet ([`LaneIr::writes`](super::program::LaneIr::writes)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Load {
-    /// The offset is `root + add`, which does not wrap in any lane.
+    /// The offset is `root + add`, a sum that does not wrap in any lane.
     pub root: Option<Node>,
     pub add: u32,
-    /// 1, 2 or 4. Unspecified where a byte of it lies outside the packet.
+    /// Bytes: 1, 2 or 4. The result is unspecified if any of them is outside the packet.
     pub size: u32,
 }
 
-/// What a node is.
+/// Operation of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
-    // Words.
+    // Operations that result in a word.
     Constant(u32),
-    /// The packet's length when it arrived.
+    /// The packet's length on arrival.
     Length,
-    Metadata(Field),
+    Metadata(MetadataField),
     Load(Load),
-    /// A word of a constant table ([`Lanes::tables`]); the index lies in it, in every lane.
+    /// A word of a constant table ([`LaneIr::tables`](super::program::LaneIr::tables)); the index
+    /// is in range in every lane.
     Table {
         table: u32,
         index: Node,
@@ -81,25 +82,25 @@ pub(crate) enum Op {
         accept: Node,
         reject: Node,
     },
-    // Masks.
-    /// The same in all lanes.
+    // Operations that result in a mask.
+    /// One constant value in all lanes.
     Flag(bool),
     Compare(Compare, Node, Node),
     And(Node, Node),
     Or(Node, Node),
     Not(Node),
-    // Either.
-    /// What an effect gave: a word.
+    // Values of steps.
+    /// Result of an effect, a word.
     Result(EffectId),
-    /// A carried value of the loop with this body, in the current round.
+    /// A loop-carried value, word or mask, in the current iteration of the loop with this body.
     Carried {
         body: RegionId,
         index: u32,
     },
-    /// The lanes that take part in the current round of the loop with this body: a mask.
+    /// Mask of the lanes that are active in the current iteration of the loop with this body.
     Live(RegionId),
-    /// Behind a [`Step::When`]: one of its `outs`. Behind a [`Step::Loop`]: what a carried value is
-    /// in the end.
+    /// Output of a region, word or mask: one of the `outs` of a `Step::When`, or the final value of
+    /// one of the carried values of a `Step::Loop`.
     Out {
         region: RegionId,
         index: u32,

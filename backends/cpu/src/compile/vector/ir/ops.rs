@@ -2,20 +2,20 @@
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Unary {
-    /// Every bit inverted.
+    /// Bitwise complement.
     Invert,
-    /// The two low bytes exchanged; the operand is below 2^16.
+    /// Swaps the two low bytes; the operand is below 2^16.
     SwapBytes16,
     SwapBytes32,
     CountOnes,
-    /// 32 of zero.
+    /// 32 for zero.
     LeadingZeros,
-    /// 32 of zero.
+    /// 32 for zero.
     TrailingZeros,
     ReverseBits,
 }
 
-/// WGSL's operators on 32 bits: everything wraps.
+/// WGSL's operators on 32 bits. Everything wraps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Binary {
     Add,
@@ -32,10 +32,10 @@ pub(crate) enum Binary {
     And,
     Or,
     Xor,
-    /// By the count modulo 32, as all shifts.
+    /// Shift counts are taken modulo 32.
     ShiftLeft,
     ShiftRight,
-    /// The sign is carried.
+    /// Arithmetic shift.
     ShiftRightSigned,
     Min,
     Max,
@@ -43,7 +43,7 @@ pub(crate) enum Binary {
     MaxSigned,
 }
 
-/// The others are these, exchanged or inverted.
+/// Comparisons; all others are one of these with operands exchanged or the result negated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Compare {
     Equal,
@@ -53,7 +53,7 @@ pub(crate) enum Compare {
     LessEqualSigned,
 }
 
-/// What a unary operator comes to.
+/// Evaluates a unary operator.
 pub(crate) fn unary(op: Unary, a: u32) -> u32 {
     match op {
         Unary::Invert => !a,
@@ -66,7 +66,7 @@ pub(crate) fn unary(op: Unary, a: u32) -> u32 {
     }
 }
 
-/// What a binary operator comes to.
+/// Evaluates a binary operator.
 pub(crate) fn binary(op: Binary, a: u32, b: u32) -> u32 {
     let (sa, sb) = (a as i32, b as i32);
     match op {
@@ -97,7 +97,7 @@ pub(super) fn is_commutative(op: Binary) -> bool {
     matches!(op, Add | Multiply | And | Or | Xor | Min | Max | MinSigned | MaxSigned)
 }
 
-/// What a comparison comes to.
+/// Evaluates a comparison.
 pub(crate) fn compare(op: Compare, a: u32, b: u32) -> bool {
     match op {
         Compare::Equal => a == b,

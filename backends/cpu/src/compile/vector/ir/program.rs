@@ -3,22 +3,22 @@
 use super::graph::Dag;
 use super::node::{EffectId, Node, RegionId};
 
-/// Where in the packet, in a filter that writes to it: `start + offset` bytes from the packet's
-/// first byte as it arrived.
+/// An address in a packet that the filter may write to: `start + offset` bytes from the first byte
+/// on arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
-    /// Where the packet begins now, signed, in filters that change lengths.
+pub(crate) struct PacketAddress {
+    /// Current start of the packet, signed, in filters that change lengths.
     pub start: Option<Node>,
-    /// The offset from there, unsigned.
+    /// Offset from the start, unsigned.
     pub offset: Node,
 }
 
-/// What is done to a word of a map; gives what was there before. Of two lanes that meet in a word,
-/// the one with the lower number comes first.
+/// An atomic operation on a word of a map; its result is the old value. If several lanes access the
+/// same word, they do so in order of their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Atomic {
     Load,
-    /// Gives nothing.
+    /// Has no result.
     Store(Node),
     Add(Node),
     Exchange(Node),
@@ -28,28 +28,29 @@ pub(crate) enum Atomic {
     },
 }
 
-/// What a step does in the lanes of its mask.
+/// The effect of a step, in the lanes of its mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Bytes of the packet, lowest address in the lowest byte; all lie in the packet.
-    LoadPacket { at: Place, size: u32 },
-    /// The value's low bytes, lowest first; all lie in the packet.
-    StorePacket { at: Place, size: u32, value: Node },
-    /// Zeros in so many bytes, which lie in the room that a packet has to grow (or in the packet).
-    ClearPacket { at: Place, count: Node },
-    /// A word of a map; it is there.
+    /// Loads little-endian bytes, all of which are in the packet.
+    LoadPacket { at: PacketAddress, size: u32 },
+    /// Stores the low bytes of a value, little-endian; all of them are in the packet.
+    StorePacket { at: PacketAddress, size: u32, value: Node },
+    /// Zeroes `count` bytes, which are in the packet or in its room to grow.
+    ClearPacket { at: PacketAddress, count: Node },
+    /// Accesses a word of a map; the index is in range.
     Map { map: u32, word: Node, atomic: Atomic },
-    /// A word of a lane's own memory ([`Lanes::arrays`]); the index lies in it, in every lane.
+    /// Loads a word of a lane's own array ([`LaneIr::arrays`]); the index is in range in every
+    /// lane.
     ArrayLoad { array: u32, index: Node },
-    /// See `ArrayLoad`.
+    /// Stores a word of a lane's own array; the index is in range in every lane.
     ArrayStore { array: u32, index: Node, value: Node },
-    /// The same in all of an array's words.
+    /// Stores a value in all words of a lane's own array.
     ArrayFill { array: u32, value: Node },
 }
 
 impl Effect {
-    /// Whether it has a result.
-    pub fn gives(&self) -> bool {
+    /// Whether the effect has a result.
+    pub fn has_result(&self) -> bool {
         match self {
             Effect::LoadPacket { .. } | Effect::ArrayLoad { .. } => true,
             Effect::Map { atomic, .. } => !matches!(atomic, Atomic::Store(_)),
@@ -57,9 +58,9 @@ impl Effect {
         }
     }
 
-    /// What it depends on.
+    /// Operands of the effect.
     pub fn operands(&self) -> impl Iterator<Item = Node> {
-        let place = |at: Place| [at.start, Some(at.offset), None, None];
+        let place = |at: PacketAddress| [at.start, Some(at.offset), None, None];
         let all = match *self {
             Effect::LoadPacket { at, .. } => place(at),
             Effect::StorePacket { at, value, .. } => [at.start, Some(at.offset), Some(value), None],
@@ -79,73 +80,74 @@ impl Effect {
     }
 }
 
-/// Which lanes take part in a loop's rounds.
+/// Which lanes are active in the iterations of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Live {
-    /// In the first round.
-    pub first: Node,
-    /// In the next one, of those that are live in this one: it need not be masked with [`Op::Live`].
+pub(crate) struct LoopMask {
+    /// In the first iteration.
+    pub initial: Node,
+    /// In the next iteration, of the lanes that are active in this one: it need not be masked with
+    /// [`Op::Live`](super::node::Op::Live).
     pub next: Node,
 }
 
-/// A value that goes from a loop's round to the next. Lanes that are not live in a round keep what they have.
+/// A loop-carried value. Lanes that are not active in an iteration keep their value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Carry {
-    /// Before the first round.
-    pub first: Node,
-    /// After a round, in the lanes that go on to the next one. It need not be computed where none does.
+pub(crate) struct LoopCarried {
+    /// Before the first iteration.
+    pub initial: Node,
+    /// After an iteration, in lanes that continue. Need not be computed if no lane does.
     pub next: Node,
-    /// After a round, in the lanes that it is the last one of.
-    pub left: Node,
+    /// After an iteration, in lanes that leave the loop.
+    pub on_exit: Node,
 }
 
-/// What a loop's rounds are made from.
-pub(crate) fn firsts<'a>(live: &'a Live, carried: &'a [Carry]) -> impl Iterator<Item = Node> + 'a {
-    carried.iter().map(|carry| carry.first).chain([live.first])
+/// Nodes that a loop needs before its first iteration.
+pub(crate) fn initial_nodes<'a>(live: &'a LoopMask, carried: &'a [LoopCarried]) -> impl Iterator<Item = Node> + 'a {
+    carried.iter().map(|carry| carry.initial).chain([live.initial])
 }
 
-/// What a loop's round makes.
-pub(crate) fn nexts<'a>(live: &'a Live, carried: &'a [Carry]) -> impl Iterator<Item = Node> + 'a {
-    let other = |carry: &Carry| (carry.left != carry.next).then_some(carry.left);
+/// Nodes that an iteration of a loop computes.
+pub(crate) fn iteration_nodes<'a>(live: &'a LoopMask, carried: &'a [LoopCarried]) -> impl Iterator<Item = Node> + 'a {
+    let other = |carry: &LoopCarried| (carry.on_exit != carry.next).then_some(carry.on_exit);
     carried.iter().flat_map(move |carry| [Some(carry.next), other(carry)]).flatten().chain([live.next])
 }
 
-/// One thing after another.
+/// An element of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Something with effects, in the lanes of a mask.
+    /// An effect in the lanes of a mask.
     Effect { id: EffectId, mask: Node, effect: Effect },
-    /// A region's steps, which may be left out where no lane of the mask is on. The masks of its
-    /// steps are all within this one.
+    /// The steps of a region, which may be skipped if no lane of the mask is active. The masks of
+    /// its steps imply this one.
     When { mask: Node, body: RegionId, outs: Vec<Node> },
-    /// A region's steps, as long as any lane is live. Lanes that are live in a round and not in the
-    /// next take part no more.
-    Loop { live: Live, carried: Vec<Carry>, body: RegionId },
+    /// The steps of a region, repeated as long as any lane is active. A lane that is active in one
+    /// iteration but not in the next has left the loop for good.
+    Loop { live: LoopMask, carried: Vec<LoopCarried>, body: RegionId },
 }
 
 /// Steps in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Region {
-    /// The one that it is a part of.
+    /// The region that this one is part of.
     pub parent: Option<RegionId>,
     pub steps: Vec<Step>,
 }
 
 /// A whole filter.
 #[derive(Debug, Clone)]
-pub(crate) struct Lanes {
+pub(crate) struct LaneIr {
     pub dag: Dag,
-    /// By their numbers.
+    /// By number.
     pub regions: Vec<Region>,
-    /// Words of each lane's own arrays. What is in them to begin with does not matter.
+    /// Size in words of each lane's own arrays. Their initial content does not matter.
     pub arrays: Vec<u32>,
-    /// Constant tables.
+    /// Constant tables, in words.
     pub tables: Vec<Vec<u32>>,
-    /// The verdict, its target in the upper 24 bits; normalised.
+    /// The normalised verdict, with the redirect target in the upper 24 bits.
     pub verdict: Node,
-    /// Where the packet begins in the end, in bytes from where it began, signed, and its length: in
-    /// filters that change lengths.
+    /// Start (signed, in bytes from the start on arrival) and length of the packet when the filter
+    /// ends, in filters that change lengths.
     pub ends: Option<(Node, Node)>,
-    /// Whether packets are written to; all their loads are effects then.
+    /// Whether the filter writes to packets; all loads from packets are effects then.
     pub writes: bool,
 }

@@ -1,8 +1,8 @@
-//! What numbers a word can be.
+//! Interval arithmetic on 32-bit words.
 
 use super::ops::{Binary, Unary};
 
-/// From the least to the greatest, unsigned.
+/// An interval of unsigned words, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     pub low: u32,
@@ -10,33 +10,33 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Any number.
+    /// All words.
     pub const ALL: Range = Range { low: 0, high: u32::MAX };
 
-    pub fn of(value: u32) -> Range {
+    pub fn exactly(value: u32) -> Range {
         Range { low: value, high: value }
     }
 
-    pub fn to(high: u32) -> Range {
+    pub fn up_to(high: u32) -> Range {
         Range { low: 0, high }
     }
 
-    /// Of `size` bytes.
-    pub fn bytes(size: u32) -> Range {
-        Range::to(u32::MAX >> (32 - 8 * size))
+    /// All words of `size` bytes.
+    pub fn of_bytes(size: u32) -> Range {
+        Range::up_to(u32::MAX >> (32 - 8 * size))
     }
 
-    /// What is in either.
+    /// Smallest interval that contains both.
     pub fn union(self, other: Range) -> Range {
         Range { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 
-    /// The number, where there is but one.
+    /// Returns the only element, if there is one.
     pub fn single(self) -> Option<u32> {
         (self.low == self.high).then_some(self.low)
     }
 
-    /// Bits that can be one.
+    /// Mask of the bits that can be set.
     fn bits(self) -> u32 {
         u32::MAX.checked_shr(self.high.leading_zeros()).unwrap_or(0)
     }
@@ -45,8 +45,8 @@ impl Range {
         match op {
             Unary::Invert => Range { low: !a.high, high: !a.low },
             Unary::SwapBytes16 if a.high == 0 => a,
-            Unary::SwapBytes16 => Range::to(0xffff),
-            Unary::CountOnes | Unary::LeadingZeros | Unary::TrailingZeros => Range::to(32),
+            Unary::SwapBytes16 => Range::up_to(0xffff),
+            Unary::CountOnes | Unary::LeadingZeros | Unary::TrailingZeros => Range::up_to(32),
             Unary::SwapBytes32 | Unary::ReverseBits => Range::ALL,
         }
     }
@@ -61,11 +61,11 @@ impl Range {
             Binary::Subtract => wide(a.low.checked_sub(b.high), a.high.checked_sub(b.low)),
             Binary::Multiply => wide(a.low.checked_mul(b.low), a.high.checked_mul(b.high)),
             Binary::Divide if b.low > 0 => Range { low: a.low / b.high, high: a.high / b.low },
-            Binary::Divide => Range::to(a.high),
-            Binary::Modulo => Range::to(a.high.min(b.high.saturating_sub(1))),
-            Binary::And => Range::to(a.high.min(b.high)),
+            Binary::Divide => Range::up_to(a.high),
+            Binary::Modulo => Range::up_to(a.high.min(b.high.saturating_sub(1))),
+            Binary::And => Range::up_to(a.high.min(b.high)),
             Binary::Or => Range { low: a.low.max(b.low), high: a.bits() | b.bits() },
-            Binary::Xor => Range::to(a.bits() | b.bits()),
+            Binary::Xor => Range::up_to(a.bits() | b.bits()),
             Binary::ShiftLeft => match b.single() {
                 Some(count) => {
                     let count = count % 32;
@@ -76,7 +76,7 @@ impl Range {
             },
             Binary::ShiftRight => match b.single() {
                 Some(count) => Range { low: a.low >> (count % 32), high: a.high >> (count % 32) },
-                None => Range::to(a.high),
+                None => Range::up_to(a.high),
             },
             Binary::Min => Range { low: a.low.min(b.low), high: a.high.min(b.high) },
             Binary::Max => Range { low: a.low.max(b.low), high: a.high.max(b.high) },

@@ -1,7 +1,7 @@
 use super::*;
 use crate::vector::testing::{BINARY, COMPARE, UNARY};
 
-/// Small numbers and those at which operators turn.
+/// Small numbers, and numbers at which operators overflow or change sign.
 const NUMBERS: [u32; 12] = [0, 1, 2, 3, 7, 31, 0xff, 0x100, 0xffff, 0x7fff_ffff, 0x8000_0000, u32::MAX];
 
 struct Numbers(u64);
@@ -17,15 +17,14 @@ impl Numbers {
     }
 }
 
-/// A node, and what it is for each of some packets' four bytes: worked out beside the graph, each operation as it
-/// was asked for.
+/// Nodes with their values for each packet, computed independently of the graph by the operations
+/// that were requested.
 struct Model {
     words: Vec<(Node, Vec<u32>)>,
     masks: Vec<(Node, Vec<bool>)>,
 }
 
-/// The value of a node for a packet whose first bytes these are, by what the graph holds, which is not what was asked
-/// for.
+/// Evaluates a node for a packet with these bytes, by the simplified operations in the graph.
 fn evaluate(dag: &Dag, node: Node, bytes: &[u8; 8]) -> u32 {
     let value = |node| evaluate(dag, node, bytes);
     match dag.op(node) {
@@ -54,7 +53,7 @@ fn evaluate(dag: &Dag, node: Node, bytes: &[u8; 8]) -> u32 {
 }
 
 #[test]
-fn what_is_simplified_means_the_same() {
+fn simplification_preserves_values_and_ranges() {
     for seed in 0..400 {
         let mut numbers = Numbers(seed * 7919 + 1);
         let packets: Vec<[u8; 8]> = (0..24)
@@ -95,7 +94,7 @@ fn what_is_simplified_means_the_same() {
     }
 }
 
-/// One more operation on what there is.
+/// Adds a random operation on existing nodes.
 fn step(dag: &mut Dag, model: &mut Model, numbers: &mut Numbers, packets: usize) {
     let (a, x) = model.words[numbers.next() as usize % model.words.len()].clone();
     let (b, y) = match numbers.next() % 3 {
@@ -126,10 +125,10 @@ fn step(dag: &mut Dag, model: &mut Model, numbers: &mut Numbers, packets: usize)
             let (a, b, x, y) = if numbers.next().is_multiple_of(2) { (a, b, &x, &y) } else { (b, a, &y, &x) };
             model.masks.push((dag.compare(op, a, b), mask(&|i| compare(op, x[i], y[i]))));
         }
-        6 => model.masks.push((dag.both(p, q), mask(&|i| u[i] && v[i]))),
-        7 => model.masks.push((dag.either(p, q), mask(&|i| u[i] || v[i]))),
+        6 => model.masks.push((dag.mask_and(p, q), mask(&|i| u[i] && v[i]))),
+        7 => model.masks.push((dag.mask_or(p, q), mask(&|i| u[i] || v[i]))),
         _ => match numbers.next() % 2 {
-            0 => model.masks.push((dag.not(p), mask(&|i| !u[i]))),
+            0 => model.masks.push((dag.mask_not(p), mask(&|i| !u[i]))),
             _ => {
                 let (r, w) = model.masks[numbers.next() as usize % model.masks.len()].clone();
                 model.masks.push((dag.select(r, p, q), mask(&|i| if w[i] { u[i] } else { v[i] })));
@@ -139,32 +138,32 @@ fn step(dag: &mut Dag, model: &mut Model, numbers: &mut Numbers, packets: usize)
 }
 
 #[test]
-fn what_filters_ask_for_becomes_what_is_cheap() {
+fn common_filter_expressions_are_simplified() {
     let mut dag = Dag::new();
-    // load_be16(pkt, 12) == 0x0800 needs no byte turned.
+    // load_be16(pkt, 12) == 0x0800 is compared without swapping the loaded bytes.
     let raw = dag.load(Load { root: None, add: 12, size: 2 });
     let kind = dag.swap_bytes(raw, 2);
     let ip = dag.constant(0x0800);
     let equal = dag.compare(Compare::Equal, kind, ip);
     let turned = dag.constant(0x0008);
     assert_eq!(dag.op(equal), Op::Compare(Compare::Equal, raw, turned));
-    // (byte & 15) << 2 is at most 60, and its sum with 14 one that does not wrap.
+    // (byte & 15) << 2 is at most 60, so adding 14 does not wrap.
     let byte = dag.load(Load { root: None, add: 14, size: 1 });
     assert_eq!(dag.and(byte, 0xff), byte);
     let low = dag.and(byte, 15);
     let four = dag.constant(4);
     let header = dag.binary(Binary::Multiply, low, four);
-    assert_eq!(dag.range(header), Range::to(60));
+    assert_eq!(dag.range(header), Range::up_to(60));
     let behind = dag.add_constant(header, 14);
     assert_eq!(dag.sum(behind), (Some(header), 14));
-    // A comparison, and its opposite, by whatever words.
+    // A comparison and its negation are recognised in whatever form they are written.
     let length = dag.length();
     let short = {
         let c = dag.constant(34);
         dag.compare(Compare::Less, length, c)
     };
     let long = dag.at_least(length, 34);
-    assert_eq!(dag.not(short), long);
-    assert_eq!(dag.both(short, long), dag.flag(false));
-    assert_eq!(dag.either(short, long), dag.flag(true));
+    assert_eq!(dag.mask_not(short), long);
+    assert_eq!(dag.mask_and(short, long), dag.flag(false));
+    assert_eq!(dag.mask_or(short, long), dag.flag(true));
 }

@@ -1,33 +1,34 @@
-//! Words, made as simple as they can be had.
+//! Construction of words, with algebraic simplification and strength reduction.
 
 use super::graph::Dag;
-use super::node::{Field, Kind, Load, Node, Op};
+use super::node::{Load, MetadataField, Node, Op, ValueKind};
 use super::ops::{Binary, Unary, binary, is_commutative, unary};
 use super::range::Range;
 
 impl Dag {
     pub fn constant(&mut self, value: u32) -> Node {
-        self.add(Op::Constant(value), Kind::Word, Range::of(value))
+        self.add(Op::Constant(value), ValueKind::Word, Range::exactly(value))
     }
 
-    /// The packet's length when it arrived.
+    /// The packet's length on arrival.
     pub fn length(&mut self) -> Node {
-        self.add(Op::Length, Kind::Word, Range::ALL)
+        self.add(Op::Length, ValueKind::Word, Range::ALL)
     }
 
-    pub fn metadata(&mut self, field: Field) -> Node {
-        self.add(Op::Metadata(field), Kind::Word, Range::ALL)
+    pub fn metadata(&mut self, field: MetadataField) -> Node {
+        self.add(Op::Metadata(field), ValueKind::Word, Range::ALL)
     }
 
-    /// Bytes of the packet at `root + add`, which must not wrap in any lane.
+    /// Bytes of the packet at `root + add`, a sum that must not wrap in any lane.
     pub fn load(&mut self, load: Load) -> Node {
         debug_assert!(load.root.is_none_or(|root| self.range(root).high.checked_add(load.add).is_some()));
-        self.add(Op::Load(load), Kind::Word, Range::bytes(load.size))
+        self.add(Op::Load(load), ValueKind::Word, Range::of_bytes(load.size))
     }
 
-    /// A word of a table, none of which are outside `range`; the index must lie in it in every lane.
+    /// A word of a table, whose words are all in `range`. The index must be in the table in every
+    /// lane.
     pub fn table(&mut self, table: u32, index: Node, range: Range) -> Node {
-        self.add(Op::Table { table, index }, Kind::Word, range)
+        self.add(Op::Table { table, index }, ValueKind::Word, range)
     }
 
     pub fn unary(&mut self, op: Unary, a: Node) -> Node {
@@ -43,7 +44,7 @@ impl Dag {
         self.word(Op::Unary(op, a), range)
     }
 
-    /// A number with its low `size` bytes in the opposite order, of which there are no others.
+    /// Swaps the bytes of a number that has only its low `size` bytes.
     pub fn swap_bytes(&mut self, a: Node, size: u32) -> Node {
         match size {
             1 => a,
@@ -56,11 +57,11 @@ impl Dag {
         if let (Some(x), Some(y)) = (self.as_constant(a), self.as_constant(b)) {
             return self.constant(binary(op, x, y));
         }
-        // Constants last, and else the older one first.
+        // Canonical order: constants last, otherwise the older node first.
         if is_commutative(op) && (self.as_constant(a).is_some() || (self.as_constant(b).is_none() && b < a)) {
             std::mem::swap(&mut a, &mut b);
         }
-        if let Some(simple) = self.simplified(op, a, b) {
+        if let Some(simple) = self.simplify_binary(op, a, b) {
             return simple;
         }
         let range = Range::binary(op, self.range(a), self.range(b));
@@ -82,7 +83,8 @@ impl Dag {
         self.binary(Binary::ShiftRight, a, count)
     }
 
-    /// A word as a sum that does not wrap in any lane: of a node, or of nothing, and a constant.
+    /// Decomposes a word into a sum that does not wrap in any lane, of an optional node and a
+    /// constant.
     pub fn sum(&self, node: Node) -> (Option<Node>, u32) {
         match self.op(node) {
             Op::Constant(value) => (None, value),
@@ -97,11 +99,11 @@ impl Dag {
     fn word(&mut self, op: Op, range: Range) -> Node {
         match range.single() {
             Some(value) => self.constant(value),
-            None => self.add(op, Kind::Word, range),
+            None => self.add(op, ValueKind::Word, range),
         }
     }
 
-    fn simplified(&mut self, op: Binary, a: Node, b: Node) -> Option<Node> {
+    fn simplify_binary(&mut self, op: Binary, a: Node, b: Node) -> Option<Node> {
         use Binary as B;
         if a == b {
             match op {
@@ -131,7 +133,7 @@ impl Dag {
             (B::Modulo, divisor) if range.high < divisor => return Some(a),
             (B::ShiftRight, count) if range.high >> (count % 32) == 0 => return Some(self.constant(0)),
             (B::Xor, u32::MAX) => return Some(self.unary(Unary::Invert, a)),
-            // One operation of those that processors have in place of those that they are slow at.
+            // Strength reduction.
             (B::Subtract, _) => return Some(self.add_constant(a, constant.wrapping_neg())),
             (B::Multiply, _) if constant.is_power_of_two() => {
                 let count = self.constant(constant.trailing_zeros());
@@ -143,7 +145,7 @@ impl Dag {
             (B::Modulo, _) if constant.is_power_of_two() => return Some(self.and(a, constant - 1)),
             _ => {}
         }
-        // A byte in the middle, in one way whether what it is of was turned or not.
+        // Extract a byte from the unswapped word, so that either byte order gives the same node.
         if let (B::And, 0xff) = (op, constant)
             && let Op::Binary(B::ShiftRight, turned, count) = self.op(a)
             && let (Op::Unary(Unary::SwapBytes32, x), Some(count @ (8 | 16))) =
@@ -154,7 +156,7 @@ impl Dag {
         }
         let (inner, x, y) = match self.op(a) {
             Op::Binary(inner, x, y) => (inner, x, self.as_constant(y)?),
-            Op::Unary(Unary::SwapBytes16 | Unary::SwapBytes32, _) => return self.part_of_swapped(op, a, constant),
+            Op::Unary(Unary::SwapBytes16 | Unary::SwapBytes32, _) => return self.simplify_swapped(op, a, constant),
             _ => return None,
         };
         match (op, inner) {
@@ -179,7 +181,7 @@ impl Dag {
                 let rest = self.as_constant(rest)?;
                 Some(self.constant(rest | (y & constant)))
             }
-            // (x << 2) & 0xfc = (x & 0x3f) << 2: so that a mask of x that is there already counts.
+            // (x << 2) & 0xfc = (x & 0x3f) << 2, which is redundant if x has no other bits.
             (B::And, B::ShiftLeft) => {
                 let kept = constant >> (y % 32);
                 (self.range(x).high <= kept && kept & kept.wrapping_add(1) == 0).then_some(a)
@@ -192,8 +194,8 @@ impl Dag {
         }
     }
 
-    /// A byte of a number whose bytes were turned is one of those that it was made of.
-    fn part_of_swapped(&mut self, op: Binary, swapped: Node, constant: u32) -> Option<Node> {
+    /// A byte of a swapped number is a byte of its operand.
+    fn simplify_swapped(&mut self, op: Binary, swapped: Node, constant: u32) -> Option<Node> {
         let Op::Unary(turn, x) = self.op(swapped) else { return None };
         let top = if turn == Unary::SwapBytes16 { 8 } else { 24 };
         match op {
@@ -203,7 +205,7 @@ impl Dag {
         }
     }
 
-    /// One word or the other; of masks as well.
+    /// Selects between two words, or two masks.
     pub fn select(&mut self, mask: Node, accept: Node, reject: Node) -> Node {
         debug_assert_eq!(self.kind(accept), self.kind(reject));
         if let Some(outcome) = self.as_flag(mask) {
@@ -212,7 +214,7 @@ impl Dag {
         if accept == reject {
             return accept;
         }
-        if self.kind(accept) == Kind::Mask {
+        if self.kind(accept) == ValueKind::Mask {
             return self.select_mask(mask, accept, reject);
         }
         if let Op::Not(opposite) = self.op(mask) {
@@ -222,9 +224,9 @@ impl Dag {
             if inner == mask {
                 return self.select(mask, x, reject);
             }
-            // The same in two of three ways.
+            // Merge nested selects that share an arm.
             if y == reject {
-                let both = self.both(mask, inner);
+                let both = self.mask_and(mask, inner);
                 return self.select(both, x, reject);
             }
         }
@@ -233,7 +235,7 @@ impl Dag {
                 return self.select(mask, accept, y);
             }
             if x == accept {
-                let either = self.either(mask, inner);
+                let either = self.mask_or(mask, inner);
                 return self.select(either, accept, y);
             }
         }
@@ -241,8 +243,8 @@ impl Dag {
         self.word(Op::Select { mask, accept, reject }, range)
     }
 
-    /// 1 or 0.
-    pub fn word_of(&mut self, mask: Node) -> Node {
+    /// 1 if the mask is set, 0 otherwise.
+    pub fn word_from_mask(&mut self, mask: Node) -> Node {
         let (one, zero) = (self.constant(1), self.constant(0));
         self.select(mask, one, zero)
     }

@@ -1,17 +1,17 @@
-//! Which variables a loop assigns.
+//! Which variables a loop assigns, and so have to be loop-carried values.
 
 use std::collections::BTreeSet;
 
 use naga::{Block, Statement};
 use portcullis_core::program::child_blocks;
 
-use super::scan::{Root, pointer_root, root_of};
-use super::tracer::{FUEL, Frame, Home, LENGTH, Operand, Place, START, Trace};
+use super::scan::{PointerRoot, pointer_root, root_of};
+use super::tracer::{FUEL, Frame, LENGTH, Operand, Place, START, Tracer, VariableLocation};
 use crate::compile::types;
 
-impl<'a> Trace<'a> {
-    /// The slots of the state that a loop may assign.
-    pub(super) fn assigned(&self, frame: &Frame<'a>, all: [&'a Block; 2]) -> BTreeSet<usize> {
+impl<'a> Tracer<'a> {
+    /// Returns the state slots that the blocks of a loop may assign.
+    pub(super) fn assigned_slots(&self, frame: &Frame<'a>, all: [&'a Block; 2]) -> BTreeSet<usize> {
         let mut slots = BTreeSet::new();
         let mut work = all.to_vec();
         if self.exhausts {
@@ -33,7 +33,7 @@ impl<'a> Trace<'a> {
                             slots.extend([START, LENGTH]);
                         }
                         for global in &effects.globals {
-                            self.slots_of(frame, Some(Root::Global(*global)), &mut slots);
+                            self.slots_of(frame, Some(PointerRoot::Global(*global)), &mut slots);
                         }
                     }
                     _ => {}
@@ -44,22 +44,22 @@ impl<'a> Trace<'a> {
         slots
     }
 
-    fn slots_of(&self, frame: &Frame<'a>, root: Option<Root>, slots: &mut BTreeSet<usize>) {
+    fn slots_of(&self, frame: &Frame<'a>, root: Option<PointerRoot>, slots: &mut BTreeSet<usize>) {
         let home = match root {
-            Some(Root::Local(local)) => frame.locals.get(local.index()).copied(),
-            Some(Root::Global(global)) => self.globals.get(&global).copied(),
-            Some(Root::Argument(number)) => match frame.arguments.get(number as usize) {
-                // How much of the variable it points to is for its type to say.
+            Some(PointerRoot::Local(local)) => frame.locals.get(local.index()).copied(),
+            Some(PointerRoot::Global(global)) => self.globals.get(&global).copied(),
+            Some(PointerRoot::Argument(number)) => match frame.arguments.get(number as usize) {
+                // The type says how many slots the variable has.
                 Some(&Operand::Place(Place::Slots(first))) => {
                     let ty = types::inner(self.module, frame.code.arguments[number as usize].ty);
                     let count = types::pointee(self.module, ty).and_then(|ty| types::count(self.module, &ty).ok());
-                    Some(Home::Slots { first, count: count.unwrap_or(0) as usize })
+                    Some(VariableLocation::Slots { first, count: count.unwrap_or(0) as usize })
                 }
                 _ => None,
             },
             None => None,
         };
-        if let Some(Home::Slots { first, count }) = home {
+        if let Some(VariableLocation::Slots { first, count }) = home {
             slots.extend(first..first + count);
         }
     }

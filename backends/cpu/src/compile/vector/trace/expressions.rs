@@ -1,32 +1,32 @@
-//! naga's expressions and constants.
+//! Tracing of naga's expressions and constants.
 
 use naga::{
     BinaryOperator as Bo, Expression, Handle, Literal, RelationalFunction, ScalarKind, TypeInner, UnaryOperator,
 };
 
 use super::places::{kind_of, number};
-use super::tracer::{Frame, Operand, Place, Trace};
+use super::tracer::{Frame, Operand, Place, Tracer};
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::types::{self, Leaf};
-use crate::compile::vector::ir::{Binary, Compare, Kind, Node, Unary};
+use crate::compile::vector::ir::{Binary, Compare, Node, Unary, ValueKind};
 
-impl<'a> Trace<'a> {
-    /// The type of an expression.
+impl<'a> Tracer<'a> {
+    /// Type of an expression.
     pub(super) fn type_of(&self, frame: &Frame<'a>, expression: Handle<Expression>) -> &'a TypeInner {
         frame.info[expression].ty.inner_with(&self.module.types)
     }
 
-    /// Evaluates the expressions of an `Emit`, in order.
+    /// Evaluates the expressions of an `Emit` statement in order.
     pub(super) fn emit(&mut self, frame: &mut Frame<'a>, range: naga::Range<Expression>) -> Result<()> {
         for handle in range {
             let operand = self.evaluate(frame, handle)?;
-            self.spend(1)?;
+            self.count_executed(1)?;
             frame.values[handle.index()] = Some(operand);
         }
         Ok(())
     }
 
-    /// What an expression came to, or comes to where it needs no `Emit`.
+    /// Returns the value of an expression, evaluating it if it needs no `Emit`.
     pub(super) fn operand(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Operand> {
         match &frame.values[handle.index()] {
             Some(operand) => Ok(operand.clone()),
@@ -34,7 +34,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The scalars that an expression came to.
+    /// Returns the scalars of an expression.
     pub(super) fn value(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Vec<Node>> {
         match self.operand(frame, handle)? {
             Operand::Value(leaves) => Ok(leaves),
@@ -43,7 +43,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The one scalar that an expression came to.
+    /// Returns the only scalar of an expression.
     pub(super) fn scalar(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Node> {
         match self.value(frame, handle)?.as_slice() {
             [value] => Ok(*value),
@@ -58,7 +58,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The scalar type of an expression's scalars, which are all of one type.
+    /// The scalar type of an expression, all of whose scalars are of the same type.
     pub(super) fn leaf(&self, frame: &Frame<'a>, expression: Handle<Expression>) -> Result<Leaf> {
         match self.type_of(frame, expression).scalar() {
             Some(scalar) => Ok(Leaf(scalar)),
@@ -76,7 +76,7 @@ impl<'a> Trace<'a> {
                 for &component in components {
                     leaves.extend(self.value(frame, component)?);
                 }
-                self.spend(leaves.len())?;
+                self.count_executed(leaves.len())?;
                 leaves
             }
             Expression::Splat { size, value } => vec![self.scalar(frame, value)?; size as usize],
@@ -88,13 +88,13 @@ impl<'a> Trace<'a> {
             Expression::LocalVariable(local) => {
                 return Ok(Operand::Place(self.place_of(frame.locals[local.index()])));
             }
-            Expression::GlobalVariable(global) => return Ok(Operand::Place(self.global(global)?)),
+            Expression::GlobalVariable(global) => return Ok(Operand::Place(self.global_place(global)?)),
             Expression::AccessIndex { base, index } => {
                 let inner = self.type_of(frame, base);
                 match (types::pointee(self.module, inner), self.operand(frame, base)?) {
                     (Some(pointee), Operand::Place(place)) => {
                         let (_, leaves, _) = types::part(self.module, &pointee, index)?;
-                        return Ok(Operand::Place(self.part_of(place, leaves)));
+                        return Ok(Operand::Place(self.subplace(place, leaves)));
                     }
                     (None, _) => {
                         let value = self.value(frame, base)?;
@@ -111,7 +111,7 @@ impl<'a> Trace<'a> {
                     Some(pointee) => {
                         let place = self.place(frame, base)?;
                         let (part, n) = types::uniform_part(self.module, &pointee)?;
-                        return Ok(Operand::Place(self.element(place, part.leaves, n, index)?));
+                        return Ok(Operand::Place(self.element_place(place, part.leaves, n, index)?));
                     }
                     None => self.value_element(frame, base, inner, index)?,
                 }
@@ -125,12 +125,12 @@ impl<'a> Trace<'a> {
             Expression::Unary { op, expr } => {
                 kind_of(self.leaf(frame, expr)?)?;
                 let values = self.value(frame, expr)?;
-                values.into_iter().map(|v| self.unary(op, v)).collect()
+                values.into_iter().map(|v| self.unary_operator(op, v)).collect()
             }
             Expression::Binary { op, left, right } => {
                 let leaf = self.leaf(frame, left)?;
                 let (left, right) = (self.value(frame, left)?, self.value(frame, right)?);
-                self.each(leaf, op, &left, &right)?
+                self.componentwise(leaf, op, &left, &right)?
             }
             Expression::Select { condition, accept, reject } => {
                 let condition = self.value(frame, condition)?;
@@ -144,11 +144,11 @@ impl<'a> Trace<'a> {
                 match fun {
                     RelationalFunction::All => {
                         let all = self.dag.flag(true);
-                        vec![values.into_iter().fold(all, |all, v| self.dag.both(all, v))]
+                        vec![values.into_iter().fold(all, |all, v| self.dag.mask_and(all, v))]
                     }
                     RelationalFunction::Any => {
                         let none = self.dag.flag(false);
-                        vec![values.into_iter().fold(none, |any, v| self.dag.either(any, v))]
+                        vec![values.into_iter().fold(none, |any, v| self.dag.mask_or(any, v))]
                     }
                     other => return Err(Unsupported(format!("the function {other:?}"))),
                 }
@@ -169,8 +169,8 @@ impl<'a> Trace<'a> {
                 values
                     .into_iter()
                     .map(|v| match (from, to) {
-                        (Kind::Mask, Kind::Word) => self.dag.word_of(v),
-                        (Kind::Word, Kind::Mask) => self.dag.not_zero(v),
+                        (ValueKind::Mask, ValueKind::Word) => self.dag.word_from_mask(v),
+                        (ValueKind::Word, ValueKind::Mask) => self.dag.nonzero_mask(v),
                         _ => v,
                     })
                     .collect()
@@ -192,11 +192,11 @@ impl<'a> Trace<'a> {
 
     fn zeros(&mut self, inner: &TypeInner) -> Result<Vec<Node>> {
         let leaves = types::leaves(self.module, inner)?;
-        self.spend(leaves.len())?;
+        self.count_executed(leaves.len())?;
         leaves.into_iter().map(|leaf| kind_of(leaf).map(|kind| self.zero(kind))).collect()
     }
 
-    /// The scalars of a constant of the module.
+    /// Returns the scalars of a constant of the module.
     pub(super) fn materialise(&mut self, constant: Handle<Expression>) -> Result<Vec<Node>> {
         match self.module.global_expressions[constant] {
             Expression::Literal(literal) => Ok(vec![self.literal(literal)?]),
@@ -206,7 +206,7 @@ impl<'a> Trace<'a> {
                 let mut leaves = Vec::new();
                 for &component in components {
                     leaves.extend(self.materialise(component)?);
-                    self.spend(1)?;
+                    self.count_executed(1)?;
                 }
                 Ok(leaves)
             }
@@ -218,35 +218,35 @@ impl<'a> Trace<'a> {
         }
     }
 
-    fn unary(&mut self, op: UnaryOperator, value: Node) -> Node {
+    fn unary_operator(&mut self, op: UnaryOperator, value: Node) -> Node {
         match op {
-            UnaryOperator::LogicalNot => self.dag.not(value),
+            UnaryOperator::LogicalNot => self.dag.mask_not(value),
             UnaryOperator::BitwiseNot => self.dag.unary(Unary::Invert, value),
-            UnaryOperator::Negate => self.negated(value),
+            UnaryOperator::Negate => self.negate(value),
         }
     }
 
-    pub(super) fn negated(&mut self, value: Node) -> Node {
+    pub(super) fn negate(&mut self, value: Node) -> Node {
         let zero = self.dag.constant(0);
         self.dag.binary(Binary::Subtract, zero, value)
     }
 
-    /// An operator on each component; a scalar is paired with all.
-    pub(super) fn each(&mut self, leaf: Leaf, op: Bo, left: &[Node], right: &[Node]) -> Result<Vec<Node>> {
+    /// Applies an operator to each component; a scalar operand is paired with all components.
+    pub(super) fn componentwise(&mut self, leaf: Leaf, op: Bo, left: &[Node], right: &[Node]) -> Result<Vec<Node>> {
         let n = left.len().max(right.len());
         let at = |values: &[Node], i: usize| values[if values.len() == 1 { 0 } else { i }];
-        (0..n).map(|i| self.operator(leaf, op, at(left, i), at(right, i))).collect()
+        (0..n).map(|i| self.binary_operator(leaf, op, at(left, i), at(right, i))).collect()
     }
 
-    fn operator(&mut self, leaf: Leaf, op: Bo, a: Node, b: Node) -> Result<Node> {
+    fn binary_operator(&mut self, leaf: Leaf, op: Bo, a: Node, b: Node) -> Result<Node> {
         let signed = leaf.0.kind == ScalarKind::Sint;
         let dag = &mut self.dag;
-        if kind_of(leaf)? == Kind::Mask {
+        if kind_of(leaf)? == ValueKind::Mask {
             return Ok(match op {
-                Bo::And | Bo::LogicalAnd => dag.both(a, b),
-                Bo::InclusiveOr | Bo::LogicalOr => dag.either(a, b),
+                Bo::And | Bo::LogicalAnd => dag.mask_and(a, b),
+                Bo::InclusiveOr | Bo::LogicalOr => dag.mask_or(a, b),
                 Bo::Equal | Bo::NotEqual => {
-                    let opposite = dag.not(b);
+                    let opposite = dag.mask_not(b);
                     if op == Bo::Equal { dag.select(a, b, opposite) } else { dag.select(a, opposite, b) }
                 }
                 other => return Err(Unsupported(format!("{other:?} of truth values"))),
@@ -272,7 +272,7 @@ impl<'a> Trace<'a> {
             Bo::Equal => dag.compare(Compare::Equal, a, b),
             Bo::NotEqual => {
                 let equal = dag.compare(Compare::Equal, a, b);
-                dag.not(equal)
+                dag.mask_not(equal)
             }
             Bo::Less => dag.compare(less, a, b),
             Bo::LessEqual => dag.compare(less_equal, a, b),

@@ -1,40 +1,41 @@
-//! What a mask says of the packet's length: this is what lets a load go without its check. A mask
-//! is a node like any other, so all that was asked on the way here can be read off it.
+//! What masks imply about the packet's length, which allows loads to be traced without a bounds
+//! check. A mask is a node of the graph, so the conditions on the path to the current code can be
+//! read off it.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::compile::vector::ir::{Compare, Dag, Node, Op};
 
-/// Something true: `length >= root + add`, which does not wrap, or `length >= add`. Of any word, for
-/// what is a length is not known.
+/// A lower bound of a word: `length >= root + add`, a sum that does not wrap, or `length >= add`.
+/// Facts are recorded for any word, as lengths cannot be told from other words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Fact {
+struct LengthFact {
     length: Node,
     root: Option<Node>,
     add: u32,
 }
 
-/// Facts of a mask at the most; more than that helps no filter.
+/// Maximum number of facts about a mask; more helps no filter.
 const MAX_FACTS: usize = 48;
 
-/// What masks say.
+/// Facts by mask, computed on demand.
 #[derive(Debug, Default)]
-pub(super) struct Facts {
-    known: HashMap<(Node, bool), Rc<[Fact]>>,
-    /// Masks that hold only where another holds.
-    follows: HashMap<Node, Node>,
+pub(super) struct MaskFacts {
+    known: HashMap<(Node, bool), Rc<[LengthFact]>>,
+    /// Masks that imply another mask.
+    implications: HashMap<Node, Node>,
 }
 
-impl Facts {
-    /// Notes that wherever a mask holds another does.
-    pub fn follow(&mut self, mask: Node, other: Node) {
-        self.follows.insert(mask, other);
+impl MaskFacts {
+    /// Records that a mask implies another one.
+    pub fn add_implication(&mut self, mask: Node, other: Node) {
+        self.implications.insert(mask, other);
     }
 
-    /// Whether `root + add + size` bytes, at most `high + size`, are known to be there in the lanes
-    /// of a mask.
-    pub fn prove(
+    /// Whether the mask implies that `root + add + size` bytes, which are at most `high + size`,
+    /// are in the packet.
+    pub fn proves(
         &mut self,
         dag: &Dag,
         mask: Node,
@@ -43,7 +44,7 @@ impl Facts {
         high: u32,
         size: u32,
     ) -> bool {
-        let facts = self.of(dag, mask, true);
+        let facts = self.facts_of(dag, mask, true);
         let most = high.checked_add(size);
         let need = add.checked_add(size);
         facts.iter().filter(|fact| fact.length == length).any(|fact| {
@@ -53,22 +54,22 @@ impl Facts {
         })
     }
 
-    /// What follows where a mask is `outcome`.
-    fn of(&mut self, dag: &Dag, mask: Node, outcome: bool) -> Rc<[Fact]> {
+    /// Returns the facts that hold in lanes where a mask is `outcome`.
+    fn facts_of(&mut self, dag: &Dag, mask: Node, outcome: bool) -> Rc<[LengthFact]> {
         if let Some(known) = self.known.get(&(mask, outcome)) {
             return known.clone();
         }
         let facts = match (dag.op(mask), outcome) {
-            (Op::Not(a), _) => self.of(dag, a, !outcome),
+            (Op::Not(a), _) => self.facts_of(dag, a, !outcome),
             (Op::And(a, b), true) | (Op::Or(a, b), false) => {
-                joined(&self.of(dag, a, outcome), &self.of(dag, b, outcome))
+                conjunction(&self.facts_of(dag, a, outcome), &self.facts_of(dag, b, outcome))
             }
             (Op::And(a, b), false) | (Op::Or(a, b), true) => {
-                common(&self.of(dag, a, outcome), &self.of(dag, b, outcome))
+                disjunction(&self.facts_of(dag, a, outcome), &self.facts_of(dag, b, outcome))
             }
-            (Op::Compare(op, a, b), _) => compared(dag, op, a, b, outcome),
-            (_, true) => match self.follows.get(&mask).copied() {
-                Some(other) => self.of(dag, other, true),
+            (Op::Compare(op, a, b), _) => comparison_facts(dag, op, a, b, outcome),
+            (_, true) => match self.implications.get(&mask).copied() {
+                Some(other) => self.facts_of(dag, other, true),
                 None => Rc::new([]),
             },
             _ => Rc::new([]),
@@ -78,8 +79,8 @@ impl Facts {
     }
 }
 
-/// What a comparison says of its greater side.
-fn compared(dag: &Dag, op: Compare, a: Node, b: Node, outcome: bool) -> Rc<[Fact]> {
+/// Returns the lower bound that a comparison implies for its greater operand.
+fn comparison_facts(dag: &Dag, op: Compare, a: Node, b: Node, outcome: bool) -> Rc<[LengthFact]> {
     let (less, greater, strict) = match (op, outcome) {
         (Compare::LessEqual, true) => (a, b, 0),
         (Compare::Less, true) => (a, b, 1),
@@ -90,13 +91,13 @@ fn compared(dag: &Dag, op: Compare, a: Node, b: Node, outcome: bool) -> Rc<[Fact
     let (root, add) = dag.sum(less);
     // `less + 1 <= greater`, so it does not wrap.
     match add.checked_add(strict) {
-        Some(add) if dag.as_constant(greater).is_none() => Rc::new([Fact { length: greater, root, add }]),
+        Some(add) if dag.as_constant(greater).is_none() => Rc::new([LengthFact { length: greater, root, add }]),
         _ => Rc::new([]),
     }
 }
 
-/// What follows where both hold.
-fn joined(a: &Rc<[Fact]>, b: &Rc<[Fact]>) -> Rc<[Fact]> {
+/// Facts that hold where both sets hold.
+fn conjunction(a: &Rc<[LengthFact]>, b: &Rc<[LengthFact]>) -> Rc<[LengthFact]> {
     if a.is_empty() || b.is_empty() {
         return if a.is_empty() { b.clone() } else { a.clone() };
     }
@@ -105,7 +106,7 @@ fn joined(a: &Rc<[Fact]>, b: &Rc<[Fact]>) -> Rc<[Fact]> {
         let full = all.len() >= MAX_FACTS;
         match all.iter_mut().find(|other| other.length == fact.length && other.root == fact.root) {
             Some(known) => known.add = known.add.max(fact.add),
-            // Knowing less is never wrong.
+            // Dropping a fact is always safe.
             None if full => {}
             None => all.push(*fact),
         }
@@ -113,12 +114,12 @@ fn joined(a: &Rc<[Fact]>, b: &Rc<[Fact]>) -> Rc<[Fact]> {
     all.into()
 }
 
-/// What follows from either.
-fn common(a: &[Fact], b: &[Fact]) -> Rc<[Fact]> {
+/// Facts that hold where at least one of the sets holds.
+fn disjunction(a: &[LengthFact], b: &[LengthFact]) -> Rc<[LengthFact]> {
     a.iter()
         .filter_map(|fact| {
             let other = b.iter().find(|other| other.length == fact.length && other.root == fact.root)?;
-            Some(Fact { add: fact.add.min(other.add), ..*fact })
+            Some(LengthFact { add: fact.add.min(other.add), ..*fact })
         })
         .collect()
 }

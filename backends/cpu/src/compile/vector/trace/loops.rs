@@ -1,122 +1,126 @@
-//! Loops: unrolled where their ends can be seen, else rounds as long as any lane is live.
+//! Tracing of loops: unrolled if the number of iterations is known, otherwise executed as long as
+//! any lane is active.
 
 use naga::{Block, Expression, Handle, Statement};
 use portcullis_core::program::child_blocks;
 
-use super::tracer::{Exit, FIXED, FUEL, Frame, Target, Trace};
+use super::tracer::{Exit, FIXED_SLOTS, FUEL, Frame, JumpTarget, Tracer};
 use crate::compile::errors::{Result, Unsupported};
-use crate::compile::vector::ir::{Carry, Compare, Dag, Kind, Live, Node, Range, Step};
+use crate::compile::vector::ir::{Compare, Dag, LoopCarried, LoopMask, Node, Range, Step, ValueKind};
 
-/// Rounds up to which a loop is written out.
-const MAX_ROUNDS: usize = 32;
+/// Maximum number of iterations of an unrolled loop.
+const MAX_UNROLLED_ITERATIONS: usize = 32;
 
-/// What a loop that is written out may come to: nodes and steps.
-const MAX_UNROLLED: (usize, usize) = (1_500, 48);
+/// Maximum size of an unrolled loop, in nodes and in steps.
+const MAX_UNROLLED_SIZE: (usize, usize) = (1_500, 48);
 
-/// How deep loops are nested that are written out.
-const MAX_NESTED: usize = 2;
+/// Maximum nesting depth of unrolled loops.
+const MAX_UNROLLED_DEPTH: usize = 2;
 
-/// A loop as naga has it.
+/// Parts of naga's loop statement.
 #[derive(Clone, Copy)]
-pub(super) struct Loop<'a> {
+pub(super) struct LoopStatement<'a> {
     pub body: &'a Block,
     pub continuing: &'a Block,
     pub break_if: Option<Handle<Expression>>,
 }
 
-impl<'a> Trace<'a> {
-    pub(super) fn repeat(&mut self, frame: &mut Frame<'a>, code: Loop<'a>) -> Result<()> {
-        if nested(code.body).max(nested(code.continuing)) < MAX_NESTED && self.unroll(frame, code)? {
+impl<'a> Tracer<'a> {
+    pub(super) fn trace_loop(&mut self, frame: &mut Frame<'a>, code: LoopStatement<'a>) -> Result<()> {
+        if loop_depth(code.body).max(loop_depth(code.continuing)) < MAX_UNROLLED_DEPTH
+            && self.try_unroll(frame, code)?
+        {
             return Ok(());
         }
-        self.rounds(frame, code)
+        self.trace_dynamic_loop(frame, code)
     }
 
-    /// One round, from the lanes and the state that are here to those that begin the next; who has left the loop for what is
-    /// behind it.
-    fn round(&mut self, frame: &mut Frame<'a>, code: Loop<'a>) -> Result<Vec<Exit>> {
-        self.targets.push(Target::Loop { breaks: Vec::new(), continues: Vec::new() });
-        let all = self.here;
-        if frame.own && self.exhausts {
-            self.burn();
+    /// Traces one iteration. Afterwards the active lanes are those that begin the next one; the
+    /// result are the exits of lanes that have left the loop.
+    fn trace_iteration(&mut self, frame: &mut Frame<'a>, code: LoopStatement<'a>) -> Result<Vec<Exit>> {
+        self.targets.push(JumpTarget::Loop { breaks: Vec::new(), continues: Vec::new() });
+        let all = self.active;
+        if frame.burns_fuel && self.exhausts {
+            self.burn_fuel();
         }
-        self.block(frame, code.body)?;
-        // Who went on early is here again.
+        self.trace_block(frame, code.body)?;
+        // Lanes that have continued early are active again.
         let continues = match self.targets.last_mut() {
-            Some(Target::Loop { continues, .. }) => std::mem::take(continues),
+            Some(JumpTarget::Loop { continues, .. }) => std::mem::take(continues),
             _ => return Err(Unsupported("a loop that is left by another".into())),
         };
         if !continues.is_empty() {
             let mut exits = continues;
-            exits.push(Exit { lanes: self.here, state: self.state.clone(), value: Vec::new() });
-            match self.meet(exits, all) {
-                Some(met) => (self.here, self.state) = (met.lanes, met.state),
-                None => self.here = self.dag.flag(false),
+            exits.push(Exit { lanes: self.active, state: self.state.clone(), value: Vec::new() });
+            match self.merge_exits(exits, all) {
+                Some(met) => (self.active, self.state) = (met.lanes, met.state),
+                None => self.active = self.dag.flag(false),
             }
         }
-        if !self.nobody() {
-            self.block(frame, code.continuing)?;
+        if !self.is_unreachable() {
+            self.trace_block(frame, code.continuing)?;
         }
         let mut breaks = match self.targets.pop() {
-            Some(Target::Loop { breaks, .. }) => breaks,
+            Some(JumpTarget::Loop { breaks, .. }) => breaks,
             _ => return Err(Unsupported("a loop that is left by another".into())),
         };
-        if let (Some(condition), false) = (code.break_if, self.nobody()) {
+        if let (Some(condition), false) = (code.break_if, self.is_unreachable()) {
             let ends = self.scalar(frame, condition)?;
-            let lanes = self.dag.both(self.here, ends);
+            let lanes = self.dag.mask_and(self.active, ends);
             if self.dag.as_flag(lanes) != Some(false) {
                 breaks.push(Exit { lanes, state: self.state.clone(), value: Vec::new() });
             }
-            let goes_on = self.dag.not(ends);
-            self.here = self.dag.both(self.here, goes_on);
+            let goes_on = self.dag.mask_not(ends);
+            self.active = self.dag.mask_and(self.active, goes_on);
         }
         Ok(breaks)
     }
 
-    /// A unit of fuel; who has none is aborted.
-    fn burn(&mut self) {
+    /// Burns a unit of fuel; lanes that have none abort.
+    fn burn_fuel(&mut self) {
         let (fuel, zero) = (self.state[FUEL], self.dag.constant(0));
         let empty = self.dag.compare(Compare::Equal, fuel, zero);
-        let aborted = self.dag.both(self.here, empty);
+        let aborted = self.dag.mask_and(self.active, empty);
         if self.dag.as_flag(aborted) != Some(false) {
-            let state = self.state[..FIXED].to_vec();
+            let state = self.state[..FIXED_SLOTS].to_vec();
             self.aborts.push(Exit { lanes: aborted, state, value: Vec::new() });
             self.departures += 1;
-            let some = self.dag.not(empty);
-            self.here = self.dag.both(self.here, some);
+            let some = self.dag.mask_not(empty);
+            self.active = self.dag.mask_and(self.active, some);
         }
         self.state[FUEL] = self.dag.add_constant(fuel, u32::MAX);
     }
 
-    /// Writes a loop out, where its last round is the same in all lanes. Otherwise all is as it was.
-    fn unroll(&mut self, frame: &mut Frame<'a>, code: Loop<'a>) -> Result<bool> {
-        let all = self.here;
+    /// Unrolls a loop if all lanes leave it in the same iteration. Otherwise returns false and
+    /// restores the state.
+    fn try_unroll(&mut self, frame: &mut Frame<'a>, code: LoopStatement<'a>) -> Result<bool> {
+        let all = self.active;
         let (before, loaded) = (self.state.clone(), self.loaded.clone());
         let (nodes, steps, arrays) = (self.dag.len(), self.steps, self.arrays.len());
         let own_steps = self.regions[self.region.index()].steps.len();
         let (aborts, returns) = (self.aborts.len(), self.returns.last().map_or(0, Vec::len));
         let departures = self.departures;
         let mut breaks: Vec<Exit> = Vec::new();
-        for _ in 0..MAX_ROUNDS {
-            breaks.extend(self.round(frame, code)?);
-            if self.nobody() {
+        for _ in 0..MAX_UNROLLED_ITERATIONS {
+            breaks.extend(self.trace_iteration(frame, code)?);
+            if self.is_unreachable() {
                 let away = self.aborts.len() > aborts || self.returns.last().map_or(0, Vec::len) > returns;
-                match self.meet(breaks, all) {
+                match self.merge_exits(breaks, all) {
                     Some(end) => {
-                        self.here = if away { end.lanes } else { all };
+                        self.active = if away { end.lanes } else { all };
                         self.state = end.state;
                     }
-                    None => self.here = self.dag.flag(false),
+                    None => self.active = self.dag.flag(false),
                 }
                 return Ok(true);
             }
-            // An end that depends on the packet comes in any round: that is no loop to write out.
+            // A loop whose exit depends on the packet may exit in any iteration: do not unroll it.
             let open = !breaks.is_empty() || self.aborts.len() > aborts;
-            if open || self.dag.len() - nodes > MAX_UNROLLED.0 || self.steps - steps > MAX_UNROLLED.1 {
+            if open || self.dag.len() - nodes > MAX_UNROLLED_SIZE.0 || self.steps - steps > MAX_UNROLLED_SIZE.1 {
                 break;
             }
         }
-        self.here = all;
+        self.active = all;
         (self.state, self.loaded) = (before, loaded);
         self.steps = steps;
         self.arrays.truncate(arrays);
@@ -129,23 +133,23 @@ impl<'a> Trace<'a> {
         Ok(false)
     }
 
-    /// Rounds as long as any lane is live.
-    fn rounds(&mut self, frame: &mut Frame<'a>, code: Loop<'a>) -> Result<()> {
-        let (all, before, outer) = (self.here, self.state.clone(), self.region);
-        let slots: Vec<usize> = self.assigned(frame, [code.body, code.continuing]).into_iter().collect();
-        let inner = self.open();
+    /// Traces a loop with a number of iterations known only at run time.
+    fn trace_dynamic_loop(&mut self, frame: &mut Frame<'a>, code: LoopStatement<'a>) -> Result<()> {
+        let (all, before, outer) = (self.active, self.state.clone(), self.region);
+        let slots: Vec<usize> = self.assigned_slots(frame, [code.body, code.continuing]).into_iter().collect();
+        let inner = self.open_region();
         self.loaded.clear();
         let live = self.dag.live(inner);
-        // Who is live in a round came to the loop.
-        self.facts.follow(live, all);
-        self.here = live;
+        // A lane that is active in an iteration has entered the loop.
+        self.facts.add_implication(live, all);
+        self.active = live;
         for (index, &slot) in (0..).zip(&slots) {
             let kind = self.dag.kind(before[slot]);
             self.state[slot] = self.dag.carried(inner, index, kind);
         }
         let begun = self.state.clone();
         let earlier = (std::mem::take(&mut self.aborts), self.returns.last_mut().map(std::mem::take));
-        let breaks = self.round(frame, code)?;
+        let breaks = self.trace_iteration(frame, code)?;
         let aborts = std::mem::replace(&mut self.aborts, earlier.0);
         let returns = match (self.returns.last_mut(), earlier.1) {
             (Some(returns), Some(earlier)) => std::mem::replace(returns, earlier),
@@ -159,31 +163,34 @@ impl<'a> Trace<'a> {
             }
         }
 
-        // What a round leaves, in lanes that go on and in lanes that have left by whatever way.
-        let next_live = self.here;
+        // State after an iteration, of lanes that continue and of lanes that leave on any path.
+        let next_live = self.active;
         let returned = returns.first().map(|exit| exit.value.clone());
         let away = |exits: &[Exit], dag: &mut Dag| {
             let none = dag.flag(false);
-            exits.iter().fold(none, |any, exit| dag.either(any, exit.lanes))
+            exits.iter().fold(none, |any, exit| dag.mask_or(any, exit.lanes))
         };
         let (left_aborted, left_returned) = (away(&aborts, &mut self.dag), away(&returns, &mut self.dag));
         let (any_aborted, any_returned) = (!aborts.is_empty(), !returns.is_empty());
         let state = std::mem::take(&mut self.state);
-        let values = returned.as_ref().map(|_| self.meet(strip(&returns), live)).and_then(|met| Some(met?.value));
+        let values =
+            returned.as_ref().map(|_| self.merge_exits(values_only(&returns), live)).and_then(|met| Some(met?.value));
         let padded = |exit: Exit| {
-            // Of the variables of calls that are over nobody asks: they are what takes nothing.
+            // Variables of calls that are over have no use any more: pad with values that cost
+            // nothing.
             let rest = begun[exit.state.len()..].iter().copied();
             Exit { state: exit.state.into_iter().chain(rest).collect(), value: Vec::new(), ..exit }
         };
         let exits: Vec<Exit> = breaks.into_iter().chain(returns).chain(aborts).map(padded).collect();
-        let left = self.meet(exits, live).map_or_else(|| state.clone(), |met| met.state);
-        let carried = slots.iter().map(|&slot| Carry { first: before[slot], next: state[slot], left: left[slot] });
-        let mut carried: Vec<Carry> = carried.collect();
+        let left = self.merge_exits(exits, live).map_or_else(|| state.clone(), |met| met.state);
+        let carried =
+            slots.iter().map(|&slot| LoopCarried { initial: before[slot], next: state[slot], on_exit: left[slot] });
+        let mut carried: Vec<LoopCarried> = carried.collect();
         self.region = outer;
         self.loaded.clear();
         self.state = before;
-        let carry = |trace: &mut Self, carried: &mut Vec<Carry>, first: Node, next: Node| {
-            carried.push(Carry { first, next, left: next });
+        let carry = |trace: &mut Self, carried: &mut Vec<LoopCarried>, first: Node, next: Node| {
+            carried.push(LoopCarried { initial: first, next, on_exit: next });
             let kind = trace.dag.kind(first);
             trace.dag.out(inner, carried.len() as u32 - 1, kind, outer, Range::ALL)
         };
@@ -192,15 +199,15 @@ impl<'a> Trace<'a> {
             self.state[slot] = self.dag.out(inner, index, kind, outer, Range::ALL);
         }
         let none = self.dag.flag(false);
-        self.here = all;
+        self.active = all;
         if any_returned {
             let lanes = carry(self, &mut carried, none, left_returned);
-            self.facts.follow(lanes, all);
+            self.facts.add_implication(lanes, all);
             let mut value = Vec::new();
             for next in values.unwrap_or_default() {
                 let first = match self.dag.kind(next) {
-                    Kind::Word => self.dag.constant(0),
-                    Kind::Mask => none,
+                    ValueKind::Word => self.dag.constant(0),
+                    ValueKind::Mask => none,
                 };
                 value.push(carry(self, &mut carried, first, next));
             }
@@ -208,37 +215,37 @@ impl<'a> Trace<'a> {
             if let Some(exits) = self.returns.last_mut() {
                 exits.push(Exit { lanes, state, value });
             }
-            self.stay(lanes);
+            self.deactivate(lanes);
         }
         if any_aborted {
             let lanes = carry(self, &mut carried, none, left_aborted);
-            self.facts.follow(lanes, all);
-            self.aborts.push(Exit { lanes, state: self.state[..FIXED].to_vec(), value: Vec::new() });
-            self.stay(lanes);
+            self.facts.add_implication(lanes, all);
+            self.aborts.push(Exit { lanes, state: self.state[..FIXED_SLOTS].to_vec(), value: Vec::new() });
+            self.deactivate(lanes);
         }
-        let live = Live { first: all, next: next_live };
+        let live = LoopMask { initial: all, next: next_live };
         self.regions[outer.index()].steps.push(Step::Loop { live, carried, body: inner });
         self.steps += 1;
         Ok(())
     }
 
-    /// All but those stay here.
-    fn stay(&mut self, gone: Node) {
-        let stays = self.dag.not(gone);
-        self.here = self.dag.both(self.here, stays);
+    /// Deactivates lanes.
+    fn deactivate(&mut self, gone: Node) {
+        let stays = self.dag.mask_not(gone);
+        self.active = self.dag.mask_and(self.active, stays);
         self.departures += 1;
     }
 }
 
-/// Exits with their values alone.
-fn strip(exits: &[Exit]) -> Vec<Exit> {
+/// Exits without their states.
+fn values_only(exits: &[Exit]) -> Vec<Exit> {
     exits.iter().map(|exit| Exit { state: Vec::new(), ..exit.clone() }).collect()
 }
 
-/// How deep loops are nested in a block.
-fn nested(block: &Block) -> usize {
+/// Nesting depth of the loops in a block.
+fn loop_depth(block: &Block) -> usize {
     let deepest = |statement: &Statement| {
-        let inner = child_blocks(statement).into_iter().map(nested).max().unwrap_or(0);
+        let inner = child_blocks(statement).into_iter().map(loop_depth).max().unwrap_or(0);
         inner + usize::from(matches!(statement, Statement::Loop { .. }))
     };
     block.iter().map(deepest).max().unwrap_or(0)

@@ -6,8 +6,8 @@ use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module};
 use portcullis_core::program::prelude::Intrinsic;
 
-/// What the filter's module is, its 64-bit integers made pairs.
-pub(super) struct Code {
+/// The module after lowering 64-bit integers to pairs of 32-bit ones.
+pub(super) struct LoweredModule {
     pub module: Module,
     pub info: ModuleInfo,
     pub filter: Handle<Function>,

@@ -1,4 +1,4 @@
-//! What is found out of a module before it is traced.
+//! A pass over the module ahead of tracing.
 
 use std::collections::HashSet;
 
@@ -6,48 +6,51 @@ use naga::{Expression, Function, GlobalVariable, Handle, LocalVariable, Module, 
 use portcullis_core::program::child_blocks;
 use portcullis_core::program::prelude::Intrinsic;
 
-use super::module::Code;
+use super::module::LoweredModule;
 use crate::compile::types;
 
-/// What a pointer leads back to.
+/// The variable that a pointer is derived from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Root {
+pub(super) enum PointerRoot {
     Local(Handle<LocalVariable>),
     Argument(u32),
     Global(Handle<GlobalVariable>),
 }
 
-/// What a function does, and those that it calls.
+/// Side effects of a function and of the functions that it calls.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Effects {
-    /// Stores to the packet.
+pub(super) struct FunctionEffects {
+    /// Whether the function stores to the packet.
     pub stores: bool,
-    /// Changes of the packet's ends.
+    /// Whether the function changes the packet's start or length.
     pub moves: bool,
-    /// Loops.
+    /// Whether the function has a loop.
     pub loops: bool,
-    /// Private variables that are stored to.
+    /// Private variables that it stores to.
     pub globals: HashSet<Handle<GlobalVariable>>,
 }
 
-/// What is known of each function.
+/// Facts about each function.
 #[derive(Debug)]
-pub(super) struct Scan {
-    effects: Vec<Effects>,
-    /// Variables that are indexed by numbers known only at run time.
-    indexed: Vec<HashSet<Root>>,
+pub(super) struct ModuleScan {
+    effects: Vec<FunctionEffects>,
+    /// For each function, the variables that it indexes by values known only at run time.
+    indexed: Vec<HashSet<PointerRoot>>,
     indexed_globals: HashSet<Handle<GlobalVariable>>,
 }
 
-impl Scan {
-    pub fn of(code: &Code) -> Scan {
+impl ModuleScan {
+    pub fn of(code: &LoweredModule) -> ModuleScan {
         let module = &code.module;
         let n = module.functions.len();
-        let mut scan =
-            Scan { effects: Vec::with_capacity(n), indexed: Vec::with_capacity(n), indexed_globals: HashSet::new() };
-        // A function stands behind those that it calls.
+        let mut scan = ModuleScan {
+            effects: Vec::with_capacity(n),
+            indexed: Vec::with_capacity(n),
+            indexed_globals: HashSet::new(),
+        };
+        // Callees precede their callers in the arena.
         for (handle, _) in module.functions.iter() {
-            let (mut effects, mut indexed) = (Effects::default(), HashSet::new());
+            let (mut effects, mut indexed) = (FunctionEffects::default(), HashSet::new());
             match code.intrinsics.get(&handle) {
                 Some(Intrinsic::Store { .. }) => effects.stores = true,
                 Some(Intrinsic::AdjustHead | Intrinsic::AdjustTail) => effects.moves = true,
@@ -55,7 +58,7 @@ impl Scan {
                 _ => {
                     scan.function(module, handle, code, &mut effects, &mut indexed);
                     for root in &indexed {
-                        if let Root::Global(global) = root {
+                        if let PointerRoot::Global(global) = root {
                             scan.indexed_globals.insert(*global);
                         }
                     }
@@ -71,9 +74,9 @@ impl Scan {
         &self,
         module: &Module,
         handle: Handle<Function>,
-        code: &Code,
-        effects: &mut Effects,
-        indexed: &mut HashSet<Root>,
+        code: &LoweredModule,
+        effects: &mut FunctionEffects,
+        indexed: &mut HashSet<PointerRoot>,
     ) {
         let function = &module.functions[handle];
         let info = &code.info[handle];
@@ -89,7 +92,7 @@ impl Scan {
             for statement in block {
                 match statement {
                     Statement::Store { pointer, .. } => {
-                        if let Some(Root::Global(global)) = root_of(function, *pointer) {
+                        if let Some(PointerRoot::Global(global)) = root_of(function, *pointer) {
                             effects.globals.insert(global);
                         }
                     }
@@ -102,10 +105,10 @@ impl Scan {
                         effects.globals.extend(&theirs.globals);
                         for (number, &argument) in (0..).zip(arguments) {
                             let Some(root) = pointer_root(module, info, function, argument) else { continue };
-                            if self.indexed[callee.index()].contains(&Root::Argument(number)) {
+                            if self.indexed[callee.index()].contains(&PointerRoot::Argument(number)) {
                                 indexed.insert(root);
                             }
-                            if let Root::Global(global) = root {
+                            if let PointerRoot::Global(global) = root {
                                 effects.globals.insert(global);
                             }
                         }
@@ -117,12 +120,12 @@ impl Scan {
         }
     }
 
-    pub fn effects(&self, function: Handle<Function>) -> &Effects {
+    pub fn effects(&self, function: Handle<Function>) -> &FunctionEffects {
         &self.effects[function.index()]
     }
 
     pub fn is_indexed(&self, function: Handle<Function>, local: Handle<LocalVariable>) -> bool {
-        self.indexed[function.index()].contains(&Root::Local(local))
+        self.indexed[function.index()].contains(&PointerRoot::Local(local))
     }
 
     pub fn is_indexed_global(&self, global: Handle<GlobalVariable>) -> bool {
@@ -130,26 +133,26 @@ impl Scan {
     }
 }
 
-/// The variable that a pointer points into.
-pub(super) fn root_of(function: &Function, mut pointer: Handle<Expression>) -> Option<Root> {
+/// Returns the variable that a pointer is derived from.
+pub(super) fn root_of(function: &Function, mut pointer: Handle<Expression>) -> Option<PointerRoot> {
     loop {
         match function.expressions[pointer] {
             Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => pointer = base,
-            Expression::LocalVariable(local) => return Some(Root::Local(local)),
-            Expression::FunctionArgument(number) => return Some(Root::Argument(number)),
-            Expression::GlobalVariable(global) => return Some(Root::Global(global)),
+            Expression::LocalVariable(local) => return Some(PointerRoot::Local(local)),
+            Expression::FunctionArgument(number) => return Some(PointerRoot::Argument(number)),
+            Expression::GlobalVariable(global) => return Some(PointerRoot::Global(global)),
             _ => return None,
         }
     }
 }
 
-/// The same of what may be no pointer.
+/// Returns the variable that an expression is derived from if it is a pointer, otherwise `None`.
 pub(super) fn pointer_root(
     module: &Module,
     info: &naga::valid::FunctionInfo,
     function: &Function,
     expression: Handle<Expression>,
-) -> Option<Root> {
+) -> Option<PointerRoot> {
     let inner = info[expression].ty.inner_with(&module.types);
     matches!(inner, TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. })
         .then(|| root_of(function, expression))

@@ -5,92 +5,92 @@ use std::collections::HashMap;
 use naga::{Expression, Function, GlobalVariable, Handle, Module};
 use portcullis_core::program::Program;
 
-use super::facts::Facts;
-use super::module::Code;
-use super::scan::Scan;
+use super::facts::MaskFacts;
+use super::module::LoweredModule;
+use super::scan::ModuleScan;
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::vector::ir::{
-    Compare, Dag, Effect, EffectId, Kind, Lanes, Node, Op, Place as PacketPlace, Range, Region, RegionId, Step,
+    Compare, Dag, Effect, EffectId, LaneIr, Node, Op, PacketAddress, Range, Region, RegionId, Step, ValueKind,
 };
 
-/// Nodes that a filter may come to; more take longer to compile than vectors can save.
+/// Maximum number of nodes; more take longer to compile than vector code can save.
 const MAX_NODES: usize = 20_000;
 
-/// Steps that a filter may come to.
+/// Maximum number of steps.
 const MAX_STEPS: usize = 4_000;
 
-/// Statements and expressions that may be executed, calls and rounds of loops counted as often as
-/// they are inlined.
-const MAX_WORK: usize = 200_000;
+/// Maximum number of statements and expressions executed while tracing; inlined calls and unrolled
+/// iterations count every time.
+const MAX_EXECUTED: usize = 200_000;
 
-/// The slots of the state that are there always: the fuel, and where the packet begins and how long
-/// it is, in filters that change that.
+/// State slots that always exist: remaining fuel, and the packet's current start and length, which
+/// only some filters change.
 pub(super) const FUEL: usize = 0;
 pub(super) const START: usize = 1;
 pub(super) const LENGTH: usize = 2;
-pub(super) const FIXED: usize = 3;
+pub(super) const FIXED_SLOTS: usize = 3;
 
-/// What a pointer points to. Scalars follow one another.
+/// What a pointer points to: consecutive scalars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// From this slot on.
+    /// From this state slot on.
     Slots(usize),
-    /// From this word of an array on.
+    /// From this word of a lane's own array on.
     Array { array: u32, index: Node },
     /// From this word of a map on.
     Map { map: u32, index: Node },
 }
 
-/// Where a variable is.
+/// Where a variable is stored.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Home {
+pub(super) enum VariableLocation {
     Slots { first: usize, count: usize },
     Array(u32),
 }
 
-/// What an expression came to.
+/// The value of an expression.
 #[derive(Debug, Clone)]
 pub(super) enum Operand {
     Value(Vec<Node>),
     Place(Place),
-    /// A constant of the module: tables are better read from memory.
+    /// A constant of the module, not yet materialised: tables are better read from memory.
     Constant(Handle<Expression>),
 }
 
-/// Lanes that go on elsewhere.
+/// Lanes that have left the current path and continue elsewhere.
 #[derive(Debug, Clone)]
 pub(super) struct Exit {
     pub lanes: Node,
-    /// What the variables were, of which those are there that are where they go on.
+    /// State of the variables that exist where the lanes continue.
     pub state: Vec<Node>,
-    /// What was returned.
+    /// The value that the lanes return.
     pub value: Vec<Node>,
 }
 
-/// One call of a function, inlined.
+/// An inlined call of a function.
 pub(super) struct Frame<'a> {
     pub handle: Handle<Function>,
     pub code: &'a Function,
     pub info: &'a naga::valid::FunctionInfo,
     pub arguments: Vec<Operand>,
-    pub locals: Vec<Home>,
+    pub locals: Vec<VariableLocation>,
     pub values: Vec<Option<Operand>>,
-    /// How long the state was before its variables.
+    /// Length of the state before the call's variables.
     pub base: usize,
-    /// Whether its loops cost fuel.
-    pub own: bool,
+    /// Whether the function's loops burn fuel; the prelude's do not.
+    pub burns_fuel: bool,
 }
 
-/// What `break` and `continue` leave.
-pub(super) enum Target {
+/// A statement that `break` and `continue` can leave, and the lanes that have done so.
+pub(super) enum JumpTarget {
     Loop { breaks: Vec<Exit>, continues: Vec<Exit> },
     Switch { breaks: Vec<Exit> },
 }
 
-pub(super) struct Trace<'a> {
-    pub code: &'a Code,
+pub(super) struct Tracer<'a> {
+    pub code: &'a LoweredModule,
     pub module: &'a Module,
-    pub scan: &'a Scan,
+    pub scan: &'a ModuleScan,
     pub dag: Dag,
     pub regions: Vec<Region>,
     pub arrays: Vec<u32>,
@@ -99,42 +99,44 @@ pub(super) struct Trace<'a> {
     pub effects: u32,
     pub steps: usize,
     pub work: usize,
-    /// Where steps go.
+    /// Region that steps are appended to.
     pub region: RegionId,
-    /// Which lanes are here.
-    pub here: Node,
-    /// What every variable is, in those lanes.
+    /// Mask of the active lanes.
+    pub active: Node,
+    /// Current value of every variable, in active lanes.
     pub state: Vec<Node>,
-    pub globals: HashMap<Handle<GlobalVariable>, Home>,
-    pub targets: Vec<Target>,
-    /// Who has returned, of each call under way.
+    pub globals: HashMap<Handle<GlobalVariable>, VariableLocation>,
+    pub targets: Vec<JumpTarget>,
+    /// Lanes that have returned, for each enclosing call.
     pub returns: Vec<Vec<Exit>>,
-    /// Who has run out of fuel.
+    /// Lanes that have run out of fuel.
     pub aborts: Vec<Exit>,
-    /// How often lanes have left for somewhere else than the end of the statement that they are in.
+    /// Number of times that lanes have left for anywhere but the end of the current statement.
     pub departures: usize,
-    pub facts: Facts,
-    /// Bytes of the packet that have been loaded already, in filters that write to it, and by which lanes.
-    pub loaded: HashMap<(PacketPlace, u32), (Node, Node)>,
-    /// How often the packet has been written to.
+    pub facts: MaskFacts,
+    /// Packet bytes loaded since the last write, in filters that write to packets, with the mask of
+    /// lanes that loaded them.
+    pub loaded: HashMap<(PacketAddress, u32), (Node, Node)>,
+    /// Number of writes to the packet so far.
     pub written: usize,
-    /// Packets are written to.
+    /// Whether the filter writes to packets.
     pub writes: bool,
-    /// Lengths change.
+    /// Whether the filter changes the packet's start or length.
     pub moves: bool,
-    /// Packets may run out of fuel.
+    /// Whether packets may run out of fuel.
     pub exhausts: bool,
 }
 
-impl<'a> Trace<'a> {
-    pub fn new(program: &'a Program, code: &'a Code, scan: &'a Scan) -> Trace<'a> {
+impl<'a> Tracer<'a> {
+    pub fn new(program: &'a Program, code: &'a LoweredModule, scan: &'a ModuleScan) -> Tracer<'a> {
         let facts = program.facts();
         let mut dag = Dag::new();
-        let here = dag.flag(true);
+        let active = dag.flag(true);
         let state = vec![dag.constant(program.fuel()), dag.constant(0), dag.length()];
-        // Not by what the facts say of what is ever come to: it is traced all the same.
+        // Not from the program's facts: those leave out code that is never reached, which is traced
+        // all the same.
         let effects = scan.effects(code.filter);
-        Trace {
+        Tracer {
             code,
             module: &code.module,
             scan,
@@ -147,14 +149,14 @@ impl<'a> Trace<'a> {
             steps: 0,
             work: 0,
             region: RegionId::ROOT,
-            here,
+            active,
             state,
             globals: HashMap::new(),
             targets: Vec::new(),
             returns: Vec::new(),
             aborts: Vec::new(),
             departures: 0,
-            facts: Facts::default(),
+            facts: MaskFacts::default(),
             loaded: HashMap::new(),
             written: 0,
             writes: effects.stores || effects.moves,
@@ -163,29 +165,29 @@ impl<'a> Trace<'a> {
         }
     }
 
-    pub fn run(mut self) -> Result<Lanes> {
+    pub fn run(mut self) -> Result<LaneIr> {
         self.init_globals()?;
         let packet = Operand::Value(vec![self.dag.constant(0)]);
-        let value = self.call(self.code.filter, vec![packet])?;
+        let value = self.inline_call(self.code.filter, vec![packet])?;
         let verdict = match value.as_slice() {
-            &[value] => self.verdict(value, &mut HashMap::new()),
+            &[value] => self.normalise_verdict(value, &mut HashMap::new()),
             _ => return Err(Unsupported("a filter that returns no number".into())),
         };
-        // Who ran out of fuel has what it had by then, and is aborted.
+        // A packet that ran out of fuel keeps the changes made by then, and is aborted.
         let aborted = self.dag.constant(0);
         let mut exits = std::mem::take(&mut self.aborts);
         for exit in &mut exits {
             exit.value = vec![aborted];
         }
-        self.state.truncate(FIXED);
-        if self.dag.as_flag(self.here) != Some(false) {
-            exits.push(Exit { lanes: self.here, state: self.state.clone(), value: vec![verdict] });
+        self.state.truncate(FIXED_SLOTS);
+        if self.dag.as_flag(self.active) != Some(false) {
+            exits.push(Exit { lanes: self.active, state: self.state.clone(), value: vec![verdict] });
         }
         let all = self.dag.flag(true);
-        let Some(end) = self.meet(exits, all) else {
+        let Some(end) = self.merge_exits(exits, all) else {
             return Err(Unsupported("a filter that no packet comes out of".into()));
         };
-        Ok(Lanes {
+        Ok(LaneIr {
             verdict: end.value[0],
             ends: self.moves.then_some((end.state[START], end.state[LENGTH])),
             writes: self.writes,
@@ -196,11 +198,11 @@ impl<'a> Trace<'a> {
         })
     }
 
-    /// Counts something that is executed.
-    pub fn spend(&mut self, work: usize) -> Result<()> {
+    /// Counts statements and expressions that are executed.
+    pub fn count_executed(&mut self, work: usize) -> Result<()> {
         self.work += work;
         let (nodes, steps) = (self.dag.len(), self.steps);
-        if self.work > MAX_WORK || nodes > MAX_NODES || steps > MAX_STEPS {
+        if self.work > MAX_EXECUTED || nodes > MAX_NODES || steps > MAX_STEPS {
             return Err(Unsupported(format!(
                 "more than fits in lanes: {nodes} operations (at most {MAX_NODES}), {steps} effects (at most {MAX_STEPS})"
             )));
@@ -208,8 +210,8 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// A step, in some of the lanes that are here; what it gives, if it gives anything.
-    pub fn effect(&mut self, mask: Node, effect: Effect, range: Range) -> Node {
+    /// Appends an effect in lanes of the mask; returns its result, or a constant if it has none.
+    pub fn push_effect(&mut self, mask: Node, effect: Effect, range: Range) -> Node {
         if self.dag.as_flag(mask) == Some(false) {
             return self.dag.constant(range.low);
         }
@@ -217,11 +219,11 @@ impl<'a> Trace<'a> {
         self.effects += 1;
         self.steps += 1;
         self.regions[self.region.index()].steps.push(Step::Effect { id, mask, effect });
-        if effect.gives() { self.dag.result(id, self.region, range) } else { self.dag.constant(0) }
+        if effect.has_result() { self.dag.result(id, self.region, range) } else { self.dag.constant(0) }
     }
 
-    /// A number in place of what a filter returned: any that is no verdict is ABORTED.
-    pub fn verdict(&mut self, value: Node, known: &mut HashMap<Node, Node>) -> Node {
+    /// Converts a filter's return value to a verdict: values that are no verdict mean `ABORTED`.
+    pub fn normalise_verdict(&mut self, value: Node, known: &mut HashMap<Node, Node>) -> Node {
         if self.dag.range(value).high <= 3 {
             return value;
         }
@@ -230,7 +232,7 @@ impl<'a> Trace<'a> {
         }
         let verdict = match self.dag.op(value) {
             Op::Select { mask, accept, reject } => {
-                let (accept, reject) = (self.verdict(accept, known), self.verdict(reject, known));
+                let (accept, reject) = (self.normalise_verdict(accept, known), self.normalise_verdict(reject, known));
                 self.dag.select(mask, accept, reject)
             }
             _ => {
@@ -238,7 +240,7 @@ impl<'a> Trace<'a> {
                 let redirects = self.dag.compare(Compare::Equal, low, four);
                 let (three, none) = (self.dag.constant(3), self.dag.constant(0));
                 let plain = self.dag.compare(Compare::LessEqual, value, three);
-                let good = self.dag.either(plain, redirects);
+                let good = self.dag.mask_or(plain, redirects);
                 self.dag.select(good, value, none)
             }
         };
@@ -246,11 +248,11 @@ impl<'a> Trace<'a> {
         verdict
     }
 
-    /// A mask, or a word, of a kind.
-    pub fn zero(&mut self, kind: Kind) -> Node {
+    /// Zero, or a mask that is clear.
+    pub fn zero(&mut self, kind: ValueKind) -> Node {
         match kind {
-            Kind::Word => self.dag.constant(0),
-            Kind::Mask => self.dag.flag(false),
+            ValueKind::Word => self.dag.constant(0),
+            ValueKind::Mask => self.dag.flag(false),
         }
     }
 }

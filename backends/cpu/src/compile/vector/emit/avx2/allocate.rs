@@ -1,125 +1,131 @@
-//! Which vector is in which register, by a linear scan.
+//! Register allocation by linear scan, with spilling around conditional code.
 //!
-//! M. Poletto, V. Sarkar: Linear Scan Register Allocation, ACM TOPLAS 21 (5), 1999. A vector is in one place as long as it is
-//! needed: in a register, or where there are too few, in memory. That is from where it is first written to where it is last
-//! read, and to the end of each loop around that which it was there before.
+//! M. Poletto, V. Sarkar: Linear Scan Register Allocation, ACM TOPLAS 21 (5), 1999. A virtual
+//! register has one location for its whole live interval: a register, or a slot in the frame if
+//! there are too few. The interval reaches from the first write to the last read, and is extended
+//! to the end of every loop around that read which it was live into.
 //!
-//! But code that is seldom executed shall not take registers from what is executed always: in such a part, vectors that it does
-//! not touch are put aside first.
+//! In addition to the published algorithm, conditional code must not take registers from code that
+//! is always executed. So if registers run out in a conditional range, a virtual register that the
+//! range does not touch is spilled for the length of the range only: saved where the range begins
+//! and restored where it ends, at no cost when the range is skipped.
 
 use std::collections::HashMap;
 
-use super::encode::Register;
-use super::vcode::{Instruction, Listing, Source, Vector};
+use super::encode::Ymm;
+use super::vcode::{Instruction, Source, VCode, VReg};
 
-/// Registers for vectors; the two behind them are for what is under way between memory and memory.
+/// Registers available to the allocator. The two above them are scratch registers for operands in
+/// the frame.
 pub(super) const REGISTERS: u8 = 14;
 
-/// Where a vector is.
+/// Location of a virtual register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Home {
-    Register(Register),
-    /// The n-th place in the frame.
-    Memory(usize),
-    /// It is never needed.
-    Nowhere,
+pub(super) enum Location {
+    Register(Ymm),
+    /// Slot number in the frame.
+    Slot(usize),
+    /// Never read or written.
+    Dead,
 }
 
-pub(super) struct Homes {
-    /// By vectors' numbers.
-    pub homes: Vec<Home>,
-    /// What is put into the frame where seldom executed code begins, and comes back where it ends: by the number of
-    /// [`Instruction::Enter`] or [`Instruction::Exit`], which register and which place.
-    pub parked: HashMap<usize, Vec<(Register, usize)>>,
-    /// How many places there are in the frame.
-    pub places: usize,
+/// Result of register allocation.
+pub(super) struct Allocation {
+    /// By number of the virtual register.
+    pub locations: Vec<Location>,
+    /// Registers to save to frame slots at an [`Instruction::EnterConditional`], and to restore at
+    /// the matching [`Instruction::ExitConditional`], by that instruction's number.
+    pub spills: HashMap<usize, Vec<(Ymm, usize)>>,
+    /// Number of slots in the frame.
+    pub slots: usize,
 }
 
+/// Live interval of a virtual register.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
-    vector: Vector,
-    /// By instructions' numbers, from one's end to one's beginning.
+    vreg: VReg,
+    /// Instruction numbers; the interval reaches from the end of one to the beginning of the other.
     start: usize,
     end: usize,
-    /// It had best be where this one is, which ends where it begins.
-    like: Option<Vector>,
+    /// Coalescing hint: a virtual register whose interval may end where this one starts, and whose
+    /// register would save a move.
+    hint: Option<VReg>,
 }
 
-/// Seldom executed code that the scan is in.
-struct Part {
+/// A conditional range that the scan is in.
+struct ConditionalRange {
     enter: usize,
     exit: usize,
-    /// Vectors in registers that it does not touch, and that are needed behind it.
-    untouched: Vec<Vector>,
+    /// Virtual registers in registers that the range does not touch and that are live behind it.
+    untouched: Vec<VReg>,
 }
 
-/// A vector that is not in its register as long as the scan is in this part.
-struct Parked {
-    vector: Vector,
-    register: Register,
-    place: usize,
+/// A virtual register that is spilled until the end of a conditional range.
+struct SpilledRange {
+    vreg: VReg,
+    register: Ymm,
+    slot: usize,
     exit: usize,
 }
 
-/// A place in the frame.
+/// A frame slot, and the instruction up to which its content is needed.
 #[derive(Clone, Copy)]
-struct Place {
+struct Slot {
     number: usize,
-    /// The instruction up to which somebody needs what is there.
     end: usize,
 }
 
-struct Scan {
-    homes: Homes,
-    free: Vec<Register>,
+struct LinearScan {
+    allocation: Allocation,
+    free_registers: Vec<Ymm>,
+    /// Intervals in registers.
     active: Vec<Interval>,
-    /// The outermost first.
-    parts: Vec<Part>,
-    parked: Vec<Parked>,
-    /// Places of vectors that are in memory.
-    taken: Vec<Place>,
-    /// Places that may be had again.
-    left: Vec<Place>,
-    /// Where each vector is read or written, in order.
+    /// The outermost range first.
+    ranges: Vec<ConditionalRange>,
+    spilled: Vec<SpilledRange>,
+    used_slots: Vec<Slot>,
+    free_slots: Vec<Slot>,
+    /// Instructions that read or write each virtual register, in order.
     touches: Vec<Vec<usize>>,
 }
 
-pub(super) fn allocate(listing: &Listing) -> Homes {
-    let (intervals, touches) = intervals(listing);
-    let mut scan = Scan {
-        homes: Homes { homes: vec![Home::Nowhere; listing.vectors], parked: HashMap::new(), places: 0 },
-        free: (0..REGISTERS).rev().map(Register).collect(),
+/// Assigns a location to every virtual register.
+pub(super) fn allocate(code: &VCode) -> Allocation {
+    let (intervals, touches) = live_intervals(code);
+    let mut scan = LinearScan {
+        allocation: Allocation { locations: vec![Location::Dead; code.vregs], spills: HashMap::new(), slots: 0 },
+        free_registers: (0..REGISTERS).rev().map(Ymm).collect(),
         active: Vec::new(),
-        parts: Vec::new(),
-        parked: Vec::new(),
-        taken: Vec::new(),
-        left: Vec::new(),
+        ranges: Vec::new(),
+        spilled: Vec::new(),
+        used_slots: Vec::new(),
+        free_slots: Vec::new(),
         touches,
     };
-    let exits = exits(listing);
+    let exits = conditional_exits(code);
     let mut intervals = intervals.into_iter().peekable();
-    for (at, instruction) in listing.instructions.iter().enumerate() {
+    for (at, instruction) in code.instructions.iter().enumerate() {
         scan.expire(at);
         match instruction {
-            Instruction::Enter => scan.enter(at, exits[&at]),
-            Instruction::Exit => scan.exit(at),
+            Instruction::EnterConditional => scan.enter_range(at, exits[&at]),
+            Instruction::ExitConditional => scan.exit_range(at),
             _ => {}
         }
         while let Some(interval) = intervals.next_if(|interval| interval.start == at) {
-            scan.begin(interval);
+            scan.allocate_interval(interval);
         }
     }
-    scan.homes
+    scan.allocation
 }
 
-/// Where each part ends that begins somewhere.
-fn exits(listing: &Listing) -> HashMap<usize, usize> {
+/// Maps each `EnterConditional` to its `ExitConditional`.
+fn conditional_exits(code: &VCode) -> HashMap<usize, usize> {
     let (mut open, mut exits) = (Vec::new(), HashMap::new());
-    for (at, instruction) in listing.instructions.iter().enumerate() {
+    for (at, instruction) in code.instructions.iter().enumerate() {
         match instruction {
-            Instruction::Enter => open.push(at),
-            Instruction::Exit => {
-                exits.insert(open.pop().expect("parts begin before they end"), at);
+            Instruction::EnterConditional => open.push(at),
+            Instruction::ExitConditional => {
+                exits.insert(open.pop().expect("ranges are entered before they are left"), at);
             }
             _ => {}
         }
@@ -127,145 +133,152 @@ fn exits(listing: &Listing) -> HashMap<usize, usize> {
     exits
 }
 
-impl Scan {
-    /// Whatever is not needed any more leaves its register, or its place.
+impl LinearScan {
+    /// Frees registers and slots whose intervals end here.
     fn expire(&mut self, at: usize) {
-        let Scan { homes, free, active, taken, left, .. } = self;
+        let LinearScan { allocation, free_registers, active, used_slots, free_slots, .. } = self;
         active.retain(|interval| {
-            let there = interval.end > at;
-            if !there && let Home::Register(register) = homes.homes[interval.vector.0] {
-                free.push(register);
+            let is_live = interval.end > at;
+            if !is_live && let Location::Register(register) = allocation.locations[interval.vreg.0] {
+                free_registers.push(register);
             }
-            there
+            is_live
         });
-        left.extend(taken.extract_if(.., |place| place.end <= at));
+        free_slots.extend(used_slots.extract_if(.., |slot| slot.end <= at));
     }
 
-    fn enter(&mut self, enter: usize, exit: usize) {
-        let touched = |vector: Vector| {
-            let touches = &self.touches[vector.0];
+    fn enter_range(&mut self, enter: usize, exit: usize) {
+        let is_touched = |vreg: VReg| {
+            let touches = &self.touches[vreg.0];
             touches.get(touches.partition_point(|&at| at < enter)).is_some_and(|&at| at < exit)
         };
-        let is_parked = |vector| self.parked.iter().any(|parked| parked.vector == vector);
         let untouched = self
             .active
             .iter()
-            .map(|interval| interval.vector)
-            .filter(|&vector| !touched(vector) && !is_parked(vector))
+            .map(|interval| interval.vreg)
+            .filter(|&vreg| !is_touched(vreg) && !self.is_spilled(vreg))
             .collect();
-        self.parts.push(Part { enter, exit, untouched });
+        self.ranges.push(ConditionalRange { enter, exit, untouched });
     }
 
-    fn exit(&mut self, at: usize) {
-        self.parts.pop();
-        let Scan { parked, free, left, .. } = self;
-        for parked in parked.extract_if(.., |parked| parked.exit == at) {
-            // Whoever had it meanwhile began in the part, and ended in it.
-            let register = free.iter().position(|&register| register == parked.register);
-            free.swap_remove(register.expect("what begins in a part ends in it"));
-            left.push(Place { number: parked.place, end: at });
+    fn exit_range(&mut self, at: usize) {
+        self.ranges.pop();
+        let LinearScan { spilled, free_registers, free_slots, .. } = self;
+        for spilled in spilled.extract_if(.., |spilled| spilled.exit == at) {
+            // The register's interim owner started in the range, and so has ended in it.
+            let register = free_registers.iter().position(|&register| register == spilled.register);
+            free_registers.swap_remove(register.expect("what starts in a range ends in it"));
+            free_slots.push(Slot { number: spilled.slot, end: at });
         }
     }
 
-    /// A place in which nothing is needed from an instruction on, which the scan may be beyond.
-    fn place(&mut self, from: usize) -> usize {
-        if let Some(at) = self.left.iter().position(|place| place.end <= from) {
-            return self.left.swap_remove(at).number;
-        }
-        self.homes.places += 1;
-        self.homes.places - 1
+    fn is_spilled(&self, vreg: VReg) -> bool {
+        self.spilled.iter().any(|spilled| spilled.vreg == vreg)
     }
 
-    /// A register that can be had for the rest of a part: of a vector that goes into memory meanwhile.
-    fn park(&mut self) -> Option<Register> {
-        for number in 0..self.parts.len() {
-            while let Some(vector) = self.parts[number].untouched.pop() {
-                let Home::Register(register) = self.homes.homes[vector.0] else { continue };
-                if self.parked.iter().any(|parked| parked.vector == vector) {
+    /// Returns a slot whose content is not needed from instruction `from` on, which may lie before
+    /// the current one.
+    fn take_slot(&mut self, from: usize) -> usize {
+        if let Some(at) = self.free_slots.iter().position(|slot| slot.end <= from) {
+            return self.free_slots.swap_remove(at).number;
+        }
+        self.allocation.slots += 1;
+        self.allocation.slots - 1
+    }
+
+    /// Frees a register until the end of a conditional range by spilling a virtual register that
+    /// the range does not touch.
+    fn spill_around_range(&mut self) -> Option<Ymm> {
+        for number in 0..self.ranges.len() {
+            while let Some(vreg) = self.ranges[number].untouched.pop() {
+                let Location::Register(register) = self.allocation.locations[vreg.0] else { continue };
+                if self.is_spilled(vreg) {
                     continue;
                 }
-                let Part { enter, exit, .. } = self.parts[number];
-                let place = self.place(enter);
+                let ConditionalRange { enter, exit, .. } = self.ranges[number];
+                let slot = self.take_slot(enter);
                 for end in [enter, exit] {
-                    self.homes.parked.entry(end).or_default().push((register, place));
+                    self.allocation.spills.entry(end).or_default().push((register, slot));
                 }
-                self.parked.push(Parked { vector, register, place, exit });
+                self.spilled.push(SpilledRange { vreg, register, slot, exit });
                 return Some(register);
             }
         }
         None
     }
 
-    fn begin(&mut self, interval: Interval) {
-        let homes = &self.homes.homes;
-        let liked = interval.like.map(|like| homes[like.0]);
-        let liked = liked.and_then(|like| self.free.iter().position(|&free| Home::Register(free) == like));
-        let register = match liked {
-            Some(at) => Some(self.free.swap_remove(at)),
-            None => self.free.pop().or_else(|| self.park()),
+    fn allocate_interval(&mut self, interval: Interval) {
+        let locations = &self.allocation.locations;
+        let hint = interval.hint.map(|hint| locations[hint.0]);
+        let hint =
+            hint.and_then(|hint| self.free_registers.iter().position(|&register| Location::Register(register) == hint));
+        let register = match hint {
+            Some(at) => Some(self.free_registers.swap_remove(at)),
+            None => self.free_registers.pop().or_else(|| self.spill_around_range()),
         };
         if let Some(register) = register {
-            self.homes.homes[interval.vector.0] = Home::Register(register);
+            self.allocation.locations[interval.vreg.0] = Location::Register(register);
             self.active.push(interval);
             return;
         }
-        // The one that is needed longest goes to memory, of those that are in a register now.
-        let is_parked = |vector| self.parked.iter().any(|parked| parked.vector == vector);
+        // Spill the interval that ends last, of those that are in a register now.
         let longest = (0..self.active.len())
-            .filter(|&at| !is_parked(self.active[at].vector))
+            .filter(|&at| !self.is_spilled(self.active[at].vreg))
             .max_by_key(|&at| self.active[at].end)
             .filter(|&at| self.active[at].end > interval.end);
-        // A vector is in one place from the first to the last: what was in a register till now never was.
+        // A location holds for the whole interval, so the spilled one is in the frame from its
+        // start.
         let spilled = longest.map_or(interval, |at| std::mem::replace(&mut self.active[at], interval));
-        let number = self.place(spilled.start);
-        self.taken.push(Place { number, end: spilled.end });
-        let homes = &mut self.homes.homes;
-        homes[interval.vector.0] = homes[spilled.vector.0];
-        homes[spilled.vector.0] = Home::Memory(number);
+        let number = self.take_slot(spilled.start);
+        self.used_slots.push(Slot { number, end: spilled.end });
+        let locations = &mut self.allocation.locations;
+        locations[interval.vreg.0] = locations[spilled.vreg.0];
+        locations[spilled.vreg.0] = Location::Slot(number);
     }
 }
 
-/// In the order in which they begin; and where each vector is read or written.
-fn intervals(listing: &Listing) -> (Vec<Interval>, Vec<Vec<usize>>) {
-    let mut touches: Vec<Vec<usize>> = vec![Vec::new(); listing.vectors];
-    let mut all: Vec<Option<Interval>> = vec![None; listing.vectors];
+/// Computes live intervals in order of their start, and the instructions that touch each virtual
+/// register.
+fn live_intervals(code: &VCode) -> (Vec<Interval>, Vec<Vec<usize>>) {
+    let mut touches: Vec<Vec<usize>> = vec![Vec::new(); code.vregs];
+    let mut intervals: Vec<Option<Interval>> = vec![None; code.vregs];
     let mut loops = Vec::new();
     let mut open = Vec::new();
-    for (at, instruction) in listing.instructions.iter().enumerate() {
-        instruction.reads().chain(instruction.writes()).for_each(|vector| touches[vector.0].push(at));
-        for vector in instruction.reads() {
-            let interval = all[vector.0].as_mut().expect("what is read was written before");
+    for (at, instruction) in code.instructions.iter().enumerate() {
+        instruction.reads().chain(instruction.writes()).for_each(|vreg| touches[vreg.0].push(at));
+        for vreg in instruction.reads() {
+            let interval = intervals[vreg.0].as_mut().expect("a virtual register is written before it is read");
             interval.end = at;
         }
-        if let Some(vector) = instruction.writes() {
-            let like = match *instruction {
+        if let Some(vreg) = instruction.writes() {
+            let hint = match *instruction {
                 Instruction::Move { from: Source::Vector(from), .. } => Some(from),
                 _ => None,
             };
-            let interval = all[vector.0].get_or_insert(Interval { vector, start: at, end: at, like });
-            // It is not to be written where something else is meanwhile, though nobody reads it.
+            let interval = intervals[vreg.0].get_or_insert(Interval { vreg, start: at, end: at, hint });
+            // Even a value that is never read must not overwrite another one.
             interval.end = at + 1;
         }
         match instruction {
-            Instruction::Loop => open.push(at),
+            Instruction::BeginLoop => open.push(at),
             Instruction::EndLoop => loops.push((open.pop().expect("loops begin before they end"), at)),
             _ => {}
         }
     }
-    if let Some(verdict) = listing.verdict.and_then(|verdict| all[verdict.0].as_mut()) {
-        verdict.end = listing.instructions.len();
+    if let Some(verdict) = code.verdict.and_then(|verdict| intervals[verdict.0].as_mut()) {
+        verdict.end = code.instructions.len();
     }
-    let mut all: Vec<Interval> = all.into_iter().flatten().collect();
-    // Inner loops end first.
+    let mut intervals: Vec<Interval> = intervals.into_iter().flatten().collect();
+    // Inner loops come first, as they end first.
     for (start, end) in loops {
-        for interval in &mut all {
+        for interval in &mut intervals {
             if interval.start < start && interval.end > start && interval.end < end {
                 interval.end = end;
             }
         }
     }
-    all.sort_by_key(|interval| interval.start);
-    (all, touches)
+    intervals.sort_by_key(|interval| interval.start);
+    (intervals, touches)
 }
 
 #[cfg(test)]

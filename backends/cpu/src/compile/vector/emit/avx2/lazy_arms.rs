@@ -1,31 +1,32 @@
-//! What only one arm of a choice needs, and may be left out where no lane takes that arm.
+//! Which arms of a select are worth a branch around them.
 //!
-//! The graph computes both arms of every choice. Where one is long, and packets are much alike, no packet of a group may ask
-//! for it: http_only's arm for VLAN tags, in traffic without any. To test for that costs little more than a choice.
+//! The graph computes both arms of every select. If an arm is long and packets are much alike, it
+//! may be that no packet of a group uses it: for example http_only's arm for VLAN tags, in traffic
+//! without any. Testing for that costs little more than a select.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::super::plan::{Plan, used};
-use crate::compile::vector::ir::{Lanes, Load, Node, Op, Step, firsts, nexts};
+use super::super::plan::{Plan, live_nodes};
+use crate::compile::vector::ir::{LaneIr, Load, Node, Op, Step, initial_nodes, iteration_nodes};
 
-/// Instructions from which on an arm is worth the test: about as many as are executed while one wrongly foreseen branch is
-/// found out, of eight that are not.
-const WORTH_A_TEST: u32 = 40;
+/// Cost of an arm in instructions from which a branch is worth it: about as many as are executed
+/// during a branch misprediction, at one misprediction in eight branches.
+const MIN_ARM_COST: u32 = 40;
 
-/// Nodes looked at for all arms together: what is nested deeply is looked at again and again.
-const MOST_LOOKS: u32 = 200_000;
+/// Maximum number of nodes visited in all analyses of a filter: nested arms are visited repeatedly.
+const MAX_VISITS: u32 = 200_000;
 
-pub(super) struct Arms {
-    /// How many nodes, and steps, need a node.
-    users: Vec<u32>,
-    looks: u32,
+pub(super) struct ArmAnalysis {
+    /// Number of nodes and steps that use each node.
+    use_counts: Vec<u32>,
+    visits: u32,
 }
 
-impl Arms {
-    pub fn new(lanes: &Lanes) -> Arms {
-        let mut users = vec![0; lanes.dag.len()];
-        let mut count = |node: Node| users[node.index()] += 1;
-        for node in used(lanes) {
+impl ArmAnalysis {
+    pub fn new(lanes: &LaneIr) -> ArmAnalysis {
+        let mut use_counts = vec![0; lanes.dag.len()];
+        let mut count = |node: Node| use_counts[node.index()] += 1;
+        for node in live_nodes(lanes) {
             lanes.dag.operands(node).for_each(&mut count);
         }
         count(lanes.verdict);
@@ -34,62 +35,67 @@ impl Arms {
                 Step::Effect { mask, effect, .. } => effect.operands().chain([*mask]).for_each(&mut count),
                 Step::When { mask, outs, .. } => outs.iter().copied().chain([*mask]).for_each(&mut count),
                 Step::Loop { live, carried, .. } => {
-                    firsts(live, carried).chain(nexts(live, carried)).for_each(&mut count);
+                    initial_nodes(live, carried).chain(iteration_nodes(live, carried)).for_each(&mut count);
                 }
             }
         }
-        Arms { users, looks: 0 }
+        ArmAnalysis { use_counts, visits: 0 }
     }
 
-    /// Whether an arm is worth being left out: then what it needs that others need as well, which is to be made before.
-    pub fn apart(
+    /// Analyses an arm. If a branch around it is worth it, returns the nodes that the arm shares
+    /// with other code, which have to be computed before the branch.
+    pub fn worth_branching(
         &mut self,
-        lanes: &Lanes,
+        lanes: &LaneIr,
         plan: &Plan,
         arm: Node,
-        is_there: impl Fn(Node) -> bool,
+        is_computed: impl Fn(Node) -> bool,
     ) -> Option<Vec<Node>> {
         let dag = &lanes.dag;
-        if self.users[arm.index()] != 1 {
+        if self.use_counts[arm.index()] != 1 {
             return None;
         }
-        // Each node that is needed by nothing but what is in the arm: those that need it have higher numbers.
-        let (mut open, mut needs, mut shared, mut cost) = (BTreeSet::from([arm]), HashMap::new(), Vec::new(), 0);
+        // Collect nodes that only the arm uses. Users have higher numbers than their operands, so
+        // all users of a node have been visited before it.
+        let (mut open, mut uses, mut shared, mut cost) = (BTreeSet::from([arm]), HashMap::new(), Vec::new(), 0);
         while let Some(node) = open.pop_last() {
-            self.looks += 1;
-            if self.looks > MOST_LOOKS {
+            self.visits += 1;
+            if self.visits > MAX_VISITS {
                 return None;
             }
-            let mine = node == arm || needs.get(&node) == Some(&self.users[node.index()]);
-            if !mine || is_there(node) || is_step(dag.op(node)) || guessed_with_others(plan, dag.op(node)) {
+            let is_own = node == arm || uses.get(&node) == Some(&self.use_counts[node.index()]);
+            if !is_own || is_computed(node) || is_step(dag.op(node)) || is_speculated_with_others(plan, dag.op(node)) {
                 shared.push(node);
                 continue;
             }
-            cost += cost_of(dag.op(node));
+            cost += instruction_cost(dag.op(node));
             for operand in dag.operands(node) {
-                *needs.entry(operand).or_insert(0) += 1;
+                *uses.entry(operand).or_insert(0) += 1;
                 open.insert(operand);
             }
         }
-        (cost >= WORTH_A_TEST).then_some(shared)
+        (cost >= MIN_ARM_COST).then_some(shared)
     }
 }
 
-/// What a step gave: it is there, or cannot be made.
+/// Whether a node is the value of a step, which is already computed.
 fn is_step(op: Op) -> bool {
     matches!(op, Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. })
 }
 
-/// Loads at one offset that varies are made together, which are not to be made twice.
-fn guessed_with_others(plan: &Plan, op: Op) -> bool {
+/// Whether a load is emitted together with others at the same speculated offset, which must not be
+/// emitted twice.
+fn is_speculated_with_others(plan: &Plan, op: Op) -> bool {
     match op {
-        Op::Load(Load { root: Some(root), .. }) => plan.guesses.get(&root).is_some_and(|guess| guess.loads.len() > 1),
+        Op::Load(Load { root: Some(root), .. }) => {
+            plan.speculations.get(&root).is_some_and(|guess| guess.loads.len() > 1)
+        }
         _ => false,
     }
 }
 
-/// In instructions, about.
-fn cost_of(op: Op) -> u32 {
+/// Approximate cost of an operation in instructions.
+fn instruction_cost(op: Op) -> u32 {
     match op {
         Op::Constant(_) | Op::Flag(_) | Op::Length | Op::Not(_) => 0,
         Op::Load(Load { root: None, .. }) => 3,

@@ -1,5 +1,5 @@
-//! Code for groups of eight packets in 256-bit vectors, for processors with AVX2 and filters without
-//! effects.
+//! Code for groups of eight packets in 256-bit vectors, for processors with AVX2 and filters
+//! without effects.
 //!
 //! Cranelift has no 256-bit vectors, so this is a code generator of its own, from lane IR to bytes:
 //!
@@ -25,45 +25,47 @@ use cranelift_codegen::isa::{CallConv, TargetIsa};
 use super::plan::Plan;
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::lowered::{CompiledBody, Lowered};
-use crate::compile::vector::ir::Lanes;
-use allocate::{Home, Homes, allocate};
-use assemble::{Assemble, BYTES, Frame, KEPT, LANES};
-use encode::{Code, Register};
-use vcode::{Instruction, Listing, Vector};
+use crate::compile::vector::ir::LaneIr;
+use allocate::{Allocation, Location, allocate};
+use assemble::{Assembler, CALLEE_SAVED, Frame, LANES, VECTOR_BYTES};
+use encode::{CodeBuffer, Ymm};
+use vcode::{Instruction, VCode, VReg};
 
-/// Places in the frame: it fits into a page, so that nobody need touch one page after the other.
-const MOST_PLACES: usize = 96;
+/// Maximum number of slots in the frame. It is smaller than a page, so it needs no stack probes.
+const MAX_SLOTS: usize = 96;
 
-/// Whether a processor has what the code needs.
+/// Whether code can be generated for a processor: it has AVX2 and System V's calling convention.
 pub(super) fn is_supported(isa: &dyn TargetIsa) -> bool {
     isa.triple().architecture.to_string() == "x86_64"
         && isa.default_call_conv() == CallConv::SystemV
         && isa.isa_flags().iter().any(|flag| flag.name == "has_avx2" && flag.as_bool() == Some(true))
 }
 
-/// Builds a function as `super::lower` does.
+/// Emits a function whose groups are eight packets.
 ///
 /// # Errors
-/// What is not done eight at a time.
-pub(super) fn lower(lanes: &Lanes, plan: &Plan, redirects: bool) -> Result<Lowered> {
+///
+/// [`Unsupported`] if the filter has effects, uses an operation that is not implemented for eight
+/// lanes, or needs too many registers.
+pub(super) fn lower(lanes: &LaneIr, plan: &Plan, redirects: bool) -> Result<Lowered> {
     if lanes.writes || lanes.ends.is_some() || !lanes.arrays.is_empty() {
-        return Err(Unsupported("packets and arrays that are written to, eight at a time".into()));
+        return Err(Unsupported("writes to packets or arrays in groups of eight packets".into()));
     }
-    let (mut tables, mut begins) = (Vec::new(), Vec::new());
+    let (mut tables, mut table_offsets) = (Vec::new(), Vec::new());
     for table in &lanes.tables {
-        begins.push(tables.len() as u32);
+        table_offsets.push(tables.len() as u32);
         tables.extend(table.iter().flat_map(|word| word.to_le_bytes()));
     }
-    let listing = select::select(lanes, plan, &begins)?;
-    let homes = allocate(&listing);
-    if homes.places > MOST_PLACES {
-        return Err(Unsupported(format!("more than {MOST_PLACES} vectors beside those in registers")));
+    let code = select::select(lanes, plan, &table_offsets)?;
+    let allocation = allocate(&code);
+    if allocation.slots > MAX_SLOTS {
+        return Err(Unsupported(format!("more than {MAX_SLOTS} spilled vectors")));
     }
-    let frame = Frame { places: homes.places as i32 };
-    let operations = listing.instructions.iter().map(Instruction::operations).sum();
-    let text = text(&listing, &homes);
-    let code = Assemble { code: Code::default(), homes: &homes, frame }.run(&listing, redirects);
-    let stack_bytes = (frame.size() + BYTES) as usize + 8 * KEPT.len();
+    let frame = Frame { slots: allocation.slots as i32 };
+    let operations = code.instructions.iter().map(Instruction::operations).sum();
+    let text = render(&code, &allocation);
+    let code = Assembler { code: CodeBuffer::default(), allocation: &allocation, frame }.assemble(&code, redirects);
+    let stack_bytes = (frame.size() + VECTOR_BYTES) as usize + 8 * CALLEE_SAVED.len();
     Ok(Lowered {
         body: CompiledBody::Machine { code, stack_bytes, text },
         tables,
@@ -73,21 +75,21 @@ pub(super) fn lower(lanes: &Lanes, plan: &Plan, redirects: bool) -> Result<Lower
     })
 }
 
-/// The code as text, one instruction a line: `check --emit clif`.
-fn text(listing: &Listing, homes: &Homes) -> String {
+/// Renders the code as text, an instruction per line (`check --emit clif`).
+fn render(code: &VCode, allocation: &Allocation) -> String {
     let mut text = String::new();
-    let vector = |vector: Vector| match homes.homes[vector.0] {
-        Home::Register(Register(number)) => format!("v{} (ymm{number})", vector.0),
-        Home::Memory(place) => format!("v{} (frame {place})", vector.0),
-        Home::Nowhere => format!("v{}", vector.0),
+    let vreg = |vreg: VReg| match allocation.locations[vreg.0] {
+        Location::Register(Ymm(number)) => format!("v{} (ymm{number})", vreg.0),
+        Location::Slot(place) => format!("v{} (frame {place})", vreg.0),
+        Location::Dead => format!("v{}", vreg.0),
     };
-    for instruction in &listing.instructions {
+    for instruction in &code.instructions {
         let _ = match instruction.writes() {
-            Some(to) => writeln!(text, "    {} = {instruction:?}", vector(to)),
+            Some(to) => writeln!(text, "    {} = {instruction:?}", vreg(to)),
             None => writeln!(text, "    {instruction:?}"),
         };
     }
-    for (number, constant) in listing.constants.iter().enumerate() {
+    for (number, constant) in code.constants.iter().enumerate() {
         let _ = writeln!(text, "    constant {number}: {:02x?}", &constant[..constant.len() / 2]);
     }
     text

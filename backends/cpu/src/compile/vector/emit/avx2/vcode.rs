@@ -1,123 +1,122 @@
-//! The code as instructions on as many vectors as one likes.
+//! Instructions on virtual registers, before register allocation.
 
-use super::encode::{CONSTANT, Opcode, Shift};
+use super::encode::{CONSTANT_BYTES, Label, ShiftOp, VectorOp};
 
-/// A vector of eight words, a packet a lane. It is written more than once only where ways meet.
+/// A virtual register: a vector of eight words, one packet per lane. It is in static
+/// single-assignment form except where control flow joins and in loops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Vector(pub usize);
+pub(super) struct VReg(pub usize);
 
-/// What can be read.
+/// A readable operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    Vector(Vector),
-    /// By its number, see [`Listing::constants`].
+    Vector(VReg),
+    /// Index into [`VCode::constants`].
     Constant(usize),
 }
 
-/// A place in the code.
-pub(super) use super::encode::Label;
-
-/// Where words are that are looked for lane by lane.
+/// Base address of a gather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Base {
-    /// The arena.
+pub(super) enum GatherBase {
     Arena,
-    /// The filter's tables.
+    /// The filter's constant tables.
     Tables,
 }
 
-/// In which lanes a mask is on.
+/// Condition on a mask's lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum If {
+pub(super) enum LaneCondition {
     Any,
     None,
     All,
 }
 
+/// An instruction on virtual registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Instruction {
     Binary {
-        op: Opcode,
-        to: Vector,
-        a: Vector,
+        op: VectorOp,
+        to: VReg,
+        a: VReg,
         b: Source,
     },
     Shift {
-        op: Shift,
-        to: Vector,
-        from: Vector,
+        op: ShiftOp,
+        to: VReg,
+        from: VReg,
         count: u8,
     },
-    /// `on` where the mask is all ones, `off` where it is zero.
-    Choose {
-        to: Vector,
-        mask: Vector,
+    /// `on` in lanes whose mask is all ones, `off` in lanes whose mask is zero.
+    Blend {
+        to: VReg,
+        mask: VReg,
         on: Source,
-        off: Vector,
+        off: VReg,
     },
     Move {
-        to: Vector,
+        to: VReg,
         from: Source,
     },
-    /// Sixteen bytes, from `at` on, of packets `lane` and `lane + 4`.
+    /// Loads 16 bytes from byte `at` on of packet `lane` into the low half, and of packet
+    /// `lane + 4` into the high half.
     Row {
-        to: Vector,
+        to: VReg,
         lane: u8,
         at: u32,
     },
-    /// The descriptors of packets `2 * pair` and the one behind it, and those of the packets four further on.
+    /// Loads the descriptors of packets `2 * pair` and `2 * pair + 1` into the low half, and those
+    /// of the packets four further on into the high half.
     Descriptors {
-        to: Vector,
+        to: VReg,
         pair: u8,
     },
-    /// Words 0 and 2, or 1 and 3, of each half of two vectors.
+    /// Words 0 and 2 (or 1 and 3, if `odd`) of each half of two vectors.
     EveryOther {
-        to: Vector,
-        a: Vector,
-        b: Vector,
+        to: VReg,
+        a: VReg,
+        b: VReg,
         odd: bool,
     },
-    /// Bytes at `base + index + displacement`, zero-extended, in each lane.
+    /// Loads `size` bytes at `base + index + displacement` in each lane, zero-extended.
     Gather {
-        to: Vector,
-        base: Base,
-        index: Vector,
+        to: VReg,
+        base: GatherBase,
+        index: VReg,
         displacement: u32,
         size: u32,
     },
-    /// A word of each packet's metadata.
+    /// Loads the word at byte `offset` of each packet's metadata.
     Metadata {
-        to: Vector,
+        to: VReg,
         offset: u32,
     },
-    /// Goes on elsewhere if a mask is on in such lanes.
+    /// Jumps if the mask's lanes meet a condition.
     JumpIf {
-        mask: Vector,
-        lanes: If,
+        mask: VReg,
+        lanes: LaneCondition,
         to: Label,
     },
     Jump(Label),
     Label(Label),
-    /// What comes next is seldom executed.
-    Aside,
-    /// And no longer.
-    EndAside,
-    /// What comes next, to the `Exit` that belongs to it, is not executed for every group. It begins and ends here alone, and no
-    /// vector that begins in it is read behind it.
-    Enter,
-    Exit,
-    /// What comes next is executed again and again.
-    Loop,
+    /// Starts cold code, which is placed behind the function's hot code.
+    BeginCold,
+    EndCold,
+    /// Starts a conditional range, which some groups skip. Control enters and leaves the range at
+    /// its ends only, and no virtual register that is first written inside is read behind it.
+    EnterConditional,
+    ExitConditional,
+    /// Starts the body of a loop.
+    BeginLoop,
     EndLoop,
 }
 
 impl Instruction {
-    /// What it writes.
-    pub fn writes(&self) -> Option<Vector> {
+    /// The virtual register that the instruction writes.
+    pub fn writes(&self) -> Option<VReg> {
         match *self {
             Instruction::Binary { to, .. }
             | Instruction::Shift { to, .. }
-            | Instruction::Choose { to, .. }
+            | Instruction::Blend { to, .. }
             | Instruction::Move { to, .. }
             | Instruction::Row { to, .. }
             | Instruction::Descriptors { to, .. }
@@ -128,7 +127,7 @@ impl Instruction {
         }
     }
 
-    /// How many of the processor's it comes to, about.
+    /// Approximate number of machine instructions.
     pub fn operations(&self) -> u64 {
         match self {
             Instruction::Gather { .. } | Instruction::Metadata { .. } => 20,
@@ -137,16 +136,16 @@ impl Instruction {
         }
     }
 
-    /// What it reads.
-    pub fn reads(&self) -> impl Iterator<Item = Vector> + use<> {
+    /// The virtual registers that the instruction reads.
+    pub fn reads(&self) -> impl Iterator<Item = VReg> + use<> {
         let of = |source| match source {
-            Source::Vector(vector) => Some(vector),
+            Source::Vector(vreg) => Some(vreg),
             Source::Constant(_) => None,
         };
         let all = match *self {
             Instruction::Binary { a, b, .. } => [Some(a), of(b), None],
             Instruction::Shift { from, .. } => [Some(from), None, None],
-            Instruction::Choose { mask, on, off, .. } => [Some(mask), of(on), Some(off)],
+            Instruction::Blend { mask, on, off, .. } => [Some(mask), of(on), Some(off)],
             Instruction::Move { from, .. } => [of(from), None, None],
             Instruction::EveryOther { a, b, .. } => [Some(a), Some(b), None],
             Instruction::Gather { index, .. } => [Some(index), None, None],
@@ -159,31 +158,35 @@ impl Instruction {
 
 /// The code for a group of packets.
 #[derive(Debug, Default)]
-pub(super) struct Listing {
+pub(super) struct VCode {
     pub instructions: Vec<Instruction>,
-    pub constants: Vec<[u8; CONSTANT]>,
-    pub vectors: usize,
+    pub constants: Vec<[u8; CONSTANT_BYTES]>,
+    /// Number of virtual registers.
+    pub vregs: usize,
+    /// Number of labels.
     pub labels: usize,
-    /// What is written for the group in the end: the verdict, its target in the upper 24 bits.
-    pub verdict: Option<Vector>,
+    /// The group's verdicts, with redirect targets in the upper 24 bits.
+    pub verdict: Option<VReg>,
 }
 
-impl Listing {
-    pub fn vector(&mut self) -> Vector {
-        self.vectors += 1;
-        Vector(self.vectors - 1)
+impl VCode {
+    /// Creates a virtual register.
+    pub fn new_vreg(&mut self) -> VReg {
+        self.vregs += 1;
+        VReg(self.vregs - 1)
     }
 
-    pub fn label(&mut self) -> Label {
+    /// Creates a label.
+    pub fn new_label(&mut self) -> Label {
         self.labels += 1;
         Label(self.labels - 1)
     }
 
-    /// The same sixteen bytes in both halves.
-    pub fn constant(&mut self, half: [u8; CONSTANT / 2]) -> usize {
-        let mut constant = [0; CONSTANT];
+    /// Returns the index of a constant with the same sixteen bytes in both halves.
+    pub fn constant(&mut self, half: [u8; CONSTANT_BYTES / 2]) -> usize {
+        let mut constant = [0; CONSTANT_BYTES];
         constant.chunks_exact_mut(half.len()).for_each(|place| place.copy_from_slice(&half));
-        // They are few.
+        // A linear search will do: constants are few.
         self.constants.iter().position(|&known| known == constant).unwrap_or_else(|| {
             self.constants.push(constant);
             self.constants.len() - 1

@@ -1,55 +1,55 @@
-//! Effects: what is done lane by lane, in the lanes of a mask.
+//! Effects, emitted lane by lane for the lanes of a mask.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AtomicRmwOp, InstBuilder, MemFlagsData, Value, types as clif};
 
-use super::emitter::{Emit, LANES};
+use super::emitter::{Emitter, LANES};
 use crate::compile::abi::context_offset;
 use crate::compile::errors::Result;
 use crate::compile::lowered::constant_memory;
-use crate::compile::vector::ir::{Atomic, Effect, Node, Place};
+use crate::compile::vector::ir::{Atomic, Effect, Node, PacketAddress};
 
-/// Words of an array up to which each is written by an instruction of its own.
-const FEW_WORDS: u32 = 16;
+/// Maximum number of words of an array that is filled without a loop.
+const MAX_UNROLLED_FILL: u32 = 16;
 
-/// Memory that is read and written: packets, maps and arrays. All of it is there.
+/// Flags for memory that is read and written: packets, maps and arrays. It is always mapped.
 fn memory() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
-/// The lanes of a mask, each as a condition.
+/// Active lanes of an effect.
 #[derive(Clone, Copy)]
-enum On {
+enum ActiveLanes {
     All,
-    /// In these bits.
+    /// The lanes whose bit is set in this value.
     Bits(Value),
 }
 
-impl Emit<'_, '_> {
-    /// Makes an effect; what it gives, if anything.
-    pub(super) fn effect(&mut self, mask: Node, effect: &Effect) -> Result<Option<Value>> {
+impl Emitter<'_, '_> {
+    /// Emits an effect; returns its result if it has one.
+    pub(super) fn emit_effect(&mut self, mask: Node, effect: &Effect) -> Result<Option<Value>> {
         let on = match self.dag().as_flag(mask) {
-            Some(true) => On::All,
-            Some(false) => return Ok(effect.gives().then(|| self.splat(0))),
+            Some(true) => ActiveLanes::All,
+            Some(false) => return Ok(effect.has_result().then(|| self.splat(0))),
             None => {
                 let mask = self.value(mask)?;
-                On::Bits(self.b.ins().vhigh_bits(clif::I32, mask))
+                ActiveLanes::Bits(self.b.ins().vhigh_bits(clif::I32, mask))
             }
         };
         match *effect {
             Effect::LoadPacket { at, size } => {
-                let starts = self.packets().starts;
+                let starts = self.group().starts;
                 let value = self.gather(memory(), size, |emit, lane| {
-                    let there = emit.place(at, lane)?;
-                    Ok((emit.either(on, lane, there, starts[lane]), 0))
+                    let there = emit.address(at, lane)?;
+                    Ok((emit.select_if_active(on, lane, there, starts[lane]), 0))
                 })?;
                 return Ok(Some(value));
             }
             Effect::StorePacket { at, size, value } => {
                 for lane in 0..LANES {
-                    let there = self.place(at, lane)?;
-                    let word = self.word(value, lane)?;
-                    let to = self.or_nowhere(on, lane, there);
+                    let there = self.address(at, lane)?;
+                    let word = self.lane_word(value, lane)?;
+                    let to = self.or_scratch(on, lane, there);
                     match size {
                         1 => self.b.ins().istore8(memory(), word, to, 0),
                         2 => self.b.ins().istore16(memory(), word, to, 0),
@@ -59,10 +59,10 @@ impl Emit<'_, '_> {
             }
             Effect::ClearPacket { at, count } => {
                 for lane in 0..LANES {
-                    self.clear(on, at, count, lane)?;
+                    self.clear_bytes(on, at, count, lane)?;
                 }
             }
-            Effect::Map { map, word, atomic } => return self.map(on, map, word, atomic),
+            Effect::Map { map, word, atomic } => return self.emit_map_access(on, map, word, atomic),
             Effect::ArrayLoad { array, index } => return Ok(Some(self.array_load(array, index)?)),
             Effect::ArrayStore { array, index, value } => self.array_store(mask, on, array, index, value)?,
             Effect::ArrayFill { array, value } => self.array_fill(mask, on, array, value)?,
@@ -70,44 +70,44 @@ impl Emit<'_, '_> {
         Ok(None)
     }
 
-    /// Whether a lane is on.
-    fn is_on(&mut self, on: On, lane: usize) -> Option<Value> {
+    /// Emits the condition that a lane is active; `None` if all are.
+    fn lane_condition(&mut self, on: ActiveLanes, lane: usize) -> Option<Value> {
         match on {
-            On::All => None,
-            On::Bits(bits) => Some(self.b.ins().band_imm_u(bits, 1 << lane)),
+            ActiveLanes::All => None,
+            ActiveLanes::Bits(bits) => Some(self.b.ins().band_imm_u(bits, 1 << lane)),
         }
     }
 
-    fn either(&mut self, on: On, lane: usize, there: Value, else_there: Value) -> Value {
-        match self.is_on(on, lane) {
+    fn select_if_active(&mut self, on: ActiveLanes, lane: usize, there: Value, else_there: Value) -> Value {
+        match self.lane_condition(on, lane) {
             None => there,
             Some(condition) => self.b.ins().select(condition, there, else_there),
         }
     }
 
-    /// Where a store goes that is to be made in lanes that are on alone.
-    fn or_nowhere(&mut self, on: On, lane: usize, there: Value) -> Value {
+    /// Emits the address of a store: `there` in active lanes, the scratch slot in others.
+    fn or_scratch(&mut self, on: ActiveLanes, lane: usize, there: Value) -> Value {
         let scratch = self.scratch.expect("it is there in filters with effects");
-        self.either(on, lane, there, scratch)
+        self.select_if_active(on, lane, there, scratch)
     }
 
-    /// A place in a packet that is written to.
-    fn place(&mut self, at: Place, lane: usize) -> Result<Value> {
-        let mut address = self.packets().starts[lane];
+    /// Emits an address in a packet that the filter may write to.
+    fn address(&mut self, at: PacketAddress, lane: usize) -> Result<Value> {
+        let mut address = self.group().starts[lane];
         if let Some(start) = at.start {
-            let start = self.word(start, lane)?;
+            let start = self.lane_word(start, lane)?;
             let start = self.b.ins().sextend(clif::I64, start);
             address = self.b.ins().iadd(address, start);
         }
-        let offset = self.wide(at.offset, lane)?;
+        let offset = self.lane_as_u64(at.offset, lane)?;
         Ok(self.b.ins().iadd(address, offset))
     }
 
-    /// Zeros, byte by byte: they are few, and seldom written.
-    fn clear(&mut self, on: On, at: Place, count: Node, lane: usize) -> Result<()> {
-        let (mut address, count) = (self.place(at, lane)?, self.wide(count, lane)?);
+    /// Zeroes bytes one by one: they are few, and this is rare.
+    fn clear_bytes(&mut self, on: ActiveLanes, at: PacketAddress, count: Node, lane: usize) -> Result<()> {
+        let (mut address, count) = (self.address(at, lane)?, self.lane_as_u64(count, lane)?);
         let none = self.b.ins().iconst(clif::I64, 0);
-        let count = self.either(on, lane, count, none);
+        let count = self.select_if_active(on, lane, count, none);
         let (one, behind) = (self.b.create_block(), self.b.create_block());
         let done = self.b.ins().iconst(clif::I64, 0);
         self.b.ins().brif(count, one, &[done.into()], behind, &[]);
@@ -124,11 +124,11 @@ impl Emit<'_, '_> {
         Ok(())
     }
 
-    fn map(&mut self, on: On, map: u32, word: Node, atomic: Atomic) -> Result<Option<Value>> {
-        let maps = self.field(context_offset::MAPS);
+    fn emit_map_access(&mut self, on: ActiveLanes, map: u32, word: Node, atomic: Atomic) -> Result<Option<Value>> {
+        let maps = self.context_field(context_offset::MAPS);
         let base = self.b.ins().load(clif::I64, constant_memory(), maps, 8 * map as i32);
         let there = |emit: &mut Self, lane| -> Result<Value> {
-            let word = emit.wide(word, lane)?;
+            let word = emit.lane_as_u64(word, lane)?;
             let scaled = emit.b.ins().ishl_imm_u(word, 2);
             Ok(emit.b.ins().iadd(base, scaled))
         };
@@ -136,15 +136,15 @@ impl Emit<'_, '_> {
             Atomic::Load => {
                 let value = self.gather(memory(), 4, |emit, lane| {
                     let at = there(emit, lane)?;
-                    Ok((emit.either(on, lane, at, base), 0))
+                    Ok((emit.select_if_active(on, lane, at, base), 0))
                 })?;
                 Ok(Some(value))
             }
             Atomic::Store(value) => {
                 for lane in 0..LANES {
                     let at = there(self, lane)?;
-                    let to = self.or_nowhere(on, lane, at);
-                    let word = self.word(value, lane)?;
+                    let to = self.or_scratch(on, lane, at);
+                    let word = self.lane_word(value, lane)?;
                     self.b.ins().store(memory(), word, to, 0);
                 }
                 Ok(None)
@@ -152,121 +152,126 @@ impl Emit<'_, '_> {
             Atomic::Add(_) | Atomic::Exchange(_) | Atomic::CompareExchange { .. } => {
                 let value = self.each_lane(|emit, lane| {
                     let at = there(emit, lane)?;
-                    emit.where_on(on, lane, |emit| emit.modify(atomic, at, lane))
+                    emit.if_active(on, lane, |emit| emit.emit_atomic(atomic, at, lane))
                 })?;
                 Ok(Some(value))
             }
         }
     }
 
-    /// Reads and writes a word in one lane.
-    fn modify(&mut self, atomic: Atomic, at: Value, lane: usize) -> Result<Value> {
-        // Aligned, and there.
+    /// Emits an atomic operation in one lane.
+    fn emit_atomic(&mut self, atomic: Atomic, at: Value, lane: usize) -> Result<Value> {
+        // Map words are aligned and mapped.
         let flags = MemFlagsData::trusted();
         Ok(match atomic {
             Atomic::Add(value) => {
-                let value = self.word(value, lane)?;
+                let value = self.lane_word(value, lane)?;
                 self.b.ins().atomic_rmw(clif::I32, flags, AtomicRmwOp::Add, at, value)
             }
             Atomic::Exchange(value) => {
-                let value = self.word(value, lane)?;
+                let value = self.lane_word(value, lane)?;
                 self.b.ins().atomic_rmw(clif::I32, flags, AtomicRmwOp::Xchg, at, value)
             }
             Atomic::CompareExchange { expected, value } => {
-                let (expected, value) = (self.word(expected, lane)?, self.word(value, lane)?);
+                let (expected, value) = (self.lane_word(expected, lane)?, self.lane_word(value, lane)?);
                 self.b.ins().atomic_cas(flags, at, expected, value)
             }
             Atomic::Load | Atomic::Store(_) => unreachable!("made elsewhere"),
         })
     }
 
-    /// Executes something in a lane that is on; gives 0 where it is off.
-    fn where_on(&mut self, on: On, lane: usize, make: impl FnOnce(&mut Self) -> Result<Value>) -> Result<Value> {
-        let Some(condition) = self.is_on(on, lane) else { return make(self) };
+    /// Emits code that is skipped in inactive lanes, whose result is then 0.
+    fn if_active(
+        &mut self,
+        on: ActiveLanes,
+        lane: usize,
+        make: impl FnOnce(&mut Self) -> Result<Value>,
+    ) -> Result<Value> {
+        let Some(condition) = self.lane_condition(on, lane) else { return make(self) };
         let (within, behind) = (self.b.create_block(), self.b.create_block());
         let zero = self.b.ins().iconst(clif::I32, 0);
         self.b.ins().brif(condition, within, &[], behind, &[zero.into()]);
         self.b.switch_to_block(within);
-        let mark = self.enter();
+        let mark = self.begin_scope();
         let value = make(self)?;
-        self.leave(mark);
+        self.end_scope(mark);
         self.b.ins().jump(behind, &[value.into()]);
         self.b.switch_to_block(behind);
         Ok(self.b.append_block_param(behind, clif::I32))
     }
 
-    /// The words of a place in an array, a lane after the other, if it is the same in all lanes.
-    fn constant_place(&mut self, array: u32, index: Node) -> Option<Value> {
+    /// Emits the address of an array's words for all lanes, if the index is a constant.
+    fn uniform_slot(&mut self, array: u32, index: Node) -> Option<Value> {
         let index = self.dag().as_constant(index)?;
         let slot = self.arrays[array as usize];
         Some(self.b.ins().stack_addr(clif::I64, slot, (index * 4 * LANES as u32) as i32))
     }
 
-    /// The word of a lane at a place in an array.
-    fn own_place(&mut self, array: u32, index: Node, lane: usize) -> Result<Value> {
+    /// Emits the address of one lane's word in an array.
+    fn lane_slot(&mut self, array: u32, index: Node, lane: usize) -> Result<Value> {
         let slot = self.arrays[array as usize];
         let base = self.b.ins().stack_addr(clif::I64, slot, 4 * lane as i32);
-        let index = self.wide(index, lane)?;
+        let index = self.lane_as_u64(index, lane)?;
         let scaled = self.b.ins().imul_imm_u(index, 4 * LANES as i64);
         Ok(self.b.ins().iadd(base, scaled))
     }
 
     fn array_load(&mut self, array: u32, index: Node) -> Result<Value> {
-        match self.constant_place(array, index) {
+        match self.uniform_slot(array, index) {
             Some(at) => Ok(self.b.ins().load(clif::I32X4, memory(), at, 0)),
-            None => self.gather(memory(), 4, |emit, lane| Ok((emit.own_place(array, index, lane)?, 0))),
+            None => self.gather(memory(), 4, |emit, lane| Ok((emit.lane_slot(array, index, lane)?, 0))),
         }
     }
 
-    fn array_store(&mut self, mask: Node, on: On, array: u32, index: Node, value: Node) -> Result<()> {
-        if let Some(at) = self.constant_place(array, index) {
+    fn array_store(&mut self, mask: Node, on: ActiveLanes, array: u32, index: Node, value: Node) -> Result<()> {
+        if let Some(at) = self.uniform_slot(array, index) {
             let value = self.value(value)?;
-            return self.blend(mask, on, at, value);
+            return self.store_blended(mask, on, at, value);
         }
         for lane in 0..LANES {
-            let at = self.own_place(array, index, lane)?;
-            let to = self.or_nowhere(on, lane, at);
-            let word = self.word(value, lane)?;
+            let at = self.lane_slot(array, index, lane)?;
+            let to = self.or_scratch(on, lane, at);
+            let word = self.lane_word(value, lane)?;
             self.b.ins().store(memory(), word, to, 0);
         }
         Ok(())
     }
 
-    /// Writes the lanes that are on of four words.
-    fn blend(&mut self, mask: Node, on: On, at: Value, value: Value) -> Result<()> {
+    /// Stores a vector in memory, in active lanes only.
+    fn store_blended(&mut self, mask: Node, on: ActiveLanes, at: Value, value: Value) -> Result<()> {
         let value = match on {
-            On::All => value,
-            On::Bits(_) => {
+            ActiveLanes::All => value,
+            ActiveLanes::Bits(_) => {
                 let mask = self.value(mask)?;
                 let before = self.b.ins().load(clif::I32X4, memory(), at, 0);
-                self.choose(mask, value, before)
+                self.select_lanes(mask, value, before)
             }
         };
         self.b.ins().store(memory(), value, at, 0);
         Ok(())
     }
 
-    fn array_fill(&mut self, mask: Node, on: On, array: u32, value: Node) -> Result<()> {
+    fn array_fill(&mut self, mask: Node, on: ActiveLanes, array: u32, value: Node) -> Result<()> {
         let (slot, words) = (self.arrays[array as usize], self.lanes.arrays[array as usize]);
         let value = self.value(value)?;
-        if words <= FEW_WORDS {
+        if words <= MAX_UNROLLED_FILL {
             for word in 0..words {
                 let at = self.b.ins().stack_addr(clif::I64, slot, (word * 4 * LANES as u32) as i32);
-                self.blend(mask, on, at, value)?;
+                self.store_blended(mask, on, at, value)?;
             }
             return Ok(());
         }
         let begin = self.b.ins().stack_addr(clif::I64, slot, 0);
         let end = self.b.ins().iadd_imm_u(begin, i64::from(words) * 4 * LANES as i64);
-        if let On::Bits(_) = on {
-            // It is made here, and not in the loop.
+        if let ActiveLanes::Bits(_) = on {
+            // Compute the mask here rather than in the loop.
             self.value(mask)?;
         }
         let (one, behind) = (self.b.create_block(), self.b.create_block());
         self.b.ins().jump(one, &[begin.into()]);
         let at = self.b.append_block_param(one, clif::I64);
         self.b.switch_to_block(one);
-        self.blend(mask, on, at, value)?;
+        self.store_blended(mask, on, at, value)?;
         let next = self.b.ins().iadd_imm_u(at, 4 * LANES as i64);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, end);
         self.b.ins().brif(more, one, &[next.into()], behind, &[]);

@@ -11,63 +11,65 @@ use super::super::plan::Plan;
 use crate::compile::abi::context_offset;
 use crate::compile::errors::Result;
 use crate::compile::lowered::{constant_memory, output_memory};
-use crate::compile::vector::ir::{Dag, Lanes, Node, RegionId};
+use crate::compile::vector::ir::{Dag, LaneIr, Node, RegionId};
 
-/// Packets side by side.
+/// Packets per group.
 pub(super) const LANES: usize = 4;
 
-/// The packets of the group that code is made for.
+/// The group of packets that code is currently emitted for.
 #[derive(Clone, Copy)]
-pub(super) struct Group {
-    /// The first one's index in the batch, less `lead` packets: 64 bits.
+pub(super) struct PacketGroup {
+    /// Index in the batch of the first packet of the loop's iteration, `lead` packets before this
+    /// group; 64 bits.
     pub index: Value,
     pub lead: usize,
-    /// The first bytes' addresses.
+    /// Addresses of the packets' first bytes.
     pub starts: [Value; LANES],
-    /// The descriptors' members, a packet a lane.
+    /// Fields of the packets' descriptors, as vectors.
     pub offsets: Value,
     pub lengths: Value,
 }
 
-/// What there is once it was made, in the code that follows.
+/// Identifies a value that has been emitted and can be reused in the code that it dominates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Key {
+pub(super) enum CacheKey {
     Node(Node),
-    /// Words of all packets, by the offset of their first byte.
+    /// A word of all packets, by the offset of its first byte.
     Word(u32),
     /// A row of one packet.
     Row(u32, usize),
-    /// Half of a row of two packets, interleaved: the first or the last two; the low half or the high one.
+    /// Half of the rows of two packets, interleaved: row, first or second pair, and whether it is
+    /// the high half.
     Pair(u32, usize, bool),
     /// A word in one lane, zero-extended to 64 bits.
-    Wide(Node, usize),
-    /// The offsets of a load, chosen so that it may be executed: by the root, what is added, and the size.
-    Safe(Node, u32, u32),
+    Lane64(Node, usize),
+    /// Offsets of a load with out-of-bounds ones replaced, by root, constant part and size.
+    SafeOffset(Node, u32, u32),
 }
 
-pub(super) struct Emit<'a, 'f> {
+pub(super) struct Emitter<'a, 'f> {
     pub b: FunctionBuilder<'f>,
     pub isa: &'a dyn TargetIsa,
-    pub lanes: &'a Lanes,
+    pub lanes: &'a LaneIr,
     pub plan: &'a Plan,
     pub redirects: bool,
     pub context: Value,
-    pub group: Option<Group>,
-    pub found: HashMap<Key, Value>,
-    /// The keys of `found`, in order.
-    pub journal: Vec<Key>,
+    pub group: Option<PacketGroup>,
+    pub cache: HashMap<CacheKey, Value>,
+    /// Keys of `cache` in order of insertion.
+    pub journal: Vec<CacheKey>,
     pub tables: Vec<u8>,
-    /// Where each begins.
+    /// Byte offset of each table.
     pub table_offsets: Vec<u32>,
     pub arrays: Vec<ir::StackSlot>,
-    /// What stores of lanes that are off go to.
+    /// Address that stores of inactive lanes go to.
     pub scratch: Option<Value>,
     pub operations: u64,
 }
 
-impl Emit<'_, '_> {
-    /// The function: whole turns of so many groups, tested at their end.
-    pub fn run(mut self, groups: usize) -> Result<(Vec<u8>, u64)> {
+impl Emitter<'_, '_> {
+    /// Emits the function: a loop with `groups` groups per iteration, tested at its end.
+    pub fn emit_function(mut self, groups: usize) -> Result<(Vec<u8>, u64)> {
         let packets = (LANES * groups) as i64;
         let (entry, first, turn, done) =
             (self.b.create_block(), self.b.create_block(), self.b.create_block(), self.b.create_block());
@@ -77,7 +79,7 @@ impl Emit<'_, '_> {
             unreachable!("the signature has three parameters")
         };
         self.context = context;
-        self.lay_out();
+        self.lay_out_tables_and_arrays();
         let count = self.b.ins().isub(end, start);
         let some = self.b.ins().icmp_imm_u(IntCC::SignedGreaterThanOrEqual, count, packets);
         self.b.ins().brif(some, first, &[], done, &[]);
@@ -90,7 +92,7 @@ impl Emit<'_, '_> {
         let index = self.b.append_block_param(turn, clif::I64);
         self.b.switch_to_block(turn);
         for number in 0..groups {
-            self.group(index, number * LANES)?;
+            self.emit_group(index, number * LANES)?;
         }
         let next = self.b.ins().iadd_imm_u(index, packets);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, next, last);
@@ -104,8 +106,8 @@ impl Emit<'_, '_> {
         Ok((self.tables, self.operations))
     }
 
-    /// Tables, arrays and what else does not change from turn to turn.
-    pub fn lay_out(&mut self) {
+    /// Emits what is the same in all iterations: tables, and stack slots of arrays.
+    pub fn lay_out_tables_and_arrays(&mut self) {
         for table in &self.lanes.tables {
             self.table_offsets.push(self.tables.len() as u32);
             self.tables.extend(table.iter().flat_map(|word| word.to_le_bytes()));
@@ -122,13 +124,13 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// The code for one group, `lead` packets behind the turn's first one.
-    pub fn group(&mut self, index: Value, lead: usize) -> Result<()> {
-        self.found.clear();
+    /// Emits the code for one group, `lead` packets behind the iteration's first one.
+    pub fn emit_group(&mut self, index: Value, lead: usize) -> Result<()> {
+        self.cache.clear();
         self.journal.clear();
-        let arena = self.field(context_offset::ARENA);
+        let arena = self.context_field(context_offset::ARENA);
         let at = {
-            let descriptors = self.field(context_offset::DESCRIPTORS);
+            let descriptors = self.context_field(context_offset::DESCRIPTORS);
             let scaled = self.b.ins().ishl_imm_u(index, 3);
             self.b.ins().iadd(descriptors, scaled)
         };
@@ -139,33 +141,33 @@ impl Emit<'_, '_> {
         });
         let mut pair = |lane| self.b.ins().load(clif::I32X4, constant_memory(), at, place(lane));
         let (first, second) = (pair(0), pair(2));
-        let offsets = self.words_of(first, second, [0, 2, 4, 6]);
-        let lengths = self.words_of(first, second, [1, 3, 5, 7]);
-        self.group = Some(Group { index, lead, starts, offsets, lengths });
+        let offsets = self.shuffle_words(first, second, [0, 2, 4, 6]);
+        let lengths = self.shuffle_words(first, second, [1, 3, 5, 7]);
+        self.group = Some(PacketGroup { index, lead, starts, offsets, lengths });
 
-        self.region(RegionId::ROOT)?;
+        self.emit_region(RegionId::ROOT)?;
         let verdict = self.value(self.lanes.verdict)?;
-        self.give(index, lead, verdict);
+        self.store_verdicts(index, lead, verdict);
         if let Some((start, length)) = self.lanes.ends {
             let (start, length) = (self.value(start)?, self.value(length)?);
-            self.resize(index, lead, start, length);
+            self.store_descriptors(index, lead, start, length);
         }
         Ok(())
     }
 
-    /// Writes the columns.
-    pub fn give(&mut self, index: Value, lead: usize, verdict: Value) {
+    /// Stores the group's verdicts, and its redirect targets.
+    pub fn store_verdicts(&mut self, index: Value, lead: usize, verdict: Value) {
         let lead = lead as i32;
-        // The lowest bytes, next to each other.
+        // Shuffle mask for the lowest byte of each word.
         let mut low = [0xff; 16];
         (0..LANES).for_each(|lane| low[lane] = 4 * lane as u8);
-        let bytes = self.pick(verdict, low);
+        let bytes = self.shuffle_bytes(verdict, low);
         let word = self.b.ins().extractlane(bytes, 0);
-        let verdicts = self.field(context_offset::VERDICTS);
+        let verdicts = self.context_field(context_offset::VERDICTS);
         let at = self.b.ins().iadd(verdicts, index);
         self.b.ins().store(output_memory(), word, at, lead);
         if self.redirects {
-            let targets = self.field(context_offset::TARGETS);
+            let targets = self.context_field(context_offset::TARGETS);
             let ports = self.shift_right(verdict, 8);
             let scaled = self.b.ins().ishl_imm_u(index, 2);
             let at = self.b.ins().iadd(targets, scaled);
@@ -173,20 +175,20 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Writes where packets are now.
-    pub fn resize(&mut self, index: Value, lead: usize, start: Value, length: Value) {
-        let Group { offsets, .. } = self.packets();
+    /// Stores the descriptors of packets whose start or length has changed.
+    pub fn store_descriptors(&mut self, index: Value, lead: usize, start: Value, length: Value) {
+        let PacketGroup { offsets, .. } = self.group();
         let offset = self.b.ins().iadd(offsets, start);
-        let resized = self.field(context_offset::RESIZED);
+        let resized = self.context_field(context_offset::RESIZED);
         let scaled = self.b.ins().ishl_imm_u(index, 3);
         let at = self.b.ins().iadd(resized, scaled);
         for (half, words) in [[0, 4, 1, 5], [2, 6, 3, 7]].into_iter().enumerate() {
-            let both = self.words_of(offset, length, words);
+            let both = self.shuffle_words(offset, length, words);
             self.b.ins().store(output_memory(), both, at, (8 * lead + 16 * half) as i32);
         }
     }
 
-    pub fn packets(&self) -> Group {
+    pub fn group(&self) -> PacketGroup {
         self.group.expect("set before anything of a group is made")
     }
 
@@ -194,26 +196,27 @@ impl Emit<'_, '_> {
         &self.lanes.dag
     }
 
-    /// A pointer out of the context. The code generator has one for all.
-    pub fn field(&mut self, offset: i32) -> Value {
+    /// Loads a pointer from the context. Cranelift merges equal loads.
+    pub fn context_field(&mut self, offset: i32) -> Value {
         self.b.ins().load(clif::I64, constant_memory(), self.context, offset)
     }
 
-    pub fn know(&mut self, key: Key, value: Value) -> Value {
-        if self.found.insert(key, value).is_none() {
+    pub fn remember(&mut self, key: CacheKey, value: Value) -> Value {
+        if self.cache.insert(key, value).is_none() {
             self.journal.push(key);
         }
         value
     }
 
-    /// What is made from here on is not there any more when the code is left.
-    pub fn enter(&mut self) -> usize {
+    /// Starts a scope: values that are emitted in it are not available behind it. Returns a mark
+    /// for [`end_scope`](Emitter::end_scope).
+    pub fn begin_scope(&mut self) -> usize {
         self.journal.len()
     }
 
-    pub fn leave(&mut self, mark: usize) {
+    pub fn end_scope(&mut self, mark: usize) {
         for key in self.journal.drain(mark..) {
-            self.found.remove(&key);
+            self.cache.remove(&key);
         }
     }
 }

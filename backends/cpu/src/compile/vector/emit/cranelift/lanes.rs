@@ -1,16 +1,16 @@
-//! Vectors, and single lanes of them.
+//! Operations on vectors as a whole and on their lanes.
 
 use cranelift_codegen::ir::{self, ConstantData, InstBuilder, MemFlagsData, Value, types as clif};
 
-use super::emitter::{Emit, Key, LANES};
+use super::emitter::{CacheKey, Emitter, LANES};
 use crate::compile::errors::Result;
 use crate::compile::vector::ir::Node;
 
-/// A byte of a [`Emit::pick`] that is zero.
+/// Index of a byte for [`Emitter::shuffle_bytes`] that is zero.
 pub(super) const ZERO: u8 = 0xff;
 
-impl Emit<'_, '_> {
-    /// The same word in all lanes.
+impl Emitter<'_, '_> {
+    /// A constant vector with the same word in all lanes.
     pub(super) fn splat(&mut self, word: u32) -> Value {
         self.constants([word; LANES])
     }
@@ -21,14 +21,14 @@ impl Emit<'_, '_> {
         self.b.ins().vconst(clif::I32X4, constant)
     }
 
-    /// The same bits, as lanes of another size.
+    /// Reinterprets a vector as lanes of another size.
     pub(super) fn cast(&mut self, to: ir::Type, value: Value) -> Value {
         let little = MemFlagsData::new().with_endianness(ir::Endianness::Little);
         self.b.ins().bitcast(to, little, value)
     }
 
-    /// Four of the eight words of two vectors.
-    pub(super) fn words_of(&mut self, first: Value, second: Value, words: [u8; LANES]) -> Value {
+    /// Selects four of the eight words of two vectors.
+    pub(super) fn shuffle_words(&mut self, first: Value, second: Value, words: [u8; LANES]) -> Value {
         let bytes: Vec<u8> = words.iter().flat_map(|word| (0..4).map(move |byte| 4 * word + byte)).collect();
         let mask = self.b.func.dfg.immediates.push(ConstantData::from(&bytes[..]));
         let (first, second) = (self.cast(clif::I8X16, first), self.cast(clif::I8X16, second));
@@ -36,13 +36,13 @@ impl Emit<'_, '_> {
         self.cast(clif::I32X4, shuffled)
     }
 
-    /// Sixteen bytes out of a vector's, by their places, or [`ZERO`].
-    pub(super) fn pick(&mut self, value: Value, places: [u8; 16]) -> Value {
+    /// Selects sixteen bytes of a vector by index, or [`ZERO`].
+    pub(super) fn shuffle_bytes(&mut self, value: Value, places: [u8; 16]) -> Value {
         let constant = self.b.func.dfg.constants.insert(ConstantData::from(&places[..]));
         let places = self.b.ins().vconst(clif::I8X16, constant);
         let bytes = self.cast(clif::I8X16, value);
-        // Both give zero where the place's highest bit is set. The general one costs one more
-        // instruction on x86-64.
+        // Both result in zero if the highest bit of an index is set. The portable one costs an
+        // instruction more on x86-64.
         let picked = match self.is_x64() {
             true => self.b.ins().x86_pshufb(bytes, places),
             false => self.b.ins().swizzle(bytes, places),
@@ -50,8 +50,9 @@ impl Emit<'_, '_> {
         self.cast(clif::I32X4, picked)
     }
 
-    /// The same bytes of each lane's word: `size` of them from `at` on, turned or not, and zeros.
-    pub(super) fn pick_in_lanes(&mut self, value: Value, at: u32, size: u32, turned: bool) -> Value {
+    /// Selects `size` bytes of each lane's word from `at` on, zero-extended; with `turned`, in
+    /// reverse order.
+    pub(super) fn shuffle_in_lanes(&mut self, value: Value, at: u32, size: u32, turned: bool) -> Value {
         let mut places = [ZERO; 16];
         for (lane, word) in places.chunks_exact_mut(4).enumerate() {
             for byte in 0..size {
@@ -59,7 +60,7 @@ impl Emit<'_, '_> {
                 word[byte as usize] = 4 * lane as u8 + from as u8;
             }
         }
-        self.pick(value, places)
+        self.shuffle_bytes(value, places)
     }
 
     pub(super) fn shift_right(&mut self, value: Value, count: u32) -> Value {
@@ -72,14 +73,14 @@ impl Emit<'_, '_> {
         self.b.ins().ishl(value, count)
     }
 
-    /// One value where the mask is on, the other where it is off.
-    pub(super) fn choose(&mut self, mask: Value, on: Value, off: Value) -> Value {
+    /// Selects `on` in lanes of the mask and `off` in the others.
+    pub(super) fn select_lanes(&mut self, mask: Value, on: Value, off: Value) -> Value {
         self.b.ins().bitselect(mask, on, off)
     }
 
-    /// A node's word in one lane, zero-extended to 64 bits.
-    pub(super) fn wide(&mut self, node: Node, lane: usize) -> Result<Value> {
-        if let Some(&value) = self.found.get(&Key::Wide(node, lane)) {
+    /// Extracts a node's word in one lane, zero-extended to 64 bits.
+    pub(super) fn lane_as_u64(&mut self, node: Node, lane: usize) -> Result<Value> {
+        if let Some(&value) = self.cache.get(&CacheKey::Lane64(node, lane)) {
             return Ok(value);
         }
         let value = match self.dag().as_constant(node) {
@@ -90,11 +91,11 @@ impl Emit<'_, '_> {
                 self.b.ins().uextend(clif::I64, word)
             }
         };
-        Ok(self.know(Key::Wide(node, lane), value))
+        Ok(self.remember(CacheKey::Lane64(node, lane), value))
     }
 
-    /// A node's word in one lane.
-    pub(super) fn word(&mut self, node: Node, lane: usize) -> Result<Value> {
+    /// Extracts a node's word in one lane.
+    pub(super) fn lane_word(&mut self, node: Node, lane: usize) -> Result<Value> {
         Ok(match self.dag().as_constant(node) {
             Some(constant) => self.b.ins().iconst(clif::I32, i64::from(constant)),
             None => {
@@ -104,7 +105,7 @@ impl Emit<'_, '_> {
         })
     }
 
-    /// A vector of words that are made lane by lane.
+    /// Builds a vector lane by lane.
     pub(super) fn each_lane(&mut self, mut make: impl FnMut(&mut Self, usize) -> Result<Value>) -> Result<Value> {
         let first = make(self, 0)?;
         let mut all = self.b.ins().scalar_to_vector(clif::I32X4, first);
@@ -115,7 +116,7 @@ impl Emit<'_, '_> {
         Ok(all)
     }
 
-    /// Bytes of memory, zero-extended, by an address for each lane.
+    /// Loads bytes from an address per lane, zero-extended.
     pub(super) fn gather(
         &mut self,
         flags: MemFlagsData,

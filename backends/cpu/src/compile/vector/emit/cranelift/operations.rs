@@ -1,4 +1,4 @@
-//! Pure operations, in all lanes at once where the processor can, else in one after the other.
+//! Pure operations: on all lanes at once if the processor can, otherwise lane by lane.
 
 use std::mem::offset_of;
 
@@ -6,41 +6,41 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
 use portcullis_core::packet::Metadata;
 
-use super::emitter::{Emit, Key, LANES};
+use super::emitter::{CacheKey, Emitter, LANES};
 use crate::compile::abi::context_offset;
 use crate::compile::errors::{Result, Unsupported};
 use crate::compile::lowered::constant_memory;
-use crate::compile::vector::ir::{Binary, Compare, Field, Node, Op, Unary};
+use crate::compile::vector::ir::{Binary, Compare, MetadataField, Node, Op, Unary};
 
 /// The highest bit of a word.
 const SIGN: u32 = 1 << 31;
 
-impl Emit<'_, '_> {
-    /// A node's value: a word a lane, or all ones and all zeros for a mask.
+impl Emitter<'_, '_> {
+    /// Returns a node's value: a word per lane; masks are all ones or all zeros.
     pub(super) fn value(&mut self, node: Node) -> Result<Value> {
-        // Constants are best made where they are used.
+        // Constants are emitted where they are used.
         match self.dag().op(node) {
             Op::Constant(value) => return Ok(self.splat(value)),
             Op::Flag(value) => return Ok(self.splat(if value { u32::MAX } else { 0 })),
             _ => {}
         }
-        if let Some(&value) = self.found.get(&Key::Node(node)) {
+        if let Some(&value) = self.cache.get(&CacheKey::Node(node)) {
             return Ok(value);
         }
-        let value = self.made(node)?;
-        Ok(self.know(Key::Node(node), value))
+        let value = self.compute(node)?;
+        Ok(self.remember(CacheKey::Node(node), value))
     }
 
-    fn made(&mut self, node: Node) -> Result<Value> {
+    fn compute(&mut self, node: Node) -> Result<Value> {
         Ok(match self.dag().op(node) {
             Op::Constant(_) | Op::Flag(_) => self.value(node)?,
-            Op::Length => self.packets().lengths,
+            Op::Length => self.group().lengths,
             Op::Metadata(field) => self.metadata(match field {
-                Field::WireLength => offset_of!(Metadata, wire_length),
-                Field::Port => offset_of!(Metadata, port),
-                Field::TimeLow => offset_of!(Metadata, time_low),
-                Field::TimeHigh => offset_of!(Metadata, time_high),
-                Field::TimeMs => offset_of!(Metadata, time_ms),
+                MetadataField::WireLength => offset_of!(Metadata, wire_length),
+                MetadataField::Port => offset_of!(Metadata, port),
+                MetadataField::TimeLow => offset_of!(Metadata, time_low),
+                MetadataField::TimeHigh => offset_of!(Metadata, time_high),
+                MetadataField::TimeMs => offset_of!(Metadata, time_ms),
             } as i32)?,
             Op::Load(load) => self.load(node, load)?,
             Op::Table { table, index } => self.table(table, index)?,
@@ -60,7 +60,7 @@ impl Emit<'_, '_> {
                 let a = self.value(a)?;
                 self.b.ins().bnot(a)
             }
-            // They are there where what they come out of has been made.
+            // Values of steps are in the cache once the step has been emitted.
             op @ (Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. }) => {
                 return Err(Unsupported(format!("{op:?} before it is there, which is a fault of Portcullis")));
             }
@@ -68,10 +68,10 @@ impl Emit<'_, '_> {
     }
 
     fn table(&mut self, table: u32, index: Node) -> Result<Value> {
-        let tables = self.field(context_offset::TABLES);
+        let tables = self.context_field(context_offset::TABLES);
         let begin = self.table_offsets[table as usize] as i32;
         self.gather(constant_memory(), 4, |emit, lane| {
-            let index = emit.wide(index, lane)?;
+            let index = emit.lane_as_u64(index, lane)?;
             let scaled = emit.b.ins().ishl_imm_u(index, 2);
             Ok((emit.b.ins().iadd(tables, scaled), begin))
         })
@@ -80,15 +80,15 @@ impl Emit<'_, '_> {
     fn unary(&mut self, op: Unary, a: Node) -> Result<Value> {
         if let (Unary::SwapBytes16 | Unary::SwapBytes32, Op::Load(load)) = (op, self.dag().op(a))
             && load.size == (if op == Unary::SwapBytes16 { 2 } else { 4 })
-            && let Some(value) = self.load_turned(load)
+            && let Some(value) = self.load_swapped(load)
         {
             return Ok(value);
         }
         let all = self.value(a)?;
         Ok(match op {
             Unary::Invert => self.b.ins().bnot(all),
-            Unary::SwapBytes16 => self.pick_in_lanes(all, 0, 2, true),
-            Unary::SwapBytes32 => self.pick_in_lanes(all, 0, 4, true),
+            Unary::SwapBytes16 => self.shuffle_in_lanes(all, 0, 2, true),
+            Unary::SwapBytes32 => self.shuffle_in_lanes(all, 0, 4, true),
             Unary::CountOnes | Unary::LeadingZeros | Unary::TrailingZeros | Unary::ReverseBits => {
                 return self.each_lane(|emit, lane| {
                     let a = emit.b.ins().extractlane(all, lane as u8);
@@ -117,11 +117,11 @@ impl Emit<'_, '_> {
         }
         match op {
             Binary::Divide | Binary::Modulo | Binary::DivideSigned | Binary::ModuloSigned => {
-                return self.each_lane(|emit, lane| emit.divided(op, a, b, lane));
+                return self.each_lane(|emit, lane| emit.divide_lane(op, a, b, lane));
             }
             Binary::ShiftLeft | Binary::ShiftRight | Binary::ShiftRightSigned => {
                 return self.each_lane(|emit, lane| {
-                    let (a, b) = (emit.word(a, lane)?, emit.word(b, lane)?);
+                    let (a, b) = (emit.lane_word(a, lane)?, emit.lane_word(b, lane)?);
                     let count = emit.b.ins().band_imm_u(b, 31);
                     Ok(match op {
                         Binary::ShiftLeft => emit.b.ins().ishl(a, count),
@@ -155,13 +155,13 @@ impl Emit<'_, '_> {
         })
     }
 
-    /// A quotient or a remainder in one lane, by WGSL's rules.
-    fn divided(&mut self, op: Binary, a: Node, b: Node, lane: usize) -> Result<Value> {
+    /// Emits a division in one lane, by WGSL's rules.
+    fn divide_lane(&mut self, op: Binary, a: Node, b: Node, lane: usize) -> Result<Value> {
         let constant = self.dag().as_constant(b);
-        let (a, b) = (self.word(a, lane)?, self.word(b, lane)?);
+        let (a, b) = (self.lane_word(a, lane)?, self.lane_word(b, lane)?);
         let signed = matches!(op, Binary::DivideSigned | Binary::ModuloSigned);
         let one = self.b.ins().iconst(clif::I32, 1);
-        // What no processor divides by.
+        // Replace divisors that trap.
         let mut divisor = b;
         if constant.is_none_or(|constant| constant == 0) {
             let is_zero = self.b.ins().icmp_imm_u(IntCC::Equal, b, 0);
@@ -172,7 +172,7 @@ impl Emit<'_, '_> {
         if let Some(is_minus) = is_minus {
             divisor = self.b.ins().select(is_minus, one, divisor);
         }
-        // x / 1 = x and x % 1 = 0: right for divisors of zero, and x % -1 = 0.
+        // x / 1 = x and x % 1 = 0, as WGSL defines for a divisor of zero; and x % -1 = 0.
         Ok(match op {
             Binary::Divide => self.b.ins().udiv(a, divisor),
             Binary::Modulo => self.b.ins().urem(a, divisor),
@@ -193,7 +193,7 @@ impl Emit<'_, '_> {
     fn select(&mut self, mask: Node, accept: Node, reject: Node) -> Result<Value> {
         let constants = (self.dag().as_constant(accept), self.dag().as_constant(reject));
         let m = self.value(mask)?;
-        // A mask is a number, too: -1 where it is on.
+        // As a number a mask is -1 or 0.
         Ok(match constants {
             (Some(on), Some(off)) if on == off.wrapping_add(1) => {
                 let off = self.splat(off);
@@ -223,7 +223,7 @@ impl Emit<'_, '_> {
             }
             _ => {
                 let (on, off) = (self.value(accept)?, self.value(reject)?);
-                self.choose(m, on, off)
+                self.select_lanes(m, on, off)
             }
         })
     }
@@ -233,7 +233,7 @@ impl Emit<'_, '_> {
         let (constant_a, constant_b) = (self.dag().as_constant(a), self.dag().as_constant(b));
         let small = (x.high | y.high) < SIGN;
         let both = (self.value(a)?, self.value(b)?);
-        // Processors compare signed numbers, strictly; other comparisons take more than one instruction.
+        // Only signed less-than is a single instruction on x86-64.
         let less = |emit: &mut Self, a, b| emit.b.ins().icmp(IntCC::SignedLessThan, a, b);
         Ok(match op {
             Compare::Equal => self.b.ins().icmp(IntCC::Equal, both.0, both.1),

@@ -1,125 +1,125 @@
-//! Steps in order: what is left out where no lane takes part, and loops.
+//! Steps in order: regions, which are skipped if no lane is active, and loops.
 //!
-//! What comes out of a region that was left out is the least of what it can be by its range, in all
-//! lanes: indices that were proven by that range stay where they belong.
+//! The outputs of a region that is skipped are the least element of their ranges in all lanes, so
+//! indices that are in bounds because of their ranges stay in bounds.
 
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types as clif};
 
-use super::super::plan::needed_by;
-use super::emitter::{Emit, Key};
+use super::super::plan::loop_invariants;
+use super::emitter::{CacheKey, Emitter};
 use crate::compile::errors::Result;
-use crate::compile::vector::ir::{Carry, Kind, Live, Node, Op, RegionId, Step};
+use crate::compile::vector::ir::{LoopCarried, LoopMask, Node, Op, RegionId, Step, ValueKind};
 
-impl Emit<'_, '_> {
-    /// A region's steps.
-    pub(super) fn region(&mut self, region: RegionId) -> Result<()> {
+impl Emitter<'_, '_> {
+    /// Emits the steps of a region.
+    pub(super) fn emit_region(&mut self, region: RegionId) -> Result<()> {
         let lanes = self.lanes;
         for step in &lanes.regions[region.index()].steps {
             match step {
                 Step::Effect { id, mask, effect } => {
-                    if let Some(value) = self.effect(*mask, effect)? {
-                        self.found_out(Op::Result(*id), value);
+                    if let Some(value) = self.emit_effect(*mask, effect)? {
+                        self.set_result(Op::Result(*id), value);
                     }
                 }
-                Step::When { mask, body, outs } => self.when(*mask, *body, outs)?,
-                Step::Loop { live, carried, body } => self.rounds(*live, carried, *body)?,
+                Step::When { mask, body, outs } => self.emit_when(*mask, *body, outs)?,
+                Step::Loop { live, carried, body } => self.emit_loop(*live, carried, *body)?,
             }
         }
         Ok(())
     }
 
-    /// Takes note of what a step gave, if anybody asks for it.
-    fn found_out(&mut self, op: Op, value: Value) {
-        if let Some(node) = self.dag().find(op) {
-            self.know(Key::Node(node), value);
+    /// Caches the result of a step, if any node uses it.
+    fn set_result(&mut self, op: Op, value: Value) {
+        if let Some(node) = self.dag().lookup(op) {
+            self.remember(CacheKey::Node(node), value);
         }
     }
 
-    fn when(&mut self, mask: Node, body: RegionId, outs: &[Node]) -> Result<()> {
+    fn emit_when(&mut self, mask: Node, body: RegionId, outs: &[Node]) -> Result<()> {
         let on = self.value(mask)?;
         let any = self.b.ins().vany_true(on);
-        // What both ways need is the same: it is made before.
-        let none = outs.iter().map(|&out| self.least(out)).collect::<Vec<_>>();
+        // Values that both paths need are emitted before the branch.
+        let none = outs.iter().map(|&out| self.least_value(out)).collect::<Vec<_>>();
         let (within, behind) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(any, within, &[], behind, &arguments(&none));
 
         self.b.switch_to_block(within);
-        let mark = self.enter();
-        self.region(body)?;
+        let mark = self.begin_scope();
+        self.emit_region(body)?;
         let values = outs.iter().map(|&out| self.value(out)).collect::<Result<Vec<_>>>()?;
-        self.leave(mark);
+        self.end_scope(mark);
         self.b.ins().jump(behind, &arguments(&values));
 
         self.b.switch_to_block(behind);
         for index in 0..outs.len() {
             let value = self.b.append_block_param(behind, clif::I32X4);
-            self.found_out(Op::Out { region: body, index: index as u32 }, value);
+            self.set_result(Op::Out { region: body, index: index as u32 }, value);
         }
         Ok(())
     }
 
-    /// The least that a node can be.
-    fn least(&mut self, node: Node) -> Value {
+    /// Emits the least element of a node's range.
+    fn least_value(&mut self, node: Node) -> Value {
         let least = match self.dag().kind(node) {
-            Kind::Word => self.dag().range(node).low,
-            Kind::Mask => 0,
+            ValueKind::Word => self.dag().range(node).low,
+            ValueKind::Mask => 0,
         };
         self.splat(least)
     }
 
-    fn rounds(&mut self, live: Live, carried: &[Carry], body: RegionId) -> Result<()> {
-        let mut first = vec![self.value(live.first)?];
+    fn emit_loop(&mut self, live: LoopMask, carried: &[LoopCarried], body: RegionId) -> Result<()> {
+        let mut first = vec![self.value(live.initial)?];
         for carry in carried {
-            first.push(self.value(carry.first)?);
+            first.push(self.value(carry.initial)?);
         }
         let [before, round, more, behind] = std::array::from_fn(|_| self.b.create_block());
         let any = self.b.ins().vany_true(first[0]);
         self.b.ins().brif(any, before, &[], behind, &arguments(&first[1..]));
 
-        // What does not change from round to round is made before the first one.
+        // Loop-invariant code motion: emit the loop's inputs before its first iteration.
         self.b.switch_to_block(before);
-        let mark = self.enter();
-        for node in needed_by(self.lanes, body, live, carried).outside {
+        let mark = self.begin_scope();
+        for node in loop_invariants(self.lanes, body, live, carried).nodes {
             self.value(node)?;
         }
         self.b.ins().jump(round, &arguments(&first));
 
         let current: Vec<Value> = first.iter().map(|_| self.b.append_block_param(round, clif::I32X4)).collect();
         self.b.switch_to_block(round);
-        self.found_out(Op::Live(body), current[0]);
+        self.set_result(Op::Live(body), current[0]);
         for (index, &value) in current[1..].iter().enumerate() {
-            self.found_out(Op::Carried { body, index: index as u32 }, value);
+            self.set_result(Op::Carried { body, index: index as u32 }, value);
         }
-        self.region(body)?;
+        self.emit_region(body)?;
         let goes_on = self.value(live.next)?;
         let goes_on = self.b.ins().band(current[0], goes_on);
         let mut left = Vec::with_capacity(carried.len());
         for (carry, &before) in carried.iter().zip(&current[1..]) {
-            let after = self.value(carry.left)?;
-            left.push(if after == before { after } else { self.choose(current[0], after, before) });
+            let after = self.value(carry.on_exit)?;
+            left.push(if after == before { after } else { self.select_lanes(current[0], after, before) });
         }
         let any = self.b.ins().vany_true(goes_on);
         self.b.ins().brif(any, more, &[], behind, &arguments(&left));
 
-        // What only those need that go on.
+        // Values that only lanes that continue need.
         self.b.switch_to_block(more);
         let mut next = vec![goes_on];
         for (carry, &left) in carried.iter().zip(&left) {
-            next.push(match carry.next == carry.left {
+            next.push(match carry.next == carry.on_exit {
                 true => left,
                 false => {
                     let after = self.value(carry.next)?;
-                    if after == left { left } else { self.choose(goes_on, after, left) }
+                    if after == left { left } else { self.select_lanes(goes_on, after, left) }
                 }
             });
         }
-        self.leave(mark);
+        self.end_scope(mark);
         self.b.ins().jump(round, &arguments(&next));
 
         self.b.switch_to_block(behind);
         for index in 0..carried.len() {
             let value = self.b.append_block_param(behind, clif::I32X4);
-            self.found_out(Op::Out { region: body, index: index as u32 }, value);
+            self.set_result(Op::Out { region: body, index: index as u32 }, value);
         }
         Ok(())
     }

@@ -1,37 +1,38 @@
-use super::super::encode::Opcode;
+use super::super::encode::VectorOp;
 use super::*;
 
-fn row(listing: &mut Listing) -> Vector {
-    let to = listing.vector();
-    listing.instructions.push(Instruction::Row { to, lane: 0, at: 0 });
+fn row(code: &mut VCode) -> VReg {
+    let to = code.new_vreg();
+    code.instructions.push(Instruction::Row { to, lane: 0, at: 0 });
     to
 }
 
-fn sum(listing: &mut Listing, a: Vector, b: Vector) -> Vector {
-    let to = listing.vector();
-    listing.instructions.push(Instruction::Binary { op: Opcode::Add, to, a, b: Source::Vector(b) });
+fn sum(code: &mut VCode, a: VReg, b: VReg) -> VReg {
+    let to = code.new_vreg();
+    code.instructions.push(Instruction::Binary { op: VectorOp::Add, to, a, b: Source::Vector(b) });
     to
 }
 
-/// What is where, as the code is executed: whoever reads a vector must find what was last written to it.
-struct Places<'a> {
-    listing: &'a Listing,
-    homes: &'a Homes,
-    there: HashMap<Home, Vector>,
+/// Executes code on locations: every read must find the virtual register that was last written
+/// written.
+struct Simulator<'a> {
+    code: &'a VCode,
+    allocation: &'a Allocation,
+    written: HashMap<Location, VReg>,
 }
 
-impl Places<'_> {
-    /// `skips`: whether a part is left out that begins somewhere. Loops go round twice.
+impl Simulator<'_> {
+    /// `skips` decides for each conditional range whether it is skipped. Loops have two iterations.
     fn execute(&mut self, skips: &mut impl FnMut() -> bool) {
-        let ends = exits(self.listing);
+        let ends = conditional_exits(self.code);
         let (mut at, mut loops) = (0, Vec::new());
-        while let Some(instruction) = self.listing.instructions.get(at) {
+        while let Some(instruction) = self.code.instructions.get(at) {
             match instruction {
-                Instruction::Enter if skips() => {
+                Instruction::EnterConditional if skips() => {
                     at = ends[&at] + 1;
                     continue;
                 }
-                Instruction::Loop => loops.push((at, 0)),
+                Instruction::BeginLoop => loops.push((at, 0)),
                 Instruction::EndLoop => match loops.last_mut().unwrap() {
                     (start, rounds @ 0) => {
                         *rounds += 1;
@@ -43,39 +44,40 @@ impl Places<'_> {
             }
             at += 1;
         }
-        if let Some(verdict) = self.listing.verdict {
-            assert_eq!(self.there.get(&self.homes.homes[verdict.0]), Some(&verdict), "the verdict");
+        if let Some(verdict) = self.code.verdict {
+            assert_eq!(self.written.get(&self.allocation.locations[verdict.0]), Some(&verdict), "the verdict");
         }
     }
 
     fn step(&mut self, at: usize) {
-        let Places { listing, homes, there } = self;
-        let instruction = &listing.instructions[at];
-        for &(register, place) in homes.parked.get(&at).into_iter().flatten() {
-            let (register, place) = (Home::Register(register), Home::Memory(place));
-            let (from, to) = if *instruction == Instruction::Enter { (register, place) } else { (place, register) };
-            match there.get(&from) {
-                Some(&vector) => there.insert(to, vector),
-                None => there.remove(&to),
+        let Simulator { code, allocation, written } = self;
+        let instruction = &code.instructions[at];
+        for &(register, place) in allocation.spills.get(&at).into_iter().flatten() {
+            let (register, place) = (Location::Register(register), Location::Slot(place));
+            let (from, to) =
+                if *instruction == Instruction::EnterConditional { (register, place) } else { (place, register) };
+            match written.get(&from) {
+                Some(&vector) => written.insert(to, vector),
+                None => written.remove(&to),
             };
         }
         for vector in instruction.reads() {
-            let home = homes.homes[vector.0];
-            assert_ne!(home, Home::Nowhere);
-            assert_eq!(there.get(&home), Some(&vector), "{at}: {instruction:?} reads {home:?}");
+            let location = allocation.locations[vector.0];
+            assert_ne!(location, Location::Dead);
+            assert_eq!(written.get(&location), Some(&vector), "{at}: {instruction:?} reads {location:?}");
         }
-        there.extend(instruction.writes().map(|vector| (homes.homes[vector.0], vector)));
+        written.extend(instruction.writes().map(|vector| (allocation.locations[vector.0], vector)));
     }
 }
 
-/// With every part executed, and with none of those that are not within another.
-fn check(listing: &Listing, homes: &Homes) {
+/// Executes all conditional ranges, then none.
+fn check(code: &VCode, allocation: &Allocation) {
     for skips in [false, true] {
-        Places { listing, homes, there: HashMap::new() }.execute(&mut || skips);
+        Simulator { code, allocation, written: HashMap::new() }.execute(&mut || skips);
     }
 }
 
-/// D. Knuth's linear congruence for MMIX, of which the high bits are used.
+/// D. Knuth's linear congruential generator for MMIX, of which the high bits are used.
 struct Random(u64);
 
 impl Random {
@@ -85,30 +87,31 @@ impl Random {
     }
 }
 
-/// Code of every shape that is made: parts in parts, loops in parts, vectors that are written again in them.
-fn random_code(random: &mut Random, listing: &mut Listing, there: &mut Vec<Vector>, depth: usize) {
-    let outside = there.len();
+/// Generates code of every shape that selection produces: nested conditional ranges, loops, and
+/// virtual registers of the outside written again inside.
+fn random_code(random: &mut Random, code: &mut VCode, written: &mut Vec<VReg>, depth: usize) {
+    let outside = written.len();
     for _ in 0..random.below(24) + 4 {
-        let any = |random: &mut Random, there: &[Vector]| there[random.below(there.len())];
+        let any = |random: &mut Random, written: &[VReg]| written[random.below(written.len())];
         match random.below(12) {
-            0..4 => there.push(row(listing)),
+            0..4 => written.push(row(code)),
             4..8 => {
-                let (a, b) = (any(random, there), any(random, there));
-                there.push(sum(listing, a, b));
+                let (a, b) = (any(random, written), any(random, written));
+                written.push(sum(code, a, b));
             }
             8 if depth > 0 => {
-                let (to, from) = (there[random.below(outside)], Source::Vector(any(random, there)));
-                listing.instructions.push(Instruction::Move { to, from });
+                let (to, from) = (written[random.below(outside)], Source::Vector(any(random, written)));
+                code.instructions.push(Instruction::Move { to, from });
             }
             kind @ 9..12 if depth < 4 => {
                 let is_loop = kind == 11;
-                listing.instructions.push(Instruction::Enter);
-                listing.instructions.extend(is_loop.then_some(Instruction::Loop));
-                let outer = there.len();
-                random_code(random, listing, there, depth + 1);
-                there.truncate(outer);
-                listing.instructions.extend(is_loop.then_some(Instruction::EndLoop));
-                listing.instructions.push(Instruction::Exit);
+                code.instructions.push(Instruction::EnterConditional);
+                code.instructions.extend(is_loop.then_some(Instruction::BeginLoop));
+                let outer = written.len();
+                random_code(random, code, written, depth + 1);
+                written.truncate(outer);
+                code.instructions.extend(is_loop.then_some(Instruction::EndLoop));
+                code.instructions.push(Instruction::ExitConditional);
             }
             _ => {}
         }
@@ -116,129 +119,130 @@ fn random_code(random: &mut Random, listing: &mut Listing, there: &mut Vec<Vecto
 }
 
 #[test]
-fn whoever_reads_a_vector_finds_it_in_random_code() {
-    let (mut parked, mut spilled) = (0, 0);
+fn reads_find_what_was_written_in_random_code() {
+    let (mut ranges, mut spilled) = (0, 0);
     for seed in 0..400 {
         let mut random = Random(seed);
-        let mut listing = Listing::default();
-        let mut there = (0..random.below(24) + 1).map(|_| row(&mut listing)).collect();
-        random_code(&mut random, &mut listing, &mut there, 0);
-        listing.verdict = there.pop();
-        let homes = allocate(&listing);
-        check(&listing, &homes);
+        let mut code = VCode::default();
+        let mut written = (0..random.below(24) + 1).map(|_| row(&mut code)).collect();
+        random_code(&mut random, &mut code, &mut written, 0);
+        code.verdict = written.pop();
+        let allocation = allocate(&code);
+        check(&code, &allocation);
         for _ in 0..4 {
-            let mut places = Places { listing: &listing, homes: &homes, there: HashMap::new() };
+            let mut places = Simulator { code: &code, allocation: &allocation, written: HashMap::new() };
             places.execute(&mut || random.below(2) == 0);
         }
-        parked += homes.parked.len();
-        spilled += homes.homes.iter().filter(|home| matches!(home, Home::Memory(_))).count();
+        ranges += allocation.spills.len();
+        spilled += allocation.locations.iter().filter(|location| matches!(location, Location::Slot(_))).count();
     }
-    assert!(parked > 400 && spilled > 400, "{parked} parts, {spilled} in memory");
+    assert!(ranges > 400 && spilled > 400, "{ranges} ranges with spills, {spilled} in the frame");
 }
 
 #[test]
-fn places_are_taken_again() {
-    let mut listing = Listing::default();
-    let kept: Vec<Vector> = (0..REGISTERS).map(|_| row(&mut listing)).collect();
+fn frame_slots_are_reused() {
+    let mut code = VCode::default();
+    let kept: Vec<VReg> = (0..REGISTERS).map(|_| row(&mut code)).collect();
     let mut last = kept[0];
     for _ in 0..100 {
-        let two = [row(&mut listing), row(&mut listing)];
-        last = sum(&mut listing, two[0], two[1]);
+        let two = [row(&mut code), row(&mut code)];
+        last = sum(&mut code, two[0], two[1]);
     }
     for &row in &kept {
-        last = sum(&mut listing, last, row);
+        last = sum(&mut code, last, row);
     }
-    listing.verdict = Some(last);
-    let homes = allocate(&listing);
-    check(&listing, &homes);
-    assert!(homes.places <= 3, "{}", homes.places);
+    code.verdict = Some(last);
+    let allocation = allocate(&code);
+    check(&code, &allocation);
+    assert!(allocation.slots <= 3, "{}", allocation.slots);
 }
 
 #[test]
-fn what_is_needed_longest_goes_to_memory() {
-    let mut listing = Listing::default();
-    let rows: Vec<Vector> = (0..REGISTERS + 6).map(|_| row(&mut listing)).collect();
+fn the_longest_interval_is_spilled() {
+    let mut code = VCode::default();
+    let rows: Vec<VReg> = (0..REGISTERS + 6).map(|_| row(&mut code)).collect();
     let mut last = rows[0];
     for &row in &rows[1..] {
-        last = sum(&mut listing, last, row);
+        last = sum(&mut code, last, row);
     }
-    listing.verdict = Some(last);
-    let homes = allocate(&listing);
-    check(&listing, &homes);
-    assert!((6..=7).contains(&homes.places), "{}", homes.places);
-    assert!(matches!(homes.homes[rows[0].0], Home::Register(_)));
+    code.verdict = Some(last);
+    let allocation = allocate(&code);
+    check(&code, &allocation);
+    assert!((6..=7).contains(&allocation.slots), "{}", allocation.slots);
+    assert!(matches!(allocation.locations[rows[0].0], Location::Register(_)));
 }
 
 #[test]
-fn registers_are_taken_again() {
-    let mut listing = Listing::default();
-    let mut last = row(&mut listing);
+fn registers_are_reused() {
+    let mut code = VCode::default();
+    let mut last = row(&mut code);
     for _ in 0..100 {
-        let other = row(&mut listing);
-        last = sum(&mut listing, last, other);
+        let other = row(&mut code);
+        last = sum(&mut code, last, other);
     }
-    listing.verdict = Some(last);
-    let homes = allocate(&listing);
-    check(&listing, &homes);
-    assert_eq!(homes.places, 0);
+    code.verdict = Some(last);
+    let allocation = allocate(&code);
+    check(&code, &allocation);
+    assert_eq!(allocation.slots, 0);
 }
 
 #[test]
-fn what_a_loop_reads_stays_where_it_is_to_its_end() {
-    let mut listing = Listing::default();
-    let outside = row(&mut listing);
-    listing.instructions.push(Instruction::Loop);
-    let inside = row(&mut listing);
-    sum(&mut listing, outside, inside);
-    let behind: Vec<Vector> = (0..REGISTERS).map(|_| row(&mut listing)).collect();
+fn a_value_that_is_live_into_a_loop_keeps_its_register_to_the_end() {
+    let mut code = VCode::default();
+    let outside = row(&mut code);
+    code.instructions.push(Instruction::BeginLoop);
+    let inside = row(&mut code);
+    sum(&mut code, outside, inside);
+    let behind: Vec<VReg> = (0..REGISTERS).map(|_| row(&mut code)).collect();
     for pair in behind.windows(2) {
-        sum(&mut listing, pair[0], pair[1]);
+        sum(&mut code, pair[0], pair[1]);
     }
-    listing.instructions.push(Instruction::EndLoop);
-    let homes = allocate(&listing);
-    check(&listing, &homes);
-    let others = homes.homes.iter().skip(1).filter(|&&home| home == homes.homes[outside.0]).count();
-    assert_eq!(others, 0, "the second round would find something else there");
+    code.instructions.push(Instruction::EndLoop);
+    let allocation = allocate(&code);
+    check(&code, &allocation);
+    let others =
+        allocation.locations.iter().skip(1).filter(|&&location| location == allocation.locations[outside.0]).count();
+    assert_eq!(others, 0, "the second iteration would find something else there");
 }
 
 #[test]
-fn what_is_written_and_never_read_is_in_nobodys_place() {
-    let mut listing = Listing::default();
-    let kept = row(&mut listing);
-    let unread = row(&mut listing);
-    let other = row(&mut listing);
-    sum(&mut listing, kept, other);
-    let homes = allocate(&listing);
-    check(&listing, &homes);
-    assert_ne!(homes.homes[unread.0], homes.homes[kept.0]);
+fn an_unread_value_does_not_overwrite_another() {
+    let mut code = VCode::default();
+    let kept = row(&mut code);
+    let unread = row(&mut code);
+    let other = row(&mut code);
+    sum(&mut code, kept, other);
+    let allocation = allocate(&code);
+    check(&code, &allocation);
+    assert_ne!(allocation.locations[unread.0], allocation.locations[kept.0]);
 }
 
 #[test]
-fn what_a_part_does_not_touch_is_put_aside_for_it() {
-    let mut listing = Listing::default();
-    let outside: Vec<Vector> = (0..REGISTERS - 2).map(|_| row(&mut listing)).collect();
-    listing.instructions.push(Instruction::Enter);
-    let rows: Vec<Vector> = (0..5).map(|_| row(&mut listing)).collect();
-    listing.instructions.push(Instruction::Enter);
-    let inner: Vec<Vector> = (0..5).map(|_| row(&mut listing)).collect();
+fn untouched_registers_are_spilled_around_a_conditional_range() {
+    let mut code = VCode::default();
+    let outside: Vec<VReg> = (0..REGISTERS - 2).map(|_| row(&mut code)).collect();
+    code.instructions.push(Instruction::EnterConditional);
+    let rows: Vec<VReg> = (0..5).map(|_| row(&mut code)).collect();
+    code.instructions.push(Instruction::EnterConditional);
+    let inner: Vec<VReg> = (0..5).map(|_| row(&mut code)).collect();
     let mut last = inner[0];
     for &row in &inner[1..] {
-        last = sum(&mut listing, last, row);
+        last = sum(&mut code, last, row);
     }
-    listing.instructions.push(Instruction::Exit);
-    let mut last = sum(&mut listing, outside[3], rows[0]);
+    code.instructions.push(Instruction::ExitConditional);
+    let mut last = sum(&mut code, outside[3], rows[0]);
     for &row in &rows[1..] {
-        last = sum(&mut listing, last, row);
+        last = sum(&mut code, last, row);
     }
-    listing.instructions.push(Instruction::Exit);
+    code.instructions.push(Instruction::ExitConditional);
     let mut last = outside[0];
     for &row in &outside[1..] {
-        last = sum(&mut listing, last, row);
+        last = sum(&mut code, last, row);
     }
-    listing.verdict = Some(last);
-    let homes = allocate(&listing);
-    check(&listing, &homes);
-    let in_memory = homes.homes.iter().filter(|home| matches!(home, Home::Memory(_))).count();
-    assert_eq!(in_memory, 0, "{:?}", homes.homes);
-    assert_eq!((homes.parked.len(), homes.places), (2, 8), "{:?}", homes.parked);
+    code.verdict = Some(last);
+    let allocation = allocate(&code);
+    check(&code, &allocation);
+    let in_memory = allocation.locations.iter().filter(|location| matches!(location, Location::Slot(_))).count();
+    assert_eq!(in_memory, 0, "{:?}", allocation.locations);
+    assert_eq!((allocation.spills.len(), allocation.slots), (2, 8), "{:?}", allocation.spills);
 }

@@ -16,28 +16,30 @@ mod words;
 use std::collections::HashMap;
 
 use super::super::plan::Plan;
-use super::lazy_arms::Arms;
-use super::vcode::Listing;
+use super::lazy_arms::ArmAnalysis;
+use super::vcode::VCode;
 use crate::compile::errors::Result;
-use crate::compile::vector::ir::{Lanes, RegionId};
-use selector::Select;
+use crate::compile::vector::ir::{LaneIr, RegionId};
+use selector::Selector;
 
-/// The code for a group.
+/// Selects the instructions for a group. `tables` are the byte offsets of the constant tables.
 ///
 /// # Errors
-/// What is not done eight at a time.
-pub(super) fn select(lanes: &Lanes, plan: &Plan, tables: &[u32]) -> Result<Listing> {
-    let mut select = Select {
+///
+/// [`Unsupported`](crate::compile::errors::Unsupported) if an operation is not implemented for
+/// eight lanes.
+pub(super) fn select(lanes: &LaneIr, plan: &Plan, tables: &[u32]) -> Result<VCode> {
+    let mut select = Selector {
         lanes,
         plan,
         tables,
-        arms: Arms::new(lanes),
-        listing: Listing::default(),
-        found: HashMap::new(),
+        arm_analysis: ArmAnalysis::new(lanes),
+        code: VCode::default(),
+        cache: HashMap::new(),
         journal: Vec::new(),
     };
-    select.region(RegionId::ROOT)?;
+    select.select_region(RegionId::ROOT)?;
     let verdict = select.value(lanes.verdict)?;
-    select.listing.verdict = Some(verdict);
-    Ok(select.listing)
+    select.code.verdict = Some(verdict);
+    Ok(select.code)
 }

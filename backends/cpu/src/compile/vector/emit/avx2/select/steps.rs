@@ -1,126 +1,127 @@
 //! Selection for steps: regions and loops.
 
-use super::super::super::plan::needed_by;
-use super::super::encode::Opcode;
-use super::super::vcode::{If, Instruction, Source, Vector};
-use super::selector::{Key, Select};
+use super::super::super::plan::loop_invariants;
+use super::super::encode::VectorOp;
+use super::super::vcode::{Instruction, LaneCondition, Source, VReg};
+use super::selector::{CacheKey, Selector};
 use crate::compile::errors::{Result, Unsupported};
-use crate::compile::vector::ir::{Carry, Kind, Live, Node, Op, RegionId, Step};
+use crate::compile::vector::ir::{LoopCarried, LoopMask, Node, Op, RegionId, Step, ValueKind};
 
-impl Select<'_> {
-    pub fn region(&mut self, region: RegionId) -> Result<()> {
+impl Selector<'_> {
+    pub fn select_region(&mut self, region: RegionId) -> Result<()> {
         let lanes = self.lanes;
         for step in &lanes.regions[region.index()].steps {
             match step {
                 Step::Effect { effect, .. } => return Err(Unsupported(format!("{effect:?} eight at a time"))),
-                Step::When { mask, body, outs } => self.when(*mask, *body, outs)?,
-                Step::Loop { live, carried, body } => self.rounds(*live, carried, *body)?,
+                Step::When { mask, body, outs } => self.select_when(*mask, *body, outs)?,
+                Step::Loop { live, carried, body } => self.select_loop(*live, carried, *body)?,
             }
         }
         Ok(())
     }
 
-    /// Takes note of what a step gave, if anybody asks for it.
-    pub fn found_out(&mut self, op: Op, value: Vector) {
-        if let Some(node) = self.dag().find(op) {
-            self.know(Key::Node(node), value);
+    /// Caches the result of a step, if any node uses it.
+    pub fn set_result(&mut self, op: Op, value: VReg) {
+        if let Some(node) = self.dag().lookup(op) {
+            self.remember(CacheKey::Node(node), value);
         }
     }
 
-    /// What comes out of a region that was left out is the least of what it can be by its range, as for four lanes.
-    pub fn least(&mut self, node: Node) -> Source {
+    /// The output of a region that is skipped: the least element of the node's range, as for four
+    /// lanes.
+    pub fn least_value(&mut self, node: Node) -> Source {
         let least = match self.dag().kind(node) {
-            Kind::Word => self.dag().range(node).low,
-            Kind::Mask => 0,
+            ValueKind::Word => self.dag().range(node).low,
+            ValueKind::Mask => 0,
         };
         self.splat(least)
     }
 
-    pub fn when(&mut self, mask: Node, body: RegionId, outs: &[Node]) -> Result<()> {
+    pub fn select_when(&mut self, mask: Node, body: RegionId, outs: &[Node]) -> Result<()> {
         let mask = self.value(mask)?;
-        let behind = self.listing.label();
+        let behind = self.code.new_label();
         let mut out = Vec::with_capacity(outs.len());
         for &node in outs {
-            let least = self.least(node);
-            out.push(self.copied(least));
+            let least = self.least_value(node);
+            out.push(self.copy_to_new(least));
         }
-        self.put(Instruction::JumpIf { mask, lanes: If::None, to: behind });
-        let mark = self.enter();
-        self.region(body)?;
+        self.push(Instruction::JumpIf { mask, lanes: LaneCondition::None, to: behind });
+        let mark = self.enter_conditional();
+        self.select_region(body)?;
         let values = outs.iter().map(|&node| self.source(node)).collect::<Result<Vec<_>>>()?;
         for (&to, from) in out.iter().zip(values) {
-            self.put(Instruction::Move { to, from });
+            self.push(Instruction::Move { to, from });
         }
-        self.leave(mark);
-        self.put(Instruction::Label(behind));
+        self.exit_conditional(mark);
+        self.push(Instruction::Label(behind));
         for (index, value) in out.into_iter().enumerate() {
-            self.found_out(Op::Out { region: body, index: index as u32 }, value);
+            self.set_result(Op::Out { region: body, index: index as u32 }, value);
         }
         Ok(())
     }
 
-    /// Moves vectors into others, none of which is one of them.
-    pub fn assign(&mut self, to: &[Vector], from: &[Vector]) {
+    /// Copies virtual registers to others. No destination may be a source.
+    pub fn move_all(&mut self, to: &[VReg], from: &[VReg]) {
         for (&to, &from) in to.iter().zip(from).filter(|(to, from)| to != from) {
-            self.put(Instruction::Move { to, from: Source::Vector(from) });
+            self.push(Instruction::Move { to, from: Source::Vector(from) });
         }
     }
 
-    pub fn rounds(&mut self, live: Live, carried: &[Carry], body: RegionId) -> Result<()> {
+    pub fn select_loop(&mut self, live: LoopMask, carried: &[LoopCarried], body: RegionId) -> Result<()> {
         let mut current = Vec::with_capacity(carried.len() + 1);
-        for first in std::iter::once(live.first).chain(carried.iter().map(|carry| carry.first)) {
+        for first in std::iter::once(live.initial).chain(carried.iter().map(|carry| carry.initial)) {
             let first = self.source(first)?;
-            current.push(self.copied(first));
+            current.push(self.copy_to_new(first));
         }
-        let (round, last, behind) = (self.listing.label(), self.listing.label(), self.listing.label());
-        self.put(Instruction::JumpIf { mask: current[0], lanes: If::None, to: behind });
-        let mark = self.enter();
-        // What does not change from round to round is made before the first one.
-        let needs = needed_by(self.lanes, body, live, carried);
-        for node in needs.outside {
+        let (round, last, behind) = (self.code.new_label(), self.code.new_label(), self.code.new_label());
+        self.push(Instruction::JumpIf { mask: current[0], lanes: LaneCondition::None, to: behind });
+        let mark = self.enter_conditional();
+        // Loop-invariant code motion: compute the loop's inputs before its first iteration.
+        let invariants = loop_invariants(self.lanes, body, live, carried);
+        for node in invariants.nodes {
             self.source(node)?;
         }
-        if needs.loads_anywhere {
-            self.starts();
-            self.length()?;
+        if invariants.has_variable_loads {
+            self.packet_starts();
+            self.packet_lengths()?;
         }
-        self.put(Instruction::Loop);
-        self.put(Instruction::Label(round));
-        self.found_out(Op::Live(body), current[0]);
+        self.push(Instruction::BeginLoop);
+        self.push(Instruction::Label(round));
+        self.set_result(Op::Live(body), current[0]);
         for (index, &value) in current[1..].iter().enumerate() {
-            self.found_out(Op::Carried { body, index: index as u32 }, value);
+            self.set_result(Op::Carried { body, index: index as u32 }, value);
         }
-        self.region(body)?;
+        self.select_region(body)?;
         let next = self.source(live.next)?;
-        let goes_on = self.binary_of(Opcode::And, current[0], next);
+        let goes_on = self.emit_binary(VectorOp::And, current[0], next);
         let mut left = Vec::with_capacity(carried.len());
         for (carry, &before) in carried.iter().zip(&current[1..]) {
-            left.push(match self.source(carry.left)? {
+            left.push(match self.source(carry.on_exit)? {
                 Source::Vector(after) if after == before => before,
-                after => self.chosen(current[0], after, before),
+                after => self.emit_blend(current[0], after, before),
             });
         }
-        self.put(Instruction::JumpIf { mask: goes_on, lanes: If::None, to: last });
-        // What only those need that go on.
+        self.push(Instruction::JumpIf { mask: goes_on, lanes: LaneCondition::None, to: last });
+        // Values that only lanes that continue need.
         let mut next = vec![goes_on];
         for (carry, &left) in carried.iter().zip(&left) {
-            next.push(match carry.next == carry.left {
+            next.push(match carry.next == carry.on_exit {
                 true => left,
                 false => match self.source(carry.next)? {
                     Source::Vector(after) if after == left => left,
-                    after => self.chosen(goes_on, after, left),
+                    after => self.emit_blend(goes_on, after, left),
                 },
             });
         }
-        self.assign(&current, &next);
-        self.put(Instruction::Jump(round));
-        self.put(Instruction::Label(last));
-        self.assign(&current[1..], &left);
-        self.put(Instruction::EndLoop);
-        self.leave(mark);
-        self.put(Instruction::Label(behind));
+        self.move_all(&current, &next);
+        self.push(Instruction::Jump(round));
+        self.push(Instruction::Label(last));
+        self.move_all(&current[1..], &left);
+        self.push(Instruction::EndLoop);
+        self.exit_conditional(mark);
+        self.push(Instruction::Label(behind));
         for (index, &value) in current[1..].iter().enumerate() {
-            self.found_out(Op::Out { region: body, index: index as u32 }, value);
+            self.set_result(Op::Out { region: body, index: index as u32 }, value);
         }
         Ok(())
     }

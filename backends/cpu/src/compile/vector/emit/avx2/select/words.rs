@@ -4,149 +4,149 @@ use std::mem::offset_of;
 
 use portcullis_core::packet::Metadata;
 
-use super::super::encode::{Opcode, Shift};
-use super::super::vcode::{Base, If, Instruction, Source, Vector};
-use super::selector::{Key, Select};
+use super::super::encode::{ShiftOp, VectorOp};
+use super::super::vcode::{GatherBase, Instruction, LaneCondition, Source, VReg};
+use super::selector::{CacheKey, Selector};
 use crate::compile::errors::{Result, Unsupported};
-use crate::compile::vector::ir::{Binary, Compare, Field, Node, Op, Unary};
+use crate::compile::vector::ir::{Binary, Compare, MetadataField, Node, Op, Unary};
 
 /// The highest bit of a word.
 const SIGN: u32 = 1 << 31;
 
-impl Select<'_> {
-    /// A node's value: a word a lane, or all ones and all zeros for a mask.
-    pub fn value(&mut self, node: Node) -> Result<Vector> {
+impl Selector<'_> {
+    /// Returns a node's value: a word per lane; masks are all ones or all zeros.
+    pub fn value(&mut self, node: Node) -> Result<VReg> {
         let source = self.source(node)?;
-        Ok(self.in_vector(source))
+        Ok(self.as_vector(source))
     }
 
-    /// The same, where a constant will do.
+    /// Returns a node's value as an operand, which may be a constant.
     pub fn source(&mut self, node: Node) -> Result<Source> {
         match self.dag().op(node) {
             Op::Constant(value) => return Ok(self.splat(value)),
             Op::Flag(value) => return Ok(self.splat(if value { u32::MAX } else { 0 })),
             _ => {}
         }
-        if let Some(&value) = self.found.get(&Key::Node(node)) {
+        if let Some(&value) = self.cache.get(&CacheKey::Node(node)) {
             return Ok(Source::Vector(value));
         }
-        let value = self.made(node)?;
-        Ok(Source::Vector(self.know(Key::Node(node), value)))
+        let value = self.compute(node)?;
+        Ok(Source::Vector(self.remember(CacheKey::Node(node), value)))
     }
 
-    pub fn made(&mut self, node: Node) -> Result<Vector> {
+    pub fn compute(&mut self, node: Node) -> Result<VReg> {
         Ok(match self.dag().op(node) {
             Op::Constant(_) | Op::Flag(_) => self.value(node)?,
             Op::Length => self.descriptors(true),
             Op::Metadata(field) => {
                 let offset = match field {
-                    Field::WireLength => offset_of!(Metadata, wire_length),
-                    Field::Port => offset_of!(Metadata, port),
-                    Field::TimeLow => offset_of!(Metadata, time_low),
-                    Field::TimeHigh => offset_of!(Metadata, time_high),
-                    Field::TimeMs => offset_of!(Metadata, time_ms),
+                    MetadataField::WireLength => offset_of!(Metadata, wire_length),
+                    MetadataField::Port => offset_of!(Metadata, port),
+                    MetadataField::TimeLow => offset_of!(Metadata, time_low),
+                    MetadataField::TimeHigh => offset_of!(Metadata, time_high),
+                    MetadataField::TimeMs => offset_of!(Metadata, time_ms),
                 };
-                let to = self.listing.vector();
-                self.put(Instruction::Metadata { to, offset: offset as u32 });
+                let to = self.code.new_vreg();
+                self.push(Instruction::Metadata { to, offset: offset as u32 });
                 to
             }
-            Op::Load(load) => self.load(node, load)?,
+            Op::Load(load) => self.load_op(node, load)?,
             Op::Table { table, index } => {
                 let index = self.value(index)?;
-                let index = self.shifted(Shift::Left, index, 2);
+                let index = self.emit_shift(ShiftOp::Left, index, 2);
                 let displacement = self.tables[table as usize];
-                let to = self.listing.vector();
-                self.put(Instruction::Gather { to, base: Base::Tables, index, displacement, size: 4 });
+                let to = self.code.new_vreg();
+                self.push(Instruction::Gather { to, base: GatherBase::Tables, index, displacement, size: 4 });
                 to
             }
-            Op::Unary(op, a) => self.unary(op, a)?,
-            Op::Binary(op, a, b) => self.binary(op, a, b)?,
-            Op::Select { mask, accept, reject } => self.select(mask, accept, reject)?,
-            Op::Compare(op, a, b) => self.compare(op, a, b)?,
+            Op::Unary(op, a) => self.unary_op(op, a)?,
+            Op::Binary(op, a, b) => self.binary_op(op, a, b)?,
+            Op::Select { mask, accept, reject } => self.select_op(mask, accept, reject)?,
+            Op::Compare(op, a, b) => self.compare_op(op, a, b)?,
             Op::And(a, b) => match (self.dag().op(a), self.dag().op(b)) {
                 (Op::Not(a), _) => {
                     let (a, b) = (self.value(a)?, self.source(b)?);
-                    self.binary_of(Opcode::AndNot, a, b)
+                    self.emit_binary(VectorOp::AndNot, a, b)
                 }
                 (_, Op::Not(b)) => {
                     let (b, a) = (self.value(b)?, self.source(a)?);
-                    self.binary_of(Opcode::AndNot, b, a)
+                    self.emit_binary(VectorOp::AndNot, b, a)
                 }
-                _ => self.commutative(Opcode::And, a, b)?,
+                _ => self.emit_commutative(VectorOp::And, a, b)?,
             },
-            Op::Or(a, b) => self.commutative(Opcode::Or, a, b)?,
+            Op::Or(a, b) => self.emit_commutative(VectorOp::Or, a, b)?,
             Op::Not(a) => {
                 let a = self.value(a)?;
-                self.inverted(a)
+                self.emit_invert(a)
             }
-            // They are there where what they come out of has been made.
+            // Values of steps are in the cache once the step has been selected.
             op @ (Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. }) => {
                 return Err(Unsupported(format!("{op:?} before it is there, which is a fault of Portcullis")));
             }
         })
     }
 
-    pub fn commutative(&mut self, op: Opcode, a: Node, b: Node) -> Result<Vector> {
+    pub fn emit_commutative(&mut self, op: VectorOp, a: Node, b: Node) -> Result<VReg> {
         let (a, b) = (self.source(a)?, self.source(b)?);
         Ok(match (a, b) {
-            (Source::Vector(a), b) | (b, Source::Vector(a)) => self.binary_of(op, a, b),
+            (Source::Vector(a), b) | (b, Source::Vector(a)) => self.emit_binary(op, a, b),
             (a, b) => {
-                let a = self.in_vector(a);
-                self.binary_of(op, a, b)
+                let a = self.as_vector(a);
+                self.emit_binary(op, a, b)
             }
         })
     }
 
-    pub fn unary(&mut self, op: Unary, a: Node) -> Result<Vector> {
+    pub fn unary_op(&mut self, op: Unary, a: Node) -> Result<VReg> {
         if let (Unary::SwapBytes16 | Unary::SwapBytes32, Op::Load(load)) = (op, self.dag().op(a))
             && load.size == (if op == Unary::SwapBytes16 { 2 } else { 4 })
-            && let Some(value) = self.load_turned(load)
+            && let Some(value) = self.load_swapped(load)
         {
             return Ok(value);
         }
         let all = self.value(a)?;
         Ok(match op {
-            Unary::Invert => self.inverted(all),
-            Unary::SwapBytes16 => self.pick(all, 0, 2, true),
-            Unary::SwapBytes32 => self.pick(all, 0, 4, true),
+            Unary::Invert => self.emit_invert(all),
+            Unary::SwapBytes16 => self.shuffle_in_lanes(all, 0, 2, true),
+            Unary::SwapBytes32 => self.shuffle_in_lanes(all, 0, 4, true),
             Unary::CountOnes | Unary::LeadingZeros | Unary::TrailingZeros | Unary::ReverseBits => {
                 return Err(Unsupported(format!("{op:?} eight at a time")));
             }
         })
     }
 
-    pub fn binary(&mut self, op: Binary, a: Node, b: Node) -> Result<Vector> {
+    pub fn binary_op(&mut self, op: Binary, a: Node, b: Node) -> Result<VReg> {
         let by = |op| match op {
-            Binary::ShiftLeft => Some((Shift::Left, Opcode::ShiftLeft)),
-            Binary::ShiftRight => Some((Shift::Right, Opcode::ShiftRight)),
-            Binary::ShiftRightSigned => Some((Shift::RightSigned, Opcode::ShiftRightSigned)),
+            Binary::ShiftLeft => Some((ShiftOp::Left, VectorOp::ShiftLeft)),
+            Binary::ShiftRight => Some((ShiftOp::Right, VectorOp::ShiftRight)),
+            Binary::ShiftRightSigned => Some((ShiftOp::RightSigned, VectorOp::ShiftRightSigned)),
             _ => None,
         };
         if let Some((fixed, varying)) = by(op) {
             let a = self.value(a)?;
             return Ok(match self.dag().as_constant(b) {
-                Some(count) => self.shifted(fixed, a, count % 32),
+                Some(count) => self.emit_shift(fixed, a, count % 32),
                 None => {
                     let b = self.value(b)?;
-                    let count = self.with(Opcode::And, b, 31);
-                    self.both_of(varying, a, count)
+                    let count = self.emit_binary_constant(VectorOp::And, b, 31);
+                    self.emit_binary_vectors(varying, a, count)
                 }
             });
         }
         let op = match op {
             Binary::Subtract => {
                 let (a, b) = (self.value(a)?, self.source(b)?);
-                return Ok(self.binary_of(Opcode::Subtract, a, b));
+                return Ok(self.emit_binary(VectorOp::Subtract, a, b));
             }
-            Binary::Add => Opcode::Add,
-            Binary::Multiply => Opcode::Multiply,
-            Binary::And => Opcode::And,
-            Binary::Or => Opcode::Or,
-            Binary::Xor => Opcode::Xor,
-            Binary::Min => Opcode::Min,
-            Binary::Max => Opcode::Max,
-            Binary::MinSigned => Opcode::MinSigned,
-            Binary::MaxSigned => Opcode::MaxSigned,
+            Binary::Add => VectorOp::Add,
+            Binary::Multiply => VectorOp::Multiply,
+            Binary::And => VectorOp::And,
+            Binary::Or => VectorOp::Or,
+            Binary::Xor => VectorOp::Xor,
+            Binary::Min => VectorOp::Min,
+            Binary::Max => VectorOp::Max,
+            Binary::MinSigned => VectorOp::MinSigned,
+            Binary::MaxSigned => VectorOp::MaxSigned,
             Binary::Divide
             | Binary::Modulo
             | Binary::DivideSigned
@@ -155,129 +155,129 @@ impl Select<'_> {
             | Binary::ShiftRight
             | Binary::ShiftRightSigned => return Err(Unsupported(format!("{op:?} eight at a time"))),
         };
-        self.commutative(op, a, b)
+        self.emit_commutative(op, a, b)
     }
 
-    pub fn select(&mut self, mask: Node, accept: Node, reject: Node) -> Result<Vector> {
+    pub fn select_op(&mut self, mask: Node, accept: Node, reject: Node) -> Result<VReg> {
         let (mask, accept, reject) = match self.dag().op(mask) {
             Op::Not(mask) => (mask, reject, accept),
             _ => (mask, accept, reject),
         };
         let m = self.value(mask)?;
-        for (arm, other, none) in [(accept, reject, If::None), (reject, accept, If::All)] {
-            let found = &self.found;
-            let is_there = |node| found.contains_key(&Key::Node(node));
-            if let Some(shared) = self.arms.apart(self.lanes, self.plan, arm, is_there) {
-                return self.choice_apart(m, (accept, reject), other, none, &shared);
+        for (arm, other, none) in [(accept, reject, LaneCondition::None), (reject, accept, LaneCondition::All)] {
+            let cache = &self.cache;
+            let is_there = |node| cache.contains_key(&CacheKey::Node(node));
+            if let Some(shared) = self.arm_analysis.worth_branching(self.lanes, self.plan, arm, is_there) {
+                return self.select_lazily(m, (accept, reject), other, none, &shared);
             }
         }
-        self.choice(m, accept, reject)
+        self.select_words(m, accept, reject)
     }
 
-    /// A choice one arm of which is left out if the mask is such that only the other one counts.
-    pub fn choice_apart(
+    /// Selects with a branch around one arm, taken if the mask shows that no lane needs it.
+    pub fn select_lazily(
         &mut self,
-        mask: Vector,
+        mask: VReg,
         (accept, reject): (Node, Node),
         other: Node,
-        only_other: If,
+        only_other: LaneCondition,
         shared: &[Node],
-    ) -> Result<Vector> {
+    ) -> Result<VReg> {
         for &node in shared {
             self.source(node)?;
         }
         let other = self.source(other)?;
-        let (to, behind) = (self.copied(other), self.listing.label());
-        self.put(Instruction::JumpIf { mask, lanes: only_other, to: behind });
-        let mark = self.enter();
-        let from = Source::Vector(self.choice(mask, accept, reject)?);
-        self.put(Instruction::Move { to, from });
-        self.leave(mark);
-        self.put(Instruction::Label(behind));
+        let (to, behind) = (self.copy_to_new(other), self.code.new_label());
+        self.push(Instruction::JumpIf { mask, lanes: only_other, to: behind });
+        let mark = self.enter_conditional();
+        let from = Source::Vector(self.select_words(mask, accept, reject)?);
+        self.push(Instruction::Move { to, from });
+        self.exit_conditional(mark);
+        self.push(Instruction::Label(behind));
         Ok(to)
     }
 
-    /// One where the mask is on, the other where it is off.
-    pub fn choice(&mut self, m: Vector, accept: Node, reject: Node) -> Result<Vector> {
+    /// Selects `accept` in lanes of the mask and `reject` in the others.
+    pub fn select_words(&mut self, m: VReg, accept: Node, reject: Node) -> Result<VReg> {
         let constants = (self.dag().as_constant(accept), self.dag().as_constant(reject));
-        // A mask is a number, too: -1 where it is on.
+        // As a number a mask is -1 or 0.
         Ok(match constants {
-            (Some(on), Some(off)) if off == on.wrapping_add(1) => self.with(Opcode::Add, m, off),
+            (Some(on), Some(off)) if off == on.wrapping_add(1) => self.emit_binary_constant(VectorOp::Add, m, off),
             (Some(on), Some(off)) if on == off.wrapping_add(1) => {
                 let off = self.splat(off);
-                let off = self.in_vector(off);
-                self.both_of(Opcode::Subtract, off, m)
+                let off = self.as_vector(off);
+                self.emit_binary_vectors(VectorOp::Subtract, off, m)
             }
             (_, Some(0)) => {
                 let on = self.source(accept)?;
-                self.binary_of(Opcode::And, m, on)
+                self.emit_binary(VectorOp::And, m, on)
             }
             (Some(0), _) => {
                 let off = self.source(reject)?;
-                self.binary_of(Opcode::AndNot, m, off)
+                self.emit_binary(VectorOp::AndNot, m, off)
             }
             (Some(u32::MAX), _) => {
                 let off = self.source(reject)?;
-                self.binary_of(Opcode::Or, m, off)
+                self.emit_binary(VectorOp::Or, m, off)
             }
             (Some(on), Some(off)) => {
-                let differ = self.with(Opcode::And, m, on ^ off);
-                self.with(Opcode::Xor, differ, off)
+                let differ = self.emit_binary_constant(VectorOp::And, m, on ^ off);
+                self.emit_binary_constant(VectorOp::Xor, differ, off)
             }
             _ => {
                 let (on, off) = (self.source(accept)?, self.value(reject)?);
-                self.chosen(m, on, off)
+                self.emit_blend(m, on, off)
             }
         })
     }
 
-    pub fn compare(&mut self, op: Compare, a: Node, b: Node) -> Result<Vector> {
+    pub fn compare_op(&mut self, op: Compare, a: Node, b: Node) -> Result<VReg> {
         let (x, y) = (self.dag().range(a), self.dag().range(b));
         let (constant_a, constant_b) = (self.dag().as_constant(a), self.dag().as_constant(b));
         let small = (x.high | y.high) < SIGN;
-        // There are two comparisons: whether words are equal, and whether the first, signed, is greater.
+        // AVX2 has two comparisons: equality, and signed greater-than.
         Ok(match op {
-            Compare::Equal => self.commutative(Opcode::Equal, a, b)?,
+            Compare::Equal => self.emit_commutative(VectorOp::Equal, a, b)?,
             Compare::LessSigned => {
                 let (a, b) = (self.source(a)?, self.value(b)?);
-                self.binary_of(Opcode::Greater, b, a)
+                self.emit_binary(VectorOp::Greater, b, a)
             }
             Compare::Less if small => {
                 let (a, b) = (self.source(a)?, self.value(b)?);
-                self.binary_of(Opcode::Greater, b, a)
+                self.emit_binary(VectorOp::Greater, b, a)
             }
             Compare::Less => {
-                let not = self.at_most(Opcode::Min, Opcode::Max, b, a)?;
-                self.inverted(not)
+                let not = self.emit_at_most(VectorOp::Min, VectorOp::Max, b, a)?;
+                self.emit_invert(not)
             }
             Compare::LessEqual => match (constant_a, constant_b) {
                 (Some(least), _) if small && least > 0 => {
                     let b = self.value(b)?;
-                    self.with(Opcode::Greater, b, least - 1)
+                    self.emit_binary_constant(VectorOp::Greater, b, least - 1)
                 }
                 (_, Some(most)) if small && most < SIGN - 1 => {
                     let above = self.splat(most + 1);
-                    let (above, a) = (self.in_vector(above), self.value(a)?);
-                    self.both_of(Opcode::Greater, above, a)
+                    let (above, a) = (self.as_vector(above), self.value(a)?);
+                    self.emit_binary_vectors(VectorOp::Greater, above, a)
                 }
-                _ => self.at_most(Opcode::Min, Opcode::Max, a, b)?,
+                _ => self.emit_at_most(VectorOp::Min, VectorOp::Max, a, b)?,
             },
-            Compare::LessEqualSigned => self.at_most(Opcode::MinSigned, Opcode::MaxSigned, a, b)?,
+            Compare::LessEqualSigned => self.emit_at_most(VectorOp::MinSigned, VectorOp::MaxSigned, a, b)?,
         })
     }
 
-    /// `a <= b`: the lesser of them is a, and the greater is b.
-    pub fn at_most(&mut self, min: Opcode, max: Opcode, a: Node, b: Node) -> Result<Vector> {
+    /// `a <= b`, computed as `min(a, b) == a` or `max(a, b) == b`.
+    pub fn emit_at_most(&mut self, min: VectorOp, max: VectorOp, a: Node, b: Node) -> Result<VReg> {
         let (a, b) = (self.source(a)?, self.source(b)?);
         Ok(match (a, b) {
             (Source::Vector(a), b) => {
-                let least = self.binary_of(min, a, b);
-                self.both_of(Opcode::Equal, least, a)
+                let least = self.emit_binary(min, a, b);
+                self.emit_binary_vectors(VectorOp::Equal, least, a)
             }
             (a, b) => {
-                let b = self.in_vector(b);
-                let most = self.binary_of(max, b, a);
-                self.both_of(Opcode::Equal, most, b)
+                let b = self.as_vector(b);
+                let most = self.emit_binary(max, b, a);
+                self.emit_binary_vectors(VectorOp::Equal, most, b)
             }
         })
     }

@@ -1,5 +1,6 @@
-//! Filters as lane IR: control flow in every combination means what the reference says, checks that are needed are
-//! there, others are not, and what is too large is refused.
+//! Filters traced to lane IR: control flow in every combination agrees with the reference
+//! interpreter, bounds checks exist exactly if they are needed, and filters that are too large are
+//! refused.
 
 use portcullis_wgsl as wgsl;
 use std::collections::HashSet;
@@ -11,7 +12,7 @@ use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
 
-/// Few, so that loops run out of it.
+/// Little, so that loops run out of it.
 const FUEL: u32 = 40;
 
 fn program(text: &str) -> Arc<Program> {
@@ -24,14 +25,15 @@ fn traced(text: &str) -> LaneProgram {
     LaneProgram::trace(&program(text)).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
 }
 
-/// Bodies of filters that go through their packet's bytes; all loads are checked, as no length is asked for.
+/// Bodies of filters over the packet's bytes. They never ask for its length, so all loads are
+/// checked.
 const BODIES: &[&str] = &[
-    // A return from two loops at once, with a value that depends on both.
+    // Returns from two loops at once, with a value that depends on both.
     "for (var i = 0u; i < load_u8(pkt, 0u); i++) {
         for (var j = 0u; j < load_u8(pkt, 1u); j++) { if load_u8(pkt, 2u + i + j) == 3u { return redirect(i * 16u + j); } }
     }
     return 2u;",
-    // Rounds that go on early, and others that end the loop, with variables left behind by each.
+    // Iterations that continue early and others that leave the loop, with different variables set.
     "var sum = 0u; var last = 7u;
     loop {
         let byte = load_u8(pkt, sum + 3u);
@@ -43,7 +45,7 @@ const BODIES: &[&str] = &[
         continuing { last += 1u; break if sum > 9u; }
     }
     return redirect(sum * 256u + last);",
-    // Falls through, leaves the switch, leaves the loop, and returns, all from a switch in a loop.
+    // From a switch in a loop: fall through, leave the switch, leave the loop, return.
     "var state = 0u;
     for (var i = 0u; i < 12u; i++) {
         switch load_u8(pkt, i) & 7u {
@@ -56,14 +58,15 @@ const BODIES: &[&str] = &[
         state += 1000u;
     }
     return redirect(state);",
-    // Fuel that ends in the inner of two loops, after stores that stay and before one that must not come.
+    // Runs out of fuel in the inner of two loops, after stores that must stay and before one that
+    // must not happen.
     "for (var i = 0u; i < 6u; i++) {
         store_u8(pkt, i, 0xeeu);
         for (var j = 0u; j < load_u8(pkt, 7u); j++) { store_u8(pkt, 8u + j % 4u, j); }
     }
     store_u8(pkt, 12u, 0x77u);
     return 3u;",
-    // Ends that move in a loop, by what is there after they have moved.
+    // Adjusts the packet's bounds in a loop, depending on bytes read after the adjustment.
     "var moved = 0u;
     while moved < 5u {
         if !adjust_head(pkt, i32(load_u8(pkt, 0u)) - 3i) { break; }
@@ -72,8 +75,8 @@ const BODIES: &[&str] = &[
         store_u8(pkt, 0u, moved);
     }
     return redirect(pkt_len(pkt) * 8u + moved);",
-    // What the tail's end cut and gave back is zero, though it has been loaded before: where all do so, behind conditions, and where
-    // some do.
+    // Bytes that the tail loses and regains are zero, though they were loaded before: in all lanes,
+    // behind conditions, and in some lanes.
     "let before = load_u8(pkt, 15u);
     let cut = i32(pkt_len(pkt)) - 14i;
     adjust_tail(pkt, -cut);
@@ -91,12 +94,12 @@ const BODIES: &[&str] = &[
         if cut > 0i { adjust_tail(pkt, -cut); adjust_tail(pkt, cut); }
     }
     return redirect((before << 8u) | load_u8(pkt, 15u));",
-    // The same of the head: what was at 3 has moved to 7, and zeros have come in front.
+    // Likewise at the head: the byte at 3 moves to 7, behind new zeros.
     "let before = load_u8(pkt, 3u);
     if load_u8(pkt, 0u) < 3u { adjust_head(pkt, -4i); }
     return redirect((before << 16u) | (load_u8(pkt, 3u) << 8u) | load_u8(pkt, 7u));",
-    // Leaves by what a load among stores has given in a branch, which says nothing of those that do not take it: out of
-    // the filter, and out of a loop.
+    // Lanes leave depending on a byte loaded in a branch, between stores, which says nothing about
+    // the lanes that do not take the branch: out of the filter, and out of a loop.
     "store_u8(pkt, 30u, 9u);
     if load_u8(pkt, 0u) > 1u {
         if load_u8(pkt, 1u) == 1u { return redirect(7u); }
@@ -113,7 +116,7 @@ const BODIES: &[&str] = &[
         rounds += 1u;
     }
     return redirect(rounds * 2u + load_u8(pkt, 0u));",
-    // An array that is indexed by what is in the packet, in a loop that not all take part in.
+    // An array indexed by packet bytes, in a loop that some lanes skip.
     "var counts = array<u32, 8>();
     for (var i = 0u; i < pkt_len(pkt) / 2u; i++) {
         let byte = load_u8(pkt, i);
@@ -122,12 +125,12 @@ const BODIES: &[&str] = &[
         if counts[7] > 60u { break; }
     }
     return redirect((counts[load_u8(pkt, 0u)] ^ counts[3]) & 0xffffffu);",
-    // A helper that changes its caller's variable on some of its ways out.
+    // A helper that changes its caller's variable on some of its paths.
     "var kept = 5u;
     let found = find(pkt, &kept);
     if found { kept += 100u; }
     return redirect(kept);",
-    // A table, and a vector, by number.
+    // A table and a vector with dynamic indices.
     "let v = vec4<u32>(load_u8(pkt, 0u), 20u, load_u8(pkt, 1u), 40u);
     return redirect(TABLE[load_u8(pkt, 2u)] + v[load_u8(pkt, 3u)]);",
 ];
@@ -145,7 +148,7 @@ fn find(pkt: u32, kept: ptr<function, u32>) -> bool {
 }
 ";
 
-/// Packets of small bytes, of many lengths, so that every way is taken by some.
+/// Packets of many lengths with small bytes, so that some take each path.
 fn packets() -> Vec<Vec<u8>> {
     let mut state = 5_u64;
     let mut next = |below: u64| {
@@ -161,7 +164,7 @@ fn packets() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn control_flow_means_the_same() {
+fn control_flow_agrees_with_the_reference_interpreter() {
     let packets = packets();
     let metadata = Metadata::default();
     for body in BODIES {
@@ -177,7 +180,7 @@ fn control_flow_means_the_same() {
             })
             .collect();
         let different: HashSet<u32> = want.iter().map(|(verdict, _)| *verdict).collect();
-        assert!(different.len() > 1, "packets that all take one way\n{text}");
+        assert!(different.len() > 1, "all packets take the same path\n{text}");
         for lanes in [1, 4, 3] {
             for unspecified in [0, u32::MAX, 0x1234_5679] {
                 for (group, want) in packets.chunks(lanes).zip(want.chunks(lanes)) {
@@ -192,11 +195,12 @@ fn control_flow_means_the_same() {
     }
 }
 
-/// Comparisons with the packet's length that a filter comes to: those that it makes itself, and checks of loads.
+/// Number of different comparisons with the packet's length, the filter's own and those of bounds
+/// checks.
 fn comparisons(body: &str) -> usize {
     let dump = traced(&format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}")).dump();
     let sides = dump.lines().filter_map(|line| line.split_once("= Less")?.1.split_once(", "));
-    // A comparison and its opposite are one: `length <= 19` and `20 <= length`.
+    // A comparison and its negation count once: `length <= 19` and `20 <= length`.
     let bound = |(less, greater): (&str, &str)| match (less, greater) {
         (" length", least) => Some(least.to_owned()),
         ("Equal length", most) => most.parse::<u32>().ok().map(|most| (most + 1).to_string()),
@@ -207,8 +211,8 @@ fn comparisons(body: &str) -> usize {
 }
 
 #[test]
-fn loads_that_are_proved_have_no_check() {
-    // Each makes one itself.
+fn proven_loads_have_no_bounds_check() {
+    // One comparison of the filter's own.
     for body in [
         "if pkt_len(pkt) < 20u { return 1u; } return load_u8(pkt, 19u) & 3u;",
         "if pkt_len(pkt) >= 20u && load_u8(pkt, 19u) == 1u { return 2u; } return 1u;",
@@ -219,7 +223,7 @@ fn loads_that_are_proved_have_no_check() {
     ] {
         assert_eq!(comparisons(body), 1, "{body}");
     }
-    // An offset from the packet, which the first comparison is not about: one more.
+    // An offset from the packet that the first comparison does not cover: one more.
     for body in [
         "if pkt_len(pkt) < 20u { return 1u; } let off = (load_u8(pkt, 14u) & 15u) * 4u + 14u;
          if pkt_len(pkt) < off + 20u { return 1u; } return load_be16(pkt, off + 18u) & 3u;",
@@ -231,9 +235,10 @@ fn loads_that_are_proved_have_no_check() {
 }
 
 #[test]
-fn loads_that_are_not_proved_keep_theirs() {
+fn unproven_loads_have_a_bounds_check() {
     for body in [
-        // One byte too few, the other way, on one way of two alone, and after the ends have moved.
+        // One byte too few, the wrong direction, on one of two paths only, and after the bounds
+        // have changed.
         "if pkt_len(pkt) < 20u { return 1u; } return load_be16(pkt, 19u) & 3u;",
         "if pkt_len(pkt) > 24u { return 1u; } return load_u8(pkt, 19u) & 3u;",
         "if pkt_len(pkt) >= 24u || pkt_port(pkt) == 1u { return load_u8(pkt, 19u) & 3u; } return 1u;",
@@ -241,7 +246,7 @@ fn loads_that_are_not_proved_keep_theirs() {
     ] {
         assert_eq!(comparisons(body), 2, "{body}");
     }
-    // One byte further than the offset from the packet was asked about.
+    // One byte beyond what was compared.
     let body = "if pkt_len(pkt) < 20u { return 1u; } let off = (load_u8(pkt, 14u) & 15u) * 4u + 14u;
         if pkt_len(pkt) < off + 20u { return 1u; } return load_be16(pkt, off + 19u) & 3u;";
     assert_eq!(comparisons(body), 3, "{body}");
@@ -265,9 +270,11 @@ fn loads_that_are_not_proved_keep_theirs() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_in_words() {
-    let refused = |text: &str| LaneProgram::trace(&program(text)).err().unwrap_or_else(|| panic!("it fits\n{text}"));
-    // Each helper calls the one before twice: 2^14 calls.
+fn filters_that_lane_ir_cannot_express_are_refused_with_a_reason() {
+    let refused = |text: &str| {
+        LaneProgram::trace(&program(text)).err().unwrap_or_else(|| panic!("the filter was not refused\n{text}"))
+    };
+    // Each helper calls the previous one twice: 2^14 calls.
     let mut text = "fn f0(pkt: u32, n: u32) -> u32 { return load_u8(pkt, n) * 3u; }\n".to_owned();
     for i in 1..14 {
         let before = i - 1;

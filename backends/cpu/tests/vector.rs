@@ -1,4 +1,4 @@
-//! Code that has several packets at a time against the interpreter.
+//! Vector code against the reference interpreter.
 
 mod stock;
 
@@ -13,7 +13,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
 use portcullis_wgsl as wgsl;
 
-/// Packets in an arena, with metadata, and room around them.
+/// Packets in an arena, with metadata and room around them.
 fn batch(packets: &[Vec<u8>]) -> Batch {
     let (mut bytes, mut descriptors, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
     for (i, packet) in packets.iter().enumerate() {
@@ -28,10 +28,10 @@ fn batch(packets: &[Vec<u8>]) -> Batch {
     BatchCutter::new(arena, None).cut_batch(descriptors, metadata, ResizeRoom::Both).unwrap()
 }
 
-/// Verdicts, and packets.
+/// Verdicts and packets of a batch.
 type Outcome = (Verdicts, Vec<Vec<u8>>);
 
-/// What becomes of batches of so many packets, and the words of the maps in the end.
+/// Filters batches of `counts` packets; returns their outcomes and the final words of the maps.
 fn outcomes(
     device: &dyn Device,
     program: &Arc<Program>,
@@ -52,7 +52,7 @@ fn outcomes(
     (outcomes, (0..program.maps().len()).map(|map| session.map_words(map).unwrap()).collect())
 }
 
-fn is_the_interpreter(name: &str, program: &Arc<Program>, counts: &[usize], packets: &[Vec<u8>]) {
+fn assert_agrees_with_interpreter(name: &str, program: &Arc<Program>, counts: &[usize], packets: &[Vec<u8>]) {
     let want = outcomes(&InterpDevice::new(), program, counts, packets);
     for style in [Style::SpeculativeVector, Style::Vector] {
         let ours = outcomes(&Cpu::with_style(style), program, counts, packets);
@@ -64,17 +64,17 @@ fn is_the_interpreter(name: &str, program: &Arc<Program>, counts: &[usize], pack
 }
 
 #[test]
-fn stock_filters_give_what_the_interpreter_gives() {
+fn stock_filters_agree_with_the_interpreter() {
     let packets = stock::packets();
     let counts: Vec<usize> = (0..=17).chain([600, 1000]).collect();
     for (name, program) in stock::stock() {
-        is_the_interpreter(&name, &program, &counts, &packets);
+        assert_agrees_with_interpreter(&name, &program, &counts, &packets);
     }
 }
 
-/// Of each filter here there is such code, though some others of its kind are left to code for one packet at a time.
+/// Not every filter has vector code, but these must have it.
 #[test]
-fn most_filters_have_such_code() {
+fn stock_filters_have_vector_code() {
     let has = |text: &str| {
         let form = portcullis_cpu::render_clif(&program(text)).unwrap();
         (form.contains("; speculative vector\n"), form.contains("; vector\n"))
@@ -97,18 +97,19 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
 
-/// Packets side by side take each step together: where that could be told from one after the other they do not.
+/// Vector code executes each step for all packets of a group at once. Filters in which that can be
+/// observed must use scalar code.
 #[test]
-fn maps_are_as_if_packets_came_one_after_the_other() {
+fn map_accesses_are_not_reordered_between_packets() {
     let packets = stock::packets();
     for (what, text) in [
-        ("a sum that is asked for", "return 1u + (m_add(k, 0u, 1u) & 1u);"),
-        ("a sum that nobody asks for", "m_add(k, 0u, load_u8(pkt, 3u)); return XDP_PASS;"),
-        ("what was written before", "m_write(k, 0u, load_u8(pkt, 3u)); return 1u + (m_read(k, 0u) & 1u);"),
-        ("what is written after", "let x = m_read(k, 0u); m_write(k, 0u, x * 3u + 1u); return 1u + (x & 1u);"),
-        ("two sums", "let x = m_add(k, 0u, 1u); let y = m_add(k ^ 1u, 0u, x); return 1u + (y & 1u);"),
+        ("an add whose result is used", "return 1u + (m_add(k, 0u, 1u) & 1u);"),
+        ("an add whose result is unused", "m_add(k, 0u, load_u8(pkt, 3u)); return XDP_PASS;"),
+        ("a read after a write", "m_write(k, 0u, load_u8(pkt, 3u)); return 1u + (m_read(k, 0u) & 1u);"),
+        ("a write after a read", "let x = m_read(k, 0u); m_write(k, 0u, x * 3u + 1u); return 1u + (x & 1u);"),
+        ("two adds", "let x = m_add(k, 0u, 1u); let y = m_add(k ^ 1u, 0u, x); return 1u + (y & 1u);"),
         (
-            "sums in a loop",
+            "adds in a loop",
             "var y = 0u; for (var i = 0u; i < 3u; i++) { y += m_add(k, 0u, y + 1u); } return 1u + (y & 1u);",
         ),
     ] {
@@ -116,18 +117,18 @@ fn maps_are_as_if_packets_came_one_after_the_other() {
             "//! map m: array value=1 entries=4
             fn xdp_filter(pkt: u32) -> u32 {{ let k = load_u8(pkt, 1u) & 3u; {text} }}"
         );
-        is_the_interpreter(what, &program(&text), &[3, 8, 100, 600], &packets);
+        assert_agrees_with_interpreter(what, &program(&text), &[3, 8, 100, 600], &packets);
     }
 }
 
-/// What some lanes have loaded is not there for others that come back.
+/// A value loaded by some lanes must not be reused by lanes that were inactive then.
 #[test]
-fn lanes_that_were_away_load_for_themselves() {
+fn loads_are_not_reused_by_lanes_that_were_inactive() {
     let packets: Vec<Vec<u8>> =
         (0..64_u8).map(|i| (0..40_u8).map(|at| (i % 3) ^ at.wrapping_mul(7)).collect()).collect();
     for (what, text) in [
         (
-            "a helper that some have left",
+            "a helper that some lanes have left",
             "fn five(pkt: u32) -> u32 { if load_u8(pkt, 0u) == 1u { return 0u; } return load_u8(pkt, 5u); }
             fn xdp_filter(pkt: u32) -> u32 {
                 let x = five(pkt);
@@ -137,7 +138,7 @@ fn lanes_that_were_away_load_for_themselves() {
             }",
         ),
         (
-            "a loop that some have left",
+            "a loop that some lanes have left",
             "fn xdp_filter(pkt: u32) -> u32 {
                 var x = 0u;
                 loop { if load_u8(pkt, 0u) == 2u { break; } x = load_u8(pkt, 6u); break; }
@@ -146,7 +147,7 @@ fn lanes_that_were_away_load_for_themselves() {
             }",
         ),
         (
-            "a case that some take",
+            "a case that some lanes take",
             "fn xdp_filter(pkt: u32) -> u32 {
                 var x = 0u;
                 switch load_u8(pkt, 0u) { case 1u: { x = load_u8(pkt, 7u); } default: {} }
@@ -155,13 +156,13 @@ fn lanes_that_were_away_load_for_themselves() {
             }",
         ),
     ] {
-        is_the_interpreter(what, &program(text), &[4, 8, 64], &packets);
+        assert_agrees_with_interpreter(what, &program(text), &[4, 8, 64], &packets);
     }
 }
 
-/// Values that are made of each other have more ways through them than anybody could go.
+/// Sums of sums have exponentially many paths through the graph.
 #[test]
-fn offsets_of_many_operations_are_compiled_all_the_same() {
+fn offsets_with_exponentially_many_paths_are_compiled() {
     let steps = "x = x + (x >> 1u);\n".repeat(60);
     let text = format!(
         "fn xdp_filter(pkt: u32) -> u32 {{
@@ -170,5 +171,5 @@ fn offsets_of_many_operations_are_compiled_all_the_same() {
             return 1u + (load_u8(pkt, x & 31u) & 1u);
         }}"
     );
-    is_the_interpreter("a chain", &program(&text), &[8, 100], &stock::packets());
+    assert_agrees_with_interpreter("a chain", &program(&text), &[8, 100], &stock::packets());
 }
