@@ -121,7 +121,7 @@ mod tests {
         let text = include_str!("../../../shaders/http_only.wgsl");
         let program = wgsl::compile(&Source::new("http_only.wgsl", text), &ProgramOptions::default());
         let program = program.unwrap_or_else(|e| panic!("{}", e.render()));
-        assert!(compile_vector_code(&program, Processor::Host, &|| false).is_none(), "nobody waits for it");
+        assert!(compile_vector_code(&program, Processor::Host, &|| false).is_none(), "compilation was cancelled");
         let vector = compile_vector_code(&program, Processor::Host, &|| true).expect("http_only has vector code");
         let scalar = compile_filter(&program, StyleSet::All, PrefetchPolicy::IfFaster, Processor::Host).unwrap();
         assert_eq!(scalar.variant_count(), 2, "until then there is scalar code only");

@@ -47,7 +47,7 @@ impl Maps {
     ///
     /// # Safety
     ///
-    /// Nobody else accesses them during the borrow.
+    /// No other code accesses them during the borrow.
     #[expect(clippy::mut_from_ref, reason = "the words are atomics; the caller guarantees exclusive access")]
     unsafe fn exclusive_words(&self, map: usize) -> &mut [u32] {
         let words = &self.words[map];

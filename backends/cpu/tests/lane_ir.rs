@@ -285,7 +285,7 @@ fn filters_that_lane_ir_cannot_express_are_refused_with_a_reason() {
     }
     text += "fn xdp_filter(pkt: u32) -> u32 { return f13(pkt, pkt_len(pkt)) & 3u; }";
     let reason = refused(&text);
-    assert!(reason.contains("more than fits in lanes"), "{reason}");
+    assert!(reason.contains("too large for vector code"), "{reason}");
     let reason = refused("fn xdp_filter(pkt: u32) -> u32 { return u32(f32(pkt_len(pkt)) * 0.5f); }");
     assert_eq!(reason, "floating point");
     let reason = refused("fn xdp_flow(pkt: u32) -> u32 { return 1u; } fn xdp_filter(pkt: u32) -> u32 { return 2u; }");

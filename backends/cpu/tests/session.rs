@@ -190,7 +190,7 @@ fn conditions_become_branches_without_materialised_booleans() {
             return XDP_PASS;
         }",
     )
-    .expect("there is something to branch on");
+    .expect("the filter has a branching style");
     // A boolean that is passed between blocks would be an 8-bit parameter.
     let parameters = form.lines().filter(|line| line.starts_with("block") && line.contains(": i8")).count();
     assert_eq!(parameters, 0, "{form}");

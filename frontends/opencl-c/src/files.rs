@@ -113,7 +113,7 @@ impl Files {
         text: impl Into<Arc<str>>,
         included_from: Option<Span>,
     ) -> FileId {
-        let id = FileId(u32::try_from(self.files.len()).expect("MAX_READ bounds the number of files"));
+        let id = FileId(u32::try_from(self.files.len()).expect("MAX_TEXT_BYTES bounds the number of files"));
         let start = self.files.last().map_or(0, |last| last.start + last.text.len() + 1);
         self.files.push(File { name: name.into(), text: normalize_line_ends(text.into()), start, included_from });
         id

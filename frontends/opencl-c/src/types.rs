@@ -202,7 +202,7 @@ pub struct Structs {
 }
 
 /// Maximum size of a type, in bytes; larger than any packet.
-pub const MAX_SIZE: u32 = 1 << 20;
+pub const MAX_TYPE_BYTES: u32 = 1 << 20;
 
 pub const INT: Type = Type::Scalar(Scalar::Int);
 pub const UINT: Type = Type::Scalar(Scalar::UInt);
@@ -291,7 +291,7 @@ impl Structs {
             let (bytes, natural) = self.layout(&ty).unwrap_or((1, 1));
             let natural = if packed { 1 } else { natural };
             let offset = size.next_multiple_of(natural);
-            size = offset.saturating_add(bytes).min(2 * MAX_SIZE);
+            size = offset.saturating_add(bytes).min(2 * MAX_TYPE_BYTES);
             align = align.max(natural);
             laid_out.push(Field { name, ty, offset });
         }

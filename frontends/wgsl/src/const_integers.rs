@@ -8,7 +8,7 @@ use portcullis_core::diagnostics::Diagnostic;
 /// there.
 pub(super) type Integer = u32;
 
-const MAX: Integer = i32::MAX as Integer;
+const MAX_VALUE: Integer = i32::MAX as Integer;
 
 /// Returns the value of a name.
 type Lookup<'l, 'a> = &'l mut dyn FnMut(&'a str) -> Result<Option<Integer>, Diagnostic>;
@@ -78,7 +78,7 @@ impl<'a> Parser<'_, '_, 'a> {
                 "/" => left.checked_div(right),
                 _ => left.checked_rem(right),
             };
-            match value.filter(|&value| value <= MAX) {
+            match value.filter(|&value| value <= MAX_VALUE) {
                 Some(value) => left = value,
                 None => return Ok(None),
             }
@@ -109,7 +109,7 @@ fn number(text: &str) -> Option<Integer> {
     let digits = hexadecimal.unwrap_or(text);
     let digits = digits.strip_suffix(['u', 'i']).unwrap_or(digits);
     let value = Integer::from_str_radix(digits, if hexadecimal.is_some() { 16 } else { 10 }).ok()?;
-    (value <= MAX).then_some(value)
+    (value <= MAX_VALUE).then_some(value)
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ pub(super) fn tokenize(source: &str) -> Result<Vec<Token>, Diagnostic> {
             }
             TokenKind::Open => depth += 1,
             TokenKind::Close if text != "}" => {
-                drop_from(&mut candidates, depth);
+                drop_candidates(&mut candidates, depth);
                 depth = depth.saturating_sub(1);
             }
             TokenKind::Symbol => match text {
@@ -136,7 +136,7 @@ pub(super) fn tokenize(source: &str) -> Result<Vec<Token>, Diagnostic> {
                     candidates.clear();
                     depth = 0;
                 }
-                "&&" | "||" => drop_from(&mut candidates, depth),
+                "&&" | "||" => drop_candidates(&mut candidates, depth),
                 _ => {}
             },
             _ => {}
@@ -147,7 +147,7 @@ pub(super) fn tokenize(source: &str) -> Result<Vec<Token>, Diagnostic> {
 }
 
 /// Drops the candidates at bracket depth `depth` or deeper.
-fn drop_from(candidates: &mut Vec<Candidate>, depth: usize) {
+fn drop_candidates(candidates: &mut Vec<Candidate>, depth: usize) {
     while candidates.last().is_some_and(|c| c.depth >= depth) {
         candidates.pop();
     }

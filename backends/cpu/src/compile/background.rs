@@ -12,14 +12,14 @@ use super::compiler_stack::COMPILER_STACK_BYTES;
 /// about as long as it takes.
 const START_AFTER_NANOS: u64 = 2_000_000;
 
-/// Asked by a running task between its steps; false once its result is no longer wanted.
+/// Polled by a running task between its steps; false once its result is no longer wanted.
 pub(crate) type KeepGoing<'a> = &'a dyn Fn() -> bool;
 
 type Task<T> = Box<dyn FnOnce(KeepGoing<'_>) -> Option<T> + Send>;
 
 /// A value computed at most once, on a thread of its own.
 pub(crate) struct BackgroundCell<T> {
-    /// Taken by whoever starts or cancels it.
+    /// Taken when the task is started or cancelled.
     task: Mutex<Option<Task<T>>>,
     /// Set when the task ends; `None` if it failed or was cancelled.
     result: OnceLock<Option<T>>,

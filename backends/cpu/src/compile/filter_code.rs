@@ -156,7 +156,7 @@ impl FilterCode {
     ///   replaced by this code's own) is valid for packets `start..end`.
     /// - The packets' descriptors lie in the arena, with their room if the filter changes lengths,
     ///   and the arena is readable [`READABLE_PAST_END`] bytes past its end.
-    /// - Nobody else accesses the packets, or writes to anything else that the context points to.
+    /// - No other code accesses the packets, or writes to anything else that the context points to.
     ///
     /// [`READABLE_PAST_END`]: portcullis_core::packet::READABLE_PAST_END
     pub unsafe fn run(&self, variant: usize, context: &BatchContext, start: usize, end: usize) {

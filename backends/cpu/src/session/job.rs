@@ -171,7 +171,7 @@ impl BatchBuffers {
     }
 }
 
-/// Whether a batch can be filtered by whichever thread asks for its result: it is a single chunk,
+/// Whether a batch can be filtered by the thread that asks for its result: it is a single chunk,
 /// so no other thread could help, and no other batch waits for it. `threads` is what
 /// [`Shared::threads_worth_waking`] says.
 pub(super) fn runs_inline(shared: &Shared, threads: usize, packets: usize) -> bool {
@@ -331,7 +331,7 @@ impl Job {
                     unsafe { flows.run(0, &self.flow_context, start, end) };
                 });
             }
-            // Releases what this thread has written, and acquires what the other threads have.
+            // Release this thread's writes, and acquire those of the other threads.
             if tile.remaining.fetch_sub(end - start, Ordering::AcqRel) == end - start {
                 return self.finish_chunks(number);
             }
@@ -434,7 +434,7 @@ impl Job {
     fn complete(&self) {
         let buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let (Some(_), Some(sequencer)) = (&buffers, self.sequencer()) {
-            // Before the result is visible: whoever sees it may submit the next batch.
+            // Before the result is visible: a caller that sees it may submit the next batch.
             sequencer.advance();
         }
         if let Some(buffers) = buffers {

@@ -33,7 +33,7 @@ enum InFlight {
     Deferred(Batch),
     /// Threads of the pool filter it; with `caller_helps`, so does the caller of `complete`.
     Job { job: Arc<Job>, caller_helps: bool },
-    /// Finished before `complete` asked for it, because somebody accessed the maps.
+    /// Finished before `complete` asked for it, because the caller accessed the maps.
     Finished(Box<Result<Completion, DeviceError>>),
 }
 
@@ -88,7 +88,7 @@ impl CpuSession {
     /// Finishes all batches in flight and keeps their results in the queue.
     fn finish_all(&mut self) {
         for in_flight in &mut self.queue {
-            // A placeholder that is replaced before anybody can see it.
+            // A placeholder, replaced before control leaves this loop.
             let batch = std::mem::replace(in_flight, InFlight::Finished(Box::new(Err(DeviceError::Cancelled))));
             *in_flight = InFlight::Finished(Box::new(batch.finish(&self.shared)));
         }

@@ -48,7 +48,7 @@ impl BatchSequencer {
         state.start(batch, threads);
     }
 
-    /// Drops the batches that wait: the session is closed and nobody will ask for them.
+    /// Drops the batches that wait: the session is closed and their results are not wanted.
     pub fn clear_waiting(&self) {
         let waiting = std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).waiting);
         // Dropped without the lock: a batch owns the session's state, this sequencer included.

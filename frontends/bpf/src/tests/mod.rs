@@ -36,7 +36,7 @@ fn compile_ok(program: &[Instruction]) -> Program {
 }
 
 /// Steps after which the reference gives a program up as endless.
-const STEPS: u32 = 1 << 20;
+const MAX_REFERENCE_STEPS: u32 = 1 << 20;
 
 /// Compares a program with the reference on each input; returns how many packets it accepts.
 #[track_caller]
@@ -46,7 +46,7 @@ fn check(program: &[Instruction], inputs: &[Input<'_>]) -> usize {
     let interpreter = Interpreter::new(&compiled).unwrap();
     let mut accepted = 0;
     for input in inputs {
-        let Some(expected) = reference::run(program, *input, STEPS) else { continue };
+        let Some(expected) = reference::run(program, *input, MAX_REFERENCE_STEPS) else { continue };
         let metadata = Metadata { wire_length: input.wire_length, port: input.port, ..Metadata::default() };
         let outcome = interpreter.run(input.packet, &metadata).unwrap();
         let expected = if expected == 0 { Verdict::Drop } else { Verdict::Pass };

@@ -27,7 +27,7 @@ fn check_instruction(instruction: Code, in_x: bool) {
     for a in CORNERS {
         for x in CORNERS {
             let packet_of = |expected| packet(a, x, expected);
-            let expected = reference::run(&result_program, Input::new(&packet_of(0)), STEPS).unwrap();
+            let expected = reference::run(&result_program, Input::new(&packet_of(0)), MAX_REFERENCE_STEPS).unwrap();
             packets.extend([packet_of(expected), packet_of(expected ^ 1), packet_of(expected ^ 1 << 31)]);
         }
     }

@@ -6,7 +6,7 @@ use super::{Checker, Symbol, unsupported_functions};
 use crate::ast::{self, ExprKind as Ast, Space};
 use crate::files::Span;
 use crate::library;
-use crate::parser::{Keyword, keyword};
+use crate::parser::{Keyword, keyword_from_name};
 use crate::suggestions;
 use crate::tree::{Builtin, Expr, ExprKind, FunctionId};
 use crate::types::{INT, Scalar, Type, UINT};
@@ -40,7 +40,7 @@ const BUILTINS: &[(&str, Builtin, usize)] = &[
 ];
 
 /// Network byte order: not in OpenCL C, but needed to read headers. A filter may define its own.
-const SWAPS: &[(&str, Scalar)] =
+const BYTE_SWAPS: &[(&str, Scalar)] =
     &[("ntohs", Scalar::UShort), ("htons", Scalar::UShort), ("ntohl", Scalar::UInt), ("htonl", Scalar::UInt)];
 
 /// Whether OpenCL C has a built-in function of this name.
@@ -57,7 +57,7 @@ enum Conversion {
 
 /// Parses the name of a conversion function, such as `convert_uchar4_sat` or `as_uint`.
 fn conversion(name: &str) -> Option<(Conversion, Type)> {
-    let of = |name| match keyword(name)? {
+    let of = |name| match keyword_from_name(name)? {
         Keyword::Scalar(scalar) => Some(Type::Scalar(scalar)),
         Keyword::Vector(scalar, size) => Some(Type::Vector(scalar, size)),
         _ => None,
@@ -101,7 +101,7 @@ impl Checker<'_> {
         if let Some((conversion, ty)) = conversion(&text) {
             return self.conversion(&text, &conversion, ty, arguments, span);
         }
-        if let Some((_, scalar)) = SWAPS.iter().find(|(name, _)| *name == text) {
+        if let Some((_, scalar)) = BYTE_SWAPS.iter().find(|(name, _)| *name == text) {
             return self.swap(&text, *scalar, arguments, span);
         }
         if let Some((_, builtin, count)) = BUILTINS.iter().find(|(name, ..)| *name == text) {
@@ -129,7 +129,7 @@ impl Checker<'_> {
         let own = own.map(|(&name, _)| self.names.text(name));
         let maps: Vec<String> = library::map_functions(self.maps).collect();
         let prelude = prelude::FUNCTIONS.iter().map(|(name, _)| *name).chain(maps.iter().map(|name| &**name));
-        let builtins = BUILTINS.iter().map(|(name, ..)| *name).chain(SWAPS.iter().map(|(name, _)| *name));
+        let builtins = BUILTINS.iter().map(|(name, ..)| *name).chain(BYTE_SWAPS.iter().map(|(name, _)| *name));
         let known = own.chain(prelude).chain(builtins).chain(["mul24", "upsample"]);
         nearest(name, known).map(str::to_owned)
     }

@@ -10,8 +10,8 @@ use crate::tree::{
 use crate::types::Type;
 
 /// Maximum number of values in a `__constant` table, and in all tables together.
-const MAX_TABLE: usize = 16_384;
-const MAX_TABLES: usize = 65_536;
+const MAX_TABLE_VALUES: usize = 16_384;
+const MAX_TOTAL_TABLE_VALUES: usize = 65_536;
 
 impl Checker<'_> {
     /// Checks a declaration outside functions.
@@ -75,8 +75,9 @@ impl Checker<'_> {
         let ty = &ty;
         let count = self.structs.scalars(ty) as usize;
         let total = self.tables.iter().map(|table| table.values.len()).sum::<usize>() + count;
-        if count > MAX_TABLE || total > MAX_TABLES {
-            let note = format!("a table has at most {MAX_TABLE} values, all tables together {MAX_TABLES}");
+        if count > MAX_TABLE_VALUES || total > MAX_TOTAL_TABLE_VALUES {
+            let note =
+                format!("a table has at most {MAX_TABLE_VALUES} values, all tables together {MAX_TOTAL_TABLE_VALUES}");
             self.errors.add(span, format!("a table of {count} values"), "", &note);
             return;
         }

@@ -15,7 +15,7 @@ pub(super) const NO_MAPS: &str =
     "it exists only if the filter declares maps, in lines such as `//! map flows: hash key=4 value=6 entries=1024`";
 
 /// All suffixes of map function names.
-const CALLS: [MapFunction; 7] = [
+const MAP_FUNCTIONS: [MapFunction; 7] = [
     MapFunction::Find,
     MapFunction::Insert,
     MapFunction::Remove,
@@ -27,7 +27,7 @@ const CALLS: [MapFunction; 7] = [
 
 /// The map that a name would be a function of, by its suffix.
 fn map_of(name: &str) -> Option<&str> {
-    CALLS.iter().find_map(|call| name.strip_suffix(call.name())?.strip_suffix('_'))
+    MAP_FUNCTIONS.iter().find_map(|call| name.strip_suffix(call.name())?.strip_suffix('_'))
 }
 
 impl Checker<'_> {

@@ -6,7 +6,7 @@ use super::{Checker, Symbol, Tag};
 use crate::ast::{self, Base, Space};
 use crate::files::Span;
 use crate::tree::{Expr, ExprKind};
-use crate::types::{MAX_SIZE, Pointer, Scalar, Struct, StructId, Type, UINT};
+use crate::types::{MAX_TYPE_BYTES, Pointer, Scalar, Struct, StructId, Type, UINT};
 
 use portcullis_core::program::MAX_TYPE_DEPTH;
 
@@ -138,8 +138,8 @@ impl Checker<'_> {
             self.errors.add(span, format!("types nest more than {MAX_TYPE_DEPTH} deep"), "", "");
             return Type::Error;
         }
-        if u64::from(size) * u64::from(count) > u64::from(MAX_SIZE) {
-            self.errors.add(span, format!("an array of more than {MAX_SIZE} bytes"), "", "");
+        if u64::from(size) * u64::from(count) > u64::from(MAX_TYPE_BYTES) {
+            self.errors.add(span, format!("an array of more than {MAX_TYPE_BYTES} bytes"), "", "");
             return Type::Error;
         }
         Type::Array(Rc::new(of), count)
@@ -200,8 +200,8 @@ impl Checker<'_> {
             self.errors.add(span, "a structure without members", "", "");
         }
         self.structs.define(id, laid_out, it.packed);
-        if self.structs.get(id).size > MAX_SIZE {
-            self.errors.add(span, format!("a structure of more than {MAX_SIZE} bytes"), "", "");
+        if self.structs.get(id).size > MAX_TYPE_BYTES {
+            self.errors.add(span, format!("a structure of more than {MAX_TYPE_BYTES} bytes"), "", "");
             return Type::Error;
         }
         Type::Struct(id)

@@ -1,29 +1,29 @@
 //! Built-in functions of OpenCL C that filters lack, with alternatives.
 
-const ORDER: &str = "packets of a batch run in any order and cannot wait for each other";
-const ATOMIC: &str = "packets share data in maps, whose functions are atomic: with a line `//! map hits: counter entries=1` \
+const NO_SYNCHRONISATION: &str = "packets of a batch run in any order and cannot wait for each other";
+const USE_MAPS: &str = "packets share data in maps, whose functions are atomic: with a line `//! map hits: counter entries=1` \
     use `hits_add(0, 1)`; other kinds have `NAME_add` and `NAME_compare_exchange`; for data of one packet use \
     `x += 1`";
-const WHICH: &str = "a filter does not know its packet's position in the batch";
+const NO_PACKET_INDEX: &str = "a filter does not know its packet's position in the batch";
 const IMAGES: &str = "images are not supported in filters";
 
 /// Families of functions, by prefix.
 const FAMILIES: &[(&str, &str)] = &[
     ("printf", "a filter cannot print: return a verdict, or write to the packet"),
-    ("barrier", ORDER),
-    ("mem_fence", ORDER),
-    ("read_mem_fence", ORDER),
-    ("write_mem_fence", ORDER),
-    ("wait_group_events", ORDER),
-    ("atomic_", ATOMIC),
-    ("atom_", ATOMIC),
+    ("barrier", NO_SYNCHRONISATION),
+    ("mem_fence", NO_SYNCHRONISATION),
+    ("read_mem_fence", NO_SYNCHRONISATION),
+    ("write_mem_fence", NO_SYNCHRONISATION),
+    ("wait_group_events", NO_SYNCHRONISATION),
+    ("atomic_", USE_MAPS),
+    ("atom_", USE_MAPS),
     ("async_work_group_", "packets of a batch share no memory"),
     ("prefetch", "packets are already where the device reads them"),
-    ("get_global_", WHICH),
-    ("get_local_", WHICH),
-    ("get_group_", WHICH),
-    ("get_num_groups", WHICH),
-    ("get_work_dim", WHICH),
+    ("get_global_", NO_PACKET_INDEX),
+    ("get_local_", NO_PACKET_INDEX),
+    ("get_group_", NO_PACKET_INDEX),
+    ("get_num_groups", NO_PACKET_INDEX),
+    ("get_work_dim", NO_PACKET_INDEX),
     ("read_image", IMAGES),
     ("write_image", IMAGES),
     ("get_image_", IMAGES),

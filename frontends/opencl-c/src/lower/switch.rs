@@ -13,7 +13,7 @@ use portcullis_core::ir::builder::Value;
 use portcullis_core::program::MAX_EXPRESSIONS;
 
 /// Note for a small filter that becomes too large.
-const CAUSE: &str = "cases that fall through compare all labels that lead to them; end some with `break`";
+const FALL_THROUGH_NOTE: &str = "cases that fall through compare all labels that lead to them; end some with `break`";
 
 impl FunctionLowering<'_, '_> {
     pub(super) fn switch(&mut self, switch: &Switch) -> Result<()> {
@@ -105,11 +105,11 @@ impl FunctionLowering<'_, '_> {
             let labels = if by_default { &parts[i + 1..] } else { &parts[..=i] };
             let count = labels.iter().map(|(_, labels)| labels.len()).sum();
             let at = segment.body[0].span;
-            self.charge_with_note(count, at, CAUSE)?;
+            self.charge_with_note(count, at, FALL_THROUGH_NOTE)?;
             // Each label costs a comparison and an operator that combines it.
             compared += 2 * count as u64;
             if compared > MAX_EXPRESSIONS {
-                return self.l.fail(at, "the filter is too large", CAUSE);
+                return self.l.fail(at, "the filter is too large", FALL_THROUGH_NOTE);
             }
             let mut met = None;
             for label in labels.iter().flat_map(|(_, labels)| labels) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{ErrorReported, Keyword, Parsed, Parser, is};
+use super::{ErrorReported, Keyword, ParseResult, Parser, is};
 use crate::ast::{
     Base, Declaration, Declarator, Designator, Entry, Enum, Expr, Function, Init, Item, Parameter, Pointer, Space,
     Specifiers, Struct, TypeName,
@@ -24,7 +24,7 @@ struct TypeSpecifiers {
 
 impl Parser<'_> {
     /// Parses a function definition or a declaration outside functions.
-    pub(super) fn item(&mut self, items: &mut Vec<Item>) -> Parsed<()> {
+    pub(super) fn item(&mut self, items: &mut Vec<Item>) -> ParseResult<()> {
         if self.consume(";") {
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl Parser<'_> {
     }
 
     /// Parses a declaration in a block, including its `;`.
-    pub(super) fn declaration(&mut self) -> Parsed<Declaration> {
+    pub(super) fn declaration(&mut self) -> ParseResult<Declaration> {
         let specifiers = self.specifiers()?;
         if self.consume(";") {
             return Ok(Declaration { specifiers, declarators: Vec::new() });
@@ -79,7 +79,7 @@ impl Parser<'_> {
         self.rest_of_declaration(specifiers, first)
     }
 
-    fn rest_of_declaration(&mut self, specifiers: Specifiers, first: Declarator) -> Parsed<Declaration> {
+    fn rest_of_declaration(&mut self, specifiers: Specifiers, first: Declarator) -> ParseResult<Declaration> {
         let mut declarators = vec![first];
         while self.consume(",") {
             let mut next = self.declarator()?;
@@ -107,7 +107,7 @@ impl Parser<'_> {
     }
 
     /// Parses the type and qualifiers that a declaration starts with.
-    fn specifiers(&mut self) -> Parsed<Specifiers> {
+    fn specifiers(&mut self) -> ParseResult<Specifiers> {
         let start = self.span();
         let mut words = TypeSpecifiers::default();
         let (mut space, mut constant, mut typedef, mut storage) = (None, false, false, None);
@@ -158,7 +158,7 @@ impl Parser<'_> {
     }
 
     /// Consumes a type specifier, if the next token is one.
-    fn type_word(&mut self, words: &mut TypeSpecifiers) -> Parsed<bool> {
+    fn type_word(&mut self, words: &mut TypeSpecifiers) -> ParseResult<bool> {
         let base = match self.keyword() {
             Some(Keyword::Signed) => {
                 words.signed = true;
@@ -218,7 +218,7 @@ impl Parser<'_> {
         Ok(true)
     }
 
-    fn new_base(&mut self, words: &TypeSpecifiers) -> Parsed<()> {
+    fn new_base(&mut self, words: &TypeSpecifiers) -> ParseResult<()> {
         if let Some(Base::Struct(Struct { fields: Some(_), .. }) | Base::Enum(Enum { values: Some(_), .. })) =
             words.base
         {
@@ -231,7 +231,7 @@ impl Parser<'_> {
     }
 
     /// Parses `__attribute__((...))` and returns whether it contains `packed`.
-    fn attribute(&mut self) -> Parsed<bool> {
+    fn attribute(&mut self) -> ParseResult<bool> {
         self.advance();
         self.expect("(", "after `__attribute__`")?;
         self.expect("(", "after `__attribute__(`")?;
@@ -256,7 +256,7 @@ impl Parser<'_> {
         Ok(packed)
     }
 
-    fn attributes(&mut self) -> Parsed<bool> {
+    fn attributes(&mut self) -> ParseResult<bool> {
         let mut packed = false;
         while self.is_keyword(Keyword::Attribute) {
             packed |= self.attribute()?;
@@ -265,7 +265,7 @@ impl Parser<'_> {
     }
 
     /// Parses attributes in a position where `packed` would not apply to the structure.
-    fn reject_packed(&mut self) -> Parsed<()> {
+    fn reject_packed(&mut self) -> ParseResult<()> {
         let span = self.span();
         if self.attributes()? {
             return self.misplaced_packed(span);
@@ -273,13 +273,13 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn misplaced_packed<T>(&mut self, span: Span) -> Parsed<T> {
+    fn misplaced_packed<T>(&mut self, span: Span) -> ParseResult<T> {
         let note = "it applies to a whole structure: write it after `struct` or after the `}`";
         self.errors.add(span, "`packed` has no effect here", "", note);
         Err(ErrorReported)
     }
 
-    fn struct_specifier(&mut self) -> Parsed<Struct> {
+    fn struct_specifier(&mut self) -> ParseResult<Struct> {
         self.advance();
         let mut packed = self.attributes()?;
         let name = if self.is("{") { None } else { Some(self.declared_name("a structure's name or `{`")?) };
@@ -299,14 +299,14 @@ impl Parser<'_> {
     }
 
     /// Reports an unknown name in the place of a type.
-    pub(super) fn unknown_type<T>(&mut self, name: Name, otherwise: &str) -> Parsed<T> {
+    pub(super) fn unknown_type<T>(&mut self, name: Name, otherwise: &str) -> ParseResult<T> {
         let text = self.names.text(name);
         let note = suggestions::suggest_type(text).or_else(|| self.did_you_mean(name));
         let message = format!("unknown type `{text}`");
         self.fail(message, note.as_deref().unwrap_or(otherwise))
     }
 
-    fn field(&mut self) -> Parsed<Declaration> {
+    fn field(&mut self) -> ParseResult<Declaration> {
         if !self.is_type_at(0) {
             return match self.identifier() {
                 Some(name) if self.keyword().is_none() => self.unknown_type(name, ""),
@@ -338,7 +338,7 @@ impl Parser<'_> {
         self.rest_of_declaration(specifiers, first)
     }
 
-    fn enum_specifier(&mut self) -> Parsed<Enum> {
+    fn enum_specifier(&mut self) -> ParseResult<Enum> {
         self.advance();
         let name = if self.is("{") { None } else { Some(self.declared_name("an enumeration's name or `{`")?) };
         if !self.consume("{") {
@@ -360,7 +360,7 @@ impl Parser<'_> {
         Ok(Enum { name, values: Some(values) })
     }
 
-    fn pointers(&mut self) -> Parsed<Vec<Pointer>> {
+    fn pointers(&mut self) -> ParseResult<Vec<Pointer>> {
         let mut pointers = Vec::new();
         while self.is("*") {
             let span = self.span();
@@ -385,7 +385,7 @@ impl Parser<'_> {
         Ok(pointers)
     }
 
-    fn declarator(&mut self) -> Parsed<Declarator> {
+    fn declarator(&mut self) -> ParseResult<Declarator> {
         let pointers = self.pointers()?;
         self.attributes()?;
         if self.is("(") {
@@ -403,7 +403,7 @@ impl Parser<'_> {
     }
 
     /// Reports a parenthesized declarator, such as `(*f)(int)`.
-    fn reject_parenthesized<T>(&mut self) -> Parsed<T> {
+    fn reject_parenthesized<T>(&mut self) -> ParseResult<T> {
         if is(self.lookahead(1), "*") {
             return self.fail(
                 "there are no function pointers, and no pointers to arrays",
@@ -413,7 +413,7 @@ impl Parser<'_> {
         self.fail("parentheses around a name", "write the name alone")
     }
 
-    fn sizes(&mut self) -> Parsed<Vec<Option<Expr>>> {
+    fn sizes(&mut self) -> ParseResult<Vec<Option<Expr>>> {
         let mut sizes = Vec::new();
         while self.consume("[") {
             sizes.push(if self.is("]") { None } else { Some(self.assignment()?) });
@@ -423,7 +423,7 @@ impl Parser<'_> {
     }
 
     /// Parses parameters after the `(`, and consumes the `)`.
-    fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
+    fn parameters(&mut self) -> ParseResult<Vec<Parameter>> {
         let mut parameters = Vec::new();
         if self.consume(")") {
             return Ok(parameters);
@@ -462,7 +462,7 @@ impl Parser<'_> {
     }
 
     /// Parses a type name, as in casts.
-    pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
+    pub(super) fn type_name(&mut self) -> ParseResult<TypeName> {
         let start = self.span();
         let specifiers = self.specifiers()?;
         let pointers = self.pointers()?;
@@ -473,11 +473,11 @@ impl Parser<'_> {
         Ok(TypeName { specifiers, pointers, sizes, span: self.span_since(start) })
     }
 
-    fn initialiser(&mut self) -> Parsed<Option<Init>> {
+    fn initialiser(&mut self) -> ParseResult<Option<Init>> {
         if self.consume("=") { self.init().map(Some) } else { Ok(None) }
     }
 
-    fn init(&mut self) -> Parsed<Init> {
+    fn init(&mut self) -> ParseResult<Init> {
         if !self.is("{") {
             return self.assignment().map(Init::Value);
         }
@@ -496,7 +496,7 @@ impl Parser<'_> {
         })
     }
 
-    fn designators(&mut self) -> Parsed<Vec<Designator>> {
+    fn designators(&mut self) -> ParseResult<Vec<Designator>> {
         let mut designators = Vec::new();
         loop {
             if self.consume("[") {
@@ -523,7 +523,7 @@ impl TypeSpecifiers {
     }
 
     /// Combines the specifiers to a type.
-    fn base(&mut self, parser: &mut Parser, span: Span) -> Parsed<Option<Base>> {
+    fn base(&mut self, parser: &mut Parser, span: Span) -> ParseResult<Option<Base>> {
         let fail = |parser: &mut Parser, message: &str, note: &str| {
             parser.errors.add(span, message, "", note);
             Err(ErrorReported)

@@ -1,6 +1,6 @@
 //! Expressions, from the comma operator down (C11 6.5).
 
-use super::{Keyword, Parsed, Parser, is};
+use super::{Keyword, ParseResult, Parser, is};
 use crate::ast::{BinaryOp, Expr, ExprKind, MAX_DEPTH, UnaryOp};
 use crate::files::Span;
 use crate::token::{Token, TokenKind};
@@ -47,7 +47,7 @@ enum Op {
 
 impl Parser<'_> {
     /// Parses an expression, comma operators included.
-    pub(super) fn expression(&mut self) -> Parsed<Expr> {
+    pub(super) fn expression(&mut self) -> ParseResult<Expr> {
         let mut left = self.assignment()?;
         while self.consume(",") {
             let right = self.assignment()?;
@@ -58,7 +58,7 @@ impl Parser<'_> {
     }
 
     /// Parses an expression without commas outside brackets.
-    pub(super) fn assignment(&mut self) -> Parsed<Expr> {
+    pub(super) fn assignment(&mut self) -> ParseResult<Expr> {
         self.deeper(|this| {
             let left = this.conditional()?;
             let TokenKind::Punctuator(punctuator) = this.token().kind else { return Ok(left) };
@@ -73,7 +73,7 @@ impl Parser<'_> {
     }
 
     /// Parses an expression without assignment and comma, as constant expressions require.
-    pub(super) fn conditional(&mut self) -> Parsed<Expr> {
+    pub(super) fn conditional(&mut self) -> ParseResult<Expr> {
         let condition = self.binary(0)?;
         if !self.consume("?") {
             return Ok(condition);
@@ -88,7 +88,7 @@ impl Parser<'_> {
         })
     }
 
-    fn binary(&mut self, level: usize) -> Parsed<Expr> {
+    fn binary(&mut self, level: usize) -> ParseResult<Expr> {
         let Some(operators) = PRECEDENCE_LEVELS.get(level) else { return self.unary() };
         let mut left = self.binary(level + 1)?;
         loop {
@@ -109,7 +109,7 @@ impl Parser<'_> {
         }
     }
 
-    fn unary(&mut self) -> Parsed<Expr> {
+    fn unary(&mut self) -> ParseResult<Expr> {
         let start = self.span();
         let op = match self.token().kind {
             TokenKind::Punctuator(punctuator) => match punctuator.text() {
@@ -138,7 +138,7 @@ impl Parser<'_> {
         self.node(ExprKind::Unary(op, operand.into()), span, depth)
     }
 
-    fn cast(&mut self) -> Parsed<Expr> {
+    fn cast(&mut self) -> ParseResult<Expr> {
         let start = self.span();
         self.advance();
         let ty = self.type_name()?;
@@ -151,7 +151,7 @@ impl Parser<'_> {
         self.node(ExprKind::Cast(ty.into(), operand.into()), span, depth)
     }
 
-    fn sizeof(&mut self) -> Parsed<Expr> {
+    fn sizeof(&mut self) -> ParseResult<Expr> {
         let start = self.span();
         self.advance();
         if self.is("(") && self.is_type_at(1) {
@@ -166,7 +166,7 @@ impl Parser<'_> {
         self.node(ExprKind::SizeofValue(operand.into()), span, depth)
     }
 
-    fn postfix(&mut self) -> Parsed<Expr> {
+    fn postfix(&mut self) -> ParseResult<Expr> {
         let mut left = self.primary()?;
         loop {
             let depth = left.depth;
@@ -202,7 +202,7 @@ impl Parser<'_> {
     }
 
     /// Parses comma-separated arguments, up to the closing bracket.
-    fn list(&mut self, close: &str) -> Parsed<Vec<Expr>> {
+    fn list(&mut self, close: &str) -> ParseResult<Vec<Expr>> {
         let mut list = Vec::new();
         if self.consume(close) {
             return Ok(list);
@@ -216,7 +216,7 @@ impl Parser<'_> {
         }
     }
 
-    fn primary(&mut self) -> Parsed<Expr> {
+    fn primary(&mut self) -> ParseResult<Expr> {
         let span = self.span();
         let token = self.token();
         let kind = match &token.kind {
@@ -295,7 +295,7 @@ impl Parser<'_> {
         }
     }
 
-    fn node(&mut self, kind: ExprKind, span: Span, below: u16) -> Parsed<Expr> {
+    fn node(&mut self, kind: ExprKind, span: Span, below: u16) -> ParseResult<Expr> {
         if below >= MAX_DEPTH {
             return self.report_too_deep();
         }

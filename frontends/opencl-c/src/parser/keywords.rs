@@ -76,7 +76,7 @@ pub const STATEMENT_KEYWORDS: [&str; 30] = [
 ];
 
 /// Returns the keyword that a name is, if any.
-pub fn find(name: &str) -> Option<Keyword> {
+pub fn keyword_from_name(name: &str) -> Option<Keyword> {
     use Keyword as K;
     Some(match name {
         "void" => K::Void,

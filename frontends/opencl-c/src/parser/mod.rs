@@ -19,12 +19,12 @@ use super::files::Span;
 use super::token::{Name, Names, Token, TokenKind};
 use portcullis_core::spelling::nearest;
 
-pub(super) use keywords::{Keyword, find as keyword};
+pub(super) use keywords::{Keyword, keyword_from_name};
 
 /// Marks an error that has been reported; callers may recover after it.
 pub(super) struct ErrorReported;
 
-type Parsed<T> = Result<T, ErrorReported>;
+type ParseResult<T> = Result<T, ErrorReported>;
 
 /// Parses a translation unit. Errors go to `errors`; the tree has what could be parsed.
 pub(super) fn parse(tokens: &[Token], names: &Names, errors: &mut Errors) -> Unit {
@@ -32,7 +32,7 @@ pub(super) fn parse(tokens: &[Token], names: &Names, errors: &mut Errors) -> Uni
     let mut keywords = HashMap::new();
     for token in tokens {
         if let TokenKind::Identifier(name) = token.kind {
-            keywords.entry(name).or_insert_with(|| keywords::find(names.text(name)));
+            keywords.entry(name).or_insert_with(|| keywords::keyword_from_name(names.text(name)));
         }
     }
     let mut parser = Parser { tokens, names, keywords, at: 0, depth: 0, scopes, errors };
@@ -127,7 +127,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn fail<T>(&mut self, message: impl Into<String>, note: &str) -> Parsed<T> {
+    fn fail<T>(&mut self, message: impl Into<String>, note: &str) -> ParseResult<T> {
         let span = self.span();
         // If the text ends too early, point at the brace that is not closed.
         let open = if self.is_end() { self.unclosed_bracket("}") } else { None };
@@ -135,13 +135,13 @@ impl<'a> Parser<'a> {
         Err(ErrorReported)
     }
 
-    fn expected<T>(&mut self, what: &str) -> Parsed<T> {
+    fn expected<T>(&mut self, what: &str) -> ParseResult<T> {
         let message = format!("expected {what}, found {}", self.describe_token());
         self.fail(message, "")
     }
 
     /// Reports an expected `what`, or the `}` of the construct being parsed.
-    fn expected_or_brace<T>(&mut self, what: &str) -> Parsed<T> {
+    fn expected_or_brace<T>(&mut self, what: &str) -> ParseResult<T> {
         if self.is_end() {
             return self.expected(&format!("{what} or `}}`"));
         }
@@ -152,11 +152,11 @@ impl<'a> Parser<'a> {
     }
 
     /// Consumes the `,` between elements in braces.
-    fn expect_comma(&mut self, why: &str) -> Parsed<()> {
+    fn expect_comma(&mut self, why: &str) -> ParseResult<()> {
         if self.consume(",") { Ok(()) } else { self.expected_or_brace(&format!("`,` {why}")) }
     }
 
-    fn expect(&mut self, punctuator: &str, why: &str) -> Parsed<()> {
+    fn expect(&mut self, punctuator: &str, why: &str) -> ParseResult<()> {
         if self.consume(punctuator) {
             return Ok(());
         }
@@ -164,14 +164,14 @@ impl<'a> Parser<'a> {
     }
 
     /// Consumes `close` at the end of a comma-separated list.
-    fn expect_after_list(&mut self, close: &str, why: &str) -> Parsed<()> {
+    fn expect_after_list(&mut self, close: &str, why: &str) -> ParseResult<()> {
         if self.consume(close) {
             return Ok(());
         }
         self.missing(close, &format!("`,` or `{close}` {why}"))
     }
 
-    fn missing<T>(&mut self, punctuator: &str, what: &str) -> Parsed<T> {
+    fn missing<T>(&mut self, punctuator: &str, what: &str) -> ParseResult<T> {
         // Report a missing `;` where it belongs, at the end of the previous line.
         let span = if punctuator == ";" && self.at > 0 { self.last_span() } else { self.span() };
         let message = format!("expected {what}, found {}", self.describe_token());
@@ -225,7 +225,7 @@ impl<'a> Parser<'a> {
         self.keyword() == Some(keyword)
     }
 
-    fn eat_keyword(&mut self, keyword: Keyword) -> bool {
+    fn consume_keyword(&mut self, keyword: Keyword) -> bool {
         let found = self.is_keyword(keyword);
         if found {
             self.advance();
@@ -234,7 +234,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Consumes a name for a declaration; keywords are not allowed.
-    fn declared_name(&mut self, what: &str) -> Parsed<(Name, Span)> {
+    fn declared_name(&mut self, what: &str) -> ParseResult<(Name, Span)> {
         match (self.identifier(), self.keyword()) {
             (Some(name), None) => {
                 let span = self.span();
@@ -250,7 +250,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Runs `parse` one nesting level deeper.
-    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> ParseResult<T>) -> ParseResult<T> {
         if self.depth >= MAX_DEPTH {
             return self.report_too_deep();
         }
@@ -260,7 +260,7 @@ impl<'a> Parser<'a> {
         result
     }
 
-    fn report_too_deep<T>(&mut self) -> Parsed<T> {
+    fn report_too_deep<T>(&mut self) -> ParseResult<T> {
         self.errors.stop();
         self.fail(format!("the text nests more than {MAX_DEPTH} deep here"), "operators count: a + b + c is three deep")
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{ErrorReported, Keyword, Parsed, Parser, is};
+use super::{ErrorReported, Keyword, ParseResult, Parser, is};
 use crate::ast::{Expr, ExprKind, Statement, StatementKind};
 use crate::files::Span;
 use crate::token::{Name, Token, TokenKind};
@@ -15,14 +15,14 @@ enum StatementAttribute {
 
 impl Parser<'_> {
     /// Parses a block after its `{`, and consumes the `}`.
-    pub(super) fn block(&mut self) -> Parsed<Vec<Statement>> {
+    pub(super) fn block(&mut self) -> ParseResult<Vec<Statement>> {
         self.scopes.push(HashMap::new());
         let statements = self.deeper(Self::statements);
         self.scopes.pop();
         statements
     }
 
-    fn statements(&mut self) -> Parsed<Vec<Statement>> {
+    fn statements(&mut self) -> ParseResult<Vec<Statement>> {
         let mut statements = Vec::new();
         while !self.consume("}") {
             if self.is_end() {
@@ -51,7 +51,7 @@ impl Parser<'_> {
         matches!(self.names.text(name), "goto" | "asm" | "__asm" | "__asm__")
     }
 
-    fn statement(&mut self) -> Parsed<Statement> {
+    fn statement(&mut self) -> ParseResult<Statement> {
         self.deeper(|this| {
             let start = this.span();
             let kind = this.statement_kind()?;
@@ -59,11 +59,11 @@ impl Parser<'_> {
         })
     }
 
-    fn boxed_statement(&mut self) -> Parsed<Box<Statement>> {
+    fn boxed_statement(&mut self) -> ParseResult<Box<Statement>> {
         self.statement().map(Box::new)
     }
 
-    fn statement_kind(&mut self) -> Parsed<StatementKind> {
+    fn statement_kind(&mut self) -> ParseResult<StatementKind> {
         if self.consume("{") {
             return self.block().map(StatementKind::Block);
         }
@@ -79,7 +79,7 @@ impl Parser<'_> {
                     self.advance();
                     let condition = self.parenthesized("if")?;
                     let accept = self.boxed_statement()?;
-                    let reject = if self.eat_keyword(Keyword::Else) { Some(self.boxed_statement()?) } else { None };
+                    let reject = if self.consume_keyword(Keyword::Else) { Some(self.boxed_statement()?) } else { None };
                     return Ok(StatementKind::If { condition, accept, reject });
                 }
                 Keyword::While => {
@@ -90,7 +90,7 @@ impl Parser<'_> {
                 Keyword::Do => {
                     self.advance();
                     let body = self.boxed_statement()?;
-                    if !self.eat_keyword(Keyword::While) {
+                    if !self.consume_keyword(Keyword::While) {
                         return self.expected("`while` after the body of `do`");
                     }
                     let condition = self.parenthesized("while")?;
@@ -191,7 +191,7 @@ impl Parser<'_> {
 
     /// Parses a statement with an attribute, which has no effect (OpenCL C 2.0, 6.11.5; Clang and
     /// GCC).
-    fn attributed_statement(&mut self, attribute: StatementAttribute) -> Parsed<StatementKind> {
+    fn attributed_statement(&mut self, attribute: StatementAttribute) -> ParseResult<StatementKind> {
         self.advance();
         self.expect("(", "after `__attribute__`")?;
         self.expect("(", "after `__attribute__(`")?;
@@ -211,14 +211,14 @@ impl Parser<'_> {
         }
     }
 
-    fn parenthesized(&mut self, keyword: &str) -> Parsed<Expr> {
+    fn parenthesized(&mut self, keyword: &str) -> ParseResult<Expr> {
         self.expect("(", &format!("after `{keyword}`"))?;
         let value = self.expression()?;
         self.expect(")", "to close the parenthesis")?;
         Ok(value)
     }
 
-    fn for_statement(&mut self) -> Parsed<StatementKind> {
+    fn for_statement(&mut self) -> ParseResult<StatementKind> {
         self.expect("(", "after `for`")?;
         let start = self.span();
         let init = if self.consume(";") {

@@ -1,11 +1,11 @@
 //! String literals (C11 6.4.5).
 
-use super::{Parsed, Parser};
+use super::{ParseResult, Parser};
 use crate::token::TokenKind;
 
 impl Parser<'_> {
     /// Parses adjacent string literals and returns their bytes, without a terminating zero.
-    pub(super) fn string(&mut self) -> Parsed<Vec<u8>> {
+    pub(super) fn string(&mut self) -> ParseResult<Vec<u8>> {
         let mut bytes = Vec::new();
         while let TokenKind::String(spelling) = self.token().kind {
             let names = self.names;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::define::{BuiltinMacro, ReplacementToken, Substitution};
-use super::{Abort, MAX_NESTING, MAX_SPELLING, MAX_STEPS, MacroUse, PpToken, PpTokenKind, Preprocessor};
+use super::{Abort, MAX_EXPANSION_STEPS, MAX_NESTING, MAX_TOKEN_BYTES, MacroUse, PpToken, PpTokenKind, Preprocessor};
 use crate::files::FileId;
 use crate::lexer::{self, RawTokenKind};
 use crate::token::Punctuator;
@@ -148,15 +148,16 @@ impl Preprocessor<'_> {
         Ok(())
     }
 
-    /// Counts tokens that a macro produced, and stops at [`MAX_STEPS`].
+    /// Counts tokens that a macro produced, and stops at [`MAX_EXPANSION_STEPS`].
     fn count_steps(&mut self, expansion: usize, token: PpToken) -> Result<(), Abort> {
         self.expansion_steps += expansion;
-        if self.expansion_steps <= MAX_STEPS {
+        if self.expansion_steps <= MAX_EXPANSION_STEPS {
             return Ok(());
         }
         let MacroUse { name, span } = self.macro_uses[token.macro_use as usize - 1];
         let name = self.display_name(name);
-        let error = Diagnostic::new(format!("the macro `{name}` takes more than {MAX_STEPS} steps to expand"));
+        let error =
+            Diagnostic::new(format!("the macro `{name}` takes more than {MAX_EXPANSION_STEPS} steps to expand"));
         let error = error.at(self.files.range(span), "used here");
         self.fatal(error.note("macros that use one another more than once grow exponentially"))
     }
@@ -392,7 +393,7 @@ impl Preprocessor<'_> {
                 }
                 _ => text.push_str(spelled),
             }
-            if text.len() > MAX_SPELLING {
+            if text.len() > MAX_TOKEN_BYTES {
                 break;
             }
         }
@@ -411,12 +412,13 @@ impl Preprocessor<'_> {
 
     /// Stops at tokens that `#` or `##` made too long; counts others as steps by their length.
     fn check_length(&mut self, text: &str, token: PpToken) -> Result<(), Abort> {
-        if text.len() <= MAX_SPELLING {
+        if text.len() <= MAX_TOKEN_BYTES {
             return self.count_steps(text.len() / 8, token);
         }
         let MacroUse { name, span } = self.macro_uses[token.macro_use as usize - 1];
         let name = self.display_name(name);
-        let error = Diagnostic::new(format!("the macro `{name}` produces a token of more than {MAX_SPELLING} bytes"));
+        let error =
+            Diagnostic::new(format!("the macro `{name}` produces a token of more than {MAX_TOKEN_BYTES} bytes"));
         self.fatal(error.at(self.files.range(span), "used here"))
     }
 

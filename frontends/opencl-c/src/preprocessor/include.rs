@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Abort, MAX_INCLUDES, PpToken, PpTokenKind, Preprocessor};
+use super::{Abort, MAX_INCLUDE_DEPTH, PpToken, PpTokenKind, Preprocessor};
 use crate::files::{FileId, Span};
 use crate::lexer;
 use crate::token::Punctuator;
@@ -15,7 +15,7 @@ use portcullis_core::map::declaration::{CommentSyntax, map_directives};
 const PRELUDE: &str = "portcullis.h";
 
 /// Maximum length of a file name, in bytes.
-const MAX_PATH: usize = 1024;
+const MAX_PATH_BYTES: usize = 1024;
 
 impl Preprocessor<'_> {
     /// `#include`
@@ -38,8 +38,8 @@ impl Preprocessor<'_> {
                 return self.report(error.note("only files in the filter's folder and below can be included"));
             }
         };
-        if self.inputs.len() > MAX_INCLUDES {
-            let error = Diagnostic::new(format!("files include one another more than {MAX_INCLUDES} deep"));
+        if self.inputs.len() > MAX_INCLUDE_DEPTH {
+            let error = Diagnostic::new(format!("files include one another more than {MAX_INCLUDE_DEPTH} deep"));
             let error = at_name(error, "limit exceeded here");
             return self.fatal(error.note("a file that includes itself needs `#pragma once` or an `#ifndef` guard"));
         }
@@ -143,8 +143,8 @@ fn below(folder: &Path, name: &str) -> Result<PathBuf, String> {
     if name.is_empty() {
         return Err("the name is empty".into());
     }
-    if name.len() > MAX_PATH || folder.as_os_str().len() > MAX_PATH {
-        return Err(format!("the name is longer than {MAX_PATH} bytes"));
+    if name.len() > MAX_PATH_BYTES || folder.as_os_str().len() > MAX_PATH_BYTES {
+        return Err(format!("the name is longer than {MAX_PATH_BYTES} bytes"));
     }
     // On some systems these lead out of the folder, or to a device.
     if let Some(odd) = name.chars().find(|c| matches!(c, '\\' | ':') || c.is_control()) {

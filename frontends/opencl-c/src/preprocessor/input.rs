@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::directives::Conditional;
-use super::{Abort, MAX_READ, PpToken, PpTokenKind, Preprocessor};
+use super::{Abort, MAX_TEXT_BYTES, PpToken, PpTokenKind, Preprocessor};
 use crate::files::{FileId, Span};
 use crate::lexer::{self, RawToken, RawTokenKind};
 use crate::token::Punctuator;
@@ -38,8 +38,8 @@ impl Preprocessor<'_> {
     pub(super) fn push_input(&mut self, file: FileId, folder: PathBuf, from: Option<Span>) -> Result<(), Abort> {
         let text = self.files.text(file).clone();
         self.bytes_read += text.len();
-        if self.bytes_read > MAX_READ {
-            let error = Diagnostic::new(format!("the filter and its files have more than {MAX_READ} bytes"));
+        if self.bytes_read > MAX_TEXT_BYTES {
+            let error = Diagnostic::new(format!("the filter and its files have more than {MAX_TEXT_BYTES} bytes"));
             let error = error.note("a file counts each time that it is included: add `#pragma once`");
             let error = match from {
                 Some(from) => self.files.point_at(error, from, None, "this file exceeds the limit"),

@@ -44,21 +44,21 @@ use input::Input;
 pub const MAX_TOKENS: usize = 1 << 20;
 
 /// Maximum depth of `#include`, not counting the filter's own file.
-pub const MAX_INCLUDES: usize = 16;
+pub const MAX_INCLUDE_DEPTH: usize = 16;
 
 /// Maximum nesting of conditionals, of parentheses in a condition, and of macro uses in arguments
 /// of other macros.
 pub const MAX_NESTING: usize = 256;
 
 /// Maximum amount of text in bytes; a file counts each time that it is included.
-pub const MAX_READ: usize = 1 << 24;
+pub const MAX_TEXT_BYTES: usize = 1 << 24;
 
 /// Maximum number of expansion steps: tokens that expansions produce, including those that are
 /// replaced again. Bounds macros that grow exponentially but expand to nothing.
-pub const MAX_STEPS: usize = 1 << 22;
+pub const MAX_EXPANSION_STEPS: usize = 1 << 22;
 
 /// Maximum length of a token that `#` or `##` produces, in bytes.
-pub const MAX_SPELLING: usize = 1 << 16;
+pub const MAX_TOKEN_BYTES: usize = 1 << 16;
 
 /// Number of errors after which preprocessing stops.
 pub const MAX_ERRORS: usize = 20;

@@ -509,7 +509,7 @@ fn exponential_macros_are_stopped_and_named() {
     );
     // Expansion to nothing.
     let nothing = grow("A0", &doubles, "A63");
-    assert_eq!(nothing, format!("f.cl:66:9: the macro `A63` takes more than {MAX_STEPS} steps to expand"));
+    assert_eq!(nothing, format!("f.cl:66:9: the macro `A63` takes more than {MAX_EXPANSION_STEPS} steps to expand"));
     let calls = |i: usize| format!("A{i}(x) A{}(x x)", i - 1);
     assert!(grow("A0(x) x", &calls, "A63(1)").contains("the macro `A63` takes more than 4194304 steps"));
     // In a condition, and in an argument that is dropped.

@@ -34,7 +34,7 @@ impl<'a> Codegen<'a, '_> {
             Statement::Store { pointer, value } => self.store_through(frame, *pointer, *value),
             Statement::Call { function, arguments, result } => {
                 let Some(intrinsic) = self.inlined_intrinsic(*function) else {
-                    return Err(Unsupported("a call that is no call".into()));
+                    return Err(Unsupported("a branch-free call of a function that is not inlined".into()));
                 };
                 let mut scalars = Vec::with_capacity(3);
                 for &argument in &arguments[usize::from(intrinsic.takes_packet())..] {

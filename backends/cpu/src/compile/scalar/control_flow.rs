@@ -480,7 +480,7 @@ impl<'a> Codegen<'a, '_> {
     }
 
     pub(super) fn verdict_block(&self) -> Result<ir::Block> {
-        self.verdict.ok_or_else(|| Unsupported("code outside a packet's turn".into()))
+        self.verdict.ok_or_else(|| Unsupported("code outside the loop over packets".into()))
     }
 
     /// Returns a value from the frame's function.
@@ -501,7 +501,7 @@ impl<'a> Codegen<'a, '_> {
                 let arguments: Vec<BlockArg> = value.iter().map(|&v| v.into()).collect();
                 self.b.ins().jump(block, &arguments);
             }
-            ReturnTarget::Collected => unreachable!("code without branches leaves no function"),
+            ReturnTarget::Collected => unreachable!("branch-free code does not jump"),
         }
     }
 

@@ -52,7 +52,7 @@ impl<'a> Codegen<'a, '_> {
     pub(super) fn scalar(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Value> {
         match self.value(frame, handle)?.as_slice() {
             [value] => Ok(*value),
-            _ => Err(Unsupported("a composite value where a scalar belongs".into())),
+            _ => Err(Unsupported("a composite value where a scalar is expected".into())),
         }
     }
 
@@ -145,7 +145,7 @@ impl<'a> Codegen<'a, '_> {
                         let (part, leaves, _) = types::part(self.module, inner, index)?;
                         value[leaves as usize..][..part.leaves as usize].to_vec()
                     }
-                    _ => return Err(Unsupported("a pointer that is no place".into())),
+                    _ => return Err(Unsupported("a pointer to something other than a variable".into())),
                 }
             }
             Expression::Access { base, index } => {
@@ -162,7 +162,7 @@ impl<'a> Codegen<'a, '_> {
             }
             Expression::Load { pointer } => {
                 let inner = types::pointee(self.module, self.type_of(frame, pointer))
-                    .ok_or_else(|| Unsupported("a load through what is no pointer".into()))?;
+                    .ok_or_else(|| Unsupported("a load through a value that is not a pointer".into()))?;
                 let place = self.place(frame, pointer)?;
                 self.load_place(place, &inner)?
             }

@@ -27,7 +27,7 @@ pub(super) fn thread_jumps(function: &mut Function) {
     }
     for block in blocks {
         if forwarded[block].is_some() {
-            let jump = function.layout.first_inst(block).expect("nothing but a jump");
+            let jump = function.layout.first_inst(block).expect("the block consists of a jump");
             function.layout.remove_inst(jump);
             function.layout.remove_block(block);
         }

@@ -133,7 +133,7 @@ impl<'a> Codegen<'a, '_> {
             }
             all = Some(all.map_or(difference, |before| self.b.ins().bor(before, difference)));
         }
-        all.expect("there are words to compare")
+        all.expect("at least one word is compared")
     }
 
     /// Jumps to `exit` without an entry if one of the slots is free and none holds the key: a key
@@ -172,7 +172,7 @@ impl<'a> Codegen<'a, '_> {
         let body = &frame.code.body;
         let hash = match self.branch_free_block(&mut frame, body)? {
             Outcome::Returns(hash) if hash.len() == 1 => hash[0],
-            _ => return Err(Unsupported("a hash that is no number".into())),
+            _ => return Err(Unsupported("a hash function that does not return one scalar".into())),
         };
         Ok(self.b.ins().band_imm_u(hash, i64::from(Layout::of(search.map).slots - 1)))
     }
@@ -202,7 +202,7 @@ impl<'a> Codegen<'a, '_> {
             let high = pairs.get(at).map(|&pair| self.b.ins().ishl_imm_u(pair, 2 * i64::from(number)));
             let bits = match (low, high) {
                 (Some(low), Some(high)) => self.b.ins().iadd(low, high),
-                (one, other) => one.or(other).expect("a stored word has a part of the key"),
+                (one, other) => one.or(other).expect("a stored word holds part of the key"),
             };
             let (spread, marks) = match words - 2 * number {
                 1 => (bits, u64::from(STATE_PRESENT) << 32 | u64::from(KEY_WORD_WRITTEN)),

@@ -74,7 +74,7 @@ impl Codegen<'_, '_> {
             }
             Mf::Transpose => {
                 let &TypeInner::Matrix { columns, rows, .. } = result else {
-                    return Err(Unsupported("a transposed value that is no matrix".into()));
+                    return Err(Unsupported("transposing a value that is not a matrix".into()));
                 };
                 let (columns, rows) = (columns as usize, rows as usize);
                 return Ok((0..columns * rows).map(|i| a[(i % rows) * columns + i / rows]).collect());

@@ -284,7 +284,7 @@ impl Codegen<'_, '_> {
     /// Lowers `adjust_head` and `adjust_tail`, in 64 bits so that nothing wraps.
     fn adjust_bounds(&mut self, delta: Value, head: bool) -> Value {
         let packet = self.packet();
-        let Some(bounds) = packet.bounds else { unreachable!("the facts say that no length changes") };
+        let Some(bounds) = packet.bounds else { unreachable!("the facts say that the filter never changes lengths") };
         let (start, length) = (self.packet_start(), self.packet_length());
         let length = self.b.ins().uextend(clif::I64, length);
         let delta = self.b.ins().sextend(clif::I64, delta);

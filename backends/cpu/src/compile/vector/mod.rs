@@ -2,7 +2,7 @@
 //!
 //! - `ir`: lane IR, the intermediate form: a graph of pure operations and an ordered list of steps
 //!   with effects. It says what one lane does with one packet; how many lanes run together is up to
-//!   whoever executes it;
+//!   the emitter;
 //! - `trace`: from a program to lane IR, by symbolic execution;
 //! - `emit`: from lane IR to native code;
 //! - `interp`: an interpreter of lane IR, as an oracle that shares no code with the reference
@@ -30,7 +30,7 @@ impl LaneProgram {
     ///
     /// # Errors
     ///
-    /// What in the filter lane IR cannot express, in words.
+    /// The construct that lane IR cannot express, in words.
     pub fn trace(program: &Program) -> Result<LaneProgram, String> {
         let lanes = on_large_stack(|| trace::trace(program))?;
         lanes.map(|lanes| LaneProgram { lanes }).map_err(|error| error.0)

@@ -79,13 +79,13 @@ impl Plan {
             let mut demands = DemandAnalysis::new(lanes, &used);
             demands.seed(lanes);
             demands.propagate(lanes, &used);
-            for guess in speculations.values_mut() {
-                guess.lanes = demands.demand_of_any(&mut lanes.dag, &guess.loads);
+            for speculation in speculations.values_mut() {
+                speculation.lanes = demands.demand_of_any(&mut lanes.dag, &speculation.loads);
             }
         }
         let constant = loads.iter().filter_map(|(_, load)| match load.root {
             None => Some((load.add, load.size)),
-            Some(root) => speculations.get(&root).map(|guess| (guess.value.saturating_add(load.add), load.size)),
+            Some(root) => speculations.get(&root).map(|speculation| (speculation.value.saturating_add(load.add), load.size)),
         });
         let constant: BTreeSet<(u32, u32)> = constant.filter(|&(at, size)| is_always_readable(at, size)).collect();
         let mut plan = Plan { phase: 0, rows: Vec::new(), speculations, node_count: used.len() };
@@ -106,7 +106,7 @@ impl Plan {
 
     /// Whether a load at a variable offset is done speculatively.
     pub fn is_speculative(&self, load: Node, root: Node) -> bool {
-        self.speculations.get(&root).is_some_and(|guess| guess.loads.contains(&load))
+        self.speculations.get(&root).is_some_and(|speculation| speculation.loads.contains(&load))
     }
 
     /// Returns the row that contains a word, if there is one.

@@ -276,7 +276,7 @@ impl<'a> Tracer<'a> {
             }
         }
         let Some(JumpTarget::Switch { breaks }) = self.targets.pop() else {
-            return Err(Unsupported("a switch that is left by another".into()));
+            return Err(Unsupported("unbalanced switch statements, which is a fault of Portcullis".into()));
         };
         match self.merge_exits(breaks, all) {
             Some(end) => {

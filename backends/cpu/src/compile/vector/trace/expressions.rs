@@ -47,7 +47,7 @@ impl<'a> Tracer<'a> {
     pub(super) fn scalar(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Node> {
         match self.value(frame, handle)?.as_slice() {
             [value] => Ok(*value),
-            _ => Err(Unsupported("a composite value where a scalar belongs".into())),
+            _ => Err(Unsupported("a composite value where a scalar is expected".into())),
         }
     }
 
@@ -101,7 +101,7 @@ impl<'a> Tracer<'a> {
                         let (part, leaves, _) = types::part(self.module, inner, index)?;
                         value[leaves as usize..][..part.leaves as usize].to_vec()
                     }
-                    _ => return Err(Unsupported("a pointer that is no place".into())),
+                    _ => return Err(Unsupported("a pointer to something other than a variable".into())),
                 }
             }
             Expression::Access { base, index } => {
@@ -118,7 +118,7 @@ impl<'a> Tracer<'a> {
             }
             Expression::Load { pointer } => {
                 let inner = types::pointee(self.module, self.type_of(frame, pointer))
-                    .ok_or_else(|| Unsupported("a load through what is no pointer".into()))?;
+                    .ok_or_else(|| Unsupported("a load through a value that is not a pointer".into()))?;
                 let place = self.place(frame, pointer)?;
                 self.load_place(place, &inner)?
             }
@@ -249,7 +249,7 @@ impl<'a> Tracer<'a> {
                     let opposite = dag.mask_not(b);
                     if op == Bo::Equal { dag.select(a, b, opposite) } else { dag.select(a, opposite, b) }
                 }
-                other => return Err(Unsupported(format!("{other:?} of truth values"))),
+                other => return Err(Unsupported(format!("{other:?} on booleans"))),
             });
         }
         let pick = |unsigned, with_sign| if signed { with_sign } else { unsigned };
@@ -278,7 +278,7 @@ impl<'a> Tracer<'a> {
             Bo::LessEqual => dag.compare(less_equal, a, b),
             Bo::Greater => dag.compare(less, b, a),
             Bo::GreaterEqual => dag.compare(less_equal, b, a),
-            Bo::LogicalAnd | Bo::LogicalOr => return Err(Unsupported(format!("{op:?} of numbers"))),
+            Bo::LogicalAnd | Bo::LogicalOr => return Err(Unsupported(format!("{op:?} on integers"))),
         })
     }
 }

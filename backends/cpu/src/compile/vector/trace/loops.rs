@@ -47,7 +47,7 @@ impl<'a> Tracer<'a> {
         // Lanes that have continued early are active again.
         let continues = match self.targets.last_mut() {
             Some(JumpTarget::Loop { continues, .. }) => std::mem::take(continues),
-            _ => return Err(Unsupported("a loop that is left by another".into())),
+            _ => return Err(Unsupported("unbalanced loop statements, which is a fault of Portcullis".into())),
         };
         if !continues.is_empty() {
             let mut exits = continues;
@@ -62,7 +62,7 @@ impl<'a> Tracer<'a> {
         }
         let mut breaks = match self.targets.pop() {
             Some(JumpTarget::Loop { breaks, .. }) => breaks,
-            _ => return Err(Unsupported("a loop that is left by another".into())),
+            _ => return Err(Unsupported("unbalanced loop statements, which is a fault of Portcullis".into())),
         };
         if let (Some(condition), false) = (code.break_if, self.is_unreachable()) {
             let ends = self.scalar(frame, condition)?;
@@ -70,8 +70,8 @@ impl<'a> Tracer<'a> {
             if self.dag.as_flag(lanes) != Some(false) {
                 breaks.push(Exit { lanes, state: self.state.clone(), value: Vec::new() });
             }
-            let goes_on = self.dag.mask_not(ends);
-            self.active = self.dag.mask_and(self.active, goes_on);
+            let continues = self.dag.mask_not(ends);
+            self.active = self.dag.mask_and(self.active, continues);
         }
         Ok(breaks)
     }
@@ -104,10 +104,10 @@ impl<'a> Tracer<'a> {
         for _ in 0..MAX_UNROLLED_ITERATIONS {
             breaks.extend(self.trace_iteration(frame, code)?);
             if self.is_unreachable() {
-                let away = self.aborts.len() > aborts || self.returns.last().map_or(0, Vec::len) > returns;
+                let any_left = self.aborts.len() > aborts || self.returns.last().map_or(0, Vec::len) > returns;
                 match self.merge_exits(breaks, all) {
                     Some(end) => {
-                        self.active = if away { end.lanes } else { all };
+                        self.active = if any_left { end.lanes } else { all };
                         self.state = end.state;
                     }
                     None => self.active = self.dag.flag(false),
@@ -147,18 +147,18 @@ impl<'a> Tracer<'a> {
             let kind = self.dag.kind(before[slot]);
             self.state[slot] = self.dag.carried(inner, index, kind);
         }
-        let begun = self.state.clone();
-        let earlier = (std::mem::take(&mut self.aborts), self.returns.last_mut().map(std::mem::take));
+        let entry_state = self.state.clone();
+        let outer_exits = (std::mem::take(&mut self.aborts), self.returns.last_mut().map(std::mem::take));
         let breaks = self.trace_iteration(frame, code)?;
-        let aborts = std::mem::replace(&mut self.aborts, earlier.0);
-        let returns = match (self.returns.last_mut(), earlier.1) {
-            (Some(returns), Some(earlier)) => std::mem::replace(returns, earlier),
+        let aborts = std::mem::replace(&mut self.aborts, outer_exits.0);
+        let returns = match (self.returns.last_mut(), outer_exits.1) {
+            (Some(returns), Some(outer_returns)) => std::mem::replace(returns, outer_returns),
             _ => Vec::new(),
         };
         for (slot, (now, then)) in self.state.iter().zip(&before).enumerate() {
             if now != then && !slots.contains(&slot) {
                 return Err(Unsupported(
-                    "a loop that assigns what nobody saw it assign, which is a fault of Portcullis".into(),
+                    "a loop that assigns variables its scan missed, which is a fault of Portcullis".into(),
                 ));
             }
         }
@@ -166,11 +166,11 @@ impl<'a> Tracer<'a> {
         // State after an iteration, of lanes that continue and of lanes that leave on any path.
         let next_live = self.active;
         let returned = returns.first().map(|exit| exit.value.clone());
-        let away = |exits: &[Exit], dag: &mut Dag| {
+        let any_left = |exits: &[Exit], dag: &mut Dag| {
             let none = dag.flag(false);
             exits.iter().fold(none, |any, exit| dag.mask_or(any, exit.lanes))
         };
-        let (left_aborted, left_returned) = (away(&aborts, &mut self.dag), away(&returns, &mut self.dag));
+        let (aborted_lanes, returned_lanes) = (any_left(&aborts, &mut self.dag), any_left(&returns, &mut self.dag));
         let (any_aborted, any_returned) = (!aborts.is_empty(), !returns.is_empty());
         let state = std::mem::take(&mut self.state);
         let values =
@@ -178,7 +178,7 @@ impl<'a> Tracer<'a> {
         let padded = |exit: Exit| {
             // Variables of calls that are over have no use any more: pad with values that cost
             // nothing.
-            let rest = begun[exit.state.len()..].iter().copied();
+            let rest = entry_state[exit.state.len()..].iter().copied();
             Exit { state: exit.state.into_iter().chain(rest).collect(), value: Vec::new(), ..exit }
         };
         let exits: Vec<Exit> = breaks.into_iter().chain(returns).chain(aborts).map(padded).collect();
@@ -201,7 +201,7 @@ impl<'a> Tracer<'a> {
         let none = self.dag.flag(false);
         self.active = all;
         if any_returned {
-            let lanes = carry(self, &mut carried, none, left_returned);
+            let lanes = carry(self, &mut carried, none, returned_lanes);
             self.facts.add_implication(lanes, all);
             let mut value = Vec::new();
             for next in values.unwrap_or_default() {
@@ -218,7 +218,7 @@ impl<'a> Tracer<'a> {
             self.deactivate(lanes);
         }
         if any_aborted {
-            let lanes = carry(self, &mut carried, none, left_aborted);
+            let lanes = carry(self, &mut carried, none, aborted_lanes);
             self.facts.add_implication(lanes, all);
             self.aborts.push(Exit { lanes, state: self.state[..FIXED_SLOTS].to_vec(), value: Vec::new() });
             self.deactivate(lanes);
@@ -230,8 +230,8 @@ impl<'a> Tracer<'a> {
     }
 
     /// Deactivates lanes.
-    fn deactivate(&mut self, gone: Node) {
-        let stays = self.dag.mask_not(gone);
+    fn deactivate(&mut self, lanes: Node) {
+        let stays = self.dag.mask_not(lanes);
         self.active = self.dag.mask_and(self.active, stays);
         self.departures += 1;
     }

@@ -51,7 +51,7 @@ use tracer::Tracer;
 pub(crate) fn trace(program: &Program) -> Result<LaneIr> {
     let facts = program.facts();
     if program.has_flows() {
-        return Err(Unsupported("packets of a flow in their order".into()));
+        return Err(Unsupported("filtering the packets of a flow in order".into()));
     }
     let lowering = Lowering { int64: facts.uses_int64, ..Lowering::NONE };
     let lowered = lower(program, lowering).map_err(|error| Unsupported(error.to_string()))?;

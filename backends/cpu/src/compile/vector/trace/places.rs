@@ -130,7 +130,7 @@ impl<'a> Tracer<'a> {
         Ok(match place {
             Place::Slots(first) => match self.dag.as_constant(words) {
                 Some(words) => Place::Slots(first + words as usize),
-                None => return Err(Unsupported("a dynamic index into what is not in memory".into())),
+                None => return Err(Unsupported("a dynamic index into a variable that is not in memory".into())),
             },
             Place::Array { array, index } => Place::Array { array, index: self.dag.binary(Binary::Add, index, words) },
             Place::Map { map, index } => Place::Map { map, index: self.dag.binary(Binary::Add, index, words) },
@@ -297,7 +297,7 @@ pub(super) fn number(literal: Literal) -> Result<u32> {
 
 fn check_copied(scalars: usize) -> Result<()> {
     if scalars > MAX_COPIED_SCALARS {
-        return Err(Unsupported(format!("an array of {scalars} numbers copied (at most {MAX_COPIED_SCALARS})")));
+        return Err(Unsupported(format!("copying an array of {scalars} scalars (at most {MAX_COPIED_SCALARS})")));
     }
     Ok(())
 }

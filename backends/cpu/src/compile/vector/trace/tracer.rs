@@ -171,7 +171,7 @@ impl<'a> Tracer<'a> {
         let value = self.inline_call(self.code.filter, vec![packet])?;
         let verdict = match value.as_slice() {
             &[value] => self.normalise_verdict(value, &mut HashMap::new()),
-            _ => return Err(Unsupported("a filter that returns no number".into())),
+            _ => return Err(Unsupported("a filter that does not return one scalar".into())),
         };
         // A packet that ran out of fuel keeps the changes made by then, and is aborted.
         let aborted = self.dag.constant(0);
@@ -185,7 +185,7 @@ impl<'a> Tracer<'a> {
         }
         let all = self.dag.flag(true);
         let Some(end) = self.merge_exits(exits, all) else {
-            return Err(Unsupported("a filter that no packet comes out of".into()));
+            return Err(Unsupported("a filter that never returns".into()));
         };
         Ok(LaneIr {
             verdict: end.value[0],
@@ -204,7 +204,7 @@ impl<'a> Tracer<'a> {
         let (nodes, steps) = (self.dag.len(), self.steps);
         if self.work > MAX_EXECUTED || nodes > MAX_NODES || steps > MAX_STEPS {
             return Err(Unsupported(format!(
-                "more than fits in lanes: {nodes} operations (at most {MAX_NODES}), {steps} effects (at most {MAX_STEPS})"
+                "too large for vector code: {nodes} operations (at most {MAX_NODES}), {steps} effects (at most {MAX_STEPS})"
             )));
         }
         Ok(())

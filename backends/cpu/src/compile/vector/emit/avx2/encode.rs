@@ -218,11 +218,11 @@ impl CodeBuffer {
             let place = |(cold, at): (bool, usize)| if cold { begin + at } else { at };
             let at = place((cold, at));
             let to = match to {
-                Target::Label(label) => place(self.labels[label.0].expect("every label is put somewhere")),
+                Target::Label(label) => place(self.labels[label.0].expect("every label is bound")),
                 Target::Constant(number) => pool + number * CONSTANT_BYTES,
             };
             let distance = to as i64 - (at + 4 + behind) as i64;
-            let distance = i32::try_from(distance).expect("filters are bounded, and their code with them");
+            let distance = i32::try_from(distance).expect("the size of a filter bounds the size of its code");
             self.hot[at..at + 4].copy_from_slice(&distance.to_le_bytes());
         }
         self.hot

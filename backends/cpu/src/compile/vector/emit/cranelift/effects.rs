@@ -40,16 +40,16 @@ impl Emitter<'_, '_> {
             Effect::LoadPacket { at, size } => {
                 let starts = self.group().starts;
                 let value = self.gather(memory(), size, |emit, lane| {
-                    let there = emit.address(at, lane)?;
-                    Ok((emit.select_if_active(on, lane, there, starts[lane]), 0))
+                    let address = emit.address(at, lane)?;
+                    Ok((emit.select_if_active(on, lane, address, starts[lane]), 0))
                 })?;
                 return Ok(Some(value));
             }
             Effect::StorePacket { at, size, value } => {
                 for lane in 0..LANES {
-                    let there = self.address(at, lane)?;
+                    let address = self.address(at, lane)?;
                     let word = self.lane_word(value, lane)?;
-                    let to = self.or_scratch(on, lane, there);
+                    let to = self.or_scratch(on, lane, address);
                     match size {
                         1 => self.b.ins().istore8(memory(), word, to, 0),
                         2 => self.b.ins().istore16(memory(), word, to, 0),
@@ -78,17 +78,17 @@ impl Emitter<'_, '_> {
         }
     }
 
-    fn select_if_active(&mut self, on: ActiveLanes, lane: usize, there: Value, else_there: Value) -> Value {
+    fn select_if_active(&mut self, on: ActiveLanes, lane: usize, address: Value, otherwise: Value) -> Value {
         match self.lane_condition(on, lane) {
-            None => there,
-            Some(condition) => self.b.ins().select(condition, there, else_there),
+            None => address,
+            Some(condition) => self.b.ins().select(condition, address, otherwise),
         }
     }
 
-    /// Emits the address of a store: `there` in active lanes, the scratch slot in others.
-    fn or_scratch(&mut self, on: ActiveLanes, lane: usize, there: Value) -> Value {
-        let scratch = self.scratch.expect("it is there in filters with effects");
-        self.select_if_active(on, lane, there, scratch)
+    /// Emits the address of a store: `address` in active lanes, the scratch slot in others.
+    fn or_scratch(&mut self, on: ActiveLanes, lane: usize, address: Value) -> Value {
+        let scratch = self.scratch.expect("filters with effects have a scratch slot");
+        self.select_if_active(on, lane, address, scratch)
     }
 
     /// Emits an address in a packet that the filter may write to.
@@ -108,26 +108,26 @@ impl Emitter<'_, '_> {
         let (mut address, count) = (self.address(at, lane)?, self.lane_as_u64(count, lane)?);
         let none = self.b.ins().iconst(clif::I64, 0);
         let count = self.select_if_active(on, lane, count, none);
-        let (one, behind) = (self.b.create_block(), self.b.create_block());
+        let (body, exit) = (self.b.create_block(), self.b.create_block());
         let done = self.b.ins().iconst(clif::I64, 0);
-        self.b.ins().brif(count, one, &[done.into()], behind, &[]);
+        self.b.ins().brif(count, body, &[done.into()], exit, &[]);
 
-        let done = self.b.append_block_param(one, clif::I64);
-        self.b.switch_to_block(one);
+        let done = self.b.append_block_param(body, clif::I64);
+        self.b.switch_to_block(body);
         address = self.b.ins().iadd(address, done);
         let zero = self.b.ins().iconst(clif::I8, 0);
         self.b.ins().store(memory(), zero, address, 0);
         let next = self.b.ins().iadd_imm_u(done, 1);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, count);
-        self.b.ins().brif(more, one, &[next.into()], behind, &[]);
-        self.b.switch_to_block(behind);
+        self.b.ins().brif(more, body, &[next.into()], exit, &[]);
+        self.b.switch_to_block(exit);
         Ok(())
     }
 
     fn emit_map_access(&mut self, on: ActiveLanes, map: u32, word: Node, atomic: Atomic) -> Result<Option<Value>> {
         let maps = self.context_field(context_offset::MAPS);
         let base = self.b.ins().load(clif::I64, constant_memory(), maps, 8 * map as i32);
-        let there = |emit: &mut Self, lane| -> Result<Value> {
+        let address = |emit: &mut Self, lane| -> Result<Value> {
             let word = emit.lane_as_u64(word, lane)?;
             let scaled = emit.b.ins().ishl_imm_u(word, 2);
             Ok(emit.b.ins().iadd(base, scaled))
@@ -135,14 +135,14 @@ impl Emitter<'_, '_> {
         match atomic {
             Atomic::Load => {
                 let value = self.gather(memory(), 4, |emit, lane| {
-                    let at = there(emit, lane)?;
+                    let at = address(emit, lane)?;
                     Ok((emit.select_if_active(on, lane, at, base), 0))
                 })?;
                 Ok(Some(value))
             }
             Atomic::Store(value) => {
                 for lane in 0..LANES {
-                    let at = there(self, lane)?;
+                    let at = address(self, lane)?;
                     let to = self.or_scratch(on, lane, at);
                     let word = self.lane_word(value, lane)?;
                     self.b.ins().store(memory(), word, to, 0);
@@ -151,7 +151,7 @@ impl Emitter<'_, '_> {
             }
             Atomic::Add(_) | Atomic::Exchange(_) | Atomic::CompareExchange { .. } => {
                 let value = self.each_lane(|emit, lane| {
-                    let at = there(emit, lane)?;
+                    let at = address(emit, lane)?;
                     emit.if_active(on, lane, |emit| emit.emit_atomic(atomic, at, lane))
                 })?;
                 Ok(Some(value))
@@ -176,7 +176,7 @@ impl Emitter<'_, '_> {
                 let (expected, value) = (self.lane_word(expected, lane)?, self.lane_word(value, lane)?);
                 self.b.ins().atomic_cas(flags, at, expected, value)
             }
-            Atomic::Load | Atomic::Store(_) => unreachable!("made elsewhere"),
+            Atomic::Load | Atomic::Store(_) => unreachable!("loads and stores are emitted without a read-modify-write"),
         })
     }
 
@@ -188,16 +188,16 @@ impl Emitter<'_, '_> {
         make: impl FnOnce(&mut Self) -> Result<Value>,
     ) -> Result<Value> {
         let Some(condition) = self.lane_condition(on, lane) else { return make(self) };
-        let (within, behind) = (self.b.create_block(), self.b.create_block());
+        let (body, exit) = (self.b.create_block(), self.b.create_block());
         let zero = self.b.ins().iconst(clif::I32, 0);
-        self.b.ins().brif(condition, within, &[], behind, &[zero.into()]);
-        self.b.switch_to_block(within);
+        self.b.ins().brif(condition, body, &[], exit, &[zero.into()]);
+        self.b.switch_to_block(body);
         let mark = self.begin_scope();
         let value = make(self)?;
         self.end_scope(mark);
-        self.b.ins().jump(behind, &[value.into()]);
-        self.b.switch_to_block(behind);
-        Ok(self.b.append_block_param(behind, clif::I32))
+        self.b.ins().jump(exit, &[value.into()]);
+        self.b.switch_to_block(exit);
+        Ok(self.b.append_block_param(exit, clif::I32))
     }
 
     /// Emits the address of an array's words for all lanes, if the index is a constant.
@@ -267,15 +267,15 @@ impl Emitter<'_, '_> {
             // Compute the mask here rather than in the loop.
             self.value(mask)?;
         }
-        let (one, behind) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().jump(one, &[begin.into()]);
-        let at = self.b.append_block_param(one, clif::I64);
-        self.b.switch_to_block(one);
+        let (body, exit) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().jump(body, &[begin.into()]);
+        let at = self.b.append_block_param(body, clif::I64);
+        self.b.switch_to_block(body);
         self.store_blended(mask, on, at, value)?;
         let next = self.b.ins().iadd_imm_u(at, 4 * LANES as i64);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, end);
-        self.b.ins().brif(more, one, &[next.into()], behind, &[]);
-        self.b.switch_to_block(behind);
+        self.b.ins().brif(more, body, &[next.into()], exit, &[]);
+        self.b.switch_to_block(exit);
         Ok(())
     }
 }

@@ -189,7 +189,7 @@ impl Emitter<'_, '_> {
     }
 
     pub fn group(&self) -> PacketGroup {
-        self.group.expect("set before anything of a group is made")
+        self.group.expect("set before code for a group is emitted")
     }
 
     pub fn dag(&self) -> &Dag {

@@ -62,7 +62,9 @@ impl Emitter<'_, '_> {
             }
             // Values of steps are in the cache once the step has been emitted.
             op @ (Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. }) => {
-                return Err(Unsupported(format!("{op:?} before it is there, which is a fault of Portcullis")));
+                return Err(Unsupported(format!(
+                    "{op:?} is used before it is computed, which is a fault of Portcullis"
+                )));
             }
         })
     }
@@ -151,7 +153,7 @@ impl Emitter<'_, '_> {
             | Binary::ModuloSigned
             | Binary::ShiftLeft
             | Binary::ShiftRight
-            | Binary::ShiftRightSigned => unreachable!("made above, lane by lane"),
+            | Binary::ShiftRightSigned => unreachable!("emitted lane by lane above"),
         })
     }
 

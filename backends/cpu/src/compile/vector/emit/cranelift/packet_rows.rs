@@ -47,10 +47,10 @@ impl Emitter<'_, '_> {
                 (skip, size) => self.shuffle_in_lanes(word, skip, size, false),
             };
         }
-        let behind = self.row_word(last);
+        let next_word = self.row_word(last);
         let low = self.shift_right(word, 8 * skip);
         // The first byte of the second word is byte `last - at` of the number.
-        let high = self.shift_left(behind, 8 * (last - at));
+        let high = self.shift_left(next_word, 8 * (last - at));
         // If the words overlap, the bits in common are equal.
         let both = self.b.ins().bor(low, high);
         if size == 4 {
@@ -69,7 +69,7 @@ impl Emitter<'_, '_> {
         let value = match self.plan.row_of(word) {
             None => self
                 .gather(constant_memory(), 4, |_, lane| Ok((starts[lane], word as i32)))
-                .expect("addresses are there"),
+                .expect("packet addresses never fail"),
             Some(row) => {
                 let high = word - row >= 8;
                 let (first, second) = (self.interleaved_rows(row, 0, high), self.interleaved_rows(row, 1, high));
@@ -153,41 +153,41 @@ impl Emitter<'_, '_> {
     /// Loads everything at a speculated offset: as parts of rows if the speculation is right in all
     /// lanes in which it matters, by gathers otherwise.
     fn speculative_load(&mut self, node: Node, root: Node) -> Result<Value> {
-        let guess = &self.plan.speculations[&root];
+        let speculation = &self.plan.speculations[&root];
         let offset = self.value(root)?;
-        let value = self.splat(guess.value);
+        let value = self.splat(speculation.value);
         let mut wrong = self.b.ins().icmp(IntCC::NotEqual, offset, value);
-        if let Some(lanes) = guess.lanes {
+        if let Some(lanes) = speculation.lanes {
             let lanes = self.value(lanes)?;
             wrong = self.b.ins().band(lanes, wrong);
         }
         let any = self.b.ins().vany_true(wrong);
-        let (usual, other, behind) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
-        self.b.set_cold_block(other);
-        self.b.ins().brif(any, other, &[], usual, &[]);
+        let (speculated, fallback, merge) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(fallback);
+        self.b.ins().brif(any, fallback, &[], speculated, &[]);
 
         let part = |emit: &Self, load: Node| match emit.dag().op(load) {
             Op::Load(load) => load,
-            _ => unreachable!("speculations are about loads"),
+            _ => unreachable!("speculation is on loads only"),
         };
-        for (block, right) in [(usual, true), (other, false)] {
+        for (block, right) in [(speculated, true), (fallback, false)] {
             self.b.switch_to_block(block);
             let mark = self.begin_scope();
-            let mut loaded = Vec::with_capacity(guess.loads.len());
-            for &load in &guess.loads {
+            let mut loaded = Vec::with_capacity(speculation.loads.len());
+            for &load in &speculation.loads {
                 let load = part(self, load);
                 loaded.push(match right {
-                    true => self.load_bytes(guess.value + load.add, load.size, false),
+                    true => self.load_bytes(speculation.value + load.add, load.size, false),
                     false => self.gather_load(load)?,
                 });
             }
             self.end_scope(mark);
             let loaded: Vec<_> = loaded.into_iter().map(Into::into).collect();
-            self.b.ins().jump(behind, &loaded);
+            self.b.ins().jump(merge, &loaded);
         }
-        self.b.switch_to_block(behind);
-        for &load in &guess.loads {
-            let value = self.b.append_block_param(behind, clif::I32X4);
+        self.b.switch_to_block(merge);
+        for &load in &speculation.loads {
+            let value = self.b.append_block_param(merge, clif::I32X4);
             self.remember(CacheKey::Node(load), value);
         }
         Ok(self.cache[&CacheKey::Node(node)])
@@ -206,4 +206,4 @@ impl Emitter<'_, '_> {
     }
 }
 
-const _: () = assert!(LANES == 4, "rows are turned as four by four words");
+const _: () = assert!(LANES == 4, "rows are transposed as four by four words");

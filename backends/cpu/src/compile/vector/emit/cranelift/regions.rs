@@ -40,19 +40,19 @@ impl Emitter<'_, '_> {
         let any = self.b.ins().vany_true(on);
         // Values that both paths need are emitted before the branch.
         let none = outs.iter().map(|&out| self.least_value(out)).collect::<Vec<_>>();
-        let (within, behind) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(any, within, &[], behind, &arguments(&none));
+        let (taken, exit) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(any, taken, &[], exit, &arguments(&none));
 
-        self.b.switch_to_block(within);
+        self.b.switch_to_block(taken);
         let mark = self.begin_scope();
         self.emit_region(body)?;
         let values = outs.iter().map(|&out| self.value(out)).collect::<Result<Vec<_>>>()?;
         self.end_scope(mark);
-        self.b.ins().jump(behind, &arguments(&values));
+        self.b.ins().jump(exit, &arguments(&values));
 
-        self.b.switch_to_block(behind);
+        self.b.switch_to_block(exit);
         for index in 0..outs.len() {
-            let value = self.b.append_block_param(behind, clif::I32X4);
+            let value = self.b.append_block_param(exit, clif::I32X4);
             self.set_result(Op::Out { region: body, index: index as u32 }, value);
         }
         Ok(())
@@ -72,53 +72,53 @@ impl Emitter<'_, '_> {
         for carry in carried {
             first.push(self.value(carry.initial)?);
         }
-        let [before, round, more, behind] = std::array::from_fn(|_| self.b.create_block());
+        let [preheader, iteration, next_iteration, exit] = std::array::from_fn(|_| self.b.create_block());
         let any = self.b.ins().vany_true(first[0]);
-        self.b.ins().brif(any, before, &[], behind, &arguments(&first[1..]));
+        self.b.ins().brif(any, preheader, &[], exit, &arguments(&first[1..]));
 
         // Loop-invariant code motion: emit the loop's inputs before its first iteration.
-        self.b.switch_to_block(before);
+        self.b.switch_to_block(preheader);
         let mark = self.begin_scope();
         for node in loop_invariants(self.lanes, body, live, carried).nodes {
             self.value(node)?;
         }
-        self.b.ins().jump(round, &arguments(&first));
+        self.b.ins().jump(iteration, &arguments(&first));
 
-        let current: Vec<Value> = first.iter().map(|_| self.b.append_block_param(round, clif::I32X4)).collect();
-        self.b.switch_to_block(round);
+        let current: Vec<Value> = first.iter().map(|_| self.b.append_block_param(iteration, clif::I32X4)).collect();
+        self.b.switch_to_block(iteration);
         self.set_result(Op::Live(body), current[0]);
         for (index, &value) in current[1..].iter().enumerate() {
             self.set_result(Op::Carried { body, index: index as u32 }, value);
         }
         self.emit_region(body)?;
-        let goes_on = self.value(live.next)?;
-        let goes_on = self.b.ins().band(current[0], goes_on);
+        let continues = self.value(live.next)?;
+        let continues = self.b.ins().band(current[0], continues);
         let mut left = Vec::with_capacity(carried.len());
         for (carry, &before) in carried.iter().zip(&current[1..]) {
             let after = self.value(carry.on_exit)?;
             left.push(if after == before { after } else { self.select_lanes(current[0], after, before) });
         }
-        let any = self.b.ins().vany_true(goes_on);
-        self.b.ins().brif(any, more, &[], behind, &arguments(&left));
+        let any = self.b.ins().vany_true(continues);
+        self.b.ins().brif(any, next_iteration, &[], exit, &arguments(&left));
 
         // Values that only lanes that continue need.
-        self.b.switch_to_block(more);
-        let mut next = vec![goes_on];
+        self.b.switch_to_block(next_iteration);
+        let mut next = vec![continues];
         for (carry, &left) in carried.iter().zip(&left) {
             next.push(match carry.next == carry.on_exit {
                 true => left,
                 false => {
                     let after = self.value(carry.next)?;
-                    if after == left { left } else { self.select_lanes(goes_on, after, left) }
+                    if after == left { left } else { self.select_lanes(continues, after, left) }
                 }
             });
         }
         self.end_scope(mark);
-        self.b.ins().jump(round, &arguments(&next));
+        self.b.ins().jump(iteration, &arguments(&next));
 
-        self.b.switch_to_block(behind);
+        self.b.switch_to_block(exit);
         for index in 0..carried.len() {
-            let value = self.b.append_block_param(behind, clif::I32X4);
+            let value = self.b.append_block_param(exit, clif::I32X4);
             self.set_result(Op::Out { region: body, index: index as u32 }, value);
         }
         Ok(())

@@ -64,10 +64,10 @@ impl Selector<'_> {
                 (skip, size) => self.shuffle_in_lanes(word, skip, size, false),
             };
         }
-        let behind = self.row_word(last);
+        let next_word = self.row_word(last);
         let low = self.emit_shift(ShiftOp::Right, word, 8 * skip);
         // The first byte of the second word is byte `last - at` of the number.
-        let high = self.emit_shift(ShiftOp::Left, behind, 8 * (last - at));
+        let high = self.emit_shift(ShiftOp::Left, next_word, 8 * (last - at));
         // If the words overlap, the bits in common are equal.
         let both = self.emit_binary_vectors(VectorOp::Or, low, high);
         match size {
@@ -174,47 +174,47 @@ impl Selector<'_> {
     /// lanes in which it matters, by gathers otherwise.
     pub fn speculative_load(&mut self, node: Node, root: Node) -> Result<VReg> {
         let plan = self.plan;
-        let guess = &plan.speculations[&root];
+        let speculation = &plan.speculations[&root];
         let offset = self.value(root)?;
-        let right = self.emit_binary_constant(VectorOp::Equal, offset, guess.value);
-        let wrong = match guess.lanes {
+        let right = self.emit_binary_constant(VectorOp::Equal, offset, speculation.value);
+        let wrong = match speculation.lanes {
             Some(lanes) => {
                 let lanes = self.source(lanes)?;
                 self.emit_binary(VectorOp::AndNot, right, lanes)
             }
             None => self.emit_invert(right),
         };
-        let (other, behind) = (self.code.new_label(), self.code.new_label());
-        self.push(Instruction::JumpIf { mask: wrong, lanes: LaneCondition::Any, to: other });
-        let loads: Vec<(Load, VReg)> = guess
+        let (fallback, merge) = (self.code.new_label(), self.code.new_label());
+        self.push(Instruction::JumpIf { mask: wrong, lanes: LaneCondition::Any, to: fallback });
+        let loads: Vec<(Load, VReg)> = speculation
             .loads
             .iter()
             .map(|&load| match self.lanes.dag.op(load) {
                 Op::Load(load) => (load, self.code.new_vreg()),
-                _ => unreachable!("speculations are about loads"),
+                _ => unreachable!("speculation is on loads only"),
             })
             .collect();
 
         let mark = self.journal.len();
         for &(load, to) in &loads {
-            let from = Source::Vector(self.load_bytes(guess.value + load.add, load.size, false));
+            let from = Source::Vector(self.load_bytes(speculation.value + load.add, load.size, false));
             self.push(Instruction::Move { to, from });
         }
         self.forget_since(mark);
 
         self.push(Instruction::BeginCold);
-        self.push(Instruction::Label(other));
+        self.push(Instruction::Label(fallback));
         let mark = self.enter_conditional();
         for &(load, to) in &loads {
             let from = Source::Vector(self.gather_load(load)?);
             self.push(Instruction::Move { to, from });
         }
         self.exit_conditional(mark);
-        self.push(Instruction::Jump(behind));
+        self.push(Instruction::Jump(merge));
         self.push(Instruction::EndCold);
 
-        self.push(Instruction::Label(behind));
-        for (&node, (_, value)) in guess.loads.iter().zip(loads) {
+        self.push(Instruction::Label(merge));
+        for (&node, (_, value)) in speculation.loads.iter().zip(loads) {
             self.remember(CacheKey::Node(node), value);
         }
         Ok(self.cache[&CacheKey::Node(node)])

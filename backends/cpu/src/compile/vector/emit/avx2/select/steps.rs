@@ -12,7 +12,9 @@ impl Selector<'_> {
         let lanes = self.lanes;
         for step in &lanes.regions[region.index()].steps {
             match step {
-                Step::Effect { effect, .. } => return Err(Unsupported(format!("{effect:?} eight at a time"))),
+                Step::Effect { effect, .. } => {
+                    return Err(Unsupported(format!("{effect:?} in groups of eight packets")));
+                }
                 Step::When { mask, body, outs } => self.select_when(*mask, *body, outs)?,
                 Step::Loop { live, carried, body } => self.select_loop(*live, carried, *body)?,
             }
@@ -39,13 +41,13 @@ impl Selector<'_> {
 
     pub fn select_when(&mut self, mask: Node, body: RegionId, outs: &[Node]) -> Result<()> {
         let mask = self.value(mask)?;
-        let behind = self.code.new_label();
+        let exit = self.code.new_label();
         let mut out = Vec::with_capacity(outs.len());
         for &node in outs {
             let least = self.least_value(node);
             out.push(self.copy_to_new(least));
         }
-        self.push(Instruction::JumpIf { mask, lanes: LaneCondition::None, to: behind });
+        self.push(Instruction::JumpIf { mask, lanes: LaneCondition::None, to: exit });
         let mark = self.enter_conditional();
         self.select_region(body)?;
         let values = outs.iter().map(|&node| self.source(node)).collect::<Result<Vec<_>>>()?;
@@ -53,7 +55,7 @@ impl Selector<'_> {
             self.push(Instruction::Move { to, from });
         }
         self.exit_conditional(mark);
-        self.push(Instruction::Label(behind));
+        self.push(Instruction::Label(exit));
         for (index, value) in out.into_iter().enumerate() {
             self.set_result(Op::Out { region: body, index: index as u32 }, value);
         }
@@ -73,8 +75,8 @@ impl Selector<'_> {
             let first = self.source(first)?;
             current.push(self.copy_to_new(first));
         }
-        let (round, last, behind) = (self.code.new_label(), self.code.new_label(), self.code.new_label());
-        self.push(Instruction::JumpIf { mask: current[0], lanes: LaneCondition::None, to: behind });
+        let (body_label, last, exit) = (self.code.new_label(), self.code.new_label(), self.code.new_label());
+        self.push(Instruction::JumpIf { mask: current[0], lanes: LaneCondition::None, to: exit });
         let mark = self.enter_conditional();
         // Loop-invariant code motion: compute the loop's inputs before its first iteration.
         let invariants = loop_invariants(self.lanes, body, live, carried);
@@ -86,14 +88,14 @@ impl Selector<'_> {
             self.packet_lengths()?;
         }
         self.push(Instruction::BeginLoop);
-        self.push(Instruction::Label(round));
+        self.push(Instruction::Label(body_label));
         self.set_result(Op::Live(body), current[0]);
         for (index, &value) in current[1..].iter().enumerate() {
             self.set_result(Op::Carried { body, index: index as u32 }, value);
         }
         self.select_region(body)?;
         let next = self.source(live.next)?;
-        let goes_on = self.emit_binary(VectorOp::And, current[0], next);
+        let continues = self.emit_binary(VectorOp::And, current[0], next);
         let mut left = Vec::with_capacity(carried.len());
         for (carry, &before) in carried.iter().zip(&current[1..]) {
             left.push(match self.source(carry.on_exit)? {
@@ -101,25 +103,25 @@ impl Selector<'_> {
                 after => self.emit_blend(current[0], after, before),
             });
         }
-        self.push(Instruction::JumpIf { mask: goes_on, lanes: LaneCondition::None, to: last });
+        self.push(Instruction::JumpIf { mask: continues, lanes: LaneCondition::None, to: last });
         // Values that only lanes that continue need.
-        let mut next = vec![goes_on];
+        let mut next = vec![continues];
         for (carry, &left) in carried.iter().zip(&left) {
             next.push(match carry.next == carry.on_exit {
                 true => left,
                 false => match self.source(carry.next)? {
                     Source::Vector(after) if after == left => left,
-                    after => self.emit_blend(goes_on, after, left),
+                    after => self.emit_blend(continues, after, left),
                 },
             });
         }
         self.move_all(&current, &next);
-        self.push(Instruction::Jump(round));
+        self.push(Instruction::Jump(body_label));
         self.push(Instruction::Label(last));
         self.move_all(&current[1..], &left);
         self.push(Instruction::EndLoop);
         self.exit_conditional(mark);
-        self.push(Instruction::Label(behind));
+        self.push(Instruction::Label(exit));
         for (index, &value) in current[1..].iter().enumerate() {
             self.set_result(Op::Out { region: body, index: index as u32 }, value);
         }

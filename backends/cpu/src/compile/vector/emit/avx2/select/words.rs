@@ -81,7 +81,9 @@ impl Selector<'_> {
             }
             // Values of steps are in the cache once the step has been selected.
             op @ (Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. }) => {
-                return Err(Unsupported(format!("{op:?} before it is there, which is a fault of Portcullis")));
+                return Err(Unsupported(format!(
+                    "{op:?} is used before it is computed, which is a fault of Portcullis"
+                )));
             }
         })
     }
@@ -110,7 +112,7 @@ impl Selector<'_> {
             Unary::SwapBytes16 => self.shuffle_in_lanes(all, 0, 2, true),
             Unary::SwapBytes32 => self.shuffle_in_lanes(all, 0, 4, true),
             Unary::CountOnes | Unary::LeadingZeros | Unary::TrailingZeros | Unary::ReverseBits => {
-                return Err(Unsupported(format!("{op:?} eight at a time")));
+                return Err(Unsupported(format!("{op:?} in groups of eight packets")));
             }
         })
     }
@@ -153,7 +155,7 @@ impl Selector<'_> {
             | Binary::ModuloSigned
             | Binary::ShiftLeft
             | Binary::ShiftRight
-            | Binary::ShiftRightSigned => return Err(Unsupported(format!("{op:?} eight at a time"))),
+            | Binary::ShiftRightSigned => return Err(Unsupported(format!("{op:?} in groups of eight packets"))),
         };
         self.emit_commutative(op, a, b)
     }
@@ -166,8 +168,8 @@ impl Selector<'_> {
         let m = self.value(mask)?;
         for (arm, other, none) in [(accept, reject, LaneCondition::None), (reject, accept, LaneCondition::All)] {
             let cache = &self.cache;
-            let is_there = |node| cache.contains_key(&CacheKey::Node(node));
-            if let Some(shared) = self.arm_analysis.worth_branching(self.lanes, self.plan, arm, is_there) {
+            let is_computed = |node| cache.contains_key(&CacheKey::Node(node));
+            if let Some(shared) = self.arm_analysis.worth_branching(self.lanes, self.plan, arm, is_computed) {
                 return self.select_lazily(m, (accept, reject), other, none, &shared);
             }
         }
@@ -180,20 +182,20 @@ impl Selector<'_> {
         mask: VReg,
         (accept, reject): (Node, Node),
         other: Node,
-        only_other: LaneCondition,
+        skip_condition: LaneCondition,
         shared: &[Node],
     ) -> Result<VReg> {
         for &node in shared {
             self.source(node)?;
         }
         let other = self.source(other)?;
-        let (to, behind) = (self.copy_to_new(other), self.code.new_label());
-        self.push(Instruction::JumpIf { mask, lanes: only_other, to: behind });
+        let (to, merge) = (self.copy_to_new(other), self.code.new_label());
+        self.push(Instruction::JumpIf { mask, lanes: skip_condition, to: merge });
         let mark = self.enter_conditional();
         let from = Source::Vector(self.select_words(mask, accept, reject)?);
         self.push(Instruction::Move { to, from });
         self.exit_conditional(mark);
-        self.push(Instruction::Label(behind));
+        self.push(Instruction::Label(merge));
         Ok(to)
     }
 
