@@ -117,7 +117,7 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
     // Event rings are drained between batches, so a ring must hold the events of several batches.
     let rings = portcullis_xdp::ObjectInfo::of(program).map_or(&[][..], |object| &object.rings);
-    let ring_packets = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
+    let ring_packets = rings.iter().map(|ring| (ring.packet_capacity() as usize / 4).max(256)).min();
     SourceOptions {
         max_packets: ring_packets.unwrap_or(usize::MAX),
         room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },

@@ -216,7 +216,7 @@ fn map_of(definition: &MapDefinition, typed: &TypeInfo, refused: Option<&str>) -
     let flags = if definition.flags == 0 { String::new() } else { format!(", flags {:#x}", definition.flags) };
     let refused = refused.filter(|_| definition.max_entries > 0).map(|why| {
         let named = format!("the map `{}` ", definition.name);
-        let feature = if definition.ty.is_supported() { String::new() } else { definition.ty.feature() };
+        let feature = if definition.ty.is_supported() { String::new() } else { definition.ty.missing_feature() };
         let feature = if feature.is_empty() { feature } else { format!("; missing feature: {feature}") };
         format!("\n  cannot be used: it {}{feature}", why.strip_prefix(&named).unwrap_or(why))
     });

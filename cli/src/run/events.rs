@@ -199,7 +199,7 @@ impl Events {
     /// the batch might not find room, and where it is time. Otherwise nothing is waited for.
     pub fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         let Some(drain) = &self.drain else { return Ok(()) };
-        let room = u64::from(drain.room());
+        let room = u64::from(drain.packet_capacity());
         let coming = coming as u64;
         let is_idle = coming == 0;
         let is_full = (self.packets + coming).saturating_mul(self.rate) > room;

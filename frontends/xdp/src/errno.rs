@@ -1,4 +1,4 @@
-//! Errors that helpers give (linux/errno.h).
+//! Error numbers that helpers return (linux/errno.h).
 
 pub(super) const ENOENT: i32 = -2;
 pub(super) const E2BIG: i32 = -7;

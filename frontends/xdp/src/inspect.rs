@@ -1,74 +1,76 @@
-//! What is in an object as a whole: which of its programs can be taken, and why the others cannot.
+//! Report on an object as a whole: which of its programs compile, and why the others do not.
 
 use std::collections::BTreeSet;
 
 use crate::decode::helper;
 use crate::decode::instruction::{CALL, call};
-use crate::decode::maps::{self, Use};
+use crate::decode::maps::{self, MapUse};
 use crate::object::{Object, Reference};
 use crate::parameters::{self, GlobalVariable, globals};
-use crate::{MapDefinition, compile_here, whole};
+use crate::{MapDefinition, compile_configured, file_error};
 use portcullis_core::diagnostics::{Diagnostics, Source};
 use portcullis_core::map::TypeInfo;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_core::stack::run_on_large_stack;
 
-/// A program of an object.
+/// Report on a program.
 #[derive(Debug)]
 pub struct ProgramReport {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
-    /// Its section.
+    /// Name of the section.
     pub section: String,
-    /// Helpers that it and the functions that it calls name, whether or not a way leads there.
+    /// Helpers called in the program and its functions, reachable or not.
     pub helpers: Vec<String>,
-    /// The filter that it becomes, or why it becomes none.
+    /// The compiled filter, or the rejection.
     pub result: Result<Program, Diagnostics>,
 }
 
-/// A map of an object.
+/// Report on a map.
 #[derive(Debug)]
 pub struct MapReport {
-    /// As the object defines it.
+    /// Definition in the object.
     pub definition: MapDefinition,
-    /// What its keys and values are.
+    /// Types of keys and values.
     pub typed: TypeInfo,
-    /// Why no program can use it, where that is so.
+    /// Why no program can use the map, if so.
     pub refused: Option<String>,
 }
 
-/// What is in an object.
+/// Report on an object.
 #[derive(Debug)]
 pub struct ObjectReport {
-    /// The object's file.
+    /// File name of the object.
     pub name: String,
-    /// Its programs for XDP.
+    /// The XDP programs.
     pub programs: Vec<ProgramReport>,
     /// Sections with code for other hooks.
     pub other_sections: Vec<String>,
-    /// Its maps, without the sections of its global variables.
+    /// The maps, without sections of global variables.
     pub maps: Vec<MapReport>,
-    /// Its global variables.
+    /// The global variables.
     pub globals: Vec<GlobalVariable>,
 }
 
-/// Looks at all programs of an object.
+/// Compiles all programs of an object and reports on them.
 ///
 /// # Errors
-/// What is wrong with the object as a whole, and with what is set in it.
+///
+/// The object is malformed, or a parameter does not fit it.
 pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<ObjectReport, Diagnostics> {
-    let mut object = Object::read(name, bytes).map_err(|wrong| whole(name, wrong.to_string()))?;
+    let mut object = Object::read(name, bytes).map_err(|wrong| file_error(name, wrong.to_string()))?;
     let given = &options.parameters;
-    let options = parameters::set(&mut object, options)?;
+    let options = parameters::apply(&mut object, options)?;
     let object = object;
     let mut programs = Vec::new();
     for function in object.programs() {
-        let compiled =
-            run_on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
+        let compiled = run_on_large_stack(&Source::new(name, ""), || {
+            compile_configured(&object, Some(&function.name), &options, given)
+        });
         programs.push(ProgramReport {
             name: function.name.clone(),
             section: object.sections[function.section].name.clone(),
-            helpers: helpers(&object, (function.section, function.first)),
+            helpers: reachable_helpers(&object, (function.section, function.first)),
             result: compiled.and_then(|result| result),
         });
     }
@@ -77,11 +79,11 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     let other_sections = with_functions.into_iter().map(|number| &object.sections[number]);
     let other_sections = other_sections.filter(|section| !section.is_xdp() && section.name != ".text");
     let other_sections = other_sections.map(|section| section.name.clone()).collect();
-    let maps = maps::maps(&object).into_iter().filter(|info| !info.is_data());
+    let maps = maps::link_maps(&object).into_iter().filter(|info| !info.is_global_section());
     let maps = maps.map(|info| MapReport {
         typed: info.typed(&object),
         refused: match info.used_as {
-            Use::Refused(why) => Some(why),
+            MapUse::Unsupported(why) => Some(why),
             _ => None,
         },
         definition: info.definition,
@@ -90,8 +92,8 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     Ok(ObjectReport { name: name.to_owned(), programs, other_sections, maps, globals: globals(&object, given) })
 }
 
-/// The helpers that a function and those that it leads to call.
-fn helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
+/// Names of the helpers called in a function and all functions that it references.
+fn reachable_helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
     let (mut found, mut seen, mut open) = (BTreeSet::new(), BTreeSet::from([begin]), vec![begin]);
     while let Some((section, first)) = open.pop() {
         let Some(function) = object.function_at(section, first).map(|it| &object.functions[it]) else { continue };
@@ -101,7 +103,7 @@ fn helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
             let is_call = it.code == CALL;
             let to = match code.references.get(&at) {
                 Some(&Reference::Code { section, offset }) => {
-                    // A call counts from the next instruction on, an address is in bytes.
+                    // A call counts instructions from the next one; an address counts bytes.
                     let shift = if is_call { i64::from(it.imm) + 1 } else { i64::from(it.imm) / 8 };
                     Some((section, offset as i64 / 8 + shift))
                 }

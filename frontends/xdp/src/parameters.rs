@@ -1,56 +1,56 @@
-//! What the host sets of an object before a program of it is looked at: global variables, and how many entries maps have. What is
-//! constant decides which parts of a program there are.
+//! Parameters that the host sets in an object before a program is compiled: global variables, and
+//! the number of entries of maps. Constants among them decide which code is reachable.
 
 use std::sync::Arc;
 
-use crate::decode::maps::most_entries;
+use crate::decode::maps::max_entries_of;
 use crate::object::{MapDefinition, Object, Variable};
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle};
 use portcullis_core::program::ProgramOptions;
 use portcullis_core::spelling::nearest;
 
-/// Names that are listed where one is not found.
-const LISTED: usize = 24;
+/// Number of names listed when one is not found.
+const MAX_LISTED_NAMES: usize = 24;
 
-/// What is set of a map.
-const ENTRIES: &str = "max_entries";
+/// The property of a map that can be set.
+const MAX_ENTRIES_FIELD: &str = "max_entries";
 
-/// What is set of random numbers, where the object has no variable of this name.
-const SEED: &str = "random_seed";
+/// Parameter for the seed of random numbers, unless the object has a variable of this name.
+const RANDOM_SEED: &str = "random_seed";
 
-/// A global variable, as the host sees it.
+/// A global variable, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalVariable {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
-    /// Its section.
+    /// Section of the variable.
     pub section: String,
-    /// Its type, as C writes it.
+    /// Type in C notation.
     pub ty: String,
-    /// Its value, and each part of it, as the host sets it.
+    /// Value in the notation in which it is set.
     pub value: String,
-    /// The same as JSON, where numbers are as the processor has them.
+    /// Value as JSON, with numbers in host byte order.
     pub json: String,
-    /// Whether programs cannot write to it: it is looked at before a program is compiled.
+    /// Whether programs cannot write the variable, so that its value is known at compile time.
     pub constant: bool,
-    /// Whether the host has set it, or a part of it.
+    /// Whether the host has set the variable or a part of it.
     pub is_set: bool,
 }
 
-/// The type of a variable: the BTF's, or a number of the symbol's size.
-fn type_of(object: &Object, variable: &Variable) -> Arc<CType> {
+/// Type of a variable: from BTF, or a number of the symbol's size.
+fn variable_type(object: &Object, variable: &Variable) -> Arc<CType> {
     let known = variable.ty.and_then(|ty| object.btf.c_type(ty)).filter(|ty| ty.size == variable.size);
     known.unwrap_or_else(|| CType::unknown(variable.size))
 }
 
-/// The type of all variables of a section.
+/// The structure type of a section of variables.
 pub(super) fn section_type(object: &Object, map: &MapDefinition) -> Arc<CType> {
-    let members = map.variables.iter().map(|it| (it.name.clone(), it.at, type_of(object, it)));
+    let members = map.variables.iter().map(|it| (it.name.clone(), it.at, variable_type(object, it)));
     CType::section(&map.name, map.value_size, members)
 }
 
-/// The global variables of an object; `given` is what the host has set.
+/// The global variables of an object; `given` are the parameters that were applied to it.
 pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<GlobalVariable> {
     let sections = object.maps.iter().filter_map(|map| Some((map, map.data.as_ref()?)));
     let global = |map: &MapDefinition, data: &[u8], it: &CMember| {
@@ -63,7 +63,7 @@ pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<GlobalVariabl
             value: FieldLocation::whole(ty).text(bytes),
             json: typed::json(ty, bytes),
             constant: map.read_only,
-            is_set: given.iter().any(|(name, _)| part_of(name, &it.name).is_some()),
+            is_set: given.iter().any(|(name, _)| member_path(name, &it.name).is_some()),
         }
     };
     let mut all = Vec::new();
@@ -75,17 +75,18 @@ pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<GlobalVariabl
     all
 }
 
-/// What stands behind a variable's name, where it is of this one: nothing, `.member` or `[3]`.
-fn part_of<'n>(name: &'n str, variable: &str) -> Option<&'n str> {
+/// The rest of a parameter's name after a variable: empty, `.member` or `[3]`.
+fn member_path<'n>(name: &'n str, variable: &str) -> Option<&'n str> {
     let rest = name.strip_prefix(variable)?;
     (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
 }
 
-/// Sets what is given in an object, and gives the options for its programs, in which nothing is left to be set.
+/// Applies parameters to an object. Returns the options for its programs, with no parameters left.
 ///
 /// # Errors
-/// Everything that is wrong with it.
-pub(super) fn set(object: &mut Object, options: &ProgramOptions) -> Result<ProgramOptions, Diagnostics> {
+///
+/// All parameters that could not be applied.
+pub(super) fn apply(object: &mut Object, options: &ProgramOptions) -> Result<ProgramOptions, Diagnostics> {
     let given = &options.parameters;
     let mut done = ProgramOptions { parameters: Vec::new(), ..options.clone() };
     let mut errors = Vec::new();
@@ -93,8 +94,8 @@ pub(super) fn set(object: &mut Object, options: &ProgramOptions) -> Result<Progr
         let twice = given[..number].iter().any(|(earlier, _)| earlier == name);
         let set = match name.as_str() {
             _ if twice => Err(vec![format!("`{name}` is given twice")]),
-            SEED if !has_variable(object, SEED) => seed(value).map(|seed| done.random_seed = seed),
-            _ => set_one(object, name, value),
+            RANDOM_SEED if !has_variable(object, RANDOM_SEED) => parse_seed(value).map(|seed| done.random_seed = seed),
+            _ => apply_one(object, name, value),
         };
         if let Err(words) = set {
             let mut words = words.into_iter();
@@ -112,17 +113,17 @@ fn has_variable(object: &Object, name: &str) -> bool {
     object.maps.iter().flat_map(|map| &map.variables).any(|variable| variable.name == name)
 }
 
-fn seed(value: &str) -> Result<u32, Vec<String>> {
+fn parse_seed(value: &str) -> Result<u32, Vec<String>> {
     let wrong = || vec![format!("`{value}` is no number that random numbers could begin with: 0 to {}", u32::MAX)];
     typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok()).ok_or_else(wrong)
 }
 
-/// Sets one; else what is wrong, and notes on it.
-fn set_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<String>> {
-    // The longest name: one that is static in a function has a dot in it.
+/// Applies one parameter; on error, returns the message and notes.
+fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<String>> {
+    // Prefer the longest name: a static variable of a function has a dot in its name.
     let all =
         object.maps.iter().enumerate().flat_map(|(map, it)| it.variables.iter().map(move |variable| (map, variable)));
-    let meant = all.filter_map(|(map, variable)| Some((map, variable, part_of(name, &variable.name)?)));
+    let meant = all.filter_map(|(map, variable)| Some((map, variable, member_path(name, &variable.name)?)));
     let meant: Vec<_> = meant.collect();
     let longest = meant.iter().map(|(_, variable, _)| variable.name.len()).max();
     let mut meant = meant.into_iter().filter(|(_, variable, _)| Some(variable.name.len()) == longest);
@@ -130,7 +131,7 @@ fn set_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Strin
         if meant.next().is_some() {
             return Err(vec![format!("there are several variables `{}`, static in different files", variable.name)]);
         }
-        let ty = type_of(object, variable);
+        let ty = variable_type(object, variable);
         let known = variable.ty.is_some();
         let range = variable.at as usize..(variable.at + variable.size) as usize;
         let of = format!("`{}` is {}, in {}", variable.name, ty.name, object.maps[map].name);
@@ -149,31 +150,36 @@ fn set_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Strin
     if let Some((map, what)) = name.rsplit_once('.')
         && let Some(map) = object.maps.iter_mut().find(|it| it.name == map && it.data.is_none())
     {
-        if what != ENTRIES {
-            return Err(vec![format!("of a map `{ENTRIES}` can be set: `{}.{ENTRIES}`", map.name)]);
+        if what != MAX_ENTRIES_FIELD {
+            return Err(vec![format!("of a map `{MAX_ENTRIES_FIELD}` can be set: `{}.{MAX_ENTRIES_FIELD}`", map.name)]);
         }
         let entries = typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok());
-        let most = most_entries(map.ty);
+        let most = max_entries_of(map.ty);
         let entries = entries.filter(|entries| (1..=most).contains(entries));
         map.max_entries = entries.ok_or_else(|| vec![format!("`{value}` is no number of entries: 1 to {most}")])?;
         return Ok(());
     }
-    Err(unknown(object, name))
+    Err(explain_unknown_name(object, name))
 }
 
-/// There is nothing of this name, and this there is.
-fn unknown(object: &Object, name: &str) -> Vec<String> {
+/// Message and notes for a parameter that names nothing, with what could be meant.
+fn explain_unknown_name(object: &Object, name: &str) -> Vec<String> {
     let variables = object.maps.iter().flat_map(|map| map.variables.iter().map(|it| it.name.clone()));
-    let maps = object.maps.iter().filter(|map| map.data.is_none()).map(|map| format!("{}.{ENTRIES}", map.name));
-    let all: Vec<String> = variables.chain(maps).chain([SEED.to_owned()]).collect();
+    let maps =
+        object.maps.iter().filter(|map| map.data.is_none()).map(|map| format!("{}.{MAX_ENTRIES_FIELD}", map.name));
+    let all: Vec<String> = variables.chain(maps).chain([RANDOM_SEED.to_owned()]).collect();
     let mut words = vec![format!("the object has no variable `{}`", name.escape_debug())];
     let root = name.split(['.', '[']).next().unwrap_or(name);
     let near = nearest(name, all.iter().map(String::as_str)).or_else(|| nearest(root, all.iter().map(String::as_str)));
     words.extend(near.map(|near| format!("did you mean `{near}`?")));
-    let listed: Vec<String> = all.iter().take(LISTED).map(|it| format!("`{it}`")).collect();
+    let listed: Vec<String> = all.iter().take(MAX_LISTED_NAMES).map(|it| format!("`{it}`")).collect();
     words.push(match all.len() {
-        count if count > LISTED => {
-            format!("there are {}, and {} more (`portcullis check` lists all)", listed.join(", "), count - LISTED)
+        count if count > MAX_LISTED_NAMES => {
+            format!(
+                "there are {}, and {} more (`portcullis check` lists all)",
+                listed.join(", "),
+                count - MAX_LISTED_NAMES
+            )
         }
         _ => format!("there are {}", listed.join(", ")),
     });

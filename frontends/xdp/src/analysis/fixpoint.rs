@@ -1,9 +1,17 @@
-//! Going through a program: its blocks, with those of the functions that it calls in their places, and the types of what there
-//! is at the beginning of each. Blocks that no way leads to are never looked at, so that what a program does only where its
-//! configuration says so costs nothing, and may be what cannot be taken.
+//! Worklist solver: interprets a program abstractly, block by block, to a fixpoint.
 //!
-//! A block is known by its *context* (whose call of a function it belongs to) and its place. A tail call leads to another
-//! program's first block: all that is left of the one before is the packet.
+//! Functions are inlined: a block is identified by its call context and its position in the
+//! function, so a function called twice is analysed twice. The abstract state at a block's entry is
+//! the join over all edges that reach it. Blocks that no edge reaches are never interpreted, so
+//! code that the configuration makes unreachable costs nothing and may use anything.
+//!
+//! The worklist is ordered by reverse post-order, callers before callees. Ranges in loops are
+//! widened after [`WIDENING_DELAY`] visits; [`MAX_BLOCK_VISITS`] and
+//! [`MAX_INTERPRETED_INSTRUCTIONS`] bound the whole. A program that is rejected is tried again with
+//! more path [`Sensitivity`].
+//!
+//! A tail call is an edge to the other program's first block that keeps little more than the
+//! packet.
 
 mod bpf_loop;
 mod for_each_map_elem;
@@ -13,401 +21,396 @@ mod tail_call;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::Linked;
-use crate::analysis::domain::state::{Apart, Frame, Name, State, Ty, Value};
-use crate::analysis::register_liveness::{self, Registers};
-use crate::analysis::transfer::{Events, Walk};
+use crate::analysis::cfg::{block_leaders, branch_target, reachable_instructions, reverse_post_order, successors_of};
+use crate::analysis::domain::reg_type::{RegType, SymbolicName};
+use crate::analysis::domain::state::{Frame, Sensitivity, State, Value};
+use crate::analysis::interner::Interner;
+use crate::analysis::register_liveness::{self, RegisterSet};
+use crate::analysis::transfer::{BlockInterpreter, EventUses};
 use crate::decode::helper;
-use crate::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
-use crate::lower::ir::Binary::{Add, Eq, Lt, Or};
-use crate::lower::ir::{Code, Id, Op};
-use crate::lower::liveness::{self, Needed};
-use crate::lower::privatize::{Copies, Words, frame_of};
+use crate::decode::instruction::{CALL, EXIT, Instruction, call, class};
+use crate::decode::linked::LinkedObject;
+use crate::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
+use crate::lower::ir::{BlockCode, Id, Op};
+use crate::lower::liveness::{self, BlockLiveness};
+use crate::lower::privatize::{MapWords, Privatization, copy_frame};
 use crate::lower::value_numbering;
 use crate::object::Reference;
-use crate::rejection::Refused;
+use crate::rejection::Rejection;
 
-type Result<T> = std::result::Result<T, Refused>;
+type Result<T> = std::result::Result<T, Rejection>;
 
-/// Blocks at most, functions counted where they are called.
+/// Upper bound on the number of blocks, those of a function counted once per call context.
 const MAX_BLOCKS: usize = 16_384;
 
-/// Blocks for the same place, at most.
+/// Upper bound on path-sensitive variants of one block.
 const MAX_VARIANTS: u32 = 16;
 
-/// How often a block that control comes back to is looked at before what still changes is let go.
-const PATIENCE: u32 = 8;
+/// Visits of a loop head before values that still change are widened.
+const WIDENING_DELAY: u32 = 8;
 
-/// How often before that goes no longer from one constant that the function compares with to the next.
-const PATIENCE_WITH_BOUNDS: u32 = 100;
+/// Visits before widening stops using the function's comparison constants as thresholds.
+const THRESHOLD_WIDENING_DELAY: u32 = 100;
 
-/// And at most.
-const MAX_VISITS: u32 = 400;
+/// Visits of one block after which the analysis gives up.
+const MAX_BLOCK_VISITS: u32 = 400;
 
-/// Instructions looked at, at most.
-const MAX_WORK: usize = 4_000_000;
+/// Upper bound on instructions that are interpreted, repeated visits included.
+const MAX_INTERPRETED_INSTRUCTIONS: usize = 4_000_000;
 
-/// Numbers for things, from 1 on.
-#[derive(Debug, Clone)]
-pub(crate) struct Numbers<K> {
-    all: Vec<K>,
-    of: HashMap<K, u32>,
-    first: u32,
-}
-
-impl<K: Clone + std::cmp::Eq + std::hash::Hash> Numbers<K> {
-    fn from(first: u32) -> Self {
-        Numbers { all: Vec::new(), of: HashMap::new(), first }
-    }
-
-    pub fn of(&mut self, key: K) -> u32 {
-        if let Some(&number) = self.of.get(&key) {
-            return number;
-        }
-        let number = self.first + self.all.len() as u32;
-        self.all.push(key.clone());
-        self.of.insert(key, number);
-        number
-    }
-
-    pub fn all(&self) -> &[K] {
-        &self.all
-    }
-}
-
-/// What all blocks have in common.
+/// Results that the interpretation of all blocks shares.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    /// Names by who gave them.
-    pub names: Numbers<(u32, u32, u32, u32)>,
-    /// Where a packet may be aborted: section, instruction, reason.
-    pub sites: Numbers<(u32, u32, &'static str)>,
-    /// Where what is added to a map's value may be lost, likewise.
-    pub losses: Numbers<(u32, u32, &'static str)>,
-    /// Loads of maps' values, by context, section and instruction.
-    pub loads: Numbers<(u32, u32, u32)>,
-    /// Those that are nothing but parts of atomic additions, unless somebody asks for the number after all.
-    pub added: BTreeSet<u32>,
-    /// Those of which the number is asked for by more than additions.
-    pub observed: BTreeSet<u32>,
-    /// The maps whose entries are gone through.
-    pub entries_of: HashMap<(u32, u32), u16>,
-    /// Maps that are used.
-    pub used: BTreeSet<u16>,
-    /// Tries that are searched for prefixes shorter than an address, or changed by the program.
-    pub tries: BTreeSet<u16>,
-    /// Helpers that are called.
+pub(crate) struct ProgramFacts {
+    /// Symbolic names, by who introduced them: (context, section, instruction, number), or
+    /// (`u32::MAX`, block, position, 0) for names that a join introduced.
+    pub names: Interner<(u32, u32, u32, u32)>,
+    /// Sites that may abort the packet: (section, instruction, reason).
+    pub trap_sites: Interner<(u32, u32, &'static str)>,
+    /// Sites where an update of a map value may be lost: (section, instruction, reason).
+    pub lost_update_sites: Interner<(u32, u32, &'static str)>,
+    /// Loads from map values, by context, section and instruction.
+    pub map_loads: Interner<(u32, u32, u32)>,
+    /// Map loads whose value only feeds additions stored back to the same field, which can
+    /// therefore become atomic additions.
+    pub add_only_loads: BTreeSet<u32>,
+    /// Map loads whose value is used for more than additions.
+    pub observed_loads: BTreeSet<u32>,
+    /// The map that each `bpf_for_each_map_elem` call iterates, by context and instruction.
+    pub iterated_maps: HashMap<(u32, u32), u16>,
+    /// Maps that reachable code uses.
+    pub used_maps: BTreeSet<u16>,
+    /// LPM tries that are searched for prefixes shorter than an address, or changed by the program.
+    pub prefix_search_maps: BTreeSet<u16>,
+    /// Helpers that reachable code calls.
     pub helpers: BTreeSet<u32>,
-    /// Maps that packets are redirected to all devices of, each with whether to the others alone.
-    pub broadcasts: Numbers<(u16, bool)>,
-    /// Families that routes are looked for of.
-    pub families: crate::fib::Families,
-    /// What is told to the host.
-    pub events: Events,
-    /// What packets have copies of.
-    pub copies: Copies,
-    /// Frames whose stack is indexed by what is known only when the packet is there.
-    pub memory: [bool; crate::analysis::domain::state::STACKS],
-    /// Whether pointers on the stack are there behind a store at an offset that is not known: that this does not hit one is
-    /// checked when the packet is there. Else they are numbers then.
-    pub keeps_spilled: bool,
-    /// Whether a store at an offset that is not known may hit a pointer.
-    pub overwrites_spilled: bool,
+    /// Maps to all of whose devices packets are redirected, each with whether the ingress port is
+    /// excluded.
+    pub broadcasts: Interner<(u16, bool)>,
+    /// Address families for which the program may look up routes.
+    pub families: crate::fib::AddressFamilies,
+    /// Records and prints for the host.
+    pub events: EventUses,
+    /// The map values of which packets have private copies.
+    pub privatization: Privatization,
+    /// Frames whose stack is indexed by values known only at run time. They are arrays then, not a
+    /// variable per word.
+    pub indexed_frames: [bool; crate::analysis::domain::state::STACK_COUNT],
+    /// Whether spilled pointers survive a store at an unknown offset, which a run-time check then
+    /// keeps from hitting them. Otherwise such a store turns them into scalars.
+    pub guard_spills: bool,
+    /// Whether some store at an unknown offset may hit a spilled pointer.
+    pub may_overwrite_spills: bool,
 }
 
-/// Where a block begins.
+/// Program point where a block starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
-    /// At an instruction.
-    At(u32),
-    /// At a `bpf_loop`, before a round.
-    Round(u32),
-    /// At a tail call, where the programs up to this one were not meant.
-    Tail(u32, u32),
-    /// At a lookup in a map of maps, where the maps up to this one were not what it gave.
-    Inner(u32, u32),
-    /// At a `bpf_for_each_map_elem`, before an entry.
-    Each(u32),
+enum BlockStart {
+    /// An instruction.
+    Instruction(u32),
+    /// A `bpf_loop` call, before each round of its callback.
+    LoopRound(u32),
+    /// A tail call, once the programs before this index are excluded.
+    TailCall(u32, u32),
+    /// A lookup in a map of maps, once the inner maps before this index are excluded.
+    InnerMap(u32, u32),
+    /// A `bpf_for_each_map_elem` call, before each entry.
+    ForEachEntry(u32),
 }
 
-/// A block.
+/// Identity of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct BlockKey {
     context: u32,
-    place: Place,
-    /// Where pointers point into different things on different ways here, each kind of way has a block of its own.
+    start: BlockStart,
+    /// Number of the variant, if states with pointers to different objects are kept apart here.
     variant: u32,
 }
 
-/// A call of a function under way.
+/// An activation of a function: a call context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Context {
+struct CallContext {
     section: u32,
-    /// The function's first instruction.
+    /// First instruction of the function.
     first: u32,
-    /// The caller's context, and its instruction; none of a program.
+    /// Context and instruction of the call; `None` for a program.
     caller: Option<(u32, u32)>,
 }
 
-/// How a block goes on.
+/// How a block ends; successors are indices of blocks.
 #[derive(Debug, Clone)]
-pub(crate) enum End {
+pub(crate) enum Terminator {
     Exit,
     Goto(usize),
     Branch(Id, usize, usize),
 }
 
-/// A block, with all that is computed in it.
+/// An interpreted block.
 pub(crate) struct Block {
-    pub code: Code,
-    /// What there is at its end.
-    pub state: State,
-    pub end: End,
+    pub code: BlockCode,
+    /// Abstract state at the end of the block.
+    pub exit_state: State,
+    pub terminator: Terminator,
 }
 
-/// A program's blocks; it begins with the first.
-pub(crate) struct Flow {
+/// The blocks of an analysed program, the entry block first.
+pub(crate) struct AnalyzedProgram {
     pub blocks: Vec<Block>,
-    pub shared: Shared,
-    /// Words of maps' values, by map and word, that are asked for before they are set.
-    pub first: Vec<(u16, u16)>,
+    pub facts: ProgramFacts,
+    /// Words of privatized map values that are read before they are set, by map and word.
+    pub initial_words: Vec<(u16, u16)>,
 }
 
-/// How a block ended, while its successors may still be without numbers.
-enum Way {
+/// How a block ends, before its successors have indices.
+enum PendingTerminator {
     Exit,
-    Goto(Key),
-    Branch(Id, Key, Key),
+    Goto(BlockKey),
+    Branch(Id, BlockKey, BlockKey),
 }
 
-/// A block that was gone through: its code with what there is at its end, where it goes on, and what there is on the way there.
-type Gone = ((Code, State), Way, Vec<(Key, State)>);
+/// Result of interpreting a block: its code and final state, its terminator, and the state along
+/// each outgoing edge.
+type BlockResult = ((BlockCode, State), PendingTerminator, Vec<(BlockKey, State)>);
 
-struct Finding<'a, 'o> {
-    linked: &'a Linked<'o>,
-    shared: Shared,
-    contexts: Numbers<Context>,
-    keys: Numbers<Key>,
-    /// By key: what there is at its beginning.
-    states: Vec<Option<State>>,
+struct FixpointSolver<'a, 'o> {
+    linked: &'a LinkedObject<'o>,
+    facts: ProgramFacts,
+    contexts: Interner<CallContext>,
+    keys: Interner<BlockKey>,
+    /// State at the entry of each block, by block number; `None` until an edge reaches it.
+    entry_states: Vec<Option<State>>,
     visits: Vec<u32>,
-    /// Whether control comes back to it.
-    again: Vec<bool>,
-    /// From a block to a place: which of its blocks that leads to.
-    edges: HashMap<(u32, Key), u32>,
-    /// The instructions of functions that blocks begin at.
+    /// Whether a backward edge leads to the block.
+    is_loop_head: Vec<bool>,
+    /// The variant that an edge leads to, by source block and target without variant.
+    edges: HashMap<(u32, BlockKey), u32>,
+    /// Instructions where blocks start, by section and first instruction of the function.
     leaders: HashMap<(u32, u32), BTreeSet<u32>>,
-    /// The order in which control comes to a function's instructions.
-    order: HashMap<(u32, u32), HashMap<u32, u32>>,
-    /// The registers that are asked for at them.
-    registers: HashMap<(u32, u32), HashMap<u32, Registers>>,
-    /// What numbers in a function are compared with, and the numbers next to it, in order.
-    bounds: HashMap<(u32, u32), Arc<[u64]>>,
-    instructions: usize,
-    apart: Apart,
+    /// Position of each instruction in reverse post-order, by function.
+    reverse_post_orders: HashMap<(u32, u32), HashMap<u32, u32>>,
+    /// Live registers at each instruction, by function.
+    live_registers: HashMap<(u32, u32), HashMap<u32, RegisterSet>>,
+    /// Widening thresholds by function: the constants in comparisons and their neighbours, sorted.
+    thresholds: HashMap<(u32, u32), Arc<[u64]>>,
+    interpreted: usize,
+    sensitivity: Sensitivity,
 }
 
-/// Goes through the program that begins at an instruction.
+/// Analyses the program that starts at an instruction.
 ///
-/// What is known where ways meet is what holds on all of them. The kernel follows each way by itself: it sees that a function
-/// which gave no error has set its pointer, and where each round of a loop stores. So what is refused is tried again with more
-/// ways kept apart, not at once, since each kind of way has blocks of its own; and then with pointers on the stack that a store
-/// may hit kept, and this checked.
-pub(crate) fn find(linked: &Linked, section: usize, first: usize) -> Result<(Flow, Vec<Needed>)> {
-    let mut overwrites_spilled = false;
-    let mut refused: Option<Refused> = None;
-    for keeps_spilled in [false, true] {
-        if keeps_spilled && !overwrites_spilled {
+/// A join keeps what holds on all paths. The kernel's verifier follows each path by itself: it sees
+/// that a function which returned no error has set its output pointer, and where each round of a
+/// loop stores. So a rejected program is analysed again with more path sensitivity, which is not
+/// used at once because it multiplies blocks; and finally with spilled pointers kept across stores
+/// that may hit them, guarded by run-time checks.
+///
+/// # Errors
+///
+/// The rejection of the last attempt that did not merely exceed a limit.
+pub(crate) fn analyze(
+    linked: &LinkedObject,
+    section: usize,
+    first: usize,
+) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
+    let mut may_overwrite_spills = false;
+    let mut rejection: Option<Rejection> = None;
+    for guard_spills in [false, true] {
+        if guard_spills && !may_overwrite_spills {
             break;
         }
-        for apart in [Apart::Nothing, Apart::Kinds, Apart::Places] {
-            match find_with(linked, (section, first), apart, keeps_spilled, &mut overwrites_spilled) {
+        for sensitivity in [Sensitivity::Minimal, Sensitivity::Types, Sensitivity::Offsets] {
+            match analyze_with(linked, (section, first), sensitivity, guard_spills, &mut may_overwrite_spills) {
                 Ok(found) => return Ok(found),
-                // That there are too many ways is no news of the program.
-                Err(again) if again.too_much && refused.is_some() => {}
-                Err(again) => refused = Some(again),
+                // Exceeding a limit at a higher sensitivity says nothing new about the program.
+                Err(again) if again.is_over_limit && rejection.is_some() => {}
+                Err(again) => rejection = Some(again),
             }
         }
     }
-    Err(refused.expect("it was tried"))
+    Err(rejection.expect("at least one attempt was made"))
 }
 
-/// That a frame is memory shows where it is indexed, which may be behind what was said of its words before: these are looked at
-/// again then. There are only so many frames. So it is where a copy of a map's value turns out to be too large.
-fn find_with(
-    linked: &Linked,
+/// Analyses a program at one level of sensitivity.
+///
+/// Indexing a frame may be met after words of it were treated as variables, and a private copy may
+/// turn out too large. Either restarts the analysis with that knowledge; both happen a bounded
+/// number of times.
+fn analyze_with(
+    linked: &LinkedObject,
     (section, first): (usize, usize),
-    apart: Apart,
-    keeps_spilled: bool,
-    overwrites_spilled: &mut bool,
-) -> Result<(Flow, Vec<Needed>)> {
-    let mut memory = [false; crate::analysis::domain::state::STACKS];
-    let mut left_out = Words::new();
+    sensitivity: Sensitivity,
+    guard_spills: bool,
+    may_overwrite_spills: &mut bool,
+) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
+    let mut indexed_frames = [false; crate::analysis::domain::state::STACK_COUNT];
+    let mut left_out = MapWords::new();
     loop {
-        let mut finding = Finding::new(linked, apart, memory, keeps_spilled);
-        finding.shared.copies.left_out = std::mem::take(&mut left_out);
-        let root = finding.root(section as u32, first as u32);
-        let settled = finding.settle(root);
-        *overwrites_spilled |= finding.shared.overwrites_spilled;
-        if settled? && finding.shared.copies.settle() {
-            return finding.finished(root);
+        let mut solver = FixpointSolver::new(linked, sensitivity, indexed_frames, guard_spills);
+        solver.facts.privatization.excluded = std::mem::take(&mut left_out);
+        let root = solver.root(section as u32, first as u32);
+        let settled = solver.solve(root);
+        *may_overwrite_spills |= solver.facts.may_overwrite_spills;
+        if settled? && solver.facts.privatization.decide() {
+            return solver.finish(root);
         }
-        memory = finding.shared.memory;
-        left_out = finding.shared.copies.left_out;
+        indexed_frames = solver.facts.indexed_frames;
+        left_out = solver.facts.privatization.excluded;
     }
 }
 
-impl<'a, 'o> Finding<'a, 'o> {
+impl<'a, 'o> FixpointSolver<'a, 'o> {
     fn new(
-        linked: &'a Linked<'o>,
-        apart: Apart,
-        memory: [bool; crate::analysis::domain::state::STACKS],
-        keeps_spilled: bool,
+        linked: &'a LinkedObject<'o>,
+        sensitivity: Sensitivity,
+        indexed_frames: [bool; crate::analysis::domain::state::STACK_COUNT],
+        guard_spills: bool,
     ) -> Self {
-        let shared = Shared {
-            names: Numbers::from(1),
-            sites: Numbers::from(0),
-            losses: Numbers::from(0),
-            loads: Numbers::from(0),
-            added: BTreeSet::new(),
-            observed: BTreeSet::new(),
-            entries_of: HashMap::new(),
-            used: BTreeSet::new(),
-            tries: BTreeSet::new(),
+        let facts = ProgramFacts {
+            names: Interner::starting_at(1),
+            trap_sites: Interner::starting_at(0),
+            lost_update_sites: Interner::starting_at(0),
+            map_loads: Interner::starting_at(0),
+            add_only_loads: BTreeSet::new(),
+            observed_loads: BTreeSet::new(),
+            iterated_maps: HashMap::new(),
+            used_maps: BTreeSet::new(),
+            prefix_search_maps: BTreeSet::new(),
             helpers: BTreeSet::new(),
-            broadcasts: Numbers::from(0),
-            families: crate::fib::Families::default(),
-            events: Events::default(),
-            copies: Copies::default(),
-            memory,
-            keeps_spilled,
-            overwrites_spilled: false,
+            broadcasts: Interner::starting_at(0),
+            families: crate::fib::AddressFamilies::default(),
+            events: EventUses::default(),
+            privatization: Privatization::default(),
+            indexed_frames,
+            guard_spills,
+            may_overwrite_spills: false,
         };
-        Finding {
+        FixpointSolver {
             linked,
-            shared,
-            contexts: Numbers::from(0),
-            keys: Numbers::from(0),
-            states: Vec::new(),
+            facts,
+            contexts: Interner::starting_at(0),
+            keys: Interner::starting_at(0),
+            entry_states: Vec::new(),
             visits: Vec::new(),
-            again: Vec::new(),
+            is_loop_head: Vec::new(),
             edges: HashMap::new(),
             leaders: HashMap::new(),
-            order: HashMap::new(),
-            registers: HashMap::new(),
-            bounds: HashMap::new(),
-            instructions: 0,
-            apart,
+            reverse_post_orders: HashMap::new(),
+            live_registers: HashMap::new(),
+            thresholds: HashMap::new(),
+            interpreted: 0,
+            sensitivity,
         }
     }
 
-    /// The first block of a program.
-    fn root(&mut self, section: u32, first: u32) -> Key {
-        let context = self.contexts.of(Context { section, first, caller: None });
-        Key { context, place: Place::At(first), variant: 0 }
+    /// The entry block of a program.
+    fn root(&mut self, section: u32, first: u32) -> BlockKey {
+        let context = self.contexts.intern(CallContext { section, first, caller: None });
+        BlockKey { context, start: BlockStart::Instruction(first), variant: 0 }
     }
 
-    fn context(&self, key: Key) -> Context {
-        self.contexts.all()[key.context as usize]
+    fn context(&self, key: BlockKey) -> CallContext {
+        self.contexts.values()[key.context as usize]
     }
 
-    /// Looks at blocks until nothing changes any more; or until a frame turns out to be memory which was not known as such, where
-    /// it gives `false`.
-    ///
-    /// They wait in the order in which control comes to them, so that what leads to a block has been looked at before it, but
-    /// for what leads back.
-    fn settle(&mut self, root: Key) -> Result<bool> {
-        let memory = self.shared.memory;
-        let first = self.keys.of(root);
-        self.states.push(Some(State::beginning()));
+    /// Interprets blocks until no entry state changes. Returns false as soon as a frame turns out
+    /// to be indexed that was not known to be.
+    fn solve(&mut self, root: BlockKey) -> Result<bool> {
+        let indexed_frames = self.facts.indexed_frames;
+        let first = self.keys.intern(root);
+        self.entry_states.push(Some(State::at_entry()));
         self.visits.push(0);
-        self.again.push(false);
-        let mut work = BTreeSet::from([(self.turn(root), first)]);
-        while let Some((_, number)) = work.pop_first() {
-            let key = self.keys.all()[number as usize];
+        self.is_loop_head.push(false);
+        let mut worklist = BTreeSet::from([(self.worklist_priority(root), first)]);
+        while let Some((_, number)) = worklist.pop_first() {
+            let key = self.keys.values()[number as usize];
             self.visits[number as usize] += 1;
-            if self.visits[number as usize] > MAX_VISITS {
-                return Err(self.too_much(key, "what is in the registers here does not settle"));
+            if self.visits[number as usize] > MAX_BLOCK_VISITS {
+                return Err(self.over_limit(key, "what is in the registers here does not settle"));
             }
-            let state = self.states[number as usize].clone().expect("what is in the list was led to");
-            let (_, _, onward) = self.block(key, state)?;
-            if self.shared.memory != memory {
+            let state = self.entry_states[number as usize].clone().expect("what is in the list was led to");
+            let (_, _, edges) = self.interpret_block(key, state)?;
+            if self.facts.indexed_frames != indexed_frames {
                 return Ok(false);
             }
-            for (to, state) in onward {
-                let (arrived, changed) = self.arrive(number, to, state)?;
+            for (to, state) in edges {
+                let (target, changed) = self.propagate(number, to, state)?;
                 if changed {
-                    work.insert((self.turn(to), arrived));
+                    worklist.insert((self.worklist_priority(to), target));
                 }
             }
         }
         Ok(true)
     }
 
-    /// When a block's turn is: by where its function was called, then by the order of the function's instructions.
-    fn turn(&mut self, key: Key) -> Vec<u32> {
-        let mut turn = Vec::new();
-        let (mut context, mut at, mut part) = match key.place {
-            Place::At(at) => (key.context, at, 0),
-            Place::Round(at) | Place::Each(at) => (key.context, at, 1),
-            Place::Tail(at, number) | Place::Inner(at, number) => (key.context, at, 1 + number),
+    /// Priority in the worklist: lexicographic by call site, then by reverse post-order in the
+    /// function, so that predecessors come first except along back edges.
+    fn worklist_priority(&mut self, key: BlockKey) -> Vec<u32> {
+        let mut priority = Vec::new();
+        let (mut context, mut at, mut part) = match key.start {
+            BlockStart::Instruction(at) => (key.context, at, 0),
+            BlockStart::LoopRound(at) | BlockStart::ForEachEntry(at) => (key.context, at, 1),
+            BlockStart::TailCall(at, number) | BlockStart::InnerMap(at, number) => (key.context, at, 1 + number),
         };
         loop {
-            let Context { section, first, caller } = self.contexts.all()[context as usize];
+            let CallContext { section, first, caller } = self.contexts.values()[context as usize];
             let linked = self.linked;
             let instructions = &linked.object.sections[section as usize].instructions;
-            let order = self.order.entry((section, first)).or_insert_with(|| order(instructions, first));
-            turn.extend([part, order.get(&at).copied().unwrap_or(u32::MAX)]);
+            let order = self
+                .reverse_post_orders
+                .entry((section, first))
+                .or_insert_with(|| reverse_post_order(instructions, first));
+            priority.extend([part, order.get(&at).copied().unwrap_or(u32::MAX)]);
             match caller {
-                // What is called comes behind all that its caller does at the same instruction.
+                // A callee comes after everything that its caller does at the same instruction.
                 Some((outer, call)) => (context, at, part) = (outer, call, u32::MAX),
                 None => break,
             }
         }
-        // Programs come one after the other, as they are called.
-        turn.push(context);
-        turn.reverse();
-        turn
+        // Programs run one after another along tail calls.
+        priority.push(context);
+        priority.reverse();
+        priority
     }
 
-    /// Takes in what leads from a block to another: its number, and whether it has to be looked at again.
-    fn arrive(&mut self, from: u32, to: Key, mut state: State) -> Result<(u32, bool)> {
-        let asked = self.asked(to);
+    /// Joins the state along an edge into a variant of its target. Returns the target's number and
+    /// whether its state changed.
+    fn propagate(&mut self, from: u32, to: BlockKey, mut state: State) -> Result<(u32, bool)> {
+        let asked = self.live_registers_at(to);
         if let Some(asked) = asked {
-            state.keep(asked);
+            state.drop_dead_registers(asked);
         }
-        let asked = asked.unwrap_or(Registers::MAX);
+        let asked = asked.unwrap_or(RegisterSet::MAX);
         let before = self.edges.get(&(from, to)).copied();
         let variants = before.into_iter().chain(0..MAX_VARIANTS);
-        let agrees = |&variant: &u32| match self.keys.of.get(&Key { variant, ..to }) {
-            Some(&number) => {
-                self.states[number as usize].as_ref().is_none_or(|known| known.agrees(&state, asked, self.apart))
-            }
+        let agrees = |&variant: &u32| match self.keys.get(&BlockKey { variant, ..to }) {
+            Some(number) => self.entry_states[number as usize]
+                .as_ref()
+                .is_none_or(|known| known.can_join(&state, asked, self.sensitivity)),
             None => true,
         };
         let variant = { variants }.find(agrees).unwrap_or(MAX_VARIANTS - 1);
         self.edges.insert((from, to), variant);
-        let to = Key { variant, ..to };
-        let number = self.keys.of(to);
-        // Whatever goes round comes back somewhere: to let go there is enough, and what is between follows.
+        let to = BlockKey { variant, ..to };
+        let number = self.keys.intern(to);
+        // Every cycle has a back edge, so widening at the targets of back edges suffices.
         let visits = self.visits.get(number as usize).copied().unwrap_or(0);
-        if visits > PATIENCE && !self.again[number as usize] {
-            let from = self.keys.all()[from as usize];
-            self.again[number as usize] = self.turn(to) <= self.turn(from);
+        if visits > WIDENING_DELAY && !self.is_loop_head[number as usize] {
+            let from = self.keys.values()[from as usize];
+            self.is_loop_head[number as usize] = self.worklist_priority(to) <= self.worklist_priority(from);
         }
-        let bounds = (visits > PATIENCE && self.again[number as usize])
-            .then(|| if visits > PATIENCE_WITH_BOUNDS { Arc::default() } else { self.bounds(to) });
-        let changed = self.join(to, state, bounds.as_deref())?;
+        let bounds = (visits > WIDENING_DELAY && self.is_loop_head[number as usize])
+            .then(|| if visits > THRESHOLD_WIDENING_DELAY { Arc::default() } else { self.widening_thresholds(to) });
+        let changed = self.join_into(to, state, bounds.as_deref())?;
         Ok((number, changed))
     }
 
-    /// What numbers in a block's function are compared with, and the numbers next to it, in order.
-    fn bounds(&mut self, key: Key) -> Arc<[u64]> {
-        let Context { section, first, .. } = self.context(key);
+    /// The sorted constants in the comparisons of a block's function, and their neighbours.
+    fn widening_thresholds(&mut self, key: BlockKey) -> Arc<[u64]> {
+        let CallContext { section, first, .. } = self.context(key);
         let instructions = &self.linked.object.sections[section as usize].instructions;
-        let bounds = self.bounds.entry((section, first)).or_insert_with(|| {
-            let all = reached(instructions, first).into_iter().map(|at| instructions[at as usize]);
-            let compared = all.filter(|&it| jump(it).is_some_and(|(_, falls)| falls) && !it.by_register());
+        let bounds = self.thresholds.entry((section, first)).or_insert_with(|| {
+            let all = reachable_instructions(instructions, first).into_iter().map(|at| instructions[at as usize]);
+            let compared =
+                all.filter(|&it| branch_target(it).is_some_and(|(_, falls)| falls) && !it.has_register_operand());
             let constants = compared.map(|it| match it.class() {
                 class::JMP32 => u64::from(it.imm as u32),
                 _ => i64::from(it.imm) as u64,
@@ -418,399 +421,358 @@ impl<'a, 'o> Finding<'a, 'o> {
         bounds.clone()
     }
 
-    /// The registers that are asked for from a place on, where that is told by its instruction.
-    fn asked(&mut self, key: Key) -> Option<Registers> {
-        let Place::At(at) = key.place else { return None };
-        let Context { section, first, .. } = self.context(key);
+    /// The registers that are live at the start of a block, if it starts at an instruction.
+    fn live_registers_at(&mut self, key: BlockKey) -> Option<RegisterSet> {
+        let BlockStart::Instruction(at) = key.start else { return None };
+        let CallContext { section, first, .. } = self.context(key);
         let linked = self.linked;
         let instructions = &linked.object.sections[section as usize].instructions;
-        let asked = self.registers.entry((section, first)).or_insert_with(|| {
-            let reached: Vec<u32> = reached(instructions, first).into_iter().collect();
-            register_liveness::registers(instructions, &reached, |at, it| onward(at, it, instructions.len()))
+        let asked = self.live_registers.entry((section, first)).or_insert_with(|| {
+            let reached: Vec<u32> = reachable_instructions(instructions, first).into_iter().collect();
+            register_liveness::live_registers(instructions, &reached, |at, it| {
+                successors_of(at, it, instructions.len())
+            })
         });
         asked.get(&at).copied()
     }
 
-    /// Joins what leads to a block with what is known there, and lets go of what changes where there are bounds; whether that
-    /// changed.
-    fn join(&mut self, to: Key, mut state: State, bounds: Option<&[u64]>) -> Result<bool> {
-        let number = self.keys.of(to) as usize;
-        if number == self.states.len() {
+    /// Joins a state into the entry state of a block, widening to `bounds` if given. Returns
+    /// whether the entry state changed.
+    fn join_into(&mut self, to: BlockKey, mut state: State, bounds: Option<&[u64]>) -> Result<bool> {
+        let number = self.keys.intern(to) as usize;
+        if number == self.entry_states.len() {
             if number >= MAX_BLOCKS {
-                return Err(self.too_much(
+                return Err(self.over_limit(
                     to,
                     format!("the program has more than {MAX_BLOCKS} blocks, functions counted where they are called"),
                 ));
             }
-            self.states.push(None);
+            self.entry_states.push(None);
             self.visits.push(0);
-            self.again.push(false);
+            self.is_loop_head.push(false);
         }
-        // The names that this block gives to places which are known by several.
+        // Names that this block gives to pointers whose bases differ between paths.
         let base = number as u32;
-        let names = &mut self.shared.names;
-        let mut given: BTreeMap<usize, Name> = BTreeMap::new();
-        let is_ours = |names: &Numbers<(u32, u32, u32, u32)>, name: Name| {
-            name != crate::analysis::domain::state::NOBODY
-                && name != crate::analysis::domain::state::FIXED
-                && names.all().get(name as usize - 1).is_some_and(|it| it.0 == u32::MAX && it.1 == base)
+        let names = &mut self.facts.names;
+        let mut given: BTreeMap<usize, SymbolicName> = BTreeMap::new();
+        let is_ours = |names: &Interner<(u32, u32, u32, u32)>, name: SymbolicName| {
+            name != crate::analysis::domain::reg_type::ANONYMOUS
+                && name != crate::analysis::domain::reg_type::PACKET_START
+                && names.values().get(name as usize - 1).is_some_and(|it| it.0 == u32::MAX && it.1 == base)
         };
-        match &mut self.states[number] {
+        match &mut self.entry_states[number] {
             none @ None => {
                 let snapshot = &*names;
-                state.forget(|name| is_ours(snapshot, name));
+                state.forget_names(|name| is_ours(snapshot, name));
                 *none = Some(state);
                 Ok(true)
             }
             Some(known) => {
-                // Before: so that the closure only reads.
-                for slot in known.slots_of_packets() {
-                    given.insert(slot, names.of((u32::MAX, base, slot as u32, 0)));
+                // Intern names up front: the closure below must not borrow the interner mutably.
+                for slot in known.packet_pointer_slots() {
+                    given.insert(slot, names.intern((u32::MAX, base, slot as u32, 0)));
                 }
                 let snapshot = &*names;
-                let name = |slot: usize| given.get(&slot).copied().unwrap_or(crate::analysis::domain::state::NOBODY);
+                let name =
+                    |slot: usize| given.get(&slot).copied().unwrap_or(crate::analysis::domain::reg_type::ANONYMOUS);
                 Ok(known.join(state, bounds, name, |name| is_ours(snapshot, name)))
             }
         }
     }
 
-    fn too_much(&self, key: Key, message: impl Into<String>) -> Refused {
-        let at = match key.place {
-            Place::At(at) | Place::Round(at) | Place::Each(at) | Place::Tail(at, _) | Place::Inner(at, _) => at,
+    fn over_limit(&self, key: BlockKey, message: impl Into<String>) -> Rejection {
+        let at = match key.start {
+            BlockStart::Instruction(at)
+            | BlockStart::LoopRound(at)
+            | BlockStart::ForEachEntry(at)
+            | BlockStart::TailCall(at, _)
+            | BlockStart::InnerMap(at, _) => at,
         };
-        Refused::new(self.context(key).section as usize, at as usize, message).too_much()
+        Rejection::new(self.context(key).section as usize, at as usize, message).over_limit()
     }
 
-    /// The blocks with their code, and what is needed of it.
+    /// Emits the final code of all blocks, and computes what of it is live.
     ///
-    /// At first every number that is loaded from a map's value, added to and stored there is taken for one that nobody asks for
-    /// but the addition, which is atomic then, in whatever blocks these are. Where somebody does ask for one after all, it was
-    /// loaded for more: `if (v->tokens) v->tokens--` must not become an addition that packets side by side do as often as there
-    /// are packets.
-    fn finished(mut self, root: Key) -> Result<(Flow, Vec<Needed>)> {
+    /// At first every map load whose value is added to and stored back is assumed to feed nothing
+    /// but the addition, which is atomic then, across blocks as well. If the value turns out to be
+    /// live, it was loaded for more: `if (v->tokens) v->tokens--` must not become an addition that
+    /// every packet in flight performs. Such loads are marked observed and the code is emitted
+    /// again.
+    fn finish(mut self, root: BlockKey) -> Result<(AnalyzedProgram, Vec<BlockLiveness>)> {
         loop {
-            let mut blocks = self.made(root)?;
-            value_numbering::run(&mut blocks, &self.shared.memory, &self.shared.added);
-            let (needed, first) = liveness::needed(&blocks, &self.shared.memory);
-            let observed = liveness::observed(&blocks, &needed);
-            if observed.is_disjoint(&self.shared.added) {
-                let idle = self.idle_copies(&blocks, &needed);
-                if !idle.is_empty() {
-                    idle.into_iter().for_each(|map| self.shared.copies.let_go(map));
+            let mut blocks = self.emit_blocks(root)?;
+            value_numbering::run(&mut blocks, &self.facts.indexed_frames, &self.facts.add_only_loads);
+            let (needed, initial_words) = liveness::analyze(&blocks, &self.facts.indexed_frames);
+            let observed = liveness::observed_loads(&blocks, &needed);
+            if observed.is_disjoint(&self.facts.add_only_loads) {
+                let unread = self.unread_copies(&blocks, &needed);
+                if !unread.is_empty() {
+                    unread.into_iter().for_each(|map| self.facts.privatization.drop_memory_copy(map));
                     continue;
                 }
-                return Ok((Flow { blocks, shared: self.shared, first }, needed));
+                return Ok((AnalyzedProgram { blocks, facts: self.facts, initial_words }, needed));
             }
-            if !self.shared.observed.is_empty() {
-                // What changed has made others so: let go of all.
-                self.shared.observed.extend((0..).take(self.shared.loads.all().len()));
+            if !self.facts.observed_loads.is_empty() {
+                // The second pass changed what is live, so give up on all loads: this bounds the
+                // loop.
+                self.facts.observed_loads.extend((0..).take(self.facts.map_loads.values().len()));
             }
-            self.shared.observed.extend(observed);
+            self.facts.observed_loads.extend(observed);
         }
     }
 
-    /// Maps of whose values there are copies in memory that nobody looks at: what is only added to, in an array for example.
-    fn idle_copies(&self, blocks: &[Block], needed: &[Needed]) -> Vec<u16> {
-        let recalled = |(block, needed): (&Block, &Needed)| {
-            let ops = block.code.ops.iter().zip(&needed.ops).filter(|(_, needed)| **needed);
+    /// Maps whose private copy in an array is never read: an array of counters, for example.
+    fn unread_copies(&self, blocks: &[Block], needed: &[BlockLiveness]) -> Vec<u16> {
+        let recalled = |(block, needed): (&Block, &BlockLiveness)| {
+            let ops = block.code.ops.iter().zip(&needed.live_ops).filter(|(_, needed)| **needed);
             let frames = ops.filter_map(|(op, _)| match op {
-                Op::Recall { frame, .. } => Some(*frame),
+                Op::LoadIndexed { frame, .. } => Some(*frame),
                 _ => None,
             });
             frames.collect::<BTreeSet<u16>>()
         };
         let recalled: BTreeSet<u16> = blocks.iter().zip(needed).flat_map(recalled).collect();
-        let copies = self.shared.copies.in_memory().map(|(map, _)| map);
-        copies.filter(|&map| !recalled.contains(&frame_of(map))).collect()
+        let copies = self.facts.privatization.memory_copies().map(|(map, _)| map);
+        copies.filter(|&map| !recalled.contains(&copy_frame(map))).collect()
     }
 
-    /// The blocks with their code, once the types are known.
-    fn made(&mut self, root: Key) -> Result<Vec<Block>> {
-        // What was found on the way there may not be what is left.
-        self.shared.used.clear();
-        self.shared.helpers.clear();
-        self.shared.families = crate::fib::Families::default();
-        self.shared.events.begin_again();
-        self.shared.sites = Numbers::from(0);
-        self.shared.losses = Numbers::from(0);
-        self.shared.added.clear();
-        let mut numbers: HashMap<Key, usize> = HashMap::from([(root, 0)]);
+    /// Interprets all reachable blocks once more, with final entry states, keeping their code.
+    fn emit_blocks(&mut self, root: BlockKey) -> Result<Vec<Block>> {
+        // Earlier passes may have used what is no longer reachable.
+        self.facts.used_maps.clear();
+        self.facts.helpers.clear();
+        self.facts.families = crate::fib::AddressFamilies::default();
+        self.facts.events.reset_uses();
+        self.facts.trap_sites = Interner::starting_at(0);
+        self.facts.lost_update_sites = Interner::starting_at(0);
+        self.facts.add_only_loads.clear();
+        let mut numbers: HashMap<BlockKey, usize> = HashMap::from([(root, 0)]);
         let mut order = vec![root];
         let mut blocks = Vec::new();
         let mut at = 0;
         while at < order.len() {
             let key = order[at];
             at += 1;
-            let number = self.keys.of(key) as usize;
-            let state = self.states[number].clone().expect("all that is led to was looked at");
-            let (walk, way, _) = self.block(key, state)?;
+            let number = self.keys.intern(key) as usize;
+            let state = self.entry_states[number].clone().expect("all that is led to was looked at");
+            let (interp, pending, _) = self.interpret_block(key, state)?;
             let edges = &self.edges;
-            let mut number_of = |to: Key| {
-                let key = Key { variant: *edges.get(&(number as u32, to))?, ..to };
+            let mut number_of = |to: BlockKey| {
+                let key = BlockKey { variant: *edges.get(&(number as u32, to))?, ..to };
                 Some(*numbers.entry(key).or_insert_with(|| {
                     order.push(key);
                     order.len() - 1
                 }))
             };
-            // Copies tell more of what is loaded than maps do, and nothing less, so that no way is new.
-            let end = match way {
-                Way::Exit => Some(End::Exit),
-                Way::Goto(to) => number_of(to).map(End::Goto),
-                Way::Branch(condition, taken, fallen) => {
-                    let both = number_of(taken).zip(number_of(fallen));
-                    both.map(|(taken, fallen)| End::Branch(condition, taken, fallen))
+            // With private copies decided, loads only become more precise, so no edge is new.
+            let end = match pending {
+                PendingTerminator::Exit => Some(Terminator::Exit),
+                PendingTerminator::Goto(to) => number_of(to).map(Terminator::Goto),
+                PendingTerminator::Branch(condition, taken, not_taken) => {
+                    let both = number_of(taken).zip(number_of(not_taken));
+                    both.map(|(taken, not_taken)| Terminator::Branch(condition, taken, not_taken))
                 }
             };
             let Some(end) = end else {
-                return Err(self.too_much(key, "what is known of a value here does not settle"));
+                return Err(self.over_limit(key, "what is known of a value here does not settle"));
             };
-            blocks.push(Block { code: walk.0, state: walk.1, end });
+            blocks.push(Block { code: interp.0, exit_state: interp.1, terminator: end });
         }
         Ok(blocks)
     }
 
-    /// Goes through a block: its code with what there is at its end, where it goes on, and what there is on the way there.
-    fn block(&mut self, key: Key, state: State) -> Result<Gone> {
+    /// Interprets a block from its entry state.
+    fn interpret_block(&mut self, key: BlockKey, state: State) -> Result<BlockResult> {
         let context = self.context(key);
         let (section, first) = (context.section, context.first);
         let linked = self.linked;
         let instructions = &linked.object.sections[section as usize].instructions;
-        let here = |place| Key { context: key.context, place, variant: 0 };
-        let mut at = match key.place {
-            Place::At(at) => at as usize,
-            Place::Round(at) => return self.round(key, at, state),
-            Place::Tail(at, number) => return self.tail(key, at, number, state),
-            Place::Inner(at, number) => return self.inner(key, at, number, state),
-            Place::Each(at) => return self.each(key, at, state),
+        let here = |start| BlockKey { context: key.context, start, variant: 0 };
+        let mut at = match key.start {
+            BlockStart::Instruction(at) => at as usize,
+            BlockStart::LoopRound(at) => return self.interpret_loop_round(key, at, state),
+            BlockStart::TailCall(at, number) => return self.interpret_tail_call(key, at, number, state),
+            BlockStart::InnerMap(at, number) => return self.interpret_inner_map(key, at, number, state),
+            BlockStart::ForEachEntry(at) => return self.interpret_for_each_entry(key, at, state),
         };
-        let leaders = leaders(&mut self.leaders, linked, section, first);
-        let mut walk = Walk::new(linked, &mut self.shared, state, key.context, section as usize);
+        let leaders = block_leaders(&mut self.leaders, linked, section, first);
+        let mut interp = BlockInterpreter::new(linked, &mut self.facts, state, key.context, section as usize);
         loop {
-            walk.at = at;
+            interp.pc = at;
             let Some(&it) = instructions.get(at) else {
-                walk.at = instructions.len().saturating_sub(1);
-                return walk.refuse("control runs over the section's end");
+                interp.pc = instructions.len().saturating_sub(1);
+                return interp.reject("control runs over the section's end");
             };
-            self.instructions += 1;
-            if self.instructions > MAX_WORK {
-                return walk
-                    .refuse("the program is too much to look at: functions count where they are called, and loops several times")
-                    .map_err(Refused::too_much);
+            self.interpreted += 1;
+            if self.interpreted > MAX_INTERPRETED_INSTRUCTIONS {
+                return interp
+                    .reject("the program is too much to look at: functions count where they are called, and loops several times")
+                    .map_err(Rejection::over_limit);
             }
-            if let Some((to, falls)) = jump(it) {
+            if let Some((to, falls)) = branch_target(it) {
                 let target = at as i64 + 1 + to;
                 if target < 0 || target >= instructions.len() as i64 {
-                    return walk.refuse("a jump leads out of the section");
+                    return interp.reject("a jump leads out of the section");
                 }
-                let taken_to = here(Place::At(target as u32));
+                let taken_to = here(BlockStart::Instruction(target as u32));
                 if !falls {
-                    return Ok(goes_to(walk, taken_to));
+                    return Ok(finish_with_goto(interp, taken_to));
                 }
-                let fallen_to = here(Place::At(at as u32 + 1));
-                walk.leave_holdings();
-                let branch = walk.branch(it)?;
-                if taken_to == fallen_to {
-                    // Which way it is says nothing there, and edges are known by where they lead.
-                    return Ok(goes_to(walk, taken_to));
+                let not_taken_to = here(BlockStart::Instruction(at as u32 + 1));
+                interp.save_field_aliases();
+                let branch = interp.branch(it)?;
+                if taken_to == not_taken_to {
+                    // Both targets coincide, and edges are identified by their target.
+                    return Ok(finish_with_goto(interp, taken_to));
                 }
-                let made = done(walk);
-                return Ok(match (branch.taken, branch.fallen) {
-                    (Some(taken), Some(fallen)) => (
-                        made,
-                        Way::Branch(branch.condition, taken_to, fallen_to),
-                        vec![(fallen_to, fallen), (taken_to, taken)],
+                let parts = into_parts(interp);
+                return Ok(match (branch.taken, branch.not_taken) {
+                    (Some(taken), Some(not_taken)) => (
+                        parts,
+                        PendingTerminator::Branch(branch.condition, taken_to, not_taken_to),
+                        vec![(not_taken_to, not_taken), (taken_to, taken)],
                     ),
-                    (Some(taken), None) => (made, Way::Goto(taken_to), vec![(taken_to, taken)]),
-                    (None, Some(fallen)) => (made, Way::Goto(fallen_to), vec![(fallen_to, fallen)]),
-                    // The types contradict each other: no packet comes here.
-                    (None, None) => (made, Way::Exit, Vec::new()),
+                    (Some(taken), None) => (parts, PendingTerminator::Goto(taken_to), vec![(taken_to, taken)]),
+                    (None, Some(not_taken)) => {
+                        (parts, PendingTerminator::Goto(not_taken_to), vec![(not_taken_to, not_taken)])
+                    }
+                    // The types contradict each other, so no packet gets here.
+                    (None, None) => (parts, PendingTerminator::Exit, Vec::new()),
                 });
             }
             if it.code == EXIT {
-                return exit(linked, &self.contexts, walk, context);
+                return interpret_exit(linked, &self.contexts, interp, context);
             }
             if it.code == CALL && it.src == call::FUNCTION {
-                let (section, first) = callee(&walk, it)?;
-                if !walk.enter()? {
-                    return Ok((done(walk), Way::Exit, Vec::new()));
+                let (section, first) = callee(&interp, it)?;
+                if !interp.push_frame()? {
+                    return Ok((into_parts(interp), PendingTerminator::Exit, Vec::new()));
                 }
-                let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at as u32)) });
-                return Ok(goes_to(walk, Key { context: inner, place: Place::At(first), variant: 0 }));
+                let inner =
+                    self.contexts.intern(CallContext { section, first, caller: Some((key.context, at as u32)) });
+                return Ok(finish_with_goto(
+                    interp,
+                    BlockKey { context: inner, start: BlockStart::Instruction(first), variant: 0 },
+                ));
             }
-            // Helpers that lead elsewhere than on. What they are given is looked at there, or before the first round.
+            // Helpers that continue elsewhere than at the next instruction. Their arguments are
+            // checked at that block, or here before the first round.
             let called = (it.code == CALL && it.src == call::HELPER).then_some(it.imm as u32);
-            let place = match called {
-                Some(helper::TAIL_CALL) => Some(Place::Tail(at as u32, 0)),
-                Some(helper::MAP_LOOKUP_ELEM) if walk.is_map_of_maps() => Some(Place::Inner(at as u32, 0)),
+            let start = match called {
+                Some(helper::TAIL_CALL) => Some(BlockStart::TailCall(at as u32, 0)),
+                Some(helper::MAP_LOOKUP_ELEM) if interp.is_inner_map_lookup() => {
+                    Some(BlockStart::InnerMap(at as u32, 0))
+                }
                 Some(helper::FOR_EACH_MAP_ELEM) => {
-                    for_each_map_elem::begin(&mut walk)?;
-                    Some(Place::Each(at as u32))
+                    for_each_map_elem::start(&mut interp)?;
+                    Some(BlockStart::ForEachEntry(at as u32))
                 }
                 Some(helper::LOOP) => {
-                    bpf_loop::begin(&mut walk)?;
-                    Some(Place::Round(at as u32))
+                    bpf_loop::start(&mut interp)?;
+                    Some(BlockStart::LoopRound(at as u32))
                 }
                 _ => None,
             };
-            if let Some(place) = place {
-                return Ok(goes_to(walk, here(place)));
+            if let Some(start) = start {
+                return Ok(finish_with_goto(interp, here(start)));
             }
-            at = walk.step(at)?;
+            at = interp.step(at)?;
             if leaders.contains(&(at as u32)) {
-                return Ok(goes_to(walk, here(Place::At(at as u32))));
+                return Ok(finish_with_goto(interp, here(BlockStart::Instruction(at as u32))));
             }
         }
     }
 }
 
-/// Where an instruction of a function goes on in it.
-fn onward(at: u32, it: Instruction, count: usize) -> Vec<u32> {
-    let next = at + if it.code == crate::decode::instruction::LDDW { 2 } else { 1 };
-    let mut to = Vec::new();
-    match jump(it) {
-        Some((distance, falls)) => {
-            to.extend(u32::try_from(i64::from(at) + 1 + distance));
-            to.extend(falls.then_some(next));
-        }
-        None if it.code == EXIT => {}
-        None => to.push(next),
-    }
-    to.retain(|&to| (to as usize) < count);
-    to
-}
-
-/// The instructions of a function that control comes to.
-fn reached(instructions: &[Instruction], first: u32) -> BTreeSet<u32> {
-    let (mut seen, mut work) = (BTreeSet::new(), vec![first]);
-    while let Some(at) = work.pop() {
-        // A function may be said to begin anywhere.
-        let Some(&it) = instructions.get(at as usize) else { continue };
-        if seen.insert(at) {
-            work.extend(onward(at, it, instructions.len()));
-        }
-    }
-    seen
-}
-
-/// The instructions of a function in reverse post-order: each before those that it leads to, but for those that lead back.
-fn order(instructions: &[Instruction], first: u32) -> HashMap<u32, u32> {
-    let mut seen = BTreeSet::from([first]);
-    let mut done = Vec::new();
-    let ways =
-        |at: u32| instructions.get(at as usize).map(|&it| onward(at, it, instructions.len())).unwrap_or_default();
-    let mut work = vec![(first, ways(first))];
-    while let Some((at, open)) = work.last_mut() {
-        // Where a jump leads before what is behind it, which so comes first.
-        if open.is_empty() {
-            done.push(*at);
-            work.pop();
-            continue;
-        }
-        let to = open.remove(0);
-        if seen.insert(to) {
-            work.push((to, ways(to)));
-        }
-    }
-    done.into_iter().rev().zip(0..).collect()
-}
-
-/// Where blocks begin in a function.
-fn leaders<'l>(
-    known: &'l mut HashMap<(u32, u32), BTreeSet<u32>>,
-    linked: &Linked,
-    section: u32,
-    first: u32,
-) -> &'l BTreeSet<u32> {
-    known.entry((section, first)).or_insert_with(|| {
-        let instructions = &linked.object.sections[section as usize].instructions;
-        let jumps = reached(instructions, first).into_iter().filter(|&at| jump(instructions[at as usize]).is_some());
-        jumps.flat_map(|at| onward(at, instructions[at as usize], instructions.len())).collect()
-    })
-}
-
-/// The end of a function or program.
-fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: Context) -> Result<Gone> {
+/// Interprets the exit of a function or program.
+fn interpret_exit(
+    linked: &LinkedObject,
+    contexts: &Interner<CallContext>,
+    mut interp: BlockInterpreter,
+    context: CallContext,
+) -> Result<BlockResult> {
     let Some((caller, at)) = context.caller else {
-        let result = walk.get(0)?;
-        walk.expect_number(result, "what the program returns")?;
-        return Ok((done(walk), Way::Exit, Vec::new()));
+        let result = interp.read_register(0)?;
+        interp.expect_scalar(result, "what the program returns")?;
+        return Ok((into_parts(interp), PendingTerminator::Exit, Vec::new()));
     };
     let by = {
-        let section = contexts.all()[caller as usize].section;
+        let section = contexts.values()[caller as usize].section;
         linked.object.sections[section as usize].instructions[at as usize]
     };
     match (by.src, by.imm as u32) {
-        (call::HELPER, helper::FOR_EACH_MAP_ELEM) => for_each_map_elem::returned(walk, caller, at),
-        (call::HELPER, _) => bpf_loop::returned(walk, caller, at),
+        (call::HELPER, helper::FOR_EACH_MAP_ELEM) => for_each_map_elem::finish_callback(interp, caller, at),
+        (call::HELPER, _) => bpf_loop::finish_callback(interp, caller, at),
         _ => {
-            let own = walk.frame();
-            // A function that returns nothing has set nothing.
-            if matches!(walk.state.scratch[0].ty, Ty::Stack { frame, .. } if usize::from(frame) == own) {
-                return walk
-                    .refuse("a function returns a pointer to its own stack, which is gone when it has returned");
+            let own = interp.current_frame();
+            // r0 is unset if the function returns nothing.
+            if matches!(interp.state.scratch[0].ty, RegType::Stack { frame, .. } if usize::from(frame) == own) {
+                return interp
+                    .reject("a function returns a pointer to its own stack, which is gone when it has returned");
             }
-            walk.state.frames.pop();
-            walk.after_call();
-            Ok(goes_to(walk, Key { context: caller, place: Place::At(at + 1), variant: 0 }))
+            interp.state.frames.pop();
+            interp.clear_caller_saved();
+            Ok(finish_with_goto(
+                interp,
+                BlockKey { context: caller, start: BlockStart::Instruction(at + 1), variant: 0 },
+            ))
         }
     }
 }
 
-/// Behind a round of what a helper calls a function for: on with the next, unless the function gave something else than 0.
-fn again_or_behind(mut walk: Walk, result: Value, again: Key, at: u32) -> Gone {
-    let any = walk.code.binary(Or, result.low, result.high);
-    let goes_on = walk.code.by(Eq, any, 0);
-    let behind = Key { place: Place::At(at + 1), ..again };
-    walk.leave_holdings();
-    let state = walk.state.clone();
-    branches(walk, goes_on, (again, state.clone()), (behind, state.without_rounds()))
+/// Ends a round of a callback: continues with the next round if the callback returned 0.
+fn loop_or_exit(mut interp: BlockInterpreter, result: Value, again: BlockKey, at: u32) -> BlockResult {
+    let any = interp.code.binary(Or, result.low, result.high);
+    let goes_on = interp.code.binary_const(Eq, any, 0);
+    let behind = BlockKey { start: BlockStart::Instruction(at + 1), ..again };
+    interp.save_field_aliases();
+    let state = interp.state.clone();
+    finish_with_branch(interp, goes_on, (again, state.clone()), (behind, state.without_loop_registers()))
 }
 
-/// A block that goes on in one place.
-fn goes_to(mut walk: Walk, to: Key) -> Gone {
-    walk.leave_holdings();
-    let state = walk.state.clone();
-    (done(walk), Way::Goto(to), vec![(to, state)])
+/// Ends a block with a jump.
+fn finish_with_goto(mut interp: BlockInterpreter, to: BlockKey) -> BlockResult {
+    interp.save_field_aliases();
+    let state = interp.state.clone();
+    (into_parts(interp), PendingTerminator::Goto(to), vec![(to, state)])
 }
 
-/// A block that goes on in one of two places, which differ, each with what there is then.
-fn branches(walk: Walk, condition: Id, yes: (Key, State), no: (Key, State)) -> Gone {
-    match walk.code.as_truth(condition) {
-        Some(true) => (done(walk), Way::Goto(yes.0), vec![yes]),
-        Some(false) => (done(walk), Way::Goto(no.0), vec![no]),
-        None => (done(walk), Way::Branch(condition, yes.0, no.0), vec![yes, no]),
+/// Ends a block with a branch to two distinct targets, with the state for each.
+fn finish_with_branch(
+    interp: BlockInterpreter,
+    condition: Id,
+    yes: (BlockKey, State),
+    no: (BlockKey, State),
+) -> BlockResult {
+    match interp.code.as_boolean(condition) {
+        Some(true) => (into_parts(interp), PendingTerminator::Goto(yes.0), vec![yes]),
+        Some(false) => (into_parts(interp), PendingTerminator::Goto(no.0), vec![no]),
+        None => (into_parts(interp), PendingTerminator::Branch(condition, yes.0, no.0), vec![yes, no]),
     }
 }
 
-fn done(mut walk: Walk) -> (Code, State) {
-    walk.code.flush();
-    (walk.code, walk.state)
+fn into_parts(mut interp: BlockInterpreter) -> (BlockCode, State) {
+    interp.code.flush();
+    (interp.code, interp.state)
 }
 
-/// Where a jump leads, from the next instruction on, and whether control may also go on there.
-fn jump(it: Instruction) -> Option<(i64, bool)> {
-    match it.class() {
-        class::JMP | class::JMP32 if it.code == JA => Some((i64::from(it.off), false)),
-        class::JMP32 if it.code == JA32 => Some((i64::from(it.imm), false)),
-        class::JMP | class::JMP32 if it.code != CALL && it.code != EXIT => Some((i64::from(it.off), true)),
-        _ => None,
-    }
-}
-
-/// The function that an instruction calls.
-fn callee(walk: &Walk, it: Instruction) -> Result<(u32, u32)> {
-    let section = &walk.linked.object.sections[walk.section];
-    let (section, first) = match section.references.get(&walk.at) {
+/// Section and first instruction of the function that an instruction calls.
+fn callee(interp: &BlockInterpreter, it: Instruction) -> Result<(u32, u32)> {
+    let section = &interp.linked.object.sections[interp.section];
+    let (section, first) = match section.references.get(&interp.pc) {
         Some(&Reference::Code { section, offset }) => (section, offset as i64 / 8 + i64::from(it.imm) + 1),
         Some(Reference::External(name)) => {
-            return walk.lack(format!("`{name}` is called, a function of the kernel's"), "kernel functions (kfuncs)");
+            return interp.reject_unsupported(
+                format!("`{name}` is called, a function of the kernel's"),
+                "kernel functions (kfuncs)",
+            );
         }
-        Some(_) => return walk.refuse("what is called is no function"),
-        None => (walk.section, walk.at as i64 + 1 + i64::from(it.imm)),
+        Some(_) => return interp.reject("what is called is no function"),
+        None => (interp.section, interp.pc as i64 + 1 + i64::from(it.imm)),
     };
-    let count = walk.linked.object.sections[section].instructions.len() as i64;
+    let count = interp.linked.object.sections[section].instructions.len() as i64;
     if first < 0 || first >= count {
-        return walk.refuse("a call leads out of the section");
+        return interp.reject("a call leads out of the section");
     }
     Ok((section as u32, first as u32))
 }

@@ -1,6 +1,8 @@
 //! Abstract interpretation of a linked program: domain, transfer functions and fixpoint.
 
+mod cfg;
 pub(crate) mod domain;
 pub(crate) mod fixpoint;
+mod interner;
 pub(crate) mod register_liveness;
 pub(crate) mod transfer;

@@ -1,4 +1,4 @@
-//! Helpers of the kernel's, by their numbers (linux/bpf.h, `enum bpf_func_id`).
+//! Kernel helper functions by number (linux/bpf.h, `enum bpf_func_id`).
 
 pub const MAP_LOOKUP_ELEM: u32 = 1;
 pub const MAP_UPDATE_ELEM: u32 = 2;
@@ -35,7 +35,7 @@ pub const XDP_STORE_BYTES: u32 = 190;
 pub const MAP_LOOKUP_PERCPU_ELEM: u32 = 195;
 pub const KTIME_GET_TAI_NS: u32 = 208;
 
-/// All names, by number, without what each begins with.
+/// Names by number, without the prefix `bpf_`.
 const NAMES: [&str; 210] = [
     "unspec",
     "map_lookup_elem",
@@ -249,7 +249,7 @@ const NAMES: [&str; 210] = [
     "user_ringbuf_drain",
 ];
 
-/// A helper's name, as programs have it.
+/// Name of a helper, with its prefix; `helper N` if the number is unknown.
 pub fn name(helper: u32) -> String {
     match NAMES.get(helper as usize) {
         Some(name) if helper > 0 => format!("bpf_{name}"),
@@ -257,8 +257,8 @@ pub fn name(helper: u32) -> String {
     }
 }
 
-/// What is missing for a helper that is not taken, with its name.
-pub fn feature(helper: u32) -> String {
+/// Name of the feature that an unsupported helper needs.
+pub fn missing_feature(helper: u32) -> String {
     let name = name(helper);
     let Some(short) = NAMES.get(helper as usize).filter(|_| helper > 0) else {
         let last = NAMES.len() - 1;
@@ -277,14 +277,15 @@ pub fn feature(helper: u32) -> String {
         _ if short.contains("syncookie") => "SYN cookies",
         _ if begins(&["timer_"]) => "timers",
         _ if begins(&["sk_lookup", "skc_", "sk_release"]) => "sockets of the kernel's",
-        _ if begins(OF_OTHER_HOOKS) => "programs for other hooks than XDP, which alone the kernel lets call it",
+        _ if begins(OTHER_HOOK_PREFIXES) => "programs for other hooks than XDP, which alone the kernel lets call it",
         _ => return name,
     };
     format!("{theme} ({name})")
 }
 
-/// What the names of helpers begin with that the kernel refuses to programs for XDP (`xdp_func_proto`, net/core/filter.c).
-const OF_OTHER_HOOKS: &[&str] = &[
+/// Prefixes of helpers that the kernel does not offer to XDP programs (`xdp_func_proto`,
+/// net/core/filter.c).
+const OTHER_HOOK_PREFIXES: &[&str] = &[
     "skb_",
     "l3_csum",
     "l4_csum",
@@ -334,8 +335,8 @@ const OF_OTHER_HOOKS: &[&str] = &[
     "set_retval",
 ];
 
-/// How many arguments a helper is given; of those that are not taken here, all that a call may have.
-pub fn arguments(helper: u32) -> u32 {
+/// Number of arguments of a helper; 5, the maximum, if the helper is not supported.
+pub fn argument_count(helper: u32) -> u32 {
     match helper {
         KTIME_GET_NS | GET_PRANDOM_U32 | GET_SMP_PROCESSOR_ID | KTIME_GET_BOOT_NS | KTIME_GET_COARSE_NS
         | KTIME_GET_TAI_NS => 0,
@@ -394,11 +395,11 @@ mod tests {
         for (number, name) in named {
             assert_eq!(super::name(number), name);
         }
-        assert_eq!(feature(SPIN_LOCK), "spin locks (bpf_spin_lock)");
-        assert_eq!(feature(42), "bpf_get_numa_node_id");
-        assert_eq!(feature(84), "sockets of the kernel's (bpf_sk_lookup_tcp)");
-        assert!(feature(9).contains("other hooks") && feature(9).ends_with("(bpf_skb_store_bytes)"));
-        assert!(feature(999).ends_with("(up to 209, bpf_user_ringbuf_drain)"));
+        assert_eq!(missing_feature(SPIN_LOCK), "spin locks (bpf_spin_lock)");
+        assert_eq!(missing_feature(42), "bpf_get_numa_node_id");
+        assert_eq!(missing_feature(84), "sockets of the kernel's (bpf_sk_lookup_tcp)");
+        assert!(missing_feature(9).contains("other hooks") && missing_feature(9).ends_with("(bpf_skb_store_bytes)"));
+        assert!(missing_feature(999).ends_with("(up to 209, bpf_user_ringbuf_drain)"));
         assert_eq!([0, 88, 165, 100_000].map(name), ["helper 0", "bpf_map_pop_elem", "bpf_snprintf", "helper 100000"]);
     }
 }

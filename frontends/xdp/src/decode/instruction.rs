@@ -1,25 +1,25 @@
-//! eBPF's instructions (RFC 9669, "BPF Instruction Set Architecture").
+//! eBPF instructions (RFC 9669, "BPF Instruction Set Architecture").
 
 use std::fmt;
 
 use crate::decode::helper;
 
-/// An instruction of 8 bytes; one with a constant of 64 bits has the other half of it in the next.
+/// An instruction of 8 bytes. LDDW takes two, the second with the high half of its constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Instruction {
-    /// What it does.
+    /// Opcode.
     pub code: u8,
-    /// The register that it is done to.
+    /// Destination register.
     pub dst: u8,
-    /// The register that it is done with.
+    /// Source register, or the kind of a call or constant.
     pub src: u8,
-    /// Where it leads to, or an address's offset.
+    /// Jump distance, or offset of an address.
     pub off: i16,
-    /// A constant.
+    /// Immediate constant.
     pub imm: i32,
 }
 
-/// Classes (RFC 9669, section 3.1).
+/// Instruction classes (RFC 9669, section 3.1).
 pub(crate) mod class {
     pub const LD: u8 = 0;
     pub const LDX: u8 = 1;
@@ -31,32 +31,32 @@ pub(crate) mod class {
     pub const ALU64: u8 = 7;
 }
 
-/// The instruction that loads a constant of 64 bits.
+/// Opcode that loads a 64-bit constant.
 pub(crate) const LDDW: u8 = 0x18;
-/// That which calls.
+/// Opcode of calls.
 pub(crate) const CALL: u8 = 0x85;
-/// A call of what a register has, which the kernel has none of.
+/// Opcode of a call through a register, which the kernel does not have.
 pub(crate) const CALLX: u8 = 0x8d;
-/// That which returns.
+/// Opcode that returns.
 pub(crate) const EXIT: u8 = 0x95;
-/// That which goes on elsewhere, by `off`.
+/// Unconditional jump by `off`.
 pub(crate) const JA: u8 = 0x05;
-/// By `imm`.
+/// Unconditional jump by `imm`.
 pub(crate) const JA32: u8 = 0x06;
 
-/// What `src` says of a call.
+/// Values of `src` in a call.
 pub(crate) mod call {
-    /// A helper, by its number.
+    /// A helper, by number.
     pub const HELPER: u8 = 0;
-    /// A function of the program's.
+    /// A function of the program.
     pub const FUNCTION: u8 = 1;
-    /// A function of the kernel's.
+    /// A kernel function (kfunc).
     pub const KERNEL: u8 = 2;
 }
 
-/// Operations of arithmetic (RFC 9669, section 4.1).
+/// Arithmetic operations (RFC 9669, section 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Alu {
+pub(crate) enum AluOp {
     Add,
     Sub,
     Mul,
@@ -73,7 +73,7 @@ pub(crate) enum Alu {
     End,
 }
 
-/// Comparisons of jumps (RFC 9669, section 4.3).
+/// Jump conditions (RFC 9669, section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Comparison {
     Eq,
@@ -90,8 +90,8 @@ pub(crate) enum Comparison {
 }
 
 impl Comparison {
-    /// The same with its sides exchanged.
-    pub(crate) fn turned(self) -> Comparison {
+    /// The equivalent comparison with operands swapped.
+    pub(crate) fn swapped(self) -> Comparison {
         use Comparison::*;
         match self {
             Gt => Lt,
@@ -108,8 +108,8 @@ impl Comparison {
 }
 
 impl Instruction {
-    /// That of these bytes.
-    pub(crate) fn of(bytes: [u8; 8]) -> Instruction {
+    /// Decodes 8 bytes.
+    pub(crate) fn decode(bytes: [u8; 8]) -> Instruction {
         let [code, registers, ..] = bytes;
         Instruction {
             code,
@@ -120,17 +120,17 @@ impl Instruction {
         }
     }
 
-    /// Its class.
+    /// The instruction class.
     pub(crate) fn class(self) -> u8 {
         self.code & 7
     }
 
-    /// Whether its second operand is a register.
-    pub(crate) fn by_register(self) -> bool {
+    /// Whether the second operand is a register.
+    pub(crate) fn has_register_operand(self) -> bool {
         self.code & 8 != 0
     }
 
-    /// Bytes that a load or store is about.
+    /// Size of a load or store in bytes.
     pub(crate) fn size(self) -> u32 {
         match self.code >> 3 & 3 {
             0 => 4,
@@ -140,19 +140,19 @@ impl Instruction {
         }
     }
 
-    /// How a load or store finds its place.
+    /// Addressing mode of a load or store.
     pub(crate) fn mode(self) -> u8 {
         self.code >> 5
     }
 
-    /// Its arithmetic.
-    pub(crate) fn alu(self) -> Option<Alu> {
-        use Alu::*;
+    /// The arithmetic operation, if the opcode has one.
+    pub(crate) fn alu(self) -> Option<AluOp> {
+        use AluOp::*;
         let all = [Add, Sub, Mul, Div, Or, And, Lsh, Rsh, Neg, Mod, Xor, Mov, Arsh, End];
         all.get(usize::from(self.code >> 4)).copied()
     }
 
-    /// Its comparison.
+    /// The jump condition, if the opcode has one.
     pub(crate) fn comparison(self) -> Option<Comparison> {
         use Comparison::*;
         match self.code >> 4 {
@@ -172,9 +172,9 @@ impl Instruction {
     }
 }
 
-/// How atomic instructions are named that give what was there (`atomic_fetch_add`), and how those are written that do not
-/// (`lock … += …`), by bits 4 to 7 of their constant.
-fn of_atomic(operation: u8) -> Option<(&'static str, &'static str)> {
+/// For bits 4 to 7 of an atomic instruction's constant: the name of the fetching form
+/// (`atomic_fetch_add`), and the operator of the other (`lock … += …`).
+fn atomic_names(operation: u8) -> Option<(&'static str, &'static str)> {
     match operation {
         0 => Some(("add", "+=")),
         4 => Some(("or", "|=")),
@@ -185,12 +185,12 @@ fn of_atomic(operation: u8) -> Option<(&'static str, &'static str)> {
 }
 
 impl Instruction {
-    /// An atomic one (RFC 9669, section 5.3).
-    fn show_atomic(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes an atomic instruction (RFC 9669, section 5.3).
+    fn format_atomic(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Instruction { dst, src, off, imm, .. } = self;
         let (wide, ty) = if self.size() == 8 { ("64", "u64") } else { ("", "u32") };
         let place = format!("({ty} *)(r{dst} {off:+})");
-        match (of_atomic((imm >> 4) as u8 & 15), imm) {
+        match (atomic_names((imm >> 4) as u8 & 15), imm) {
             (Some((_, sign)), 0..0x100) if imm & 15 == 0 => write!(f, "lock *{place} {sign} r{src}"),
             (Some((name, _)), 0..0x100) if imm & 15 == 1 => {
                 write!(f, "r{src} = atomic{wide}_fetch_{name}({place}, r{src})")
@@ -202,7 +202,8 @@ impl Instruction {
     }
 }
 
-/// As the kernel's verifier shows it (kernel/bpf/disasm.c), but for constants of 64 bits, of which the other half is elsewhere.
+/// Formats like the verifier (kernel/bpf/disasm.c), except for 64-bit constants, whose high half is
+/// in the next instruction.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Instruction { code, dst, src, off, imm } = *self;
@@ -213,35 +214,35 @@ impl fmt::Display for Instruction {
             _ => "u64",
         };
         let w = if matches!(self.class(), class::ALU | class::JMP32) { 'w' } else { 'r' };
-        let second = if self.by_register() { format!("{w}{src}") } else { imm.to_string() };
+        let second = if self.has_register_operand() { format!("{w}{src}") } else { imm.to_string() };
         match self.class() {
             class::LD if code == LDDW => write!(f, "r{dst} = {imm:#x} ll"),
             class::LDX => {
                 let sign = if self.mode() == 4 { "s" } else { "u" };
                 write!(f, "r{dst} = *({sign}{} *)(r{src} {off:+})", self.size() * 8)
             }
-            class::STX if self.mode() == 6 => self.show_atomic(f),
+            class::STX if self.mode() == 6 => self.format_atomic(f),
             class::ST => write!(f, "*({} *)(r{dst} {off:+}) = {imm}", width(self.size())),
             class::STX => write!(f, "*({} *)(r{dst} {off:+}) = r{src}", width(self.size())),
             class::ALU | class::ALU64 => {
                 let sign = match self.alu() {
-                    Some(Alu::Add) => "+=",
-                    Some(Alu::Sub) => "-=",
-                    Some(Alu::Mul) => "*=",
-                    Some(Alu::Div) if off == 1 => "s/=",
-                    Some(Alu::Mod) if off == 1 => "s%=",
-                    Some(Alu::Div) => "/=",
-                    Some(Alu::Or) => "|=",
-                    Some(Alu::And) => "&=",
-                    Some(Alu::Lsh) => "<<=",
-                    Some(Alu::Rsh) => ">>=",
-                    Some(Alu::Mod) => "%=",
-                    Some(Alu::Xor) => "^=",
-                    Some(Alu::Mov) => "=",
-                    Some(Alu::Arsh) => "s>>=",
-                    Some(Alu::Neg) => return write!(f, "{w}{dst} = -{w}{dst}"),
-                    Some(Alu::End) => {
-                        let order = match (self.class(), self.by_register()) {
+                    Some(AluOp::Add) => "+=",
+                    Some(AluOp::Sub) => "-=",
+                    Some(AluOp::Mul) => "*=",
+                    Some(AluOp::Div) if off == 1 => "s/=",
+                    Some(AluOp::Mod) if off == 1 => "s%=",
+                    Some(AluOp::Div) => "/=",
+                    Some(AluOp::Or) => "|=",
+                    Some(AluOp::And) => "&=",
+                    Some(AluOp::Lsh) => "<<=",
+                    Some(AluOp::Rsh) => ">>=",
+                    Some(AluOp::Mod) => "%=",
+                    Some(AluOp::Xor) => "^=",
+                    Some(AluOp::Mov) => "=",
+                    Some(AluOp::Arsh) => "s>>=",
+                    Some(AluOp::Neg) => return write!(f, "{w}{dst} = -{w}{dst}"),
+                    Some(AluOp::End) => {
+                        let order = match (self.class(), self.has_register_operand()) {
                             (class::ALU64, _) => "bswap",
                             (_, true) => "be",
                             (_, false) => "le",
@@ -250,9 +251,9 @@ impl fmt::Display for Instruction {
                     }
                     None => return write!(f, "unknown instruction {code:#04x}"),
                 };
-                // A move may extend the sign of fewer bits.
+                // A move may sign-extend.
                 match self.alu() {
-                    Some(Alu::Mov) if off != 0 => write!(f, "{w}{dst} = (s{off}){second}"),
+                    Some(AluOp::Mov) if off != 0 => write!(f, "{w}{dst} = (s{off}){second}"),
                     _ => write!(f, "{w}{dst} {sign} {second}"),
                 }
             }
@@ -284,7 +285,7 @@ impl fmt::Display for Instruction {
                     Some(Sle) => "s<=",
                     None => return write!(f, "unknown instruction {code:#04x}"),
                 };
-                let second = if self.by_register() { second } else { format!("{imm:#x}") };
+                let second = if self.has_register_operand() { second } else { format!("{imm:#x}") };
                 write!(f, "if {w}{dst} {sign} {second} goto pc{off:+}")
             }
             _ => write!(f, "unknown instruction {code:#04x}"),
@@ -296,9 +297,9 @@ impl fmt::Display for Instruction {
 mod tests {
     use super::*;
 
-    /// What the kernel's verifier is not asked about elsewhere: its words, from kernel/bpf/disasm.c.
+    /// Formats that no test compares with the kernel itself, from kernel/bpf/disasm.c.
     #[test]
-    fn instructions_are_shown_as_the_kernel_shows_them() {
+    fn instructions_are_formatted_like_the_kernel_does() {
         let shown = |code, off, imm| Instruction { code, dst: 1, src: 2, off, imm }.to_string();
         for (code, imm, wanted) in [
             (0xdb, 0x00, "lock *(u64 *)(r1 -8) += r2"),

@@ -1,5 +1,6 @@
-//! Instructions, helper functions and maps of an object, decoded for the analysis.
+//! Instructions and helper functions, and the object's maps linked to maps of a filter.
 
 pub mod helper;
 pub mod instruction;
+pub(crate) mod linked;
 pub(crate) mod maps;

@@ -1,113 +1,115 @@
-//! What programs tell the host while they run: records for ring buffers and perf buffers, and prints.
+//! Events that programs record for the host: ring buffer and perf records, and prints.
 //!
-//! Each map of that kind, and the prints of a program together, become an ordinary map: a ring of slots of one size. Its first
-//! entry counts the records that there were to be ([`HEAD`]), and says how many of them the host has seen ([`TAIL`]). A packet
-//! adds one to the count, which gives its record a number, and the record lies in the slot of that number. Where the host has not
-//! seen what lies there, the record is lost, and the count says so. So a slot that is taken belongs to one packet alone until
-//! the host has read it, and the host reads between batches, when nobody writes ([`EventReader`]).
+//! Each such map, and all prints of a program together, become an ordinary array map: a ring of
+//! equal slots. Its first entry holds the number of records so far ([`HEAD_WORD`]) and how many of
+//! them the host has read ([`TAIL_WORD`]). A packet increments the head, which numbers its record
+//! and thereby selects the slot. If the slot's previous record is unread, the new one is lost, and
+//! the head still counts it. So a slot belongs to one packet until the host has read it, and the
+//! host reads between batches, when no packet writes ([`EventReader`]).
 //!
-//! All numbers wrap at 2^32, of which the number of slots, a power of two, is a divisor.
+//! All numbers wrap at 2^32, which the number of slots, a power of two, divides.
 
-mod drain;
 mod print;
+mod reader;
 
 use std::fmt;
 
-pub use drain::{EventCounts, EventReader};
-pub use print::{Argument, Print};
+pub use print::{Argument, PrintFormat};
+pub use reader::{EventCounts, EventReader};
 
 use portcullis_core::map::{Declaration, MapKind};
 
-/// In the ring's first entry: how many records there were to be.
-pub const HEAD: usize = 0;
+/// Word of the ring's first entry: number of records so far, lost ones included.
+pub const HEAD_WORD: usize = 0;
 
-/// In the ring's first entry: how many of them the host has seen.
-pub const TAIL: usize = 1;
+/// Word of the ring's first entry: number of records that the host has read.
+pub const TAIL_WORD: usize = 1;
 
-/// In a slot: the record's number and one, written when all else is.
-pub const SEQUENCE: usize = 0;
+/// Word of a slot: the record's number plus one, written last.
+pub const SEQUENCE_WORD: usize = 0;
 
-/// In a slot: how many bytes the program gave, or of a print which it is.
-pub const LENGTH: usize = 1;
+/// Word of a slot: size of the data in bytes, or the index of a print's format.
+pub const LENGTH_WORD: usize = 1;
 
-/// In a slot: how many bytes of the packet it asked for besides.
-pub const ASKED: usize = 2;
+/// Word of a slot: number of bytes of the packet that the program requested.
+pub const REQUESTED_WORD: usize = 2;
 
-/// In a slot: the packet's time in nanoseconds, two words, the low one first.
-pub const TIME: usize = 3;
+/// First of two words of a slot: arrival time of the packet in nanoseconds, low word first.
+pub const TIME_WORD: usize = 3;
 
-/// The ring of prints.
-pub const PRINTS: &str = "printk";
+/// Name of the ring of prints.
+pub const PRINT_RING: &str = "printk";
 
-/// Words before what the program gave.
-pub const HEADER: u32 = 5;
+/// Words of a slot before the data.
+pub const HEADER_WORDS: u32 = 5;
 
-/// Words that a ring takes, about: 4 MiB, which is as much as some ten thousand records of a small size need.
-const RING_WORDS: u32 = 1 << 20;
+/// Default size of a ring, 4 MiB: some ten thousand small records.
+const DEFAULT_RING_WORDS: u32 = 1 << 20;
 
-/// Slots, at least: as many packets as a batch of a capture has, about.
-const LEAST_SLOTS: u32 = 1 << 14;
+/// Minimum number of slots, about the packets in a batch of a capture.
+const MIN_SLOTS: u32 = 1 << 14;
 
-/// And where these take more, or a ring buffer asks for it, at most: 64 MiB.
-const MOST_WORDS: u32 = 16 << 20;
+/// Upper bound on the size of a ring, 64 MiB, whatever the minimum number of slots or the map asks
+/// for.
+const MAX_RING_WORDS: u32 = 16 << 20;
 
-/// Bytes of a packet that a record has, at most: a whole Ethernet frame of the usual size.
+/// Maximum number of packet bytes in a record: a whole Ethernet frame of the usual size.
 pub const MAX_PACKET_BYTES: u32 = 1514;
 
-/// What kind of records a ring has.
+/// Kind of a ring's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// Those of a map of type `ringbuf`.
+    /// Records of a `ringbuf` map.
     RingBuffer,
-    /// Those of a `perf_event_array`, which may have bytes of the packet behind them.
+    /// Records of a `perf_event_array`, optionally with bytes of the packet.
     Perf,
     /// Lines of text.
     Prints,
 }
 
-/// A ring as the host finds it.
+/// Layout of a ring, for the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRing {
-    /// Its name: that of the object's map, or `printk`.
+    /// Name of the object's map, or `printk`.
     pub name: String,
-    /// The number of the filter's map that it lies in.
+    /// Index of the filter's map that is the ring.
     pub map: usize,
-    /// What is in it.
+    /// Kind of the records.
     pub records: RecordKind,
-    /// Bytes that a program gives for a record, at most.
+    /// Maximum size of the data in bytes.
     pub bytes: u32,
-    /// Bytes of the packet that may be behind them.
+    /// Maximum number of packet bytes after the data.
     pub packet: u32,
-    /// At how many places the program makes a record: so many does a packet, unless there are loops.
+    /// Number of sites that record: the records of a packet, unless there are loops.
     pub places: u32,
-    /// How many slots there are: a power of two.
+    /// Number of slots, a power of two.
     pub slots: u32,
 }
 
-/// What records a program makes for a ring.
+/// Sizes of the records that a program makes for a ring.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sizes {
-    /// Bytes that it gives, at most.
+pub(super) struct RecordSizes {
+    /// Maximum size of the data in bytes.
     pub bytes: u32,
-    /// Bytes of the packet, at most.
+    /// Maximum number of packet bytes.
     pub packet: u32,
-    /// How many places there are where it makes one.
+    /// Number of sites that record.
     pub places: u32,
 }
 
 impl EventRing {
-    /// A ring for such records; of a map that asks for `wanted` bytes in all.
-    pub(super) fn new(name: &str, map: usize, records: RecordKind, sizes: Sizes, wanted: u32) -> EventRing {
-        let Sizes { bytes, packet, places } = sizes;
+    /// A ring for records of these sizes, of at least `wanted` bytes if possible.
+    pub(super) fn new(name: &str, map: usize, records: RecordKind, sizes: RecordSizes, wanted: u32) -> EventRing {
+        let RecordSizes { bytes, packet, places } = sizes;
         let mut ring = EventRing { name: name.to_owned(), map, records, bytes, packet, places, slots: 0 };
-        let words = RING_WORDS.max(wanted / 4).max(ring.stride().saturating_mul(LEAST_SLOTS)).min(MOST_WORDS);
+        let words = DEFAULT_RING_WORDS.max(wanted / 4).max(ring.stride().saturating_mul(MIN_SLOTS)).min(MAX_RING_WORDS);
         // The largest power of two that fits.
         ring.slots = 1 << (words / ring.stride()).max(1).ilog2();
         ring
     }
 
-    /// How many packets find room for their records, if none of them makes several at one place.
-    pub fn packets(&self) -> u32 {
+    /// Number of packets whose records fit, if each records at most once per site.
+    pub fn packet_capacity(&self) -> u32 {
         (self.slots / self.places.max(1)).max(1)
     }
 
@@ -116,27 +118,27 @@ impl EventRing {
         self.packet_at() + self.packet.div_ceil(4)
     }
 
-    /// In a slot: where the packet's bytes begin.
+    /// Word of a slot where the packet's bytes begin.
     fn packet_at(&self) -> u32 {
-        HEADER + self.bytes.div_ceil(4)
+        HEADER_WORDS + self.bytes.div_ceil(4)
     }
 
-    /// The map that it lies in.
+    /// Declaration of the map that is the ring.
     pub(super) fn declaration(&self) -> Declaration {
         let declared = Declaration::new(self.name.clone(), MapKind::Array, 1, self.stride(), self.slots + 1);
         Declaration { is_ring: true, ..declared }
     }
 
-    /// What programs do with it.
+    /// WGSL functions with which programs write the ring.
     pub(super) fn text(&self) -> String {
-        let text = TEXT.replace("SLOTSu", &format!("{}u", self.slots));
+        let text = FUNCTIONS.replace("SLOTSu", &format!("{}u", self.slots));
         text.replace("PACKETu", &format!("{}u", self.packet_at())).replace("NAME", &self.name)
     }
 }
 
-const TEXT: &str = "
-// A slot for a record, if there is to be one, and what marks it as whole in the end; none where the host has not seen yet what is
-// there.
+const FUNCTIONS: &str = "
+// Reserves a slot if a record is wanted: its entry, and the sequence that marks it complete.
+// MAP_NONE if the slot is still unread.
 fn x_NAME_take(wanted: bool) -> vec2<u32> {
     if !wanted { return vec2<u32>(MAP_NONE, 0u); }
     let number = NAME_add(0u, 0u, 1u);
@@ -161,57 +163,57 @@ fn x_NAME_done(pkt: u32, entry: u32, sequence: u32, length: u32, asked: u32) {
 }
 ";
 
-/// What a record says.
+/// Content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventPayload {
-    /// Bytes.
+    /// Data of the program.
     Data(Vec<u8>),
-    /// Bytes, and the beginning of the packet.
+    /// Data of the program, and the first bytes of the packet.
     WithPacket {
-        /// What the program gave.
+        /// Data of the program.
         data: Vec<u8>,
-        /// Of the packet.
+        /// Bytes of the packet.
         packet: Vec<u8>,
-        /// How many bytes of the packet the program asked for: more than there are here where they were cut.
+        /// Number of packet bytes that the program requested; `packet` may be shorter.
         asked: u32,
     },
-    /// A line of text, without its end.
+    /// A line of text, without a newline.
     Text(String),
 }
 
 /// A record that the host has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The ring.
+    /// The ring it was in.
     pub ring: &'a EventRing,
-    /// When the packet came, in nanoseconds since 1970.
+    /// Arrival of the packet, in nanoseconds since 1970.
     pub time: u64,
-    /// What it says.
+    /// Content of the record.
     pub payload: EventPayload,
 }
 
 impl EventRing {
-    /// The record in a slot; `None` where what took the slot has not come to its end (its fuel was spent).
-    pub fn event(&self, slot: &[u32], number: u32, prints: &[Print]) -> Option<Event<'_>> {
-        if slot.len() < self.stride() as usize || slot[SEQUENCE] != number.wrapping_add(1) {
+    /// Decodes a slot; `None` if the packet did not complete the record because its fuel ran out.
+    pub fn event(&self, slot: &[u32], number: u32, prints: &[PrintFormat]) -> Option<Event<'_>> {
+        if slot.len() < self.stride() as usize || slot[SEQUENCE_WORD] != number.wrapping_add(1) {
             return None;
         }
-        let time = u64::from(slot[TIME + 1]) << 32 | u64::from(slot[TIME]);
+        let time = u64::from(slot[TIME_WORD + 1]) << 32 | u64::from(slot[TIME_WORD]);
         let bytes = |at: u32, count: u32| -> Vec<u8> {
             let words = &slot[at as usize..(at + count.div_ceil(4)) as usize];
             words.iter().flat_map(|word| word.to_le_bytes()).take(count as usize).collect()
         };
         let payload = match self.records {
             RecordKind::Prints => {
-                let print = prints.get(slot[LENGTH] as usize)?;
-                EventPayload::Text(print.text(&slot[HEADER as usize..self.packet_at() as usize]))
+                let print = prints.get(slot[LENGTH_WORD] as usize)?;
+                EventPayload::Text(print.render(&slot[HEADER_WORDS as usize..self.packet_at() as usize]))
             }
-            RecordKind::Perf if slot[ASKED] > 0 => EventPayload::WithPacket {
-                data: bytes(HEADER, slot[LENGTH].min(self.bytes)),
-                packet: bytes(self.packet_at(), slot[ASKED].min(self.packet)),
-                asked: slot[ASKED],
+            RecordKind::Perf if slot[REQUESTED_WORD] > 0 => EventPayload::WithPacket {
+                data: bytes(HEADER_WORDS, slot[LENGTH_WORD].min(self.bytes)),
+                packet: bytes(self.packet_at(), slot[REQUESTED_WORD].min(self.packet)),
+                asked: slot[REQUESTED_WORD],
             },
-            _ => EventPayload::Data(bytes(HEADER, slot[LENGTH].min(self.bytes))),
+            _ => EventPayload::Data(bytes(HEADER_WORDS, slot[LENGTH_WORD].min(self.bytes))),
         };
         Some(Event { ring: self, time, payload })
     }

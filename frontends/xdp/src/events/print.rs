@@ -1,26 +1,26 @@
-//! Lines that programs print (`bpf_trace_printk`, `bpf_trace_vprintk`). The text that they are made of is known when a program is
-//! looked at, so that a record has the numbers alone.
+//! Formats of prints (`bpf_trace_printk`, `bpf_trace_vprintk`). The text is known at compile time,
+//! so a record holds only the arguments.
 //!
-//! What a format may have is what the kernel takes (`bpf_bprintf_prepare`, kernel/bpf/helpers.c), and it is written as the
-//! kernel's `vsnprintf` writes it (lib/vsprintf.c).
+//! Accepts what the kernel accepts (`bpf_bprintf_prepare`, kernel/bpf/helpers.c) and renders like
+//! its `vsnprintf` (lib/vsprintf.c).
 
 use std::fmt::Write as _;
 
-/// The text of a print, and what is filled into it.
+/// A parsed format.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Print {
-    pieces: Vec<Piece>,
+pub struct PrintFormat {
+    parts: Vec<FormatPart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Piece {
-    Plain(String),
-    Given(Form, Argument),
+enum FormatPart {
+    Text(String),
+    Argument(FormatSpec, Argument),
 }
 
-/// How something is filled in.
+/// Flags and width of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-struct Form {
+struct FormatSpec {
     zeros: bool,
     left: bool,
     plus: bool,
@@ -28,46 +28,46 @@ struct Form {
     width: usize,
 }
 
-/// What is filled in.
+/// Kind of an argument.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Argument {
-    /// `%d`, `%i`; of 64 bits with `l`.
+    /// `%d`, `%i`, with `l` 64 bits.
     Signed {
-        /// Whether it has 64 bits.
+        /// Whether the argument has 64 bits.
         long: bool,
     },
     /// `%u`
     Unsigned {
-        /// Whether it has 64 bits.
+        /// Whether the argument has 64 bits.
         long: bool,
     },
     /// `%x`, `%X`
     Hex {
-        /// Whether it has 64 bits.
+        /// Whether the argument has 64 bits.
         long: bool,
-        /// Whether its letters are capital ones.
+        /// Whether digits are upper case.
         upper: bool,
     },
     /// `%c`
     Char,
-    /// `%p` and its relatives: where something is. The kernel writes a hash in place of it, or its address.
+    /// `%p` and the like: an address. The kernel prints a hash instead of it, or the address.
     Pointer,
-    /// `%pI4`, `%pi4`: the address at a pointer, its bytes in the order of the network.
+    /// `%pI4`, `%pi4`: the IPv4 address at a pointer, in network byte order.
     Ipv4 {
         /// Whether each number has three digits.
         padded: bool,
     },
-    /// `%pI6`, `%pi6`: the same of 16 bytes.
+    /// `%pI6`, `%pi6`: the IPv6 address at a pointer, in network byte order.
     Ipv6 {
-        /// Whether there are colons.
+        /// Whether groups are separated by colons.
         colons: bool,
     },
-    /// `%s`: text that is known when the program is looked at.
+    /// `%s`: text that is known at compile time.
     Text(String),
 }
 
 impl Argument {
-    /// Words that a record has of it.
+    /// Number of words that the argument takes in a record.
     pub fn words(&self) -> u32 {
         match self {
             Argument::Signed { long } | Argument::Unsigned { long } | Argument::Hex { long, .. } => {
@@ -81,13 +81,13 @@ impl Argument {
     }
 }
 
-/// A format being read.
-struct Reading<'a> {
+/// State of parsing a format.
+struct FormatParser<'a> {
     rest: &'a [u8],
 }
 
-impl Reading<'_> {
-    fn next_is(&mut self, is_it: impl Fn(u8) -> bool) -> Option<u8> {
+impl FormatParser<'_> {
+    fn next_if(&mut self, is_it: impl Fn(u8) -> bool) -> Option<u8> {
         let (&first, rest) = self.rest.split_first()?;
         is_it(first).then(|| {
             self.rest = rest;
@@ -95,18 +95,18 @@ impl Reading<'_> {
         })
     }
 
-    fn takes(&mut self, byte: u8) -> bool {
-        self.next_is(|it| it == byte).is_some()
+    fn accept(&mut self, byte: u8) -> bool {
+        self.next_if(|it| it == byte).is_some()
     }
 
-    /// Whether a word ends here.
+    /// Whether a word ends at the current position.
     fn at_end_of_word(&self) -> bool {
         self.rest.first().is_none_or(|byte| byte.is_ascii_whitespace() || byte.is_ascii_punctuation())
     }
 
-    fn form(&mut self) -> Form {
-        let mut form = Form::default();
-        while let Some(flag) = self.next_is(|it| matches!(it, b'0' | b'+' | b'-' | b' ')) {
+    fn parse_spec(&mut self) -> FormatSpec {
+        let mut form = FormatSpec::default();
+        while let Some(flag) = self.next_if(|it| matches!(it, b'0' | b'+' | b'-' | b' ')) {
             match flag {
                 b'0' => form.zeros = true,
                 b'+' => form.plus = true,
@@ -114,25 +114,25 @@ impl Reading<'_> {
                 _ => form.space = true,
             }
         }
-        while let Some(digit) = self.next_is(|it| it.is_ascii_digit()) {
+        while let Some(digit) = self.next_if(|it| it.is_ascii_digit()) {
             form.width = (form.width * 10 + usize::from(digit - b'0')).min(MAX_WIDTH);
         }
         form
     }
 
-    fn argument(&mut self) -> Option<Argument> {
-        if self.takes(b'p') {
-            return self.pointer();
+    fn parse_argument(&mut self) -> Option<Argument> {
+        if self.accept(b'p') {
+            return self.parse_pointer();
         }
-        if self.takes(b's') {
+        if self.accept(b's') {
             return self.at_end_of_word().then(|| Argument::Text(String::new()));
         }
-        if self.takes(b'c') {
+        if self.accept(b'c') {
             return Some(Argument::Char);
         }
-        let long = self.takes(b'l');
-        self.takes(b'l');
-        Some(match self.next_is(|it| it.is_ascii_alphabetic())? {
+        let long = self.accept(b'l');
+        self.accept(b'l');
+        Some(match self.next_if(|it| it.is_ascii_alphabetic())? {
             b'd' | b'i' => Argument::Signed { long },
             b'u' => Argument::Unsigned { long },
             b'x' => Argument::Hex { long, upper: false },
@@ -141,7 +141,7 @@ impl Reading<'_> {
         })
     }
 
-    fn pointer(&mut self) -> Option<Argument> {
+    fn parse_pointer(&mut self) -> Option<Argument> {
         if self.at_end_of_word() {
             return Some(Argument::Pointer);
         }
@@ -149,13 +149,13 @@ impl Reading<'_> {
             self.rest = rest;
             return self.at_end_of_word().then(|| Argument::Text(String::new()));
         }
-        if self.next_is(|it| matches!(it, b'K' | b'x' | b's' | b'S' | b'B')).is_some() {
+        if self.next_if(|it| matches!(it, b'K' | b'x' | b's' | b'S' | b'B')).is_some() {
             return Some(Argument::Pointer);
         }
-        let kind = self.next_is(|it| matches!(it, b'i' | b'I'))?;
-        let size = self.next_is(|it| matches!(it, b'4' | b'6'))?;
-        // What else there is of the word says nothing more.
-        while self.next_is(|it| it.is_ascii_alphanumeric()).is_some() {}
+        let kind = self.next_if(|it| matches!(it, b'i' | b'I'))?;
+        let size = self.next_if(|it| matches!(it, b'4' | b'6'))?;
+        // The rest of the word does not matter.
+        while self.next_if(|it| it.is_ascii_alphanumeric()).is_some() {}
         Some(match size {
             b'4' => Argument::Ipv4 { padded: kind == b'i' },
             _ => Argument::Ipv6 { colons: kind == b'I' },
@@ -163,69 +163,69 @@ impl Reading<'_> {
     }
 }
 
-/// Columns, at most: a print has no more (`MAX_BPRINTF_BUF`).
+/// Maximum width of a conversion, the size of a print (`MAX_BPRINTF_BUF`).
 const MAX_WIDTH: usize = 1024;
 
-impl Print {
-    /// The print of a format, up to its first zero; `None` where the kernel would give `-EINVAL` for it.
-    pub(crate) fn read(format: &[u8]) -> Option<Print> {
+impl PrintFormat {
+    /// Parses a format up to its first zero byte; `None` if the kernel would return -EINVAL for it.
+    pub(crate) fn parse(format: &[u8]) -> Option<PrintFormat> {
         let end = format.iter().position(|&byte| byte == 0)?;
-        let mut reading = Reading { rest: &format[..end] };
-        let mut pieces = Vec::new();
+        let mut parser = FormatParser { rest: &format[..end] };
+        let mut parts = Vec::new();
         let mut plain = String::new();
-        while let Some(byte) = reading.next_is(|_| true) {
+        while let Some(byte) = parser.next_if(|_| true) {
             if !byte.is_ascii_graphic() && byte != b' ' && !(9..=13).contains(&byte) {
                 return None;
             }
-            if byte != b'%' || reading.takes(b'%') {
+            if byte != b'%' || parser.accept(b'%') {
                 plain.push(byte.into());
                 continue;
             }
             if !plain.is_empty() {
-                pieces.push(Piece::Plain(std::mem::take(&mut plain)));
+                parts.push(FormatPart::Text(std::mem::take(&mut plain)));
             }
-            let form = reading.form();
-            pieces.push(Piece::Given(form, reading.argument()?));
+            let form = parser.parse_spec();
+            parts.push(FormatPart::Argument(form, parser.parse_argument()?));
         }
         if !plain.is_empty() {
-            pieces.push(Piece::Plain(plain));
+            parts.push(FormatPart::Text(plain));
         }
-        Some(Print { pieces })
+        Some(PrintFormat { parts })
     }
 
-    /// What is filled in, in its order.
+    /// Arguments in order.
     pub fn arguments(&self) -> impl Iterator<Item = &Argument> {
-        self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Plain(_) => None,
-            Piece::Given(_, argument) => Some(argument),
+        self.parts.iter().filter_map(|part| match part {
+            FormatPart::Text(_) => None,
+            FormatPart::Argument(_, argument) => Some(argument),
         })
     }
 
-    /// Says what the text is that is filled in at a place.
+    /// Sets the text of a `%s` argument, by position.
     pub(crate) fn set_text(&mut self, place: usize, text: String) {
-        let given = self.pieces.iter_mut().filter_map(|piece| match piece {
-            Piece::Plain(_) => None,
-            Piece::Given(_, argument) => Some(argument),
+        let given = self.parts.iter_mut().filter_map(|part| match part {
+            FormatPart::Text(_) => None,
+            FormatPart::Argument(_, argument) => Some(argument),
         });
         if let Some(argument) = { given }.nth(place) {
             *argument = Argument::Text(text);
         }
     }
 
-    /// Words that a record has of it.
+    /// Number of words that all arguments take in a record.
     pub fn words(&self) -> u32 {
         self.arguments().map(Argument::words).sum()
     }
 
-    /// The line, of a record's words, without its end.
-    pub fn text(&self, words: &[u32]) -> String {
+    /// Renders a record's words as a line, without a trailing newline.
+    pub fn render(&self, words: &[u32]) -> String {
         let mut words = words.iter().copied();
         let mut next = || words.next().unwrap_or(0);
         let mut text = String::new();
-        for piece in &self.pieces {
-            match piece {
-                Piece::Plain(plain) => text += plain,
-                Piece::Given(form, argument) => form.write(argument, &mut next, &mut text),
+        for part in &self.parts {
+            match part {
+                FormatPart::Text(plain) => text += plain,
+                FormatPart::Argument(form, argument) => form.write(argument, &mut next, &mut text),
             }
         }
         text.truncate(text.trim_end_matches('\n').len());
@@ -233,7 +233,7 @@ impl Print {
     }
 }
 
-impl Form {
+impl FormatSpec {
     fn write(self, argument: &Argument, next: &mut dyn FnMut() -> u32, text: &mut String) {
         let mut number = |long: bool| {
             let low = u64::from(next());
@@ -251,15 +251,15 @@ impl Form {
                     _ if self.space => " ",
                     _ => "",
                 };
-                self.digits(sign, &value.unsigned_abs().to_string(), text);
+                self.write_digits(sign, &value.unsigned_abs().to_string(), text);
             }
-            Argument::Unsigned { long } => self.digits("", &number(*long).to_string(), text),
-            Argument::Hex { long, upper: false } => self.digits("", &format!("{:x}", number(*long)), text),
-            Argument::Hex { long, upper: true } => self.digits("", &format!("{:X}", number(*long)), text),
-            Argument::Char => self.padded(&char::from(number(false) as u8).to_string(), text),
+            Argument::Unsigned { long } => self.write_digits("", &number(*long).to_string(), text),
+            Argument::Hex { long, upper: false } => self.write_digits("", &format!("{:x}", number(*long)), text),
+            Argument::Hex { long, upper: true } => self.write_digits("", &format!("{:X}", number(*long)), text),
+            Argument::Char => self.write_padded(&char::from(number(false) as u8).to_string(), text),
             Argument::Pointer => {
-                let form = if self.width == 0 { Form { zeros: true, width: 16, ..self } } else { self };
-                form.digits("", &format!("{:x}", number(true)), text);
+                let form = if self.width == 0 { FormatSpec { zeros: true, width: 16, ..self } } else { self };
+                form.write_digits("", &format!("{:x}", number(true)), text);
             }
             Argument::Ipv4 { padded } => {
                 let [a, b, c, d] = (number(false) as u32).to_le_bytes();
@@ -277,19 +277,19 @@ impl Form {
                     let _ = write!(text, "{before}{first:04x}{colon}{second:04x}");
                 }
             }
-            Argument::Text(given) => self.padded(given, text),
+            Argument::Text(given) => self.write_padded(given, text),
         }
     }
 
-    fn digits(self, sign: &str, digits: &str, text: &mut String) {
+    fn write_digits(self, sign: &str, digits: &str, text: &mut String) {
         let missing = self.width.saturating_sub(sign.len() + digits.len());
         match (self.left, self.zeros) {
             (false, true) => *text += &format!("{sign}{}{digits}", "0".repeat(missing)),
-            _ => self.padded(&format!("{sign}{digits}"), text),
+            _ => self.write_padded(&format!("{sign}{digits}"), text),
         }
     }
 
-    fn padded(self, what: &str, text: &mut String) {
+    fn write_padded(self, what: &str, text: &mut String) {
         let blanks = " ".repeat(self.width.saturating_sub(what.chars().count()));
         *text += &if self.left { format!("{what}{blanks}") } else { format!("{blanks}{what}") };
     }

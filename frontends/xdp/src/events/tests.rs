@@ -7,15 +7,15 @@ use portcullis_core::packet::{Batch, Span};
 
 fn line(format: &str, words: &[u32]) -> Option<String> {
     let bytes: Vec<u8> = format.bytes().chain([0]).collect();
-    Print::read(&bytes).map(|print| {
+    PrintFormat::parse(&bytes).map(|print| {
         assert_eq!(print.words() as usize, words.len(), "{format}");
-        print.text(words)
+        print.render(words)
     })
 }
 
-/// As the kernel's `vsnprintf` writes them; compat-tests has the kernel print as well.
+/// Expected texts of the kernel's `vsnprintf`; compat-tests compares with a running kernel as well.
 #[test]
-fn prints_are_written_as_the_kernel_writes_them() {
+fn prints_are_rendered_like_the_kernel_does() {
     let minus_five = -5_i32 as u32;
     for (format, words, want) in [
         ("plain", &[][..], "plain"),
@@ -36,13 +36,13 @@ fn prints_are_written_as_the_kernel_writes_them() {
     for format in ["%f", "%", "%l", "%5", "%hd", "%.2d", "%sx", "%pI5", "%px%", "%pM", "%ps x %z", "\x07", "é", "%lllu"]
     {
         let bytes: Vec<u8> = format.bytes().chain([0]).collect();
-        assert_eq!(Print::read(&bytes), None, "{format:?}");
+        assert_eq!(PrintFormat::parse(&bytes), None, "{format:?}");
     }
-    assert_eq!(Print::read(b"no end"), None);
-    let mut print = Print::read(b"%s and %-4s|\0behind").unwrap();
+    assert_eq!(PrintFormat::parse(b"no end"), None);
+    let mut print = PrintFormat::parse(b"%s and %-4s|\0behind").unwrap();
     print.set_text(0, "one".into());
     print.set_text(1, "two".into());
-    assert_eq!(print.text(&[]), "one and two |");
+    assert_eq!(print.render(&[]), "one and two |");
 }
 
 /// A session whose only map is this memory.
@@ -91,20 +91,20 @@ impl Memory {
         &mut self.0[at..at + stride]
     }
 
-    /// What a packet does (`TEXT`): the number that it got, and whether there was room.
+    /// Records like a packet does (`FUNCTIONS`). Returns whether there was room.
     fn record(&mut self, ring: &EventRing, data: &[u32], whole: bool) -> bool {
         let first = self.entry(ring, 0);
-        let (number, tail) = (first[HEAD], first[TAIL]);
-        first[HEAD] = number.wrapping_add(1);
+        let (number, tail) = (first[HEAD_WORD], first[TAIL_WORD]);
+        first[HEAD_WORD] = number.wrapping_add(1);
         if number.wrapping_sub(tail) >= ring.slots {
             return false;
         }
         let slot = self.entry(ring, 1 + (number & (ring.slots - 1)));
-        (slot[LENGTH], slot[ASKED]) = (4 * data.len() as u32, 0);
-        (slot[TIME], slot[TIME + 1]) = (number, 1);
-        slot[HEADER as usize..HEADER as usize + data.len()].copy_from_slice(data);
+        (slot[LENGTH_WORD], slot[REQUESTED_WORD]) = (4 * data.len() as u32, 0);
+        (slot[TIME_WORD], slot[TIME_WORD + 1]) = (number, 1);
+        slot[HEADER_WORDS as usize..HEADER_WORDS as usize + data.len()].copy_from_slice(data);
         if whole {
-            slot[SEQUENCE] = number.wrapping_add(1);
+            slot[SEQUENCE_WORD] = number.wrapping_add(1);
         }
         true
     }
@@ -115,14 +115,14 @@ fn small(slots: u32) -> EventRing {
 }
 
 #[test]
-fn what_is_recorded_is_read_in_order_across_the_end_of_numbers() {
+fn records_are_read_in_order_when_numbers_wrap() {
     let ring = small(8);
     for before in [0, 5, 0xffff_fff0, 0xffff_fffb, 0xffff_ffff] {
         let mut memory = Memory::of(&ring);
         memory.entry(&ring, 0)[..2].copy_from_slice(&[before, before]);
         let mut drain = EventReader::of(vec![(ring.clone(), before)]);
         let (mut written, mut read, mut lost) = (Vec::new(), Vec::new(), 0_u64);
-        // Of so many at a time, of which eight find room.
+        // Numbers of records per round, of which eight fit.
         for (round, count) in [3_u32, 8, 0, 1, 11, 8, 7, 30].into_iter().enumerate() {
             for number in 0..count {
                 let data = [round as u32, number];
@@ -147,7 +147,7 @@ fn what_is_recorded_is_read_in_order_across_the_end_of_numbers() {
 }
 
 #[test]
-fn what_nobody_wants_is_counted_and_makes_room() {
+fn unwanted_events_are_counted_and_free_their_slots() {
     let ring = small(4);
     let mut memory = Memory::of(&ring);
     let mut drain = EventReader::of(vec![(ring.clone(), 0)]);
@@ -159,7 +159,7 @@ fn what_nobody_wants_is_counted_and_makes_room() {
 }
 
 #[test]
-fn what_was_left_half_done_is_lost() {
+fn incomplete_records_are_lost() {
     let ring = small(4);
     let mut memory = Memory::of(&ring);
     let mut drain = EventReader::of(vec![(ring.clone(), 0)]);
@@ -175,14 +175,15 @@ fn what_was_left_half_done_is_lost() {
 
 #[test]
 fn rings_have_slots_for_a_batch_and_are_bounded() {
-    let ring =
-        |bytes, packet, wanted| EventRing::new("r", 0, RecordKind::Perf, Sizes { bytes, packet, places: 3 }, wanted);
+    let ring = |bytes, packet, wanted| {
+        EventRing::new("r", 0, RecordKind::Perf, RecordSizes { bytes, packet, places: 3 }, wanted)
+    };
     for (bytes, packet, wanted) in [(0, 0, 0), (4, 0, 4096), (40, 0, 256 << 10), (512, 1514, 0), (2048, 1514, u32::MAX)]
     {
         let ring = ring(bytes, packet, wanted);
         assert!(ring.slots.is_power_of_two() && ring.slots >= 1 << 13, "{ring:?}");
         assert!(Layout::of(&ring.declaration()).words() <= (17 << 20), "{ring:?}");
-        assert_eq!(ring.stride(), HEADER + bytes.div_ceil(4) + packet.div_ceil(4));
+        assert_eq!(ring.stride(), HEADER_WORDS + bytes.div_ceil(4) + packet.div_ceil(4));
     }
     assert!(ring(40, 0, 32 << 20).slots > ring(40, 0, 1 << 20).slots);
 }

@@ -1,25 +1,26 @@
-// What `bpf_fib_lookup` does (net/core/filter.c: bpf_ipv4_fib_lookup, bpf_ipv6_fib_lookup), from tables that the host fills.
-// FIB_V4, FIB_V6, FIB_OTHERS, NEIGHBOURS and INTERFACES stand for the names of these maps; what their words are is in `mod.rs`.
+// `bpf_fib_lookup` (net/core/filter.c: bpf_ipv4_fib_lookup, bpf_ipv6_fib_lookup), from tables that
+// the host fills. FIB_V4, FIB_V6, FIB_OTHERS, NEIGHBOURS and INTERFACES stand for the names of
+// these maps; `mod.rs` names their words.
 
 fn x_fib_swapped(word: u32) -> u32 {
     return (word >> 24u) | ((word >> 8u) & 0xff00u) | ((word << 8u) & 0xff0000u) | (word << 24u);
 }
 
-// A word of a route: of the table of IPv4 or IPv6, or (0) of those that are tried behind them.
+// A word of a route: in the IPv4 or IPv6 table, or for 0 in that of fallback routes.
 fn x_fib_read(family: u32, route: u32, word: u32) -> u32 {
     if family == 2u { return x_fib_read4(route, word); }
     if family == 10u { return x_fib_read6(route, word); }
     return FIB_OTHERS_read(route, word);
 }
 
-// An address that is never forwarded (rt6_need_strict): multicast, of a link alone, or the loopback interface's.
+// Whether an address is never forwarded (rt6_need_strict): multicast, link-local or loopback.
 fn x_fib_stays(first: u32, second: u32, third: u32, fourth: u32) -> bool {
     let is_loopback = (first | second | third) == 0u && fourth == 1u;
     return is_loopback || (first & 0xff000000u) == 0xff000000u || (first & 0xffc00000u) == 0xfe800000u;
 }
 
-// The words of `struct bpf_fib_lookup` (linux/bpf.h) behind one that does not matter; and as they are then, behind what the
-// helper returns.
+// Takes the words of `struct bpf_fib_lookup` (linux/bpf.h) after an unused one; returns them as
+// updated, after the helper's result.
 fn x_fib_lookup(given: array<u32, 17>, flags: u32) -> array<u32, 17> {
     var it = given;
     let family = it[1] & 0xffu;
@@ -55,7 +56,7 @@ fn x_fib_lookup(given: array<u32, 17>, flags: u32) -> array<u32, 17> {
         it[0] = 5u;
         return it;
     }
-    // BPF_FIB_LOOKUP_DIRECT: one table alone, the main one, or with BPF_FIB_LOOKUP_TBID another.
+    // BPF_FIB_LOOKUP_DIRECT: one table only, the main one or, with BPF_FIB_LOOKUP_TBID, another.
     let is_direct = (flags & 1u) != 0u;
     var table = 254u;
     if is_direct && (flags & 8u) != 0u {
@@ -63,20 +64,20 @@ fn x_fib_lookup(given: array<u32, 17>, flags: u32) -> array<u32, 17> {
         it[13] = 0u;
     }
     let is_out = (flags & 2u) != 0u;
-    // The longest prefix's route; where it is none for this, others in their order.
+    // Try the route of the longest prefix, then its fallbacks in order.
     var which = family;
     var route = MAP_NONE;
     if is_six { route = x_fib_find6(to); } else { route = x_fib_find4(to.w); }
     var kind = 0u;
-    for (var tries = 0u; tries < MOST_TRIES; tries = tries + 1u) {
+    for (var tries = 0u; tries < MAX_ROUTE_TRIES; tries = tries + 1u) {
         if route == MAP_NONE { break; }
         let there = x_fib_read(which, route, 1u);
-        // Without rules the kernel has the local and the main table of IPv4 in one.
+        // Without rules the kernel merges the local and the main table of IPv4.
         let is_of_rules = there == 254u || there == 255u || (there == 253u && !is_six);
         let is_same = there == table || (!is_six && (there | 1u) == 255u && (table | 1u) == 255u);
         let type_of = x_fib_read(which, route, 0u);
         let tos = x_fib_read(which, route, 5u);
-        // What refuses has no interface; in IPv6 it is only preferred.
+        // Rejecting routes have no interface; for IPv6 the interface is a preference only.
         let leads = !is_out || is_six || (type_of >= 6u && type_of <= 9u) || x_fib_read(which, route, 2u) == it[3];
         if select(is_of_rules, is_same, is_direct) && leads && (tos == 0u || tos == (it[4] & 0x1cu)) {
             kind = type_of;
@@ -87,7 +88,8 @@ fn x_fib_lookup(given: array<u32, 17>, flags: u32) -> array<u32, 17> {
         route = select(FIB_OTHERS_find(next), MAP_NONE, next == 0u);
     }
     if kind != 1u {
-        // Only what is unicast is forwarded. BPF_FIB_LKUP_RET_BLACKHOLE, _UNREACHABLE, _PROHIBIT, _NOT_FWDED
+        // Only unicast is forwarded: BPF_FIB_LKUP_RET_BLACKHOLE, _UNREACHABLE, _PROHIBIT,
+        // _NOT_FWDED.
         it[0] = select(4u, kind - 5u, kind >= 6u && kind <= 8u);
         return it;
     }
@@ -126,7 +128,7 @@ fn x_fib_lookup(given: array<u32, 17>, flags: u32) -> array<u32, 17> {
         if !is_six && (gateway.x | gateway.y) == 0u && gateway.z == 0xffffu {
             it[9] = x_fib_swapped(gateway.w);
         } else {
-            // A gateway of IPv6, which routes of IPv4 may have as well.
+            // An IPv6 gateway, which IPv4 routes may have as well.
             it[1] = (it[1] & 0xffffff00u) | 10u;
             it[9] = x_fib_swapped(gateway.x);
             it[10] = x_fib_swapped(gateway.y);
@@ -158,7 +160,7 @@ fn x_fib_lookup(given: array<u32, 17>, flags: u32) -> array<u32, 17> {
             it[0] = 7u;
             return it;
         }
-        // Bytes 52 to 57 are the source's, 58 to 63 the destination's.
+        // Bytes 52 to 57 are the source MAC, 58 to 63 the destination MAC.
         let source = x_fib_swapped(INTERFACES_read(out, 1u));
         it[14] = (x_fib_swapped(INTERFACES_read(out, 0u)) >> 16u) | (source << 16u);
         it[15] = (source >> 16u) | (x_fib_swapped(NEIGHBOURS_read(neighbour, 0u)) & 0xffff0000u);

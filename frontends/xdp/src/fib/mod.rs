@@ -1,81 +1,82 @@
-//! Where packets go by routes: `bpf_fib_lookup` and `bpf_check_mtu`. The kernel asks its own tables; here they are maps that a
-//! program has besides its own, which the host fills ([`RoutingTables`](portcullis_core::routes::RoutingTables)): by hand, or from the kernel's.
+//! Routing: `bpf_fib_lookup` and `bpf_check_mtu`. Instead of the kernel's tables they use maps that
+//! the front end adds to the program. The host fills these maps from
+//! [`portcullis_core::routes::RoutingTables`], which are set by hand or read from the kernel.
 //!
 //! | map | key | value |
 //! |---|---|---|
-//! | `fib_v4`, `fib_v6` | a prefix | the route that is tried first for addresses whose longest prefix it is |
-//! | `fib_others` | a number | a route that is tried behind others |
-//! | `neighbours` | an interface, an address | a MAC |
-//! | `interfaces` | its number | MAC, MTU, whether packets that come in there are forwarded |
+//! | `fib_v4`, `fib_v6` | prefix | the first route to try for addresses with this longest prefix |
+//! | `fib_others` | number | a route to try after another |
+//! | `neighbours` | interface, address | MAC |
+//! | `interfaces` | number | MAC, MTU, whether packets received there are forwarded |
 
 mod tables;
 
 use std::collections::BTreeSet;
 
-pub use tables::Row;
+pub use tables::MapRow;
 
 use portcullis_core::map::Declaration;
 use portcullis_core::map::declaration::{CommentSyntax, declarations};
 
-/// The functions that stand for them.
-pub(super) const LOOKUP: &str = "x_fib_lookup";
-/// See `LOOKUP`.
-pub(super) const MTU: &str = "x_check_mtu";
+/// WGSL function for `bpf_fib_lookup`.
+pub(super) const LOOKUP_FUNCTION: &str = "x_fib_lookup";
+/// WGSL function for `bpf_check_mtu`.
+pub(super) const MTU_FUNCTION: &str = "x_check_mtu";
 
-/// What the words of a route are called, in `fib_v4`, `fib_v6` and `fib_others` alike.
-const ROUTE: &str = "type,table,interface,metric,mtu,tos,encap,source:ip,gateway:ip,next";
+/// Names of the words of a route, in `fib_v4`, `fib_v6` and `fib_others` alike.
+const ROUTE_FIELDS: &str = "type,table,interface,metric,mtu,tos,encap,source:ip,gateway:ip,next";
 
-/// Routes that are tried for an address, at most.
-pub const MOST_TRIES: usize = 256;
+/// Upper bound on routes that are tried for an address.
+pub const MAX_ROUTE_TRIES: usize = 256;
 
-/// Which of the maps a filter's are, by their numbers in it; those that it needs.
+/// Indices in the filter of the routing maps that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Maps {
-    /// Routes of IPv4.
+    /// IPv4 routes.
     pub v4: Option<usize>,
-    /// Routes of IPv6.
+    /// IPv6 routes.
     pub v6: Option<usize>,
-    /// Routes that are tried behind those.
+    /// Routes that are tried after those.
     pub others: Option<usize>,
-    /// Who is reached by which MAC.
+    /// MACs of neighbours.
     pub neighbours: Option<usize>,
     /// Interfaces.
     pub interfaces: Option<usize>,
 }
 
 impl Maps {
-    /// Whether it has none.
+    /// Whether the filter has no routing map.
     pub fn is_none(&self) -> bool {
         self.all().next().is_none()
     }
 
-    /// Those that there are.
+    /// The maps that the filter has.
     pub fn all(&self) -> impl Iterator<Item = usize> {
         [self.v4, self.v6, self.others, self.neighbours, self.interfaces].into_iter().flatten()
     }
 }
 
-/// Of which families a program may look for routes.
+/// Address families for which a program may look up routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Families {
+pub(super) struct AddressFamilies {
     pub v4: bool,
     pub v6: bool,
 }
 
-/// The maps that a program needs for the helpers that it calls, and the functions that stand for these. `taken` are names of
-/// other maps; the first of the maps will be the one with the number `first`.
-pub(super) fn needed(
+/// Declares the maps that the called helpers need, and gives the WGSL functions for these. `taken`
+/// are the filter's maps so far; the new ones follow them.
+pub(super) fn declare_maps(
     called: &BTreeSet<&str>,
-    families: Families,
+    families: AddressFamilies,
     taken: &[Declaration],
 ) -> (Vec<Declaration>, String, Maps) {
-    let (looks, checks) = (called.contains(LOOKUP), called.contains(MTU));
+    let (looks, checks) = (called.contains(LOOKUP_FUNCTION), called.contains(MTU_FUNCTION));
     let mut text = String::new();
     if checks {
         text += include_str!("mtu.wgsl");
     }
     if looks {
-        text += &include_str!("lookup.wgsl").replace("MOST_TRIES", &format!("{MOST_TRIES}u"));
+        text += &include_str!("lookup.wgsl").replace("MOST_TRIES", &format!("{MAX_ROUTE_TRIES}u"));
         for (family, key, is_there) in [("4", "u32", families.v4), ("6", "vec4<u32>", families.v6)] {
             let [find, read] = match is_there {
                 true => [format!("FIB_V{family}_find(address)"), format!("FIB_V{family}_read(route, word)")],
@@ -87,7 +88,7 @@ pub(super) fn needed(
     }
     let (mut declared, mut maps) = (Vec::new(), Maps::default());
     let Maps { v4, v6, others, neighbours, interfaces } = &mut maps;
-    let route = |kind: &str| format!("{kind} value=16 entries=16384 fields=PREFIX,{ROUTE}");
+    let route = |kind: &str| format!("{kind} value=16 entries=16384 fields=PREFIX,{ROUTE_FIELDS}");
     let all = [
         (looks && families.v4, "fib_v4", v4, route("lpm key=1").replace("PREFIX", "prefix")),
         (looks && families.v6, "fib_v6", v6, route("lpm key=4").replace("PREFIX", "prefix")),
@@ -110,7 +111,7 @@ pub(super) fn needed(
         if !is_needed {
             continue;
         }
-        // An object may have a map of this name itself.
+        // The object may have a map of this name.
         let is_taken = |name: &str| taken.iter().any(|map| map.name == name);
         let own = (1..).map(|n| if n == 1 { name.to_owned() } else { format!("{name}_{n}") }).find(|it| !is_taken(it));
         let own = own.unwrap_or_default();
@@ -129,9 +130,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_gets_the_maps_that_it_needs() {
+    fn only_the_maps_that_helpers_need_are_declared() {
         let names = |called: &[&str], v4, v6| {
-            let (maps, text, numbers) = needed(&called.iter().copied().collect(), Families { v4, v6 }, &[]);
+            let (maps, text, numbers) =
+                declare_maps(&called.iter().copied().collect(), AddressFamilies { v4, v6 }, &[]);
             let names: Vec<String> = maps.into_iter().map(|map| map.name).collect();
             assert_eq!(numbers.all().collect::<Vec<_>>(), (0..names.len()).collect::<Vec<_>>());
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<String>();
@@ -139,15 +141,16 @@ mod tests {
             names
         };
         assert!(names(&["x_shl64"], true, true).is_empty());
-        assert_eq!(names(&[MTU], false, false), ["interfaces"]);
-        assert_eq!(names(&[LOOKUP], true, false), ["fib_v4", "fib_others", "neighbours", "interfaces"]);
-        assert_eq!(names(&[LOOKUP, MTU], true, true).len(), 5);
+        assert_eq!(names(&[MTU_FUNCTION], false, false), ["interfaces"]);
+        assert_eq!(names(&[LOOKUP_FUNCTION], true, false), ["fib_v4", "fib_others", "neighbours", "interfaces"]);
+        assert_eq!(names(&[LOOKUP_FUNCTION, MTU_FUNCTION], true, true).len(), 5);
     }
 
     #[test]
-    fn an_object_keeps_the_names_of_its_maps() {
-        let (own, _, _) = needed(&[MTU].into_iter().collect(), Families::default(), &[]);
-        let (maps, text, numbers) = needed(&[MTU].into_iter().collect(), Families::default(), &own);
+    fn added_maps_avoid_the_names_of_the_object_s_maps() {
+        let (own, _, _) = declare_maps(&[MTU_FUNCTION].into_iter().collect(), AddressFamilies::default(), &[]);
+        let (maps, text, numbers) =
+            declare_maps(&[MTU_FUNCTION].into_iter().collect(), AddressFamilies::default(), &own);
         assert_eq!((maps[0].name.as_str(), numbers.interfaces), ("interfaces_2", Some(1)));
         assert!(text.contains("interfaces_2_find(at)"), "{text}");
     }

@@ -1,4 +1,5 @@
-// What `bpf_check_mtu` does (net/core/filter.c: bpf_xdp_check_mtu): what it returns, and what is in `*mtu_len` then.
+// `bpf_check_mtu` (net/core/filter.c: bpf_xdp_check_mtu): returns its result, and the new
+// `*mtu_len`.
 
 fn x_check_mtu(pkt: u32, number: u32, length: u32, more: u32, flags: u32) -> vec2<u32> {
     // -EINVAL
@@ -9,7 +10,7 @@ fn x_check_mtu(pkt: u32, number: u32, length: u32, more: u32, flags: u32) -> vec
     // -ENODEV
     if device == MAP_NONE { return vec2<u32>(0xffffffedu, length); }
     let mtu = INTERFACES_read(device, 2u);
-    // The MTU is without the header of the link, and the packet is with it.
+    // The MTU is without the link header, the packet length with it.
     let header = INTERFACES_read(device, 4u);
     let has = select(length + header, pkt_len(pkt), length == 0u) + more;
     let is_long = bitcast<i32>(has) > bitcast<i32>(mtu + header);

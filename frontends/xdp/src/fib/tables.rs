@@ -1,45 +1,46 @@
-//! What the host puts into the maps by which packets are routed.
+//! Layout of routing tables in the maps of a filter.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
 use portcullis_core::routes::{Route, RoutingTables};
 
-use super::{MOST_TRIES, Maps};
+use super::{MAX_ROUTE_TRIES, Maps};
 
-/// Tables of routes that are asked without a number: `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL` (linux/rtnetlink.h).
-const DEFAULT: u32 = 253;
-const MAIN: u32 = 254;
-const LOCAL: u32 = 255;
+/// The tables that lookups use without policy rules: `RT_TABLE_DEFAULT`, `_MAIN` and `_LOCAL`
+/// (linux/rtnetlink.h).
+const DEFAULT_TABLE: u32 = 253;
+const MAIN_TABLE: u32 = 254;
+const LOCAL_TABLE: u32 = 255;
 
-/// A prefix's bits, the first the highest, and how many count.
+/// Bits of a prefix, left-aligned, and its length.
 type Prefix = (u128, u8);
 
-/// A map's entry: the words of its key, and those of its value.
-pub type Row = (Vec<u32>, Vec<u32>);
+/// Words of the key and of the value of a map entry.
+pub type MapRow = (Vec<u32>, Vec<u32>);
 
 impl Maps {
-    /// What they are in a filter's maps: by the map's number, its entries, of which no key comes twice.
-    pub fn rows(&self, tables: &RoutingTables) -> Vec<(usize, Vec<Row>)> {
-        let mut others = Others::default();
+    /// The rows of each routing map of a filter, by map index; keys are unique.
+    pub fn rows(&self, tables: &RoutingTables) -> Vec<(usize, Vec<MapRow>)> {
+        let mut others = FallbackRoutes::default();
         let mut all = Vec::new();
         for (number, is_v4) in [(self.v4, true), (self.v6, false)] {
             let Some(number) = number else { continue };
-            all.push((number, first(tables, is_v4, &mut others)));
+            all.push((number, first_routes(tables, is_v4, &mut others)));
         }
         if let Some(number) = self.others {
             all.push((number, others.rows));
         }
         if let Some(number) = self.neighbours {
             let rows = tables.neighbours.iter().map(|it| {
-                let key = [&[it.interface][..], &address(Some(it.address))].concat();
-                (key, mac(it.mac).to_vec())
+                let key = [&[it.interface][..], &address_words(Some(it.address))].concat();
+                (key, mac_words(it.mac).to_vec())
             });
             all.push((number, rows.collect::<BTreeMap<_, _>>().into_iter().collect()));
         }
         if let Some(number) = self.interfaces {
             let rows = tables.interfaces.iter().map(|it| {
-                let [first, last] = mac(it.mac);
+                let [first, last] = mac_words(it.mac);
                 let forwards = [u32::from(it.forwarding_v4), u32::from(it.forwarding_v6)];
                 (vec![it.number], [&[first, last, it.mtu, it.mtu_v6, it.header][..], &forwards].concat())
             });
@@ -49,42 +50,42 @@ impl Maps {
     }
 }
 
-/// The routes that are tried first, by prefix; those that are tried behind them are put into `others`.
-fn first(tables: &RoutingTables, is_v4: bool, others: &mut Others) -> Vec<Row> {
+/// The first route for each prefix; later ones are added to `others`.
+fn first_routes(tables: &RoutingTables, is_v4: bool, others: &mut FallbackRoutes) -> Vec<MapRow> {
     let routes: Vec<&Route> =
-        tables.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && may_be_looked_for(route)).collect();
-    // Prefixes, each behind those that it is a part of.
+        tables.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && is_routable(route)).collect();
+    // Sorted, so that each prefix follows those that contain it.
     let mut prefixes: BTreeMap<Prefix, Vec<usize>> = BTreeMap::new();
     for (number, route) in routes.iter().enumerate() {
-        prefixes.entry((bits(route.to), route.length)).or_default().push(number);
+        prefixes.entry((address_bits(route.to), route.length)).or_default().push(number);
     }
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<MapRow> = Vec::new();
     let mut around: Vec<(Prefix, &[usize])> = Vec::new();
     for (&(bits, length), own) in &prefixes {
-        while around.pop_if(|((outer, outer_length), _)| !begins_with(bits, *outer, *outer_length)).is_some() {}
+        while around.pop_if(|((outer, outer_length), _)| !has_prefix(bits, *outer, *outer_length)).is_some() {}
         around.push(((bits, length), own));
         let mut tried: Vec<usize> = around.iter().flat_map(|(_, routes)| routes.iter().copied()).collect();
         tried.sort_by_key(|&number| (rank(routes[number]), number));
-        tried.truncate(MOST_TRIES);
+        tried.truncate(MAX_ROUTE_TRIES);
         let mut next = 0;
         for &number in tried[1..].iter().rev() {
-            next = others.number(is_v4, number, words(routes[number], next), next);
+            next = others.number(is_v4, number, route_words(routes[number], next), next);
         }
-        let value = words(routes[tried[0]], next).to_vec();
-        let address = if is_v4 { vec![(bits >> 96) as u32] } else { split(bits).to_vec() };
+        let value = route_words(routes[tried[0]], next).to_vec();
+        let address = if is_v4 { vec![(bits >> 96) as u32] } else { to_words(bits).to_vec() };
         rows.push(([&address[..], &[u32::from(length)]].concat(), value));
     }
     rows
 }
 
-/// Routes that are tried behind others: equal ends of their orders are one.
+/// Routes that are tried after others. Equal tails of the lists are shared.
 #[derive(Default)]
-struct Others {
-    rows: Vec<Row>,
+struct FallbackRoutes {
+    rows: Vec<MapRow>,
     known: HashMap<(bool, usize, u32), u32>,
 }
 
-impl Others {
+impl FallbackRoutes {
     fn number(&mut self, is_v4: bool, route: usize, words: [u32; 16], next: u32) -> u32 {
         *self.known.entry((is_v4, route, next)).or_insert_with(|| {
             let number = self.rows.len() as u32 + 1;
@@ -94,59 +95,60 @@ impl Others {
     }
 }
 
-/// In which order routes are tried for an address that begins with all of their prefixes: tables in that of the rules that
-/// there are without anybody's doing, then the longest prefix, then as the kernel keeps them. It has the local and the main
-/// table of IPv4 in one, as long as there are no other rules.
+/// Order in which routes are tried for an address that matches all their prefixes: tables in the
+/// order of the default rules, then the longest prefix, then the kernel's order. Without other
+/// rules the kernel merges the local and the main table of IPv4.
 fn rank(route: &Route) -> impl Ord + use<> {
     use std::cmp::Reverse;
     let table = match (route.to.is_ipv4(), route.table) {
-        (true, LOCAL | MAIN) | (false, LOCAL) => 0,
-        (true, DEFAULT) | (false, MAIN) => 1,
+        (true, LOCAL_TABLE | MAIN_TABLE) | (false, LOCAL_TABLE) => 0,
+        (true, DEFAULT_TABLE) | (false, MAIN_TABLE) => 1,
         _ => 2,
     };
     (table, Reverse(route.length), Reverse(route.table), Reverse(route.tos), route.metric)
 }
 
-/// Addresses of a link alone, the loopback interface's and multicast are never forwarded in IPv6, and nobody asks for their routes.
-fn may_be_looked_for(route: &Route) -> bool {
+/// IPv6 never forwards link-local, loopback and multicast addresses, so their routes are not looked
+/// up.
+fn is_routable(route: &Route) -> bool {
     let IpAddr::V6(to) = route.to else { return true };
     let is_link = to.segments()[0] & 0xffc0 == 0xfe80 && route.length >= 10;
     let is_loopback = to == Ipv6Addr::LOCALHOST && route.length == 128;
     !(is_link || is_loopback || (to.is_multicast() && route.length >= 8))
 }
 
-/// An address's bits, the first the highest.
-fn bits(of: IpAddr) -> u128 {
+/// Bits of an address, left-aligned.
+fn address_bits(of: IpAddr) -> u128 {
     match of {
         IpAddr::V4(it) => u128::from(it.to_bits()) << 96,
         IpAddr::V6(it) => it.to_bits(),
     }
 }
 
-fn begins_with(bits: u128, prefix: u128, length: u8) -> bool {
+fn has_prefix(bits: u128, prefix: u128, length: u8) -> bool {
     (bits ^ prefix).checked_shr(128 - u32::from(length)).unwrap_or(0) == 0
 }
 
-fn split(bits: u128) -> [u32; 4] {
+fn to_words(bits: u128) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
-/// An address as four words: one of IPv4 as RFC 4291, section 2.5.5.2 has it; zeros where there is none.
-fn address(of: Option<IpAddr>) -> [u32; 4] {
-    split(match of {
+/// An address as four words: IPv4 as mapped (RFC 4291, section 2.5.5.2); zeros if absent.
+fn address_words(of: Option<IpAddr>) -> [u32; 4] {
+    to_words(match of {
         None => 0,
         Some(IpAddr::V4(it)) => it.to_ipv6_mapped().to_bits(),
         Some(IpAddr::V6(it)) => it.to_bits(),
     })
 }
 
-fn mac([a, b, c, d, e, f]: [u8; 6]) -> [u32; 2] {
+fn mac_words([a, b, c, d, e, f]: [u8; 6]) -> [u32; 2] {
     [u32::from(u16::from_be_bytes([a, b])), u32::from_be_bytes([c, d, e, f])]
 }
 
-fn words(route: &Route, next: u32) -> [u32; 16] {
+fn route_words(route: &Route, next: u32) -> [u32; 16] {
     let Route { kind, table, interface, metric, mtu, tos, encap, .. } = *route;
-    let [[a, b, c, d], [e, f, g, h]] = [address(route.source), address(route.gateway)];
+    let [[a, b, c, d], [e, f, g, h]] = [address_words(route.source), address_words(route.gateway)];
     [kind, table, interface, metric, mtu, tos, u32::from(encap), a, b, c, d, e, f, g, h, next]
 }
 
@@ -161,7 +163,7 @@ mod tests {
         Route { to, length, kind: 1, table, interface, metric, mtu: 0, tos: 0, encap: false, source, gateway }
     }
 
-    /// The interfaces of the routes that are tried for a prefix.
+    /// The interfaces of the routes tried for a prefix, in order.
     fn tried(tables: &RoutingTables, prefix: &[u32]) -> Vec<u32> {
         let maps = Maps { v4: Some(0), v6: Some(1), others: Some(2), ..Maps::default() };
         let rows = maps.rows(&tables);
@@ -176,15 +178,15 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_comes_first_and_shorter_ones_behind_it() {
+    fn longer_prefixes_are_tried_before_shorter_ones() {
         let tables = RoutingTables {
             routes: vec![
-                route("0.0.0.0/0", MAIN, 1, 0),
-                route("10.0.0.0/8", MAIN, 2, 20),
-                route("10.0.0.0/8", MAIN, 3, 10),
+                route("0.0.0.0/0", MAIN_TABLE, 1, 0),
+                route("10.0.0.0/8", MAIN_TABLE, 2, 20),
+                route("10.0.0.0/8", MAIN_TABLE, 3, 10),
                 route("10.1.0.0/16", 7, 4, 0),
-                route("10.1.0.1/32", LOCAL, 5, 0),
-                route("11.0.0.0/8", DEFAULT, 6, 0),
+                route("10.1.0.1/32", LOCAL_TABLE, 5, 0),
+                route("11.0.0.0/8", DEFAULT_TABLE, 6, 0),
             ],
             ..RoutingTables::default()
         };
@@ -196,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn the_local_table_of_ipv6_comes_before_the_main_one() {
+    fn the_local_table_of_ipv6_is_tried_before_the_main_one() {
         let tables = RoutingTables {
             routes: vec![
-                route("2001:db8::/32", LOCAL, 1, 0),
-                route("2001:db8:1::/48", MAIN, 2, 0),
-                route("fe80::/64", MAIN, 3, 0),
-                route("ff00::/8", LOCAL, 3, 0),
-                route("::1/128", LOCAL, 3, 0),
+                route("2001:db8::/32", LOCAL_TABLE, 1, 0),
+                route("2001:db8:1::/48", MAIN_TABLE, 2, 0),
+                route("fe80::/64", MAIN_TABLE, 3, 0),
+                route("ff00::/8", LOCAL_TABLE, 3, 0),
+                route("::1/128", LOCAL_TABLE, 3, 0),
             ],
             ..RoutingTables::default()
         };
@@ -213,9 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn equal_ends_are_kept_once() {
-        let mut routes = vec![route("0.0.0.0/0", MAIN, 1, 0)];
-        routes.extend((0..200).map(|n| route(&format!("10.0.{n}.0/24"), MAIN, 2, 0)));
+    fn equal_tails_of_fallback_lists_are_shared() {
+        let mut routes = vec![route("0.0.0.0/0", MAIN_TABLE, 1, 0)];
+        routes.extend((0..200).map(|n| route(&format!("10.0.{n}.0/24"), MAIN_TABLE, 2, 0)));
         let tables = RoutingTables { routes, ..RoutingTables::default() };
         let maps = Maps { v4: Some(0), others: Some(1), ..Maps::default() };
         let rows = maps.rows(&tables);

@@ -1,4 +1,4 @@
-//! From a program's blocks to a function of naga's: the filter.
+//! Emits the blocks of a program as a naga function, the filter.
 
 use std::collections::HashMap;
 
@@ -7,53 +7,65 @@ use naga::{
     ScalarKind, Span, Statement, Type, TypeInner, UnaryOperator,
 };
 
-use crate::analysis::domain::state::{ASLEEP, STACK_WORDS, STACKS, Ty};
-use crate::analysis::fixpoint::{End, Flow};
+use crate::analysis::domain::reg_type::RegType;
+use crate::analysis::domain::state::{NOT_LOADED, STACK_COUNT, STACK_WORDS};
+use crate::analysis::fixpoint::{AnalyzedProgram, Terminator};
 use crate::decode::maps::MapInfo;
-use crate::lower::if_convert::{Joined, Link, join};
-use crate::lower::ir::{Argument, Binary, Code, Id, Op, Var, Wide};
-use crate::lower::liveness::{Needed, REDIRECTED, RESULT};
-use crate::lower::privatize::{FIRST_FRAME, frame_of};
+use crate::lower::if_convert::{self, IfConversion, MergedBlock};
+use crate::lower::ir::{Argument, BinaryOp, BlockCode, Id, Op, Variable, WideOp};
+use crate::lower::liveness::{BlockLiveness, REDIRECT, RESULT};
+use crate::lower::privatize::{FIRST_COPY_FRAME, copy_frame};
 use portcullis_core::ir::builder::{Builder, Value};
 use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
 use portcullis_core::ir::structure::{Graph, TooDeep, structure};
 use portcullis_core::program::FILTER_FUNCTION;
 
-/// Computations that a block which returns may have, to be copied to where it is led to.
-const COPIED: usize = 6;
+/// A block that returns is duplicated into its predecessors if it has at most this many operations.
+const MAX_DUPLICATED_OPS: usize = 6;
 
-/// The program itself, where the filter is what counts its traps.
-const PROGRAM: &str = "xdp_program";
+/// Name of the program's function if the filter wraps it to count traps.
+const PROGRAM_FUNCTION: &str = "xdp_program";
 
-/// What a program returns in place of a verdict where it traps; above it is the number of the place. Verdicts have at most 4
-/// here.
-const TRAPPED: u32 = 0xff;
+/// Low byte of what a program with traps returns instead of a verdict; the site is above it.
+/// Verdicts are at most 4.
+const TRAP_MARKER: u32 = 0xff;
 
-/// The map that counts traps.
-pub(crate) const TRAPS: &str = "traps";
+/// Name of the map that counts traps.
+pub(crate) const TRAP_MAP: &str = "traps";
 
-/// Adds the filter to a module that has all that it calls.
-pub(crate) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &mut Module) -> Result<(), TooDeep> {
-    let Joined { links, successors } = join(&flow.blocks, needed);
-    let count = |needed: &Needed| needed.ops.iter().filter(|needed| **needed).count();
-    let copied = needed.iter().map(|needed| count(needed) <= COPIED).collect();
+/// Adds the filter to a module that already has the functions it calls.
+///
+/// # Errors
+///
+/// Loops are nested too deep.
+pub(crate) fn emit_filter(
+    flow: &AnalyzedProgram,
+    needed: &[BlockLiveness],
+    maps: &[MapInfo],
+    module: &mut Module,
+) -> Result<(), TooDeep> {
+    let IfConversion { merged, successors } = if_convert::run(&flow.blocks, needed);
+    let count = |needed: &BlockLiveness| needed.live_ops.iter().filter(|needed| **needed).count();
+    let copied = needed.iter().map(|needed| count(needed) <= MAX_DUPLICATED_OPS).collect();
     let structured = structure(&Graph { successors, copied })?;
     let types = Types::of(module);
     let functions = module.functions.iter();
     let named: HashMap<String, _> = functions.filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
-    let counts = named.get(&format!("{TRAPS}_add")).copied();
-    let (mut builder, packet) = of_packet(if counts.is_some() { PROGRAM } else { FILTER_FUNCTION }, types);
+    let counts = named.get(&format!("{TRAP_MAP}_add")).copied();
+    let (mut builder, packet) =
+        packet_function(if counts.is_some() { PROGRAM_FUNCTION } else { FILTER_FUNCTION }, types);
     let b = &mut builder;
-    let frame = memory(module, types, STACK_WORDS as u32);
-    let records = flow.shared.events.records().iter();
-    let records: Vec<_> = records.map(|record| memory(module, types, record.bytes.div_ceil(4).max(1))).collect();
-    let copies = flow.shared.copies.in_memory();
-    let copies = copies.map(|(map, words)| (map, memory(module, types, 1 + u32::from(*words.last().unwrap_or(&0)))));
-    let copies: HashMap<u16, Memory> = copies.collect();
-    let mut writing = Writing {
+    let frame = array_type(module, types, STACK_WORDS as u32);
+    let records = flow.facts.events.records().iter();
+    let records: Vec<_> = records.map(|record| array_type(module, types, record.bytes.div_ceil(4).max(1))).collect();
+    let copies = flow.facts.privatization.memory_copies();
+    let copies =
+        copies.map(|(map, words)| (map, array_type(module, types, 1 + u32::from(*words.last().unwrap_or(&0)))));
+    let copies: HashMap<u16, MemoryType> = copies.collect();
+    let mut emitter = Emitter {
         flow,
         needed,
-        links,
+        merged,
         module,
         named,
         types,
@@ -64,18 +76,18 @@ pub(crate) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &
         values: Vec::new(),
         condition: None,
     };
-    writing.begin(b, maps);
-    emit(&structured, types, b, &mut writing);
+    emitter.emit_prologue(b, maps);
+    emit(&structured, types, b, &mut emitter);
     let program = module.functions.append(builder.finish(), Span::UNDEFINED);
     if let Some(counts) = counts {
-        let filter = counted(program, counts, types);
+        let filter = count_traps(program, counts, types);
         module.functions.append(filter, Span::UNDEFINED);
     }
     Ok(())
 }
 
-/// A function that takes a packet and gives a verdict, and the packet in it.
-fn of_packet(name: &str, types: Types) -> (Builder, Value) {
+/// A function from packet to verdict, with the packet argument.
+fn packet_function(name: &str, types: Types) -> (Builder, Value) {
     let mut builder = Builder::default();
     let function = &mut builder.function;
     function.name = Some(name.to_owned());
@@ -85,12 +97,13 @@ fn of_packet(name: &str, types: Types) -> (Builder, Value) {
     (builder, packet)
 }
 
-/// The filter of a program that traps: counts where it did, at one place for all of them, and aborts the packet.
-fn counted(program: Handle<Function>, counts: Handle<Function>, types: Types) -> Function {
-    let (mut builder, packet) = of_packet(FILTER_FUNCTION, types);
+/// Wraps a program with traps: counts the site of a trap, at one place for all sites, and aborts
+/// the packet.
+fn count_traps(program: Handle<Function>, counts: Handle<Function>, types: Types) -> Function {
+    let (mut builder, packet) = packet_function(FILTER_FUNCTION, types);
     let b = &mut builder;
     let verdict = b.call(program, vec![packet], true).expect("it gives a verdict");
-    let mask = b.u32(TRAPPED);
+    let mask = b.u32(TRAP_MARKER);
     let low = b.binary(Bo::And, verdict, mask);
     let condition = b.binary(Bo::Equal, low, mask);
     b.open();
@@ -104,45 +117,45 @@ fn counted(program: Handle<Function>, counts: Handle<Function>, types: Types) ->
     builder.finish()
 }
 
-/// Memory of a packet's own, and how many words it has.
-type Memory = (Handle<Type>, u32);
+/// Type of an array in private memory, and its number of words.
+type MemoryType = (Handle<Type>, u32);
 
-/// The type of a frame or record that is memory.
-fn memory(module: &mut Module, types: Types, words: u32) -> Memory {
+/// The type of an indexed frame.
+fn array_type(module: &mut Module, types: Types, words: u32) -> MemoryType {
     let size = ArraySize::Constant(std::num::NonZeroU32::new(words).expect("there are some"));
     let inner = TypeInner::Array { base: types.u32, size, stride: 4 };
     (module.types.insert(Type { name: None, inner }, Span::UNDEFINED), words)
 }
 
-struct Writing<'a> {
-    flow: &'a Flow,
-    needed: &'a [Needed],
-    /// What is done with each block.
-    links: Vec<Vec<Link>>,
+struct Emitter<'a> {
+    flow: &'a AnalyzedProgram,
+    needed: &'a [BlockLiveness],
+    /// Blocks that if-conversion merged into each block.
+    merged: Vec<Vec<MergedBlock>>,
     module: &'a Module,
     named: HashMap<String, Handle<Function>>,
     types: Types,
-    /// Of a frame, of each reserved record, and of copies of maps' values.
-    memory: (Memory, Vec<Memory>, HashMap<u16, Memory>),
+    /// Types of stack frames, of each reserved record, and of private copies by map.
+    memory: (MemoryType, Vec<MemoryType>, HashMap<u16, MemoryType>),
     packet: Value,
-    /// Pointers to variables.
-    vars: HashMap<Var, Value>,
+    /// Pointers to local variables.
+    vars: HashMap<Variable, Value>,
     frames: HashMap<u16, Value>,
-    /// Of the block under way, by computation.
+    /// Values of the current block, by operation.
     values: Vec<Option<Value>>,
-    /// The condition of what was written last, where it is several blocks'.
+    /// Condition of the last block, if it combines several blocks' conditions.
     condition: Option<Value>,
 }
 
-impl Blocks for Writing<'_> {
+impl Blocks for Emitter<'_> {
     fn block(&mut self, b: &mut Builder, block: usize) {
-        self.single(b, block);
+        self.emit_block(b, block);
         let mut condition = None;
-        for link in 0..self.links[block].len() {
-            let Link { block: next, is_and, negated } = self.links[block][link];
-            let before = condition.unwrap_or_else(|| self.own_condition(b, block));
-            self.single(b, next);
-            let mut own = self.own_condition(b, next);
+        for link in 0..self.merged[block].len() {
+            let MergedBlock { block: next, is_and, negated } = self.merged[block][link];
+            let before = condition.unwrap_or_else(|| self.block_condition(b, block));
+            self.emit_block(b, next);
+            let mut own = self.block_condition(b, next);
             if negated {
                 own = b.unary(UnaryOperator::LogicalNot, own);
             }
@@ -154,7 +167,7 @@ impl Blocks for Writing<'_> {
     fn condition(&mut self, b: &mut Builder, block: usize) -> Value {
         match self.condition {
             Some(condition) => condition,
-            None => self.own_condition(b, block),
+            None => self.block_condition(b, block),
         }
     }
 
@@ -162,23 +175,23 @@ impl Blocks for Writing<'_> {
         let flow = self.flow;
         let it = &flow.blocks[block];
         let code = &it.code;
-        let scratch = it.state.scratch;
-        let mut of = |b: &mut Builder, id: Id, var: Var| match id {
-            ASLEEP => {
-                let pointer = self.pointer(b, var);
+        let scratch = it.exit_state.scratch;
+        let mut of = |b: &mut Builder, id: Id, var: Variable| match id {
+            NOT_LOADED => {
+                let pointer = self.variable_pointer(b, var);
                 b.load(pointer)
             }
             id => self.value(b, code, id),
         };
-        let Ty::Number(range) = scratch[0].ty else { return b.u32(0) };
+        let RegType::Scalar(range) = scratch[0].ty else { return b.u32(0) };
         let value = of(b, scratch[0].low, RESULT);
-        let may = |verdict: u64| !range.is_word() || range.low <= verdict && verdict <= range.high;
-        // XDP_REDIRECT by itself says nowhere to go.
-        let redirects = may(4) && !matches!(scratch[6].ty, Ty::Number(range) if range.exact() == Some(0));
+        let may = |verdict: u64| !range.fits_u32() || range.low <= verdict && verdict <= range.high;
+        // Without a target XDP_REDIRECT has nowhere to go.
+        let redirects = may(4) && !matches!(scratch[6].ty, RegType::Scalar(range) if range.as_constant() == Some(0));
         let (zero, three) = (b.u32(0), b.u32(3));
-        let plain = if range.is_word() && range.high <= 3 {
+        let plain = if range.fits_u32() && range.high <= 3 {
             value
-        } else if range.low > 3 && range.is_word() {
+        } else if range.low > 3 && range.fits_u32() {
             zero
         } else {
             let is_plain = b.binary(Bo::LessEqual, value, three);
@@ -187,12 +200,12 @@ impl Blocks for Writing<'_> {
         if !redirects {
             return plain;
         }
-        let target = of(b, scratch[6].low, REDIRECTED);
+        let target = of(b, scratch[6].low, REDIRECT);
         let one = b.u32(1);
         let target = b.binary(Bo::Subtract, target, one);
         let redirect = self.named["redirect"];
         let there = b.call(redirect, vec![target], true).expect("it gives a value");
-        if range.exact() == Some(4) {
+        if range.as_constant() == Some(4) {
             return there;
         }
         let four = b.u32(4);
@@ -201,94 +214,96 @@ impl Blocks for Writing<'_> {
     }
 }
 
-impl Writing<'_> {
-    /// A block alone.
-    fn single(&mut self, b: &mut Builder, block: usize) {
+impl Emitter<'_> {
+    /// Emits a block without those merged into it.
+    fn emit_block(&mut self, b: &mut Builder, block: usize) {
         let flow = self.flow;
-        let Needed { ops, sets, .. } = &self.needed[block];
+        let BlockLiveness { live_ops: ops, outputs: sets, .. } = &self.needed[block];
         let it = &flow.blocks[block];
         self.values = vec![None; ops.len()];
         for (id, op) in (0..).zip(&it.code.ops) {
-            if Code::is_in_order(op) && ops[id as usize] && !it.code.aliases.contains_key(&id) {
+            if BlockCode::is_ordered(op) && ops[id as usize] && !it.code.replaced_loads.contains_key(&id) {
                 self.value(b, &it.code, id);
             }
         }
-        // All that is asked for, before what it is made of is set.
-        if let End::Branch(condition, ..) = it.end {
+        // Compute all outputs before setting any: they may use variables that are set.
+        if let Terminator::Branch(condition, ..) = it.terminator {
             self.value(b, &it.code, condition);
         }
-        let values: Vec<(Var, Value)> = sets.iter().map(|&(var, id)| (var, self.value(b, &it.code, id))).collect();
+        let values: Vec<(Variable, Value)> = sets.iter().map(|&(var, id)| (var, self.value(b, &it.code, id))).collect();
         for (var, value) in values {
-            let pointer = self.pointer(b, var);
+            let pointer = self.variable_pointer(b, var);
             b.store(pointer, value);
         }
     }
 
-    /// The condition of the block that was written last.
-    fn own_condition(&mut self, b: &mut Builder, block: usize) -> Value {
+    /// The condition of the block that was emitted last.
+    fn block_condition(&mut self, b: &mut Builder, block: usize) -> Value {
         let it = &self.flow.blocks[block];
-        let End::Branch(condition, ..) = it.end else { unreachable!("a block with two ways to go on") };
+        let Terminator::Branch(condition, ..) = it.terminator else { unreachable!("a block with two ways to go on") };
         self.value(b, &it.code, condition)
     }
 
-    /// What packets have copies of, where that is asked for before it is set.
-    fn begin(&mut self, b: &mut Builder, maps: &[MapInfo]) {
-        let word_of = |writing: &Self, b: &mut Builder, map: u16, word: u16| {
-            let read = writing.named[&format!("{}_read", maps[usize::from(map)].name)];
+    /// Initialises private copies from their maps.
+    fn emit_prologue(&mut self, b: &mut Builder, maps: &[MapInfo]) {
+        let word_of = |emitter: &Self, b: &mut Builder, map: u16, word: u16| {
+            let read = emitter.named[&format!("{}_read", maps[usize::from(map)].name)];
             let (entry, word) = (b.u32(0), b.u32(word.into()));
             b.call(read, vec![entry, word], true).expect("it gives a value")
         };
         let flow = self.flow;
-        for &(map, word) in &flow.first {
+        for &(map, word) in &flow.initial_words {
             let value = word_of(self, b, map, word);
-            let pointer = self.pointer(b, Var::Own { map, word });
+            let pointer = self.variable_pointer(b, Variable::PrivateWord { map, word });
             b.store(pointer, value);
         }
-        let used = |(map, _): &(u16, _)| flow.shared.used.contains(map);
-        for (map, words) in flow.shared.copies.in_memory().filter(used) {
+        let used = |(map, _): &(u16, _)| flow.facts.used_maps.contains(map);
+        for (map, words) in flow.facts.privatization.memory_copies().filter(used) {
             for &word in words {
                 let value = word_of(self, b, map, word);
                 let index = b.u32(word.into());
-                let pointer = self.element(b, frame_of(map), index);
+                let pointer = self.frame_element(b, copy_frame(map), index);
                 b.store(pointer, value);
             }
         }
     }
 
-    /// A variable, or where it is known what it holds at first, that.
-    fn pointer(&mut self, b: &mut Builder, var: Var) -> Value {
+    /// The pointer to a variable's local, created on first use.
+    fn variable_pointer(&mut self, b: &mut Builder, var: Variable) -> Value {
         if let Some(&pointer) = self.vars.get(&var) {
             return pointer;
         }
         let name = match var {
-            Var::Register { frame, register, half } => {
+            Variable::Register { frame, register, half } => {
                 let of = if frame > 0 { format!("_{frame}") } else { String::new() };
                 format!("r{register}{}{of}", if half > 0 { "h" } else { "" })
             }
-            Var::Stack { frame, word } => format!("stack{frame}_{}", STACK_WORDS - usize::from(word)),
-            Var::Amount { frame, register: Some(register), half, .. } => format!("more_r{register}_{frame}_{half}"),
-            Var::Amount { frame, register: None, word, half } => format!("more_stack{frame}_{word}_{half}"),
-            Var::Own { map, word } => format!("own{map}_{word}"),
-            Var::Read { slot } => format!("read{slot}"),
+            Variable::Stack { frame, word } => format!("stack{frame}_{}", STACK_WORDS - usize::from(word)),
+            Variable::Amount { frame, register: Some(register), half, .. } => {
+                format!("more_r{register}_{frame}_{half}")
+            }
+            Variable::Amount { frame, register: None, word, half } => format!("more_stack{frame}_{word}_{half}"),
+            Variable::PrivateWord { map, word } => format!("own{map}_{word}"),
+            Variable::CarriedRead { slot } => format!("read{slot}"),
         };
         let pointer = b.local(Some(&name), self.types.u32);
         self.vars.insert(var, pointer);
         pointer
     }
 
-    fn memory_of(&self, frame: u16) -> Memory {
+    fn memory_of(&self, frame: u16) -> MemoryType {
         let (of_frame, records, copies) = &self.memory;
-        match frame.checked_sub(FIRST_FRAME) {
+        match frame.checked_sub(FIRST_COPY_FRAME) {
             Some(map) => copies[&map],
-            None => usize::from(frame).checked_sub(STACKS).map_or(*of_frame, |record| records[record]),
+            None => usize::from(frame).checked_sub(STACK_COUNT).map_or(*of_frame, |record| records[record]),
         }
     }
 
-    fn frame(&mut self, b: &mut Builder, frame: u16) -> Value {
+    fn frame_pointer(&mut self, b: &mut Builder, frame: u16) -> Value {
         if let Some(&pointer) = self.frames.get(&frame) {
             return pointer;
         }
-        let name = match frame.checked_sub(FIRST_FRAME) {
+        let name = match frame.checked_sub(FIRST_COPY_FRAME) {
             Some(map) => format!("own{map}"),
             None => format!("stack{frame}"),
         };
@@ -297,9 +312,10 @@ impl Writing<'_> {
         pointer
     }
 
-    /// A computation's value; whatever it is made of comes before. No recursion: chains may be as long as a block.
-    fn value(&mut self, b: &mut Builder, code: &Code, id: Id) -> Value {
-        let real = |id: Id| code.aliases.get(&id).copied().unwrap_or(id);
+    /// The value of an operation. Operands are emitted with an explicit stack, since chains may be
+    /// as long as a block.
+    fn value(&mut self, b: &mut Builder, code: &BlockCode, id: Id) -> Value {
+        let real = |id: Id| code.replaced_loads.get(&id).copied().unwrap_or(id);
         let mut work = vec![real(id)];
         while let Some(&at) = work.last() {
             if self.values[at as usize].is_some() {
@@ -307,10 +323,10 @@ impl Writing<'_> {
                 continue;
             }
             let op = &code.ops[at as usize];
-            let open = Code::operands(op).map(real).filter(|it| self.values[*it as usize].is_none());
+            let open = BlockCode::operands(op).map(real).filter(|it| self.values[*it as usize].is_none());
             let open: Vec<Id> = open.collect();
             if open.is_empty() {
-                let value = self.written(b, code, op);
+                let value = self.emit_op(b, code, op);
                 self.values[at as usize] = Some(value);
                 work.pop();
             } else {
@@ -320,18 +336,18 @@ impl Writing<'_> {
         self.values[real(id) as usize].expect("it was made above")
     }
 
-    /// A computation whose operands are there.
-    fn written(&mut self, b: &mut Builder, code: &Code, op: &Op) -> Value {
+    /// Emits an operation whose operands are available.
+    fn emit_op(&mut self, b: &mut Builder, code: &BlockCode, op: &Op) -> Value {
         let values = &self.values;
         let of = |id: Id| {
-            let id = code.aliases.get(&id).copied().unwrap_or(id);
+            let id = code.replaced_loads.get(&id).copied().unwrap_or(id);
             values[id as usize].expect("operands come before")
         };
         match op {
-            Op::Known(value) => b.u32(*value),
-            Op::Truth(value) => b.literal(Literal::Bool(*value)),
-            Op::Var(var) => {
-                let pointer = self.pointer(b, *var);
+            Op::Constant(value) => b.u32(*value),
+            Op::Bool(value) => b.literal(Literal::Bool(*value)),
+            Op::Variable(var) => {
+                let pointer = self.variable_pointer(b, *var);
                 b.load(pointer)
             }
             Op::Binary(op, x, y) => binary(b, *op, of(*x), of(*y)),
@@ -339,23 +355,23 @@ impl Writing<'_> {
             Op::Select(condition, accept, reject) => b.select(of(*condition), of(*accept), of(*reject)),
             Op::Swap16(it) => {
                 let it = of(*it);
-                let (low, high) = (shifted(b, it, 0, 0xff, Some(8)), shifted(b, it, 8, 0xff, None));
+                let (low, high) = (shift_and_mask(b, it, 0, 0xff, Some(8)), shift_and_mask(b, it, 8, 0xff, None));
                 b.binary(Bo::InclusiveOr, low, high)
             }
             Op::Swap32(it) => {
                 let it = of(*it);
                 let parts = [
-                    shifted(b, it, 24, u32::MAX, None),
-                    shifted(b, it, 8, 0xff00, None),
-                    shifted(b, it, 0, 0xff00, Some(8)),
-                    shifted(b, it, 0, u32::MAX, Some(24)),
+                    shift_and_mask(b, it, 24, u32::MAX, None),
+                    shift_and_mask(b, it, 8, 0xff00, None),
+                    shift_and_mask(b, it, 0, 0xff00, Some(8)),
+                    shift_and_mask(b, it, 0, u32::MAX, Some(24)),
                 ];
                 let [a, c, d, e] = parts;
                 let (high, low) = (b.binary(Bo::InclusiveOr, a, c), b.binary(Bo::InclusiveOr, d, e));
                 b.binary(Bo::InclusiveOr, high, low)
             }
-            Op::Part(pair, part) => b.at(of(*pair), *part),
-            Op::Whole(low, high) => match (code.value(*low), code.value(*high)) {
+            Op::Component(pair, part) => b.at(of(*pair), *part),
+            Op::Join64(low, high) => match (code.as_constant(*low), code.as_constant(*high)) {
                 (Some(low), Some(high)) => b.literal(Literal::U64(u64::from(high) << 32 | u64::from(low))),
                 (_, Some(0)) => b.cast(of(*low), ScalarKind::Uint, Some(8)),
                 _ => {
@@ -368,8 +384,8 @@ impl Writing<'_> {
             },
             Op::Wide(op, x, y) => {
                 let op = match op {
-                    Wide::Mul => Bo::Multiply,
-                    Wide::Xor => Bo::ExclusiveOr,
+                    WideOp::Mul => Bo::Multiply,
+                    WideOp::Xor => Bo::ExclusiveOr,
                 };
                 b.binary(op, of(*x), of(*y))
             }
@@ -388,7 +404,7 @@ impl Writing<'_> {
                 for (argument, given) in callee.arguments.iter().zip(&call.arguments) {
                     arguments.push(match given {
                         Argument::Packet => self.packet,
-                        Argument::One(id) => of(*id),
+                        Argument::Value(id) => of(*id),
                         Argument::Words(ids) => {
                             let components = ids.iter().map(|&id| of(id)).collect();
                             b.add(Expression::Compose { ty: argument.ty, components })
@@ -398,36 +414,36 @@ impl Writing<'_> {
                 let gives = callee.result.is_some();
                 match b.call(function, arguments, gives) {
                     Some(value) => value,
-                    // Nobody asks for it.
+                    // The result of such a call is never used.
                     None => b.u32(0),
                 }
             }
             Op::Trap { when, site } => {
                 let when = of(*when);
-                let trapped = b.u32(site << 8 | TRAPPED);
+                let trapped = b.u32(site << 8 | TRAP_MARKER);
                 b.open();
                 b.push(Statement::Return { value: Some(trapped) });
                 let accept = b.close();
                 b.push(Statement::If { condition: when, accept, reject: naga::Block::new() });
-                // Nobody asks for it.
+                // The result of a trap is never used.
                 trapped
             }
-            Op::Recall { frame, word } => {
+            Op::LoadIndexed { frame, word } => {
                 let index = of(*word);
-                let pointer = self.element(b, *frame, index);
+                let pointer = self.frame_element(b, *frame, index);
                 b.load(pointer)
             }
-            Op::Keep { frame, word, value } => {
+            Op::StoreIndexed { frame, word, value } => {
                 let (index, value) = (of(*word), of(*value));
-                let pointer = self.element(b, *frame, index);
+                let pointer = self.frame_element(b, *frame, index);
                 b.store(pointer, value);
                 value
             }
         }
     }
 
-    fn element(&mut self, b: &mut Builder, frame: u16, index: Value) -> Value {
-        let base = self.frame(b, frame);
+    fn frame_element(&mut self, b: &mut Builder, frame: u16, index: Value) -> Value {
+        let base = self.frame_pointer(b, frame);
         match b.known_u32(index) {
             Some(index) => b.add(Expression::AccessIndex { base, index: index.min(self.memory_of(frame).1 - 1) }),
             None => b.add(Expression::Access { base, index }),
@@ -436,11 +452,11 @@ impl Writing<'_> {
 }
 
 /// ((value >> right) & mask) << left
-fn shifted(b: &mut Builder, value: Value, right: u32, mask: u32, left: Option<u32>) -> Value {
+fn shift_and_mask(b: &mut Builder, value: Value, right: u32, mask: u32, left: Option<u32>) -> Value {
     let mut value = value;
     let steps = [(Bo::ShiftRight, right, 0), (Bo::And, mask, u32::MAX), (Bo::ShiftLeft, left.unwrap_or(0), 0)];
     for (op, by, nothing) in steps {
-        // What is shifted out at the top need not be masked.
+        // The shift to the left drops what the mask would.
         let is_cut = op == Bo::And && left == Some(24);
         if by != nothing && !is_cut {
             let by = b.u32(by);
@@ -450,8 +466,8 @@ fn shifted(b: &mut Builder, value: Value, right: u32, mask: u32, left: Option<u3
     value
 }
 
-fn binary(b: &mut Builder, op: Binary, x: Value, y: Value) -> Value {
-    use Binary::*;
+fn binary(b: &mut Builder, op: BinaryOp, x: Value, y: Value) -> Value {
+    use BinaryOp::*;
     let plain = match op {
         Add => Bo::Add,
         Sub => Bo::Subtract,
@@ -467,8 +483,8 @@ fn binary(b: &mut Builder, op: Binary, x: Value, y: Value) -> Value {
         Ne => Bo::NotEqual,
         Lt => Bo::Less,
         Le => Bo::LessEqual,
-        Both => Bo::LogicalAnd,
-        Either => Bo::LogicalOr,
+        LogicalAnd => Bo::LogicalAnd,
+        LogicalOr => Bo::LogicalOr,
         Sar => {
             let x = b.cast(x, ScalarKind::Sint, None);
             let shifted = b.binary(Bo::ShiftRight, x, y);

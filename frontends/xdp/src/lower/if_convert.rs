@@ -1,85 +1,99 @@
-//! Conditions of blocks one behind the other, made one. C's `&&` and `||` are jumps in BPF, and each is a block that shares where
-//! it leads to with the one before. Where such a block only computes, it is done with the one before at once, and both conditions
-//! are one: a branch less, for every device; and a flag less, where what they share is led to from several places.
+//! If-conversion of short-circuit conditions.
+//!
+//! C's `&&` and `||` are jumps in BPF: a chain of blocks that share one successor. If such a block
+//! only computes, it is executed speculatively with its predecessor and the two conditions become
+//! one. That saves a branch on every device, and a flag if the shared successor is reached from
+//! several places.
 
 use crate::analysis::fixpoint::Block;
-use crate::lower::ir::{Binary, Op};
-use crate::lower::liveness::{Needed, successors};
+use crate::lower::ir::{BinaryOp, Op};
+use crate::lower::liveness::{BlockLiveness, successors};
 
-/// Computations, and variables that are set, of a block that is done before it is known whether control comes to it.
-const COMPUTATIONS: usize = 12;
+/// Upper bound on operations and outputs of a block that is executed speculatively.
+const MAX_SPECULATED_OPS: usize = 12;
 
-/// Blocks that are done with another: of more conditions no conclusion is drawn (`program::facts`).
-const BLOCKS: usize = 7;
+/// Upper bound on blocks merged into one; `program::facts` draws no conclusion from more
+/// conditions.
+const MAX_MERGED_BLOCKS: usize = 7;
 
-/// A block that is done with the one before it, and what its condition is to that one's.
+/// A block that is merged into a predecessor, and how the conditions combine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct MergedBlock {
     pub block: usize,
-    /// Both, or either.
+    /// Whether both conditions must hold, or either.
     pub is_and: bool,
-    /// The opposite of its condition.
+    /// Whether the block's condition is negated.
     pub negated: bool,
 }
 
-/// How blocks go on, once conditions are joined.
+/// Result of the pass.
 #[derive(Debug, Default)]
-pub(crate) struct Joined {
-    /// By block: what is done with it, in order.
-    pub links: Vec<Vec<Link>>,
-    /// Where it goes on: first where the condition is true.
+pub(crate) struct IfConversion {
+    /// Blocks merged into each block, in order.
+    pub merged: Vec<Vec<MergedBlock>>,
+    /// Successors of each block; of two, the first is taken if the combined condition is true.
     pub successors: Vec<Vec<usize>>,
 }
 
-/// Joins conditions.
-pub(crate) fn join(blocks: &[Block], needed: &[Needed]) -> Joined {
-    let of_block = |block: &Block| {
-        let mut successors: Vec<usize> = successors(&block.end).collect();
-        // Both arms may lead to the same place.
+/// Merges conditions where that is possible.
+pub(crate) fn run(blocks: &[Block], needed: &[BlockLiveness]) -> IfConversion {
+    let block_successors = |block: &Block| {
+        let mut successors: Vec<usize> = successors(&block.terminator).collect();
+        // Both arms may lead to the same block.
         successors.dedup();
         successors
     };
-    let mut successors: Vec<Vec<usize>> = blocks.iter().map(of_block).collect();
-    let mut links = vec![Vec::new(); blocks.len()];
-    // Blocks that lead to each; to the first, the outside does.
-    let mut ways = vec![0; blocks.len()];
-    ways[0] = 1;
-    successors.iter().flatten().for_each(|&to| ways[to] += 1);
-    let only_computes: Vec<bool> = blocks.iter().zip(needed).map(|it| only_computes(it.0, it.1)).collect();
+    let mut successors: Vec<Vec<usize>> = blocks.iter().map(block_successors).collect();
+    let mut merged = vec![Vec::new(); blocks.len()];
+    // Number of predecessors; the entry block has one more.
+    let mut predecessor_counts = vec![0; blocks.len()];
+    predecessor_counts[0] = 1;
+    successors.iter().flatten().for_each(|&to| predecessor_counts[to] += 1);
+    let is_speculatable: Vec<bool> = blocks.iter().zip(needed).map(|it| is_speculatable(it.0, it.1)).collect();
     let mut is_taken = vec![false; blocks.len()];
     for block in 0..blocks.len() {
-        while links[block].len() < BLOCKS && !is_taken[block] {
+        while merged[block].len() < MAX_MERGED_BLOCKS && !is_taken[block] {
             let &[yes, no] = successors[block].as_slice() else { break };
             let found = [(yes, no, true), (no, yes, false)].into_iter().find_map(|(next, shared, is_yes)| {
                 let &[first, second] = successors[next].as_slice() else { return None };
-                let joins = only_computes[next] && ways[next] == 1 && next != block && links[next].is_empty();
+                let joins =
+                    is_speculatable[next] && predecessor_counts[next] == 1 && next != block && merged[next].is_empty();
                 let side = [first, second].iter().position(|&to| to == shared).filter(|_| joins)?;
-                // What it sets must be of no interest where control would not have come by it.
-                (!needed[next].asked[side]).then_some((next, shared, is_yes, side, [first, second][1 - side]))
+                // The shared successor must not use outputs of a block that control may not have
+                // reached.
+                (!needed[next].arm_uses_outputs[side]).then_some((
+                    next,
+                    shared,
+                    is_yes,
+                    side,
+                    [first, second][1 - side],
+                ))
             });
             let Some((next, shared, is_yes, side, other)) = found else { break };
-            // Behind `yes` both have to hold for the other way; behind `no` either for the shared one.
-            links[block].push(Link { block: next, is_and: is_yes, negated: (side == 0) == is_yes });
+            // On the true edge of the predecessor both conditions guard the other successor; on the
+            // false edge either guards the shared one.
+            merged[block].push(MergedBlock { block: next, is_and: is_yes, negated: (side == 0) == is_yes });
             successors[block] = if is_yes { vec![other, shared] } else { vec![shared, other] };
             successors[next].clear();
-            ways[shared] -= 1;
+            predecessor_counts[shared] -= 1;
             is_taken[next] = true;
         }
     }
-    Joined { links, successors }
+    IfConversion { merged, successors }
 }
 
-/// Whether a block does nothing but compute a little, for its condition. What it sets must be there already: what is worked out
-/// where it is known that the condition before it holds is worked out from that, a loop's counter for example.
-fn only_computes(block: &Block, needed: &Needed) -> bool {
-    let is_free = |op: &Op| matches!(op, Op::Known(_) | Op::Truth(_) | Op::Var(_));
+/// Whether a block does nothing but compute a little for its condition. Its outputs must be
+/// constants or variables: facts about a value computed under the earlier condition, a loop counter
+/// for example, are derived from that condition.
+fn is_speculatable(block: &Block, needed: &BlockLiveness) -> bool {
+    let is_free = |op: &Op| matches!(op, Op::Constant(_) | Op::Bool(_) | Op::Variable(_));
     let computes = |op: &Op| match op {
-        Op::Binary(op, ..) => !matches!(op, Binary::Div | Binary::Rem),
-        Op::Not(_) | Op::Select(..) | Op::Swap16(_) | Op::Swap32(_) | Op::Whole(..) | Op::Half(..) => true,
+        Op::Binary(op, ..) => !matches!(op, BinaryOp::Div | BinaryOp::Rem),
+        Op::Not(_) | Op::Select(..) | Op::Swap16(_) | Op::Swap32(_) | Op::Join64(..) | Op::Half(..) => true,
         _ => is_free(op),
     };
-    let ops = block.code.ops.iter().zip(&needed.ops).filter(|(_, needed)| **needed).map(|(op, _)| op);
-    let count = ops.clone().filter(|op| !is_free(op)).count() + needed.sets.len();
-    let sets_free = needed.sets.iter().all(|(_, id)| is_free(&block.code.ops[*id as usize]));
-    count <= COMPUTATIONS && sets_free && ops.clone().all(computes)
+    let ops = block.code.ops.iter().zip(&needed.live_ops).filter(|(_, needed)| **needed).map(|(op, _)| op);
+    let count = ops.clone().filter(|op| !is_free(op)).count() + needed.outputs.len();
+    let sets_free = needed.outputs.iter().all(|(_, id)| is_free(&block.code.ops[*id as usize]));
+    count <= MAX_SPECULATED_OPS && sets_free && ops.clone().all(computes)
 }

@@ -1,18 +1,21 @@
-//! LPM tries that are more than tables of addresses: searched for prefixes that are shorter than an address, changed by
-//! programs, or with keys of other sizes than IPv4's and IPv6's. They are hashes by prefix: the length, and the bits with zeros
-//! behind them. Of a key the longest prefix is looked for, then the next shorter one, and so on down to the shortest: as
-//! many searches as it has bits, at most. (`map::lpm`'s takes five, and the host alone can change it.)
+//! LPM tries that need more than `map::lpm` offers: searched for prefixes shorter than an address,
+//! changed by programs, or with keys other than IPv4 and IPv6 addresses.
+//!
+//! They are hashes keyed by prefix length and masked bits. A search tries the longest prefix of the
+//! key first, then ever shorter ones: at most one probe per bit, where `map::lpm` takes five but
+//! only the host can change it.
 
-/// The functions of such a map, by the type of its keys and how many words and bits those have.
-pub(crate) fn text(key: &str, words: u32, bits: u32) -> String {
+/// WGSL functions of such a map: `key` is the type of its keys, which have so many words and
+/// address bits.
+pub(crate) fn runtime_text(key: &str, words: u32, bits: u32) -> String {
     let masked: Vec<String> =
         (1..words).map(|it| format!("key[{it}] & x_prefix_mask(length, {}u)", 32 * (it - 1))).collect();
     let masked = format!("{key}(length, {})", masked.join(", "));
-    TEXT.replace("MASKED", &masked).replace("BITS", &bits.to_string())
+    FUNCTIONS.replace("MASKED", &masked).replace("BITS", &bits.to_string())
 }
 
-const TEXT: &str = "
-// The entry of the longest prefix that a key begins with, of those no longer than it (`trie_lookup_elem`).
+const FUNCTIONS: &str = "
+// The entry with the longest prefix of the key that is not longer than it (`trie_lookup_elem`).
 fn x_NAME_prefix_find(key: KEY) -> u32 {
     if key[0] > BITSu { return MAP_NONE; }
     var length = key[0];
@@ -30,7 +33,7 @@ fn x_NAME_prefix_update(key: KEY, flags: u32) -> u32 {
     return x_NAME_update(MASKED, flags);
 }
 
-// 0 where it was there, 1 where it was not, 2 where there is no such prefix.
+// 0 if the prefix was removed, 1 if it was not there, 2 if its length is invalid.
 fn x_NAME_prefix_remove(key: KEY) -> u32 {
     let length = key[0];
     if length > BITSu { return 2u; }

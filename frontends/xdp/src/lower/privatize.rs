@@ -1,36 +1,42 @@
-//! Values that a program may take for its own while it has a packet: the only entry of a per-CPU array, by which programs have more
-//! room than their stack and hand on to a tail call what they know; and global variables, on one queue. In the kernel nothing comes
-//! between. Here packets run side by side on one value, so that what one has stored another might load.
+//! Privatization of map values: per-packet copies of words that a program uses as scratch memory.
 //!
-//! So each packet has its own copy of the words that are loaded where the program may have stored them already: a load gives what
-//! this packet has left there. Every store is done to the map as well, and what comes first is what the map holds when the packet
-//! begins: packets one after the other see what they would see without copies.
+//! The only entry of a per-CPU array serves programs as memory beyond their stack, and hands state
+//! to tail calls; global variables are used likewise on a single queue. In the kernel no other
+//! packet runs in between. Here packets run side by side on one value, so what one packet has
+//! stored another might load.
 //!
-//! A copy is variables, a word each, of which only those are filled that are asked for before they are set; and memory, for words
-//! that the program indexes by what is known only when the packet is there. `walk::own` has the accesses.
+//! So each packet gets its own copy of the words that it may load after having stored them: such a
+//! load gives what this packet stored. Every store is done to the map as well, and the copy starts
+//! with what the map holds when the packet begins; so packets that run one after the other see
+//! exactly what they would see without copies.
+//!
+//! A copy consists of variables, a word each, of which only those are initialised that are read
+//! before they are set; and of an array, for words that the program indexes by a value known only
+//! at run time. The accesses are emitted in `analysis::transfer::private_copy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decode::maps::{MapInfo, Use};
+use crate::decode::maps::{MapInfo, MapUse};
 
-/// Bytes of a value at most.
-const MOST_BYTES: u32 = 4096;
+/// Upper bound on the size of a value that is privatized.
+const MAX_VALUE_BYTES: u32 = 4096;
 
-/// Words of a copy in memory at most: each packet fills all of it.
-const MOST_IN_MEMORY: usize = 256;
+/// Upper bound on a copy in an array, which each packet initialises whole.
+const MAX_MEMORY_WORDS: usize = 256;
 
-/// Whether a packet may have a copy of a map's values: there is one, which no host says is constant.
-pub(crate) fn may_be(map: &MapInfo) -> bool {
+/// Whether a map's value may be privatized: it has a single entry that the host does not declare
+/// constant.
+pub(crate) fn can_privatize(map: &MapInfo) -> bool {
     let of = &map.definition;
-    map.is_one_value() && map.used_as == Use::Array && !of.read_only && of.value_size <= MOST_BYTES
+    map.has_single_value() && map.used_as == MapUse::Array && !of.read_only && of.value_size <= MAX_VALUE_BYTES
 }
 
-/// Bytes, a bit each.
+/// A set of byte offsets, as a bit set without trailing zero words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Bytes(Vec<u64>);
+struct ByteSet(Vec<u64>);
 
-impl Bytes {
-    /// The bits of some bytes, by the words of 64 that they are in.
+impl ByteSet {
+    /// Splits the byte range `first..end` into masks of the bit set's words.
     fn masks((first, end): (u32, u32)) -> impl Iterator<Item = (usize, u64)> {
         (first / 64..end.div_ceil(64)).map(move |at| {
             let (low, high) = (first.max(64 * at) - 64 * at, end.min(64 * at + 64) - 64 * at);
@@ -39,7 +45,7 @@ impl Bytes {
     }
 
     fn insert(&mut self, bytes: (u32, u32)) {
-        for (at, mask) in Bytes::masks(bytes) {
+        for (at, mask) in ByteSet::masks(bytes) {
             if at >= self.0.len() {
                 self.0.resize(at + 1, 0);
             }
@@ -47,26 +53,26 @@ impl Bytes {
         }
     }
 
-    fn of(&self, at: usize) -> u64 {
+    fn word(&self, at: usize) -> u64 {
         self.0.get(at).copied().unwrap_or(0)
     }
 
-    fn has_all(&self, bytes: (u32, u32)) -> bool {
-        Bytes::masks(bytes).all(|(at, mask)| self.of(at) & mask == mask)
+    fn contains_all(&self, bytes: (u32, u32)) -> bool {
+        ByteSet::masks(bytes).all(|(at, mask)| self.word(at) & mask == mask)
     }
 
-    fn has_any(&self, bytes: (u32, u32)) -> bool {
-        Bytes::masks(bytes).any(|(at, mask)| self.of(at) & mask != 0)
+    fn intersects(&self, bytes: (u32, u32)) -> bool {
+        ByteSet::masks(bytes).any(|(at, mask)| self.word(at) & mask != 0)
     }
 
-    fn union(&mut self, other: &Bytes) {
+    fn union_with(&mut self, other: &ByteSet) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
         self.0.iter_mut().zip(&other.0).for_each(|(all, it)| *all |= it);
     }
 
-    fn meet(&mut self, other: &Bytes) {
+    fn intersect_with(&mut self, other: &ByteSet) {
         self.0.truncate(other.0.len());
         self.0.iter_mut().zip(&other.0).for_each(|(all, it)| *all &= it);
         let end = self.0.iter().rposition(|&bits| bits != 0).map_or(0, |last| last + 1);
@@ -74,171 +80,175 @@ impl Bytes {
     }
 }
 
-/// How bytes come to be what they are.
+/// How certainly an access stores bytes; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum How {
-    /// Something was added to what was there, or the like.
-    Changed,
-    /// They were stored, perhaps.
-    Perhaps,
-    /// They were stored.
-    Stored,
+pub(crate) enum StoreCertainty {
+    /// The bytes were updated from what the map held, by an addition for example.
+    Updated,
+    /// The bytes may have been stored.
+    Maybe,
+    /// The bytes were stored.
+    Definite,
 }
 
-/// What a packet has done to bytes of a value: changed, or stored in any way; stored, for certain or perhaps; stored.
+/// What a packet has done to the bytes of one value: the bytes that are updated or stored at all,
+/// that are stored maybe or definitely, and that are stored definitely.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Done {
-    changed: Bytes,
-    perhaps: Bytes,
-    stored: Bytes,
+struct StoreEffects {
+    changed: ByteSet,
+    maybe: ByteSet,
+    definite: ByteSet,
 }
 
-/// What this packet has stored in such values, by map.
+/// What the packet has stored in values that may be privatized, by map. Part of the abstract state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Stored(BTreeMap<u16, Done>);
+pub(crate) struct StoredBytes(BTreeMap<u16, StoreEffects>);
 
-impl Stored {
-    pub fn insert(&mut self, map: u16, bytes: (u32, u32), how: How) {
-        let Done { changed, perhaps, stored } = self.0.entry(map).or_default();
+impl StoredBytes {
+    pub fn record(&mut self, map: u16, bytes: (u32, u32), certainty: StoreCertainty) {
+        let StoreEffects { changed, maybe, definite } = self.0.entry(map).or_default();
         changed.insert(bytes);
-        if how >= How::Perhaps {
-            perhaps.insert(bytes);
+        if certainty >= StoreCertainty::Maybe {
+            maybe.insert(bytes);
         }
-        if how == How::Stored {
-            stored.insert(bytes);
+        if certainty == StoreCertainty::Definite {
+            definite.insert(bytes);
         }
     }
 
-    /// Whether all of these bytes have been stored.
-    pub fn has_all(&self, map: u16, bytes: (u32, u32)) -> bool {
-        self.0.get(&map).is_some_and(|done| done.stored.has_all(bytes))
+    /// Whether all of these bytes have been stored on every path.
+    pub fn definitely_stored(&self, map: u16, bytes: (u32, u32)) -> bool {
+        self.0.get(&map).is_some_and(|effects| effects.definite.contains_all(bytes))
     }
 
-    /// Whether some of them may have been.
-    pub fn may_have(&self, map: u16, bytes: (u32, u32)) -> bool {
-        self.0.get(&map).is_some_and(|done| done.perhaps.has_any(bytes))
+    /// Whether some of these bytes may have been stored.
+    pub fn may_be_stored(&self, map: u16, bytes: (u32, u32)) -> bool {
+        self.0.get(&map).is_some_and(|effects| effects.maybe.intersects(bytes))
     }
 
-    /// Whether some of them may have been stored or changed.
-    pub fn may_have_changed(&self, map: u16, bytes: (u32, u32)) -> bool {
-        self.0.get(&map).is_some_and(|done| done.changed.has_any(bytes))
+    /// Whether some of these bytes may have been stored or updated.
+    pub fn may_be_changed(&self, map: u16, bytes: (u32, u32)) -> bool {
+        self.0.get(&map).is_some_and(|effects| effects.changed.intersects(bytes))
     }
 
-    /// Where ways meet; whether that changed anything.
-    pub fn join(&mut self, other: &Stored) -> bool {
+    /// Lattice join: unites the may-sets, intersects the must-set. Returns whether `self` changed.
+    pub fn join(&mut self, other: &StoredBytes) -> bool {
         if self == other {
             return false;
         }
         let before = self.clone();
-        let none = Done::default();
-        for (map, Done { changed, perhaps, stored }) in &mut self.0 {
+        let none = StoreEffects::default();
+        for (map, StoreEffects { changed, maybe, definite }) in &mut self.0 {
             let theirs = other.0.get(map).unwrap_or(&none);
-            changed.union(&theirs.changed);
-            perhaps.union(&theirs.perhaps);
-            stored.meet(&theirs.stored);
+            changed.union_with(&theirs.changed);
+            maybe.union_with(&theirs.maybe);
+            definite.intersect_with(&theirs.definite);
         }
         for (map, theirs) in &other.0 {
-            self.0.entry(*map).or_insert_with(|| Done { stored: Bytes::default(), ..theirs.clone() });
+            self.0.entry(*map).or_insert_with(|| StoreEffects { definite: ByteSet::default(), ..theirs.clone() });
         }
         before != *self
     }
 }
 
-/// What of a map's value packets have copies of: words that are variables, and words that are memory.
+/// The words of a map's value that each packet has a copy of.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Copy {
+pub(crate) struct PrivateCopy {
+    /// Words that are a variable each.
     pub variables: BTreeSet<u16>,
+    /// Words in an array.
     pub memory: BTreeSet<u16>,
 }
 
-/// What a program does to such a value.
+/// How a program accesses the words of a value.
 #[derive(Debug, Clone, Default)]
-struct Asked {
-    /// Words that are loaded where they may have been stored.
-    words: BTreeSet<u16>,
-    /// Words that are accessed by what is not known.
-    anywhere: BTreeSet<u16>,
+struct WordAccesses {
+    /// Words that are loaded after they may have been stored.
+    reloaded: BTreeSet<u16>,
+    /// Words that may be accessed at an index known only at run time.
+    indexed: BTreeSet<u16>,
 }
 
-/// Words of maps' values, by map.
-pub(crate) type Words = BTreeMap<u16, BTreeSet<u16>>;
+/// Words of map values, by map.
+pub(crate) type MapWords = BTreeMap<u16, BTreeSet<u16>>;
 
-/// What packets have copies of, by map.
+/// Decides which words of which maps are privatized, from the accesses that the analysis reports.
 #[derive(Debug, Default)]
-pub(crate) struct Copies {
-    asked: BTreeMap<u16, Asked>,
-    /// What is too much for copies.
-    pub left_out: Words,
-    /// Once that is settled.
-    of: BTreeMap<u16, Copy>,
+pub(crate) struct Privatization {
+    accesses: BTreeMap<u16, WordAccesses>,
+    /// Words that are not privatized because their copy would be too large.
+    pub excluded: MapWords,
+    /// The copies, once decided.
+    copies: BTreeMap<u16, PrivateCopy>,
 }
 
-/// The words that some bytes are in.
+/// The words that overlap a byte range.
 fn words((first, end): (u32, u32)) -> std::ops::Range<u16> {
     (first / 4) as u16..end.div_ceil(4) as u16
 }
 
-impl Copies {
-    /// Whether there may be copies of these bytes.
-    pub fn may_have(&self, map: u16, bytes: (u32, u32)) -> bool {
-        self.left_out.get(&map).is_none_or(|all| all.range(words(bytes)).next().is_none())
+impl Privatization {
+    /// Whether none of these bytes is excluded.
+    pub fn may_privatize(&self, map: u16, bytes: (u32, u32)) -> bool {
+        self.excluded.get(&map).is_none_or(|all| all.range(words(bytes)).next().is_none())
     }
 
-    /// A load of what may have been stored.
-    pub fn ask(&mut self, map: u16, bytes: (u32, u32)) {
-        self.asked.entry(map).or_default().words.extend(words(bytes));
+    /// Records a load of bytes that may have been stored before.
+    pub fn record_reload(&mut self, map: u16, bytes: (u32, u32)) {
+        self.accesses.entry(map).or_default().reloaded.extend(words(bytes));
     }
 
-    /// A load or store somewhere in these bytes.
-    pub fn anywhere(&mut self, map: u16, bytes: (u32, u32)) {
-        self.asked.entry(map).or_default().anywhere.extend(words(bytes));
+    /// Records a load or store at an unknown place within these bytes.
+    pub fn record_indexed(&mut self, map: u16, bytes: (u32, u32)) {
+        self.accesses.entry(map).or_default().indexed.extend(words(bytes));
     }
 
-    /// Has what was asked for be what there is. Whether that can be: if not, more is left out, and the program is to be gone
-    /// through again.
-    pub fn settle(&mut self) -> bool {
+    /// Decides the copies from the recorded accesses. Returns false if a copy is too large; its
+    /// words are excluded then, and the program must be analysed again.
+    pub fn decide(&mut self) -> bool {
         let mut fits = true;
-        for (&map, Asked { words, anywhere }) in &self.asked {
-            let mut copy = Copy { variables: words - anywhere, memory: BTreeSet::new() };
-            if !words.is_disjoint(anywhere) {
-                // Then all accesses like that are of the copy.
-                copy.memory = anywhere.clone();
+        for (&map, WordAccesses { reloaded, indexed }) in &self.accesses {
+            let mut copy = PrivateCopy { variables: reloaded - indexed, memory: BTreeSet::new() };
+            if !reloaded.is_disjoint(indexed) {
+                // An indexed access may hit a reloaded word, so all indexed accesses use the copy.
+                copy.memory = indexed.clone();
             }
-            // Of a map some of whose accesses are left out none is told from these by where it may be.
-            let is_left = self.left_out.contains_key(&map) && !copy.memory.is_empty();
-            if is_left || copy.memory.len() > MOST_IN_MEMORY {
-                self.left_out.entry(map).or_default().extend(anywhere);
+            // If some indexed words of the map are excluded already, an access cannot be told to be
+            // of the others.
+            let is_left = self.excluded.contains_key(&map) && !copy.memory.is_empty();
+            if is_left || copy.memory.len() > MAX_MEMORY_WORDS {
+                self.excluded.entry(map).or_default().extend(indexed);
                 fits = false;
-            } else if !words.is_empty() {
-                self.of.insert(map, copy);
+            } else if !reloaded.is_empty() {
+                self.copies.insert(map, copy);
             }
         }
         fits
     }
 
-    pub fn of(&self, map: u16) -> Option<&Copy> {
-        self.of.get(&map)
+    pub fn copy_of(&self, map: u16) -> Option<&PrivateCopy> {
+        self.copies.get(&map)
     }
 
-    /// Copies in memory, by map.
-    pub fn in_memory(&self) -> impl Iterator<Item = (u16, &BTreeSet<u16>)> {
-        self.of.iter().filter(|(_, copy)| !copy.memory.is_empty()).map(|(map, copy)| (*map, &copy.memory))
+    /// The words of each map that are copied to an array.
+    pub fn memory_copies(&self) -> impl Iterator<Item = (u16, &BTreeSet<u16>)> {
+        self.copies.iter().filter(|(_, copy)| !copy.memory.is_empty()).map(|(map, copy)| (*map, &copy.memory))
     }
 
-    /// Lets go of a copy in memory that nobody looks at.
-    pub fn let_go(&mut self, map: u16) {
-        if let Some(copy) = self.of.get_mut(&map) {
+    /// Drops the array of a map, which no load reads.
+    pub fn drop_memory_copy(&mut self, map: u16) {
+        if let Some(copy) = self.copies.get_mut(&map) {
             copy.memory.clear();
         }
     }
 }
 
-/// Frames of memory from this number on are copies of maps' values.
-pub(crate) const FIRST_FRAME: u16 = 1 << 15;
+/// Number of the first indexed frame that holds a copy of a map's value.
+pub(crate) const FIRST_COPY_FRAME: u16 = 1 << 15;
 
-/// The frame that is the copy of a map's value.
-pub(crate) fn frame_of(map: u16) -> u16 {
-    FIRST_FRAME + map
+/// The number of the indexed frame that holds the copy of a map's value.
+pub(crate) fn copy_frame(map: u16) -> u16 {
+    FIRST_COPY_FRAME + map
 }
 
 #[cfg(test)]
@@ -246,69 +256,77 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_on_one_way_is_stored_perhaps() {
-        let (mut one, mut other) = (Stored::default(), Stored::default());
-        one.insert(1, (0, 8), How::Stored);
-        one.insert(1, (60, 70), How::Stored);
-        one.insert(2, (4, 5), How::Perhaps);
-        one.insert(2, (8, 10), How::Changed);
-        other.insert(1, (4, 66), How::Stored);
-        other.insert(3, (0, 1), How::Stored);
+    fn bytes_stored_on_one_path_may_be_stored_after_the_join() {
+        let (mut one, mut other) = (StoredBytes::default(), StoredBytes::default());
+        one.record(1, (0, 8), StoreCertainty::Definite);
+        one.record(1, (60, 70), StoreCertainty::Definite);
+        one.record(2, (4, 5), StoreCertainty::Maybe);
+        one.record(2, (8, 10), StoreCertainty::Updated);
+        other.record(1, (4, 66), StoreCertainty::Definite);
+        other.record(3, (0, 1), StoreCertainty::Definite);
         let mut both = one.clone();
         assert!(both.join(&other) && !both.join(&other) && !both.join(&one));
-        assert!(both.has_all(1, (4, 8)) && both.has_all(1, (60, 66)) && !both.has_all(1, (3, 5)));
-        assert!(both.may_have(1, (0, 1)) && both.may_have(1, (69, 70)) && !both.may_have(1, (70, 90)));
-        assert!(both.may_have(2, (4, 5)) && !both.has_all(2, (4, 5)));
-        assert!(!both.may_have(2, (5, 16)) && both.may_have_changed(2, (9, 10)) && both.may_have_changed(2, (4, 5)));
-        assert!(both.may_have(3, (0, 4)) && !both.has_all(3, (0, 1)));
+        assert!(
+            both.definitely_stored(1, (4, 8))
+                && both.definitely_stored(1, (60, 66))
+                && !both.definitely_stored(1, (3, 5))
+        );
+        assert!(both.may_be_stored(1, (0, 1)) && both.may_be_stored(1, (69, 70)) && !both.may_be_stored(1, (70, 90)));
+        assert!(both.may_be_stored(2, (4, 5)) && !both.definitely_stored(2, (4, 5)));
+        assert!(!both.may_be_stored(2, (5, 16)) && both.may_be_changed(2, (9, 10)) && both.may_be_changed(2, (4, 5)));
+        assert!(both.may_be_stored(3, (0, 4)) && !both.definitely_stored(3, (0, 1)));
         assert_ne!(one, both);
-        let mut same = Stored::default();
-        assert!(same.join(&one) && !same.has_all(1, (0, 8)));
+        let mut same = StoredBytes::default();
+        assert!(same.join(&one) && !same.definitely_stored(1, (0, 8)));
     }
 
     #[test]
-    fn bytes_are_in_their_words() {
+    fn byte_ranges_cross_word_boundaries_of_the_bit_set() {
         for bytes in [(0, 1), (0, 64), (63, 65), (5, 200), (128, 192), (190, 191)] {
-            let mut all = Bytes::default();
+            let mut all = ByteSet::default();
             all.insert(bytes);
             for byte in 0..260 {
                 let is_in = (bytes.0..bytes.1).contains(&byte);
                 assert_eq!(
-                    (all.has_all((byte, byte + 1)), all.has_any((byte, byte + 1))),
+                    (all.contains_all((byte, byte + 1)), all.intersects((byte, byte + 1))),
                     (is_in, is_in),
                     "{bytes:?} {byte}"
                 );
             }
-            assert!(all.has_all(bytes) && !all.has_all((bytes.0, bytes.1 + 1)) && all.has_any((0, 300)));
+            assert!(all.contains_all(bytes) && !all.contains_all((bytes.0, bytes.1 + 1)) && all.intersects((0, 300)));
         }
     }
 
     #[test]
-    fn copies_have_what_is_accessed_together() {
-        let mut copies = Copies::default();
-        copies.ask(1, (6, 9));
-        copies.anywhere(1, (16, 32));
-        copies.ask(2, (0, 4));
-        copies.ask(2, (20, 22));
-        copies.anywhere(2, (2, 14));
-        copies.anywhere(3, (0, 64));
-        copies.ask(4, (0, 12));
-        copies.anywhere(4, (8, 4096));
-        assert!(!copies.settle());
-        let all = |copies: &Copies, map| {
+    fn indexed_words_share_one_array_and_too_large_copies_are_excluded() {
+        let mut privatization = Privatization::default();
+        privatization.record_reload(1, (6, 9));
+        privatization.record_indexed(1, (16, 32));
+        privatization.record_reload(2, (0, 4));
+        privatization.record_reload(2, (20, 22));
+        privatization.record_indexed(2, (2, 14));
+        privatization.record_indexed(3, (0, 64));
+        privatization.record_reload(4, (0, 12));
+        privatization.record_indexed(4, (8, 4096));
+        assert!(!privatization.decide());
+        let all = |privatization: &Privatization, map| {
             let list = |words: &BTreeSet<u16>| words.iter().copied().collect::<Vec<_>>();
-            copies.of(map).map(|copy| (list(&copy.variables), list(&copy.memory)))
+            privatization.copy_of(map).map(|copy| (list(&copy.variables), list(&copy.memory)))
         };
-        assert_eq!(all(&copies, 1), Some((vec![1, 2], vec![])));
-        assert_eq!(all(&copies, 2), Some((vec![5], vec![0, 1, 2, 3])));
-        assert_eq!((all(&copies, 3), all(&copies, 4)), (None, None));
-        assert!(copies.may_have(4, (0, 8)) && !copies.may_have(4, (4, 9)) && copies.may_have(1, (16, 32)));
-        copies.let_go(2);
-        assert_eq!(all(&copies, 2), Some((vec![5], vec![])));
-        // Without that, what is left fits.
-        let mut again = Copies { left_out: copies.left_out, ..Copies::default() };
-        again.ask(4, (0, 8));
-        assert!(again.settle());
+        assert_eq!(all(&privatization, 1), Some((vec![1, 2], vec![])));
+        assert_eq!(all(&privatization, 2), Some((vec![5], vec![0, 1, 2, 3])));
+        assert_eq!((all(&privatization, 3), all(&privatization, 4)), (None, None));
+        assert!(
+            privatization.may_privatize(4, (0, 8))
+                && !privatization.may_privatize(4, (4, 9))
+                && privatization.may_privatize(1, (16, 32))
+        );
+        privatization.drop_memory_copy(2);
+        assert_eq!(all(&privatization, 2), Some((vec![5], vec![])));
+        // Without the excluded words the rest fits.
+        let mut again = Privatization { excluded: privatization.excluded, ..Privatization::default() };
+        again.record_reload(4, (0, 8));
+        assert!(again.decide());
         assert_eq!(all(&again, 4), Some((vec![0, 1], vec![])));
     }
 }

@@ -1,4 +1,5 @@
-// What programs of XDP need besides the prelude. 64-bit numbers are pairs of words, the low one first.
+// Runtime functions of XDP programs, besides the prelude. 64-bit numbers are pairs of words, the
+// low one first.
 
 fn x_adjust_head(pkt: u32, delta: u32) -> bool {
     return adjust_head(pkt, bitcast<i32>(delta));
@@ -8,7 +9,8 @@ fn x_adjust_tail(pkt: u32, delta: u32) -> bool {
     return adjust_tail(pkt, bitcast<i32>(delta));
 }
 
-// What is left of a prefix of so many bits in its word behind `before` of them; bytes are in the order of the network.
+// Mask of the bits of a prefix within its word, of which `before` bits come earlier; in network
+// byte order.
 fn x_prefix_mask(length: u32, before: u32) -> u32 {
     let bits = min(max(length, before) - before, 32u);
     if bits == 0u { return 0u; }
@@ -48,8 +50,8 @@ fn x_srem64(al: u32, ah: u32, bl: u32, bh: u32) -> vec2<u32> {
     return vec2<u32>(u32(rest), u32(rest >> 32u));
 }
 
-// Shifts by any number modulo 64. What goes from half to half is shifted by 31 less and one more, which is nothing at all
-// for 0.
+// Shifts by a count modulo 64. Bits that cross halves are shifted by 31 - n and once more, which
+// gives zero for n = 0.
 fn x_shl64(low: u32, high: u32, by: u32) -> vec2<u32> {
     let n = by & 31u;
     let up = (high << n) | ((low >> (31u - n)) >> 1u);
@@ -70,13 +72,13 @@ fn x_sar64(low: u32, high: u32, by: u32) -> vec2<u32> {
     return select(vec2<u32>(down, top), vec2<u32>(top, sign), (by & 32u) != 0u);
 }
 
-// Takes a word into a hash: for each of either, another one of the other gives another.
+// Mixes a word into a hash; a bijection in either argument.
 fn x_mix(hash: u32, word: u32) -> u32 {
     let h = (hash ^ word) * 0x9e3779b1u;
     return ((h << 15u) | (h >> 17u)) + 0x68e31da4u;
 }
 
-// Of a seed and a packet: when and where it came, its lengths, and the words of its first 64 bytes.
+// Hash of seed, arrival time, port, lengths and the first 64 bytes of a packet.
 fn x_hash_packet(pkt: u32, seed: u32) -> u32 {
     let time = pkt_time(pkt);
     var h = x_mix(seed, time.x);
@@ -103,8 +105,8 @@ fn x_hash_packet(pkt: u32, seed: u32) -> u32 {
     return h;
 }
 
-// The random number of this place in the packet's row. Every bit depends on all others (the finish is lowbias32, Chris
-// Wellons's search for hash functions of 32 bits, 2018).
+// The random number at a position of the packet's sequence. The finaliser is lowbias32 (Chris
+// Wellons, Prospecting for Hash Functions, 2018): every bit depends on all others.
 fn x_random(packet: u32, place: u32) -> u32 {
     var h = x_mix(packet, place);
     h = (h ^ (h >> 16u)) * 0x7feb352du;
@@ -112,21 +114,22 @@ fn x_random(packet: u32, place: u32) -> u32 {
     return h ^ (h >> 16u);
 }
 
-// Four bytes of the packet; zeros behind its end.
+// Four bytes of the packet; zeros past its end.
 fn x_bytes(pkt: u32, at: u32) -> u32 {
     let length = pkt_len(pkt);
     if length >= 4u && at <= length - 4u { return load_le32(pkt, at); }
     return load_u8(pkt, at) | (load_u8(pkt, at + 1u) << 8u) | (load_u8(pkt, at + 2u) << 16u);
 }
 
-// Which bits of a word are of the first `count` bytes, if its lowest is the byte `at`.
+// Mask of the bits, in the word that starts at byte `at`, that belong to the first `count` bytes.
 fn x_counting(count: u32, at: u32) -> u32 {
     if count <= at { return 0u; }
     if count - at >= 4u { return 0xffffffffu; }
     return (1u << (8u * (count - at))) - 1u;
 }
 
-// Stores those of four bytes that are of the first `count`, of which the lowest is the byte `at`.
+// Stores those of the word's four bytes, the first of which is byte `at`, that belong to the first
+// `count` bytes.
 fn x_store_counting(pkt: u32, to: u32, word: u32, count: u32, at: u32) {
     if count <= at { return; }
     let left = count - at;

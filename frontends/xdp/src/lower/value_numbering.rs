@@ -1,94 +1,103 @@
-//! Reads that a block before has done. Of a block that only one other leads to, what that one has read and nothing has written
-//! since is there: clang reads a structure's members one by one, with a branch between one and the next, and several of them lie
-//! in a word. Most compilers behind us would see as much; but where a block reads nothing any more it may only compute, and is
-//! done with the one before it ([`joined`](crate::lower::if_convert)).
+//! Value numbering on extended basic blocks: forwards packet and map reads to later blocks.
 //!
-//! Computations have numbers, equal ones the same, from block to block as long as one leads to the next alone (value numbering
-//! on extended basic blocks: Muchnick, Advanced Compiler Design and Implementation, section 12.4).
+//! A block with a single predecessor can reuse what that has read, if nothing was written since.
+//! clang reads the members of a structure one by one with branches in between, and several members
+//! lie in one word. Most compilers behind the front end would find as much; but a block that no
+//! longer reads may only compute, and can be if-converted
+//! ([`if_convert`](crate::lower::if_convert)).
+//!
+//! Source: S. Muchnick, Advanced Compiler Design and Implementation, section 12.4.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::analysis::fixpoint::Block;
-use crate::lower::ir::{Code, Effect, Epoch, Id, Op, Var};
-use crate::lower::liveness::{in_variables, ops, successors};
+use crate::lower::ir::{BlockCode, Effect, Epoch, Id, Op, Variable};
+use crate::lower::liveness::{defined_variables, live_ops, successors};
 
-/// A computation's number: equal ones have the same.
-type Number = u32;
+/// Value number; equal values have the same.
+type ValueNumber = u32;
 
-/// Has blocks take over what those before them have read. `added` are loads that are nothing but parts of additions.
+/// Forwards reads across blocks. `added` are loads that only feed atomic additions.
 pub(crate) fn run(blocks: &mut [Block], memory: &[bool], added: &BTreeSet<u32>) {
-    let mut before = vec![Before::None; blocks.len()];
+    let mut before = vec![Predecessors::None; blocks.len()];
     if let Some(first) = before.first_mut() {
-        // From outside, and perhaps from others.
-        *first = Before::Several;
+        // The entry block has a predecessor outside, besides any others.
+        *first = Predecessors::Multiple;
     }
     for (from, block) in blocks.iter().enumerate() {
-        for to in successors(&block.end) {
+        for to in successors(&block.terminator) {
             before[to] = match before[to] {
-                Before::None => Before::One(from),
-                Before::One(one) if one == from => Before::One(from),
-                _ => Before::Several,
+                Predecessors::None => Predecessors::Single(from),
+                Predecessors::Single(one) if one == from => Predecessors::Single(from),
+                _ => Predecessors::Multiple,
             };
         }
     }
     let mut behind = vec![Vec::new(); blocks.len()];
     for (block, before) in before.iter().enumerate() {
-        if let Before::One(from) = before {
+        if let Predecessors::Single(from) = before {
             behind[*from].push(block);
         }
     }
-    let mut reuse =
-        Reuse { added, numbers: HashMap::default(), next: 0, vars: Scoped::default(), reads: Scoped::default() };
-    for first in (0..blocks.len()).filter(|&block| before[block] == Before::Several && !behind[block].is_empty()) {
-        let epoch = reuse.epoch();
+    let mut numbering = ValueNumbering {
+        added,
+        numbers: HashMap::default(),
+        next: 0,
+        vars: ScopedMap::default(),
+        reads: ScopedMap::default(),
+    };
+    for first in (0..blocks.len()).filter(|&block| before[block] == Predecessors::Multiple && !behind[block].is_empty())
+    {
+        let epoch = numbering.fresh_epoch();
         let mut open = vec![(first, epoch)];
-        // Blocks that are gone through with what follows them, and where what is known there begins.
-        let mut under_way: Vec<(usize, Mark)> = Vec::new();
+        // The path of blocks from the root of the extended basic block, with the scope where each
+        // begins.
+        let mut under_way: Vec<(usize, ScopeMark)> = Vec::new();
         while let Some((block, epoch)) = open.pop() {
             while let Some(&(last, mark)) = under_way.last()
-                && before[block] != Before::One(last)
+                && before[block] != Predecessors::Single(last)
             {
-                reuse.back(mark);
+                numbering.roll_back(mark);
                 under_way.pop();
             }
-            under_way.push((block, reuse.mark()));
-            let epoch = reuse.block(blocks, block, epoch, memory, !behind[block].is_empty());
+            under_way.push((block, numbering.mark()));
+            let epoch = numbering.number_block(blocks, block, epoch, memory, !behind[block].is_empty());
             open.extend(behind[block].iter().map(|&block| (block, epoch)));
         }
-        reuse.back(Mark::default());
+        numbering.roll_back(ScopeMark::default());
     }
 }
 
-/// What leads to a block.
+/// The predecessors of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Before {
+enum Predecessors {
     None,
-    One(usize),
-    Several,
+    Single(usize),
+    Multiple,
 }
 
-/// What is known of keys, and what was known before.
+/// A map with an undo log.
 #[derive(Debug)]
-struct Scoped<K, V> {
+struct ScopedMap<K, V> {
     known: HashMap<K, V, foldhash::fast::RandomState>,
     before: Vec<(K, Option<V>)>,
 }
 
-impl<K, V> Default for Scoped<K, V> {
+impl<K, V> Default for ScopedMap<K, V> {
     fn default() -> Self {
-        Scoped { known: HashMap::default(), before: Vec::new() }
+        ScopedMap { known: HashMap::default(), before: Vec::new() }
     }
 }
 
-impl<K: Copy + Eq + std::hash::Hash, V: Copy> Scoped<K, V> {
+impl<K: Copy + Eq + std::hash::Hash, V: Copy> ScopedMap<K, V> {
     fn set(&mut self, key: K, value: V) {
         let before = self.known.insert(key, value);
         self.before.push((key, before));
     }
 
-    /// Forgets all but what was known first.
-    fn back(&mut self, to: usize) {
+    /// Undoes all changes since the log had length `to`.
+    fn roll_back(&mut self, to: usize) {
         for (key, before) in self.before.drain(to..).rev() {
             match before {
                 Some(before) => self.known.insert(key, before),
@@ -98,83 +107,95 @@ impl<K: Copy + Eq + std::hash::Hash, V: Copy> Scoped<K, V> {
     }
 }
 
-/// How much is known.
+/// Lengths of the undo logs.
 #[derive(Debug, Clone, Copy, Default)]
-struct Mark {
+struct ScopeMark {
     vars: usize,
     reads: usize,
 }
 
-/// A number that was read.
+/// A read that later blocks may reuse.
 #[derive(Debug, Clone, Copy)]
-struct Source {
+struct ReadSource {
     block: usize,
     read: Id,
-    /// How many others there were on the way, which is its variable's name. Ways that part use the same: what is carried is asked
-    /// for between the block that has read it and those that no other way leads to, and there each has a name of its own.
+    /// Number of reads before it on the path, which names its variable. Paths that diverge use the
+    /// same names: a carried read is live only between its block and blocks dominated by it, on
+    /// each of which the name is unique.
     slot: u32,
 }
 
-struct Reuse<'a> {
+struct ValueNumbering<'a> {
     added: &'a BTreeSet<u32>,
-    /// By what they are made of, in numbers.
-    numbers: HashMap<(Op, Epoch), Number, foldhash::fast::RandomState>,
-    next: Number,
-    /// What variables hold.
-    vars: Scoped<Var, Number>,
-    /// Where numbers were read.
-    reads: Scoped<Number, Source>,
+    /// Value numbers of operations, whose operands are replaced by value numbers.
+    numbers: HashMap<(Op, Epoch), ValueNumber, foldhash::fast::RandomState>,
+    next: ValueNumber,
+    /// Value numbers of variables.
+    vars: ScopedMap<Variable, ValueNumber>,
+    /// Available reads by value number.
+    reads: ScopedMap<ValueNumber, ReadSource>,
 }
 
-impl Reuse<'_> {
-    fn mark(&self) -> Mark {
-        Mark { vars: self.vars.before.len(), reads: self.reads.before.len() }
+impl ValueNumbering<'_> {
+    fn mark(&self) -> ScopeMark {
+        ScopeMark { vars: self.vars.before.len(), reads: self.reads.before.len() }
     }
 
-    fn back(&mut self, to: Mark) {
-        self.vars.back(to.vars);
-        self.reads.back(to.reads);
+    fn roll_back(&mut self, to: ScopeMark) {
+        self.vars.roll_back(to.vars);
+        self.reads.roll_back(to.reads);
     }
 
-    /// One that no other computation has.
-    fn fresh(&mut self) -> Number {
+    /// A value number that no other operation has.
+    fn fresh_number(&mut self) -> ValueNumber {
         self.next += 1;
         self.next - 1
     }
 
-    fn epoch(&mut self) -> Epoch {
-        [self.fresh(), self.fresh()]
+    fn fresh_epoch(&mut self) -> Epoch {
+        [self.fresh_number(), self.fresh_number()]
     }
 
-    /// Goes through a block, which begins when the packet and the maps were last written so; and when they were in the end.
-    fn block(&mut self, blocks: &mut [Block], at: usize, mut epoch: Epoch, memory: &[bool], goes_on: bool) -> Epoch {
+    /// Numbers a block that starts in an epoch, and replaces its redundant reads. Returns the epoch
+    /// at its end.
+    fn number_block(
+        &mut self,
+        blocks: &mut [Block],
+        at: usize,
+        mut epoch: Epoch,
+        memory: &[bool],
+        goes_on: bool,
+    ) -> Epoch {
         let code = &blocks[at].code;
-        let in_variables = in_variables(&blocks[at], memory);
-        // What nobody can ask for is not to be done for somebody behind.
-        let needed = ops(&blocks[at], in_variables.iter().map(|(_, id)| *id));
-        // Of loads that are parts of additions nobody has the number; pairs are none.
+        let defined = defined_variables(&blocks[at], memory);
+        // Do not keep a dead read alive for later blocks.
+        let needed = live_ops(&blocks[at], defined.iter().map(|(_, id)| *id));
+        // The value of a load that only feeds an addition is not available; pairs are not words.
         let mut stays = vec![false; code.ops.len()];
-        let held = code.held.values().filter(|held| self.added.contains(&held.load));
+        let held = code.field_aliases.values().filter(|held| self.added.contains(&held.load));
         held.flat_map(|held| [held.number.0, held.number.1]).for_each(|id| stays[id as usize] = true);
         let mut is_pair = vec![false; code.ops.len()];
-        let pairs = code.ops.iter().filter_map(|op| if let Op::Part(of, _) = op { Some(*of) } else { None });
+        let pairs = code.ops.iter().filter_map(|op| if let Op::Component(of, _) = op { Some(*of) } else { None });
         pairs.for_each(|id| is_pair[id as usize] = true);
-        let mut numbers: Vec<Number> = Vec::with_capacity(code.ops.len());
-        let mut carried: Vec<(Id, Source)> = Vec::new();
+        let mut numbers: Vec<ValueNumber> = Vec::with_capacity(code.ops.len());
+        let mut carried: Vec<(Id, ReadSource)> = Vec::new();
         for (id, op) in (0..).zip(&code.ops) {
-            for (epoch, is_it) in epoch.iter_mut().zip(Code::writes(op)) {
+            for (epoch, is_it) in epoch.iter_mut().zip(BlockCode::writes(op)) {
                 if is_it {
-                    *epoch = self.fresh();
+                    *epoch = self.fresh_number();
                 }
             }
             let is_read = matches!(op, Op::Call(call) if call.effect == Effect::Reads);
             let number = match op {
-                // A load that is what a fetch-add behind it gives is not what others have read.
-                _ if !needed[id as usize] || is_pair[id as usize] || code.aliases.contains_key(&id) => self.fresh(),
-                Op::Var(var) => self.held(*var),
-                Op::Call(call) if call.effect != Effect::Writes => self.number(op, &numbers, call.epoch(epoch)),
-                Op::Call(_) | Op::Trap { .. } | Op::Keep { .. } | Op::Recall { .. } => self.fresh(),
-                _ => self.number(op, &numbers, Epoch::default()),
+                // A load that is replaced by the result of a fetch-add differs from an earlier
+                // read.
+                _ if !needed[id as usize] || is_pair[id as usize] || code.replaced_loads.contains_key(&id) => {
+                    self.fresh_number()
+                }
+                Op::Variable(var) => self.number_of_variable(*var),
+                Op::Call(call) if call.effect != Effect::Writes => self.number_of(op, &numbers, call.epoch(epoch)),
+                Op::Call(_) | Op::Trap { .. } | Op::StoreIndexed { .. } | Op::LoadIndexed { .. } => self.fresh_number(),
+                _ => self.number_of(op, &numbers, Epoch::default()),
             };
             numbers.push(number);
             if is_read && needed[id as usize] && !is_pair[id as usize] && !stays[id as usize] {
@@ -183,36 +204,37 @@ impl Reuse<'_> {
                     Some(_) => {}
                     None => {
                         let slot = self.reads.before.len() as u32;
-                        self.reads.set(number, Source { block: at, read: id, slot });
+                        self.reads.set(number, ReadSource { block: at, read: id, slot });
                     }
                 }
             }
         }
         if goes_on {
-            in_variables.iter().for_each(|&(var, id)| self.vars.set(var, numbers[id as usize]));
+            defined.iter().for_each(|&(var, id)| self.vars.set(var, numbers[id as usize]));
         }
-        for (id, Source { block, read, slot }) in carried {
-            let var = Var::Read { slot };
-            blocks[at].code.ops[id as usize] = Op::Var(var);
-            blocks[block].code.carried.insert(var, read);
+        for (id, ReadSource { block, read, slot }) in carried {
+            let var = Variable::CarriedRead { slot };
+            blocks[at].code.ops[id as usize] = Op::Variable(var);
+            blocks[block].code.carried_reads.insert(var, read);
         }
         epoch
     }
 
-    /// What a variable holds where a block begins.
-    fn held(&mut self, var: Var) -> Number {
+    /// The value number of a variable at the start of a block.
+    fn number_of_variable(&mut self, var: Variable) -> ValueNumber {
         if let Some(&number) = self.vars.known.get(&var) {
             return number;
         }
-        let number = self.fresh();
+        let number = self.fresh_number();
         self.vars.set(var, number);
         number
     }
 
-    /// The number of a computation, by those of what it is made of; `epoch` is when what it reads was written.
-    fn number(&mut self, op: &Op, numbers: &[Number], epoch: Epoch) -> Number {
+    /// The value number of an operation, from those of its operands and the epoch that it depends
+    /// on.
+    fn number_of(&mut self, op: &Op, numbers: &[ValueNumber], epoch: Epoch) -> ValueNumber {
         let mut op = op.clone();
-        Code::replace_operands(&mut op, |of| numbers[of as usize]);
+        BlockCode::replace_operands(&mut op, |of| numbers[of as usize]);
         let next = self.next;
         match self.numbers.entry((op, epoch)) {
             Entry::Occupied(known) => *known.get(),

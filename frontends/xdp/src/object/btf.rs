@@ -1,14 +1,14 @@
-//! BTF: what an object says of its types (Documentation/bpf/btf.rst, linux/btf.h).
+//! BTF: type information of an object (Documentation/bpf/btf.rst, linux/btf.h).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Letters, Wrong};
+use super::{ObjectError, StringBudget};
 use portcullis_core::map::typed::{CType, Encoding};
 
 const MAGIC: u16 = 0xeb9f;
 
-/// `BTF_KIND_*` that we tell apart.
+/// Type kinds, `BTF_KIND_*`.
 mod kind {
     pub const INT: u32 = 1;
     pub const PTR: u32 = 2;
@@ -34,162 +34,166 @@ mod kind {
 /// A member of a structure or union.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its name; empty where it has none.
+    /// Name; empty if anonymous.
     pub name: String,
-    /// Its type's number.
+    /// Number of its type.
     pub ty: u32,
-    /// Where it begins, in bits.
+    /// Offset in bits.
     pub bit: u32,
-    /// Its bits, where it is a bit field; else 0.
+    /// Width in bits of a bit field, else 0.
     pub bits: u32,
 }
 
-/// What a type is.
+/// Kind of a type, with what belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// `void`.
     Void,
-    /// An integer of so many bytes.
+    /// An integer.
     Int {
-        /// Bytes.
+        /// Size in bytes.
         size: u32,
-        /// What its bits mean.
+        /// Meaning of its bits.
         encoding: Encoding,
     },
-    /// A pointer.
+    /// A pointer to this type.
     Pointer(u32),
     /// An array.
     Array {
-        /// Its elements' type.
+        /// Type of the elements.
         of: u32,
-        /// How many there are.
+        /// Number of elements.
         count: u32,
     },
     /// A structure.
     Struct {
-        /// Bytes.
+        /// Size in bytes.
         size: u32,
-        /// In their order.
+        /// Members in order.
         members: Vec<Member>,
     },
     /// A union.
     Union {
-        /// Bytes.
+        /// Size in bytes.
         size: u32,
-        /// In their order.
+        /// Members in order.
         members: Vec<Member>,
     },
-    /// An enumeration: names and values.
+    /// An enumeration.
     Enum {
-        /// Bytes.
+        /// Size in bytes.
         size: u32,
-        /// Whether values have a sign.
+        /// Whether values are signed.
         signed: bool,
-        /// With their names.
+        /// Names and values.
         values: Vec<(String, i64)>,
     },
-    /// Another name, or a qualifier, for a type.
+    /// A typedef or qualifier of this type.
     Alias(u32),
-    /// A function of this prototype.
+    /// A function with this prototype.
     Function(u32),
-    /// A prototype.
+    /// A function prototype.
     Prototype,
     /// A variable of this type.
     Variable(u32),
-    /// A section: its variables, where each begins, and its size.
+    /// A data section: variable, offset and size of each of its variables.
     Section(Vec<(u32, u32, u32)>),
-    /// A floating-point number of so many bytes.
+    /// A floating-point number of this size in bytes.
     Float(u32),
-    /// Something without a meaning here.
+    /// A kind that has no meaning here.
     Other,
 }
 
-/// A type with its name, which may be empty.
+/// A type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Type {
-    /// Its name.
+    /// Name; may be empty.
     pub name: String,
-    /// What it is.
+    /// Kind of the type.
     pub kind: Kind,
 }
 
-/// An object's types by number; 0 is `void`. Copies have the same types in memory.
+/// The types of an object by number; 0 is `void`. Clones share their memory.
 #[derive(Debug, Clone, Default)]
 pub struct Btf {
     types: Arc<[Type]>,
     strings: Arc<[u8]>,
-    /// Those that were asked for as types of C's ([`Btf::c_type`]): many maps and variables may be of one.
+    /// Cache of [`Btf::c_type`]: many maps and variables may be of one type.
     pub(crate) known: Arc<Mutex<HashMap<u32, Option<Arc<CType>>>>>,
 }
 
-/// Numbers out of bytes, in the byte order of the object: little-endian.
-pub(super) struct Bytes<'a> {
+/// Reader of little-endian numbers.
+pub(super) struct ByteReader<'a> {
     pub bytes: &'a [u8],
     pub at: usize,
-    /// What it is, for errors.
+    /// Name of the section, for errors.
     pub what: &'static str,
 }
 
-impl<'a> Bytes<'a> {
-    pub fn new(bytes: &'a [u8], what: &'static str) -> Bytes<'a> {
-        Bytes { bytes, at: 0, what }
+impl<'a> ByteReader<'a> {
+    pub fn new(bytes: &'a [u8], what: &'static str) -> ByteReader<'a> {
+        ByteReader { bytes, at: 0, what }
     }
 
-    pub fn take(&mut self, count: usize) -> Result<&'a [u8], Wrong> {
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], ObjectError> {
         let part = self.at.checked_add(count).and_then(|end| self.bytes.get(self.at..end));
         let part =
-            part.ok_or_else(|| Wrong::new(format!("{} ends too soon, at byte {}", self.what, self.bytes.len())))?;
+            part.ok_or_else(|| ObjectError::new(format!("{} ends too soon, at byte {}", self.what, self.bytes.len())))?;
         self.at += count;
         Ok(part)
     }
 
-    pub fn u16(&mut self) -> Result<u16, Wrong> {
+    pub fn u16(&mut self) -> Result<u16, ObjectError> {
         Ok(self.take(2)?.first_chunk().copied().map(u16::from_le_bytes).unwrap_or_default())
     }
 
-    pub fn u32(&mut self) -> Result<u32, Wrong> {
+    pub fn u32(&mut self) -> Result<u32, ObjectError> {
         Ok(self.take(4)?.first_chunk().copied().map(u32::from_le_bytes).unwrap_or_default())
     }
 }
 
-/// The parts of `.BTF` and `.BTF.ext`, which both begin with a header that says its own length.
-pub(super) fn header<'a>(bytes: &'a [u8], what: &'static str) -> Result<(Bytes<'a>, usize), Wrong> {
-    let mut header = Bytes::new(bytes, what);
+/// Reads the common header of `.BTF` and `.BTF.ext`. Returns the reader after it and the header's
+/// length.
+pub(super) fn read_header<'a>(bytes: &'a [u8], what: &'static str) -> Result<(ByteReader<'a>, usize), ObjectError> {
+    let mut header = ByteReader::new(bytes, what);
     if header.u16()? != MAGIC {
-        return Err(Wrong::new(format!("{what} does not begin with its magic number, {MAGIC:#06x}")));
+        return Err(ObjectError::new(format!("{what} does not begin with its magic number, {MAGIC:#06x}")));
     }
-    // The version, flags.
+    // Version and flags.
     header.u16()?;
     let length = header.u32()? as usize;
     Ok((header, length))
 }
 
-/// A part of a section behind its header.
-pub(super) fn part<'a>(
+/// A part of a section, by its offset from the end of the header.
+pub(super) fn section_part<'a>(
     bytes: &'a [u8],
     header: usize,
     offset: u32,
     length: u32,
     what: &'static str,
-) -> Result<Bytes<'a>, Wrong> {
+) -> Result<ByteReader<'a>, ObjectError> {
     let start = header.checked_add(offset as usize);
     let range = start.and_then(|start| Some(start..start.checked_add(length as usize)?));
     let part = range.and_then(|range| bytes.get(range));
-    Ok(Bytes::new(part.ok_or_else(|| Wrong::new(format!("{what} has a part that lies outside of it")))?, what))
+    Ok(ByteReader::new(
+        part.ok_or_else(|| ObjectError::new(format!("{what} has a part that lies outside of it")))?,
+        what,
+    ))
 }
 
-/// Types being read.
-struct Reading<'a> {
+/// State of reading types.
+struct TypeReader<'a> {
     strings: &'a [u8],
-    letters: Letters,
+    strings_left: StringBudget,
 }
 
-impl Reading<'_> {
-    fn string(&mut self, at: u32) -> Result<String, Wrong> {
-        self.letters.text(string(self.strings, at))
+impl TypeReader<'_> {
+    fn string(&mut self, at: u32) -> Result<String, ObjectError> {
+        self.strings_left.text(string(self.strings, at))
     }
 
-    fn ty(&mut self, from: &mut Bytes) -> Result<Type, Wrong> {
+    fn read_type(&mut self, from: &mut ByteReader) -> Result<Type, ObjectError> {
         let name = self.string(from.u32()?)?;
         let info = from.u32()?;
         let size_or_type = from.u32()?;
@@ -262,14 +266,14 @@ impl Reading<'_> {
             kind::FWD => Kind::Other,
             other => {
                 let message = format!(".BTF has a type of kind {other}, which there was none of when this was written");
-                return Err(Wrong::new(message));
+                return Err(ObjectError::new(message));
             }
         };
         Ok(Type { name, kind })
     }
 }
 
-/// A string by its offset; nothing where there is none.
+/// The string at an offset; empty if the offset is invalid.
 fn string(strings: &[u8], at: u32) -> &[u8] {
     let rest = strings.get(at as usize..).unwrap_or_default();
     &rest[..rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len())]
@@ -277,34 +281,34 @@ fn string(strings: &[u8], at: u32) -> &[u8] {
 
 impl Btf {
     /// Reads the section `.BTF`.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Btf, Wrong> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Btf, ObjectError> {
         let what = ".BTF";
-        let (mut head, length) = header(bytes, what)?;
+        let (mut head, length) = read_header(bytes, what)?;
         let (types_at, types_length) = (head.u32()?, head.u32()?);
         let (strings_at, strings_length) = (head.u32()?, head.u32()?);
-        let strings = part(bytes, length, strings_at, strings_length, what)?.bytes;
+        let strings = section_part(bytes, length, strings_at, strings_length, what)?.bytes;
         let mut all = vec![Type { name: String::new(), kind: Kind::Void }];
-        let mut types = part(bytes, length, types_at, types_length, what)?;
-        let mut reading = Reading { strings, letters: Letters::default() };
+        let mut types = section_part(bytes, length, types_at, types_length, what)?;
+        let mut reading = TypeReader { strings, strings_left: StringBudget::default() };
         while types.at < types.bytes.len() {
-            all.push(reading.ty(&mut types)?);
+            all.push(reading.read_type(&mut types)?);
         }
         Ok(Btf { types: all.into(), strings: strings.into(), known: Arc::default() })
     }
 
-    /// A string by its offset; nothing where there is none.
+    /// The string at an offset; empty if the offset is invalid.
     pub(super) fn string(&self, at: u32) -> &[u8] {
         string(&self.strings, at)
     }
 
-    /// A type by its number.
+    /// The type with this number.
     pub fn get(&self, ty: u32) -> Option<&Type> {
         self.types.get(ty as usize)
     }
 
-    /// A type without other names and qualifiers.
+    /// The type behind typedefs, qualifiers and variables.
     pub fn resolve(&self, mut ty: u32) -> Option<&Type> {
-        // Each step leads to another type, unless they lie.
+        // Bounded, since malformed types may form a cycle.
         for _ in 0..64 {
             match self.get(ty)? {
                 Type { kind: Kind::Alias(to) | Kind::Variable(to), .. } => ty = *to,
@@ -314,7 +318,7 @@ impl Btf {
         None
     }
 
-    /// Bytes of a type.
+    /// Size of a type in bytes.
     pub fn size(&self, ty: u32) -> Option<u32> {
         let mut count = 1_u32;
         let mut ty = ty;
@@ -335,7 +339,7 @@ impl Btf {
         None
     }
 
-    /// The section of this name: its variables' types, where each begins, and its size.
+    /// The data section of this name: variable, offset and size of each variable.
     pub fn section(&self, name: &str) -> Option<&[(u32, u32, u32)]> {
         self.types.iter().find_map(|ty| match &ty.kind {
             Kind::Section(variables) if ty.name == name => Some(variables.as_slice()),

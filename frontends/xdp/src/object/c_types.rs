@@ -8,46 +8,47 @@ use portcullis_core::map::typed::{CKind, CMember, CType, Encoding, MAX_DEPTH};
 use super::btf::{Btf, Kind, Member};
 
 impl Btf {
-    /// Returns a type by its BTF id; `None` if the BTF describes nothing that a value could have.
+    /// The C type with a BTF id; `None` if no value can have that type.
     pub fn c_type(&self, ty: u32) -> Option<Arc<CType>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        Types { btf: self, known: &mut known, open: HashSet::new() }.ty(ty, 0)
+        TypeBuilder { btf: self, known: &mut known, open: HashSet::new() }.ty(ty, 0)
     }
 }
 
-struct Types<'a> {
+/// State of building a C type from BTF.
+struct TypeBuilder<'a> {
     btf: &'a Btf,
-    /// Types that are known.
+    /// Cache of built types.
     known: &'a mut HashMap<u32, Option<Arc<CType>>>,
-    /// Those that are being found out.
+    /// Types that are being built, to detect recursion.
     open: HashSet<u32>,
 }
 
-impl Types<'_> {
+impl TypeBuilder<'_> {
     fn ty(&mut self, number: u32, depth: u32) -> Option<Arc<CType>> {
         if let Some(known) = self.known.get(&number) {
             return known.clone();
         }
-        // What is in itself is nothing.
+        // A type that contains itself has no size.
         if depth > MAX_DEPTH || !self.open.insert(number) {
             return None;
         }
-        let found = self.found(number, depth).map(Arc::new);
+        let found = self.build(number, depth).map(Arc::new);
         self.open.remove(&number);
-        // What is nothing here may be something where there is less around it.
+        // A failure may be due to the depth here, so only cache it at the top.
         if found.is_some() || depth == 0 {
             self.known.insert(number, found.clone());
         }
         found
     }
 
-    fn found(&mut self, number: u32, depth: u32) -> Option<CType> {
+    fn build(&mut self, number: u32, depth: u32) -> Option<CType> {
         let (mut name, mut number) = (String::new(), number);
-        // Each step leads to another type, unless they lie.
+        // Bounded, since malformed types may form a cycle.
         for _ in 0..64 {
             let ty = self.btf.get(number)?;
             let (Kind::Alias(to) | Kind::Variable(to)) = ty.kind else { break };
-            // The first other name counts; qualifiers have none.
+            // The outermost typedef names the type; qualifiers have no name.
             if name.is_empty() && matches!(ty.kind, Kind::Alias(_)) {
                 name = ty.name.clone();
             }
@@ -86,7 +87,7 @@ impl Types<'_> {
     }
 
     fn array(&mut self, of: u32, count: u32, depth: u32) -> Option<(String, u32, CKind)> {
-        // Only qualifiers may stand before `char`: by another name it is a number.
+        // Only a qualified `char` is a character: a typedef of it is a number.
         let mut plain = of;
         for _ in 0..64 {
             match self.btf.get(plain)? {
@@ -103,7 +104,7 @@ impl Types<'_> {
         });
         let of = self.ty(of, depth + 1)?;
         let size = of.size.checked_mul(count)?;
-        // Dimensions are written from the outermost on.
+        // C writes the outermost dimension first.
         let (base, inner) = of
             .name
             .split_once('[')
@@ -127,7 +128,7 @@ impl Types<'_> {
         Some(all)
     }
 
-    /// The name of what is pointed to, as far as it is short.
+    /// Name of a pointer type, `void *` unless that of the target is short.
     fn pointer(&self, to: u32) -> String {
         let name = self.btf.resolve(to).map(|ty| (ty.name.as_str(), &ty.kind));
         match name {

@@ -1,16 +1,17 @@
-//! Objects that come from no file: instructions that somebody has made.
+//! Objects built from instructions instead of a file, for tests and fuzzing.
 
 use super::{Btf, Function, MapDefinition, MapType, Object, Reference, Section};
 use crate::decode::instruction::{Instruction, LDDW};
 
-/// What `src` says of a constant of 64 bits: that it is a map, or a function (linux/bpf.h).
+/// Values of `src` in LDDW (linux/bpf.h): the constant refers to a map, or to a function.
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_FUNC: u8 = 4;
 
 impl Object {
-    /// An object of instructions: its only program, `program` in a section `xdp`, begins with the first. What loads a map
-    /// (`BPF_PSEUDO_MAP_FD`) has its number in `maps`; what loads a function (`BPF_PSEUDO_FUNC`), or calls one, says how far it
-    /// is from the next instruction. `functions` are the first instructions of all functions, in order.
+    /// Builds an object whose only program, `program` in section `xdp`, starts at the first
+    /// instruction. LDDW of a map (`BPF_PSEUDO_MAP_FD`) holds its index in `maps`; LDDW of a
+    /// function (`BPF_PSEUDO_FUNC`) and calls hold the distance from the next instruction.
+    /// `functions` are the first instructions of all functions, in ascending order.
     pub fn from_instructions(
         name: &str,
         mut instructions: Vec<Instruction>,
@@ -20,7 +21,7 @@ impl Object {
         let mut references = std::collections::BTreeMap::new();
         let mut is_rest = false;
         for (at, it) in instructions.iter_mut().enumerate() {
-            // A constant's second half is no instruction.
+            // The second half of an LDDW is not an instruction.
             let begins = it.code == LDDW && !is_rest;
             if std::mem::replace(&mut is_rest, begins) {
                 continue;
@@ -52,7 +53,7 @@ impl Object {
 }
 
 impl MapDefinition {
-    /// A map of a kind, with keys and values of so many bytes.
+    /// A map definition of this type, with sizes of key and value in bytes.
     pub fn with_type(name: &str, ty: MapType, [key_size, value_size]: [u32; 2], max_entries: u32) -> MapDefinition {
         MapDefinition { ty, key_size, value_size, max_entries, ..MapDefinition::new(name) }
     }

@@ -1,36 +1,36 @@
-//! `.BTF.ext`: which line of which file an instruction comes from (Documentation/bpf/btf.rst, section 4).
+//! `.BTF.ext`: source lines of instructions (Documentation/bpf/btf.rst, section 4).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::btf::{Btf, header, part};
-use super::{Letters, Wrong};
+use super::btf::{Btf, read_header, section_part};
+use super::{ObjectError, StringBudget};
 
-/// The line that an instruction, and those behind it, come from.
+/// Source line of an instruction and those after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
-    /// The first instruction, in its section.
+pub struct LineInfo {
+    /// Index of the first instruction in its section.
     pub instruction: usize,
-    /// The file's name as the compiler was given it.
+    /// File name as given to the compiler.
     pub file: Arc<str>,
-    /// The line's text.
+    /// Text of the line.
     pub text: Arc<str>,
-    /// Its number, from 1; 0 where the compiler knows none, nor one before it in the function.
+    /// Line number from 1; 0 if neither this nor an earlier line of the function is known.
     pub line: u32,
-    /// The column, from 1; 0 where it is not known.
+    /// Column from 1; 0 if unknown.
     pub column: u32,
 }
 
-/// The lines of each section, by the section's name, in the order of the instructions.
-pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, Wrong> {
+/// Reads the lines of each section, as (section name, lines in instruction order).
+pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<LineInfo>)>, ObjectError> {
     let what = ".BTF.ext";
-    let (mut head, length) = header(bytes, what)?;
-    let mut records = |least, of: &str| -> Result<_, Wrong> {
+    let (mut head, length) = read_header(bytes, what)?;
+    let mut records = |least, of: &str| -> Result<_, ObjectError> {
         let (at, size) = (head.u32()?, head.u32()?);
-        let mut from = part(bytes, length, at, size, what)?;
+        let mut from = section_part(bytes, length, at, size, what)?;
         let record = if from.bytes.is_empty() { least } else { from.u32()? as usize };
         if record < least {
-            return Err(Wrong::new(format!(
+            return Err(ObjectError::new(format!(
                 "{what} has records of {record} bytes for {of}, and {least} are the least"
             )));
         }
@@ -47,13 +47,13 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, 
     }
     let (mut from, record) = records(16, "lines")?;
     let mut sections = Vec::new();
-    // Many lines are of one file, and many instructions of one line.
-    let (mut letters, mut known) = (Letters::default(), HashMap::<u32, Arc<str>>::new());
-    let mut string = |at: u32| -> Result<Arc<str>, Wrong> {
+    // Cache strings: many instructions share a file and a line.
+    let (mut strings, mut known) = (StringBudget::default(), HashMap::<u32, Arc<str>>::new());
+    let mut string = |at: u32| -> Result<Arc<str>, ObjectError> {
         if let Some(known) = known.get(&at) {
             return Ok(known.clone());
         }
-        let text: Arc<str> = letters.text(btf.string(at))?.into();
+        let text: Arc<str> = strings.text(btf.string(at))?.into();
         known.insert(at, text.clone());
         Ok(text)
     };
@@ -66,7 +66,7 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, 
             let (offset, file, text, place) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
             from.at = start;
             from.take(record)?;
-            lines.push(Line {
+            lines.push(LineInfo {
                 instruction: offset as usize / 8,
                 file: string(file)?,
                 text: string(text)?,
@@ -77,16 +77,16 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, 
         lines.sort_by_key(|line| line.instruction);
         let mut starts = functions.remove(&name).unwrap_or_default();
         starts.sort_unstable();
-        sections.push((section.to_string(), without_gaps(lines, &starts)));
+        sections.push((section.to_string(), drop_unknown_lines(lines, &starts)));
     }
     Ok(sections)
 }
 
-/// Without those of which the compiler says that they have no line (it writes 0): such instructions are of the line before, but
-/// not of another function's.
-fn without_gaps(lines: Vec<Line>, starts: &[usize]) -> Vec<Line> {
-    let function = |line: &Line| starts.partition_point(|start| *start <= line.instruction);
-    let mut all: Vec<Line> = Vec::with_capacity(lines.len());
+/// Drops entries without a line, for which the compiler writes 0, so that their instructions get
+/// the line before; but not that of another function.
+fn drop_unknown_lines(lines: Vec<LineInfo>, starts: &[usize]) -> Vec<LineInfo> {
+    let function = |line: &LineInfo| starts.partition_point(|start| *start <= line.instruction);
+    let mut all: Vec<LineInfo> = Vec::with_capacity(lines.len());
     for line in lines {
         if line.line > 0 || all.last().is_none_or(|before| function(before) != function(&line)) {
             all.push(line);

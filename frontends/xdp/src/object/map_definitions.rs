@@ -1,17 +1,17 @@
-//! The maps that an object defines: in `.maps` by the types of its variables, in `maps` as `struct bpf_map_def`, and the
-//! sections of its global variables, of which each is an array of one value.
+//! Map definitions of an object: in `.maps` by the types of its variables, in `maps` as `struct
+//! bpf_map_def`, and sections of global variables, each an array with one value.
 
 use std::collections::HashMap;
 
 use super::btf::{Btf, Kind};
-use super::{MAX_MAPS, Wrong};
+use super::{MAX_MAPS, ObjectError};
 
-/// `enum bpf_map_type`, linux/bpf.h.
+/// A kernel map type, `enum bpf_map_type` (linux/bpf.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MapType(pub u32);
 
 impl MapType {
-    /// The names of the kernel's map types, by number, as bpftool shows them.
+    /// Names of the kernel's map types by number, as in bpftool.
     const NAMES: [&str; 34] = [
         "unspec",
         "hash",
@@ -52,82 +52,82 @@ impl MapType {
     /// Values by key.
     pub const HASH: MapType = MapType(1);
 
-    /// Values by number.
+    /// Values by index.
     pub const ARRAY: MapType = MapType(2);
 
-    /// Programs.
+    /// Programs, for tail calls.
     pub const PROG_ARRAY: MapType = MapType(3);
 
-    /// Events for a reader per processor.
+    /// Perf events, with a reader per CPU.
     pub const PERF_EVENT_ARRAY: MapType = MapType(4);
 
-    /// As `HASH`, for each processor its own.
+    /// Like `HASH`, with a value per CPU.
     pub const PERCPU_HASH: MapType = MapType(5);
 
-    /// As `ARRAY`, for each processor its own.
+    /// Like `ARRAY`, with a value per CPU.
     pub const PERCPU_ARRAY: MapType = MapType(6);
 
-    /// As `HASH`, where what was not used for longest makes room.
+    /// Like `HASH`, evicting the least recently used entry when full.
     pub const LRU_HASH: MapType = MapType(9);
 
-    /// As `LRU_HASH`, with values for each processor.
+    /// Like `LRU_HASH`, with a value per CPU.
     pub const LRU_PERCPU_HASH: MapType = MapType(10);
 
-    /// Values by prefix.
+    /// Values by address prefix.
     pub const LPM_TRIE: MapType = MapType(11);
 
-    /// Maps by number.
+    /// Maps by index.
     pub const ARRAY_OF_MAPS: MapType = MapType(12);
 
     /// Maps by key.
     pub const HASH_OF_MAPS: MapType = MapType(13);
 
-    /// Devices by number.
+    /// Network devices by index.
     pub const DEVMAP: MapType = MapType(14);
 
-    /// Processors by number.
+    /// CPUs by index.
     pub const CPUMAP: MapType = MapType(16);
 
-    /// Sockets of AF_XDP by number.
+    /// AF_XDP sockets by index.
     pub const XSKMAP: MapType = MapType(17);
 
-    /// Devices by key.
+    /// Network devices by key.
     pub const DEVMAP_HASH: MapType = MapType(25);
 
-    /// Events for one reader.
+    /// Events in a ring shared by all CPUs.
     pub const RINGBUF: MapType = MapType(27);
 
-    /// Whether it is an array of values.
+    /// Whether maps of this type are arrays of values.
     pub fn is_array(self) -> bool {
         matches!(self, Self::ARRAY | Self::PERCPU_ARRAY)
     }
 
-    /// Whether it has values by key, all of which stay.
+    /// Whether maps of this type have values by key and evict none.
     pub fn is_hash(self) -> bool {
         matches!(self, Self::HASH | Self::PERCPU_HASH)
     }
 
-    /// Whether it has values by key, of which those that were not used for longest go.
+    /// Whether maps of this type have values by key and evict the least recently used.
     pub fn is_lru(self) -> bool {
         matches!(self, Self::LRU_HASH | Self::LRU_PERCPU_HASH)
     }
 
-    /// Whether its entries are where packets can go: devices, sockets, processors.
+    /// Whether entries are redirect targets: devices, sockets or CPUs.
     pub fn holds_redirect_targets(self) -> bool {
         matches!(self, Self::DEVMAP | Self::DEVMAP_HASH | Self::CPUMAP | Self::XSKMAP)
     }
 
-    /// Whether each processor has values of its own.
+    /// Whether each CPU has its own values.
     pub fn is_per_cpu(self) -> bool {
         matches!(self, Self::PERCPU_HASH | Self::PERCPU_ARRAY | Self::LRU_PERCPU_HASH)
     }
 
-    /// Whether its entries are other maps.
+    /// Whether entries are maps.
     pub fn is_map_of_maps(self) -> bool {
         matches!(self, Self::ARRAY_OF_MAPS | Self::HASH_OF_MAPS)
     }
 
-    /// Whether there are maps of this type for filters.
+    /// Whether filters can have a map of this type.
     pub fn is_supported(self) -> bool {
         let is_named = matches!(self, Self::PROG_ARRAY | Self::PERF_EVENT_ARRAY | Self::RINGBUF | Self::LPM_TRIE);
         is_named
@@ -138,8 +138,8 @@ impl MapType {
             || self.is_map_of_maps()
     }
 
-    /// What is missing where there is none of it here.
-    pub fn feature(self) -> String {
+    /// Name of the missing feature if the type is not supported.
+    pub fn missing_feature(self) -> String {
         let last = Self::NAMES.len() - 1;
         match Self::NAMES.get(self.0 as usize) {
             Some(name) => format!("maps of type {name}"),
@@ -150,72 +150,72 @@ impl MapType {
         }
     }
 
-    /// Whether programs cannot look at its entries.
+    /// Whether programs cannot read entries.
     pub fn has_no_readable_values(self) -> bool {
         matches!(self.0, 3 | 4 | 7 | 26 | 27)
     }
 
-    /// Its name in a sentence: `type sockmap`, and of one that is not known `type 77`.
-    pub fn words(self) -> String {
+    /// The type in a sentence: `type sockmap`, or `type 77` if unknown.
+    pub fn describe(self) -> String {
         Self::NAMES.get(self.0 as usize).map_or_else(|| self.name(), |name| format!("type {name}"))
     }
 
-    /// Its name.
+    /// Name of the type.
     pub fn name(self) -> String {
         Self::NAMES.get(self.0 as usize).map_or_else(|| format!("type {}", self.0), |name| (*name).to_owned())
     }
 }
 
-/// What a slot of a map holds from the beginning, where that is a program or a map.
+/// Initial content of a slot that holds a program or a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
-    /// Its number.
+pub struct InitialSlot {
+    /// Index of the slot.
     pub index: u32,
-    /// The name of the function or map.
+    /// Name of the function or map.
     pub symbol: String,
 }
 
 /// A global variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name; of one that is static in a function, that function's and its own (`count.seen`).
+    /// Name; that of a static variable in a function is prefixed by the function's (`count.seen`).
     pub name: String,
-    /// Its first byte in its section.
+    /// Byte offset in the section.
     pub at: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
-    /// BTF's type, where that says one.
+    /// BTF type, if known.
     pub ty: Option<u32>,
 }
 
-/// A map as an object defines it.
+/// A map as the object defines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapDefinition {
-    /// Its name; of global variables their section's.
+    /// Name, or the section of global variables.
     pub name: String,
-    /// What kind it is.
+    /// Type of the map.
     pub ty: MapType,
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub key_size: u32,
-    /// Bytes of a value.
+    /// Size of a value in bytes.
     pub value_size: u32,
-    /// `max_entries`.
+    /// Maximum number of entries.
     pub max_entries: u32,
-    /// `BPF_F_*`.
+    /// Flags `BPF_F_*`.
     pub flags: u32,
-    /// BTF's types of key and value.
+    /// BTF type of the key, if known.
     pub key: Option<u32>,
-    /// See `key`.
+    /// BTF type of the value, if known.
     pub value: Option<u32>,
-    /// Of a map of maps: what maps it holds.
+    /// Definition of the inner maps of a map of maps.
     pub inner: Option<Box<MapDefinition>>,
-    /// What is in its slots from the beginning.
-    pub slots: Vec<Slot>,
-    /// Of global variables, their bytes.
+    /// Initial contents of slots.
+    pub slots: Vec<InitialSlot>,
+    /// Bytes of a section of global variables.
     pub data: Option<Vec<u8>>,
-    /// And which they are, in the order of their places.
+    /// Variables of such a section, in ascending offset.
     pub variables: Vec<Variable>,
-    /// Whether programs cannot write there.
+    /// Whether programs cannot write the map's values.
     pub read_only: bool,
 }
 
@@ -238,8 +238,8 @@ impl MapDefinition {
         }
     }
 
-    /// Global variables of a section.
-    pub(super) fn of_section(name: &str, data: Vec<u8>, variables: Vec<Variable>, read_only: bool) -> MapDefinition {
+    /// The map of a section of global variables.
+    pub(super) fn from_section(name: &str, data: Vec<u8>, variables: Vec<Variable>, read_only: bool) -> MapDefinition {
         let value_size = data.len() as u32;
         let ty = MapType::ARRAY;
         let map = MapDefinition { ty, key_size: 4, value_size, max_entries: 1, read_only, ..Self::new(name) };
@@ -247,44 +247,53 @@ impl MapDefinition {
     }
 }
 
-/// Where the slots of a map begin in its section, by which relocations find them.
+/// Offset in its section where the slots of a map begin; relocations refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SlotsAt {
+pub(super) struct SlotsOffset {
     pub map: usize,
     pub offset: u64,
 }
 
-/// That there may be so many maps.
-pub(super) fn is_room(count: usize) -> Result<(), Wrong> {
+/// Checks the number of maps.
+pub(super) fn check_map_count(count: usize) -> Result<(), ObjectError> {
     match count {
         0..=MAX_MAPS => Ok(()),
-        _ => Err(Wrong::new(format!(
+        _ => Err(ObjectError::new(format!(
             "there are more than {MAX_MAPS} maps, the most there may be, sections of global variables included"
         ))),
     }
 }
 
-/// The maps of `.maps`, by the types of its variables; `places` says where in the section they are, which the types say only
-/// once they are linked.
-pub(super) fn by_types(btf: &Btf, places: &HashMap<&str, u64>) -> Result<(Vec<MapDefinition>, Vec<SlotsAt>), Wrong> {
+/// Reads the maps of `.maps` from the types of its variables. `places` are their offsets in the
+/// section, which BTF has only after linking.
+pub(super) fn from_btf(
+    btf: &Btf,
+    places: &HashMap<&str, u64>,
+) -> Result<(Vec<MapDefinition>, Vec<SlotsOffset>), ObjectError> {
     let (mut maps, mut slots) = (Vec::new(), Vec::new());
     let variables = btf.section(".maps").unwrap_or_default();
-    is_room(variables.len())?;
+    check_map_count(variables.len())?;
     for &(variable, ..) in variables {
         let name = btf.get(variable).map_or("", |ty| ty.name.as_str());
         let offset = places.get(name).copied().unwrap_or(0);
-        let mut slots_at = None;
-        let map = by_type(btf, name, variable, &mut slots_at, 0)?;
-        if let Some(at) = slots_at {
-            slots.push(SlotsAt { map: maps.len(), offset: offset.saturating_add(u64::from(at)) });
+        let mut slots_offset = None;
+        let map = from_btf_type(btf, name, variable, &mut slots_offset, 0)?;
+        if let Some(at) = slots_offset {
+            slots.push(SlotsOffset { map: maps.len(), offset: offset.saturating_add(u64::from(at)) });
         }
         maps.push(map);
     }
     Ok((maps, slots))
 }
 
-fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u32) -> Result<MapDefinition, Wrong> {
-    let wrong = |what: &str| Wrong::new(format!("the map `{name}` {what}"));
+fn from_btf_type(
+    btf: &Btf,
+    name: &str,
+    ty: u32,
+    slots_offset: &mut Option<u32>,
+    depth: u32,
+) -> Result<MapDefinition, ObjectError> {
+    let wrong = |what: &str| ObjectError::new(format!("the map `{name}` {what}"));
     let Some(Kind::Struct { members, .. }) = btf.resolve(ty).map(|ty| &ty.kind) else {
         return Err(wrong("is no structure with `__uint` and `__type`"));
     };
@@ -292,7 +301,7 @@ fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u3
         Kind::Pointer(to) => Some(to),
         _ => None,
     };
-    // __uint(name, value): int (*name)[value]
+    // __uint(name, value) declares int (*name)[value].
     let number = |ty: u32| match btf.resolve(pointed(ty)?)?.kind {
         Kind::Array { count, .. } => Some(count),
         _ => None,
@@ -317,7 +326,7 @@ fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u3
                 (map.value, map.value_size) = (Some(ty), size(ty)?);
             }
             "values" => {
-                *slots_at = Some(member.bit / 8);
+                *slots_offset = Some(member.bit / 8);
                 let of = match btf.resolve(member.ty).map(|ty| &ty.kind) {
                     Some(Kind::Array { of, .. }) => pointed(*of),
                     _ => None,
@@ -327,23 +336,23 @@ fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u3
                     if depth > 0 {
                         return Err(wrong("holds maps that hold maps"));
                     }
-                    map.inner = Some(Box::new(by_type(btf, &format!("{name}.inner"), of, &mut None, 1)?));
+                    map.inner = Some(Box::new(from_btf_type(btf, &format!("{name}.inner"), of, &mut None, 1)?));
                 }
                 map.value_size = 4;
             }
-            // Pinning, NUMA nodes and what else only a kernel needs.
+            // Pinning, NUMA node and other properties that only the kernel needs.
             _ => {}
         }
     }
     Ok(map)
 }
 
-/// A map of `maps`: `struct bpf_map_def` begins with type, key size, value size, entries and flags; of what may stand behind
-/// them nothing is taken.
-pub(super) fn by_definition(name: &str, at: u64, data: &[u8]) -> Result<MapDefinition, Wrong> {
+/// Reads a map of the section `maps`: `struct bpf_map_def` starts with type, key size, value size,
+/// entries and flags. Fields after these are ignored.
+pub(super) fn from_bpf_map_def(name: &str, at: u64, data: &[u8]) -> Result<MapDefinition, ObjectError> {
     let definition = usize::try_from(at).ok().and_then(|at| data.get(at..)).unwrap_or_default();
     let Some(words) = definition.as_chunks().0.first_chunk::<5>() else {
-        return Err(Wrong::new(format!("the map `{name}` lies beyond the end of its section")));
+        return Err(ObjectError::new(format!("the map `{name}` lies beyond the end of its section")));
     };
     let [ty, key_size, value_size, max_entries, flags] = words.map(u32::from_le_bytes);
     Ok(MapDefinition { ty: MapType(ty), key_size, value_size, max_entries, flags, ..MapDefinition::new(name) })

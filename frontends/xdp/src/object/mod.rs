@@ -1,7 +1,7 @@
-//! What is in an object file that clang made for the BPF target: programs, functions, maps, types and lines.
+//! Reader of BPF object files as clang writes them: programs, functions, maps, types and lines.
 //!
-//! Sources: ELF with machine `EM_BPF`; relocations as in Documentation/bpf/llvm_reloc.rst; `.maps`, `.BTF` and `.BTF.ext` as
-//! in Documentation/bpf/btf.rst and libbpf.
+//! Sources: ELF with machine `EM_BPF`; relocations as in Documentation/bpf/llvm_reloc.rst; `.maps`,
+//! `.BTF` and `.BTF.ext` as in Documentation/bpf/btf.rst and libbpf.
 
 pub mod btf;
 mod c_types;
@@ -19,99 +19,101 @@ use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, R
 
 use crate::decode::instruction::Instruction;
 pub use btf::Btf;
-pub use line_info::Line;
-pub use map_definitions::{MapDefinition, MapType, Slot, Variable};
+pub use line_info::LineInfo;
+pub use map_definitions::{InitialSlot, MapDefinition, MapType, Variable};
 
-/// The largest object taken, in bytes.
+/// Maximum size of an object in bytes.
 pub const MAX_OBJECT: usize = 16 << 20;
 
-/// Instructions of all sections together, at most: as many as the kernel looks at (`BPF_COMPLEXITY_LIMIT_INSNS`).
+/// Maximum number of instructions in all sections, that of the verifier
+/// (`BPF_COMPLEXITY_LIMIT_INSNS`).
 const MAX_INSTRUCTIONS: usize = 1_000_000;
 
-/// Maps at most, sections of global variables included. (Of one program's the kernel takes 64.)
+/// Maximum number of maps, sections of global variables included. (The kernel takes 64 a program.)
 const MAX_MAPS: usize = 512;
 
-/// What programs are looked at with, each by itself: so many times their number, all bytes of instructions and of global
-/// variables may be at most.
-const MAX_LOOKED_AT: usize = 256 << 20;
+/// Upper bound on programs times bytes of instructions and global variables: each program is
+/// compiled by itself.
+const MAX_TOTAL_WORK: usize = 256 << 20;
 
 /// Why an object cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Wrong(String);
+pub struct ObjectError(String);
 
-impl Wrong {
-    fn new(message: impl Into<String>) -> Wrong {
-        Wrong(message.into())
+impl ObjectError {
+    fn new(message: impl Into<String>) -> ObjectError {
+        ObjectError(message.into())
     }
 }
 
-/// Letters of names and lines that are still taken. Those of an object lie anywhere in its tables, over each other as well: a
-/// few bytes could have many letters.
-struct Letters(usize);
+/// Characters of names and lines that may still be read. Strings may overlap in an object's tables,
+/// so that a few bytes could expand to very many characters.
+struct StringBudget(usize);
 
-impl Default for Letters {
-    fn default() -> Letters {
-        Letters(4 * MAX_OBJECT)
+impl Default for StringBudget {
+    fn default() -> StringBudget {
+        StringBudget(4 * MAX_OBJECT)
     }
 }
 
-impl Letters {
-    fn text(&mut self, bytes: &[u8]) -> Result<String, Wrong> {
+impl StringBudget {
+    fn text(&mut self, bytes: &[u8]) -> Result<String, ObjectError> {
         let left = self.0.checked_sub(bytes.len());
         self.0 = left.ok_or_else(|| {
-            Wrong::new(format!("its names have more than {} letters, taken together", 4 * MAX_OBJECT))
+            ObjectError::new(format!("its names have more than {} letters, taken together", 4 * MAX_OBJECT))
         })?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 }
 
-/// What an instruction refers to by a relocation.
+/// The target of an instruction's relocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
-    /// A map, by its number.
+    /// A map, by index.
     Map(usize),
-    /// Global variables: their map, and an offset in them that the instruction's constant is added to.
+    /// Global variables; the instruction's constant is added to the offset.
     Data {
-        /// The map's number.
+        /// Index of the section's map.
         map: usize,
-        /// Bytes.
+        /// Offset in bytes.
         offset: u64,
     },
-    /// Code: a section, and an offset in it in bytes that the instruction's constant is added to.
+    /// Code; the instruction's constant is added to the offset.
     Code {
-        /// The section's number.
+        /// Index of the section.
         section: usize,
-        /// Bytes.
+        /// Offset in bytes.
         offset: u64,
     },
-    /// What is not in the object: a function of the kernel's, or a variable of its configuration.
+    /// A symbol outside of the object: a kernel function or configuration variable.
     External(String),
 }
 
 /// A section with code.
 #[derive(Debug, Clone)]
 pub struct Section {
-    /// Its name, by which it is known what it is for.
+    /// Name, which says what the section is for.
     pub name: String,
-    /// Its instructions; one with 64 bits takes two places.
+    /// Instructions; an LDDW takes two elements.
     pub instructions: Vec<Instruction>,
-    /// What instructions refer to.
+    /// Targets of relocations, by instruction.
     pub references: BTreeMap<usize, Reference>,
-    /// The lines that they come from.
-    pub lines: Vec<Line>,
+    /// Source lines, in instruction order.
+    pub lines: Vec<LineInfo>,
 }
 
 impl Section {
-    /// Whether it is for programs of XDP.
+    /// Whether the section is for XDP programs.
     pub fn is_xdp(&self) -> bool {
-        // libbpf's names are `xdp`, `xdp.frags`, `xdp/devmap` and so on; before them `xdp` was what a name began with.
-        // With a question mark libbpf leaves a program alone until it is asked for, which it is here by its name.
+        // libbpf's section names are `xdp`, `xdp.frags`, `xdp/devmap` and so on; before, any name
+        // starting with `xdp`. A leading question mark tells libbpf not to load the program unless
+        // asked, as it is here by name.
         self.name.strip_prefix('?').unwrap_or(&self.name).starts_with("xdp")
     }
 
-    /// The line that an instruction comes from.
-    pub fn line(&self, instruction: usize) -> Option<&Line> {
+    /// The source line of an instruction.
+    pub fn line(&self, instruction: usize) -> Option<&LineInfo> {
         let before = &self.lines[..self.lines.partition_point(|line| line.instruction <= instruction)];
         before.last().filter(|line| line.line > 0)
     }
@@ -120,49 +122,52 @@ impl Section {
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// The number of its section.
+    /// Index of its section.
     pub section: usize,
-    /// Its first instruction there.
+    /// First instruction in the section.
     pub first: usize,
-    /// The first behind it.
+    /// The instruction after the last.
     pub end: usize,
-    /// Whether others see it: what is in a section of programs is one then.
+    /// Whether the symbol is global. In a section for programs, such a function is a program.
     pub is_global: bool,
 }
 
-/// An object.
+/// A BPF object.
 #[derive(Debug, Clone)]
 pub struct Object {
-    /// The name of its file.
+    /// File name.
     pub name: String,
     /// Sections with code.
     pub sections: Vec<Section>,
-    /// Their functions, in the order of the sections and in them.
+    /// Functions, sorted by section and first instruction.
     pub functions: Vec<Function>,
-    /// Its maps. Global variables are behind those that it defines.
+    /// Maps; sections of global variables come after the maps that the object defines.
     pub maps: Vec<MapDefinition>,
-    /// Its types; none where it was built without `-g`.
+    /// Types; empty if the object was built without `-g`.
     pub btf: Btf,
 }
 
 impl Object {
-    /// Reads an object.
+    /// Reads an object file.
     ///
     /// # Errors
-    /// What is wrong with the file as a whole.
-    pub fn read(name: &str, bytes: &[u8]) -> Result<Object, Wrong> {
+    ///
+    /// The file is not a well-formed BPF object, or exceeds a limit.
+    pub fn read(name: &str, bytes: &[u8]) -> Result<Object, ObjectError> {
         if bytes.len() > MAX_OBJECT {
-            return Err(Wrong::new(format!("the object is longer than {MAX_OBJECT} bytes, the most there may be")));
+            return Err(ObjectError::new(format!(
+                "the object is longer than {MAX_OBJECT} bytes, the most there may be"
+            )));
         }
         let is_elf = bytes.starts_with(b"\x7fELF");
         if !is_elf {
-            return Err(Wrong::new("this is no object file: it does not begin as ELF does"));
+            return Err(ObjectError::new("this is no object file: it does not begin as ELF does"));
         }
-        // Class and byte order: another kind of file would only be said to be wrong.
+        // Check class and byte order first, for a better message than the parser gives.
         if bytes.get(4..6) != Some(&[2, 1]) {
-            // The machine is where it is in either class, in the object's own byte order.
+            // The machine has the same offset in both classes, in the object's byte order.
             let is_big = bytes.get(4..6) == Some(&[2, 2]) && bytes.get(18..20) == Some(&EM_BPF.0.to_be_bytes());
             let what = match is_big {
                 true => {
@@ -170,37 +175,37 @@ impl Object {
                 }
                 false => "this object is not for BPF: build it with `clang -target bpf`",
             };
-            return Err(Wrong::new(what));
+            return Err(ObjectError::new(what));
         }
-        let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(bad)?;
+        let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(malformed)?;
         let endian = file.endian();
         let machine = file.elf_header().e_machine(endian);
         if machine != EM_BPF {
             let what = format!("this object is for machine {}, and BPF is {}", machine.0, EM_BPF.0);
-            return Err(Wrong::new(format!("{what}: build it with `clang -target bpf`")));
+            return Err(ObjectError::new(format!("{what}: build it with `clang -target bpf`")));
         }
-        Reading::new(name, file)?.object()
+        ObjectReader::new(name, file)?.read()
     }
 
-    /// The programs for XDP, in the order of the object.
+    /// The XDP programs, in the order of the object.
     pub fn programs(&self) -> impl Iterator<Item = &Function> {
         self.functions.iter().filter(|function| function.is_global && self.sections[function.section].is_xdp())
     }
 
-    /// The function that an instruction is in.
+    /// The index of the function that contains an instruction.
     pub fn function_at(&self, section: usize, instruction: usize) -> Option<usize> {
         let begin = |it: &Function| (it.section, it.first);
         let behind = self.functions.partition_point(|it| begin(it) <= (section, instruction));
         let found = self.functions[..behind].last()?;
         let is_in = found.section == section && instruction < found.end;
-        // A function may have several names.
+        // A function may have aliases; take the first.
         is_in.then(|| self.functions.partition_point(|it| begin(it) < begin(found)))
     }
 }
 
 type File<'a> = ElfFile64<'a, LittleEndian>;
 
-/// A function or variable, as the table of symbols has it.
+/// A function or variable of the symbol table.
 struct Symbol {
     name: String,
     is_function: bool,
@@ -210,74 +215,75 @@ struct Symbol {
     size: u64,
 }
 
-/// An object being read.
-struct Reading<'a> {
+/// State of reading an object.
+struct ObjectReader<'a> {
     file: File<'a>,
     object: Object,
-    letters: Letters,
-    /// The symbols of functions and variables by ELF's number of their section, in the order of the table.
+    strings: StringBudget,
+    /// Symbols of functions and variables by ELF section index, in table order.
     symbols: BTreeMap<usize, Vec<Symbol>>,
-    /// By ELF's numbers of the sections: those that have code, and of those of global variables the numbers of their maps.
+    /// Section index of each ELF section with code.
     code: BTreeMap<usize, usize>,
+    /// Map index of each ELF section with global variables.
     data: BTreeMap<usize, usize>,
-    /// The maps of `.maps` and `maps` by ELF's number of the section and the place in it.
+    /// Index of each map of `.maps` and `maps`, by ELF section index and offset.
     places: BTreeMap<(usize, u64), usize>,
 }
 
-fn bad(error: object::Error) -> Wrong {
-    Wrong::new(format!("this is no whole ELF object, and the file may be cut off: {error}"))
+fn malformed(error: object::Error) -> ObjectError {
+    ObjectError::new(format!("this is no whole ELF object, and the file may be cut off: {error}"))
 }
 
-impl<'a> Reading<'a> {
-    fn new(name: &str, file: File<'a>) -> Result<Reading<'a>, Wrong> {
-        let mut letters = Letters::default();
-        // They are looked at several times: once they count.
+impl<'a> ObjectReader<'a> {
+    fn new(name: &str, file: File<'a>) -> Result<ObjectReader<'a>, ObjectError> {
+        let mut strings = StringBudget::default();
+        // Section names are read several times; charge them once.
         for section in file.sections() {
-            letters.text(section.name_bytes().map_err(bad)?)?;
+            strings.text(section.name_bytes().map_err(malformed)?)?;
         }
-        let section = |name: &str| file.section_by_name(name).map(|it| it.data().map_err(bad)).transpose();
+        let section = |name: &str| file.section_by_name(name).map(|it| it.data().map_err(malformed)).transpose();
         let btf = section(".BTF")?.map(Btf::read).transpose()?.unwrap_or_default();
         let object =
             Object { name: name.to_owned(), sections: Vec::new(), functions: Vec::new(), maps: Vec::new(), btf };
         let (symbols, code, data, places) = Default::default();
-        Ok(Reading { file, object, letters, symbols, code, data, places })
+        Ok(ObjectReader { file, object, strings, symbols, code, data, places })
     }
 
-    fn object(mut self) -> Result<Object, Wrong> {
-        self.symbols()?;
-        self.code()?;
-        self.functions();
-        let slots = self.maps()?;
-        self.globals()?;
-        self.slots(slots)?;
-        self.references()?;
-        self.is_not_too_much()?;
+    fn read(mut self) -> Result<Object, ObjectError> {
+        self.read_symbols()?;
+        self.read_code()?;
+        self.read_functions();
+        let slots = self.read_maps()?;
+        self.read_globals()?;
+        self.read_slots(slots)?;
+        self.read_references()?;
+        self.check_total_work()?;
         Ok(self.object)
     }
 
-    fn is_not_too_much(&self) -> Result<(), Wrong> {
+    fn check_total_work(&self) -> Result<(), ObjectError> {
         let (object, programs) = (&self.object, self.object.programs().count());
         let code: usize = object.sections.iter().map(|section| 8 * section.instructions.len()).sum();
         let data: usize = object.maps.iter().filter_map(|map| map.data.as_ref()).map(Vec::len).sum();
-        if programs.saturating_mul(code + data) > MAX_LOOKED_AT {
-            return Err(Wrong::new(format!(
+        if programs.saturating_mul(code + data) > MAX_TOTAL_WORK {
+            return Err(ObjectError::new(format!(
                 "there are {programs} programs, {code} bytes of instructions and {data} of global variables: the product of \
-                 programs and bytes may be {MAX_LOOKED_AT} at most"
+                 programs and bytes may be {MAX_TOTAL_WORK} at most"
             )));
         }
         Ok(())
     }
 
-    fn symbols(&mut self) -> Result<(), Wrong> {
+    fn read_symbols(&mut self) -> Result<(), ObjectError> {
         for symbol in self.file.symbols() {
             let ty = symbol.elf_symbol().st_type();
             let (is_function, is_global) = (ty == STT_FUNC, symbol.is_global());
             let Some(section) = symbol.section_index().filter(|_| is_function || is_global || ty == STT_OBJECT) else {
                 continue;
             };
-            // One without a name is asked for by nobody.
+            // A symbol without a name cannot be referred to.
             let Ok(name) = symbol.name() else { continue };
-            let name = self.letters.text(name.as_bytes())?;
+            let name = self.strings.text(name.as_bytes())?;
             let (address, size) = (symbol.address(), symbol.size());
             let symbol = Symbol { name, is_function, is_object: ty == STT_OBJECT, is_global, address, size };
             self.symbols.entry(section.0).or_default().push(symbol);
@@ -285,7 +291,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    fn code(&mut self) -> Result<(), Wrong> {
+    fn read_code(&mut self) -> Result<(), ObjectError> {
         let mut all = 0;
         for section in self.file.sections() {
             let header = section.elf_section_header();
@@ -293,17 +299,17 @@ impl<'a> Reading<'a> {
             if !header.sh_flags(endian).contains(SHF_EXECINSTR) {
                 continue;
             }
-            let name = section.name().map_err(bad)?.to_owned();
-            let data = section.data().map_err(bad)?;
+            let name = section.name().map_err(malformed)?.to_owned();
+            let data = section.data().map_err(malformed)?;
             if data.len() % 8 != 0 {
                 let message = format!("the section `{name}` has {} bytes, and instructions have 8", data.len());
-                return Err(Wrong::new(message));
+                return Err(ObjectError::new(message));
             }
             all += data.len() / 8;
             if all > MAX_INSTRUCTIONS {
-                return Err(Wrong::new(format!("there are more than {MAX_INSTRUCTIONS} instructions")));
+                return Err(ObjectError::new(format!("there are more than {MAX_INSTRUCTIONS} instructions")));
             }
-            let instructions = data.as_chunks().0.iter().map(|bytes| Instruction::of(*bytes)).collect();
+            let instructions = data.as_chunks().0.iter().map(|bytes| Instruction::decode(*bytes)).collect();
             self.code.insert(section.index().0, self.object.sections.len());
             let references = BTreeMap::new();
             self.object.sections.push(Section { name, instructions, references, lines: Vec::new() });
@@ -313,7 +319,7 @@ impl<'a> Reading<'a> {
         for (number, section) in self.object.sections.iter().enumerate() {
             named.entry(section.name.clone()).or_insert(number);
         }
-        for (name, lines) in line_info::read(ext.data().map_err(bad)?, &self.object.btf)? {
+        for (name, lines) in line_info::read(ext.data().map_err(malformed)?, &self.object.btf)? {
             if let Some(&section) = named.get(&name) {
                 self.object.sections[section].lines = lines;
             }
@@ -321,7 +327,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    fn functions(&mut self) {
+    fn read_functions(&mut self) {
         let functions = &mut self.object.functions;
         for (index, &section) in &self.code {
             let count = self.object.sections[section].instructions.len();
@@ -333,8 +339,8 @@ impl<'a> Reading<'a> {
             }
         }
         functions.sort_by_key(|function| (function.section, function.first));
-        // A function ends where the next begins at the latest, or there, where nobody says how long it is; and by each of its
-        // names.
+        // A function ends where the next begins at the latest, or there if no symbol states its
+        // size. Aliases share the end.
         let mut next = None;
         for same in functions.chunk_by_mut(|a, b| (a.section, a.first) == (b.section, b.first)).rev() {
             let (section, first) = (same[0].section, same[0].first);
@@ -347,57 +353,57 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn maps(&mut self) -> Result<Vec<map_definitions::SlotsAt>, Wrong> {
+    fn read_maps(&mut self) -> Result<Vec<map_definitions::SlotsOffset>, ObjectError> {
         let mut slots = Vec::new();
         if let Some(section) = self.file.section_by_name(".maps") {
             let index = section.index().0;
             if self.object.btf.section(".maps").is_none() {
                 let message = "there are maps in `.maps`, but no types that say what they are";
-                return Err(Wrong::new(format!("{message}: build with -g, and keep `.BTF` when stripping")));
+                return Err(ObjectError::new(format!("{message}: build with -g, and keep `.BTF` when stripping")));
             }
-            let symbols = self.variables(index);
-            // Of a name the first place.
+            let symbols = self.variables_in(index);
+            // If a name occurs twice, the first place counts.
             let places: HashMap<&str, u64> = symbols.iter().rev().map(|it| (it.name.as_str(), it.address)).collect();
-            let (maps, at) = map_definitions::by_types(&self.object.btf, &places)?;
+            let (maps, at) = map_definitions::from_btf(&self.object.btf, &places)?;
             slots = at;
             let placed = (0..).zip(&maps).filter_map(|(number, map)| Some(((index, *places.get(&*map.name)?), number)));
             self.places = placed.collect();
             self.object.maps = maps;
         }
         if let Some(section) = self.file.section_by_name("maps") {
-            let (index, data) = (section.index().0, section.data().map_err(bad)?);
+            let (index, data) = (section.index().0, section.data().map_err(malformed)?);
             let mut maps = Vec::new();
-            for symbol in self.variables(index) {
-                maps.push((symbol.address, map_definitions::by_definition(&symbol.name, symbol.address, data)?));
+            for symbol in self.variables_in(index) {
+                maps.push((symbol.address, map_definitions::from_bpf_map_def(&symbol.name, symbol.address, data)?));
             }
             for (at, map) in maps {
                 self.places.insert((index, at), self.object.maps.len());
-                self.add(map)?;
+                self.add_map(map)?;
             }
         }
         Ok(slots)
     }
 
-    fn add(&mut self, map: MapDefinition) -> Result<(), Wrong> {
-        map_definitions::is_room(self.object.maps.len() + 1)?;
+    fn add_map(&mut self, map: MapDefinition) -> Result<(), ObjectError> {
+        map_definitions::check_map_count(self.object.maps.len() + 1)?;
         self.object.maps.push(map);
         Ok(())
     }
 
-    /// The variables of a section, in the order of their places.
-    fn variables(&self, section: usize) -> Vec<&Symbol> {
+    /// The variables of a section, by ascending offset.
+    fn variables_in(&self, section: usize) -> Vec<&Symbol> {
         let mut all: Vec<&Symbol> = self.symbols.get(&section).into_iter().flatten().collect();
         all.retain(|it| it.is_object || it.is_global);
         all.sort_by_key(|it| it.address);
         all
     }
 
-    /// Sections of global variables.
-    fn globals(&mut self) -> Result<(), Wrong> {
+    /// Reads the sections of global variables.
+    fn read_globals(&mut self) -> Result<(), ObjectError> {
         let mut all = 0_u64;
         let mut found = Vec::new();
         for section in self.file.sections() {
-            let name = section.name().map_err(bad)?;
+            let name = section.name().map_err(malformed)?;
             let is = |kind: &str| name == kind || name.strip_prefix(kind).is_some_and(|rest| rest.starts_with('.'));
             let size = section.size();
             if !(is(".rodata") || is(".data") || is(".bss")) || size == 0 {
@@ -405,27 +411,27 @@ impl<'a> Reading<'a> {
             }
             all = all.saturating_add(size);
             if all > MAX_OBJECT as u64 {
-                return Err(Wrong::new(format!(
+                return Err(ObjectError::new(format!(
                     "with the section `{name}` there are {all} bytes of global variables, and {MAX_OBJECT} are the most"
                 )));
             }
-            let data = if is(".bss") { vec![0; size as usize] } else { section.data().map_err(bad)?.to_vec() };
-            let variables = self.variables_of(section.index().0, name, data.len())?;
-            found.push((section.index().0, MapDefinition::of_section(name, data, variables, is(".rodata"))));
+            let data = if is(".bss") { vec![0; size as usize] } else { section.data().map_err(malformed)?.to_vec() };
+            let variables = self.data_variables(section.index().0, name, data.len())?;
+            found.push((section.index().0, MapDefinition::from_section(name, data, variables, is(".rodata"))));
         }
         for (index, map) in found {
             self.data.insert(index, self.object.maps.len());
-            self.add(map)?;
+            self.add_map(map)?;
         }
         Ok(())
     }
 
-    /// The variables of such a section. Where there are types, only what has one is a variable: the rest is what the compiler
-    /// made. (Types say the places only once an object is linked; symbols do before.)
-    fn variables_of(&self, index: usize, section: &str, length: usize) -> Result<Vec<Variable>, Wrong> {
+    /// The variables of a data section. With BTF, only typed symbols are variables; the others are
+    /// the compiler's. (BTF has offsets only after linking, symbols have them before.)
+    fn data_variables(&self, index: usize, section: &str, length: usize) -> Result<Vec<Variable>, ObjectError> {
         let btf = &self.object.btf;
         let typed = btf.section(section);
-        // Of a name the first type.
+        // If a name occurs twice, the first type counts.
         let types = typed.unwrap_or_default().iter().rev().map(|(ty, ..)| *ty);
         let types: HashMap<&str, u32> = types.filter_map(|ty| Some((btf.get(ty)?.name.as_str(), ty))).collect();
         let own = self.symbols.get(&index).into_iter().flatten().filter(|it| it.is_object);
@@ -438,43 +444,43 @@ impl<'a> Reading<'a> {
         };
         let mut all: Vec<Variable> = own.filter_map(variable).collect();
         all.sort_by(|a, b| (a.at, &a.name).cmp(&(b.at, &b.name)));
-        // One may have several names, and that is all.
+        // A variable may have aliases, but not without bound.
         if all.iter().map(|it| it.size as usize).sum::<usize>() > 8 * length {
-            return Err(Wrong::new(format!("the variables of the section `{section}` lie over each other")));
+            return Err(ObjectError::new(format!("the variables of the section `{section}` lie over each other")));
         }
         Ok(all)
     }
 
-    /// What maps hold from the beginning: the relocations of `.maps`.
-    fn slots(&mut self, mut slots: Vec<map_definitions::SlotsAt>) -> Result<(), Wrong> {
+    /// Reads the initial contents of maps from the relocations of `.maps`.
+    fn read_slots(&mut self, mut slots: Vec<map_definitions::SlotsOffset>) -> Result<(), ObjectError> {
         let Some(section) = self.file.section_by_name(".maps") else { return Ok(()) };
         slots.sort_by_key(|it| it.offset);
         for (at, relocation) in section.relocations() {
             let RelocationTarget::Symbol(index) = relocation.target() else { continue };
-            // The last map whose slots begin before.
+            // The last map whose slots begin at or before the relocation.
             let Some(map) = slots[..slots.partition_point(|it| it.offset <= at)].last() else { continue };
-            let symbol = self.file.symbol_by_index(index).map_err(bad)?;
+            let symbol = self.file.symbol_by_index(index).map_err(malformed)?;
             let index = ((at - map.offset) / 8) as u32;
-            let symbol = self.letters.text(symbol.name().map_err(bad)?.as_bytes())?;
-            self.object.maps[map.map].slots.push(Slot { index, symbol });
+            let symbol = self.strings.text(symbol.name().map_err(malformed)?.as_bytes())?;
+            self.object.maps[map.map].slots.push(InitialSlot { index, symbol });
         }
         Ok(())
     }
 
-    fn references(&mut self) -> Result<(), Wrong> {
+    fn read_references(&mut self) -> Result<(), ObjectError> {
         for (&index, &number) in &self.code {
-            let section = self.file.section_by_index(object::SectionIndex(index)).map_err(bad)?;
+            let section = self.file.section_by_index(object::SectionIndex(index)).map_err(malformed)?;
             for (at, relocation) in section.relocations() {
                 let RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
                 if r_type != R_BPF_64_64 && r_type != R_BPF_64_32 {
                     continue;
                 }
                 let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
-                let symbol = self.file.symbol_by_index(symbol).map_err(bad)?;
+                let symbol = self.file.symbol_by_index(symbol).map_err(malformed)?;
                 let (section, offset) = (symbol.section_index().map(|index| index.0), symbol.address());
-                let reference = match section.and_then(|section| self.reference(section, offset)) {
+                let reference = match section.and_then(|section| self.resolve(section, offset)) {
                     Some(reference) => reference,
-                    None => Reference::External(self.letters.text(symbol.name().unwrap_or_default().as_bytes())?),
+                    None => Reference::External(self.strings.text(symbol.name().unwrap_or_default().as_bytes())?),
                 };
                 self.object.sections[number].references.insert((at / 8) as usize, reference);
             }
@@ -482,8 +488,8 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// What is at a place in a section.
-    fn reference(&self, section: usize, offset: u64) -> Option<Reference> {
+    /// What a section and offset refer to.
+    fn resolve(&self, section: usize, offset: u64) -> Option<Reference> {
         if let Some(&section) = self.code.get(&section) {
             return Some(Reference::Code { section, offset });
         }

@@ -1,13 +1,14 @@
-//! Files that are made to cost much: small ones that say much, and large ones that would be gone through again and again.
+//! Hostile object files: small ones that expand to much, large ones that would be processed again
+//! and again; and details of functions and lines.
 
-use super::{MAX_LOOKED_AT, MAX_MAPS, MAX_OBJECT, Object};
-use crate::rejection::Listing;
+use super::{MAX_MAPS, MAX_OBJECT, MAX_TOTAL_WORK, Object};
+use crate::rejection::Disassembly;
 
 const PROGBITS: u32 = 1;
 const SYMTAB: u32 = 2;
 const STRTAB: u32 = 3;
 const NOBITS: u32 = 8;
-/// `SHF_ALLOC`, `SHF_EXECINSTR`.
+/// `SHF_ALLOC`; with `SHF_EXECINSTR`.
 const DATA: u64 = 2;
 const CODE: u64 = 6;
 /// `STB_GLOBAL` with `STT_OBJECT` and `STT_FUNC`.
@@ -15,10 +16,10 @@ const OBJECT: u8 = 0x11;
 const FUNCTION: u8 = 0x12;
 const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
-/// A file being made.
+/// Builder of ELF files.
 struct Elf {
     names: Vec<u8>,
-    /// Name, type, flags, bytes, size.
+    /// Name, type, flags, bytes and size.
     sections: Vec<(u32, u32, u64, Vec<u8>, u64)>,
     symbols: Vec<u8>,
 }
@@ -35,7 +36,7 @@ impl Elf {
         at
     }
 
-    /// A section; its number.
+    /// Adds a section; returns its index.
     fn section(&mut self, name: &str, ty: u32, flags: u64, bytes: Vec<u8>) -> u16 {
         let (name, size) = (self.name(name), bytes.len() as u64);
         self.sections.push((name, ty, flags, bytes, size));
@@ -49,7 +50,7 @@ impl Elf {
         self.symbols.extend([value.to_le_bytes(), size.to_le_bytes()].concat());
     }
 
-    /// A program of so many instructions that does nothing.
+    /// Adds a program of so many exit instructions.
     fn program(&mut self, instructions: usize) -> u16 {
         let section = self.section("xdp", PROGBITS, CODE, EXIT.repeat(instructions));
         let name = self.name("prog");
@@ -78,7 +79,8 @@ impl Elf {
         }
         let at = file.len() as u64;
         let mut set = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
-        // A relocatable file for BPF; sections' headers: where, how long, how many, whose names.
+        // Relocatable, for BPF; offset, size and number of section headers, and the section of
+        // names.
         set(16, &[1, 0, 247, 0, 1]);
         set(40, &at.to_le_bytes());
         set(52, &[64, 0]);
@@ -94,7 +96,7 @@ impl Elf {
     }
 }
 
-/// `.BTF` of types and strings (Documentation/bpf/btf.rst).
+/// Builds `.BTF` from types and strings (Documentation/bpf/btf.rst).
 pub(crate) fn btf(types: &[u32], strings: &[u8]) -> Vec<u8> {
     let length = 4 * types.len() as u32;
     let head = [0x0001_eb9f, 24, 0, length, length, strings.len() as u32];
@@ -102,12 +104,13 @@ pub(crate) fn btf(types: &[u32], strings: &[u8]) -> Vec<u8> {
     words.chain(strings.iter().copied()).collect()
 }
 
-/// `.BTF.ext` with lines of the section `xdp`, whose name is the string at 1: file, text, number.
+/// Builds `.BTF.ext` with lines (file, text, number) of the section `xdp`, whose name is the string
+/// at 1.
 fn lines(lines: &[[u32; 3]]) -> Vec<u8> {
     lines_of(&[], lines)
 }
 
-/// The same with functions, by their first instructions.
+/// Builds `.BTF.ext` with lines, and functions by their first instructions.
 fn lines_of(functions: &[u32], lines: &[[u32; 3]]) -> Vec<u8> {
     let of_functions = 12 + 8 * functions.len() as u32;
     let size = 12 + 16 * lines.len() as u32;
@@ -125,7 +128,7 @@ fn refused(elf: Elf, why: &str) {
 }
 
 #[test]
-fn what_is_made_is_an_object() {
+fn a_built_file_is_an_object() {
     let mut elf = Elf::new();
     elf.program(2);
     let object = elf.read().unwrap();
@@ -133,9 +136,9 @@ fn what_is_made_is_an_object() {
     assert_eq!(programs, [("prog", 0, 2)]);
 }
 
-/// Each name has a megabyte, and all are the same bytes.
+/// Names of a megabyte each, all in the same bytes.
 #[test]
-fn names_that_lie_over_each_other() {
+fn overlapping_names_are_charged_each() {
     const LONG: usize = 1 << 20;
     let long = "n".repeat(LONG);
     let many = 4 * MAX_OBJECT / LONG + 1;
@@ -155,12 +158,12 @@ fn names_that_lie_over_each_other() {
     let strings = [b"\0xdp\0", long.as_bytes(), b"\0"].concat();
     let mut types = Elf::new();
     types.program(1);
-    // Declarations of structures.
+    // Forward declarations of structures.
     let all: Vec<u32> = (0..many).flat_map(|_| [5, 7 << 24, 0]).collect();
     types.section(".BTF", PROGBITS, 0, btf(&all, &strings));
     refused(types, "letters");
 
-    // Lines of the same file, with the same text: one string. Each with another part of it: many.
+    // Lines with the same text share a string; overlapping texts count each.
     for (step, is_taken) in [(0, true), (1, false)] {
         let mut elf = Elf::new();
         elf.program(many);
@@ -175,8 +178,8 @@ fn names_that_lie_over_each_other() {
 }
 
 #[test]
-fn more_variables_and_maps_than_there_may_be() {
-    // Zeros take no room in the file.
+fn too_many_variables_and_maps_are_refused() {
+    // `.bss` takes no room in the file.
     let mut zeros = Elf::new();
     zeros.program(1);
     for name in [".bss.a", ".bss.b"] {
@@ -197,7 +200,7 @@ fn more_variables_and_maps_than_there_may_be() {
     (0..=MAX_MAPS).for_each(|_| old.symbol(name, OBJECT, section, 0, 20));
     refused(old, "more than 512 maps");
 
-    // A variable may have another name, and no ten.
+    // A variable may have two names, but not ten.
     for (names, is_taken) in [(2, true), (10, false)] {
         let mut elf = Elf::new();
         elf.program(1);
@@ -212,21 +215,21 @@ fn more_variables_and_maps_than_there_may_be() {
 }
 
 #[test]
-fn more_programs_than_could_be_looked_at() {
+fn programs_times_bytes_are_bounded() {
     const INSTRUCTIONS: usize = 1 << 16;
     let mut elf = Elf::new();
     let section = elf.program(INSTRUCTIONS);
     let name = elf.name("again");
-    (0..MAX_LOOKED_AT / (8 * INSTRUCTIONS)).for_each(|_| elf.symbol(name, FUNCTION, section, 0, 8));
+    (0..MAX_TOTAL_WORK / (8 * INSTRUCTIONS)).for_each(|_| elf.symbol(name, FUNCTION, section, 0, 8));
     refused(elf, "the product of programs and bytes may be");
 }
 
-/// Functions by the names that lie where an instruction is.
 #[test]
 fn functions_end_where_the_next_begins() {
     let mut elf = Elf::new();
     let section = elf.section("xdp", PROGBITS, CODE, EXIT.repeat(10));
-    // Name, first instruction, how many: two names of one, one that reaches into the next, one that says nothing, one beyond.
+    // Name, first instruction, length: an alias, one that reaches into the next, one without a
+    // size, one beyond the end.
     for (name, first, count) in
         [("long", 0, 3), ("alias", 0, 0), ("over", 3, 9), ("last", 8, 1), ("mute", 5, 0), ("beyond", 20, 4)]
     {
@@ -252,9 +255,9 @@ fn functions_end_where_the_next_begins() {
     assert_eq!(object.function_at(1, 0), None);
 }
 
-/// Where the compiler writes 0, it has none.
+/// The compiler writes line 0 for such instructions.
 #[test]
-fn instructions_without_a_line_are_of_the_one_before_in_the_function() {
+fn instructions_without_a_line_have_the_one_before_in_their_function() {
     let of = |functions: &[u32], numbers: &[u32]| {
         let mut elf = Elf::new();
         elf.program(numbers.len());
@@ -266,14 +269,14 @@ fn instructions_without_a_line_are_of_the_one_before_in_the_function() {
     };
     assert_eq!(of(&[0], &[3, 0, 0, 7, 0]), [3, 3, 3, 7, 7]);
     assert_eq!(of(&[0], &[0, 0, 7, 0]), [0, 0, 7, 7]);
-    // A function has none of the one before it, and those behind it have its.
+    // A line does not carry over to the next function.
     assert_eq!(of(&[3, 0], &[3, 0, 4, 0, 0, 9, 0]), [3, 3, 4, 0, 0, 9, 9]);
     assert_eq!(of(&[], &[3, 0, 4]), [3, 3, 4]);
 }
 
-/// Each of many files has a line with the highest number that there is.
+/// Each of many files has one line, with the highest number possible.
 #[test]
-fn lines_with_high_numbers() {
+fn high_line_numbers_do_not_expand_the_listing() {
     let mut strings = b"\0xdp\0".to_vec();
     let mut all = Vec::new();
     for number in 0..2000 {
@@ -284,6 +287,6 @@ fn lines_with_high_numbers() {
     elf.program(all.len());
     elf.section(".BTF", PROGBITS, 0, btf(&[], &strings));
     elf.section(".BTF.ext", PROGBITS, 0, lines(&all));
-    let text = Listing::of(&elf.read().unwrap()).source.text.len();
+    let text = Disassembly::new(&elf.read().unwrap()).source.text.len();
     assert!(text < 4 << 20, "{text}");
 }

@@ -1,4 +1,8 @@
-//! The abstract domain: value ranges, pointer types, and the state of registers, stack and packet.
+//! The abstract domain: strided intervals, register types, and the state of registers, stack and
+//! packet, with its join.
 
-pub(crate) mod range;
+pub(crate) mod interval;
+mod join;
+pub(crate) mod offsets;
+pub(crate) mod reg_type;
 pub(crate) mod state;

@@ -1,87 +1,98 @@
-//! `bpf_loop`: a function called so many times, until it gives 1.
+//! `bpf_loop`: a callback called up to a number of times, until it returns 1.
 
-use super::{Add, Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, again_or_behind, branches};
-use crate::analysis::domain::range::Range;
-use crate::analysis::transfer::{ARGUMENT, FUNCTION, ROUND, ROUNDS, Walk};
+use super::{
+    Add, BlockKey, BlockResult, BlockStart, CallContext, FixpointSolver, Lt, RegType, Result, State, Value,
+    finish_with_branch, loop_or_exit,
+};
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
 use crate::decode::helper;
 use crate::errno::E2BIG;
-use crate::lower::ir::Binary::{Either, Ne};
+use crate::lower::ir::BinaryOp::{LogicalOr, Ne};
 
-/// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
+/// Maximum number of rounds (`BPF_MAX_LOOPS`).
 const MAX_ROUNDS: u64 = 1 << 23;
 
-/// `bpf_loop(rounds, function, argument, flags)`: what is kept for its rounds.
-pub(super) fn begin(walk: &mut Walk) -> Result<()> {
-    walk.shared.helpers.insert(helper::LOOP);
-    let (all, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
-    let range = walk.expect_number(all, "how often a bpf_loop goes round")?;
-    if !matches!(function.ty, Ty::Function { .. }) {
-        let what = function.ty.words();
-        return walk.refuse(format!("a bpf_loop is given {what} for a function"));
+/// `bpf_loop(rounds, callback, argument, flags)`: checks the arguments and keeps them in pseudo
+/// registers for the rounds.
+pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
+    interp.facts.helpers.insert(helper::LOOP);
+    let (all, function, argument, flags) =
+        (interp.read_register(1)?, interp.read_register(2)?, interp.read_register(3)?, interp.read_register(4)?);
+    let range = interp.expect_scalar(all, "how often a bpf_loop goes round")?;
+    if !matches!(function.ty, RegType::Function { .. }) {
+        let what = function.ty.describe();
+        return interp.reject(format!("a bpf_loop is given {what} for a function"));
     }
-    if flags.ty.range().and_then(Range::exact) != Some(0) {
-        return walk.refuse("a bpf_loop is given flags, and there are none");
+    if flags.ty.as_scalar().and_then(Interval::as_constant) != Some(0) {
+        return interp.reject("a bpf_loop is given flags, and there are none");
     }
-    let (mut round, mut rounds) = (walk.constant(0), walk.word(range, all.low));
+    let (mut round, mut rounds) = (interp.constant(0), interp.scalar32(range, all.low));
     if range.high > MAX_ROUNDS {
-        // More give an error and no round at all: it is where the first round would be, and no round that there is. As the
-        // verifier puts it into the program, it has 32 bits (`inline_bpf_loop`, kernel/bpf/verifier.c).
-        let high = walk.code.by(Ne, all.high, 0);
-        let most = walk.code.known(MAX_ROUNDS as u32);
-        let low = walk.code.binary(Lt, most, all.low);
-        let many = walk.code.binary(Either, high, low);
-        let (zero, error) = (walk.code.known(0), walk.code.known(E2BIG as u32));
-        let (first, limit) = (walk.code.select(many, error, zero), walk.code.select(many, zero, all.low));
-        round = walk.word(Range::WORD, first);
-        rounds = walk.word(Range::new(0, MAX_ROUNDS), limit);
+        // More rounds than the maximum give an error and run none: start at round -E2BIG, which is
+        // past the end and is what the helper returns. The verifier inlines the error as a 32-bit
+        // number (`inline_bpf_loop`, kernel/bpf/verifier.c).
+        let high = interp.code.binary_const(Ne, all.high, 0);
+        let most = interp.code.constant(MAX_ROUNDS as u32);
+        let low = interp.code.binary(Lt, most, all.low);
+        let many = interp.code.binary(LogicalOr, high, low);
+        let (zero, error) = (interp.code.constant(0), interp.code.constant(E2BIG as u32));
+        let (first, limit) = (interp.code.select(many, error, zero), interp.code.select(many, zero, all.low));
+        round = interp.scalar32(Interval::U32, first);
+        rounds = interp.scalar32(Interval::new(0, MAX_ROUNDS), limit);
     }
-    walk.set(ROUND, round)?;
-    walk.set(ROUNDS, rounds)?;
-    walk.set(ARGUMENT, argument)?;
-    walk.set(FUNCTION, function)
+    interp.write_register(LOOP_ROUND, round)?;
+    interp.write_register(LOOP_LIMIT, rounds)?;
+    interp.write_register(LOOP_ARGUMENT, argument)?;
+    interp.write_register(LOOP_CALLBACK, function)
 }
 
-impl Finding<'_, '_> {
-    /// Before a round of a `bpf_loop`.
-    pub(super) fn round(&mut self, key: Key, at: u32, state: State) -> Result<Gone> {
+impl FixpointSolver<'_, '_> {
+    /// Interprets the point before each round: enters the callback or continues after the loop.
+    pub(super) fn interpret_loop_round(&mut self, key: BlockKey, at: u32, state: State) -> Result<BlockResult> {
         let context = self.context(key);
-        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
-        walk.at = at as usize;
-        let (round, rounds, argument) = (walk.get(ROUND)?, walk.get(ROUNDS)?, walk.get(ARGUMENT)?);
-        let (section, first) = walk.callback()?;
-        let goes_on = walk.code.binary(Lt, round.low, rounds.low);
-        // Behind the loop.
-        walk.after_call();
-        walk.set(0, round)?;
-        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
-        let behind_state = walk.state.clone().without_rounds();
-        // In the function.
-        if !walk.enter()? {
-            return walk.refuse("the function of a bpf_loop would be called too deep");
+        let mut interp =
+            BlockInterpreter::new(self.linked, &mut self.facts, state, key.context, context.section as usize);
+        interp.pc = at as usize;
+        let (round, rounds, argument) = (
+            interp.read_register(LOOP_ROUND)?,
+            interp.read_register(LOOP_LIMIT)?,
+            interp.read_register(LOOP_ARGUMENT)?,
+        );
+        let (section, first) = interp.loop_callback()?;
+        let goes_on = interp.code.binary(Lt, round.low, rounds.low);
+        // The edge that leaves the loop.
+        interp.clear_caller_saved();
+        interp.write_register(0, round)?;
+        let behind = BlockKey { context: key.context, start: BlockStart::Instruction(at + 1), variant: 0 };
+        let behind_state = interp.state.clone().without_loop_registers();
+        // The edge into the callback.
+        if !interp.push_frame()? {
+            return interp.reject("the function of a bpf_loop would be called too deep");
         }
-        walk.state.scratch[1] = round;
-        walk.state.scratch[2] = argument;
-        walk.state.scratch[0] = Value::of(Ty::Nothing);
-        let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at)) });
-        let inside = Key { context: inner, place: Place::At(first), variant: 0 };
-        let inside_state = walk.state.clone();
-        // Which registers hold what differs on the two ways: the code's end is that of the function's way, and r0 is
-        // the round on both.
-        walk.state.scratch[0] = round;
-        Ok(branches(walk, goes_on, (inside, inside_state), (behind, behind_state)))
+        interp.state.scratch[1] = round;
+        interp.state.scratch[2] = argument;
+        interp.state.scratch[0] = Value::of(RegType::Uninit);
+        let inner = self.contexts.intern(CallContext { section, first, caller: Some((key.context, at)) });
+        let inside = BlockKey { context: inner, start: BlockStart::Instruction(first), variant: 0 };
+        let inside_state = interp.state.clone();
+        // The two edges keep different registers. The exit state is that of the edge into the
+        // callback, and r0 must hold the round for the other.
+        interp.state.scratch[0] = round;
+        Ok(finish_with_branch(interp, goes_on, (inside, inside_state), (behind, behind_state)))
     }
 }
 
-/// Behind the function: the round counts, whether or not it was the last.
-pub(super) fn returned(mut walk: Walk, caller: u32, at: u32) -> Result<Gone> {
-    let result = walk.get(0)?;
-    walk.expect_number(result, "what the function of a bpf_loop returns")?;
-    walk.state.frames.pop();
-    let round = walk.get(ROUND)?;
-    let next = walk.code.by(Add, round.low, 1);
-    let next = walk.word(Range::WORD, next);
-    walk.set(ROUND, next)?;
-    walk.after_call();
-    walk.set(0, next)?;
-    Ok(again_or_behind(walk, result, Key { context: caller, place: Place::Round(at), variant: 0 }, at))
+/// Returns from the callback. The round counts even if it is the last.
+pub(super) fn finish_callback(mut interp: BlockInterpreter, caller: u32, at: u32) -> Result<BlockResult> {
+    let result = interp.read_register(0)?;
+    interp.expect_scalar(result, "what the function of a bpf_loop returns")?;
+    interp.state.frames.pop();
+    let round = interp.read_register(LOOP_ROUND)?;
+    let next = interp.code.binary_const(Add, round.low, 1);
+    let next = interp.scalar32(Interval::U32, next);
+    interp.write_register(LOOP_ROUND, next)?;
+    interp.clear_caller_saved();
+    interp.write_register(0, next)?;
+    Ok(loop_or_exit(interp, result, BlockKey { context: caller, start: BlockStart::LoopRound(at), variant: 0 }, at))
 }

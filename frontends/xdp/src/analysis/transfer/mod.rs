@@ -1,5 +1,8 @@
-//! Going through a block: what each instruction does to the types of what there is, and what is to be computed for it. The
-//! same walk finds the types, when its computations are thrown away, and makes the code, when the types are known.
+//! Transfer functions: what each instruction does to the abstract state, and the IR that it
+//! becomes.
+//!
+//! [`BlockInterpreter`] runs a block from its entry state. The solver runs it to find the fixpoint,
+//! discarding the IR, and once more with final states, keeping it.
 
 mod alu;
 mod atomic;
@@ -19,409 +22,424 @@ mod redirect;
 mod ring_record;
 mod stack;
 
-pub(crate) use event_helpers::Events;
+pub(crate) use event_helpers::EventUses;
 
 use std::fmt::Display;
 
-use crate::Linked;
-use crate::analysis::domain::range::Range;
-use crate::analysis::domain::state::{ASLEEP, Frame, Name, Offsets, State, Ty, Value};
-use crate::analysis::fixpoint::Shared;
+use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::reg_type::{RegType, SymbolicName};
+use crate::analysis::domain::state::{Frame, NOT_LOADED, State, Value};
+use crate::analysis::fixpoint::ProgramFacts;
 use crate::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
-use crate::lower::ir::{Argument, Binary, Code, Effect, Id, Var};
+use crate::decode::linked::LinkedObject;
+use crate::lower::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
 use crate::object::Reference;
-use crate::rejection::Refused;
+use crate::rejection::Rejection;
 
-pub(crate) type Result<T> = std::result::Result<T, Refused>;
+pub(crate) type Result<T> = std::result::Result<T, Rejection>;
 
-/// Registers that no program sees, behind all that an instruction can name (0 to 15): of a `bpf_loop` the round, how many there
-/// are, the argument, and the function.
-pub(crate) const ROUND: u8 = 16;
-pub(crate) const ROUNDS: u8 = 17;
-pub(crate) const ARGUMENT: u8 = 18;
-pub(crate) const FUNCTION: u8 = 19;
-/// Of all frames: where a packet is to be redirected to, and one; how many tail calls there were; how many bytes of metadata
-/// are in front of the packet; how many random numbers there were.
-pub(crate) const TARGET: u8 = 20;
-pub(crate) const TAIL_CALLS: u8 = 21;
-pub(crate) const METADATA: u8 = 22;
-pub(crate) const DRAWS: u8 = 23;
+/// Pseudo registers of a frame, numbered after all that an instruction can encode (0 to 15): round,
+/// limit, argument and callback of a `bpf_loop`.
+pub(crate) const LOOP_ROUND: u8 = 16;
+pub(crate) const LOOP_LIMIT: u8 = 17;
+pub(crate) const LOOP_ARGUMENT: u8 = 18;
+pub(crate) const LOOP_CALLBACK: u8 = 19;
+/// Pseudo registers of the program: redirect target plus one, tail calls made, bytes of metadata,
+/// random numbers drawn.
+pub(crate) const REDIRECT_TARGET: u8 = 20;
+pub(crate) const TAIL_CALL_COUNT: u8 = 21;
+pub(crate) const METADATA_LENGTH: u8 = 22;
+pub(crate) const RANDOM_DRAWS: u8 = 23;
 
-/// For values whose type says all.
-pub(crate) const NO_VARS: (Var, Var) = {
-    let var = Var::Register { frame: u8::MAX, register: u8::MAX, half: 0 };
+/// Stands for the variables of a value that its type determines.
+pub(crate) const NO_VARIABLES: (Variable, Variable) = {
+    let var = Variable::Register { frame: u8::MAX, register: u8::MAX, half: 0 };
     (var, var)
 };
 
-/// A block under way.
-pub(crate) struct Walk<'a, 'o> {
-    pub linked: &'a Linked<'o>,
-    pub shared: &'a mut Shared,
+/// State of the interpretation of one block.
+pub(crate) struct BlockInterpreter<'a, 'o> {
+    pub linked: &'a LinkedObject<'o>,
+    pub facts: &'a mut ProgramFacts,
     pub state: State,
-    pub code: Code,
-    /// Whose call of a function this is.
+    pub code: BlockCode,
+    /// Number of the call context.
     pub context: u32,
     pub section: usize,
-    /// The instruction under way.
-    pub at: usize,
-    /// How many names this instruction has given.
+    /// Index of the current instruction in its section.
+    pub pc: usize,
+    /// Number of symbolic names that the current instruction has introduced.
     named: u32,
 }
 
-impl<'a, 'o> Walk<'a, 'o> {
+impl<'a, 'o> BlockInterpreter<'a, 'o> {
     pub fn new(
-        linked: &'a Linked<'o>,
-        shared: &'a mut Shared,
+        linked: &'a LinkedObject<'o>,
+        facts: &'a mut ProgramFacts,
         mut state: State,
         context: u32,
         section: usize,
-    ) -> Walk<'a, 'o> {
-        state.asleep();
-        let mut walk = Walk { linked, shared, state, code: Code::default(), context, section, at: 0, named: 0 };
-        walk.take_holdings();
-        walk
+    ) -> BlockInterpreter<'a, 'o> {
+        state.unload();
+        let mut interp =
+            BlockInterpreter { linked, facts, state, code: BlockCode::default(), context, section, pc: 0, named: 0 };
+        interp.restore_field_aliases();
+        interp
     }
 
-    pub fn frame(&self) -> usize {
+    pub fn current_frame(&self) -> usize {
         self.state.frames.len() - 1
     }
 
-    pub fn refuse<T>(&self, message: impl Into<String>) -> Result<T> {
-        Err(Refused::new(self.section, self.at, message))
+    /// Rejects the program at the current instruction.
+    pub fn reject<T>(&self, message: impl Into<String>) -> Result<T> {
+        Err(Rejection::new(self.section, self.pc, message))
     }
 
-    /// Refuses what the kernel might take: this is what is missing for it here.
-    pub fn lack<T>(&self, message: impl Into<String>, feature: impl Display) -> Result<T> {
-        Err(Refused::new(self.section, self.at, message).missing(feature))
+    /// Rejects what the kernel may accept, naming the feature that is missing here.
+    pub fn reject_unsupported<T>(&self, message: impl Into<String>, feature: impl Display) -> Result<T> {
+        Err(Rejection::new(self.section, self.pc, message).missing_feature(feature))
     }
 
-    /// Refuses an instruction that programs cannot have.
-    fn unknown<T>(&self, it: Instruction) -> Result<T> {
+    /// Rejects an instruction that does not exist.
+    fn reject_unknown<T>(&self, it: Instruction) -> Result<T> {
         let code = it.code;
         if code == CALLX {
             let why = "a call through a register, as clang makes it of helpers' calls without optimisation";
-            return self.refuse(format!("unknown instruction {code:#04x}, {why}: compile with -O2"));
+            return self.reject(format!("unknown instruction {code:#04x}, {why}: compile with -O2"));
         }
-        self.refuse(format!("unknown instruction {code:#04x}"))
+        self.reject(format!("unknown instruction {code:#04x}"))
     }
 
     pub fn instruction(&self) -> Instruction {
-        self.linked.object.sections[self.section].instructions[self.at]
+        self.linked.object.sections[self.section].instructions[self.pc]
     }
 
-    /// A name for what this instruction makes. What went by it in an earlier round is known by no name then.
-    pub fn name(&mut self) -> Name {
+    /// A symbolic name for a result of this instruction. Pointers that have it from an earlier
+    /// round of a loop become anonymous.
+    pub fn fresh_name(&mut self) -> SymbolicName {
         self.named += 1;
-        let name = self.shared.names.of((self.context, self.section as u32, self.at as u32, self.named));
-        self.state.forget(|it| it == name);
+        let name = self.facts.names.intern((self.context, self.section as u32, self.pc as u32, self.named));
+        self.state.forget_names(|it| it == name);
         name
     }
 
-    /// A register's variable.
-    fn var(&self, register: u8, half: u8) -> Var {
-        let frame = if !(6..TARGET).contains(&register) { 0 } else { self.frame() as u8 };
-        Var::Register { frame, register, half }
+    /// The variable of half a register.
+    fn register_variable(&self, register: u8, half: u8) -> Variable {
+        let frame = if !(6..REDIRECT_TARGET).contains(&register) { 0 } else { self.current_frame() as u8 };
+        Variable::Register { frame, register, half }
     }
 
-    fn slot(&mut self, register: u8) -> &mut Value {
-        let frame = self.frame() as u8;
+    fn register_mut(&mut self, register: u8) -> &mut Value {
+        let frame = self.current_frame() as u8;
         self.state.register(frame, register)
     }
 
-    /// A register that is read.
-    pub fn get(&mut self, register: u8) -> Result<Value> {
+    /// Reads a register, with both halves available.
+    pub fn read_register(&mut self, register: u8) -> Result<Value> {
         if register == 10 {
-            let ty = Ty::Stack { frame: self.frame() as u8, off: Offsets::one(0) };
-            let (low, high) = (self.code.known(0), self.code.known(1));
+            let ty = RegType::Stack { frame: self.current_frame() as u8, off: Offsets::constant(0) };
+            let (low, high) = (self.code.constant(0), self.code.constant(1));
             return Ok(Value { ty, low, high });
         }
-        if (11..ROUND).contains(&register) {
-            return self.refuse(format!("there is no register {register}"));
+        if (11..LOOP_ROUND).contains(&register) {
+            return self.reject(format!("there is no register {register}"));
         }
-        let mut value = *self.slot(register);
-        if value.ty == Ty::Nothing {
+        let mut value = *self.register_mut(register);
+        if value.ty == RegType::Uninit {
             return self
-                .refuse(format!("register r{register} is read, and was not set on every way that leads here"))
-                .map_err(|it: Refused| {
+                .reject(format!("register r{register} is read, and was not set on every way that leads here"))
+                .map_err(|it: Rejection| {
                     it.note(
                         "a call leaves r1 to r5 unset, and so does what moves the packet's ends to pointers into it",
                     )
                 });
         }
-        let vars = (self.var(register, 0), self.var(register, 1));
-        self.wake(&mut value, vars);
-        *self.slot(register) = value;
+        let vars = (self.register_variable(register, 0), self.register_variable(register, 1));
+        self.materialize(&mut value, vars);
+        *self.register_mut(register) = value;
         Ok(value)
     }
 
-    /// Has a value's halves computed.
-    pub fn wake(&mut self, value: &mut Value, (low, high): (Var, Var)) {
-        if value.low != ASLEEP && value.high != ASLEEP {
+    /// Makes both halves of a value available in this block.
+    pub fn materialize(&mut self, value: &mut Value, (low, high): (Variable, Variable)) {
+        if value.low != NOT_LOADED && value.high != NOT_LOADED {
             return;
         }
-        let said = self.said(value.ty);
-        if value.low == ASLEEP {
-            value.low = said.0.unwrap_or_else(|| self.code.var(low));
+        let known = self.known_halves(value.ty);
+        if value.low == NOT_LOADED {
+            value.low = known.0.unwrap_or_else(|| self.code.variable(low));
         }
-        if value.high == ASLEEP {
-            value.high = said.1.unwrap_or_else(|| self.code.var(high));
+        if value.high == NOT_LOADED {
+            value.high = known.1.unwrap_or_else(|| self.code.variable(high));
         }
     }
 
-    /// The halves of a value, as far as its type says them.
-    pub fn said(&mut self, ty: Ty) -> (Option<Id>, Option<Id>) {
+    /// The halves that the type of a value determines.
+    pub fn known_halves(&mut self, ty: RegType) -> (Option<Id>, Option<Id>) {
         let low = match ty {
-            Ty::Number(range) if range.exact().is_some() => Some(self.code.known(range.low as u32)),
-            Ty::Context(off) => Some(self.code.known(off as u32)),
-            Ty::Packet { name: crate::analysis::domain::state::FIXED, off, .. } => Some(self.code.known(off as u32)),
-            Ty::End => Some(self.length()),
-            Ty::Stack { off, .. } | Ty::Value { off, .. } | Ty::Record { off, .. } if off.exact().is_some() => {
-                Some(self.code.known(off.low as u32))
+            RegType::Scalar(range) if range.as_constant().is_some() => Some(self.code.constant(range.low as u32)),
+            RegType::Context(off) => Some(self.code.constant(off as u32)),
+            RegType::Packet { name: crate::analysis::domain::reg_type::PACKET_START, off, .. } => {
+                Some(self.code.constant(off as u32))
             }
-            Ty::Map(map) => Some(self.code.known(u32::from(map))),
-            Ty::Function { first, .. } => Some(self.code.known(first)),
+            RegType::PacketEnd => Some(self.packet_length()),
+            RegType::Stack { off, .. } | RegType::MapValue { off, .. } | RegType::RingRecord { off, .. }
+                if off.as_constant().is_some() =>
+            {
+                Some(self.code.constant(off.low as u32))
+            }
+            RegType::Map(map) => Some(self.code.constant(u32::from(map))),
+            RegType::Function { first, .. } => Some(self.code.constant(first)),
             _ => None,
         };
         let high = match ty {
-            Ty::Number(range) if range.low >> 32 == range.high >> 32 => Some(self.code.known((range.low >> 32) as u32)),
-            Ty::Packet { nullable: false, .. }
-            | Ty::Record { nullable: false, .. }
-            | Ty::Context(_)
-            | Ty::End
-            | Ty::Stack { .. }
-            | Ty::Map(_)
-            | Ty::Function { .. } => Some(self.code.known(1)),
-            Ty::Value { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_one_value() => {
-                Some(self.code.known(1))
+            RegType::Scalar(range) if range.low >> 32 == range.high >> 32 => {
+                Some(self.code.constant((range.low >> 32) as u32))
+            }
+            RegType::Packet { nullable: false, .. }
+            | RegType::RingRecord { nullable: false, .. }
+            | RegType::Context(_)
+            | RegType::PacketEnd
+            | RegType::Stack { .. }
+            | RegType::Map(_)
+            | RegType::Function { .. } => Some(self.code.constant(1)),
+            RegType::MapValue { map, nullable: false, .. } if self.linked.maps[usize::from(map)].has_single_value() => {
+                Some(self.code.constant(1))
             }
             _ => None,
         };
         (low, high)
     }
 
-    /// Sets a register.
-    pub fn set(&mut self, register: u8, value: Value) -> Result<()> {
+    /// Writes a register.
+    pub fn write_register(&mut self, register: u8, value: Value) -> Result<()> {
         if register == 10 {
-            return self.refuse("the frame pointer, r10, is written to");
+            return self.reject("the frame pointer, r10, is written to");
         }
-        if (11..ROUND).contains(&register) {
-            return self.refuse(format!("there is no register {register}"));
+        if (11..LOOP_ROUND).contains(&register) {
+            return self.reject(format!("there is no register {register}"));
         }
-        *self.slot(register) = value;
+        *self.register_mut(register) = value;
         Ok(())
     }
 
-    pub fn number(&mut self, range: Range, low: Id, high: Id) -> Value {
-        // What is known for certain.
-        let (known_low, known_high) = (self.code.value(low), self.code.value(high));
+    /// A scalar with these halves; constants among them tighten the interval, and the other way
+    /// round.
+    pub fn scalar(&mut self, range: Interval, low: Id, high: Id) -> Value {
+        let (known_low, known_high) = (self.code.as_constant(low), self.code.as_constant(high));
         let range = match (known_low, known_high) {
-            (Some(low), Some(high)) => Range::one(u64::from(high) << 32 | u64::from(low)),
-            (None, Some(0)) => range.meet(0, u64::from(u32::MAX)).unwrap_or(Range::WORD),
+            (Some(low), Some(high)) => Interval::constant(u64::from(high) << 32 | u64::from(low)),
+            (None, Some(0)) => range.meet(0, u64::from(u32::MAX)).unwrap_or(Interval::U32),
             _ => range,
         };
-        let low = range.exact().map_or(low, |value| self.code.known(value as u32));
-        let high = if range.low >> 32 == range.high >> 32 { self.code.known((range.low >> 32) as u32) } else { high };
-        Value { ty: Ty::Number(range), low, high }
+        let low = range.as_constant().map_or(low, |value| self.code.constant(value as u32));
+        let high =
+            if range.low >> 32 == range.high >> 32 { self.code.constant((range.low >> 32) as u32) } else { high };
+        Value { ty: RegType::Scalar(range), low, high }
     }
 
     pub fn constant(&mut self, value: u64) -> Value {
-        let (low, high) = (self.code.known(value as u32), self.code.known((value >> 32) as u32));
-        Value { ty: Ty::Number(Range::one(value)), low, high }
+        let (low, high) = (self.code.constant(value as u32), self.code.constant((value >> 32) as u32));
+        Value { ty: RegType::Scalar(Interval::constant(value)), low, high }
     }
 
-    /// A number of 32 bits.
-    pub fn word(&mut self, range: Range, low: Id) -> Value {
-        let high = self.code.known(0);
-        self.number(range, low, high)
+    /// A scalar whose high half is zero.
+    pub fn scalar32(&mut self, range: Interval, low: Id) -> Value {
+        let high = self.code.constant(0);
+        self.scalar(range, low, high)
     }
 
-    /// Minus an error's number.
-    pub fn error(&mut self, error: i32) -> Value {
+    /// A negative error number.
+    pub fn error_code(&mut self, error: i32) -> Value {
         self.constant(i64::from(error) as u64)
     }
 
-    /// 0, or minus an error's number, as helpers give it.
-    pub fn outcome(&mut self, is_good: Id, error: i32) -> Value {
-        let (zero, low, high) = (self.code.known(0), self.code.known(error as u32), self.code.known(u32::MAX));
+    /// 0 if a condition holds, else a negative error number, as helpers return it.
+    pub fn zero_or_error(&mut self, is_good: Id, error: i32) -> Value {
+        let (zero, low, high) = (self.code.constant(0), self.code.constant(error as u32), self.code.constant(u32::MAX));
         let (low, high) = (self.code.select(is_good, zero, low), self.code.select(is_good, zero, high));
-        self.number(Range::ANY, low, high)
+        self.scalar(Interval::ANY, low, high)
     }
 
-    /// 0 where all of these hold, else the error of the first that does not.
-    pub fn first_of(&mut self, conditions: &[(Id, i32)]) -> Value {
-        let (mut low, mut high) = (self.code.known(0), self.code.known(0));
-        let all = self.code.known(u32::MAX);
+    /// 0 if all conditions hold, else the error of the first that does not.
+    pub fn first_error(&mut self, conditions: &[(Id, i32)]) -> Value {
+        let (mut low, mut high) = (self.code.constant(0), self.code.constant(0));
+        let all = self.code.constant(u32::MAX);
         for &(holds, error) in conditions.iter().rev() {
-            let error = self.code.known(error as u32);
+            let error = self.code.constant(error as u32);
             (low, high) = (self.code.select(holds, low, error), self.code.select(holds, high, all));
         }
-        self.number(Range::ANY, low, high)
+        self.scalar(Interval::ANY, low, high)
     }
 
-    /// How long the packet is now.
-    pub fn length(&mut self) -> Id {
+    /// The current length of the packet.
+    pub fn packet_length(&mut self) -> Id {
         self.code.call("pkt_len", vec![Argument::Packet], Effect::Reads)
     }
 
-    /// Has the packet aborted where a pointer is NULL. Behind that it is none.
+    /// Aborts the packet if a pointer is NULL; afterwards it is non-null.
     pub fn trap_null(&mut self, pointer: Value, reason: &'static str) {
         if pointer.ty.is_nullable() {
-            let null = self.code.by(Binary::Eq, pointer.high, 0);
+            let null = self.code.binary_const(BinaryOp::Eq, pointer.high, 0);
             self.trap(null, reason);
-            branch::there(&mut self.state, pointer);
+            branch::mark_non_null(&mut self.state, pointer);
         }
     }
 
-    /// Has the packet aborted where this is true.
+    /// Aborts the packet if the condition holds.
     pub fn trap(&mut self, when: Id, reason: &'static str) {
-        if self.code.as_truth(when) == Some(false) {
+        if self.code.as_boolean(when) == Some(false) {
             return;
         }
-        let site = self.shared.sites.of((self.section as u32, self.at as u32, reason));
+        let site = self.facts.trap_sites.intern((self.section as u32, self.pc as u32, reason));
         self.code.add(crate::lower::ir::Op::Trap { when, site });
     }
 
-    /// An instruction that neither leads elsewhere nor calls what does. Gives back the number of the next.
+    /// Interprets an instruction that neither jumps nor calls what does. Returns the index of the
+    /// next.
     pub fn step(&mut self, at: usize) -> Result<usize> {
-        (self.at, self.named) = (at, 0);
+        (self.pc, self.named) = (at, 0);
         let it = self.instruction();
         match it.class() {
             class::ALU | class::ALU64 => self.alu(it)?,
             class::LD if it.code == LDDW => {
-                self.constant64(it)?;
+                self.load_constant64(it)?;
                 return Ok(at + 2);
             }
             class::LD => {
-                return self.refuse("packets are read by `ld_abs` and `ld_ind`, which programs of XDP cannot");
+                return self.reject("packets are read by `ld_abs` and `ld_ind`, which programs of XDP cannot");
             }
             class::LDX => {
                 let (signed, size) = match it.mode() {
                     3 => (false, it.size()),
                     4 if it.size() < 8 => (true, it.size()),
-                    _ => return self.unknown(it),
+                    _ => return self.reject_unknown(it),
                 };
-                let from = self.get(it.src)?;
+                let from = self.read_register(it.src)?;
                 let value = self.load(from, i64::from(it.off), size)?;
-                let value = if signed { self.sign_extended(value, 8 * size) } else { value };
-                self.set(it.dst, value)?;
+                let value = if signed { self.sign_extend(value, 8 * size) } else { value };
+                self.write_register(it.dst, value)?;
             }
             class::ST | class::STX if it.mode() == 3 => {
                 let value = match it.class() {
                     class::ST => self.constant(i64::from(it.imm) as u64),
-                    _ => self.get(it.src)?,
+                    _ => self.read_register(it.src)?,
                 };
-                let to = self.get(it.dst)?;
+                let to = self.read_register(it.dst)?;
                 self.store(to, i64::from(it.off), it.size(), value)?;
             }
             class::STX if it.mode() == 6 => self.atomic(it)?,
-            class::JMP if it.code == CALL => self.helper(it)?,
-            _ => return self.unknown(it),
+            class::JMP if it.code == CALL => self.call_helper(it)?,
+            _ => return self.reject_unknown(it),
         }
         Ok(at + 1)
     }
 
-    /// A constant of 64 bits, or what it stands for.
-    fn constant64(&mut self, it: Instruction) -> Result<()> {
+    /// LDDW: a 64-bit constant, or what its relocation refers to.
+    fn load_constant64(&mut self, it: Instruction) -> Result<()> {
         let section = &self.linked.object.sections[self.section];
-        let Some(rest) = section.instructions.get(self.at + 1) else {
-            return self.refuse("the section ends in the middle of a constant of 64 bits");
+        let Some(rest) = section.instructions.get(self.pc + 1) else {
+            return self.reject("the section ends in the middle of a constant of 64 bits");
         };
         let value = u64::from(rest.imm as u32) << 32 | u64::from(it.imm as u32);
-        let value = match section.references.get(&self.at) {
+        let value = match section.references.get(&self.pc) {
             None if it.src == 0 => self.constant(value),
             None if it.src == 4 => {
-                let first = (self.at as i64 + 1 + i64::from(it.imm)) as u32;
-                self.function(self.section, first)
+                let first = (self.pc as i64 + 1 + i64::from(it.imm)) as u32;
+                self.function_pointer(self.section, first)
             }
             None => {
                 return self
-                    .refuse(format!("a constant refers to something of kind {}, and nothing says what", it.src));
+                    .reject(format!("a constant refers to something of kind {}, and nothing says what", it.src));
             }
-            Some(&Reference::Map(map)) => Value::of(Ty::Map(map as u16)),
+            Some(&Reference::Map(map)) => Value::of(RegType::Map(map as u16)),
             Some(&Reference::Data { map, offset }) => {
-                let off = Offsets::one((offset as i64).saturating_add(i64::from(it.imm)));
-                Value::of(Ty::Value {
+                let off = Offsets::constant((offset as i64).saturating_add(i64::from(it.imm)));
+                Value::of(RegType::MapValue {
                     map: map as u16,
                     off,
-                    name: crate::analysis::domain::state::NOBODY,
+                    name: crate::analysis::domain::reg_type::ANONYMOUS,
                     nullable: false,
                 })
             }
             Some(&Reference::Code { section, offset }) => {
                 let first = (offset as i64 / 8).saturating_add(i64::from(it.imm) / 8);
-                self.function(section, first as u32)
+                self.function_pointer(section, first as u32)
             }
             Some(Reference::External(name)) => {
-                return self.lack(
+                return self.reject_unsupported(
                     format!("`{name}` is not in the object: the kernel would give it an address or a value"),
                     "what the kernel gives programs by name (`__kconfig`, `__ksym`)",
                 );
             }
         };
         let mut value = value;
-        // All of these say it by their types.
-        self.wake(&mut value, NO_VARS);
-        self.set(it.dst, value)
+        // The types of all these values determine them.
+        self.materialize(&mut value, NO_VARIABLES);
+        self.write_register(it.dst, value)
     }
 
-    fn function(&mut self, section: usize, first: u32) -> Value {
-        Value::of(Ty::Function { section: section as u16, first })
+    fn function_pointer(&mut self, section: usize, first: u32) -> Value {
+        Value::of(RegType::Function { section: section as u16, first })
     }
 
-    /// A number whose lowest bits are taken with a sign.
-    pub fn sign_extended(&mut self, of: Value, bits: u32) -> Value {
-        use crate::lower::ir::Binary::{Sar, Shl};
+    /// Sign-extends the low `bits` of a number.
+    pub fn sign_extend(&mut self, of: Value, bits: u32) -> Value {
+        use crate::lower::ir::BinaryOp::{Sar, Shl};
         let low = if bits < 32 {
-            let up = self.code.by(Shl, of.low, 32 - bits);
-            self.code.by(Sar, up, 32 - bits)
+            let up = self.code.binary_const(Shl, of.low, 32 - bits);
+            self.code.binary_const(Sar, up, 32 - bits)
         } else {
             of.low
         };
-        let high = self.code.by(Sar, low, 31);
-        let range = match of.ty.range() {
+        let high = self.code.binary_const(Sar, low, 31);
+        let range = match of.ty.as_scalar() {
             Some(range) if range.high < 1 << (bits - 1) => range,
-            _ => Range::ANY,
+            _ => Interval::ANY,
         };
-        self.number(range, low, high)
+        self.scalar(range, low, high)
     }
 
-    /// What a register must hold for an operation on numbers.
-    pub fn expect_number(&mut self, value: Value, what: &str) -> Result<Range> {
+    /// Returns the interval of a scalar, rejecting anything else.
+    pub fn expect_scalar(&mut self, value: Value, what: &str) -> Result<Interval> {
         match value.ty {
-            Ty::Number(range) => Ok(range),
-            ty => self.refuse(format!("{what} is {}, and a number is needed", ty.words())),
+            RegType::Scalar(range) => Ok(range),
+            ty => self.reject(format!("{what} is {}, and a number is needed", ty.describe())),
         }
     }
 
-    /// The frame of a function that is called; whether it is. Where programs called from functions take those' places, how
-    /// deep calls go only the packet decides: it is aborted where they go too deep.
-    pub fn enter(&mut self) -> Result<bool> {
+    /// Pushes the frame of a callee; returns false if the packet is aborted instead. If tail calls
+    /// replaced functions, the call depth depends on the packet, so exceeding it is a run-time
+    /// check.
+    pub fn push_frame(&mut self) -> Result<bool> {
         if self.state.frames.len() < crate::analysis::domain::state::MAX_FRAMES {
             self.state.frames.push(Frame::new());
             return Ok(true);
         }
-        let calls = self.get(TAIL_CALLS)?;
-        if calls.ty.range().and_then(Range::exact) == Some(0) {
-            return self.refuse(format!(
+        let calls = self.read_register(TAIL_CALL_COUNT)?;
+        if calls.ty.as_scalar().and_then(Interval::as_constant) == Some(0) {
+            return self.reject(format!(
                 "functions call each other {} deep, which is deeper than the kernel allows",
                 crate::analysis::domain::state::MAX_FRAMES
             ));
         }
-        let always = self.code.truth(true);
+        let always = self.code.boolean(true);
         self.trap(always, "functions, and programs in their places, call each other too deep");
         Ok(false)
     }
 
-    /// The function that is called for each round: its section and first instruction.
-    pub fn callback(&mut self) -> Result<(u32, u32)> {
-        match self.get(FUNCTION)?.ty {
-            Ty::Function { section, first } => Ok((section.into(), first)),
-            other => self.refuse(format!("what is called for each round is {}", other.words())),
+    /// Section and first instruction of the callback that the current loop calls.
+    pub fn loop_callback(&mut self) -> Result<(u32, u32)> {
+        match self.read_register(LOOP_CALLBACK)?.ty {
+            RegType::Function { section, first } => Ok((section.into(), first)),
+            other => self.reject(format!("what is called for each round is {}", other.describe())),
         }
     }
 
-    /// Registers that a call leaves unset.
-    pub fn after_call(&mut self) {
-        (1..6).for_each(|register| self.state.scratch[register] = Value::of(Ty::Nothing));
+    /// Marks r1 to r5 uninitialised, as a call leaves them.
+    pub fn clear_caller_saved(&mut self) {
+        (1..6).for_each(|register| self.state.scratch[register] = Value::of(RegType::Uninit));
     }
 }

@@ -1,19 +1,19 @@
-//! Reading rings, between batches.
+//! Reading event rings between batches.
 
-use super::{Event, EventRing, HEAD, Print, TAIL};
+use super::{Event, EventRing, HEAD_WORD, PrintFormat, TAIL_WORD};
 use portcullis_core::device::{DeviceError, Session};
 use portcullis_core::map::layout;
 use portcullis_core::program::Program;
 
-/// Words that are read at once, at most.
-const AT_ONCE: u32 = 1 << 20;
+/// Maximum number of words per read.
+const MAX_WORDS_PER_READ: u32 = 1 << 20;
 
-/// How many events there were.
+/// Counts of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventCounts {
-    /// Those that were there to be read.
+    /// Events that were complete and read.
     pub events: u64,
-    /// Those that there was no room for, or that were left half done.
+    /// Events that found no room, or were not completed.
     pub lost: u64,
 }
 
@@ -24,27 +24,28 @@ impl std::ops::AddAssign for EventCounts {
     }
 }
 
-/// The rings of a program as they are read: how far the host has come with each.
+/// Reader of a program's rings, with its position in each.
 #[derive(Debug)]
 pub struct EventReader {
     rings: Vec<(EventRing, u32)>,
-    prints: Vec<Print>,
+    prints: Vec<PrintFormat>,
     counts: EventCounts,
 }
 
 impl EventReader {
-    /// Begins with what comes from now on in a session of the program; `None` where it records nothing.
+    /// Starts at the current heads of a session's rings; `None` if the program records nothing.
     ///
     /// # Errors
-    /// The session's.
+    ///
+    /// Errors of the session.
     pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Option<EventReader>, DeviceError> {
         let Some(origin) = crate::ObjectInfo::of(program).filter(|origin| !origin.rings.is_empty()) else {
             return Ok(None);
         };
         let mut rings = Vec::new();
         for ring in &origin.rings {
-            let head = head(ring, session)?;
-            seen(ring, head, session)?;
+            let head = read_head(ring, session)?;
+            write_tail(ring, head, session)?;
             rings.push((ring.clone(), head));
         }
         Ok(Some(EventReader { rings, prints: origin.prints.clone(), counts: EventCounts::default() }))
@@ -55,24 +56,25 @@ impl EventReader {
         EventReader { rings, prints: Vec::new(), counts: EventCounts::default() }
     }
 
-    /// How many packets find room for their records in each ring, if none of them makes several at one place
-    /// ([`EventRing::packets`]).
-    pub fn room(&self) -> u32 {
-        self.rings.iter().map(|(ring, _)| ring.packets()).min().unwrap_or(u32::MAX)
+    /// Number of packets whose records fit every ring, if each records at most once per site; see
+    /// [`EventRing::packet_capacity`].
+    pub fn packet_capacity(&self) -> u32 {
+        self.rings.iter().map(|(ring, _)| ring.packet_capacity()).min().unwrap_or(u32::MAX)
     }
 
-    /// What has come of all up to now.
+    /// Totals so far.
     pub fn counts(&self) -> EventCounts {
         self.counts
     }
 
-    /// Reads what is new, ring by ring, each in the order in which packets took their slots. Where nobody wants it
-    /// (`None`), it is counted. Gives for how many packets there were records, if each had made one at each place: of the ring
-    /// with the most. It waits for the batches submitted
-    /// before, as [`Session::map_words_at`] does, and reads no more than there is.
+    /// Passes all new events to `want`, ring by ring in the order in which packets reserved slots;
+    /// with `None` they are only counted. Returns an estimate of the packets that recorded,
+    /// assuming one record per site. Like [`Session::map_words_at`], it waits for batches submitted
+    /// before.
     ///
     /// # Errors
-    /// The session's.
+    ///
+    /// Errors of the session.
     pub fn read(
         &mut self,
         session: &mut dyn Session,
@@ -80,7 +82,7 @@ impl EventReader {
     ) -> Result<u32, DeviceError> {
         let mut most = 0;
         for (ring, tail) in &mut self.rings {
-            let head = head(ring, session)?;
+            let head = read_head(ring, session)?;
             let all = head.wrapping_sub(*tail);
             if all == 0 {
                 continue;
@@ -90,9 +92,10 @@ impl EventReader {
             let mut whole = kept;
             if let Some(want) = &mut want {
                 whole = 0;
-                for (number, count) in pieces(*tail, kept, ring) {
+                for (number, count) in contiguous_chunks(*tail, kept, ring) {
                     let (stride, slot) = (ring.stride() as usize, number & (ring.slots - 1));
-                    let words = session.map_words_at(ring.map, at(ring, 1 + slot), count as usize * stride)?;
+                    let words =
+                        session.map_words_at(ring.map, entry_offset(ring, 1 + slot), count as usize * stride)?;
                     for (slot, number) in words.chunks(stride).zip(0..count).map(|(it, i)| (it, number.wrapping_add(i)))
                     {
                         if let Some(event) = ring.event(slot, number, &self.prints) {
@@ -104,15 +107,16 @@ impl EventReader {
             }
             self.counts += EventCounts { events: whole.into(), lost: (all - whole).into() };
             *tail = head;
-            seen(ring, head, session)?;
+            write_tail(ring, head, session)?;
         }
         Ok(most)
     }
 }
 
-/// The records from a number on, in pieces that lie behind each other in the ring.
-fn pieces(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
-    let most = (AT_ONCE / ring.stride()).max(1);
+/// Splits `count` records from `first` on into (first, count) ranges that are contiguous in the
+/// ring.
+fn contiguous_chunks(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
+    let most = (MAX_WORDS_PER_READ / ring.stride()).max(1);
     let (mut number, mut left) = (first, count);
     let mut all = Vec::new();
     while left > 0 {
@@ -124,16 +128,16 @@ fn pieces(first: u32, count: u32, ring: &EventRing) -> Vec<(u32, u32)> {
     all
 }
 
-/// Where an entry of a ring begins.
-fn at(ring: &EventRing, entry: u32) -> usize {
+/// Word offset of an entry of a ring.
+fn entry_offset(ring: &EventRing, entry: u32) -> usize {
     layout::HEADER_WORDS as usize + entry as usize * ring.stride() as usize
 }
 
-fn head(ring: &EventRing, session: &mut dyn Session) -> Result<u32, DeviceError> {
-    let words = session.map_words_at(ring.map, at(ring, 0) + HEAD, 1)?;
+fn read_head(ring: &EventRing, session: &mut dyn Session) -> Result<u32, DeviceError> {
+    let words = session.map_words_at(ring.map, entry_offset(ring, 0) + HEAD_WORD, 1)?;
     Ok(words.first().copied().unwrap_or(0))
 }
 
-fn seen(ring: &EventRing, head: u32, session: &mut dyn Session) -> Result<(), DeviceError> {
-    session.set_map_words(ring.map, at(ring, 0) + TAIL, &[head])
+fn write_tail(ring: &EventRing, head: u32, session: &mut dyn Session) -> Result<(), DeviceError> {
+    session.set_map_words(ring.map, entry_offset(ring, 0) + TAIL_WORD, &[head])
 }
