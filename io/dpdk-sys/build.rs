@@ -1,4 +1,4 @@
-//! What DPDK's functions need to be linked, where they are wanted.
+//! Generates bindings and links DPDK if the feature `link` is enabled.
 
 #[cfg(feature = "link")]
 #[path = "build/link.rs"]

@@ -1,4 +1,5 @@
-//! Writes the capture that comes with the project, the same to the byte every time: `sample FILE`. `cargo xtask samples` runs it.
+//! Writes the project's sample capture, identical to the byte each time: `sample FILE`. Run by
+//! `cargo xtask samples`.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,13 +1,14 @@
-//! The system call bpf(2), of which a command's arguments are fields of `union bpf_attr` (linux/bpf.h) by their offsets. The tests
-//! that ask the kernel what is right have this file as a module of theirs.
+//! The bpf(2) system call. A command's arguments are fields of `union bpf_attr` (linux/bpf.h),
+//! given by offset. Tests that query the kernel include this file as a module.
 #![allow(unsafe_code)]
 
 use std::io;
 
-/// Bytes of the attributes: more than the commands here have. What a kernel does not know of has to be zeros.
+/// Size of the attributes in bytes: more than the commands used here have. Kernels require that
+/// fields unknown to them are zero.
 const SIZE: usize = 152;
 
-/// Attributes in the processor's order of bytes.
+/// Attributes of a bpf(2) command, in native byte order.
 #[repr(C, align(8))]
 pub(crate) struct Attributes([u8; SIZE]);
 
@@ -26,17 +27,18 @@ impl Attributes {
         self
     }
 
-    /// What the kernel has written there.
+    /// Reads a field that the kernel has written.
     pub(crate) fn get(&self, at: usize) -> u32 {
         self.0[at..].first_chunk().copied().map_or(0, u32::from_ne_bytes)
     }
 
-    /// Asks the kernel.
+    /// Executes the command.
     ///
     /// # Safety
-    /// What the attributes point to lives, and is as long as the command takes it for.
-    pub(crate) unsafe fn ask(&mut self, command: libc::c_int) -> io::Result<libc::c_int> {
-        // SAFETY: the attributes are as long as is said, and what they point to is the caller's to answer for.
+    /// Every pointer in the attributes must be valid, for as many bytes as the command accesses.
+    pub(crate) unsafe fn execute(&mut self, command: libc::c_int) -> io::Result<libc::c_int> {
+        // SAFETY: the size passed is that of the attributes; the caller vouches for the pointers in
+        // them.
         let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), SIZE) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
     }

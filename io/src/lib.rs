@@ -1,20 +1,21 @@
-//! Where packets come from and where they go.
+//! Packet sources and sinks: captures, synthetic traffic, and live interfaces.
 //!
-//! A [`Source`] hands out [`Batch`](portcullis_core::packet::Batch)es, a [`Sink`] takes the packets
-//! of a batch that someone chose. What there is:
+//! A [`Source`] yields [`Batch`](portcullis_core::packet::Batch)es; a [`Sink`] takes the selected
+//! packets of a batch. The modules:
 //!
-//! - [`capture`]: pcap and pcapng files, in and out. A capture is read in large blocks straight
-//!   into arenas, and its packets stay where they were read; they are copied only for filters that
-//!   change lengths.
-//! - [`RedirectSink`]: a capture for each redirect target.
-//! - [`synth`]: traffic made from a seed, well-formed or hostile.
-//! - `live` (Linux): how live packets come in, and how verdicts on them are carried out.
-//! - `nfqueue` (Linux, feature `nfqueue`): packets for which the kernel itself asks for a verdict.
-//! - `pinned` (Linux): maps of the kernel's, and what is in them;
-//! - `routes` (Linux): where the kernel has packets go.
-//! - [`wrap`]: limit, repeat, tee and faults around any source.
+//! - [`capture`]: pcap and pcapng files, read and written. A capture is read in large blocks
+//!   straight into arenas, and packets are filtered where they were read; they are copied only for
+//!   filters that change packet lengths.
+//! - [`RedirectSink`]: one capture file per redirect target.
+//! - [`synth`]: well-formed or hostile traffic generated from a seed.
+//! - `live` (Linux): receiving live packets and executing verdicts on them.
+//! - `af_xdp`, `dpdk` and `nfqueue` (Linux, features of the same names): live packets from AF_XDP
+//!   sockets, DPDK ports and netfilter queues.
+//! - `pinned` (Linux): entries of kernel BPF maps pinned in a BPF file system.
+//! - `routes` (Linux): the kernel's interfaces, routes and neighbours.
+//! - [`wrap`]: sources around other sources: limit, repeat, tee, fault injection.
 //!
-//! [`open`] and [`create`] choose by the text that a user gives.
+//! [`open`] and [`create`] choose the source or sink from the user's text.
 //!
 //! ```
 //! use portcullis_io::{Sink, Source, SourceOptions, create, open};
@@ -26,7 +27,8 @@
 //! let mut source = open("synth:packets=1000,seed=7,size=64..1500", &SourceOptions::default())?;
 //! let mut sink = create(path, source.format())?;
 //! while let Some(batch) = source.next_batch()? {
-//!     let short: Vec<u32> = (0..batch.len() as u32).filter(|&i| batch.packet(i as usize).len() < 300).collect();
+//!     let is_short = |&i: &u32| batch.packet(i as usize).len() < 300;
+//!     let short: Vec<u32> = (0..batch.len() as u32).filter(is_short).collect();
 //!     sink.write(&batch, &short)?;
 //! }
 //! for warning in source.take_warnings() {
@@ -40,17 +42,18 @@
 
 #[cfg(all(target_os = "linux", feature = "af-xdp"))]
 pub mod af_xdp;
+mod batching;
 #[cfg(target_os = "linux")]
-#[allow(dead_code, reason = "the tests that have it need more of it")]
+#[allow(dead_code, reason = "tests include this file as a module and use more of it")]
 mod bpf_call;
 pub mod capture;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 pub mod dpdk;
-mod layout;
+
 #[cfg(target_os = "linux")]
 pub mod live;
 #[cfg(target_os = "linux")]
-#[cfg_attr(not(feature = "af-xdp"), expect(dead_code, reason = "without AF_XDP the kernel is asked, and told nothing"))]
+#[cfg_attr(not(feature = "af-xdp"), expect(dead_code, reason = "only AF_XDP configures interfaces; other users query"))]
 mod netlink;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
 pub mod nfqueue;
@@ -58,9 +61,9 @@ pub mod nfqueue;
 pub mod pinned;
 mod reason;
 mod redirect;
+mod redirect_groups;
 #[cfg(target_os = "linux")]
 pub mod routes;
-mod several;
 mod sink;
 mod source;
 pub mod synth;
@@ -68,6 +71,6 @@ pub mod wrap;
 
 pub use reason::create_error_reason;
 pub use redirect::RedirectSink;
-pub use several::RedirectGroups;
+pub use redirect_groups::RedirectGroups;
 pub use sink::{Sink, SinkError, Written, create, resolved_path, same_destination, same_file};
 pub use source::{CaptureFormat, Interface, Progress, Resolution, Source, SourceError, SourceOptions, Warning, open};

@@ -1,12 +1,12 @@
-//! What is said of files and folders that cannot be made.
+//! Explanations of why a file or directory cannot be created.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use portcullis_core::reason;
 
-/// As [`reason`], of a file or folder that could not be made at `path`: what is missing then is
-/// another.
+/// Like [`reason`], for a file or directory that could not be created at `path`. Names the missing
+/// parent directory or the existing file, which the system's error text leaves open.
 pub fn create_error_reason(path: &Path, error: &io::Error) -> String {
     match path.parent() {
         Some(folder) if error.kind() == ErrorKind::NotFound && !folder.as_os_str().is_empty() && !folder.exists() => {

@@ -1,4 +1,4 @@
-//! One capture for each redirect target.
+//! A capture file for each redirect target.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -12,11 +12,11 @@ use crate::sink::{SinkError, Written};
 use crate::source::CaptureFormat;
 
 /// A directory with a classic pcap file for each redirect target: `3.pcap` for target 3. The first
-/// [`RedirectSink::MAX_TARGETS`] targets that packets go to have files of their own; the packets of
-/// all others are together in `other.pcap`.
+/// [`RedirectSink::MAX_TARGETS`] targets get files of their own; packets to all other targets go to
+/// `other.pcap`.
 ///
-/// Files are made when their first packets come, over those that are there. Only a few are open at
-/// a time, so the system's limit on open files does not matter.
+/// A file is created when its first packet arrives, replacing an existing one. At most `MAX_OPEN`
+/// files are open at a time, so the limit on open files does not matter.
 #[derive(Debug)]
 pub struct RedirectSink {
     directory: PathBuf,
@@ -26,7 +26,7 @@ pub struct RedirectSink {
     /// Index of `other.pcap` in `files`.
     other: Option<usize>,
     open: usize,
-    /// Counts writes to files, to know which file was not written to for longest.
+    /// Counts flushes; orders files by their last flush, for closing the least recently used.
     clock: u64,
     written: Written,
 }
@@ -37,22 +37,22 @@ struct Output {
     encoder: Encoder,
     buffer: Vec<u8>,
     file: Option<File>,
-    /// Whether the file was begun: opened again, it is appended to.
+    /// Set once the file has been created: it is reopened for appending.
     begun: bool,
     used: u64,
 }
 
 impl RedirectSink {
-    /// Targets with a file of their own, at most.
+    /// Maximum number of targets that have files of their own.
     pub const MAX_TARGETS: usize = 1024;
 
-    /// Files open at once, at most.
+    /// Maximum number of files open at once.
     const MAX_OPEN: usize = 64;
 
-    /// Bytes gathered for each file: 1,025 of them are 16 MiB.
-    const BUFFER: usize = 16 << 10;
+    /// Bytes buffered per file; 1,025 buffers are 16 MiB.
+    const BUFFER_SIZE: usize = 16 << 10;
 
-    /// Creates the directory, if it is not there.
+    /// Creates the directory if it does not exist.
     ///
     /// # Errors
     /// [`SinkError::Create`].
@@ -71,56 +71,59 @@ impl RedirectSink {
         })
     }
 
-    /// Takes the packets `indices` of `batch`, in this order. `targets` is the column of the batch's
-    /// verdicts: one entry for each packet of the batch, redirected or not.
+    /// Writes the packets `indices` of `batch`, in this order. `targets` has one entry for each
+    /// packet of the batch, redirected or not, like the verdicts' target column.
     ///
     /// # Errors
-    /// See [`SinkError`]; all that is left to do then is to [finish](Self::finish) the other files.
+    /// See [`SinkError`]; after an error only [`finish`](Self::finish) is of use, which writes the
+    /// other files.
     ///
     /// # Panics
-    /// When the batch has no such packet, or there is no target for it.
+    /// If an index is out of range of the batch or of `targets`.
     pub fn write(&mut self, batch: &Batch, indices: &[u32], targets: &[u32]) -> Result<(), SinkError> {
         self.write_to(batch, indices.iter().map(|&index| (index, targets[index as usize])))
     }
 
-    /// Takes packets of `batch`, each with where it goes; one that goes to several targets comes several times.
+    /// Writes packets of `batch`, given as (index, target) pairs; a packet may occur with several
+    /// targets.
     ///
     /// # Errors
     /// As [`write`](Self::write).
     ///
     /// # Panics
-    /// When the batch has no such packet.
+    /// If an index is out of range.
     pub fn write_to(&mut self, batch: &Batch, to: impl Iterator<Item = (u32, u32)>) -> Result<(), SinkError> {
         for (index, target) in to {
             let index = index as usize;
             let length = batch.descriptors()[index].length as usize;
             let file = self.file_of(target);
-            // A packet longer than the buffer makes it grow: not on top of what is there.
-            if !self.files[file].buffer.is_empty() && self.files[file].buffer.len() + length > Self::BUFFER {
+            // // A packet longer than the buffer makes it grow, so flush first what it already
+            // holds.
+            if !self.files[file].buffer.is_empty() && self.files[file].buffer.len() + length > Self::BUFFER_SIZE {
                 self.flush(file)?;
             }
             let output = &mut self.files[file];
             self.written.bytes += output.encoder.packet(batch, index, &mut output.buffer) as u64;
-            if output.buffer.len() >= Self::BUFFER {
+            if output.buffer.len() >= Self::BUFFER_SIZE {
                 self.flush(file)?;
-                self.files[file].buffer.shrink_to(Self::BUFFER);
+                self.files[file].buffer.shrink_to(Self::BUFFER_SIZE);
             }
             self.written.packets += 1;
         }
         Ok(())
     }
 
-    /// Writes what is left, to every file that takes it.
+    /// Flushes every file. If some fail, the others are still written.
     ///
     /// # Errors
-    /// See [`SinkError`]; the first file's.
+    /// The first file's [`SinkError`].
     pub fn finish(mut self) -> Result<Written, SinkError> {
         let flushed = (0..self.files.len()).map(|file| self.flush(file));
         flushed.fold(Ok(()), Result::and)?;
         Ok(self.written)
     }
 
-    /// The index of the file for packets to `target`.
+    /// Returns the index in `files` of the file for `target`, adding it if necessary.
     fn file_of(&mut self, target: u32) -> usize {
         if let Some(&file) = self.by_target.get(&target) {
             return file;
@@ -178,7 +181,7 @@ impl RedirectSink {
             }
         };
         let written = file.write_all(&output.buffer).map_err(|error| SinkError::Write { name: name(), error });
-        // Never twice, not even what could not be written.
+        // Clear even after a failure: a partial write must not be repeated.
         output.buffer.clear();
         written
     }

@@ -1,4 +1,4 @@
-//! What every sink looks like.
+//! The [`Sink`] trait, its errors, and creating sinks from paths.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,27 +10,27 @@ use crate::capture::{CaptureKind, CaptureSink};
 use crate::reason::create_error_reason;
 use crate::source::CaptureFormat;
 
-/// What a sink has taken.
+/// Totals of a finished sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
-    /// Packets.
+    /// Packets written.
     pub packets: u64,
-    /// Their captured bytes, without what the format adds.
+    /// Captured bytes of the packets, without the format's headers.
     pub bytes: u64,
 }
 
-/// Where packets go.
+/// A destination for packets.
 pub trait Sink: Send {
-    /// Takes the packets `indices` of `batch`, in this order, as they are now.
+    /// Writes the packets `indices` of `batch`, in this order and with their present contents.
     ///
     /// # Errors
-    /// See [`SinkError`]; the sink is of no more use then.
+    /// See [`SinkError`]; the sink is unusable after an error.
     ///
     /// # Panics
-    /// When the batch has no such packet.
+    /// If an index is out of range.
     fn write(&mut self, batch: &Batch, indices: &[u32]) -> Result<(), SinkError>;
 
-    /// Brings everything to where it belongs. A sink that is dropped without may lose packets.
+    /// Flushes and closes the sink. A sink dropped without this may lose packets.
     ///
     /// # Errors
     /// See [`SinkError`].
@@ -41,26 +41,26 @@ pub trait Sink: Send {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// The file or directory cannot be made.
+    /// The file or directory cannot be created.
     #[error("{name}: cannot be created: {}", create_error_reason(Path::new(.name), .error))]
     Create {
         /// The file or directory.
         name: String,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
-    /// Writing failed: the disk is full, the reader of a pipe is gone.
+    /// Writing failed, for example because the disk is full or the reader of a pipe is gone.
     #[error("{name}: writing failed: {}", reason(.error))]
     Write {
         /// The file.
         name: String,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl SinkError {
-    /// Whether the reader of a pipe went away, which is no fault worth a message.
+    /// Whether the reader closed the pipe (EPIPE), which commands end on silently.
     pub fn is_broken_pipe(&self) -> bool {
         match self {
             SinkError::Create { error, .. } | SinkError::Write { error, .. } => {
@@ -70,10 +70,11 @@ impl SinkError {
     }
 }
 
-/// Creates the capture file `path`, over one that is there: pcapng when its name ends so, else
-/// classic pcap with the resolution of `format`. `-` is classic pcap on standard output.
+/// Creates the capture file `path`, replacing an existing one: pcapng if the name ends in
+/// `.pcapng`, classic pcap with the resolution of `format` otherwise. `-` is classic pcap on
+/// standard output.
 ///
-/// The file is there from now on, even if no packet comes. Mind [`same_file`].
+/// The file exists from now on, even if no packet is written. Check [`same_file`] first.
 ///
 /// # Errors
 /// See [`SinkError`].
@@ -84,7 +85,7 @@ pub fn create(path: &str, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkE
     Ok(Box::new(CaptureSink::create(Path::new(path), format)?))
 }
 
-/// Standard output without the line buffer that [`io::stdout`] puts every byte through.
+/// Standard output without the line buffering of [`io::stdout`].
 fn standard_output() -> Result<Box<dyn Write + Send>, SinkError> {
     #[cfg(unix)]
     {
@@ -97,12 +98,12 @@ fn standard_output() -> Result<Box<dyn Write + Send>, SinkError> {
     Ok(Box::new(io::stdout()))
 }
 
-/// Whether both paths lead to one file that exists: creating the second would wipe out the first.
+/// Whether both paths name one existing file, so that creating the second would truncate the first.
 pub fn same_file(one: &Path, other: &Path) -> bool {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        // Devices (/dev/null, terminals) may be both input and output.
+        // Devices (/dev/null, terminals) may be input and output at once.
         matches!((one.metadata(), other.metadata()), (Ok(a), Ok(b))
             if a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()))
     }
@@ -112,16 +113,17 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Whether two outputs would write to the same place, which only `/dev/null` does not mind.
+/// Whether two output paths have the same destination; `/dev/null` may be shared.
 pub fn same_destination(one: &Path, other: &Path) -> bool {
     same_file(one, other)
         || (resolved_path(one) == resolved_path(other) && resolved_path(other) != Path::new("/dev/null"))
 }
 
-/// Where a path leads, also when nothing is there yet.
+/// Resolves a path to the file it names, following symbolic links, whether or not that file exists
+/// yet.
 pub fn resolved_path(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    // As many links as Linux follows.
+    // Linux follows at most 40 links (`MAXSYMLINKS`).
     for _ in 0..40 {
         if let Ok(real) = path.canonicalize() {
             return real;

@@ -1,4 +1,4 @@
-//! What every source looks like.
+//! The [`Source`] trait, its options, warnings and errors, and opening sources from text.
 
 use std::fmt;
 use std::io;
@@ -10,26 +10,26 @@ use crate::capture::{self, LinkType};
 use crate::sink::SinkError;
 use crate::synth::{Spec, SpecError, SynthSource};
 
-/// Where packets come from.
+/// A source of packets, in batches.
 pub trait Source: Send {
-    /// The next packets, at least one; `None` when there are no more. After an error or a `None`
-    /// there is nothing more to come.
+    /// Returns the next batch, with at least one packet, or `None` at the end. After an error or
+    /// `None` no more packets follow.
     ///
-    /// Packets before a fault in a capture are given out first; the call after that reports it.
+    /// Packets before a fault in a capture are returned first; the next call reports the fault.
     ///
     /// # Errors
     /// See [`SourceError`].
     fn next_batch(&mut self) -> Result<Option<Batch>, SourceError>;
 
-    /// What a capture of these packets would have to keep.
+    /// Properties that a capture of these packets has to preserve.
     fn format(&self) -> &CaptureFormat;
 
-    /// What was odd about the packets so far, and is not worth an end. Each is told once.
+    /// Takes the warnings about oddities met so far; each is returned once.
     fn take_warnings(&mut self) -> Vec<Warning> {
         Vec::new()
     }
 
-    /// How far the source has come.
+    /// Progress through the source.
     fn progress(&self) -> Progress;
 }
 
@@ -51,33 +51,35 @@ impl<S: Source + ?Sized> Source for Box<S> {
     }
 }
 
-/// How far a source has come: for showing, not for reckoning.
+/// Progress through a source, for display only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Units done: bytes of a file, packets of a synthetic source.
     pub done: u64,
-    /// Units in all, where that is known.
+    /// Total number of units, if known.
     pub total: Option<u64>,
 }
 
-/// How a source shall make batches.
+/// Options for how a source builds batches.
 #[derive(Debug, Clone)]
 pub struct SourceOptions {
-    /// Packets in a batch, at most. Batches may be smaller: a batch lies in one arena.
+    /// Maximum number of packets in a batch. Batches may be smaller, because a batch lies in one
+    /// arena.
     pub max_packets: usize,
-    /// Whether the filter changes lengths. With [`ResizeRoom::Both`] packets are copied to slots.
+    /// Whether the filter changes packet lengths. With [`ResizeRoom::Both`] packets are copied to
+    /// slots.
     pub room: ResizeRoom,
-    /// Whether batches carry metadata (wire length, port, time). A sink needs it; so does a filter
-    /// that reads it.
+    /// Whether batches carry metadata (wire length, port, time). Sinks need it, and filters that
+    /// read it.
     pub metadata: bool,
-    /// Length of an arena in bytes. A packet that needs more gets a longer one.
+    /// Size of an arena in bytes. A longer packet gets an arena of its own size.
     pub block_size: usize,
 }
 
 impl SourceOptions {
     /// 1 MiB: large enough to read at full speed, small enough that a block is still in the cache
-    /// when it is filtered. Measured over 128 KiB to 4 MiB: 0.5 to 1 MiB was best, 4 MiB a quarter
-    /// slower.
+    /// when it is filtered. Measured from 128 KiB to 4 MiB: 0.5 to 1 MiB was fastest, 4 MiB a
+    /// quarter slower.
     pub const BLOCK_SIZE: usize = 1 << 20;
 }
 
@@ -87,7 +89,7 @@ impl Default for SourceOptions {
     }
 }
 
-/// The unit in which a capture tells the time.
+/// Resolution of a capture's timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resolution {
     /// 10⁻⁶ seconds.
@@ -97,7 +99,7 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    /// Nanoseconds in a unit.
+    /// Nanoseconds per unit.
     pub fn nanoseconds(self) -> u64 {
         match self {
             Resolution::Micro => 1000,
@@ -106,21 +108,21 @@ impl Resolution {
     }
 }
 
-/// An interface that packets were captured on. Its index is the packets' port.
+/// An interface that packets were captured on. Its index is the port in packets' metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interface {
-    /// Its name, where the capture tells it.
+    /// Interface name, if the capture has one.
     pub name: Option<String>,
 }
 
-/// What a capture of a source's packets has to keep, beside the packets.
+/// Properties of a source that a capture of its packets preserves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaptureFormat {
-    /// The unit of time.
+    /// Timestamp resolution.
     pub resolution: Resolution,
-    /// The interfaces known from the start; later packets may bring more.
+    /// Interfaces known from the start; later packets may bring more.
     pub interfaces: Vec<Interface>,
-    /// 16-bit words of frame check sequence at the end of each packet, where the capture says so.
+    /// 16-bit words of frame check sequence at the end of each packet, if the capture states it.
     pub fcs_words: Option<u8>,
 }
 
@@ -131,25 +133,25 @@ impl Default for CaptureFormat {
     }
 }
 
-/// Something odd in a source that did not stop it.
+/// An oddity in a source that did not end it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The capture ends inside a record. The packets before it are all there.
+    /// The capture ends inside a record. All packets before it were read.
     Truncated {
         /// The capture.
         name: String,
-        /// Where it ends, in bytes.
+        /// Length of the capture in bytes.
         end: u64,
-        /// Where the broken record begins, in bytes.
+        /// Offset of the incomplete record in bytes.
         record: u64,
     },
-    /// An interface described late tells the time more finely than those before it, and so than
-    /// [`Source::format`] promised.
+    /// An interface described after the first packet has finer timestamps than [`Source::format`]
+    /// announced.
     FinerTime {
         /// The capture.
         name: String,
-        /// The interface's number, counted through all sections.
+        /// Index of the interface, counted through all sections.
         interface: usize,
     },
 }
@@ -171,7 +173,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Why a source gives no more packets.
+/// Why a source ended with an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
@@ -180,7 +182,7 @@ pub enum SourceError {
     Open {
         /// The file.
         name: String,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
     /// Reading failed.
@@ -188,23 +190,23 @@ pub enum SourceError {
     Read {
         /// The file.
         name: String,
-        /// Bytes read before, in all.
+        /// Total number of bytes read before the error.
         at: u64,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
-    /// There is not a single byte.
+    /// The file has no bytes.
     #[error("{name}: the file is empty (not even a capture header)")]
     Empty {
         /// The file.
         name: String,
     },
-    /// It is no capture that is understood here.
+    /// The file is not a capture in a supported format.
     #[error("{name}: {reason}")]
     UnknownFormat {
         /// The file.
         name: String,
-        /// What it is instead, as far as its first bytes tell, and what to do.
+        /// Format suggested by the first bytes, and the next step.
         reason: String,
     },
     /// The packets are not Ethernet frames.
@@ -214,10 +216,10 @@ pub enum SourceError {
         name: String,
         /// The capture, or one of its interfaces.
         what: String,
-        /// What it has instead.
+        /// Link type of the capture or interface.
         link_type: LinkType,
     },
-    /// A record claims more bytes than any packet has.
+    /// A record claims more captured bytes than a packet may have.
     #[error(
         "{name}: the record at byte {at} claims {length} captured bytes, and a packet has at most {max}; \
          the capture is damaged there",
@@ -226,37 +228,37 @@ pub enum SourceError {
     TooLong {
         /// The file.
         name: String,
-        /// Where the record begins, in bytes.
+        /// Offset of the record in bytes.
         at: u64,
-        /// The captured length that it claims, in bytes.
+        /// Claimed captured length in bytes.
         length: u64,
     },
-    /// The capture breaks its format's rules.
+    /// The capture violates its format.
     #[error("{name}: at byte {at}: {reason}")]
     Malformed {
         /// The file.
         name: String,
-        /// Where the record begins, in bytes.
+        /// Offset of the record in bytes.
         at: u64,
-        /// Which rule.
+        /// The violated rule.
         reason: String,
     },
-    /// The text after `synth:` is wrong.
+    /// The specification after `synth:` is invalid.
     #[error("synth: {0}")]
     Spec(#[from] SpecError),
     /// A [`Tee`](crate::wrap::Tee) could not write its copy.
     #[error(transparent)]
     Tee(#[from] SinkError),
-    /// There is no memory for packets.
+    /// No memory for packets.
     #[error(transparent)]
     Memory(#[from] ArenaError),
 }
 
-/// Opens the source that `text` names: `-` is a capture on standard input, `synth:` and a
-/// [`Spec`] is synthetic traffic, and anything else is the path of a capture file.
+/// Opens the source named by `text`: `-` is a capture on standard input, `synth:` followed by a
+/// [`Spec`] is synthetic traffic, anything else is the path of a capture file.
 ///
 /// # Errors
-/// See [`SourceError`]. A fault behind the first block of a capture shows later, in
+/// See [`SourceError`]. A fault after the first block of a capture is reported by
 /// [`Source::next_batch`].
 pub fn open(text: &str, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
     if let Some(spec) = text.strip_prefix("synth:") {

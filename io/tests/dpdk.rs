@@ -1,4 +1,4 @@
-//! DPDK's ports with a function as the filter. All tests share the process's one DPDK, without huge pages.
+//! DPDK ports with a function as the filter. All tests share the process's EAL, without huge pages.
 #![cfg(all(target_os = "linux", feature = "dpdk"))]
 
 mod support;
@@ -9,10 +9,13 @@ use std::time::Instant;
 use portcullis_core::packet::{Action, Descriptor, ResizeRoom};
 use portcullis_io::dpdk::{Dpdk, DpdkError, Options, PassTarget, open};
 use portcullis_io::live::{ExecutedCounts, Loss};
-use support::{SOON, capture, drive, drive_ahead, drive_run, end, numbered, options, packets, redirect, turn};
+use support::{
+    TIMEOUT, capture, close_and_check, drive, drive_once, drive_pipelined, drive_run, numbered, options, packets,
+    redirect,
+};
 
 #[test]
-fn what_a_capture_has_comes_in_and_goes_out() {
+fn a_capture_is_received_and_transmitted_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pcap");
     let mixed = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap");
@@ -25,7 +28,7 @@ fn what_a_capture_has_comes_in_and_goes_out() {
 }
 
 #[test]
-fn each_verdict_is_carried_out_or_counted_as_lost() {
+fn each_verdict_is_executed_or_counted_as_lost() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let want = numbered((0..700).map(|number| 60 + number % 900));
@@ -52,11 +55,11 @@ fn each_verdict_is_carried_out_or_counted_as_lost() {
 }
 
 #[test]
-fn batches_of_one_verdict_are_carried_out_as_others_are() {
+fn batches_of_one_verdict_are_executed_like_mixed_ones() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
-    // So many are received at a time that each verdict is that of a whole batch; then one has redirects to two targets, and the last
-    // one all verdicts.
+    // 64 packets are received at a time, so each verdict covers a whole batch; then one batch has
+    // redirects to two targets, and the last one all verdicts.
     let want = numbered((0..7 * 64 + 12).map(|number| 60 + number));
     capture(&file("in.pcap"), &want);
     let port = format!("net_pcap11,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
@@ -89,7 +92,7 @@ fn batches_of_one_verdict_are_carried_out_as_others_are() {
 }
 
 #[test]
-fn packets_of_a_lane_with_several_ports_go_back_to_their_own() {
+fn packets_of_a_shared_lane_return_to_their_own_ports() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = [numbered(60..160), numbered((300..360).rev())];
@@ -105,12 +108,12 @@ fn packets_of_a_lane_with_several_ports_go_back_to_their_own() {
 }
 
 #[test]
-fn what_finds_no_room_on_its_way_out_is_counted() {
+fn packets_without_room_in_the_tx_queue_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("in.pcap");
     let sent = numbered((0..1500).map(|number| 60 + number % 700));
     capture(&from, &sent);
-    // Until somebody takes what is in it, there is room in the ring for 1,023 packets.
+    // The ring holds 1,023 packets until someone receives them.
     let port = format!("net_pcap15,rx_pcap={}", from.display());
     let ports = options(&[&port, "net_ring2"]);
     let mut run = open(&Options { redirect: vec![(1, "net_ring2".parse().unwrap())], ..ports })
@@ -118,10 +121,10 @@ fn what_finds_no_room_on_its_way_out_is_counted() {
     let begun = Instant::now();
     let mut number = 0;
     while run.lanes[0].executor.executed().all() < 1500 {
-        assert!(begun.elapsed() < SOON);
-        turn(&mut run.lanes[0], |batch| {
+        assert!(begun.elapsed() < TIMEOUT);
+        drive_once(&mut run.lanes[0], |batch| {
             number += batch.len();
-            // Each third one of the second half of them is dropped: then the ring is full.
+            // Every third packet of the second half is dropped: by then the ring is full.
             let dropped = |index: usize| number > 1200 && index.is_multiple_of(3);
             (0..batch.len()).map(|index| if dropped(index) { Action::Drop as u32 } else { redirect(1) }).collect()
         });
@@ -134,17 +137,17 @@ fn what_finds_no_room_on_its_way_out_is_counted() {
     assert_eq!(carried.bytes[Action::Redirect as usize], bytes);
     let mut arrived = 0;
     while arrived < 1023 {
-        assert!(begun.elapsed() < SOON);
-        turn(&mut run.lanes[1], |batch| {
+        assert!(begun.elapsed() < TIMEOUT);
+        drive_once(&mut run.lanes[1], |batch| {
             arrived += batch.len();
             vec![Action::Drop as u32; batch.len()]
         });
     }
-    end(run);
+    close_and_check(run);
 }
 
 #[test]
-fn packets_that_pass_go_to_the_port_for_them() {
+fn passed_packets_go_to_their_port() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let want = numbered((0..300).map(|number| 60 + number));
@@ -158,24 +161,24 @@ fn packets_that_pass_go_to_the_port_for_them() {
 }
 
 #[test]
-fn what_nobody_receives_comes_home_in_the_end() {
+fn packets_left_in_rings_are_freed_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("in.pcap");
     capture(&from, &numbered((0..1000).map(|number| 60 + number)));
     let port = |number: usize| format!("net_pcap{number},rx_pcap={}", from.display());
-    // What is in a ring stays there when its port is closed.
+    // Packets stay in a ring when its port is closed.
     let redirects = Options { redirect: vec![(3, "net_ring3".parse().unwrap())], ..options(&[&port(17)]) };
     let ended = drive(&redirects, 1000, |_, batch| vec![redirect(3); batch.len()]);
     assert_eq!(ended.of(Action::Redirect), 1000);
     let passes = Options { pass_to: Some("net_ring4".parse().unwrap()), ..options(&[&port(18)]) };
     let mut run = open(&passes).unwrap_or_else(|error| panic!("{error}"));
-    // From then on nothing is taken from where packets pass to.
+    // From now on nothing is received from the destination of passed packets.
     run.stop();
     let ended = drive_run(run, 1000, |_, batch| vec![Action::Pass as u32; batch.len()]);
     assert_eq!((ended.of(Action::Pass), ended.carried[0].from_stack), (1000, 0));
 }
 
-/// Has all packets of a run with one lane pass, until so many came back, or were lost on their way.
+/// Passes all packets of a run with one lane, until `count` have been forwarded back or lost.
 fn pass_and_come_back(options: &Options, count: u64) -> ExecutedCounts {
     let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
     let begun = Instant::now();
@@ -184,22 +187,22 @@ fn pass_and_come_back(options: &Options, count: u64) -> ExecutedCounts {
         carried.from_stack + carried.from_stack_lost
     };
     while came(&run) < count {
-        assert!(begun.elapsed() < SOON, "{:?}", run.lanes[0].executor.executed());
-        turn(&mut run.lanes[0], |batch| vec![Action::Pass as u32; batch.len()]);
+        assert!(begun.elapsed() < TIMEOUT, "{:?}", run.lanes[0].executor.executed());
+        drive_once(&mut run.lanes[0], |batch| vec![Action::Pass as u32; batch.len()]);
         run.lanes[0].executor.poll().unwrap();
     }
     let carried = *run.lanes[0].executor.executed();
-    end(run);
+    close_and_check(run);
     carried
 }
 
 #[test]
-fn what_comes_back_goes_out_as_it_is() {
+fn packets_from_the_stack_are_forwarded_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = numbered((0..600).map(|number| 60 + number * 3));
     capture(&file("in.pcap"), &sent);
-    // In two pieces, or in one.
+    // With two segments, and contiguous.
     for (number, split) in [Some(64), None].into_iter().enumerate() {
         let out = file(&format!("out{number}.pcap"));
         let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 21 + number, file("in.pcap").display(), out.display());
@@ -213,8 +216,8 @@ fn what_comes_back_goes_out_as_it_is() {
 }
 
 #[test]
-fn what_comes_back_and_makes_no_sense_is_counted() {
-    // That driver says of all its packets that they are longer than their buffers.
+fn malformed_packets_from_the_stack_are_counted() {
+    // This driver claims that all packets are longer than their buffers.
     for (number, split) in [Some(64), None].into_iter().enumerate() {
         let null = format!("net_null{},size=9000", 5 + number);
         let port = format!("net_ring{}", 8 + number);
@@ -226,8 +229,8 @@ fn what_comes_back_and_makes_no_sense_is_counted() {
 }
 
 #[test]
-fn what_came_back_and_has_not_left_in_the_end_is_counted() {
-    // So many have room in the ring, as nobody receives from it; others wait.
+fn packets_from_the_stack_left_at_the_end_are_counted() {
+    // The ring holds 1,023 packets, because nobody receives from it; others wait.
     let options = Options { pass_to: Some("net_null7".parse().unwrap()), ..options(&["net_ring10"]) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let executor = &mut run.lanes[0].executor;
@@ -237,17 +240,17 @@ fn what_came_back_and_has_not_left_in_the_end_is_counted() {
     executor.finish().unwrap();
     let carried = executor.executed();
     assert_eq!((carried.from_stack, carried.from_stack_lost), (1023, 1));
-    end(run);
+    close_and_check(run);
 }
 
 #[test]
-fn packets_go_out_as_long_as_a_filter_leaves_them() {
+fn packets_are_transmitted_with_the_lengths_that_the_filter_sets() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = numbered([60, 100, 1500, 2048, 2100, 9000, 60]);
     capture(&file("in.pcap"), &sent);
     let port = format!("net_pcap3,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
-    // By turns 128 bytes more in front and behind, 20 less in front, as it is.
+    // In turn: 128 bytes more at both ends, 20 less at the start, unchanged.
     let change = |index: usize, Descriptor { offset, length }: Descriptor| match index % 3 {
         0 => Descriptor { offset: offset - 128, length: length + 256 },
         1 => Descriptor { offset: offset + 20, length: length - 20 },
@@ -262,7 +265,7 @@ fn packets_go_out_as_long_as_a_filter_leaves_them() {
         let changed: Vec<Descriptor> = changed.collect();
         batch.resize(changed.clone()).unwrap();
         for (index, it) in changed.iter().enumerate().filter(|(_, it)| it.length % 2 == 0) {
-            // Room can be written to, up to both ends.
+            // Headroom and tailroom are writable to both ends.
             let packet = batch.packet_mut(index);
             (packet[0], packet[it.length as usize - 1]) = (0xaa, 0xbb);
         }
@@ -271,7 +274,7 @@ fn packets_go_out_as_long_as_a_filter_leaves_them() {
     let out = packets(&file("out.pcap"));
     assert_eq!(out.len(), sent.len());
     for (number, (out, sent)) in out.iter().zip(&sent).enumerate() {
-        // Of the room nobody knows what was in it.
+        // The contents of headroom and tailroom are unspecified.
         let memory: Vec<Option<u8>> =
             [vec![None; 128], sent.iter().copied().map(Some).collect(), vec![None; 128]].concat();
         let Descriptor { offset, length } = change(number, Descriptor { offset: 128, length: sent.len() as u32 });
@@ -286,7 +289,7 @@ fn packets_go_out_as_long_as_a_filter_leaves_them() {
 }
 
 #[test]
-fn long_packets_are_put_together() {
+fn long_packets_are_linearised() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = numbered([60, 2304, 9018, 64, 65000, 1514]);
@@ -298,13 +301,13 @@ fn long_packets_are_put_together() {
 }
 
 #[test]
-fn more_long_packets_than_there_are_buffers_for_come_one_batch_after_the_other() {
+fn more_long_packets_than_long_buffers_arrive_batch_by_batch() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = numbered((0..1500).map(|number| if number % 3 == 0 { 60 + number } else { 4000 + number }));
     capture(&file("in.pcap"), &sent);
     let port = format!("net_pcap19,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
-    let received = drive_ahead(&options(&[&port]), 1500).received[0];
+    let received = drive_pipelined(&options(&[&port]), 1500).received[0];
     let bytes = sent.iter().map(|packet| packet.len() as u64).sum::<u64>();
     assert_eq!((received.packets, received.bytes, received.reassembled), (1500, bytes, 1000));
     assert_eq!((received.refused, received.dropped_by_kernel), (0, 0));
@@ -312,7 +315,7 @@ fn more_long_packets_than_there_are_buffers_for_come_one_batch_after_the_other()
 }
 
 #[test]
-fn long_packets_whose_buffers_never_come_back_are_counted() {
+fn long_packets_are_dropped_if_long_buffers_stay_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("in.pcap");
     capture(&from, &numbered((0..900).map(|number| if number % 9 == 0 { 60 } else { 4000 })));
@@ -321,25 +324,25 @@ fn long_packets_whose_buffers_never_come_back_are_counted() {
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let begun = Instant::now();
     let received = loop {
-        // Nobody takes anything out of the ring.
-        turn(&mut run.lanes[0], |batch| vec![redirect(1); batch.len()]);
+        // Nobody receives from the ring.
+        drive_once(&mut run.lanes[0], |batch| vec![redirect(1); batch.len()]);
         let received = run.lanes[0].receiver.received();
         if received.packets + received.dropped_by_kernel == 900 {
             break received;
         }
-        assert!(begun.elapsed() < SOON, "{received:?}");
+        assert!(begun.elapsed() < TIMEOUT, "{received:?}");
     };
     assert!((1..800).contains(&received.dropped_by_kernel), "{received:?}");
-    // The others go on.
+    // Short packets continue.
     assert_eq!((received.packets - received.reassembled, received.refused), (100, 0));
-    end(run);
+    close_and_check(run);
 }
 
 #[test]
-fn packets_of_several_pools_go_home_to_their_own() {
+fn packets_of_several_mempools_are_freed_to_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("in.pcap");
-    // Far more long ones than there are buffers for at a time.
+    // Far more long packets than long buffers.
     capture(&from, &numbered((0..400).map(|number| if number % 2 == 0 { 60 } else { 9018 })));
     let port = format!("net_pcap16,rx_pcap={}", from.display());
     let ended = drive(&options(&[&port]), 400, |_, batch| vec![Action::Drop as u32; batch.len()]);
@@ -347,12 +350,12 @@ fn packets_of_several_pools_go_home_to_their_own() {
 }
 
 #[test]
-fn packets_go_from_port_to_port() {
+fn packets_are_forwarded_from_port_to_port() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = numbered((0..500).map(|number| 60 + number));
     capture(&file("in.pcap"), &sent);
-    // A ring gives back what is sent into it.
+    // A ring returns what is sent into it.
     let first = format!("net_pcap5,rx_pcap={}", file("in.pcap").display());
     let last = format!("net_pcap6,tx_pcap={}", file("out.pcap").display());
     let ports = options(&[&first, "net_ring1"]);
@@ -367,7 +370,7 @@ fn packets_go_from_port_to_port() {
 }
 
 #[test]
-fn a_batch_that_is_dropped_gives_its_memory_back() {
+fn a_dropped_batch_frees_its_mbufs() {
     let mut run = open(&options(&["net_null1"])).unwrap_or_else(|error| panic!("{error}"));
     let receiver = &mut run.lanes[0].receiver;
     while !receiver.is_full() {
@@ -375,14 +378,14 @@ fn a_batch_that_is_dropped_gives_its_memory_back() {
     }
     let batch = receiver.take_batch().unwrap();
     assert!(batch.len() >= 2048, "{}", batch.len());
-    assert!(receiver.receive(64).unwrap() > 0, "others are left");
+    assert!(receiver.receive(64).unwrap() > 0, "other mbufs are free");
     drop(batch);
-    end(run);
+    close_and_check(run);
 }
 
 #[test]
-fn packets_longer_than_their_buffers_are_refused_without_end() {
-    // That driver says so of all its packets.
+fn packets_longer_than_their_buffers_are_refused_and_freed() {
+    // This driver claims that of all packets.
     let mut run = open(&options(&["net_null4,size=9000"])).unwrap_or_else(|error| panic!("{error}"));
     let receiver = &mut run.lanes[0].receiver;
     for _ in 0..10 {
@@ -391,11 +394,11 @@ fn packets_longer_than_their_buffers_are_refused_without_end() {
     let received = receiver.received();
     assert_eq!((received.packets, received.bytes, received.refused), (0, 0, 2560));
     assert!(receiver.take_batch().is_none());
-    end(run);
+    close_and_check(run);
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_name_the_port_and_the_cause() {
     let said = |options: &Options| match open(options) {
         Ok(_) => panic!("{options:?} opens"),
         Err(error) => error.to_string(),
@@ -410,7 +413,7 @@ fn what_is_wrong_is_said() {
     }
     let error = said(&Options { queues: 2, ..options(&["net_pcap8,rx_pcap=/dev/null"]) });
     assert!(error.contains("net_pcap8"), "{error}");
-    // One DPDK a process.
+    // A process initialises the EAL only once.
     let other = Options { eal: vec!["--log-level=8".into()], ..options(&["net_null3"]) };
     assert!(matches!(open(&other), Err(DpdkError::Twice { .. })));
 }

@@ -1,5 +1,5 @@
-//! DPDK's ports with packets in the memory of a GPU that there is not, and with header split. All tests share the process's one DPDK,
-//! without huge pages.
+//! DPDK ports with packets in a software GPU's memory, and with header split. All tests share the
+//! process's EAL, without huge pages.
 #![cfg(all(target_os = "linux", feature = "dpdk"))]
 #![allow(unsafe_code)]
 
@@ -13,11 +13,11 @@ use portcullis_core::packet::{Action, Batch, ResizeRoom};
 use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties, GpuSpec, SoftwareGpu};
 use portcullis_io::dpdk::{HeaderSplit, Mempool, Options, open};
 use portcullis_io::live::Loss;
-use support::{capture, drive, end, numbered, options, packets, turn};
+use support::{capture, close_and_check, drive, drive_once, numbered, options, packets};
 
 const MIXED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap");
 
-/// A driver that says what it has given, and what is not back yet.
+/// A driver that tracks what it has handed out.
 #[derive(Debug)]
 struct Watched {
     driver: SoftwareGpu,
@@ -29,10 +29,10 @@ struct State {
     blocks: Vec<Block>,
     views: Vec<(u64, u64, usize)>,
     registered: Vec<(u64, usize)>,
-    /// All that was ever allocated.
+    /// Sizes of all allocations ever made.
     allocated: Vec<usize>,
     barriers: usize,
-    /// Whether it has failed by now.
+    /// Set to make the GPU fail.
     has_failed: bool,
 }
 
@@ -45,7 +45,7 @@ impl Watched {
         GpuSpec::Driver(self.clone())
     }
 
-    /// Whether bytes lie in its memory, by the address that the GPU has.
+    /// Whether a range of GPU addresses is allocated.
     fn has(&self, address: u64, len: usize) -> bool {
         let state = self.state.lock().unwrap();
         state
@@ -54,29 +54,29 @@ impl Watched {
             .any(|block| address >= block.address && address + len as u64 <= block.address + block.size as u64)
     }
 
-    /// Whether bytes lie in memory of the host's that it was shown.
+    /// Whether a range of host memory is registered.
     fn is_shown(&self, address: u64, len: usize) -> bool {
         let state = self.state.lock().unwrap();
         state.registered.iter().any(|(start, size)| address >= *start && address + len as u64 <= start + *size as u64)
     }
 
-    /// Whether bytes lie in its memory, by the address that the host has.
+    /// Whether a range of host addresses is mapped GPU memory.
     fn is_seen(&self, address: u64, len: usize) -> bool {
         let state = self.state.lock().unwrap();
         state.views.iter().any(|(_, view, size)| address >= *view && address + len as u64 <= view + *size as u64)
     }
 
-    /// Whether these bytes are somewhere in its memory, where a buffer may begin.
+    /// Whether GPU memory contains these bytes at the possible start of a buffer.
     fn holds(&self, bytes: &[u8]) -> bool {
         let state = self.state.lock().unwrap();
         state.views.iter().any(|(_, view, size)| {
-            // SAFETY: the view is there as long as it is in the list, and nobody writes to it while the test looks.
+            // SAFETY: the view exists while it is in the list, and nothing writes to it meanwhile.
             let all = unsafe { std::slice::from_raw_parts(*view as *const u8, *size) };
             (0..*size).step_by(64).any(|at| all[at..].starts_with(bytes))
         })
     }
 
-    /// Nobody has anything of it.
+    /// Whether everything was released.
     fn is_empty(&self) -> bool {
         let state = self.state.lock().unwrap();
         state.blocks.is_empty() && state.views.is_empty() && state.registered.is_empty()
@@ -101,7 +101,7 @@ impl GpuDriver for Watched {
         let mut state = self.state.lock().unwrap();
         let at = state.blocks.iter().position(|it| *it == block).unwrap();
         state.blocks.remove(at);
-        assert!(!state.views.iter().any(|(address, ..)| *address == block.address), "mapped yet");
+        assert!(!state.views.iter().any(|(address, ..)| *address == block.address), "freed while mapped");
         // SAFETY: by the caller's promise.
         unsafe { self.driver.free(block) }
     }
@@ -149,7 +149,7 @@ fn memory() -> SoftwareGpu {
     SoftwareGpu::new(256 << 20)
 }
 
-/// Where the GPU and the host find the packets of a batch, and how long they are.
+/// GPU address, host address and length of each packet of a batch.
 fn places(batch: &Batch) -> Vec<(Option<u64>, u64, usize)> {
     let (host, device) = (batch.span().as_ptr() as u64, batch.span().device_view().map(|view| view.address));
     let of = |offset: u32| (device.map(|start| start + u64::from(offset)), host + u64::from(offset));
@@ -161,7 +161,7 @@ fn transmit(batch: &Batch) -> Vec<u32> {
 }
 
 #[test]
-fn packets_go_through_memory_of_a_gpu_unchanged() {
+fn packets_pass_through_gpu_memory_unchanged() {
     let want = packets(Path::new(MIXED));
     for (number, driver) in [memory(), memory().with_separate_memory()].into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
@@ -172,7 +172,8 @@ fn packets_go_through_memory_of_a_gpu_unchanged() {
         let mut seen = 0;
         let ended = drive(&options, want.len() as u64, |_, batch| {
             for (device, host, len) in places(batch) {
-                // Where the host has it is a view of the same bytes, which is another address where the GPU has memory of its own.
+                // The host address is a mapping of the same bytes, distinct from the GPU address if
+                // the memory is separate.
                 assert!(gpu.is_seen(host, len));
                 assert!(gpu.has(device.unwrap_or(host), len));
                 assert_eq!(device.is_some_and(|device| device != host), number == 1);
@@ -184,13 +185,13 @@ fn packets_go_through_memory_of_a_gpu_unchanged() {
         assert_eq!((ended.of(Action::Tx), ended.lost(Loss::Overload)), (want.len() as u64, 0));
         assert_eq!(packets(&out), want);
         assert!(gpu.is_empty(), "{gpu:?}");
-        // The communication list was filled, which ends with a barrier each time.
+        // Each filling of the communication list ends with a barrier.
         assert!(gpu.state.lock().unwrap().barriers > 0);
     }
 }
 
 #[test]
-fn packets_change_their_lengths_and_are_put_together_in_memory_of_a_gpu() {
+fn packets_are_resized_and_linearised_in_gpu_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = numbered([60, 9018, 1514, 65000, 100]);
@@ -213,7 +214,7 @@ fn packets_change_their_lengths_and_are_put_together_in_memory_of_a_gpu() {
 }
 
 #[test]
-fn more_long_packets_than_there_are_buffers_for_come_through_memory_of_a_gpu() {
+fn more_long_packets_than_long_buffers_pass_through_gpu_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = numbered((0..1500).map(|number| if number % 3 == 0 { 60 + number } else { 4000 + number }));
@@ -221,14 +222,14 @@ fn more_long_packets_than_there_are_buffers_for_come_through_memory_of_a_gpu() {
     let gpu = Watched::new(memory().with_separate_memory());
     let port = format!("net_pcap29,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
-    let ended = support::drive_ahead(&options, 1500);
+    let ended = support::drive_pipelined(&options, 1500);
     assert_eq!((ended.received[0].reassembled, ended.received[0].refused, ended.lost(Loss::Overload)), (1000, 0, 0));
     assert_eq!(packets(&file("out.pcap")), sent);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
 
 #[test]
-fn memory_of_the_hosts_is_shown_to_the_gpu() {
+fn host_memory_is_registered_with_the_gpu() {
     let want = packets(Path::new(MIXED));
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pcap");
@@ -244,7 +245,7 @@ fn memory_of_the_hosts_is_shown_to_the_gpu() {
 }
 
 #[test]
-fn a_batch_has_no_more_packets_than_an_item_of_the_list() {
+fn a_batch_fits_an_item_of_the_communication_list() {
     let gpu = Watched::new(memory());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), packets: 8192, ..options(&["net_null20"]) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
@@ -256,12 +257,12 @@ fn a_batch_has_no_more_packets_than_an_item_of_the_list() {
     let batch = receiver.take_batch().unwrap();
     assert_eq!(batch.len(), 1024);
     drop(batch);
-    end(run);
+    close_and_check(run);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
 
 #[test]
-fn without_a_free_item_packets_are_dropped_and_counted() {
+fn packets_are_dropped_and_counted_without_a_free_item() {
     let gpu = Watched::new(memory());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), items: 2, ..options(&["net_null21"]) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
@@ -272,7 +273,7 @@ fn without_a_free_item_packets_are_dropped_and_counted() {
     };
     let (first, second) = (gather(10).unwrap(), gather(20).unwrap());
     assert!(gather(30).is_none() && gather(40).is_none());
-    // One that is through makes room for another one.
+    // Dropping a batch frees its item.
     drop(first);
     let third = gather(50).unwrap();
     assert!(gather(60).is_none());
@@ -280,15 +281,15 @@ fn without_a_free_item_packets_are_dropped_and_counted() {
     assert_eq!(lane.receiver.received().packets, 210);
     lane.executor.poll().unwrap();
     assert_eq!(lane.executor.executed().losses.of(Loss::Overload), 130);
-    turn(lane, |batch| transmit(batch));
+    drive_once(lane, |batch| transmit(batch));
     assert_eq!(lane.executor.executed().of(Action::Tx), 64);
-    end(run);
+    close_and_check(run);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
 
 #[test]
-fn packets_that_nobody_touches_need_no_way_for_the_processor() {
-    // Whoever read or wrote there would end the process.
+fn untouched_packets_need_no_cpu_mapping() {
+    // Any access by the CPU would crash.
     let gpu = Watched::new(memory().with_separate_memory().without_mappings());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&["net_null30"]) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
@@ -302,14 +303,14 @@ fn packets_that_nobody_touches_need_no_way_for_the_processor() {
     }
     drop(batch);
     assert_eq!(lane.receiver.receive(200).unwrap(), 200);
-    turn(lane, |batch| transmit(batch));
+    drive_once(lane, |batch| transmit(batch));
     assert_eq!(lane.executor.executed().of(Action::Tx), 264);
-    end(run);
+    close_and_check(run);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
 
 #[test]
-fn a_gpu_that_fails_ends_the_lane() {
+fn a_failing_gpu_ends_the_lane() {
     let gpu = Watched::new(memory().with_separate_memory());
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&["net_null31"]) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
@@ -321,12 +322,12 @@ fn a_gpu_that_fails_ends_the_lane() {
     assert!(error.contains("fallen off the bus"), "{error}");
     lane.executor.finish().unwrap();
     assert_eq!(lane.executor.executed().losses.of(Loss::Overload), 10);
-    end(run);
+    close_and_check(run);
     assert!(gpu.is_empty(), "{gpu:?}");
 }
 
 #[test]
-fn a_gpu_that_does_not_do_it_leaves_nothing_behind() {
+fn a_failure_to_open_releases_everything() {
     let said = |driver: SoftwareGpu, mempool: fn(GpuSpec) -> Mempool, port: &str| {
         let gpu = Watched::new(driver);
         let error = match open(&Options { mempool: mempool(gpu.gpu()), ..options(&[port]) }) {
@@ -339,24 +340,24 @@ fn a_gpu_that_does_not_do_it_leaves_nothing_behind() {
     let error = said(SoftwareGpu::new(1 << 20), Mempool::Gpu, "net_null22");
     assert!(error.contains("allocating") && error.contains("no memory for"), "{error}");
     let error = said(memory().with_separate_memory().without_mappings(), Mempool::Gpu, "net_null23,copy=1");
-    assert!(error.contains("net_null writes packets by the processor") && error.contains("--mempool host"), "{error}");
-    for most in [0, 1, 5] {
-        let error = said(memory().with_registration_limit(most), Mempool::Pinned, "net_null24");
-        assert!(error.contains("is shown no more memory"), "{error}");
+    assert!(error.contains("net_null writes packets with the CPU") && error.contains("--mempool host"), "{error}");
+    for max in [0, 1, 5] {
+        let error = said(memory().with_registration_limit(max), Mempool::Pinned, "net_null24");
+        assert!(error.contains("cannot register more memory"), "{error}");
     }
     let error = said(memory().with_registration_limit(3), Mempool::Gpu, "net_null25");
     assert!(error.contains("communication list"), "{error}");
-    // The port was closed, and can be had again.
+    // The port was closed and can be opened again.
     let run = open(&options(&["net_null25"])).unwrap_or_else(|error| panic!("{error}"));
-    end(run);
+    close_and_check(run);
 }
 
 #[test]
-fn packets_are_split_and_go_out_whole() {
+fn split_packets_are_transmitted_whole() {
     const HEAD: usize = 54;
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
-    // Shorter than a head, as long as one, longer, as long as fits, and longer than that.
+    // Shorter than a head, of its length, longer, of the maximum length, and beyond.
     let sent = numbered([20, 53, 54, 55, 60, 1514, 2048, 3000, 9018, 64]);
     capture(&file("in.pcap"), &sent);
     for (number, driver) in [None, Some(memory()), Some(memory().with_separate_memory())].into_iter().enumerate() {
@@ -371,18 +372,18 @@ fn packets_are_split_and_go_out_whole() {
         let kept: Vec<&Vec<u8>> = sent.iter().filter(|packet| packet.len() <= 2048).collect();
         let ended = support::drive_run(run, kept.len() as u64, |_, batch| {
             for (index, (device, host, _)) in places(batch).into_iter().enumerate() {
-                // Heads are in the host's memory, which the GPU is shown.
+                // Heads are in host memory, registered with the GPU.
                 assert!(gpu.as_ref().is_none_or(|gpu| gpu.is_shown(host, HEAD) && !gpu.is_seen(host, 1)));
                 assert_eq!(device, None);
                 assert_eq!(batch.descriptors()[index].length as usize, kept[at].len());
                 let packet = batch.packet_mut(index);
                 let head = packet.len().min(HEAD);
                 assert_eq!(packet[..head], kept[at][..head]);
-                // What is behind is in the GPU's memory, if there is one.
+                // Tails are in GPU memory, if there is a GPU.
                 let rest = &kept[at][head..];
                 assert!(gpu.as_ref().is_none_or(|gpu| rest.is_empty() || gpu.holds(rest)), "packet {at}");
                 packet[..head].reverse();
-                // What is behind the head is somewhere else: what is written here goes nowhere.
+                // The tail is elsewhere: writes after the head have no effect.
                 packet[head..].fill(0xee);
                 at += 1;
             }
@@ -397,30 +398,30 @@ fn packets_are_split_and_go_out_whole() {
         assert_eq!(packets(&out), want);
         if let Some(gpu) = gpu {
             assert!(gpu.is_empty(), "{gpu:?}");
-            // The rests of all packets that there may be at a time had room in the GPU's memory.
+            // GPU memory has room for the tails of all packets.
             assert!(gpu.state.lock().unwrap().allocated.iter().any(|size| *size >= 4096 * 2048));
         }
     }
 }
 
 #[test]
-fn packets_that_have_to_be_in_one_piece_are_not_split() {
+fn header_split_is_refused_if_packets_must_be_contiguous() {
     let said = |options: Options| match open(&options) {
         Ok(_) => panic!("{options:?} opens"),
         Err(error) => error.to_string(),
     };
     let error = said(Options { split: Some(64), room: ResizeRoom::Both, ..options(&["net_null26"]) });
-    assert!(error.contains("header split at 64 bytes") && error.contains("in one piece"), "{error}");
+    assert!(error.contains("header split at 64 bytes") && error.contains("contiguous"), "{error}");
 }
 
 #[test]
-fn ports_share_memory_of_a_gpu() {
+fn ports_share_gpu_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let sent = numbered((0..500).map(|number| 60 + number));
     capture(&file("in.pcap"), &sent);
     let gpu = Watched::new(memory().with_separate_memory());
-    // A ring gives back what is sent into it: the same packets, in the same memory.
+    // A ring returns what is sent into it: the same packets, in the same memory.
     let first = format!("net_pcap27,rx_pcap={}", file("in.pcap").display());
     let last = format!("net_pcap28,tx_pcap={}", file("out.pcap").display());
     let ports = options(&[&first, "net_ring20"]);

@@ -1,4 +1,4 @@
-//! Synthetic traffic, checked by a dissector of the tests' own.
+//! Synthetic traffic, checked by an independent dissector.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use portcullis_core::packet::{Metadata, ResizeRoom};
 use portcullis_io::synth::{Generator, Kind, Mix, Size, Spec, SynthSource, sample};
 use portcullis_io::{Source, SourceOptions, open};
 
-/// All packets of a spec: captured bytes and metadata.
+/// All packets of a specification: captured bytes and metadata.
 fn packets(spec: &Spec, options: &SourceOptions) -> Vec<(Vec<u8>, Metadata)> {
     let mut source = SynthSource::new(spec, options);
     let mut packets = Vec::new();
@@ -25,8 +25,8 @@ fn be16(bytes: &[u8], at: usize) -> usize {
     usize::from(bytes[at]) << 8 | usize::from(bytes[at + 1])
 }
 
-/// The one's complement sum of the pieces, each padded to whole words: 0xffff where a checksum in
-/// them is right.
+/// One's complement sum of the pieces, each padded to whole words: 0xffff if they include a correct
+/// checksum.
 fn ones_sum(pieces: &[&[u8]]) -> u32 {
     let mut sum = 0u32;
     for piece in pieces {
@@ -40,7 +40,7 @@ fn ones_sum(pieces: &[&[u8]]) -> u32 {
     sum
 }
 
-/// What a packet turned out to be.
+/// Properties of a packet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Dissected {
     tags: usize,
@@ -48,14 +48,14 @@ struct Dissected {
     arp: bool,
     options: usize,
     extensions: usize,
-    /// Fragment offset (bytes) and "more fragments".
+    /// Fragment offset in bytes, and the more-fragments flag.
     fragment: Option<(usize, bool)>,
     protocol: usize,
     ports: Option<(usize, usize)>,
     tunnel: Option<Box<Dissected>>,
 }
 
-/// Takes a whole frame apart; every length has to fit and every checksum to be right.
+/// Dissects a complete frame, checking all lengths and checksums.
 fn dissect(frame: &[u8]) -> Dissected {
     let mut found = Dissected::default();
     let mut at = 12;
@@ -113,7 +113,7 @@ fn ipv6(packet: &[u8], found: &mut Dissected) {
             51 => (usize::from(packet[at + 1]) + 2) * 4,
             _ => break,
         };
-        assert!(next != 0 || at == 40, "hop-by-hop options stand first");
+        assert!(next != 0 || at == 40, "hop-by-hop options come first");
         assert_eq!(length % 8, 0);
         found.extensions += usize::from(next != 44);
         next = usize::from(packet[at]);
@@ -164,7 +164,7 @@ fn transport(segment: &[u8], addresses: &[u8], found: &mut Dissected) {
 }
 
 #[test]
-fn each_kind_is_what_it_says_and_right() {
+fn packets_of_each_kind_are_well_formed() {
     for (kind, name, _) in Kind::ALL {
         if kind == Kind::Short {
             continue;
@@ -207,8 +207,8 @@ fn each_kind_is_what_it_says_and_right() {
                 assert_eq!(later, matches!(kind, Kind::Later4 | Kind::Later6), "{name}");
                 assert_eq!(found.tunnel.is_some(), kind == Kind::GtpU, "{name}");
                 match size {
-                    // Where there is space for the headers, the size is met to the byte, but for
-                    // packets that have a length of their own and fragments, which end at 8.
+                    // If there is room for the headers, the size is exact, except for packets with
+                    // a fixed length, and fragments, whose length is a multiple of 8.
                     Size::Range(9000, 9000) if !matches!(kind, Kind::Arp | Kind::Icmp6) => {
                         assert!((8993..=9000).contains(&bytes.len()), "{name}: {}", bytes.len());
                     }
@@ -222,7 +222,7 @@ fn each_kind_is_what_it_says_and_right() {
 }
 
 #[test]
-fn short_packets_are_beginnings_of_right_ones() {
+fn short_packets_are_truncated_at_all_lengths() {
     let spec = spec("packets=2000,seed=5,mix=short");
     let mut lengths = [0; 80];
     for (bytes, metadata) in packets(&spec, &SourceOptions::default()) {
@@ -231,20 +231,20 @@ fn short_packets_are_beginnings_of_right_ones() {
             *count += 1;
         }
     }
-    assert!(lengths.iter().filter(|&&count| count > 0).count() > 70, "cuts all over the headers: {lengths:?}");
+    assert!(lengths.iter().filter(|&&count| count > 0).count() > 70, "truncated all over the headers: {lengths:?}");
 }
 
 #[test]
-fn the_mix_is_as_ordered() {
+fn kinds_occur_by_their_weights() {
     let all = packets(&spec("packets=20000,seed=9,mix=tcp4:3+arp:1"), &SourceOptions::default());
     let arp = all.iter().filter(|(bytes, _)| dissect(bytes).arp).count();
     // A quarter of 20,000 with a standard deviation of 61.
     assert!((4700..5300).contains(&arp), "{arp}");
-    assert!(all.is_sorted_by(|a, b| a.1.time_ns() < b.1.time_ns()), "time goes on");
+    assert!(all.is_sorted_by(|a, b| a.1.time_ns() < b.1.time_ns()), "timestamps ascend");
 }
 
 #[test]
-fn flows_are_as_many_as_ordered() {
+fn the_number_of_flows_is_as_specified() {
     let mut flows = HashMap::new();
     for (bytes, _) in packets(&spec("packets=5000,seed=9,mix=udp4,flows=50"), &SourceOptions::default()) {
         // Addresses and ports, the smaller end first.
@@ -258,7 +258,7 @@ fn flows_are_as_many_as_ordered() {
 }
 
 #[test]
-fn batches_and_rooms_change_nothing() {
+fn batch_size_and_room_do_not_affect_packets() {
     let spec = spec("packets=3000,seed=7,size=64..9000");
     let wanted = packets(&spec, &SourceOptions::default());
     assert_eq!(wanted.len(), 3000);
@@ -286,10 +286,10 @@ fn fingerprint(packets: &[(Vec<u8>, Metadata)]) -> u64 {
     hash
 }
 
-/// When this fails, packets of a seed have changed: raise `GENERATION`, make the sample again, and
-/// put the new numbers here.
+/// If this fails, the packets of a seed have changed: increment `GENERATION`, regenerate the
+/// sample, and update the hashes here.
 #[test]
-fn a_seed_gives_the_same_packets_for_ever() {
+fn a_seed_always_yields_the_same_packets() {
     assert_eq!(portcullis_io::synth::GENERATION, 1);
     let all = |spec: &Spec| fingerprint(&packets(spec, &SourceOptions::default()));
     let got = [
@@ -301,7 +301,7 @@ fn a_seed_gives_the_same_packets_for_ever() {
 }
 
 #[test]
-fn the_committed_sample_is_what_the_source_makes() {
+fn the_committed_sample_is_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let made = folder.path().join("mixed.pcap");
     sample::write(&sample::sample(), &made).unwrap();
@@ -328,7 +328,7 @@ fn about_a_quarter_of_the_sample_is_web_traffic() {
 }
 
 #[test]
-fn the_longest_packet_is_as_long_as_promised() {
+fn packets_fit_the_maximum_length() {
     let mut generator = Generator::new(&spec("seed=4,size=64..9000"));
     let mut into = vec![0; Generator::MAX_PACKET];
     for _ in 0..5000 {
@@ -337,7 +337,7 @@ fn the_longest_packet_is_as_long_as_promised() {
 }
 
 #[test]
-fn a_wrong_text_is_an_error() {
+fn an_invalid_specification_is_an_error() {
     let error = open("synth:packets=x", &SourceOptions::default()).err().unwrap().to_string();
     assert_eq!(error, "synth: packets: \"x\" is no whole number below 2^64");
     assert!(open("synth:packets=3", &SourceOptions::default()).is_ok());

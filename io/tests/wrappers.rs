@@ -1,4 +1,4 @@
-//! What goes around sources, and the sink with a file for each target.
+//! Wrapper sources, and the sink with a file for each target.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn drain(source: &mut dyn Source) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn limit_ends_early_and_not_late() {
+fn limit_ends_after_exactly_that_many_packets() {
     let all = drain(&mut *synth(100, 1000));
     for limit in [0u64, 1, 29, 30, 31, 60, 99, 100, 101, u64::MAX] {
         let got = drain(&mut Limit::new(synth(100, 30), limit));
@@ -35,19 +35,19 @@ fn limit_ends_early_and_not_late() {
 }
 
 #[test]
-fn repeat_gives_everything_again() {
+fn repeat_returns_all_packets_that_many_times() {
     let all = drain(&mut *synth(100, 1000));
     let mut repeat = Repeat::new(3, || Ok(synth(100, 30))).unwrap();
     assert_eq!(repeat.progress().total, Some(300));
     assert_eq!(drain(&mut repeat), [&all[..], &all, &all].concat());
     assert_eq!(repeat.progress().done, 300);
     assert!(drain(&mut Repeat::new(0, || Ok(synth(100, 30))).unwrap()).is_empty());
-    // No endless search for a packet.
+    // An empty source is not reopened forever.
     assert!(drain(&mut Repeat::new(u64::MAX, || Ok(synth(0, 30))).unwrap()).is_empty());
 }
 
 #[test]
-fn repeat_tells_what_opening_says() {
+fn repeat_reports_errors_of_reopening() {
     let mut rounds = 0;
     let mut repeat = Repeat::new(3, move || {
         rounds += 1;
@@ -60,7 +60,7 @@ fn repeat_tells_what_opening_says() {
 }
 
 #[test]
-fn a_warning_of_every_round_is_told_once() {
+fn repeat_reports_the_same_warning_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cut.pcap");
     portcullis_io::synth::sample::write(&"packets=10".parse().unwrap(), &path).unwrap();
@@ -73,7 +73,7 @@ fn a_warning_of_every_round_is_told_once() {
 }
 
 #[test]
-fn tee_writes_what_came_before_any_change() {
+fn tee_writes_packets_before_they_are_changed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("copy.pcapng");
     let all = drain(&mut *synth(100, 1000));
@@ -85,9 +85,9 @@ fn tee_writes_what_came_before_any_change() {
             batch.packet_mut(i).fill(0);
         }
     }
-    // Finished at the source's end, while the wrapper still lives.
+    // The sink is finished at the source's end, while the wrapper still exists.
     assert_eq!(drain(&mut *open(path.to_str().unwrap(), &options(1000)).unwrap()), all);
-    // Dropped in the middle, it keeps what it saw.
+    // If the wrapper is dropped early, the copy has the packets seen so far.
     let inner = synth(100, 30);
     let sink = CaptureSink::create(&path, inner.format()).unwrap();
     let mut tee = Tee::new(inner, Box::new(sink));
@@ -97,7 +97,7 @@ fn tee_writes_what_came_before_any_change() {
 }
 
 #[test]
-fn faults_are_as_frequent_as_ordered_and_the_same_each_time() {
+fn faults_occur_at_their_rates_and_are_reproducible() {
     let all = drain(&mut *synth(4000, 100_000));
     let faults = Faults { corrupt_one_in: 4, truncate_one_in: 10, seed: 1 };
     let damaged = |max_packets, room| {
@@ -115,7 +115,7 @@ fn faults_are_as_frequent_as_ordered_and_the_same_each_time() {
         assert!(bits <= 1);
         flipped += bits;
     }
-    // Means 400 and 1,000 (less what was cut off again), standard deviations 19 and 27.
+    // Means 400 and 1,000 (less those truncated away), standard deviations 19 and 27.
     assert!((310..490).contains(&cut), "{cut}");
     assert!((850..1100).contains(&flipped), "{flipped}");
     assert!(drain(&mut Fault::new(synth(4000, 100_000), Faults::default())) == all);
@@ -131,7 +131,7 @@ fn every_target_gets_its_packets_in_order() {
     let inner = dir.path().join("a/b");
     let format = CaptureFormat { resolution: Resolution::Micro, ..CaptureFormat::default() };
     let mut sink = RedirectSink::create(&inner, &format).unwrap();
-    // More targets than files may be open, in rounds, and with packets longer than a buffer.
+    // More targets than open files, in several rounds, with packets longer than a buffer.
     let mut wanted = vec![Vec::new(); 200];
     let mut written = Written::default();
     for round in 0..3 {
@@ -163,7 +163,7 @@ fn targets_beyond_the_limit_share_a_file() {
     let mut sink = RedirectSink::create(dir.path(), &CaptureFormat::default()).unwrap();
     let packets: Vec<Vec<u8>> = (0..1100u32).map(|i| i.to_be_bytes().repeat(15)).collect();
     let batch = Batch::from_packets(&packets).unwrap();
-    // Not in order of their numbers: the first that come have files.
+    // Not in numerical order: the first targets to occur get files.
     let targets: Vec<u32> = (0..1100).rev().collect();
     let indices: Vec<u32> = (0..1100).chain(0..1100).collect();
     sink.write(&batch, &indices, &targets).unwrap();
@@ -177,7 +177,7 @@ fn targets_beyond_the_limit_share_a_file() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_is_named() {
+fn a_directory_that_cannot_be_created_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     std::fs::write(&path, b"x").unwrap();

@@ -133,7 +133,7 @@ fn a_watch_sees_an_interface_come_and_go() {
     let index = right.run(|| Interface::find(name)).unwrap().index;
     let mut watch = right.run(|| LinkWatch::new(name).unwrap());
     let mut becomes = |state| {
-        wait_until(&format!("it is {state:?}"), SOON, || watch.look().unwrap() == state);
+        wait_until(&format!("it is {state:?}"), SOON, || watch.poll().unwrap() == state);
         assert_eq!(watch.state(), state);
     };
     becomes(LinkState::Up);
@@ -174,7 +174,7 @@ fn a_watch_that_nobody_looked_at_for_long_sees_what_is_so_now() {
         ip.stdin.take().unwrap().write_all((others + &up_and_down + &last).as_bytes()).unwrap();
         assert!(ip.wait().unwrap().success());
         // And nothing old comes after it.
-        assert_eq!([watch.look().unwrap(), watch.look().unwrap()], [state; 2]);
+        assert_eq!([watch.poll().unwrap(), watch.poll().unwrap()], [state; 2]);
     }
 }
 

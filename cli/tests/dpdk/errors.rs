@@ -17,7 +17,7 @@ fn a_port_that_cannot_be_had_says_what_to_do() {
         ("net_null0,nonsense=1", &["net_null0", "nonsense"]),
         ("net_af_packet0", &["net_af_packet0", "are its arguments right?"]),
         ("net_af_packet0,iface=nosuch", &["net_af_packet0", "No such device"]),
-        ("7", &["7: DPDK has no port of this number", "it has found 0", "dpdk-devbind.py --status", "--vdev"]),
+        ("7", &["7: DPDK has no port with this number", "it has found 0", "dpdk-devbind.py --status", "--vdev"]),
     ] {
         let ran = run(&place, "f.wgsl", port, &[]).failed(1, parts);
         // What says no more than that it failed, and functions of DPDK's, are left out.
@@ -30,7 +30,7 @@ fn a_port_that_cannot_be_had_says_what_to_do() {
         .failed(1, &["net_pcap0 (net_pcap) has 1 receive queues", "1000"]);
     // No such card, whatever the machine has: there is no function 7 of a device 1f at bus ff in domain ffff.
     run(&place, "f.wgsl", "ffff:ff:1f.7", &["--eal", "--no-huge"])
-        .failed(1, &["ffff:ff:1f.7: DPDK does not get this network card", "there is none", "lspci -D"]);
+        .failed(1, &["ffff:ff:1f.7: DPDK cannot use this network card", "there is none", "lspci -D"]);
     run(&place, "f.wgsl", "0000:03:00.0", &["--dpdk", "03:00.0"]).failed(2, &["--dpdk 0000:03:00.0", "twice"]);
 }
 
@@ -41,7 +41,11 @@ fn options_of_dpdk_that_are_wrong_are_quoted_and_standard_output_stays_clean() {
     let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
     let guide = "doc.dpdk.org/guides/linux_gsg/linux_eal_parameters.html";
     for (eal, code, parts) in [
-        ("--nonsense", 1, &["DPDK does not begin with `portcullis ", "unrecognized option '--nonsense'", guide][..]),
+        (
+            "--nonsense",
+            1,
+            &["DPDK cannot be initialised with `portcullis ", "unrecognized option '--nonsense'", guide][..],
+        ),
         ("--version", 1, &["unrecognized option '--version'", guide]),
         ("-l 4095", 1, &["4095", guide]),
         ("--no-huge --in-memory", 1, &["not compatible with --in-memory"]),
@@ -94,5 +98,5 @@ fn packets_that_a_capture_has_no_room_for_are_an_error() {
     let ran =
         place.shell(&format!("trap '' XFSZ; ulimit -f 100; portcullis run f.wgsl --device cpu --json --dpdk {line}"));
     assert_eq!(ran.code, 1, "{}", ran.err);
-    assert!(ran.err.contains("out.pcap: of ") && ran.err.contains("are not there"), "{}", ran.err);
+    assert!(ran.err.contains("out.pcap: ") && ran.err.contains("are missing"), "{}", ran.err);
 }

@@ -119,8 +119,8 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_done() {
     for (more, parts) in [
         (&["--dpdk", "net_pcap0,rx_pcap=other.pcap"][..], &["--dpdk net_pcap0", "twice"][..]),
         (&["--dpdk", "eth0"], &["--dpdk", "`eth0`", "net_"]),
-        (&["--dpdk", "70000"], &["`70000`", "so great a number"]),
-        (&["--dpdk", "0,a=b"], &["`0,a=b`", "a number is all"]),
+        (&["--dpdk", "70000"], &["`70000`", "exceeds DPDK's port numbers"]),
+        (&["--dpdk", "0,a=b"], &["`0,a=b`", "a port number takes no arguments"]),
         (&["--redirect", "1"], &["--redirect", "N=IFACE"]),
         (&["--redirect", "1=eth0"], &["--redirect", "`eth0`"]),
         (&["--redirect", "1=net_ring0", "--redirect", "1=net_ring1"], &["target 1 is given twice"]),
@@ -170,15 +170,11 @@ fn no_capture_is_written_over() {
     place.file("in.pcap", &whole);
     let other = pcap_port(1, "rx_pcap=in.pcap,tx_pcap=out.pcap");
     for (port, more, said) in [
-        (
-            "rx_pcap=in.pcap,tx_pcap=./in.pcap",
-            &[][..],
-            "net_pcap0,tx_pcap=./in.pcap: this is a capture that net_pcap0 reads",
-        ),
+        ("rx_pcap=in.pcap,tx_pcap=./in.pcap", &[][..], "net_pcap0,tx_pcap=./in.pcap: net_pcap0 reads this capture"),
         (
             "rx_pcap=in.pcap,tx_pcap=out.pcap",
             &["--dpdk", &other],
-            "net_pcap1,tx_pcap=out.pcap: this is a capture that net_pcap0 writes",
+            "net_pcap1,tx_pcap=out.pcap: net_pcap0 writes this capture",
         ),
         (
             "rx_pcap=in.pcap,tx_pcap=out.pcap",

@@ -171,7 +171,7 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
     for (arguments, code, said) in [
         (&["--af-xdp", "no_such_if"][..], 1, "there is no interface `no_such_if`"),
         (&["--af-xdp", &format!("{name}:5")], 1, "has 2 receive queues, and no queue 5"),
-        (&["--af-xdp", "a/b"], 2, "no interface's name"),
+        (&["--af-xdp", "a/b"], 2, "not an interface name"),
         (&["--af-xdp", name, "--af-xdp", &twice], 2, "given twice"),
         (&["--af-xdp", name, "--only", "tcp/http"], 2, "--only"),
         (&["--af-xdp", name, "--only", "tcp/80", "--all"], 2, "cannot be used with"),

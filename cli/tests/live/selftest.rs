@@ -129,7 +129,7 @@ fn what_is_wrong_with_a_selftest_is_said() {
     for (arguments, code, said) in [
         (&["--af-xdp", "no_such_if"][..], 1, "there is no interface `no_such_if`"),
         (&["--af-xdp", &beyond], 1, "and no queue 7"),
-        (&["--af-xdp", "a/b"], 2, "no interface's name"),
+        (&["--af-xdp", "a/b"], 2, "not an interface name"),
         (&["--af-xdp", name, "--only", "tcp/http"], 2, "--only"),
         (&["--af-xdp", name, "--only", "tcp/80", "--all"], 2, "cannot be used with"),
         (&["--af-xdp", name, "--device", "cpu"], 2, "cannot be used with"),

@@ -29,13 +29,13 @@ pub fn map_create(ty: u32, key: u32, value: u32, entries: u32, flags: u32, inner
     let attributes = Attributes::new().u32(0, ty).u32(4, key).u32(8, value).u32(12, entries).u32(16, flags);
     let mut attributes = attributes.u32(20, inner.unwrap_or(0) as u32);
     // SAFETY: there are no pointers.
-    unsafe { attributes.ask(MAP_CREATE) }.map(owned)
+    unsafe { attributes.execute(MAP_CREATE) }.map(owned)
 }
 
 pub fn update(map: i32, key: &[u8], value: &[u8]) -> io::Result<()> {
     let attributes = Attributes::new().u32(0, map as u32).pointer(8, key.as_ptr()).pointer(16, value.as_ptr());
     // SAFETY: the caller knows the map's sizes, and both are as long.
-    unsafe { { attributes }.ask(MAP_UPDATE_ELEM) }.map(drop)
+    unsafe { { attributes }.execute(MAP_UPDATE_ELEM) }.map(drop)
 }
 
 /// A key's value of so many bytes, if it is there.
@@ -44,7 +44,7 @@ pub fn lookup(map: i32, key: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> 
     let attributes = Attributes::new().u32(0, map as u32).pointer(8, key.as_ptr());
     let mut attributes = attributes.pointer(16, value.as_mut_ptr());
     // SAFETY: the caller knows the map's sizes, and both are as long.
-    match unsafe { attributes.ask(MAP_LOOKUP_ELEM) } {
+    match unsafe { attributes.execute(MAP_LOOKUP_ELEM) } {
         Ok(_) => Ok(Some(value)),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
@@ -57,7 +57,7 @@ pub fn next_key(map: i32, key: Option<&[u8]>, size: usize) -> io::Result<Option<
     let at = key.map_or(std::ptr::null(), <[u8]>::as_ptr);
     let mut attributes = Attributes::new().u32(0, map as u32).pointer(8, at).pointer(16, next.as_mut_ptr());
     // SAFETY: keys are as long as the caller says.
-    match unsafe { attributes.ask(MAP_GET_NEXT_KEY) } {
+    match unsafe { attributes.execute(MAP_GET_NEXT_KEY) } {
         Ok(_) => Ok(Some(next)),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
@@ -68,7 +68,7 @@ pub fn next_key(map: i32, key: Option<&[u8]>, size: usize) -> io::Result<Option<
 pub fn link(program: i32, interface: u32) -> io::Result<OwnedFd> {
     let attributes = Attributes::new().u32(0, program as u32).u32(4, interface).u32(8, XDP).u32(12, IN_DRIVER);
     // SAFETY: there are no pointers.
-    unsafe { { attributes }.ask(LINK_CREATE) }.map(owned)
+    unsafe { { attributes }.execute(LINK_CREATE) }.map(owned)
 }
 
 /// Types for functions, which the kernel wants where one is handed to another: for each the same, that says nothing.
@@ -86,7 +86,7 @@ fn types(functions: usize) -> io::Result<OwnedFd> {
     bytes.extend(strings);
     let mut attributes = Attributes::new().pointer(0, bytes.as_ptr()).u32(16, bytes.len() as u32);
     // SAFETY: the types are as long as is said.
-    unsafe { attributes.ask(BTF_LOAD) }.map(owned)
+    unsafe { attributes.execute(BTF_LOAD) }.map(owned)
 }
 
 /// Loads a program; `functions` are the first instructions of its functions, its own the first.
@@ -119,7 +119,7 @@ pub fn program_load_with(
         let attributes = attributes.u32(72, types.as_raw_fd() as u32).u32(76, 8).pointer(80, info.as_ptr());
         let mut attributes = attributes.u32(88, functions.len() as u32);
         // SAFETY: instructions, licence, log and functions are as long as is said.
-        unsafe { attributes.ask(PROG_LOAD) }
+        unsafe { attributes.execute(PROG_LOAD) }
     };
     let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
     let said = String::from_utf8_lossy(&log[..end]).into_owned();
@@ -147,7 +147,7 @@ pub fn test_run(program: i32, packet: &[u8], interface: u32) -> io::Result<(u32,
     let attributes = attributes.pointer(48, context.as_ptr()).pointer(56, context_out.as_mut_ptr());
     let mut attributes = attributes.pointer(16, packet.as_ptr()).pointer(24, out.as_mut_ptr()).u32(32, 1);
     // SAFETY: both packets and both contexts are as long as is said.
-    unsafe { attributes.ask(PROG_TEST_RUN) }?;
+    unsafe { attributes.execute(PROG_TEST_RUN) }?;
     out.truncate(attributes.get(12) as usize);
     out.drain(..(context_out[0] as usize).min(out.len()));
     Ok((attributes.get(4), out))
@@ -158,7 +158,7 @@ pub fn test_run_times(program: i32, packet: &[u8], times: u32) -> io::Result<()>
     let attributes = Attributes::new().u32(0, program as u32).u32(8, packet.len() as u32);
     let mut attributes = attributes.pointer(16, packet.as_ptr()).u32(32, times);
     // SAFETY: the packet is as long as is said, and it is given back nowhere.
-    unsafe { attributes.ask(PROG_TEST_RUN) }.map(drop)
+    unsafe { attributes.execute(PROG_TEST_RUN) }.map(drop)
 }
 
 /// Processors that there may be, for each of which the kernel gives a value.

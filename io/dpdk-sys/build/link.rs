@@ -1,9 +1,9 @@
-//! Finds DPDK, compiles the C for what is inline there, and makes Rust declarations of the rest.
+//! Finds DPDK, compiles the C shim, and generates bindings.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, process};
 
-/// The oldest DPDK whose gpudev has all that is used: Debian 12's.
+/// The oldest supported DPDK, because of gpudev: that of Debian 12.
 const OLDEST: &str = "22.11";
 
 pub fn main() {
@@ -26,27 +26,28 @@ pub fn main() {
     let dpdk = pkg_config::Config::new().atleast_version(OLDEST).cargo_metadata(false).probe("libdpdk");
     let dpdk = dpdk.unwrap_or_else(|error| {
         fail(&format!(
-            "DPDK {OLDEST} or newer is needed, with its headers (Debian: libdpdk-dev; built by oneself: \
-             PKG_CONFIG_PATH has to lead to libdpdk.pc).\n{error}"
+            "DPDK {OLDEST} or newer is needed, with its headers (Debian: libdpdk-dev; if built from source: set \
+             PKG_CONFIG_PATH to the folder of libdpdk.pc).\n{error}"
         ))
     });
     println!("cargo::metadata=version={}", dpdk.version);
 
-    // What `pkg-config --cflags` has beside folders: `-include rte_config.h`, and the processor that DPDK was built for, whose
-    // instructions its inline functions use.
+    // Flags of `pkg-config --cflags` other than folders: `-include rte_config.h`, and the CPU that
+    // DPDK was built for, whose instructions its inline functions use.
     let flags = pkg_config_flags();
     let mut shim = cc::Build::new();
     shim.files(["c/shim.c", "c/gpudev.c", "c/split.c"])
         .includes(&dpdk.include_paths)
         .flag_if_supported("-Wno-deprecated-declarations");
-    // What a release of DPDK does not have, or another header of it.
+    // Fail on functions that a release of DPDK lacks, or declares in another header.
     shim.flag_if_supported("-Werror=implicit-function-declaration");
     for flag in &flags {
         shim.flag(flag);
     }
     shim.define("ALLOW_EXPERIMENTAL_API", None).compile("portcullis_dpdk");
 
-    // Behind the shim, which needs them. The drivers are loaded by DPDK itself, from its folder.
+    // After the shim, which needs these libraries. DPDK loads the drivers itself, from its own
+    // folder.
     for folder in &dpdk.link_paths {
         println!("cargo::rustc-link-search=native={}", folder.display());
     }
@@ -59,7 +60,7 @@ pub fn main() {
         .clang_args(dpdk.include_paths.iter().map(|path| format!("-I{}", path.display())))
         .clang_args(&flags)
         .clang_arg("-DALLOW_EXPERIMENTAL_API")
-        // Packets' descriptions are looked at by the shim alone: their layout is each release's own.
+        // Only the shim accesses mbufs: their layout depends on the release.
         .opaque_type("rte_mbuf")
         .opaque_type("rte_mempool")
         .allowlist_function(FUNCTIONS)
@@ -72,10 +73,11 @@ pub fn main() {
         .generate_comments(false)
         .derive_default(true)
         .detect_include_paths(false);
-    // The headers of the compiler have to be those of the libclang that reads them: with another's, its intrinsics are unknown.
+    // The compiler headers must match the libclang that reads them: with others its intrinsics are
+    // unknown.
     if let Some(clang) = Clang::find() {
         if env::var_os("LIBCLANG_PATH").is_none() {
-            // SAFETY: nothing else runs here yet.
+            // SAFETY: the build script has a single thread.
             unsafe { env::set_var("LIBCLANG_PATH", &clang.library) };
         }
         bindings = bindings.clang_arg("-isystem").clang_arg(clang.headers.display().to_string());
@@ -83,13 +85,15 @@ pub fn main() {
         bindings = bindings.detect_include_paths(true);
     }
     let made = bindings.generate().unwrap_or_else(|error| {
-        fail(&format!("libclang does not read DPDK's headers (Debian: libclang-dev, or LIBCLANG_PATH):\n{error}"))
+        fail(&format!(
+            "libclang cannot read DPDK's headers (Debian: install libclang-dev, or set LIBCLANG_PATH):\n{error}"
+        ))
     });
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("bindings.rs");
-    made.write_to_file(out).expect("OUT_DIR can be written to");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("bindings.rs");
+    made.write_to_file(out).expect("OUT_DIR is writable");
 }
 
-/// Those of DPDK's functions that are used. None of them is inline.
+/// The DPDK functions to bind; none of them is inline.
 const FUNCTIONS: &str = "rte_(eal_(init|cleanup|has_hugepages|iova_mode|get_runtime_dir)|strerror|version|openlog_stream|log_set_global_level\
     |thread_(register|unregister)|socket_id|malloc_socket|free|dev_probe|dev_remove|dev_devargs|dev_bus|bus_name\
     |eth_dev_(count_avail|get_port_by_name|get_name_by_port|info_get|configure|adjust_nb_rx_tx_desc|start|stop|close|is_valid_port|set_mtu|get_mtu|socket_id)\
@@ -99,15 +103,15 @@ const FUNCTIONS: &str = "rte_(eal_(init|cleanup|has_hugepages|iova_mode|get_runt
     |gpu_(init|count_avail|is_valid|find_next|close|info_get|mem_alloc|mem_free|mem_register|mem_unregister|mem_cpu_map|mem_cpu_unmap|wmb\
     |comm_(create|destroy|populate|cleanup|set|get).*))";
 
-/// A libclang with its own headers.
+/// A libclang and its compiler headers.
 struct Clang {
-    /// The folder that it is in.
+    /// Folder of the library.
     library: PathBuf,
     headers: PathBuf,
 }
 
 impl Clang {
-    /// The one that is named, or the newest that has its headers.
+    /// Finds the one that LIBCLANG_PATH names, or the newest one with headers.
     fn find() -> Option<Clang> {
         if let Some(named) = env::var_os("LIBCLANG_PATH") {
             let named = PathBuf::from(named);
@@ -140,12 +144,12 @@ impl Clang {
     }
 }
 
-/// What a compiler is to be given beside folders and definitions.
+/// Compiler flags other than folders and definitions.
 fn pkg_config_flags() -> Vec<String> {
     let output = process::Command::new(env::var_os("PKG_CONFIG").unwrap_or("pkg-config".into()))
         .args(["--cflags-only-other", "libdpdk"])
         .output();
-    let output = output.unwrap_or_else(|error| fail(&format!("pkg-config does not start: {error}")));
+    let output = output.unwrap_or_else(|error| fail(&format!("cannot run pkg-config: {error}")));
     String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect()
 }
 

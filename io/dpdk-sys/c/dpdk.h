@@ -1,4 +1,4 @@
-/* What Rust declarations are made of. */
+/* The headers that bindings are generated from. */
 #include <rte_bus.h>
 #include <rte_eal.h>
 #include <rte_errno.h>

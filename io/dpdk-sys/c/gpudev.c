@@ -12,9 +12,9 @@
 #include <rte_gpudev.h>
 #include <rte_mbuf.h>
 
-/* What DPDK's drivers see of a device. It is internal (lib/gpudev/gpudev_driver.h) and not installed, and is the same in the versions
- * that were looked at, from 22.07's to those after 23.11: taken to be so from 22.11 to 26.07 (gpu.rs). `looks_right` compares it with what
- * the library has made before it is written to. */
+/* Internal device structures of gpudev (lib/gpudev/gpudev_driver.h), which are not installed. The
+ * layout is the same in all versions compared, from 22.07 to those after 23.11; it is assumed for
+ * 22.11 to 26.07 (gpu.rs). `looks_right` verifies it against a new device before writing to it. */
 struct gpu;
 
 struct gpu_ops {
@@ -51,13 +51,13 @@ struct gpu *rte_gpu_allocate(const char *name);
 void rte_gpu_complete_new(struct gpu *gpu);
 int rte_gpu_release(struct gpu *gpu);
 
-/* A driver of ours. A device has one for as long as it is there, and its number is never below zero. */
+/* A registered driver, in use while its device exists. */
 struct driver {
 	const struct pc_gpu_calls *calls;
 	void *driver;
 };
 
-/* As many as DPDK has devices if nobody says otherwise. */
+/* One for each of DPDK's devices, by default. */
 static struct driver drivers[RTE_GPU_DEFAULT_MAX];
 
 static const struct driver *driver_of(const struct gpu *gpu)
@@ -115,8 +115,8 @@ static int on_barrier(struct gpu *gpu)
 	return driver->calls->barrier(driver->driver);
 }
 
-/* Whether a device that has just been allocated is as described above: its name and what is beside it, the end of its calls (behind
- * which the library has written a list with nothing in it), and zeros elsewhere. */
+/* Whether a new device has the assumed layout: name and adjacent fields, the end of the operations
+ * (after which the library has initialised an empty list), and zeros elsewhere. */
 static bool looks_right(const struct gpu *gpu, const char *name)
 {
 	static const struct gpu_ops none;
@@ -170,14 +170,14 @@ int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uin
 {
 	int result;
 
-	/* Of packets that the processor has written, by a mapping that combines writes maybe, nothing may come after READY. A driver's
-	 * barrier may be about the GPU's side alone. */
+	/* Order packet writes by the CPU, possibly through a write-combining mapping, before READY. The
+	 * driver's barrier may only cover the GPU's side. */
 	rte_wmb();
 	if (shift == 0 && !heads) {
 		result = rte_gpu_comm_populate_list_pkts(item, mbufs, count);
 		return result == 0 ? 0 : -abs(rte_errno);
 	}
-	/* The library writes the CPU's addresses and has the item be READY at once: the GPU must not see those. */
+	/* The library would write CPU addresses and make the item READY at once, so fill it here. */
 	if (count > RTE_GPU_COMM_LIST_PKTS_MAX)
 		return -EINVAL;
 	for (uint32_t i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
-/* A driver of gpudev (rte_gpudev.h) that is not DPDK's own, registered inside the process; and what of the communication list has to be
- * done where packets' descriptions are known. */
+/* Registering a gpudev driver (rte_gpudev.h) that lives in this process, and filling communication
+ * list items, which requires the layout of mbufs. */
 #ifndef PORTCULLIS_GPUDEV_H
 #define PORTCULLIS_GPUDEV_H
 
@@ -9,7 +9,8 @@
 struct rte_gpu_comm_list;
 struct rte_mbuf;
 
-/* What a driver does, each with the `driver` that it was registered with. All give 0, or a negative error number. */
+/* Driver operations; `driver` is the pointer it was registered with. All return 0, or a negative
+ * error number. */
 struct pc_gpu_calls {
 	int (*close)(void *driver);
 	int (*allocate)(void *driver, size_t size, unsigned int align, void **address);
@@ -21,7 +22,7 @@ struct pc_gpu_calls {
 	int (*barrier)(void *driver);
 };
 
-/* What there is of a GPU. */
+/* Properties of a GPU. */
 struct pc_gpu_properties {
 	uint32_t processors;
 	int16_t numa_node;
@@ -29,13 +30,15 @@ struct pc_gpu_properties {
 	size_t page;
 };
 
-/* Registers a driver by a name of its own (63 bytes at most). `calls` stays for as long as the device is there. Gives the device's number,
- * or a negative error; -ENOEXEC: this DPDK keeps its devices in another form than is known here. Not for several threads at a time. */
+/* Registers a driver under a unique name (at most 63 bytes). `calls` must outlive the device. Returns
+ * the device number, or a negative error; -ENOEXEC if this DPDK has another device layout than the
+ * one assumed here. Not thread-safe. */
 int pc_gpu_new(const char *name, const struct pc_gpu_calls *calls, void *driver, struct pc_gpu_properties properties);
 
-/* Fills a free item of a communication list with packets, whose addresses the GPU has `shift` bytes further than the CPU, and has it be
- * READY. 0, or a negative error: -EINVAL for more than RTE_GPU_COMM_LIST_PKTS_MAX, -ENOTSUP for one in several pieces, of which the
- * first one alone is meant where `heads` is not 0. */
+/* Fills a FREE item of a communication list with packets and makes it READY. The GPU's packet
+ * addresses are the CPU's plus `shift`. Returns 0, or a negative error: -EINVAL for more than
+ * RTE_GPU_COMM_LIST_PKTS_MAX packets; -ENOTSUP for a packet with several segments, unless `heads` is
+ * nonzero, which shares first segments only. */
 int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uint32_t count, ptrdiff_t shift, int heads);
 
 #endif

@@ -11,11 +11,11 @@
 #include <rte_mempool.h>
 #include <rte_prefetch.h>
 
-/* Packets whose descriptions are fetched ahead: the driver has just written most of them, another processor maybe. */
-#define AHEAD 4
+/* Number of mbufs to prefetch: another CPU or the driver has just written them. */
+#define PREFETCH_DISTANCE 4
 
-/* Of the pages that DPDK has memory in where cards know physical addresses. */
-#define SHORTEST_PAGE ((size_t)2 << 20)
+/* Size of the smallest pages that DPDK uses in physical address mode. */
+#define SMALLEST_PAGE ((size_t)2 << 20)
 
 const uint64_t pc_rss_flows = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
 const uint64_t pc_scatter = RTE_ETH_RX_OFFLOAD_SCATTER;
@@ -25,7 +25,7 @@ int pc_errno(void)
 	return rte_errno;
 }
 
-/* Where cards know the addresses that the program does, all memory is contiguous to them. */
+/* In IOVA-as-VA mode all memory is IOVA-contiguous. */
 static int is_contiguous(void)
 {
 	return rte_eal_iova_mode() == RTE_IOVA_VA;
@@ -34,8 +34,8 @@ static int is_contiguous(void)
 struct rte_mempool *pc_pool(const char *name, unsigned int count, unsigned int cache, uint16_t room, int node)
 {
 	struct rte_pktmbuf_pool_private all = { .mbuf_data_room_size = room };
-	/* Without that flag no packet lies across the end of a page: of small pages half would be empty, and all packets begin at the
-	 * same lines of a cache. */
+	/* Without this flag no mbuf crosses a page boundary: half of each small page would stay empty, and
+	 * all packets would start in the same cache sets. */
 	unsigned int flags = is_contiguous() ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0;
 	struct rte_mempool *pool = rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache, sizeof(all), node, flags);
 	int result;
@@ -57,9 +57,9 @@ size_t pc_pool_bytes(const struct rte_mempool *pool)
 	size_t one = (size_t)pool->header_size + pool->elt_size + pool->trailer_size;
 	size_t all = one * pool->size;
 
-	/* The place for one is lost at the end of each page, and before the first. */
+	/* Up to one mbuf is lost at the end of each page, and before the first. */
 	if (!is_contiguous())
-		all += (all / SHORTEST_PAGE + 2) * one;
+		all += (all / SMALLEST_PAGE + 2) * one;
 	return all + RTE_MEMPOOL_ALIGN;
 }
 
@@ -93,11 +93,11 @@ uint16_t pc_receive(uint16_t port, uint16_t queue, struct pc_memory memory, stru
 
 	for (uint16_t i = 0; i < came; i++) {
 		const struct rte_mbuf *mbuf = mbufs[i];
-		if (i + AHEAD < came)
-			rte_prefetch0(mbufs[i + AHEAD]);
+		if (i + PREFETCH_DISTANCE < came)
+			rte_prefetch0(mbufs[i + PREFETCH_DISTANCE]);
 		size_t offset = (size_t)(rte_pktmbuf_mtod(mbuf, uint8_t *) - memory.base);
 		uint32_t length = mbuf->pkt_len;
-		/* Of memory before the base, the offset is far behind its end. */
+		/* For packets before the base the unsigned offset exceeds the length. */
 		if (likely(mbuf->nb_segs == 1 && offset < memory.length && mbuf->data_off >= memory.room &&
 			   (uint32_t)mbuf->data_off + length + memory.room <= mbuf->buf_len)) {
 			lies[i].offset = (uint32_t)offset;
@@ -137,7 +137,7 @@ uint64_t pc_bytes(struct rte_mbuf *const *mbufs, size_t count)
 	return bytes;
 }
 
-/* Whether all packets are plain ones of the first one's pool: nobody else has them, they are one piece each, and in its own memory. */
+/* Whether all mbufs are plain and of one pool: single owner, direct, single segment. */
 static int are_plain(struct rte_mbuf *const *mbufs, unsigned int count)
 {
 	const struct rte_mempool *pool = mbufs[0]->pool;
@@ -155,8 +155,9 @@ void pc_free(struct rte_mbuf **mbufs, size_t count)
 {
 	while (count > 0) {
 		/* As many as the functions take. */
+		/* Limited by the functions' argument type. */
 		unsigned int now = count < UINT32_MAX ? (unsigned int)count : UINT32_MAX;
-		/* The array as it is, which the other one would make another of. */
+		/* Pass the array as is; rte_pktmbuf_free_bulk would copy it. */
 		if (likely(are_plain(mbufs, now)))
 			rte_mempool_put_bulk(mbufs[0]->pool, (void *const *)mbufs, now);
 		else
@@ -183,7 +184,7 @@ uint32_t pc_copy(const struct rte_mbuf *mbuf, uint8_t *to, uint32_t room)
 
 	for (; mbuf != NULL && copied < room; mbuf = mbuf->next) {
 		uint32_t part = RTE_MIN((uint32_t)mbuf->data_len, room - copied);
-		/* A driver may say more than there is: net_null does, which asks no pool how long its buffers are. */
+		/* Drivers may claim more than the buffer: net_null ignores the pool's buffer size. */
 		if ((uint32_t)mbuf->data_off + part > mbuf->buf_len)
 			break;
 		memcpy(to + copied, rte_pktmbuf_mtod(mbuf, const uint8_t *), part);

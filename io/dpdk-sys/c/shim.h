@@ -1,5 +1,5 @@
-/* What of DPDK is inline, or depends on the layout of a structure that each release has its own of; and the loops over a burst,
- * which are one call a burst and not one a packet. */
+/* DPDK's inline functions, access to structures whose layout depends on the release, and loops over
+ * bursts, so that Rust makes one call per burst and not one per packet. */
 #ifndef PORTCULLIS_SHIM_H
 #define PORTCULLIS_SHIM_H
 
@@ -9,69 +9,69 @@
 struct rte_mbuf;
 struct rte_mempool;
 
-/* Where a packet lies: bytes from the first of the memory that packets are in, and its length. */
+/* Location of a packet: offset in bytes from the start of packet memory, and length. */
 struct pc_lies {
 	uint32_t offset;
 	uint32_t length;
 };
 
-/* The memory that packets lie in, and what room they need there. */
+/* Packet memory, and the room that packets need in it. */
 struct pc_memory {
 	uint8_t *base;
 	size_t length;
-	/* Bytes that are to be free before a packet and behind it. */
+	/* Bytes that must be free before and after a packet. */
 	uint32_t room;
 };
 
-/* The offset of a packet that does not lie in one piece in this memory, with that room. */
+/* Offset of a packet that is not contiguous in packet memory with that room. */
 #define PC_ELSEWHERE UINT32_MAX
 
-/* Flows that tell packets of one connection from those of another (RTE_ETH_RSS_*), and the offload by which a packet comes in several
- * buffers (RTE_ETH_RX_OFFLOAD_SCATTER). */
+/* Flow types for RSS (RTE_ETH_RSS_*), and the offload for packets in several buffers
+ * (RTE_ETH_RX_OFFLOAD_SCATTER). */
 extern const uint64_t pc_rss_flows;
 extern const uint64_t pc_scatter;
 
 /* rte_errno of the calling thread. */
 int pc_errno(void);
 
-/* A pool for `count` packets, each with its description and `room` bytes of contents side by side, without any memory yet; NULL, and
- * why in rte_errno. */
+/* Creates a pool without memory for `count` mbufs with adjacent buffers of `room` bytes. Returns
+ * NULL on failure, with the reason in rte_errno. */
 struct rte_mempool *pc_pool(const char *name, unsigned int count, unsigned int cache, uint16_t room, int node);
 
-/* Bytes that all its packets need in one piece of memory, wherever that begins. */
+/* Size in bytes of the memory that the pool needs, wherever it starts. */
 size_t pc_pool_bytes(const struct rte_mempool *pool);
 
-/* Makes a pool's packets of so many bytes, which are zero and DPDK's own (rte_malloc). Gives their number: all of them, if the bytes are
- * enough; or a negative error. */
+/* Populates a pool with zeroed memory from DPDK's heap (rte_malloc). Returns the number of mbufs, all
+ * of them if there are enough bytes, or a negative error. */
 int pc_pool_fill(struct rte_mempool *pool, uint8_t *base, size_t length);
 
-/* Receives up to `most` packets. Gives how many came. */
+/* Receives a burst of at most `most` packets; returns their number. */
 uint16_t pc_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t most);
 
-/* The same, and says where each lies, or PC_ELSEWHERE with its whole length. Adds their bytes to `bytes`, and counts those that lie
- * elsewhere in `elsewhere`. */
+/* Like pc_burst, and stores each packet's location, with offset PC_ELSEWHERE if it is not contiguous
+ * in `memory`. Adds the packets' lengths to `bytes`; stores the number of packets elsewhere. */
 uint16_t pc_receive(uint16_t port, uint16_t queue, struct pc_memory memory, struct rte_mbuf **mbufs, struct pc_lies *lies,
 		    uint16_t most, uint64_t *bytes, uint16_t *elsewhere);
 
-/* Has packets be where `lies` says, all of them in the memory of their own buffers. */
+/* Sets packets' data offset and length to their locations, which lie in their own buffers. */
 void pc_settle(struct pc_memory memory, struct rte_mbuf *const *mbufs, const struct pc_lies *lies, size_t count);
 
-/* Sends packets; gives how many the driver has taken, the first ones. The others are still the caller's. */
+/* Transmits packets; returns how many the driver took over, from the first on. */
 uint16_t pc_send(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
 
-/* The bytes of packets. */
+/* Total length of packets in bytes. */
 uint64_t pc_bytes(struct rte_mbuf *const *mbufs, size_t count);
 
-/* Gives packets back to their pools. */
+/* Frees packets. */
 void pc_free(struct rte_mbuf **mbufs, size_t count);
 
-/* Takes packets from a pool, without contents: all of them, or none (then it gives a negative error). */
+/* Allocates `count` packets, all or none; returns 0 or a negative error. */
 int pc_take(struct rte_mempool *pool, struct rte_mbuf **mbufs, size_t count);
 
-/* Has the packet be `length` bytes from the place on where a new one begins; gives that place, or NULL where it has no such room. */
+/* Resets the packet and makes it `length` bytes long; returns its data, or NULL if it does not fit. */
 uint8_t *pc_begin(struct rte_mbuf *mbuf, uint32_t length);
 
-/* Copies them to `to`, which has room for `room`; gives how many. */
+/* Copies a packet's data to `to`, at most `room` bytes; returns the number of bytes copied. */
 uint32_t pc_copy(const struct rte_mbuf *mbuf, uint8_t *to, uint32_t room);
 
 #endif

@@ -27,7 +27,7 @@ int pc_split_queue(uint16_t port, uint16_t queue, uint16_t ring, unsigned int no
 	memset(segments, 0, sizeof(segments));
 	segments[0].split.mp = heads;
 	segments[0].split.length = split.head;
-	/* As long as a buffer is. */
+	/* Length 0: the whole buffer. */
 	segments[1].split.mp = split.rest;
 	conf = info.default_rxconf;
 	conf.rx_seg = segments;
@@ -54,7 +54,7 @@ int pc_is_whole(const struct rte_mbuf *mbuf)
 	return there == length;
 }
 
-/* Has the bytes of a packet that are behind its head be in a buffer of their own. */
+/* Moves the bytes of a packet after its head to a buffer of their own. */
 static bool split_whole(struct rte_mbuf *mbuf, struct pc_split split)
 {
 	uint32_t length = mbuf->data_len - split.head;
@@ -69,7 +69,7 @@ static bool split_whole(struct rte_mbuf *mbuf, struct pc_split split)
 	}
 	memcpy(to, rte_pktmbuf_mtod_offset(mbuf, const char *, split.head), length);
 	rte_pktmbuf_trim(mbuf, (uint16_t)length);
-	/* Two pieces are never too many. */
+	/* Two segments are never too many. */
 	return pc_add(mbuf, rest) == 0;
 }
 
@@ -83,7 +83,7 @@ uint16_t pc_receive_split(uint16_t port, uint16_t queue, struct pc_memory memory
 		struct rte_mbuf *mbuf = mbufs[i];
 		size_t offset = (size_t)(rte_pktmbuf_mtod(mbuf, uint8_t *) - memory.base);
 		uint32_t length = mbuf->pkt_len;
-		/* There is room for the whole packet where its head lies, so that none lies where another one seems to. */
+		/* The whole packet fits where its head lies, so locations do not overlap. */
 		bool fits = offset < memory.length && (uint32_t)mbuf->data_off + length <= mbuf->buf_len;
 
 		if (mbuf->nb_segs == 1)

@@ -1,7 +1,7 @@
-//! DPDK's functions as Rust declares them, and those of the shim (`c/shim.h`) for what is inline in DPDK.
+//! FFI bindings for DPDK, and for the C shim (`c/shim.h`) around its inline functions.
 //!
-//! Structures whose layout changes from release to release, packets' descriptions (`rte_mbuf`) before all, are opaque here: the
-//! shim, which is compiled against the headers of the DPDK that is there, looks at them.
+//! Structures whose layout changes between releases, above all `rte_mbuf`, are opaque here: the
+//! shim, compiled against the installed DPDK's headers, accesses them.
 #![allow(non_camel_case_types, non_upper_case_globals, non_snake_case, unsafe_code)]
 #![allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 

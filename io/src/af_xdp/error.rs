@@ -1,4 +1,4 @@
-//! What can be wrong with AF_XDP.
+//! Errors of AF_XDP.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -12,21 +12,21 @@ use super::bpf::error::BpfError;
 use crate::live::link::{LinkError, StackError};
 use crate::live::{LiveError, OwnerProcess};
 
-/// Why AF_XDP cannot be used as asked.
+/// Why AF_XDP cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdpError {
-    /// An interface is not there, or cannot be made.
+    /// An interface does not exist or cannot be created.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// Packets that pass cannot get into the kernel's stack.
+    /// Passed packets cannot be reinjected into the kernel's stack.
     #[error(
-        "{interface}: no way for packets that pass into the kernel's stack: {error}; with --stack none they are dropped"
+        "{interface}: passed packets cannot get into the kernel's stack: {error}; with --stack none they are dropped"
     )]
-    StackInjector {
-        /// The interface that they are from.
+    Stack {
+        /// The interface that the packets come from.
         interface: String,
-        /// Why.
+        /// The cause.
         error: StackError,
     },
     /// The interface has fewer queues.
@@ -34,70 +34,71 @@ pub enum XdpError {
     NoQueue {
         /// The interface.
         interface: String,
-        /// What was asked for, counted from 0.
+        /// Requested queue number, counted from 0.
         asked: u32,
-        /// How many there are.
+        /// Number of receive queues.
         queues: u32,
     },
-    /// No memory for frames.
+    /// The memory for frames cannot be allocated.
     #[error("no memory for frames of {bytes} bytes in all: {}{}", reason(.error), memory_hint(.error, *.huge_pages))]
     Memory {
-        /// How much was asked for.
+        /// Requested size in bytes.
         bytes: usize,
-        /// Whether it was to be of huge pages.
+        /// Whether huge pages were requested.
         huge_pages: bool,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
-    /// Frames for more than a batch's memory can have.
+    /// The frames exceed the memory that a batch can address.
     #[error("too much memory for frames: {error}; use fewer queues, or fewer frames each")]
     TooMuchMemory {
-        /// Why.
+        /// The cause.
         error: ArenaError,
     },
-    /// Frames for more than a batch's memory can have.
+    /// The frames exceed the memory that a batch can address.
     #[error(
         "{queues} queues with {frames} frames of {size} bytes each are more than 4 GiB; use fewer queues, or fewer frames"
     )]
     TooManyFrames {
-        /// The queues.
+        /// Number of queues.
         queues: usize,
-        /// Frames for each.
+        /// Frames per queue.
         frames: u32,
-        /// Bytes of a frame.
+        /// Size of a frame in bytes.
         size: u32,
     },
-    /// The program cannot be had.
+    /// The XDP program cannot be loaded or attached.
     #[error(transparent)]
     Program(#[from] BpfError),
-    /// Receiving cannot begin.
+    /// Receiving cannot start.
     #[error(transparent)]
     Live(#[from] LiveError),
-    /// A socket cannot be had.
-    #[error("{interface}, queue {queue}: no AF_XDP socket: {}{}", reason(.error), socket_hint(.error, .interface, .holder.as_ref()))]
+    /// A socket cannot be created or bound.
+    #[error("{interface}, queue {queue}: cannot bind an AF_XDP socket: {}{}", reason(.error), socket_hint(.error, .interface, .holder.as_ref()))]
     Socket {
         /// The interface.
         interface: String,
-        /// Its queue.
+        /// Queue number.
         queue: u32,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
-        /// Where another has the queue: the process whose XDP program is at the interface, if it can be found.
+        /// If the queue is in use, the process with an XDP program at the interface, if it can be
+        /// found.
         holder: Option<OwnerProcess>,
     },
-    /// An option of a socket was refused.
+    /// A socket option was refused.
     #[error("{interface}, queue {queue}: {what}: {}", reason(.error))]
     Option {
         /// The interface.
         interface: String,
-        /// Its queue.
+        /// Queue number.
         queue: u32,
-        /// What was asked for.
+        /// The option and what happened.
         what: &'static str,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
-    /// It was asked for without a copy, and its program runs where frames are copies already.
+    /// Zero-copy was requested, but the XDP program runs in SKB mode, where frames are copies.
     #[error(
         "{interface}: there is no zero-copy mode where the XDP program runs in SKB mode{}; leave --zero-copy out, and frames \
          are copied",
@@ -106,17 +107,17 @@ pub enum XdpError {
     NoZeroCopyInSkbMode {
         /// The interface.
         interface: String,
-        /// Why it is not in native mode, where that was tried.
+        /// Why native mode failed, if it was tried.
         not_native: Option<String>,
     },
-    /// It was asked for without a copy, and the driver cannot.
+    /// Zero-copy was requested, but the driver does not support it.
     #[error(
         "{interface}, queue {queue}: the driver has no zero-copy mode; leave --zero-copy out, and frames are copied"
     )]
     NoZeroCopy {
         /// The interface.
         interface: String,
-        /// Its queue.
+        /// Queue number.
         queue: u32,
     },
 }
@@ -125,8 +126,8 @@ impl XdpError {
     pub(crate) fn memory(bytes: usize, huge_pages: bool, error: &(dyn Error + 'static)) -> XdpError {
         let error = system(error);
         match error.raw_os_error() {
-            // It is a socket whose memory it becomes.
-            Some(libc::EPERM) => BpfError::new("making an AF_XDP socket", error).into(),
+            // The UMEM is registered with a socket, so this is about creating that.
+            Some(libc::EPERM) => BpfError::new("creating an AF_XDP socket", error).into(),
             _ => XdpError::Memory { bytes, huge_pages, error },
         }
     }
@@ -134,13 +135,15 @@ impl XdpError {
     pub(crate) fn socket(interface: &str, queue: u32, error: &(dyn Error + 'static)) -> XdpError {
         let error = system(error);
         match error.raw_os_error() {
-            Some(libc::EPERM) => BpfError::new(format!("{interface}, queue {queue}: an AF_XDP socket"), error).into(),
-            // The kernel has no table of these sockets, unless it was built with CONFIG_XDP_SOCKETS_DIAG; but who has one that
-            // receives has a program there.
+            Some(libc::EPERM) => {
+                BpfError::new(format!("{interface}, queue {queue}: creating an AF_XDP socket"), error).into()
+            }
+            // The kernel lists AF_XDP sockets only with CONFIG_XDP_SOCKETS_DIAG, but a receiving
+            // socket implies an XDP program, whose owner can be found.
             Some(libc::EBUSY) => {
                 let holder = CString::new(interface).ok().and_then(|name| OwnerProcess::of_xdp_program(&name));
-                // Where packets come in, the program is ours by now.
-                let holder = holder.filter(|it| it.process != std::process::id());
+                // On receiving interfaces the program is our own by now.
+                let holder = holder.filter(|it| it.pid != std::process::id());
                 XdpError::Socket { interface: interface.into(), queue, error, holder }
             }
             _ => XdpError::Socket { interface: interface.into(), queue, error, holder: None },
@@ -148,7 +151,7 @@ impl XdpError {
     }
 }
 
-/// The system's error beneath one of the library's; its own words where there is none.
+/// Returns the system error underlying a library's error, or the library's text if there is none.
 pub(crate) fn system(error: &(dyn Error + 'static)) -> io::Error {
     let mut beneath = Some(error);
     while let Some(error) = beneath {
@@ -163,9 +166,11 @@ pub(crate) fn system(error: &(dyn Error + 'static)) -> io::Error {
 fn memory_hint(error: &io::Error, huge_pages: bool) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOMEM) if huge_pages => {
-            " (are there enough huge pages? `sysctl vm.nr_hugepages` tells; or leave --huge-pages out)"
+            " (are there enough huge pages? `sysctl vm.nr_hugepages` shows their number; or leave --huge-pages out)"
         }
-        Some(libc::ENOBUFS) => " (locked memory is limited: `ulimit -l unlimited`, or run with CAP_IPC_LOCK)",
+        Some(libc::ENOBUFS) => {
+            " (locked memory is limited: raise the limit with `ulimit -l unlimited`, or run with CAP_IPC_LOCK)"
+        }
         _ => "",
     }
 }
@@ -174,16 +179,16 @@ fn socket_hint(error: &io::Error, interface: &str, holder: Option<&OwnerProcess>
     let hint = match error.raw_os_error() {
         Some(libc::EBUSY) => {
             let who = match holder {
-                Some(holder) => format!(": {holder}; end that, or leave the queue out"),
+                Some(holder) => format!(": {holder}; stop it, or leave the queue out"),
                 None => format!(
-                    "; as root, `bpftool net show dev {interface}` tells its XDP program, and `ss --xdp -p` its process where the \
+                    "; as root, `bpftool net show dev {interface}` shows its XDP program, and `ss --xdp -p` its process if the \
                      kernel has CONFIG_XDP_SOCKETS_DIAG"
                 ),
             };
             return format!(" (another program has a socket on this queue{who})").into();
         }
         Some(libc::EAFNOSUPPORT) => " (this kernel has no AF_XDP: CONFIG_XDP_SOCKETS is off)",
-        Some(libc::EOPNOTSUPP) => " (the driver cannot do what was asked for)",
+        Some(libc::EOPNOTSUPP) => " (the driver does not support the requested mode)",
         Some(libc::ENODEV) => " (the interface is gone)",
         Some(libc::ENETDOWN) => " (the interface is down: `ip link set up` brings it up)",
         _ => "",

@@ -1,194 +1,204 @@
-//! Carrying out verdicts on packets that lie in frames.
+//! The executor of an AF_XDP lane.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::device::Completion;
 use portcullis_core::packet::{Action, BatchParts, Verdict};
 
-use super::homes::{Held, Homes, Lists, Place};
-use super::tx::{Outgoing, Tx};
+use super::frame_pool::{BatchBuffers, BatchFrames, FramePool, PacketMemory};
+use super::tx::{Tx, TxBatch};
 use super::umem::{Frame, HEADROOM, Umem};
 use crate::RedirectGroups;
 use crate::live::link::{InjectionPoint, StackInjector};
 use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
-/// A port that packets go out of.
-pub(crate) type Port = Arc<Mutex<Tx>>;
+/// A transmitting half, shared by lanes.
+pub(crate) type SharedTx = Arc<Mutex<Tx>>;
 
-/// How packets that pass get into the kernel's stack.
+/// How passed packets get into the kernel's stack.
 #[derive(Debug, Clone)]
-pub(crate) enum IntoStack {
-    /// Not at all.
+pub(crate) enum StackOutput {
+    /// They are dropped.
     Nowhere,
-    /// They are sent.
-    Port(Port),
-    /// They are written.
+    /// Transmitted into a veth pair.
+    Port(SharedTx),
+    /// Written to a TAP interface.
     Tap(Arc<StackInjector>),
 }
 
-/// Where a lane's packets go.
+/// Outputs of a lane.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
-    /// Out of the port where they came in: for each of the lane's queues one.
-    pub back: Vec<Port>,
-    /// To the ports of targets, in the order of these.
-    pub redirect: Vec<(u32, Port)>,
-    /// Into the kernel's stack, for each of the lane's queues.
-    pub stack: Vec<IntoStack>,
+pub(crate) struct LaneOutputs {
+    /// For TX: the ingress port, for each of the lane's queues.
+    pub back: Vec<SharedTx>,
+    /// For redirects: the port of each target.
+    pub redirect: Vec<(u32, SharedTx)>,
+    /// For PASS: the path into the kernel's stack, for each of the lane's queues.
+    pub stack: Vec<StackOutput>,
 }
 
-/// Where a packet goes.
+/// Destination of a packet.
 #[derive(Debug, Clone, Copy)]
-enum Exits {
-    /// Nowhere.
-    None,
-    /// Out of the exit with this number.
-    Port(usize),
-    /// Into the TAP with this number.
+enum Destination {
+    /// Dropped.
+    Dropped,
+    /// The output with this index.
+    Output(usize),
+    /// The TAP interface with this index.
     Tap(usize),
 }
 
-/// A port with what is to go out of it.
+/// An output port with the packets queued for it.
 #[derive(Debug)]
-struct Exit {
-    port: Port,
+struct Output {
+    port: SharedTx,
     action: Action,
-    longest: usize,
+    max_length: usize,
     multi_buffer: bool,
-    out: Outgoing,
+    out: TxBatch,
 }
 
-/// Carries out the verdicts on a lane's packets.
+/// Executes the verdicts on a lane's packets.
 #[derive(Debug)]
 pub(crate) struct XdpExecutor {
     umem: Arc<Umem>,
-    homes: Arc<Homes>,
+    pool: Arc<FramePool>,
     lane: usize,
-    /// Whether checksums are completed here, as the receiver has not done it.
-    completes: bool,
-    exits: Vec<Exit>,
-    /// Which exits are for packets that came by each of the lane's queues.
+    /// Whether partial checksums are completed here because the receiver has not done so.
+    completes_checksums: bool,
+    outputs: Vec<Output>,
+    /// Index of the TX output for each of the lane's queues.
     back: Vec<usize>,
-    stack: Vec<Exits>,
+    stack: Vec<Destination>,
     taps: Vec<Arc<StackInjector>>,
     redirect: Vec<(u32, usize)>,
-    /// What goes home with the batch.
-    home: Vec<Place>,
-    spare: Vec<Frame>,
-    /// Targets that stand for several.
-    several: Option<Arc<RedirectGroups>>,
-    /// The exits of a packet that goes to several.
-    to: Vec<usize>,
-    carried: ExecutedCounts,
+    /// Memory to release with the batch.
+    to_release: Vec<PacketMemory>,
+    copy_frames: Vec<Frame>,
+    /// Redirect targets that stand for groups of ports.
+    redirect_groups: Option<Arc<RedirectGroups>>,
+    /// Outputs of a packet that goes to a group; kept for its capacity.
+    group_outputs: Vec<usize>,
+    counts: ExecutedCounts,
 }
 
 impl XdpExecutor {
-    pub fn new(umem: Arc<Umem>, homes: Arc<Homes>, lane: usize, completes: bool, ways: Ways) -> XdpExecutor {
-        let mut exits: Vec<Exit> = Vec::new();
-        let mut exit = |port: Port, action| {
-            let (longest, multi_buffer) = {
+    pub fn new(
+        umem: Arc<Umem>,
+        pool: Arc<FramePool>,
+        lane: usize,
+        completes_checksums: bool,
+        lane_outputs: LaneOutputs,
+    ) -> XdpExecutor {
+        let mut outputs: Vec<Output> = Vec::new();
+        let mut add_output = |port: SharedTx, action| {
+            let (max_length, multi_buffer) = {
                 let tx = lock(&port);
-                (tx.longest(), tx.takes_several_frames())
+                (tx.max_length(), tx.supports_multi_buffer())
             };
-            exits.push(Exit { port, action, longest, multi_buffer, out: Outgoing::default() });
-            exits.len() - 1
+            outputs.push(Output { port, action, max_length, multi_buffer, out: TxBatch::default() });
+            outputs.len() - 1
         };
-        let back = ways.back.into_iter().map(|port| exit(port, Action::Tx)).collect();
+        let back = lane_outputs.back.into_iter().map(|port| add_output(port, Action::Tx)).collect();
         let mut taps = Vec::new();
-        let stack = ways.stack.into_iter().map(|way| match way {
-            IntoStack::Nowhere => Exits::None,
-            IntoStack::Port(port) => Exits::Port(exit(port, Action::Pass)),
-            IntoStack::Tap(tap) => {
+        let stack = lane_outputs.stack.into_iter().map(|path| match path {
+            StackOutput::Nowhere => Destination::Dropped,
+            StackOutput::Port(port) => Destination::Output(add_output(port, Action::Pass)),
+            StackOutput::Tap(tap) => {
                 taps.push(tap);
-                Exits::Tap(taps.len() - 1)
+                Destination::Tap(taps.len() - 1)
             }
         });
         let stack = stack.collect();
-        let redirect = ways.redirect.into_iter().map(|(target, port)| (target, exit(port, Action::Redirect))).collect();
+        let redirect = lane_outputs
+            .redirect
+            .into_iter()
+            .map(|(target, port)| (target, add_output(port, Action::Redirect)))
+            .collect();
         XdpExecutor {
             umem,
-            homes,
+            pool,
             lane,
-            completes,
-            exits,
+            completes_checksums,
+            outputs,
             back,
             stack,
             taps,
             redirect,
-            home: Vec::new(),
-            spare: Vec::new(),
-            several: None,
-            to: Vec::new(),
-            carried: ExecutedCounts::default(),
+            to_release: Vec::new(),
+            copy_frames: Vec::new(),
+            redirect_groups: None,
+            group_outputs: Vec::new(),
+            counts: ExecutedCounts::default(),
         }
     }
 
-    /// Where a packet goes, or why it cannot go where it should.
-    fn exit(&self, verdict: Verdict, queue: usize) -> Result<Exits, Loss> {
+    /// Returns a packet's destination, or why it cannot be delivered.
+    fn destination(&self, verdict: Verdict, queue: usize) -> Result<Destination, Loss> {
         match verdict {
             Verdict::Aborted => Err(Loss::Aborted),
-            Verdict::Drop => Ok(Exits::None),
+            Verdict::Drop => Ok(Destination::Dropped),
             Verdict::Pass => match self.stack[queue] {
-                Exits::None => Err(Loss::NoStack),
-                exit => Ok(exit),
+                Destination::Dropped => Err(Loss::NoStack),
+                output => Ok(output),
             },
-            Verdict::Tx => Ok(Exits::Port(self.back[queue])),
+            Verdict::Tx => Ok(Destination::Output(self.back[queue])),
             Verdict::Redirect(target) => {
                 let found = self.redirect.iter().find(|(number, _)| *number == target);
-                found.map(|(_, exit)| Exits::Port(*exit)).ok_or(Loss::NoTarget)
+                found.map(|(_, output)| Destination::Output(*output)).ok_or(Loss::NoTarget)
             }
         }
     }
 
-    /// Writes a packet to where the kernel's stack gets it.
-    fn write(&mut self, tap: usize, place: Place, offset: usize, length: usize) {
-        let bytes = self.umem.place_bytes(&place, offset, length);
+    /// Writes a packet to a TAP interface.
+    fn write(&mut self, tap: usize, memory: PacketMemory, offset: usize, length: usize) {
+        let bytes = self.umem.packet_bytes(&memory, offset, length);
         let written = match self.taps[tap].injection_point() {
             InjectionPoint::Tap(tap) => tap.write(bytes).is_ok(),
             InjectionPoint::Veth(_) => false,
         };
         match written {
-            true => self.carried.add(Action::Pass, length),
-            false => self.carried.losses.add(Loss::Refused, 1),
+            true => self.counts.add(Action::Pass, length),
+            false => self.counts.losses.add(Loss::Refused, 1),
         }
-        self.home.push(place);
+        self.to_release.push(memory);
     }
 
-    /// Has a packet go out of an exit. Its memory goes with it, or home.
-    fn leave(&mut self, exit: usize, place: Place, offset: usize, length: usize) {
-        let Exit { longest, out, .. } = &mut self.exits[exit];
-        match place {
-            Place::Frame(frame) if length <= self.umem.room(&frame) && length <= *longest => {
-                self.umem.settle(&frame, offset, length);
+    /// Queues a packet for an output; its memory goes with it or is released.
+    fn queue_packet(&mut self, output: usize, memory: PacketMemory, offset: usize, length: usize) {
+        let Output { max_length, out, .. } = &mut self.outputs[output];
+        match memory {
+            PacketMemory::Frame(frame) if length <= self.umem.room(&frame) && length <= *max_length => {
+                self.umem.move_to_packet_offset(&frame, offset, length);
                 out.push([self.umem.packet(frame, length)], length);
             }
-            // It was put together, or has grown beyond its frame.
-            place => {
-                self.leave_copy(exit, &place, offset, length);
-                self.home.push(place);
+            // The packet was reassembled, or has outgrown its frame.
+            memory => {
+                self.queue_copy(output, &memory, offset, length);
+                self.to_release.push(memory);
             }
         }
     }
 
-    /// Has a copy of a packet go out of an exit.
-    fn leave_copy(&mut self, exit: usize, place: &Place, offset: usize, length: usize) {
-        let Exit { longest, multi_buffer, out, .. } = &mut self.exits[exit];
+    /// Queues a copy of a packet for an output.
+    fn queue_copy(&mut self, output: usize, memory: &PacketMemory, offset: usize, length: usize) {
+        let Output { max_length, multi_buffer, out, .. } = &mut self.outputs[output];
         let room = self.umem.frame_size() - HEADROOM;
         let count = length.div_ceil(room).max(1);
-        if length > *longest || count > 1 && !*multi_buffer {
-            self.carried.losses.add(Loss::TooLong, 1);
+        if length > *max_length || count > 1 && !*multi_buffer {
+            self.counts.losses.add(Loss::TooLong, 1);
             return;
         }
-        self.spare.clear();
-        self.homes.take(self.lane, count, &mut self.spare);
-        if self.spare.len() < count {
-            self.carried.losses.add(Loss::NoRoom, 1);
-            self.home.extend(self.spare.drain(..).map(Place::Frame));
+        self.copy_frames.clear();
+        self.pool.take_frames(self.lane, count, &mut self.copy_frames);
+        if self.copy_frames.len() < count {
+            self.counts.losses.add(Loss::NoRoom, 1);
+            self.to_release.extend(self.copy_frames.drain(..).map(PacketMemory::Frame));
             return;
         }
-        let bytes = self.umem.place_bytes(place, offset, length);
+        let bytes = self.umem.packet_bytes(memory, offset, length);
         let umem = &self.umem;
-        let frames = self.spare.drain(..).zip(bytes.chunks(room)).map(|(frame, part)| {
+        let frames = self.copy_frames.drain(..).zip(bytes.chunks(room)).map(|(frame, part)| {
             let mut frame = umem.reset(frame);
             umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
             umem.packet(frame, part.len())
@@ -196,44 +206,45 @@ impl XdpExecutor {
         out.push(frames, length);
     }
 
-    /// The exits of a packet whose target stands for several ports, in `self.to`; whether it does.
-    fn leads_to_several(&mut self, verdict: Verdict, ingress: u32) -> bool {
-        let (Verdict::Redirect(target), Some(several)) = (verdict, &self.several) else { return false };
-        let Some(ports) = several.ports(target, ingress) else { return false };
-        self.to.clear();
+    /// Whether the packet's target is a group; if so, sets `self.group_outputs` to its outputs.
+    fn resolve_group(&mut self, verdict: Verdict, ingress: u32) -> bool {
+        let (Verdict::Redirect(target), Some(redirect_groups)) = (verdict, &self.redirect_groups) else { return false };
+        let Some(ports) = redirect_groups.ports(target, ingress) else { return false };
+        self.group_outputs.clear();
         for port in ports {
             match self.redirect.iter().find(|(number, _)| *number == port) {
-                Some((_, exit)) => self.to.push(*exit),
-                None => self.carried.losses.add(Loss::NoTarget, 1),
+                Some((_, output)) => self.group_outputs.push(*output),
+                None => self.counts.losses.add(Loss::NoTarget, 1),
             }
         }
         true
     }
 
-    /// Has a packet go out of all exits in `self.to`: copies of it, and out of the last itself.
-    fn leave_by_all(&mut self, place: Place, offset: usize, length: usize) {
-        let to = std::mem::take(&mut self.to);
-        match to.split_last() {
+    /// Queues a packet for all outputs in `self.group_outputs`: copies, and for the last one the
+    /// packet itself.
+    fn queue_to_group(&mut self, memory: PacketMemory, offset: usize, length: usize) {
+        let group_outputs = std::mem::take(&mut self.group_outputs);
+        match group_outputs.split_last() {
             Some((last, others)) => {
-                others.iter().for_each(|exit| self.leave_copy(*exit, &place, offset, length));
-                self.leave(*last, place, offset, length);
+                others.iter().for_each(|output| self.queue_copy(*output, &memory, offset, length));
+                self.queue_packet(*last, memory, offset, length);
             }
-            None => self.home.push(place),
+            None => self.to_release.push(memory),
         }
-        self.to = to;
+        self.group_outputs = group_outputs;
     }
 
-    /// Sends what is to go out of every exit.
+    /// Transmits the queued packets of every output.
     fn send(&mut self) {
-        for Exit { port, action, out, .. } in &mut self.exits {
+        for Output { port, action, out, .. } in &mut self.outputs {
             if out.is_empty() {
                 continue;
             }
             let sent = lock(port).send(out);
-            self.carried.packets[*action as usize] += sent.packets;
-            self.carried.bytes[*action as usize] += sent.bytes;
-            self.carried.losses.add(Loss::NoRoom, sent.no_room);
-            self.carried.losses.add(Loss::Down, sent.down);
+            self.counts.packets[*action as usize] += sent.packets;
+            self.counts.bytes[*action as usize] += sent.bytes;
+            self.counts.losses.add(Loss::NoRoom, sent.no_room);
+            self.counts.losses.add(Loss::Down, sent.down);
         }
     }
 }
@@ -241,60 +252,63 @@ impl XdpExecutor {
 impl Executor for XdpExecutor {
     fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         let Completion { batch, verdicts, .. } = done;
-        let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
+        let parts = batch.into_parts::<BatchFrames>().expect("a batch of this executor's receiver");
         let BatchParts { source_data: held, descriptors, metadata } = parts;
-        let (mut places, queues) = held.take();
-        for (index, (mut place, lies)) in places.drain(..).zip(&descriptors).enumerate() {
+        let (mut memory, queues) = held.into_parts();
+        for (index, (mut memory, descriptor)) in memory.drain(..).zip(&descriptors).enumerate() {
             let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));
-            let (offset, length) = (lies.offset as usize, lies.length as usize);
+            let (offset, length) = (descriptor.offset as usize, descriptor.length as usize);
             let ingress = metadata.get(index).map_or(u32::MAX, |metadata| metadata.port);
-            let to_several = self.leads_to_several(verdicts.get(index), ingress);
-            let exit = if to_several { Ok(Exits::None) } else { self.exit(verdicts.get(index), queue) };
-            if self.completes && (to_several || matches!(exit, Ok(Exits::Port(_) | Exits::Tap(_)))) {
-                let bytes = self.umem.place_bytes_mut(&mut place, offset, length);
-                self.carried.checksums += u64::from(checksum::complete(bytes));
+            let to_several = self.resolve_group(verdicts.get(index), ingress);
+            let output =
+                if to_several { Ok(Destination::Dropped) } else { self.destination(verdicts.get(index), queue) };
+            if self.completes_checksums
+                && (to_several || matches!(output, Ok(Destination::Output(_) | Destination::Tap(_))))
+            {
+                let bytes = self.umem.packet_bytes_mut(&mut memory, offset, length);
+                self.counts.checksums += u64::from(checksum::complete(bytes));
             }
-            match exit {
-                _ if to_several => self.leave_by_all(place, offset, length),
-                Ok(Exits::Port(exit)) => self.leave(exit, place, offset, length),
-                Ok(Exits::Tap(tap)) => self.write(tap, place, offset, length),
-                Ok(Exits::None) => {
-                    self.carried.add(Action::Drop, length);
-                    self.home.push(place);
+            match output {
+                _ if to_several => self.queue_to_group(memory, offset, length),
+                Ok(Destination::Output(output)) => self.queue_packet(output, memory, offset, length),
+                Ok(Destination::Tap(tap)) => self.write(tap, memory, offset, length),
+                Ok(Destination::Dropped) => {
+                    self.counts.add(Action::Drop, length);
+                    self.to_release.push(memory);
                 }
                 Err(loss) => {
-                    self.carried.losses.add(loss, 1);
-                    self.home.push(place);
+                    self.counts.losses.add(loss, 1);
+                    self.to_release.push(memory);
                 }
             }
         }
-        self.homes.put_lists(self.lane, Lists { descriptors, metadata, places, queues });
-        self.homes.put(self.home.drain(..));
+        self.pool.recycle_batch_buffers(self.lane, BatchBuffers { descriptors, metadata, memory, queues });
+        self.pool.release(self.to_release.drain(..));
         self.send();
         Ok(())
     }
 
-    fn set_redirect_groups(&mut self, several: &Arc<RedirectGroups>) {
-        self.several = Some(several.clone());
+    fn set_redirect_groups(&mut self, redirect_groups: &Arc<RedirectGroups>) {
+        self.redirect_groups = Some(redirect_groups.clone());
     }
 
     fn poll(&mut self) -> Result<(), LiveError> {
-        for exit in &self.exits {
-            lock(&exit.port).poll();
+        for output in &self.outputs {
+            lock(&output.port).poll();
         }
         Ok(())
     }
 
     fn is_busy(&self) -> bool {
-        self.exits.iter().any(|exit| lock(&exit.port).is_busy())
+        self.outputs.iter().any(|output| lock(&output.port).is_busy())
     }
 
     fn executed(&self) -> &ExecutedCounts {
-        &self.carried
+        &self.counts
     }
 }
 
-fn lock(port: &Port) -> MutexGuard<'_, Tx> {
-    // Its rings are whole whoever died meanwhile.
+fn lock(port: &SharedTx) -> MutexGuard<'_, Tx> {
+    // The rings stay consistent even if another user panicked.
     port.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,48 +1,58 @@
-//! Where all frames are.
+//! Accounting for all frames of a run, to detect leaks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::homes::Homes;
+use super::frame_pool::FramePool;
 
-/// Tells where a run's frames are.
+/// Counts a run's frames by their location.
 #[derive(Debug)]
 pub struct FrameAudit {
-    homes: Arc<Homes>,
-    lent: Vec<Arc<AtomicI64>>,
-    sending: Vec<Arc<AtomicI64>>,
+    pool: Arc<FramePool>,
+    kernel_frames: Vec<Arc<AtomicI64>>,
+    in_rings: Vec<Arc<AtomicI64>>,
 }
 
-/// Where frames are. While a run goes on, the rest are in batches; in the end there is no rest.
+/// Numbers of frames by location. While a run is active, the others are in batches; at the end
+/// there must be no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameCounts {
-    /// There are in all.
+    /// Total number of frames.
     pub total: usize,
-    /// Nobody needs them now.
+    /// Frames in the pool's free lists.
     pub free: usize,
-    /// The kernel has them to receive into, or has received into them what nobody has taken.
+    /// Frames in fill and RX rings.
     pub rx: usize,
-    /// The kernel has them to send, or has sent them.
+    /// Frames in TX and completion rings.
     pub tx: usize,
 }
 
 impl FrameCounts {
-    /// Those that are nowhere else.
+    /// Number of frames in none of these places: in batches, or leaked.
     pub fn in_batches(&self) -> isize {
         self.total as isize - (self.free + self.rx + self.tx) as isize
     }
 }
 
 impl FrameAudit {
-    pub(crate) fn new(homes: Arc<Homes>, lent: Vec<Arc<AtomicI64>>, sending: Vec<Arc<AtomicI64>>) -> FrameAudit {
-        FrameAudit { homes, lent, sending }
+    pub(crate) fn new(
+        pool: Arc<FramePool>,
+        kernel_frames: Vec<Arc<AtomicI64>>,
+        in_rings: Vec<Arc<AtomicI64>>,
+    ) -> FrameAudit {
+        FrameAudit { pool, kernel_frames, in_rings }
     }
 
-    /// Where frames are now: exact when neither a receiver nor an executor is at work.
+    /// Counts the frames. Exact only while no receiver or executor is active.
     pub fn frames(&self) -> FrameCounts {
         let sum = |counts: &[Arc<AtomicI64>]| {
             counts.iter().map(|count| count.load(Ordering::Relaxed).max(0) as usize).sum::<usize>()
         };
-        FrameCounts { total: self.homes.all(), free: self.homes.count(), rx: sum(&self.lent), tx: sum(&self.sending) }
+        FrameCounts {
+            total: self.pool.total_frames(),
+            free: self.pool.free_frames(),
+            rx: sum(&self.kernel_frames),
+            tx: sum(&self.in_rings),
+        }
     }
 }

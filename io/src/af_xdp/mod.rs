@@ -1,21 +1,22 @@
-//! AF_XDP: packets straight from an interface's receive queues, in memory that kernel and filter share, on Linux.
+//! AF_XDP: packets directly from an interface's receive queues, in memory (UMEM) shared with the
+//! kernel. Linux only.
 //!
 //! ```text
-//!            fill ring ◄────────────────────────── Homes ◄──────────────┐
-//!                │                                   ▲                  │
-//! a queue ──► the kernel ──► RX ring ──► XdpReceiver │ batch dropped    │ completion ring
-//!                                            │       │                  │
-//!                                            ▼       │                  │
-//!                                    Batch with Held ┘ ──► XdpExecutor ─┴─► TX rings of this and other ports
+//!            fill ring ◄──────────────────────────── FramePool ◄───────────────┐
+//!                │                                       ▲                     │
+//! a queue ──► the kernel ──► RX ring ──► XdpReceiver     │ batch dropped       │ completion ring
+//!                                             │          │                     │
+//!                                             ▼          │                     │
+//!                                    Batch with BatchFrames ──► XdpExecutor ──► ports' TX rings
 //! ```
 //!
-//! All sockets of a run have one memory, so that a packet goes from one port to another without a copy here: a UMEM, which those
-//! that only send have been given a second time (`sender`). Each of its frames
-//! is somebody's: the kernel's (by the fill, RX, TX and completion rings), a batch's, or it is at home with the lane that it
-//! belongs to. [`FrameAudit`] adds them up.
+//! All sockets of a run share one memory, so that forwarding a packet between ports takes no copy:
+//! a UMEM, which is registered a second time for transmit-only sockets (`tx_only_socket`). Each
+//! frame has one owner at a time: the kernel (in the fill, RX, TX or completion ring), a batch, or
+//! its lane's free list. [`FrameAudit`] adds them up.
 //!
-//! - [`rules`]: which frames come to user space, and which stay with the kernel.
-//! - [`xdp`]: the program in the kernel that decides it, at an interface.
+//! - [`rules`]: which frames are redirected to user space and which stay with the kernel.
+//! - [`xdp`]: the XDP program at an interface that decides this.
 //! - [`reinject`]: passed frames back into the kernel's stack.
 #![allow(unsafe_code)]
 
@@ -23,16 +24,16 @@ mod bpf;
 mod error;
 mod executor;
 mod frame_audit;
-mod homes;
+mod frame_pool;
 mod open;
 mod port;
 mod receiver;
 pub mod reinject;
 pub mod rules;
 mod rx;
-mod sender;
 mod socket;
 mod tx;
+mod tx_only_socket;
 mod umem;
 pub mod xdp;
 

@@ -1,4 +1,4 @@
-//! Sockets, memory and programs for a run.
+//! Opening the sockets, memory and XDP programs of a run.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -9,175 +9,177 @@ use portcullis_core::packet::{RESIZE_ROOM, ResizeRoom};
 use xsk_rs::config::UmemConfig;
 
 use super::error::XdpError;
-use super::executor::{IntoStack, Port, Ways, XdpExecutor};
+use super::executor::{LaneOutputs, SharedTx, StackOutput, XdpExecutor};
 use super::frame_audit::FrameAudit;
-use super::homes::Homes;
+use super::frame_pool::FramePool;
 use super::port::{PortSpec, queues};
-use super::receiver::{Handing, Queue, XdpReceiver};
+use super::receiver::{BatchFormat, Queue, XdpReceiver};
 use super::rules::Steering;
 use super::rx::Rx;
-use super::sender::Sender;
 use super::socket::{self, BusyPoll, CopyMode, Rings, SocketOptions};
-use super::tx::{self, Outgoing, Tx};
+use super::tx::{self, Tx, TxBatch};
+use super::tx_only_socket::TxOnlySocket;
 use super::umem::{HEADROOM, Umem};
 use super::xdp::{self, AttachedProgram, Mode};
 use crate::live::Lane;
 use crate::live::link::{InjectionPoint, Interface, StackDevice, StackInjector};
 
-/// How queues are dealt to lanes.
+/// How queues are assigned to lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LaneLayout {
-    /// Each queue has a lane of its own.
+    /// Each queue has its own lane.
     #[default]
     PerQueue,
-    /// One lane has all queues: for filters whose state all packets share.
+    /// One lane serves all queues, for filters whose state is shared by all packets.
     Shared,
 }
 
-/// What a run is to have.
+/// Configuration of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where packets come in. A port's number is its index here.
+    /// Ports that packets are received on. A port's number is its index here.
     pub ports: Vec<PortSpec>,
-    /// Whether filters know a port by its interface's number in place of its own.
+    /// Whether metadata numbers ports by interface index instead.
     pub by_interface: bool,
-    /// Which interface packets go out of that are redirected to a target.
+    /// Output interface of each redirect target.
     pub redirect: Vec<(u32, String)>,
-    /// How packets that pass get into the kernel's stack; they are lost where this is `None`.
+    /// How passed packets get into the kernel's stack; `None` drops them.
     pub stack: Option<StackDevice>,
-    /// How queues are dealt to lanes.
+    /// How queues are assigned to lanes.
     pub lanes: LaneLayout,
-    /// Which frames are taken.
+    /// Which frames are redirected to user space.
     pub steer: Steering,
-    /// Where the program runs; the best place that the driver has where this is `None`.
+    /// Mode of the XDP program; `None` for the best that the driver supports.
     pub mode: Option<Mode>,
     /// How frames get into memory.
     pub copying: CopyMode,
-    /// Busy polling, where it is wanted.
+    /// Busy polling; `None` to disable.
     pub busy_poll: Option<BusyPoll>,
-    /// Whether memory is of huge pages.
+    /// Whether the memory uses huge pages.
     pub huge_pages: bool,
-    /// Whether packets have room for filters that change lengths.
+    /// Whether packets have headroom and tailroom, for filters that change packet lengths.
     pub room: ResizeRoom,
     /// Whether batches carry metadata.
     pub metadata: bool,
-    /// Whether the filter writes to packets. Checksums that the sender left to its network card are completed before such a
-    /// filter, which may count on them and change them with the rest, and otherwise where a packet leaves.
+    /// Whether the filter writes to packets. If so, partial checksums are completed before the
+    /// filter, which may rely on them and update them; otherwise when a packet leaves.
     pub rewrites: bool,
-    /// Frames for each queue: a power of two, at least 64. A ring has a quarter of it for what has come in and for what goes out,
-    /// and half of it for what is to come; the rest are in batches.
+    /// Frames per queue: a power of two, at least 64. RX and TX rings have a quarter of it each,
+    /// the fill ring half; frames in none of the rings are in batches.
     pub frames: u32,
 }
 
 impl Options {
-    /// Frames for each queue, if nobody says otherwise: 16 MiB of 2 KiB each.
+    /// Default number of frames per queue: 16 MiB of 2 KiB each.
     pub const FRAMES: u32 = 8192;
 }
 
-/// What was got of a port.
+/// Properties of an open port.
 #[derive(Debug)]
 pub struct PortInfo {
-    /// Its interface.
+    /// Interface name.
     pub interface: String,
-    /// Whether VLAN tags are taken out of packets before the program sees them ([`Interface::loses_vlan_tags`]).
+    /// Whether VLAN tags are stripped before the XDP program runs ([`Interface::loses_vlan_tags`]).
     pub loses_vlan_tags: bool,
-    /// The queues.
+    /// Queue numbers.
     pub queues: Vec<u32>,
-    /// Where the program runs.
+    /// Mode of the XDP program.
     pub mode: Mode,
-    /// Why not in native mode, where that was tried.
+    /// Why native mode failed, if it was tried.
     pub not_native: Option<String>,
-    /// Whether the driver itself puts frames into memory.
+    /// Whether the driver writes frames directly into memory.
     pub is_zero_copy: bool,
-    /// Bytes of a frame.
+    /// Size of a frame in bytes.
     pub frame_size: usize,
-    /// Bytes of the longest packet that one frame has room for.
+    /// Maximum length in bytes of a packet in a single frame.
     pub longest: usize,
-    /// Whether longer packets come in several frames, and are put together.
+    /// Whether longer packets arrive in several frames and are reassembled.
     pub multi_buffer: bool,
-    /// How packets that pass get into the kernel's stack (`tcx`, `mirred`, `beside`, and `tap` before these), if they do.
+    /// How passed packets get into the kernel's stack (`tcx`, `mirred`, `beside`, with a prefix
+    /// `tap, ` if through a TAP interface), if they do.
     pub stack: Option<String>,
 }
 
-/// Ports that are open. Dropped, it takes its programs away, and the kernel has its packets again.
+/// A run's open ports. On drop, the programs are detached, and packets stay with the kernel again.
 pub struct AfXdp {
     attached: Vec<AttachedProgram>,
-    /// What packets come in by and go out by; each is to be driven from now on.
+    /// The lanes, to be driven by the caller from now on.
     pub lanes: Vec<Lane>,
-    /// What was got of each port.
+    /// Properties of each port.
     pub ports: Vec<PortInfo>,
-    /// Out of each queue that packets come in by.
-    back: Vec<Port>,
+    /// Transmitting half of each receiving queue.
+    back: Vec<SharedTx>,
     umem: Arc<Umem>,
-    homes: Arc<Homes>,
-    /// Where frames are.
+    pool: Arc<FramePool>,
+    /// Counts the frames by location.
     pub frame_audit: FrameAudit,
-    /// Removed after the sockets that send into them.
+    /// Removed after the sockets that transmit into them.
     _stacks: Vec<Arc<StackInjector>>,
 }
 
 impl AfXdp {
-    /// Takes the programs away. What has come in until now can still be received.
+    /// Detaches the programs. Packets already received into the rings can still be taken.
     pub fn detach(&mut self) {
         self.attached.clear();
     }
 
-    /// Sends copies of a frame out of each queue that packets come in by. Gives how many left, all together. Their memory comes
-    /// home as that of other packets.
+    /// Transmits copies of a frame on each receiving queue; returns the number of packets accepted
+    /// by all rings together. Their frames are reclaimed like those of other packets.
     ///
     /// # Panics
-    /// When the frame is longer than [`PortInfo::longest`].
+    /// If the frame exceeds [`PortInfo::longest`].
     pub fn send(&self, frame: &[u8], copies: usize) -> u64 {
         let mut sent = 0;
         for (lane, port) in self.back.iter().enumerate() {
-            let (mut frames, mut out) = (Vec::new(), Outgoing::default());
-            self.homes.take(lane % self.lanes.len().max(1), copies, &mut frames);
+            let (mut frames, mut out) = (Vec::new(), TxBatch::default());
+            self.pool.take_frames(lane % self.lanes.len().max(1), copies, &mut frames);
             for copy in frames {
                 let mut copy = self.umem.reset(copy);
                 self.umem.bytes_mut(&mut copy)[..frame.len()].copy_from_slice(frame);
                 out.push([self.umem.packet(copy, frame.len())], frame.len());
             }
-            // Its rings are whole whoever died meanwhile.
+            // The rings stay consistent even if another user panicked.
             sent += port.lock().unwrap_or_else(std::sync::PoisonError::into_inner).send(&mut out).packets;
         }
         sent
     }
 }
 
-/// A frame's bytes for packets of this length: as few as there may be.
+/// The smallest frame size in bytes for packets of up to `longest` bytes.
 fn frame_size(longest: usize, room: ResizeRoom) -> u32 {
     let behind = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
     if HEADROOM + longest + behind <= 2048 { 2048 } else { 4096 }
 }
 
-/// Bytes of a packet that may come where the rest has `mtu`: an Ethernet header, and two VLAN tags.
+/// Maximum length in bytes of a received packet for an MTU: an Ethernet header and two VLAN tags
+/// more.
 const fn longest(mtu: usize) -> usize {
     mtu + 14 + 2 * 4
 }
 
-/// Bytes of a packet that an interface takes: the header and one tag. What is longer veth drops without a word
-/// (`__is_skb_forwardable`, `linux/netdevice.h`).
+/// Maximum length in bytes of a transmitted packet for an MTU: the header and one tag more. veth
+/// silently drops longer ones (`__is_skb_forwardable`, `linux/netdevice.h`).
 const fn sendable(mtu: usize) -> usize {
     mtu + 14 + 4
 }
 
-/// Packets in several frames that a lane can have in batches.
-const SLOTS: usize = 64;
+/// Reassembly buffers per lane: the maximum number of multi-frame packets in batches.
+const REASSEMBLY_BUFFERS_PER_LANE: usize = 64;
 
-/// Opens ports: from the moment when this comes back, their packets are here and no longer with the kernel.
+/// Opens the ports. Once this returns, their packets are redirected here.
 ///
 /// # Errors
-/// [`XdpError`] tells what to do. Nothing is left behind.
+/// [`XdpError`] names the next step. Everything opened so far is closed again.
 pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
-    match open_as(options, options.copying) {
-        // Some ports have a zero-copy mode and some have not; but all sockets of a UMEM are bound as the first one was
-        // (`xp_assign_dev_shared`, `net/xdp/xsk_buff_pool.c`).
-        Err(XdpError::NoZeroCopy { .. }) if options.copying == CopyMode::Auto => open_as(options, CopyMode::Copy),
+    match open_in_mode(options, options.copying) {
+        // All sockets of a UMEM are bound in the mode of the first one (`xp_assign_dev_shared`,
+        // `net/xdp/xsk_buff_pool.c`), so if one port has no zero-copy mode, none uses it.
+        Err(XdpError::NoZeroCopy { .. }) if options.copying == CopyMode::Auto => open_in_mode(options, CopyMode::Copy),
         opened => opened,
     }
 }
 
-/// How frames get into memory where programs run in these modes.
+/// The copy mode for sockets whose programs run in these modes.
 fn copying(asked: CopyMode, programs: &[AttachedProgram]) -> Result<CopyMode, XdpError> {
     let Some(skb) = programs.iter().find(|program| program.mode() == Mode::Skb) else { return Ok(asked) };
     match asked {
@@ -185,25 +187,26 @@ fn copying(asked: CopyMode, programs: &[AttachedProgram]) -> Result<CopyMode, Xd
             interface: skb.interface().to_owned(),
             not_native: skb.not_native().map(ToString::to_string),
         }),
-        // The kernel would bind them without a copy all the same where the driver can, and then driver and stack both take from
-        // one fill ring.
+        // In SKB mode the kernel would still bind sockets as zero-copy if the driver can, and then
+        // driver and stack would both consume one fill ring.
         CopyMode::Auto | CopyMode::Copy => Ok(CopyMode::Copy),
     }
 }
 
-fn open_as(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
+fn open_in_mode(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
     let facts = options.ports.iter().map(|port| Interface::find(&port.interface));
     let facts: Vec<Interface> = facts.collect::<Result<_, _>>()?;
     let ports: Vec<Vec<u32>> =
         options.ports.iter().zip(&facts).map(|(port, facts)| queues(port, facts)).collect::<Result<_, _>>()?;
-    // What is not there is known before an interface is touched.
+    // Check redirect interfaces before touching any interface.
     options.redirect.iter().try_for_each(|(_, interface)| Interface::find(interface).map(drop))?;
     let count: usize = ports.iter().map(Vec::len).sum();
     let lanes = if options.lanes == LaneLayout::PerQueue { count } else { 1 };
 
     let longest_packet = facts.iter().map(|facts| longest(facts.mtu as usize)).max().unwrap_or(0);
-    let mut run = Run::new(options, longest_packet, count, lanes)?;
-    // They take nothing before they have sockets. How these are to be bound depends on where programs run.
+    let mut run = OpenState::new(options, longest_packet, count, lanes)?;
+    // The programs redirect nothing until sockets are set. The sockets' mode depends on the
+    // programs'.
     let program = xdp::Options { mode: options.mode, frags: run.multi_buffer };
     let mut attached = Vec::new();
     for (port, facts) in options.ports.iter().zip(&facts) {
@@ -216,11 +219,11 @@ fn open_as(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
         for queue in queues {
             let known_as = if options.by_interface { facts.index } else { number as u32 };
             let numbers = (number as u32, known_as);
-            received.push(run.receiving(numbers, &port.interface, *queue, facts, received.len() % lanes)?);
+            received.push(run.open_rx(numbers, &port.interface, *queue, facts, received.len() % lanes)?);
         }
     }
-    let mut stacks = run.stacks(lanes)?.into_iter();
-    let redirect = run.redirect(lanes)?;
+    let mut stacks = run.open_stacks(lanes)?.into_iter();
+    let redirect = run.open_redirects(lanes)?;
 
     let mut info = Vec::new();
     let mut into_stack = Vec::new();
@@ -228,18 +231,18 @@ fn open_as(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
         options.ports.iter().zip(ports).zip(&facts).zip(&attached).enumerate()
     {
         let mut way = None;
-        let mut ways = vec![IntoStack::Nowhere; lanes];
+        let mut outputs = vec![StackOutput::Nowhere; lanes];
         let mut kept = None;
         if let Some((mut stack, by_lane)) = stacks.next() {
             let joined = stack.connect(program.mode()).map(|way| way.name());
-            let name = joined.map_err(|error| XdpError::StackInjector { interface: port.interface.clone(), error })?;
+            let name = joined.map_err(|error| XdpError::Stack { interface: port.interface.clone(), error })?;
             let is_tap = by_lane.is_empty();
             way = Some(if is_tap { format!("tap, {name}") } else { name.to_owned() });
             let stack = Arc::new(stack);
-            ways = if is_tap { vec![IntoStack::Tap(stack.clone()); lanes] } else { by_lane };
+            outputs = if is_tap { vec![StackOutput::Tap(stack.clone()); lanes] } else { by_lane };
             kept = Some(stack);
         }
-        into_stack.push((ways, kept));
+        into_stack.push((outputs, kept));
         let of_port: Vec<&RxPort> = received.iter().filter(|it| it.queue.port as usize == number).collect();
         info.push(PortInfo {
             interface: port.interface.clone(),
@@ -256,32 +259,32 @@ fn open_as(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
     }
 
     let back = received.iter().map(|it| it.back.clone()).collect();
-    let lent = received.iter().map(|it| it.queue.rx.lent()).collect();
-    let frame_audit = FrameAudit::new(run.homes.clone(), lent, std::mem::take(&mut run.sending));
-    let handing = Handing { room: options.room, metadata: options.metadata, complete: options.rewrites };
+    let kernel_frames = received.iter().map(|it| it.queue.rx.kernel_frames()).collect();
+    let frame_audit = FrameAudit::new(run.pool.clone(), kernel_frames, std::mem::take(&mut run.sending));
+    let format = BatchFormat { room: options.room, metadata: options.metadata, completes_checksums: options.rewrites };
     let mut by_lane: Vec<Vec<RxPort>> = Vec::new();
     by_lane.resize_with(lanes, Vec::new);
     for (number, it) in received.into_iter().enumerate() {
         by_lane[number % lanes].push(it);
     }
-    let ring = run.ring() as usize;
-    let polls = options.busy_poll.map(|it| Duration::from_micros(it.microseconds.into()));
+    let ring = run.ring_size() as usize;
+    let busy_poll = options.busy_poll.map(|it| Duration::from_micros(it.microseconds.into()));
     let mut lanes = Vec::new();
     for (lane, queues) in by_lane.into_iter().enumerate() {
         let names: Vec<String> = queues.iter().map(|it| format!("{}:{}", it.queue.interface, it.queue.queue)).collect();
-        let ways = Ways {
+        let outputs = LaneOutputs {
             back: queues.iter().map(|it| it.back.clone()).collect(),
             redirect: redirect.iter().map(|(target, ports)| (*target, ports[lane].clone())).collect(),
             stack: queues.iter().map(|it| into_stack[it.queue.port as usize].0[lane].clone()).collect(),
         };
         let sockets: Vec<_> = queues.iter().map(|it| (it.queue.port, it.queue.queue, it.queue.rx.fd())).collect();
         let queues = queues.into_iter().map(|it| it.queue).collect();
-        let mut receiver = XdpReceiver::new(run.umem.clone(), run.homes.clone(), lane, handing, queues, ring, polls);
-        receiver.prime()?;
+        let mut receiver = XdpReceiver::new(run.umem.clone(), run.pool.clone(), lane, format, queues, ring, busy_poll);
+        receiver.fill_rings()?;
         for (port, queue, fd) in sockets {
             attached[port as usize].set_socket(queue, &fd)?;
         }
-        let executor = XdpExecutor::new(run.umem.clone(), run.homes.clone(), lane, !options.rewrites, ways);
+        let executor = XdpExecutor::new(run.umem.clone(), run.pool.clone(), lane, !options.rewrites, outputs);
         lanes.push(Lane {
             name: names.join(" "),
             memory: Some(run.umem.span().clone()),
@@ -290,38 +293,39 @@ fn open_as(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
         });
     }
     let stacks = into_stack.into_iter().filter_map(|(_, stack)| stack).collect();
-    let Run { umem, homes, .. } = run;
-    Ok(AfXdp { attached, lanes, ports: info, back, umem, homes, frame_audit, _stacks: stacks })
+    let OpenState { umem, pool, .. } = run;
+    Ok(AfXdp { attached, lanes, ports: info, back, umem, pool, frame_audit, _stacks: stacks })
 }
 
-/// A queue that packets come in by, with the way back out of it.
+/// A queue that packets are received on, with its transmitting half.
 struct RxPort {
     queue: Queue,
-    back: Port,
+    back: SharedTx,
     is_zero_copy: bool,
 }
 
-/// What is open so far.
-struct Run<'a> {
+/// State of a run while it is being opened.
+struct OpenState<'a> {
     umem: Arc<Umem>,
-    homes: Arc<Homes>,
-    /// Whether packets may be longer than what a frame has room for.
+    pool: Arc<FramePool>,
+    /// Whether packets may exceed a frame.
     multi_buffer: bool,
     options: &'a Options,
-    /// The numbers of interfaces that packets come in by, each of which has a queue open.
+    /// Indexes of the receiving interfaces, each of which has an open queue.
     ports: Vec<u32>,
-    /// How sockets that receive are bound.
+    /// Copy mode of receiving sockets.
     copying: CopyMode,
-    /// Ways out, by the interface's number and queue: an interface may have several names.
-    out: BTreeMap<(u32, u32), Port>,
+    /// Transmitting halves by interface index and queue; not by name, because an interface may have
+    /// several.
+    out: BTreeMap<(u32, u32), SharedTx>,
     sending: Vec<Arc<std::sync::atomic::AtomicI64>>,
-    /// The first socket that only sends.
+    /// The first transmit-only socket, whose memory registration the others share.
     first_sender: Option<Arc<OwnedFd>>,
 }
 
-impl<'a> Run<'a> {
-    /// Memory for so many queues, and the packets of so many lanes.
-    fn new(options: &'a Options, longest: usize, queues: usize, lanes: usize) -> Result<Run<'a>, XdpError> {
+impl<'a> OpenState<'a> {
+    /// Allocates the memory for `queues` queues and the packets of `lanes` lanes.
+    fn new(options: &'a Options, longest: usize, queues: usize, lanes: usize) -> Result<OpenState<'a>, XdpError> {
         let size = frame_size(longest, options.room);
         let config = UmemConfig::builder()
             .frame_size(size.try_into().expect("2,048 or 4,096"))
@@ -329,16 +333,16 @@ impl<'a> Run<'a> {
             .comp_queue_size((options.frames / 4).try_into().expect("a power of two"))
             .build()
             .expect("a frame has room behind its headroom");
-        let slot_frames = (longest.max(size as usize) + 2 * RESIZE_ROOM as usize).div_ceil(size as usize);
-        let frames = options.frames as usize * queues + SLOTS * slot_frames * lanes;
+        let frames_per_buffer = (longest.max(size as usize) + 2 * RESIZE_ROOM as usize).div_ceil(size as usize);
+        let frames = options.frames as usize * queues + REASSEMBLY_BUFFERS_PER_LANE * frames_per_buffer * lanes;
         let frames = u32::try_from(frames).ok().filter(|frames| u64::from(*frames) * u64::from(size) < 1 << 32);
         let frames = frames.ok_or(XdpError::TooManyFrames { queues, frames: options.frames, size })?;
         let (umem, frames) = Umem::new(frames, config, options.huge_pages)?;
-        let homes = Homes::new(frames, lanes, SLOTS, slot_frames, umem.frame_size());
-        Ok(Run {
+        let pool = FramePool::new(frames, lanes, REASSEMBLY_BUFFERS_PER_LANE, frames_per_buffer, umem.frame_size());
+        Ok(OpenState {
             multi_buffer: HEADROOM + longest > umem.frame_size(),
             umem: Arc::new(umem),
-            homes: Arc::new(homes),
+            pool: Arc::new(pool),
             options,
             ports: Vec::new(),
             copying: options.copying,
@@ -348,36 +352,36 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Of each port, the way into the kernel's stack by lane; nothing where packets do not pass.
-    fn stacks(&mut self, lanes: usize) -> Result<Vec<(StackInjector, Vec<IntoStack>)>, XdpError> {
+    /// Opens each port's path into the kernel's stack, by lane; empty if packets do not pass.
+    fn open_stacks(&mut self, lanes: usize) -> Result<Vec<(StackInjector, Vec<StackOutput>)>, XdpError> {
         let Some(kind) = self.options.stack else { return Ok(Vec::new()) };
         let mut stacks = Vec::new();
         for port in &self.options.ports {
             let stack = StackInjector::open(&port.interface, kind)?;
-            let ways = match stack.injection_point() {
+            let outputs = match stack.injection_point() {
                 InjectionPoint::Veth(near) => {
-                    let ways = (0..lanes).map(|lane| self.sending(&near.name, lane).map(IntoStack::Port));
-                    ways.collect::<Result<Vec<_>, _>>()?
+                    let outputs = (0..lanes).map(|lane| self.open_tx(&near.name, lane).map(StackOutput::Port));
+                    outputs.collect::<Result<Vec<_>, _>>()?
                 }
                 InjectionPoint::Tap(_) => Vec::new(),
             };
-            stacks.push((stack, ways));
+            stacks.push((stack, outputs));
         }
         Ok(stacks)
     }
 
-    /// Of each target, the way out by lane: by the queue of the lane's number where there are as many.
-    fn redirect(&mut self, lanes: usize) -> Result<Vec<(u32, Vec<Port>)>, XdpError> {
+    /// Opens each redirect target's output, by lane: lane n uses queue n if there are as many.
+    fn open_redirects(&mut self, lanes: usize) -> Result<Vec<(u32, Vec<SharedTx>)>, XdpError> {
         let options = self.options;
         let by_lane = |(target, interface): &(u32, String)| {
-            let ports = (0..lanes).map(|lane| self.sending(interface, lane)).collect::<Result<Vec<_>, _>>()?;
+            let ports = (0..lanes).map(|lane| self.open_tx(interface, lane)).collect::<Result<Vec<_>, _>>()?;
             Ok((*target, ports))
         };
         options.redirect.iter().map(by_lane).collect()
     }
 
-    /// A queue of a port to receive by.
-    fn receiving(
+    /// Opens a queue for receiving.
+    fn open_rx(
         &mut self,
         (port, known_as): (u32, u32),
         interface: &str,
@@ -387,18 +391,19 @@ impl<'a> Run<'a> {
     ) -> Result<RxPort, XdpError> {
         let Rings { rx, tx, fill, completion, is_zero_copy } =
             socket::open(&self.umem, interface, queue, &self.socket_options())?;
-        let tx = self.tx(tx::Rings::Both(tx, completion), is_zero_copy, facts);
+        let tx = self.tx(tx::TxRings::WithRx(tx, completion), is_zero_copy, facts);
         let back = self.add((facts.index, queue), tx);
-        let rx = Rx::new(rx, fill, self.homes.clone(), lane);
+        let rx = Rx::new(rx, fill, self.pool.clone(), lane);
         let queue = Queue { interface: interface.into(), port, known_as, queue, rx };
         Ok(RxPort { queue, back, is_zero_copy })
     }
 
-    /// A way out of an interface for a lane: by a queue that is open already, or one of its own.
-    fn sending(&mut self, interface: &str, lane: usize) -> Result<Port, XdpError> {
+    /// Returns a transmitting half of an interface for a lane: of a queue that is already open, or
+    /// of a new transmit-only socket.
+    fn open_tx(&mut self, interface: &str, lane: usize) -> Result<SharedTx, XdpError> {
         let facts = Interface::find(interface)?;
         if self.ports.contains(&facts.index) {
-            let open: Vec<&Port> =
+            let open: Vec<&SharedTx> =
                 self.out.range((facts.index, 0)..=(facts.index, u32::MAX)).map(|(_, port)| port).collect();
             return Ok(open[lane % open.len()].clone());
         }
@@ -407,28 +412,28 @@ impl<'a> Run<'a> {
             return Ok(port.clone());
         }
         let first = self.first_sender.as_deref();
-        let (place, ring, multi_buffer) = ((facts.index, queue), self.ring(), self.multi_buffer);
-        let sender = socket::once_free(|| Sender::open(&self.umem, first, place, ring, multi_buffer))
+        let (place, ring, multi_buffer) = ((facts.index, queue), self.ring_size(), self.multi_buffer);
+        let sender = socket::retry_while_busy(|| TxOnlySocket::open(&self.umem, first, place, ring, multi_buffer))
             .map_err(|error| XdpError::socket(interface, queue, &error))?;
         self.first_sender.get_or_insert_with(|| sender.socket());
-        let tx = self.tx(tx::Rings::Sending(sender), false, &facts);
+        let tx = self.tx(tx::TxRings::TxOnly(sender), false, &facts);
         Ok(self.add((facts.index, queue), tx))
     }
 
-    fn tx(&self, rings: tx::Rings, is_zero_copy: bool, facts: &Interface) -> Tx {
+    fn tx(&self, rings: tx::TxRings, is_zero_copy: bool, facts: &Interface) -> Tx {
         let longest = sendable(facts.mtu as usize);
-        Tx::new(rings, self.ring(), is_zero_copy, self.homes.clone(), longest, self.multi_buffer)
+        Tx::new(rings, self.ring_size(), is_zero_copy, self.pool.clone(), longest, self.multi_buffer)
     }
 
-    fn add(&mut self, queue: (u32, u32), tx: Tx) -> Port {
-        self.sending.push(tx.sending());
+    fn add(&mut self, queue: (u32, u32), tx: Tx) -> SharedTx {
+        self.sending.push(tx.in_rings());
         let port = Arc::new(Mutex::new(tx));
         self.out.insert(queue, port.clone());
         port
     }
 
-    /// Entries of a ring for packets that have come, and of one for those that go.
-    fn ring(&self) -> u32 {
+    /// Entries of an RX or TX ring.
+    fn ring_size(&self) -> u32 {
         self.options.frames / 4
     }
 
@@ -436,8 +441,8 @@ impl<'a> Run<'a> {
         SocketOptions {
             copying: self.copying,
             multi_buffer: self.multi_buffer,
-            rx_size: self.ring(),
-            tx_size: self.ring(),
+            rx_size: self.ring_size(),
+            tx_size: self.ring_size(),
             busy_poll: self.options.busy_poll,
         }
     }

@@ -1,4 +1,4 @@
-//! Which queues of which interfaces.
+//! Parsing which queues of which interfaces to use.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,27 +11,27 @@ use crate::live::link::Interface;
 pub struct PortSpec {
     /// The interface's name.
     pub interface: String,
-    /// Its queues, ascending; all that it has, where none are given.
+    /// Receive queue numbers, ascending; `None` for all queues.
     pub queues: Option<Vec<u32>>,
 }
 
-/// A text that names no port.
+/// Why a text is not a port.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortSpecError {
-    /// There is no name, or one that no interface has.
+    /// The interface name is missing or invalid.
     #[error(
-        "`{name}` is no interface's name (1 to 15 characters, without spaces, `/` and `:`); a port is written eth0, eth0:2 or eth0:0-3,8"
+        "`{name}` is not an interface name (1 to 15 characters, without spaces, `/` and `:`); a port is written eth0, eth0:2 or eth0:0-3,8"
     )]
     Name {
-        /// What there is.
+        /// The text before the colon.
         name: String,
     },
-    /// Behind the colon stand no queues.
+    /// The text after the colon is not a list of queues.
     #[error(
-        "`{queues}` is no list of queues; a port is written eth0, eth0:2 or eth0:0-3,8, with queues counted from 0"
+        "`{queues}` is not a list of queues; a port is written eth0, eth0:2 or eth0:0-3,8, with queues counted from 0"
     )]
     Queues {
-        /// What there is.
+        /// The text after the colon.
         queues: String,
     },
     /// A queue is named twice.
@@ -42,16 +42,16 @@ pub enum PortSpecError {
     },
 }
 
-/// Queues that an interface may have, at most: no driver comes near it.
-const MOST_QUEUES: u32 = 4096;
+/// Upper bound on queue numbers, far above what any driver supports.
+const MAX_QUEUES: u32 = 4096;
 
 impl FromStr for PortSpec {
     type Err = PortSpecError;
 
     fn from_str(text: &str) -> Result<PortSpec, PortSpecError> {
-        // Names of interfaces have no colon, but those of aliases, which have no queues.
+        // A colon occurs only in names of alias interfaces, which have no queues.
         let (name, queues) = text.split_once(':').map_or((text, None), |(name, queues)| (name, Some(queues)));
-        // `dev_valid_name`, `net/core/dev.c`.
+        // As `dev_valid_name`, `net/core/dev.c`.
         let is_name = (1..=15).contains(&name.len())
             && ![".", ".."].contains(&name)
             && !name.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control());
@@ -73,12 +73,12 @@ impl fmt::Display for PortSpec {
     }
 }
 
-/// Reads `0-3,8`.
+/// Parses a list of numbers and ranges such as `0-3,8`.
 fn numbers(text: &str) -> Result<Vec<u32>, PortSpecError> {
     let wrong = || PortSpecError::Queues { queues: text.escape_debug().to_string() };
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse::<u32>().ok().filter(|number| digits && *number < MOST_QUEUES).ok_or_else(wrong)
+        text.parse::<u32>().ok().filter(|number| digits && *number < MAX_QUEUES).ok_or_else(wrong)
     };
     let mut queues = Vec::new();
     for part in text.split(',') {
@@ -96,7 +96,7 @@ fn numbers(text: &str) -> Result<Vec<u32>, PortSpecError> {
     }
 }
 
-/// The queues of a port that there are.
+/// Returns the queues that a port selects, checked against the interface.
 pub(crate) fn queues(spec: &PortSpec, facts: &Interface) -> Result<Vec<u32>, XdpError> {
     let queues = spec.queues.clone().unwrap_or_else(|| (0..facts.receive_queues).collect());
     match queues.iter().find(|queue| **queue >= facts.receive_queues) {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_read_as_they_are_written() {
+    fn ports_parse_and_print() {
         let port = |interface: &str, queues: Option<&[u32]>| {
             Ok(PortSpec { interface: interface.into(), queues: queues.map(<[u32]>::to_vec) })
         };
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_those_that_the_interface_has() {
+    fn queues_are_checked_against_the_interface() {
         let facts = Interface {
             index: 7,
             name: "lo".into(),

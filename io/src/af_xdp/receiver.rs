@@ -1,4 +1,4 @@
-//! A lane's packets, out of one queue or several.
+//! The receiver of an AF_XDP lane: packets of one or more queues.
 
 use std::io;
 use std::sync::Arc;
@@ -7,108 +7,112 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::packet::{Batch, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
 
-use super::homes::{Held, Homes, Lists, Place, Slot};
-use super::rx::{Piece, Rx};
+use super::frame_pool::{BatchBuffers, BatchFrames, FramePool, PacketMemory, ReassemblyBuffer};
+use super::rx::{Rx, RxFragment};
 use super::umem::Umem;
 use crate::live::{LiveError, ReceivedCounts, Receiver, checksum, nanoseconds};
 
-/// For how long packets are looked for before the thread sleeps. It is about what a sleep costs, with being woken up: so who looks
-/// in vain pays twice at most (competitive spinning, Karlin and others, SOSP 1991). Without, the thread slept at millions of packets
-/// a second, and whoever sent them had to wake it up each time.
-const LOOK: Duration = Duration::from_micros(20);
+/// How long to spin for packets before the thread sleeps. About the cost of a sleep with its
+/// wakeup, so spinning in vain at most doubles the cost (competitive spinning, Karlin et al., SOSP
+/// 1991). Without it, the thread slept at millions of packets per second, and the sender had to
+/// wake it up each time.
+const SPIN_TIME: Duration = Duration::from_micros(20);
 
-/// How often it is looked between two looks at the clock.
-const LOOKS: usize = 16;
+/// Number of polls between two reads of the clock.
+const POLLS_PER_CLOCK_READ: usize = 16;
 
-/// A queue of a port.
+/// A receive queue of a port.
 pub(crate) struct Queue {
     pub interface: Arc<str>,
-    /// The number of the port.
+    /// Number of the port.
     pub port: u32,
-    /// What it is in metadata.
+    /// Port number in metadata.
     pub known_as: u32,
     pub queue: u32,
     pub rx: Rx,
 }
 
-/// How packets are handed on.
+/// What batches contain and how packets are prepared.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Handing {
+pub(crate) struct BatchFormat {
     pub room: ResizeRoom,
     pub metadata: bool,
-    /// Whether checksums that the sender left to its network card are completed before a filter sees them.
-    pub complete: bool,
+    /// Whether partial checksums are completed before the filter.
+    pub completes_checksums: bool,
 }
 
-/// A packet of which not all frames have come.
+/// A packet whose last fragment has not arrived yet.
 struct Partial {
-    /// Where it is put together; none where there is no place, and then it is lost.
-    slot: Option<Slot>,
+    /// The buffer it is copied into; `None` if no buffer was free or it is too long, and it will be
+    /// dropped.
+    buffer: Option<ReassemblyBuffer>,
     length: usize,
 }
 
 /// Receives from a lane's queues.
 pub(crate) struct XdpReceiver {
     umem: Arc<Umem>,
-    homes: Arc<Homes>,
+    pool: Arc<FramePool>,
     lane: usize,
-    handing: Handing,
+    format: BatchFormat,
     queues: Vec<Queue>,
     partial: Vec<Option<Partial>>,
-    /// For the next batch.
-    gathered: Lists,
-    /// The queue that is asked first next time.
+    /// The open batch.
+    open_batch: BatchBuffers,
+    /// Index of the queue to poll first next time (round robin).
     next: usize,
     received: ReceivedCounts,
     waits: Vec<libc::pollfd>,
-    look: Duration,
-    /// For how long the kernel polls for packets that are waited for; `None` where it does not.
-    polls: Option<Duration>,
-    /// The packets that a queue's ring has room for.
+    spin: Duration,
+    /// Duration of a busy poll; `None` if busy polling is disabled.
+    busy_poll: Option<Duration>,
+    /// Entries of a queue's RX ring.
     ring: usize,
 }
 
 impl XdpReceiver {
     pub fn new(
         umem: Arc<Umem>,
-        homes: Arc<Homes>,
+        pool: Arc<FramePool>,
         lane: usize,
-        handing: Handing,
+        format: BatchFormat,
         queues: Vec<Queue>,
         ring: usize,
-        polls: Option<Duration>,
+        busy_poll: Option<Duration>,
     ) -> XdpReceiver {
-        // With one processor, whoever looks keeps senders from it; and where packets only come while they are waited for, none
-        // is ever seen.
-        let in_vain = polls.is_some() || thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+        // Do not spin on a single processor, where it would keep senders from running, nor with
+        // busy polling, where packets arrive only during system calls.
+        let never_spins =
+            busy_poll.is_some() || thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
         let waits = queues.iter().map(|queue| libc::pollfd { fd: queue.rx.fd(), events: libc::POLLIN, revents: 0 });
         XdpReceiver {
             umem,
-            homes,
+            pool,
             lane,
-            handing,
+            format,
             waits: waits.collect(),
-            look: if in_vain { Duration::ZERO } else { LOOK },
+            spin: if never_spins { Duration::ZERO } else { SPIN_TIME },
             partial: queues.iter().map(|_| None).collect(),
             queues,
-            gathered: Lists::default(),
+            open_batch: BatchBuffers::default(),
             next: 0,
             received: ReceivedCounts::default(),
-            polls,
+            busy_poll,
             ring,
         }
     }
 
-    /// Whether packets are there, or come within this time. Where that is asked for, the kernel polls meanwhile: it does so when a
-    /// socket is asked for what has come, and where one is waited for only as `net.core.busy_poll` says (`do_poll`, `fs/select.c`).
-    fn comes_within(&mut self, time: Duration) -> bool {
+    /// Polls for packets for up to `time`; returns whether there are any. With busy polling, this
+    /// also makes the kernel poll, through recvfrom(2): when waiting with ppoll(2), the kernel only
+    /// does so as `net.core.busy_poll` says (`do_poll`, `fs/select.c`).
+    fn poll_for(&mut self, time: Duration) -> bool {
         let begun = Instant::now();
         loop {
-            for _ in 0..LOOKS {
-                if self.polls.is_some() {
+            for _ in 0..POLLS_PER_CLOCK_READ {
+                if self.busy_poll.is_some() {
                     self.queues.iter().for_each(|queue| super::socket::poll(queue.rx.fd()));
                 }
-                if self.queues.iter_mut().any(|queue| queue.rx.is_there()) {
+                if self.queues.iter_mut().any(|queue| queue.rx.has_packets()) {
                     return true;
                 }
                 std::hint::spin_loop();
@@ -119,8 +123,8 @@ impl XdpReceiver {
         }
     }
 
-    /// Lets the kernel have frames from the start.
-    pub fn prime(&mut self) -> Result<(), LiveError> {
+    /// Fills the fill rings before the first packet.
+    pub fn fill_rings(&mut self) -> Result<(), LiveError> {
         for queue in &mut self.queues {
             queue.rx.refill().map_err(|error| system(queue, "giving frames to the kernel", error))?;
         }
@@ -129,52 +133,52 @@ impl XdpReceiver {
 }
 
 impl Receiver for XdpReceiver {
-    fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
-        let now = if self.handing.metadata { nanoseconds() } else { 0 };
-        let before = self.gathered.descriptors.len();
+    fn receive(&mut self, max: usize) -> Result<usize, LiveError> {
+        let now = if self.format.metadata { nanoseconds() } else { 0 };
+        let before = self.open_batch.descriptors.len();
         let count = self.queues.len();
         for turn in 0..count {
             let index = (self.next + turn) % count;
-            let left = most - (self.gathered.descriptors.len() - before);
+            let left = max - (self.open_batch.descriptors.len() - before);
             if left == 0 {
                 break;
             }
             let Queue { known_as, rx, .. } = &mut self.queues[index];
-            let mut intake = Intake {
+            let mut builder = RxBatchBuilder {
                 umem: &self.umem,
-                homes: &self.homes,
+                pool: &self.pool,
                 lane: self.lane,
-                handing: self.handing,
-                gathered: &mut self.gathered,
+                format: self.format,
+                open_batch: &mut self.open_batch,
                 partial: &mut self.partial[index],
                 received: &mut self.received,
                 queue: (count > 1).then_some(index as u16),
                 port: *known_as,
                 now,
             };
-            rx.take(left, |piece| intake.piece(piece));
+            rx.take(left, |fragment| builder.push_fragment(fragment));
             self.queues[index]
                 .rx
                 .refill()
                 .map_err(|e| system(&self.queues[index], "giving frames to the kernel", e))?;
         }
         self.next = (self.next + 1) % count.max(1);
-        Ok(self.gathered.descriptors.len() - before)
+        Ok(self.open_batch.descriptors.len() - before)
     }
 
-    fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
+    fn wait(&mut self, max: Duration) -> Result<(), LiveError> {
         let begun = Instant::now();
-        if self.comes_within(self.polls.unwrap_or(self.look).min(most)) {
+        if self.poll_for(self.busy_poll.unwrap_or(self.spin).min(max)) {
             return Ok(());
         }
-        let most = most.saturating_sub(begun.elapsed());
-        let time = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
-        // SAFETY: the descriptors are there during the call, as many as is said, and so is the time.
+        let max = max.saturating_sub(begun.elapsed());
+        let time = libc::timespec { tv_sec: max.as_secs() as i64, tv_nsec: i64::from(max.subsec_nanos()) };
+        // SAFETY: `waits` and `time` are live and as long as stated.
         let ready = unsafe {
             libc::ppoll(self.waits.as_mut_ptr(), self.waits.len() as libc::nfds_t, &raw const time, std::ptr::null())
         };
         match ready {
-            0 => self.queues.iter().try_for_each(gone),
+            0 => self.queues.iter().try_for_each(check_not_removed),
             1.. => Ok(()),
             _ => match io::Error::last_os_error() {
                 error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
@@ -184,25 +188,26 @@ impl Receiver for XdpReceiver {
     }
 
     fn backlog_capacity(&self) -> usize {
-        // Where the kernel polls for whoever waits, nothing comes for one who does not.
-        if self.polls.is_some() { 0 } else { self.ring }
+        // With busy polling, nothing arrives unless someone waits.
+        if self.busy_poll.is_some() { 0 } else { self.ring }
     }
 
     fn is_full(&self) -> bool {
-        // The other half is for the kernel, which receives into it meanwhile.
-        self.gathered.descriptors.len() >= self.homes.per_lane() / 2
+        // Leave the other half to the kernel, which receives meanwhile.
+        self.open_batch.descriptors.len() >= self.pool.frames_per_lane() / 2
     }
 
     fn take_batch(&mut self) -> Option<Batch> {
-        if self.gathered.descriptors.is_empty() {
+        if self.open_batch.descriptors.is_empty() {
             return None;
         }
-        let next = self.homes.take_lists(self.lane);
-        let Lists { descriptors, metadata, places, queues } = std::mem::replace(&mut self.gathered, next);
-        let held = Box::new(Held::new(places, queues, self.homes.clone()));
+        let next = self.pool.take_batch_buffers(self.lane);
+        let BatchBuffers { descriptors, metadata, memory, queues } = std::mem::replace(&mut self.open_batch, next);
+        let held = Box::new(BatchFrames::new(memory, queues, self.pool.clone()));
         let span = self.umem.span().clone();
-        // SAFETY: each packet lies in memory of its own, with its room, which the companion keeps (`Intake::piece`).
-        let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.handing.room, held) };
+        // SAFETY: each packet lies in memory of its own, with its room, which the source data owns
+        // (`RxBatchBuilder::push_fragment`).
+        let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.format.room, held) };
         Some(batch.expect("frames lie in their UMEM"))
     }
 
@@ -212,13 +217,13 @@ impl Receiver for XdpReceiver {
     }
 }
 
-/// Takes frames of one queue into a batch.
-struct Intake<'a> {
+/// Adds the frames of one queue to the open batch.
+struct RxBatchBuilder<'a> {
     umem: &'a Umem,
-    homes: &'a Homes,
+    pool: &'a FramePool,
     lane: usize,
-    handing: Handing,
-    gathered: &'a mut Lists,
+    format: BatchFormat,
+    open_batch: &'a mut BatchBuffers,
     partial: &'a mut Option<Partial>,
     received: &'a mut ReceivedCounts,
     queue: Option<u16>,
@@ -226,71 +231,72 @@ struct Intake<'a> {
     now: u64,
 }
 
-impl Intake<'_> {
+impl RxBatchBuilder<'_> {
     #[inline]
-    fn piece(&mut self, mut piece: Piece) {
-        if !piece.goes_on && self.partial.is_none() && self.has_room(&piece) {
-            if self.handing.complete {
-                let bytes = self.umem.bytes_mut(&mut piece.frame);
-                self.received.checksums += u64::from(checksum::complete(&mut bytes[..piece.length]));
+    fn push_fragment(&mut self, mut fragment: RxFragment) {
+        if !fragment.has_more && self.partial.is_none() && self.has_room(&fragment) {
+            if self.format.completes_checksums {
+                let bytes = self.umem.bytes_mut(&mut fragment.frame);
+                self.received.checksums += u64::from(checksum::complete(&mut bytes[..fragment.length]));
             }
-            let at = piece.frame.address();
-            return self.packet(at, piece.length, Place::Frame(piece.frame));
+            let at = fragment.frame.address();
+            return self.push_packet(at, fragment.length, PacketMemory::Frame(fragment.frame));
         }
-        self.part(piece);
+        self.reassemble(fragment);
     }
 
-    /// Whether the packet can stay where it is.
-    fn has_room(&self, piece: &Piece) -> bool {
-        let left = self.umem.room(&piece.frame);
-        match self.handing.room {
-            ResizeRoom::None => piece.length <= left,
+    /// Whether the packet has the required headroom and tailroom in its frame.
+    fn has_room(&self, fragment: &RxFragment) -> bool {
+        let left = self.umem.room(&fragment.frame);
+        match self.format.room {
+            ResizeRoom::None => fragment.length <= left,
             ResizeRoom::Both => {
                 let before = self.umem.frame_size() - left;
-                piece.length + RESIZE_ROOM as usize <= left && before >= RESIZE_ROOM as usize
+                fragment.length + RESIZE_ROOM as usize <= left && before >= RESIZE_ROOM as usize
             }
         }
     }
 
-    /// A part of a packet, or one that has no room where it is.
+    /// Copies a fragment, or a packet without enough room, into a reassembly buffer.
     #[cold]
-    fn part(&mut self, piece: Piece) {
-        let (homes, lane) = (self.homes, self.lane);
-        let mut partial = self.partial.take().unwrap_or_else(|| Partial { slot: homes.take_slot(lane), length: 0 });
-        let bytes = self.umem.bytes(&piece.frame, piece.length.min(self.umem.room(&piece.frame)));
-        match &mut partial.slot {
-            Some(slot) if partial.length + bytes.len() <= slot.capacity() => {
-                self.umem.write(slot, partial.length, bytes);
+    fn reassemble(&mut self, fragment: RxFragment) {
+        let (pool, lane) = (self.pool, self.lane);
+        let mut partial =
+            self.partial.take().unwrap_or_else(|| Partial { buffer: pool.take_reassembly_buffer(lane), length: 0 });
+        let bytes = self.umem.bytes(&fragment.frame, fragment.length.min(self.umem.room(&fragment.frame)));
+        match &mut partial.buffer {
+            Some(buffer) if partial.length + bytes.len() <= buffer.capacity() => {
+                self.umem.write(buffer, partial.length, bytes);
                 partial.length += bytes.len();
             }
-            slot => homes.put(slot.take().map(Place::Slot)),
+            buffer => pool.release(buffer.take().map(PacketMemory::Reassembled)),
         }
-        homes.put([Place::Frame(piece.frame)]);
-        if piece.goes_on {
+        pool.release([PacketMemory::Frame(fragment.frame)]);
+        if fragment.has_more {
             *self.partial = Some(partial);
             return;
         }
-        match partial.slot {
-            Some(mut slot) => {
+        match partial.buffer {
+            Some(mut buffer) => {
                 self.received.reassembled += 1;
-                if self.handing.complete {
-                    let bytes = self.umem.slot_bytes_mut(&mut slot, partial.length);
+                if self.format.completes_checksums {
+                    let bytes = self.umem.reassembled_bytes_mut(&mut buffer, partial.length);
                     self.received.checksums += u64::from(checksum::complete(bytes));
                 }
-                self.packet(slot.address(), partial.length, Place::Slot(slot));
+                self.push_packet(buffer.address(), partial.length, PacketMemory::Reassembled(buffer));
             }
             None => self.received.refused += 1,
         }
     }
 
     #[inline]
-    fn packet(&mut self, offset: usize, length: usize, place: Place) {
-        let gathered = &mut *self.gathered;
-        gathered.descriptors.push(Descriptor { offset: offset as u32, length: length as u32 });
-        gathered.places.push(place);
-        gathered.queues.extend(self.queue);
-        if self.handing.metadata {
-            gathered.metadata.push(Metadata::new(length as u32, self.port, self.now));
+    fn push_packet(&mut self, offset: usize, length: usize, memory: PacketMemory) {
+        let open_batch = &mut *self.open_batch;
+        open_batch.descriptors.push(Descriptor { offset: offset as u32, length: length as u32 });
+        open_batch.memory.push(memory);
+        open_batch.queues.extend(self.queue);
+        if self.format.metadata {
+            open_batch.metadata.push(Metadata::new(length as u32, self.port, self.now));
         }
         self.received.packets += 1;
         self.received.bytes += length as u64;
@@ -304,8 +310,8 @@ fn system(queue: &Queue, what: &str, error: io::Error) -> LiveError {
     }
 }
 
-/// An error where the queue's interface has been removed: its socket is told so once, and waits for ever.
-fn gone(queue: &Queue) -> Result<(), LiveError> {
+/// Fails if the queue's interface was removed: the socket reports it once and then blocks forever.
+fn check_not_removed(queue: &Queue) -> Result<(), LiveError> {
     match super::socket::pending_error(queue.rx.fd()) {
         Some(libc::ENETDOWN) => Err(LiveError::Gone { interface: queue.interface.to_string() }),
         _ => Ok(()),

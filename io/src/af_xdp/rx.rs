@@ -1,4 +1,4 @@
-//! Taking packets from a queue.
+//! Receiving from a socket's RX ring and refilling its fill ring.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -9,10 +9,10 @@ use xsk_rs::socket::RxQueue;
 use xsk_rs::umem::FillQueue;
 use xsk_rs::umem::frame::FrameDesc;
 
-use super::homes::{Homes, Place};
+use super::frame_pool::{FramePool, PacketMemory};
 use super::umem::Frame;
 
-/// Packets that are taken from a ring at a time, and frames that are given to it.
+/// Maximum number of descriptors taken from the RX ring, or put into the fill ring, at a time.
 const BURST: usize = 64;
 
 /// The receiving half of a socket.
@@ -20,86 +20,88 @@ const BURST: usize = 64;
 pub(crate) struct Rx {
     rx: RxQueue,
     fill: FillQueue,
-    /// Frames that the kernel has; shared with who counts them in the end.
-    lent: Arc<AtomicI64>,
-    homes: Arc<Homes>,
+    /// Number of frames owned by the kernel; shared with [`FrameAudit`](super::FrameAudit).
+    kernel_frames: Arc<AtomicI64>,
+    pool: Arc<FramePool>,
     lane: usize,
     descs: Box<[FrameDesc; BURST]>,
-    /// Frames on their way to the fill ring.
-    fresh: Vec<Frame>,
+    /// Free frames on their way to the fill ring.
+    refill_frames: Vec<Frame>,
 }
 
-/// A frame that came, with the packet's or a part of it.
-pub(crate) struct Piece {
+/// A received frame, which holds a packet or a fragment of one.
+pub(crate) struct RxFragment {
     pub frame: Frame,
     pub length: usize,
-    /// Whether the packet goes on in the next one.
-    pub goes_on: bool,
+    /// Whether the packet continues in the next frame.
+    pub has_more: bool,
 }
 
 impl Rx {
-    /// Of a lane, which has the frames.
-    pub fn new(rx: RxQueue, fill: FillQueue, homes: Arc<Homes>, lane: usize) -> Rx {
+    /// Creates the half for `lane`, which owns the frames.
+    pub fn new(rx: RxQueue, fill: FillQueue, pool: Arc<FramePool>, lane: usize) -> Rx {
         let descs = Box::new([FrameDesc::default(); BURST]);
-        Rx { rx, fill, lent: Arc::default(), homes, lane, descs, fresh: Vec::with_capacity(BURST) }
+        Rx { rx, fill, kernel_frames: Arc::default(), pool, lane, descs, refill_frames: Vec::with_capacity(BURST) }
     }
 
-    /// Frames that the kernel has, now and later.
-    pub fn lent(&self) -> Arc<AtomicI64> {
-        self.lent.clone()
+    /// Number of frames owned by the kernel, updated continually.
+    pub fn kernel_frames(&self) -> Arc<AtomicI64> {
+        self.kernel_frames.clone()
     }
 
-    /// For waiting.
+    /// File descriptor for waiting.
     pub fn fd(&self) -> RawFd {
         self.rx.fd().as_raw_fd()
     }
 
-    /// Whether there are packets to be taken: a look at the ring, and no system call.
-    pub fn is_there(&mut self) -> bool {
+    /// Whether packets are available; looks at the ring without a system call.
+    pub fn has_packets(&mut self) -> bool {
         self.rx.nb_avail(1) > 0
     }
 
-    /// Takes up to `most` frames, in the order in which they came.
-    pub fn take(&mut self, most: usize, mut each: impl FnMut(Piece)) -> usize {
+    /// Takes at most `max` frames, in order of arrival.
+    pub fn take(&mut self, max: usize, mut each: impl FnMut(RxFragment)) -> usize {
         let mut taken = 0;
-        while taken < most {
-            let wanted = BURST.min(most - taken);
-            // SAFETY: the descriptions are our own, and this socket's UMEM is the one whose frames these become.
+        while taken < max {
+            let wanted = BURST.min(max - taken);
+            // SAFETY: the descriptors are local, and the socket belongs to the UMEM whose frames
+            // they become.
             let came = unsafe { self.rx.consume(&mut self.descs[..wanted]) };
             for desc in &self.descs[..came] {
-                let (length, goes_on) = (desc.lengths().data(), desc.has_more_frames());
-                // SAFETY: the ring has just given it back, once.
-                let frame = unsafe { Frame::returned(*desc) };
-                each(Piece { frame, length, goes_on });
+                let (length, has_more) = (desc.lengths().data(), desc.has_more_frames());
+                // SAFETY: the ring has just returned the frame.
+                let frame = unsafe { Frame::from_ring(*desc) };
+                each(RxFragment { frame, length, has_more });
             }
             taken += came;
             if came < wanted {
                 break;
             }
         }
-        self.lent.fetch_sub(taken as i64, Ordering::Relaxed);
+        self.kernel_frames.fetch_sub(taken as i64, Ordering::Relaxed);
         taken
     }
 
-    /// Gives the kernel frames to receive into: as many as there is room for and as are at home.
+    /// Moves free frames of the lane to the fill ring, as many as fit.
     pub fn refill(&mut self) -> io::Result<()> {
-        // What was left over comes first.
+        // Frames left over from the last time come first.
         loop {
             let room = self.fill.nb_free(BURST as u32) as usize;
-            let missing = room.min(BURST).saturating_sub(self.fresh.len());
+            let missing = room.min(BURST).saturating_sub(self.refill_frames.len());
             if missing > 0 {
-                self.homes.take(self.lane, missing, &mut self.fresh);
+                self.pool.take_frames(self.lane, missing, &mut self.refill_frames);
             }
-            let count = room.min(self.fresh.len());
+            let count = room.min(self.refill_frames.len());
             if count == 0 {
                 break;
             }
-            let from = self.fresh.len() - count;
-            // SAFETY: the frames are ours, of this socket's UMEM, and are forgotten as soon as the ring has them.
-            let given = unsafe { self.fill.produce(Frame::lend(&self.fresh[from..])) };
-            debug_assert!(given == count, "there is room for all of them");
-            self.fresh.truncate(self.fresh.len() - given);
-            self.lent.fetch_add(given as i64, Ordering::Relaxed);
+            let from = self.refill_frames.len() - count;
+            // SAFETY: the frames belong to this socket's UMEM, and are forgotten as soon as the
+            // ring has accepted them.
+            let given = unsafe { self.fill.produce(Frame::as_descriptors(&self.refill_frames[from..])) };
+            debug_assert!(given == count, "the ring has room for all of them");
+            self.refill_frames.truncate(self.refill_frames.len() - given);
+            self.kernel_frames.fetch_add(given as i64, Ordering::Relaxed);
             if given < BURST {
                 break;
             }
@@ -110,16 +112,16 @@ impl Rx {
         Ok(())
     }
 
-    /// Packets that the kernel dropped for want of room, or because they were too long.
+    /// Number of packets that the kernel dropped because the ring was full or the packet invalid.
     pub fn dropped(&self) -> u64 {
-        // How often a driver found no frame (`rx_fill_ring_empty_descs`) is no number of packets.
-        // A socket that tells nothing has dropped nothing that is known of.
+        // `rx_fill_ring_empty_descs` is not counted: it is not a number of packets. If statistics
+        // are unavailable, report 0.
         self.rx.fd().xdp_statistics().map_or(0, |seen| seen.rx_dropped() + seen.rx_ring_full())
     }
 }
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        self.homes.put(self.fresh.drain(..).map(Place::Frame));
+        self.pool.release(self.refill_frames.drain(..).map(PacketMemory::Frame));
     }
 }

@@ -1,4 +1,4 @@
-//! A socket on one queue of an interface.
+//! Creating an AF_XDP socket on a queue of an interface.
 
 use std::ffi::CString;
 use std::io;
@@ -14,54 +14,55 @@ use super::XdpError;
 use super::error::system;
 use super::umem::Umem;
 
-/// How long a queue may be taken by a socket that is about to be gone.
-const BUSY: Duration = Duration::from_secs(2);
+/// How long to retry while a previous socket on the queue is being released.
+const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
 
 /// How frames get from the driver into the UMEM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CopyMode {
-    /// By the driver itself where it can, else by the kernel.
+    /// Zero-copy if the driver supports it, otherwise copied by the kernel.
     #[default]
     Auto,
-    /// By the driver itself, or not at all.
+    /// Zero-copy only.
     ZeroCopy,
-    /// By the kernel.
+    /// Copied by the kernel.
     Copy,
 }
 
-/// Busy polling: the kernel looks for packets when the program waits for them, and leaves interrupts off (`SO_BUSY_POLL`,
-/// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`; Linux 5.11).
+/// Busy polling: the kernel polls the queue while the program waits for packets, with interrupts
+/// disabled (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`; Linux 5.11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// For how long, in microseconds.
+    /// Duration of one poll in microseconds.
     pub microseconds: u32,
-    /// Packets at a time.
+    /// Maximum number of packets per poll.
     pub budget: u32,
 }
 
-/// How a socket shall be.
+/// Options of a socket.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketOptions {
     pub copying: CopyMode,
-    /// Whether packets may come, and go, in several frames.
+    /// Whether packets may span several frames.
     pub multi_buffer: bool,
     pub rx_size: u32,
     pub tx_size: u32,
     pub busy_poll: Option<BusyPoll>,
 }
 
-/// The rings of a socket. Those of the UMEM are its own: no two sockets of a run have a queue in common.
+/// The rings of a socket. Its fill and completion rings are not shared: no two sockets of a run use
+/// one queue.
 #[derive(Debug)]
 pub(crate) struct Rings {
     pub rx: RxQueue,
     pub tx: TxQueue,
     pub fill: FillQueue,
     pub completion: CompQueue,
-    /// Whether the driver puts frames into the UMEM itself.
+    /// Whether the socket was bound in zero-copy mode.
     pub is_zero_copy: bool,
 }
 
-/// Opens a socket on a queue.
+/// Creates a socket and binds it to a queue.
 pub(crate) fn open(umem: &Umem, interface: &str, queue: u32, options: &SocketOptions) -> Result<Rings, XdpError> {
     let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
     flags.set(BindFlags::XDP_COPY, options.copying == CopyMode::Copy);
@@ -70,18 +71,19 @@ pub(crate) fn open(umem: &Umem, interface: &str, queue: u32, options: &SocketOpt
     let config = SocketConfig::builder()
         .rx_queue_size(size(options.rx_size))
         .tx_queue_size(size(options.tx_size))
-        // The program is ours.
+        // This crate attaches its own XDP program.
         .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
         .bind_flags(flags)
         .build();
     let name = CString::new(interface).expect("the kernel knows it by this name");
-    let made = once_free(|| {
-        // SAFETY: no other socket of ours is bound to this queue of this interface, so that its rings are not shared.
+    let made = retry_while_busy(|| {
+        // SAFETY: no other socket of this process is bound to the queue, so the rings are not
+        // shared.
         let made = unsafe { Socket::new(config, umem.inner(), &Interface::new(name.clone()), queue) };
         made.map_err(|error| system(&error))
     });
     let (tx, rx, rings) = made.map_err(|error| match error.raw_os_error() {
-        // Also where it was not asked for: what the first socket of a UMEM got, every other one has to take.
+        // Also without --zero-copy: all sockets of a UMEM are bound in the mode of the first one.
         Some(libc::EOPNOTSUPP | libc::EINVAL) if options.copying != CopyMode::Copy => {
             XdpError::NoZeroCopy { interface: interface.into(), queue }
         }
@@ -99,18 +101,19 @@ pub(crate) fn open(umem: &Umem, interface: &str, queue: u32, options: &SocketOpt
             error,
         })?;
     }
-    // A kernel that does not tell has had no drivers that do without a copy.
+    // Kernels without XDP_OPTIONS predate zero-copy drivers.
     let is_zero_copy =
         get_option(fd, libc::SOL_XDP, libc::XDP_OPTIONS).is_ok_and(|it| it & libc::XDP_OPTIONS_ZEROCOPY != 0);
     Ok(Rings { rx, tx, fill, completion, is_zero_copy })
 }
 
-/// Tries again for some time where a queue is taken: the kernel lets go of one only after its socket was closed.
-pub(super) fn once_free<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Retries `open` for some time while the queue is busy: the kernel releases a closed socket's
+/// queue asynchronously.
+pub(super) fn retry_while_busy<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let begun = Instant::now();
     loop {
         match open() {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < BUSY => {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < BUSY_RETRY_TIME => {
                 sleep(Duration::from_millis(20));
             }
             ended => return ended,
@@ -132,14 +135,15 @@ fn set_busy_poll(fd: RawFd, busy_poll: BusyPoll) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, busy_poll.budget)
 }
 
-/// The error that a socket was told of since it was last asked.
+/// Takes the socket's pending error (SO_ERROR).
 pub(crate) fn pending_error(fd: RawFd) -> Option<i32> {
     get_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().map(|error| error as i32).filter(|error| *error != 0)
 }
 
-/// Has the kernel send what is in a socket's ring, as much as it does at once. That it has no time or no memory now is no error.
+/// Makes the kernel transmit from a socket's TX ring, as much as it does per call. Transient lack
+/// of resources is not an error.
 pub(crate) fn wake(fd: RawFd) -> io::Result<()> {
-    // SAFETY: there are no bytes and no address to be read.
+    // SAFETY: with length 0 and without an address nothing is read.
     let result = unsafe { libc::sendto(fd, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
     if result >= 0 {
         return Ok(());
@@ -151,23 +155,24 @@ pub(crate) fn wake(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// Has the kernel poll the queue once, where busy polling was asked for. What may be wrong with the socket is seen by waiting.
+/// Makes the kernel poll the queue once, if busy polling is enabled. Errors show when waiting for
+/// the socket.
 pub(crate) fn poll(fd: RawFd) {
-    // SAFETY: there is no room for bytes and no address to be written.
+    // SAFETY: with length 0 and without an address nothing is written.
     unsafe {
         libc::recvfrom(fd, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT, std::ptr::null_mut(), std::ptr::null_mut())
     };
 }
 
-/// Sets an option whose value is a word.
+/// Sets a 32-bit socket option.
 pub(super) fn set_option(fd: RawFd, level: i32, name: i32, value: u32) -> io::Result<()> {
     set(fd, level, name, &value)
 }
 
-/// Sets an option whose value is a structure of numbers.
+/// Sets a socket option whose value is a structure of integers.
 pub(super) fn set<T: Copy>(fd: RawFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     let size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the option's value is read from what is there during the call, and no further than its size.
+    // SAFETY: the call reads `size` bytes of the live `value`.
     let result = unsafe { libc::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), size) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -178,10 +183,10 @@ fn get_option(fd: RawFd, level: i32, name: i32) -> io::Result<u32> {
     Ok(value)
 }
 
-/// Asks for an option whose value is a structure of numbers.
+/// Reads a socket option whose value is a structure of integers.
 pub(super) fn get<T: Copy>(fd: RawFd, level: i32, name: i32, value: &mut T) -> io::Result<()> {
     let mut size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the option's value is written to what is there during the call, and no further than its size.
+    // SAFETY: the call writes at most `size` bytes to the live `value`.
     let result = unsafe { libc::getsockopt(fd, level, name, std::ptr::from_mut(value).cast(), &raw mut size) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

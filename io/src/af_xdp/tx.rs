@@ -1,4 +1,4 @@
-//! Sending packets out of a queue.
+//! Transmitting through a socket's TX ring and reclaiming frames from its completion ring.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -9,195 +9,200 @@ use xsk_rs::socket::TxQueue;
 use xsk_rs::umem::CompQueue;
 use xsk_rs::umem::frame::FrameDesc;
 
-use super::homes::{Homes, Place};
-use super::sender::Sender;
+use super::frame_pool::{FramePool, PacketMemory};
 use super::socket;
+use super::tx_only_socket::TxOnlySocket;
 use super::umem::Frame;
 
-/// Frames that one call of `sendto` sends where they are copied (`TX_BATCH_SIZE`, `net/xdp/xsk.c`).
-const A_CALL: usize = 32;
+/// Maximum number of frames that one `sendto` transmits in copy mode (`TX_BATCH_SIZE`,
+/// `net/xdp/xsk.c`).
+const FRAMES_PER_SENDTO: usize = 32;
 
-/// Frames that are brought home at a time.
+/// Maximum number of frames reclaimed at a time.
 const BURST: usize = 64;
 
-/// How long a batch waits for room, before what is left of it is given up.
-const PATIENCE: Duration = Duration::from_millis(1);
+/// How long a batch waits for room in the TX ring before its rest is dropped.
+const TX_WAIT: Duration = Duration::from_millis(1);
 
-/// The frame is not the packet's last (`XDP_PKT_CONTD`, `linux/if_xdp.h`).
-const GOES_ON: u32 = 1;
+/// Descriptor flag: the packet continues in the next frame (`XDP_PKT_CONTD`, `linux/if_xdp.h`).
+const XDP_PKT_CONTD: u32 = 1;
 
-/// The rings of a socket for what is to be sent, and for what was.
+/// The TX and completion rings of a socket.
 #[derive(Debug)]
-pub(crate) enum Rings {
-    /// Of one that receives, too.
-    Both(TxQueue, CompQueue),
-    /// Of one that only sends.
-    Sending(Sender),
+pub(crate) enum TxRings {
+    /// Rings of a socket that also receives.
+    WithRx(TxQueue, CompQueue),
+    /// Rings of a transmit-only socket.
+    TxOnly(TxOnlySocket),
 }
 
-impl Rings {
-    /// Frames that there is room for, in a ring of this size.
+impl TxRings {
+    /// Number of free entries of the TX ring, which has `size` entries.
     fn free(&mut self, size: usize) -> usize {
         match self {
-            // Whoever asks for less may be told of less.
-            Rings::Both(tx, _) => tx.nb_free(size as u32) as usize,
-            Rings::Sending(sender) => sender.free(),
+            // The library caches the count and only refreshes it if fewer than `size` entries seem
+            // free.
+            TxRings::WithRx(tx, _) => tx.nb_free(size as u32) as usize,
+            TxRings::TxOnly(sender) => sender.free(),
         }
     }
 
-    /// Gives frames to the ring, as many as there is room for; gives how many.
+    /// Puts frames into the TX ring, as many as fit; returns their number.
     ///
     /// # Safety
-    /// They are frames of the socket's UMEM, and nobody's but the ring's from now on.
+    /// The frames must belong to the socket's UMEM, and the ring takes over those it accepts.
     unsafe fn produce(&mut self, descs: &[FrameDesc]) -> usize {
         match self {
-            // SAFETY: as above.
-            Rings::Both(tx, _) => unsafe { tx.produce(descs) },
-            // SAFETY: as above.
-            Rings::Sending(sender) => unsafe { sender.produce(descs) },
+            // SAFETY: by the caller's promise.
+            TxRings::WithRx(tx, _) => unsafe { tx.produce(descs) },
+            // SAFETY: by the caller's promise.
+            TxRings::TxOnly(sender) => unsafe { sender.produce(descs) },
         }
     }
 
-    /// Takes frames that were sent, which are nobody's any more; gives how many.
-    fn completed(&mut self, into: &mut [FrameDesc]) -> usize {
+    /// Takes transmitted frames, which have no owner then; returns their number.
+    fn take_completed(&mut self, into: &mut [FrameDesc]) -> usize {
         match self {
-            // SAFETY: the descriptions are our own, and become those of this UMEM's frames.
-            Rings::Both(_, completion) => unsafe { completion.consume(into) },
-            Rings::Sending(sender) => sender.completed(into),
+            // SAFETY: the descriptors are local and become those of this UMEM's frames.
+            TxRings::WithRx(_, completion) => unsafe { completion.consume(into) },
+            TxRings::TxOnly(sender) => sender.take_completed(into),
         }
     }
 
-    /// Whether the kernel sends only when it is told to.
+    /// Whether the kernel transmits only when woken up.
     fn needs_wakeup(&self) -> bool {
         match self {
-            Rings::Both(tx, _) => tx.needs_wakeup(),
-            Rings::Sending(sender) => sender.needs_wakeup(),
+            TxRings::WithRx(tx, _) => tx.needs_wakeup(),
+            TxRings::TxOnly(sender) => sender.needs_wakeup(),
         }
     }
 
     fn fd(&self) -> RawFd {
         match self {
-            Rings::Both(tx, _) => tx.fd().as_raw_fd(),
-            Rings::Sending(sender) => sender.fd(),
+            TxRings::WithRx(tx, _) => tx.fd().as_raw_fd(),
+            TxRings::TxOnly(sender) => sender.fd(),
         }
     }
 }
 
-/// The sending half of a socket. Several lanes may have it, one at a time.
+/// The transmitting half of a socket, shared by lanes under a lock.
 #[derive(Debug)]
 pub(crate) struct Tx {
-    rings: Rings,
+    rings: TxRings,
     size: usize,
-    /// Frames that the kernel sends when it is told to once; `None` where the driver sends them itself, as many as there are.
-    a_call: Option<usize>,
-    homes: Arc<Homes>,
-    /// Frames that are to be sent, or are sent and have not come home.
-    sending: usize,
-    counted: Arc<AtomicI64>,
-    /// Bytes that a packet may have.
-    longest: usize,
+    /// Frames that the kernel transmits per wakeup; `None` in zero-copy mode, where the driver
+    /// transmits all.
+    frames_per_wakeup: Option<usize>,
+    pool: Arc<FramePool>,
+    /// Frames in the TX or completion ring.
+    in_rings: usize,
+    shared_count: Arc<AtomicI64>,
+    /// Maximum packet length in bytes.
+    max_length: usize,
     multi_buffer: bool,
-    /// Whether the interface was down, or gone, when something was to be sent last.
+    /// Whether the interface was down or gone at the last attempt to transmit.
     is_down: bool,
-    /// Whether room was waited for in vain, and nothing has moved since.
+    /// Whether the last wait for room timed out and nothing has moved since.
     is_stuck: bool,
-    done: Box<[FrameDesc; BURST]>,
+    completed_descs: Box<[FrameDesc; BURST]>,
 }
 
-/// Packets on their way to one port.
+/// Packets to be transmitted on one port.
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct TxBatch {
     descs: Vec<FrameDesc>,
-    /// How many of them each packet has, and its length.
+    /// Number of frames and length in bytes of each packet.
     packets: Vec<(u16, u32)>,
 }
 
-impl Outgoing {
-    /// Whether there is none.
+impl TxBatch {
+    /// Whether there are no packets.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Adds a packet, in frames that are its own, as [`Umem::packet`](super::umem::Umem::packet) gives them.
+    /// Adds a packet in frames of its own, as returned by
+    /// [`Umem::packet`](super::umem::Umem::packet).
     pub fn push(&mut self, frames: impl IntoIterator<Item = FrameDesc>, length: usize) {
         let before = self.descs.len();
         self.descs.extend(frames);
         let last = self.descs.len() - 1;
         for desc in &mut self.descs[before..last] {
-            desc.set_options(GOES_ON);
+            desc.set_options(XDP_PKT_CONTD);
         }
         self.packets.push(((last + 1 - before) as u16, length as u32));
     }
 }
 
-/// What became of packets that were to be sent.
+/// Result of transmitting a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Sent {
+pub(crate) struct TxResult {
     pub packets: u64,
     pub bytes: u64,
-    /// Packets that there was no room for.
+    /// Packets dropped because the ring stayed full.
     pub no_room: u64,
-    /// Packets whose interface is down, or gone.
+    /// Packets dropped because the interface is down or gone.
     pub down: u64,
 }
 
 impl Tx {
-    /// Of rings of this size.
+    /// Creates the half for rings with `size` entries.
     pub fn new(
-        rings: Rings,
+        rings: TxRings,
         size: u32,
         is_zero_copy: bool,
-        homes: Arc<Homes>,
-        longest: usize,
+        pool: Arc<FramePool>,
+        max_length: usize,
         multi_buffer: bool,
     ) -> Tx {
         Tx {
             rings,
             size: size as usize,
-            a_call: (!is_zero_copy).then_some(A_CALL),
-            homes,
-            sending: 0,
-            counted: Arc::default(),
-            longest,
+            frames_per_wakeup: (!is_zero_copy).then_some(FRAMES_PER_SENDTO),
+            pool,
+            in_rings: 0,
+            shared_count: Arc::default(),
+            max_length,
             multi_buffer,
             is_down: false,
             is_stuck: false,
-            done: Box::new([FrameDesc::default(); BURST]),
+            completed_descs: Box::new([FrameDesc::default(); BURST]),
         }
     }
 
-    /// Frames that are being sent, now and later.
-    pub fn sending(&self) -> Arc<AtomicI64> {
-        self.counted.clone()
+    /// Number of frames in the rings, updated continually.
+    pub fn in_rings(&self) -> Arc<AtomicI64> {
+        self.shared_count.clone()
     }
 
-    /// Whether frames are to come home soon.
+    /// Whether frames will be reclaimed soon.
     pub fn is_busy(&self) -> bool {
-        self.sending > 0 && !self.is_down
+        self.in_rings > 0 && !self.is_down
     }
 
-    /// Bytes that a packet may have, from its Ethernet header on.
-    pub fn longest(&self) -> usize {
-        self.longest
+    /// Maximum packet length in bytes, Ethernet header included.
+    pub fn max_length(&self) -> usize {
+        self.max_length
     }
 
-    /// Whether a packet may lie in several frames.
-    pub fn takes_several_frames(&self) -> bool {
+    /// Whether a packet may span several frames.
+    pub fn supports_multi_buffer(&self) -> bool {
         self.multi_buffer
     }
 
-    /// Sends all of them, or as many as there is room for soon enough. Frames of others go home. What cannot move is not waited
-    /// for a second time: the lane has packets for other ports, and other lanes may want this one.
-    pub fn send(&mut self, out: &mut Outgoing) -> Sent {
-        let (mut sent, mut packet, mut frame) = (Sent::default(), 0, 0);
+    /// Transmits the packets, or as many as the ring takes within `TX_WAIT`, and releases the
+    /// frames of the others. If the ring is stuck, later calls do not wait again: the lane has
+    /// packets for other ports, and other lanes may need this one.
+    pub fn send(&mut self, out: &mut TxBatch) -> TxResult {
+        let (mut sent, mut packet, mut frame) = (TxResult::default(), 0, 0);
         let mut waiting: Option<Instant> = None;
         if self.is_down || self.is_stuck {
             self.kick();
-            self.reap();
+            self.reclaim_completed();
         }
         while packet < out.packets.len() && !self.is_down {
             let room = self.rings.free(self.size);
-            // Whole packets only: the kernel drops what follows an end that is missing.
+            // Whole packets only: the kernel drops packets whose last fragment is missing.
             let (mut packets, mut frames) = (0, 0);
             for (count, length) in &out.packets[packet..] {
                 if frames + usize::from(*count) > room {
@@ -209,54 +214,54 @@ impl Tx {
             }
             if packets == 0 {
                 let since = *waiting.get_or_insert_with(Instant::now);
-                if self.is_stuck || since.elapsed() >= PATIENCE {
+                if self.is_stuck || since.elapsed() >= TX_WAIT {
                     self.is_stuck = true;
                     break;
                 }
                 self.kick();
-                self.reap();
+                self.reclaim_completed();
                 continue;
             }
-            // SAFETY: the frames are this UMEM's, and nobody's but the ring's from now on.
+            // SAFETY: the frames belong to this UMEM, and the ring takes over those it accepts.
             let taken = unsafe { self.rings.produce(&out.descs[frame..frame + frames]) };
-            debug_assert!(taken == frames, "there is room for all of them");
+            debug_assert!(taken == frames, "the ring has room for all of them");
             self.count(taken as i64);
             (packet, frame) = (packet + packets, frame + taken);
             sent.packets += packets as u64;
             (waiting, self.is_stuck) = (None, false);
             self.kick();
-            self.reap();
+            self.reclaim_completed();
         }
         let lost = if self.is_down { &mut sent.down } else { &mut sent.no_room };
         *lost = (out.packets.len() - packet) as u64;
-        // SAFETY: the ring has not taken them, and the list forgets them.
-        let left = out.descs.drain(frame..).map(|desc| Place::Frame(unsafe { Frame::returned(desc) }));
-        self.homes.put(left);
+        // SAFETY: the ring has not accepted these frames, and draining forgets the descriptors.
+        let left = out.descs.drain(frame..).map(|desc| PacketMemory::Frame(unsafe { Frame::from_ring(desc) }));
+        self.pool.release(left);
         out.descs.clear();
         out.packets.clear();
         sent
     }
 
-    /// Has the kernel send, and brings home what it has sent.
+    /// Makes the kernel transmit, and reclaims transmitted frames.
     pub fn poll(&mut self) {
-        if self.sending > 0 {
+        if self.in_rings > 0 {
             self.kick();
-            self.reap();
+            self.reclaim_completed();
         }
     }
 
-    /// Has the kernel send what is in the ring.
+    /// Wakes up the kernel to transmit what is in the TX ring.
     fn kick(&mut self) {
         let waiting = self.size - self.rings.free(self.size);
         self.is_down = false;
-        // A driver that is told has the ring sent by its own interrupt, some time later: to tell it again says nothing new.
-        let calls = self.a_call.map_or(waiting.min(1), |frames| waiting.div_ceil(frames));
+        // In zero-copy mode a wakeup only triggers the driver's interrupt; one is enough.
+        let calls = self.frames_per_wakeup.map_or(waiting.min(1), |frames| waiting.div_ceil(frames));
         for _ in 0..calls {
             if !self.rings.needs_wakeup() {
                 break;
             }
-            // What it cannot do now, it is asked for again, also where an interface is down: it may come up. One that is gone is
-            // seen by who receives from it.
+            // Transient errors are retried at the next call, also for an interface that is down: it
+            // may come up. Removal is detected by the receiver.
             if let Err(error) = socket::wake(self.rings.fd()) {
                 self.is_down = matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV));
                 break;
@@ -264,12 +269,13 @@ impl Tx {
         }
     }
 
-    fn reap(&mut self) {
+    fn reclaim_completed(&mut self) {
         loop {
-            let came = self.rings.completed(&mut self.done[..]);
-            // SAFETY: the ring has just given them back, once.
-            let frames = self.done[..came].iter().map(|desc| Place::Frame(unsafe { Frame::returned(*desc) }));
-            self.homes.put(frames);
+            let came = self.rings.take_completed(&mut self.completed_descs[..]);
+            // SAFETY: the ring has just returned these frames.
+            let frames =
+                self.completed_descs[..came].iter().map(|desc| PacketMemory::Frame(unsafe { Frame::from_ring(*desc) }));
+            self.pool.release(frames);
             self.count(-(came as i64));
             self.is_stuck &= came == 0;
             if came < BURST {
@@ -279,7 +285,7 @@ impl Tx {
     }
 
     fn count(&mut self, frames: i64) {
-        self.sending = self.sending.saturating_add_signed(frames as isize);
-        self.counted.fetch_add(frames, Ordering::Relaxed);
+        self.in_rings = self.in_rings.saturating_add_signed(frames as isize);
+        self.shared_count.fetch_add(frames, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that frames lie in.
+//! The UMEM and access to its frames.
 
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
@@ -9,59 +9,60 @@ use xsk_rs::config::UmemConfig;
 use xsk_rs::umem::frame::FrameDesc;
 
 use super::XdpError;
-use super::homes::{Place, Slot};
+use super::frame_pool::{PacketMemory, ReassemblyBuffer};
 
-/// Bytes that the kernel leaves free before a frame it has received (`XDP_PACKET_HEADROOM`, `linux/bpf.h`).
+/// Bytes that the kernel leaves free before a received packet (`XDP_PACKET_HEADROOM`,
+/// `linux/bpf.h`).
 pub(crate) const HEADROOM: usize = 256;
 
-/// A frame of a UMEM. Whoever has it has its memory: there is one for each piece of memory, and giving it to a ring is giving
-/// it up, until the ring gives it back.
+/// A frame of a UMEM and exclusive ownership of its memory. There is one `Frame` per frame; passing
+/// it to a ring gives up ownership until the ring returns it.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Frame(FrameDesc);
 
 impl Frame {
-    /// A frame that a ring gave back.
+    /// Takes over a frame that a ring has returned.
     ///
     /// # Safety
-    /// The kernel has let go of it, and nobody has it yet.
-    pub unsafe fn returned(desc: FrameDesc) -> Frame {
+    /// The kernel must have released the frame, and no other `Frame` may exist for it.
+    pub unsafe fn from_ring(desc: FrameDesc) -> Frame {
         Frame(desc)
     }
 
-    /// Where its packet begins, in bytes from the UMEM's first.
+    /// Offset of the packet in the UMEM in bytes.
     pub fn address(&self) -> usize {
         self.0.addr()
     }
 
-    /// For a ring, which has it then.
-    pub fn give(self) -> FrameDesc {
+    /// Gives up the frame to a ring.
+    pub fn into_descriptor(self) -> FrameDesc {
         self.0
     }
 
-    /// For a ring, which has as many of them as it says it has taken; those are to be forgotten.
-    pub fn lend(frames: &[Frame]) -> &[FrameDesc] {
-        // SAFETY: a frame is its description, and nothing else.
+    /// Descriptors to offer to a ring. The caller has to forget the frames that the ring accepts.
+    pub fn as_descriptors(frames: &[Frame]) -> &[FrameDesc] {
+        // SAFETY: `Frame` is a transparent wrapper of the descriptor.
         unsafe { &*(std::ptr::from_ref(frames) as *const [FrameDesc]) }
     }
 }
 
-/// A UMEM: frames of one size in one piece of memory, which all sockets of a run share, so that a packet that came in by one
-/// goes out by another without a copy.
+/// A UMEM: memory divided into frames of equal size, shared by all sockets of a run, so that
+/// packets are forwarded between them without a copy.
 #[derive(Debug)]
 pub(crate) struct Umem {
     umem: xsk_rs::umem::Umem,
     span: Arc<Span>,
     frame_size: usize,
-    /// Each frame as it was made.
-    originals: Box<[FrameDesc]>,
+    /// Initial descriptor of each frame.
+    initial_descriptors: Box<[FrameDesc]>,
 }
 
 impl Umem {
-    /// One with this many frames, which have a power of two of bytes each (2,048 or 4,096).
+    /// Allocates a UMEM of `frames` frames; their size is a power of two (2,048 or 4,096 bytes).
     pub fn new(frames: u32, config: UmemConfig, huge_pages: bool) -> Result<(Umem, Vec<Frame>), XdpError> {
         let frame_size = config.frame_size().get() as usize;
-        // One frame more, which nobody gets: what is behind the last one can be read.
+        // One unused frame more, because filters may read past the end of the last packet.
         let page = if huge_pages { huge_page() } else { frame_size };
         let all = ((frames as usize + 1) * frame_size).next_multiple_of(page);
         let count =
@@ -69,75 +70,76 @@ impl Umem {
         let (umem, descs) = xsk_rs::umem::Umem::new(config, count, huge_pages)
             .map_err(|error| XdpError::memory(all, huge_pages, &error))?;
         let first = &descs[0];
-        // SAFETY: it is a frame of this UMEM, and nobody has written to it or read it yet.
+        // SAFETY: the frame belongs to this UMEM, and nothing accesses it yet.
         let data = unsafe { umem.data(first) };
         let start = data.contents().as_ptr().cast_mut().wrapping_sub(first.addr());
         let start = NonNull::new(start).expect("memory that is mapped");
         let len = frames as usize * frame_size;
-        // SAFETY: this is the mapping of the UMEM, whose pages are aligned and zeroed, and which stays until the clone goes.
-        // Through the arena nobody looks at it: only its span is used, and through that only frames that somebody has.
+        // SAFETY: the mapping of the UMEM is page-aligned and zeroed, and lives as long as the
+        // clone. Nothing is accessed through the arena itself: only its span is used, and only for
+        // frames that the user owns.
         let arena = unsafe { Arena::from_raw_parts(start, len, len + frame_size, Box::new(umem.clone())) };
         let span = arena.map_err(|error| XdpError::TooMuchMemory { error })?.span().clone();
-        let originals: Box<[FrameDesc]> = descs.into_iter().take(frames as usize).collect();
-        let frames = originals.iter().copied().map(Frame).collect();
-        Ok((Umem { umem, span, frame_size, originals }, frames))
+        let initial_descriptors: Box<[FrameDesc]> = descs.into_iter().take(frames as usize).collect();
+        let frames = initial_descriptors.iter().copied().map(Frame).collect();
+        Ok((Umem { umem, span, frame_size, initial_descriptors }, frames))
     }
 
-    /// For sockets.
+    /// The library's UMEM, for creating sockets.
     pub fn inner(&self) -> &xsk_rs::umem::Umem {
         &self.umem
     }
 
-    /// The memory, as batches have it.
+    /// The memory as batches refer to it.
     pub fn span(&self) -> &Arc<Span> {
         &self.span
     }
 
-    /// The bytes of a frame, all of them a packet's but for the headroom.
+    /// Size of a frame in bytes, headroom included.
     pub fn frame_size(&self) -> usize {
         self.frame_size
     }
 
-    /// The number of a frame.
-    pub fn number(&self, frame: &Frame) -> usize {
+    /// Index of a frame.
+    pub fn index(&self, frame: &Frame) -> usize {
         frame.address() / self.frame_size
     }
 
-    /// The frame that has this byte of the UMEM, as it was when it was made, for a [`Frame`] that a ring gives back.
-    pub fn original(&self, address: usize) -> FrameDesc {
-        self.originals[address / self.frame_size]
+    /// Returns the initial descriptor of the frame that contains this UMEM offset.
+    pub fn initial_descriptor(&self, address: usize) -> FrameDesc {
+        self.initial_descriptors[address / self.frame_size]
     }
 
-    /// The frame, with its packet where it began when it was made. A driver may have put one further behind (igc does, behind a
-    /// time stamp), and there is less room then.
+    /// Resets a frame to its initial packet offset. A driver may have moved it and so reduced the
+    /// room (igc does, for a hardware timestamp).
     pub fn reset(&self, frame: Frame) -> Frame {
-        Frame(self.original(frame.address()))
+        Frame(self.initial_descriptor(frame.address()))
     }
 
-    /// Bytes from where the frame's packet begins to its end.
+    /// Bytes from the frame's packet offset to its end.
     pub fn room(&self, frame: &Frame) -> usize {
         self.frame_size - frame.address() % self.frame_size
     }
 
-    /// The frame as a ring for sending takes it, with a packet of these many bytes from its address on. Longer ones than it
-    /// has [room](Umem::room) for are cut.
+    /// Returns the TX descriptor of a packet of `length` bytes at the frame's packet offset,
+    /// truncated to its [room](Umem::room).
     pub fn packet(&self, frame: Frame, length: usize) -> FrameDesc {
-        let mut desc = frame.give();
+        let mut desc = frame.into_descriptor();
         desc.set_options(0);
-        // SAFETY: the frame is ours, so that nobody else looks at its bytes.
+        // SAFETY: the frame is owned by the caller, so nothing else accesses its bytes.
         unsafe { self.umem.data_mut(&mut desc) }.cursor().set_pos(length);
         desc
     }
 
-    /// Moves bytes that lie in the frame so that they begin where its packet does; more than it has [room](Umem::room) for
-    /// are cut.
-    pub fn settle(&self, frame: &Frame, offset: usize, length: usize) {
-        let start = self.number(frame) * self.frame_size;
+    /// Moves `length` bytes at UMEM offset `offset` in the frame to its packet offset, truncated to
+    /// its [room](Umem::room).
+    pub fn move_to_packet_offset(&self, frame: &Frame, offset: usize, length: usize) {
+        let start = self.index(frame) * self.frame_size;
         let end = start + self.frame_size;
-        assert!(start <= offset && offset + length <= end, "outside of the frame");
+        assert!(start <= offset && offset + length <= end, "the bytes lie outside of the frame");
         let length = length.min(self.room(frame));
         if offset != frame.address() {
-            // SAFETY: both are in the frame, which is ours.
+            // SAFETY: both ranges lie in the frame, which the caller owns.
             unsafe {
                 let base = self.span.as_ptr();
                 std::ptr::copy(base.add(offset), base.add(frame.address()), length);
@@ -145,72 +147,75 @@ impl Umem {
         }
     }
 
-    /// Writes bytes of the packet that is put together in a slot, from its byte `at` on.
+    /// Writes `bytes` at offset `at` of the packet in a reassembly buffer.
     ///
     /// # Panics
-    /// When the slot has no room for them.
-    pub fn write(&self, slot: &mut Slot, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= slot.capacity(), "outside of the slot");
-        // SAFETY: the bytes are the slot's, which is ours for as long as it is borrowed, and no frame's that somebody else has.
-        unsafe { self.span.as_ptr().add(slot.address() + at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    /// If the buffer has no room for them.
+    pub fn write(&self, buffer: &mut ReassemblyBuffer, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= buffer.capacity(), "the bytes exceed the reassembly buffer");
+        // SAFETY: the range lies in the buffer, which is borrowed mutably, and in no other owner's
+        // frame.
+        unsafe { self.span.as_ptr().add(buffer.address() + at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// The bytes of the packet that was put together in a slot, this many.
+    /// The first `length` bytes of the packet in a reassembly buffer.
     ///
     /// # Panics
-    /// When the slot has no room for them.
-    pub fn slot_bytes_mut<'a>(&'a self, slot: &'a mut Slot, length: usize) -> &'a mut [u8] {
-        assert!(length <= slot.capacity(), "outside of the slot");
-        // SAFETY: the bytes are the slot's, which is ours for as long as it is borrowed.
-        unsafe { std::slice::from_raw_parts_mut(self.span.as_ptr().add(slot.address()), length) }
+    /// If the buffer has fewer.
+    pub fn reassembled_bytes_mut<'a>(&'a self, buffer: &'a mut ReassemblyBuffer, length: usize) -> &'a mut [u8] {
+        assert!(length <= buffer.capacity(), "the bytes exceed the reassembly buffer");
+        // SAFETY: the range lies in the buffer, which is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.span.as_ptr().add(buffer.address()), length) }
     }
 
-    /// The frame's bytes from its address on.
+    /// The frame's bytes from the packet offset on.
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
-        // SAFETY: the bytes are the frame's, which is ours for as long as it is borrowed.
+        // SAFETY: the range lies in the frame, which is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.span.as_ptr().add(frame.address()), self.room(frame)) }
     }
 
-    /// Bytes that lie anywhere in a packet's memory.
+    /// A range of a packet's memory, given by UMEM offset and length.
     ///
     /// # Panics
-    /// When they are not all in it.
-    pub fn place_bytes<'a>(&'a self, place: &'a Place, offset: usize, length: usize) -> &'a [u8] {
-        self.check(place, offset, length);
-        // SAFETY: the bytes are the place's, which is ours for as long as it is borrowed, and nobody writes to it meanwhile.
+    /// If the range is not within that memory.
+    pub fn packet_bytes<'a>(&'a self, memory: &'a PacketMemory, offset: usize, length: usize) -> &'a [u8] {
+        self.check_range(memory, offset, length);
+        // SAFETY: the range lies in the packet's memory, which is borrowed, so nothing writes to
+        // it.
         unsafe { std::slice::from_raw_parts(self.span.as_ptr().add(offset), length) }
     }
 
-    /// The same, for writing.
+    /// Mutable range of a packet's memory, given by UMEM offset and length.
     ///
     /// # Panics
-    /// When they are not all in it.
-    pub fn place_bytes_mut<'a>(&'a self, place: &'a mut Place, offset: usize, length: usize) -> &'a mut [u8] {
-        self.check(place, offset, length);
-        // SAFETY: the bytes are the place's, which is ours alone for as long as it is borrowed.
+    /// If the range is not within that memory.
+    pub fn packet_bytes_mut<'a>(&'a self, memory: &'a mut PacketMemory, offset: usize, length: usize) -> &'a mut [u8] {
+        self.check_range(memory, offset, length);
+        // SAFETY: the range lies in the packet's memory, which is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.span.as_ptr().add(offset), length) }
     }
 
-    fn check(&self, place: &Place, offset: usize, length: usize) {
-        let (start, size) = match place {
-            Place::Slot(slot) => slot.memory(),
-            Place::Frame(frame) => (self.number(frame) * self.frame_size, self.frame_size),
+    fn check_range(&self, memory: &PacketMemory, offset: usize, length: usize) {
+        let (start, size) = match memory {
+            PacketMemory::Reassembled(buffer) => buffer.memory(),
+            PacketMemory::Frame(frame) => (self.index(frame) * self.frame_size, self.frame_size),
         };
-        assert!(start <= offset && offset + length <= start + size, "outside of the packet's memory");
+        assert!(start <= offset && offset + length <= start + size, "the bytes lie outside of the packet's memory");
     }
 
-    /// The frame's bytes from its address on, this many.
+    /// The first `length` bytes from the frame's packet offset on.
     ///
     /// # Panics
-    /// When the frame has fewer.
+    /// If the frame has fewer.
     pub fn bytes<'a>(&'a self, frame: &'a Frame, length: usize) -> &'a [u8] {
-        assert!(length <= self.room(frame), "outside of the frame");
-        // SAFETY: the bytes are the frame's, which is ours for as long as it is borrowed, and nobody writes to it meanwhile.
+        assert!(length <= self.room(frame), "the bytes lie outside of the frame");
+        // SAFETY: the range lies in the frame, which is borrowed, so nothing writes to it.
         unsafe { std::slice::from_raw_parts(self.span.as_ptr().add(frame.address()), length) }
     }
 }
 
-/// Bytes of a huge page, as proc(5) tells. Memory of such pages has to end with one: else munmap(2) does not take it back.
+/// Size of a huge page in bytes, from proc(5). A huge-page mapping has to be a multiple of it, or
+/// munmap(2) fails.
 fn huge_page() -> usize {
     std::fs::read_to_string("/proc/meminfo").ok().and_then(|all| huge_page_of(&all)).unwrap_or(2 << 20)
 }
@@ -231,7 +236,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_frame_whose_packet_lay_further_behind_gets_its_room_back() {
+    fn resetting_a_frame_restores_its_room() {
         let (umem, _) = umem(2);
         let config = UmemConfig::builder().frame_size(2048.try_into().unwrap()).frame_headroom(16).build().unwrap();
         let (_, mut further) = Umem::new(2, config, false).unwrap();
@@ -242,7 +247,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_size_of_huge_pages_is_read() {
+    fn the_huge_page_size_is_parsed() {
         let text = "HugePages_Free:        0\nHugepagesize:       2048 kB\nHugetlb:               0 kB\n";
         assert_eq!(huge_page_of(text), Some(2 << 20));
         assert_eq!(huge_page_of("Hugepagesize:    1048576 kB"), Some(1 << 30));
@@ -253,7 +258,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_packet_is_moved_to_where_its_frame_begins() {
+    fn settling_moves_a_packet_to_the_packet_offset() {
         let (umem, mut frames) = umem(2);
         let mut frame = frames.pop().unwrap();
         assert_eq!((frame.address(), umem.room(&frame)), (2048 + HEADROOM, 2048 - HEADROOM));
@@ -261,11 +266,11 @@ pub(super) mod tests {
         for (index, byte) in umem.bytes_mut(&mut frame).iter_mut().enumerate() {
             *byte = index as u8;
         }
-        umem.settle(&frame, at + 4, 60);
+        umem.move_to_packet_offset(&frame, at + 4, 60);
         let want: Vec<u8> = (4..64).collect();
         assert_eq!(umem.bytes(&frame, 60), want);
-        // From the headroom, to the frame's end and no further.
-        umem.settle(&frame, 2048, 2048);
+        // From the headroom on: truncated at the frame's end.
+        umem.move_to_packet_offset(&frame, 2048, 2048);
         assert_eq!(&umem.bytes(&frame, 300)[..HEADROOM], [0; HEADROOM]);
         assert_eq!(umem.bytes(&frame, 300)[HEADROOM..][..4], [4, 5, 6, 7]);
         let desc = umem.packet(frame, 99);

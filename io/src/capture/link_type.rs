@@ -1,12 +1,12 @@
-//! What the packets of a capture begin with.
+//! Link types of captures.
 
 use std::fmt;
 
-/// A link type number, as the LINKTYPE_ registry of draft-ietf-opsawg-pcaplinktype assigns it.
+/// A link type number from the LINKTYPE_ registry (draft-ietf-opsawg-pcaplinktype).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u32);
 
-/// Those that captures in the wild have, in ascending order.
+/// Names of the common link types, in ascending order of numbers.
 const NAMES: &[(u32, &str)] = &[
     (0, "BSD loopback (NULL)"),
     (1, "Ethernet"),
@@ -70,10 +70,10 @@ const NAMES: &[(u32, &str)] = &[
 ];
 
 impl LinkType {
-    /// The one that can be filtered.
+    /// Ethernet, the only link type that can be filtered.
     pub const ETHERNET: LinkType = LinkType(1);
 
-    /// Its name, if it is one of the common ones.
+    /// Returns the name of a common link type.
     pub fn name(self) -> Option<&'static str> {
         NAMES.binary_search_by_key(&self.0, |&(number, _)| number).ok().map(|i| NAMES[i].1)
     }
@@ -93,12 +93,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_order() {
+    fn names_are_sorted_for_binary_search() {
         assert!(NAMES.is_sorted_by(|a, b| a.0 < b.0));
     }
 
     #[test]
-    fn names_and_bare_numbers() {
+    fn common_link_types_are_shown_by_name_and_others_by_number() {
         assert_eq!(LinkType(105).to_string(), "IEEE 802.11 (105)");
         assert_eq!(LinkType(113).to_string(), "Linux cooked capture (SLL) (113)");
         assert_eq!(LinkType(60_000).to_string(), "60000");

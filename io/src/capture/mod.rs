@@ -1,11 +1,12 @@
 //! pcap and pcapng files.
 //!
 //! Formats: draft-ietf-opsawg-pcap (classic pcap, microseconds or nanoseconds) and
-//! draft-ietf-opsawg-pcapng, both in either byte order, told apart by their first bytes. Only
-//! Ethernet frames are taken.
+//! draft-ietf-opsawg-pcapng, in either byte order, detected by their first bytes. Only Ethernet
+//! frames are accepted.
 //!
-//! Reading is by large blocks into arenas, where the packets stay. What is cut by a block's end is
-//! carried over to the next; nothing else is copied, unless a filter changes lengths.
+//! Captures are read in large blocks into arenas, and packets stay where they were read. Only
+//! records that straddle a block boundary are copied to the next block, unless the filter changes
+//! packet lengths, which needs slots.
 
 mod link_type;
 mod pcap;
@@ -25,17 +26,17 @@ use pcap::Pcap;
 use pcapng::Pcapng;
 use reader::{CaptureSource, Input};
 
-/// The longest packet that a capture may hold, in bytes: what libpcap allows (`MAXIMUM_SNAPLEN`).
+/// Maximum length of a packet in bytes, as in libpcap (`MAXIMUM_SNAPLEN`).
 pub const MAX_PACKET: usize = 262_144;
 
-/// Bytes that tell the format: a whole pcap header, and less than the shortest pcapng section
+/// Bytes read to detect the format: a whole pcap header, and less than the shortest pcapng section
 /// header.
-const HEADER: usize = 24;
+const DETECTION_BYTES: usize = 24;
 
 /// Opens a capture file.
 ///
 /// # Errors
-/// See [`read`]; and [`SourceError::Open`].
+/// Those of [`read`], and [`SourceError::Open`].
 pub fn open(path: &str, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
     let failed = |error| SourceError::Open { name: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
@@ -47,15 +48,14 @@ pub fn open(path: &str, options: &SourceOptions) -> Result<Box<dyn Source>, Sour
     read(path, size, Box::new(file), options)
 }
 
-/// Reads a capture from anything that can be read; `name` and `size` (in bytes, where known) are for
-/// messages and progress.
+/// Reads a capture from any reader; `name` and `size` (in bytes, if known) are for messages and
+/// progress.
 ///
-/// The reader is asked for large pieces, so it needs no buffer of its own. Where it gives less than
-/// 64 KiB (a live pipe), the packets so far make a batch, and nobody waits for a full block.
+/// Reads are large, so the reader needs no buffer of its own. A read that returns less than 64 KiB
+/// (from a live pipe) ends the batch, so that packets are not delayed until a block is full.
 ///
 /// # Errors
-/// [`SourceError::Empty`], [`SourceError::UnknownFormat`], and what is wrong with the first block's
-/// headers.
+/// [`SourceError::Empty`], [`SourceError::UnknownFormat`], and faults in the first block's headers.
 pub fn read(
     name: &str,
     size: Option<u64>,
@@ -63,50 +63,50 @@ pub fn read(
     options: &SourceOptions,
 ) -> Result<Box<dyn Source>, SourceError> {
     let mut input = Input::new(name, size, reader);
-    let mut header = [0; HEADER];
+    let mut header = [0; DETECTION_BYTES];
     let got = input.read_header(&mut header)?;
     let header = &header[..got];
     if header.is_empty() {
         return Err(SourceError::Empty { name: name.to_owned() });
     }
     let unknown = |reason: String| SourceError::UnknownFormat { name: name.to_owned(), reason };
-    let what = recognise(header).map_err(unknown)?;
-    if got < HEADER {
+    let what = detect_format(header).map_err(unknown)?;
+    if got < DETECTION_BYTES {
         return Err(unknown(format!("the file ends at byte {got}, in the middle of its {what} header")));
     }
     match what {
-        Kind::Pcap => {
+        CaptureFormatKind::Pcap => {
             let format = Pcap::new(header).map_err(|fault| fault.at(name, 0))?;
             Ok(Box::new(CaptureSource::open(input, format, &[], options)?))
         }
-        Kind::Pcapng => Ok(Box::new(CaptureSource::open(input, Pcapng::new(), header, options)?)),
+        CaptureFormatKind::Pcapng => Ok(Box::new(CaptureSource::open(input, Pcapng::new(), header, options)?)),
     }
 }
 
-/// The formats that can be read.
+/// The readable formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CaptureFormatKind {
     Pcap,
     Pcapng,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for CaptureFormatKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Kind::Pcap => "pcap",
-            Kind::Pcapng => "pcapng",
+            CaptureFormatKind::Pcap => "pcap",
+            CaptureFormatKind::Pcapng => "pcapng",
         })
     }
 }
 
-/// Tells the format by the first bytes, or says what they are instead.
-fn recognise(header: &[u8]) -> Result<Kind, String> {
+/// Detects the format by the first bytes; the error describes what they are instead.
+fn detect_format(header: &[u8]) -> Result<CaptureFormatKind, String> {
     let first: Vec<u8> = header.iter().copied().take(4).collect();
     let magic = |bytes: &[u8]| first.starts_with(bytes);
     let magic32 = <[u8; 4]>::try_from(&first[..]).map_or(0, u32::from_be_bytes);
     match magic32 {
-        0xa1b2_c3d4 | 0xd4c3_b2a1 | 0xa1b2_3c4d | 0x4d3c_b2a1 => return Ok(Kind::Pcap),
-        0x0a0d_0d0a => return Ok(Kind::Pcapng),
+        0xa1b2_c3d4 | 0xd4c3_b2a1 | 0xa1b2_3c4d | 0x4d3c_b2a1 => return Ok(CaptureFormatKind::Pcap),
+        0x0a0d_0d0a => return Ok(CaptureFormatKind::Pcapng),
         _ => {}
     }
     Err(match magic32 {

@@ -1,7 +1,7 @@
 //! Classic pcap: draft-ietf-opsawg-pcap.
 //!
-//! The header's snap length is not looked at: a record that is longer is kept whole, as Wireshark
-//! does (libpcap cuts it).
+//! The header's snapshot length is ignored: longer records are kept whole, as in Wireshark (libpcap
+//! truncates them).
 
 use pcap_parser::nom::Err as Parse;
 use pcap_parser::pcap::{parse_pcap_frame, parse_pcap_frame_be, parse_pcap_header};
@@ -11,10 +11,10 @@ use super::reader::{Fault, Format, Step};
 use super::{LinkType, MAX_PACKET};
 use crate::source::{CaptureFormat, Interface, Resolution};
 
-/// Length of a record's header: section 5.
-const RECORD: usize = 16;
+/// Length of a record header in bytes: section 5.
+const RECORD_HEADER: usize = 16;
 
-/// The state of reading: what the file's header says.
+/// Parser state: properties from the file header.
 pub(super) struct Pcap {
     big_endian: bool,
     resolution: Resolution,
@@ -22,11 +22,11 @@ pub(super) struct Pcap {
 }
 
 impl Pcap {
-    /// Reads the file's header, which has one of the known magic numbers.
+    /// Parses a file header with one of the known magic numbers.
     pub fn new(header: &[u8]) -> Result<Pcap, Fault> {
         let (_, header) =
             parse_pcap_header(header).map_err(|_| Fault::Malformed("the pcap header cannot be read".into()))?;
-        // Before 2.4 the two lengths of a record were the other way round, in some files.
+        // Some files of versions before 2.4 have a record's two lengths in reverse order.
         if (header.version_major, header.version_minor) != (2, 4) {
             return Err(Fault::Malformed(format!(
                 "pcap version {}.{} is not read here, only 2.4; convert it with editcap -F pcap",
@@ -34,7 +34,7 @@ impl Pcap {
             )));
         }
         // Section 4, "LinkType and additional information": the length of the frame check sequence
-        // is in the highest four bits, and counts when bit 26 is set.
+        // is in the upper four bits and valid if bit 26 is set.
         let network = header.network.0 as u32;
         let link_type = LinkType(network & 0x03ff_ffff);
         if link_type != LinkType::ETHERNET {
@@ -56,14 +56,15 @@ impl Format for Pcap {
                     + u64::from(record.ts_usec) * self.resolution.nanoseconds();
                 let length = record.data.len();
                 let metadata = Metadata::new(record.origlen, 0, time);
-                Step::Packet { start: RECORD, length, end: RECORD + length, metadata }
+                Step::Packet { start: RECORD_HEADER, length, end: RECORD_HEADER + length, metadata }
             }
             Ok((_, record)) => Step::Fault(Fault::TooLong(u64::from(record.caplen))),
-            // "Incomplete" does not say whether it ever can be complete.
+            // The parser's "incomplete" does not tell whether more bytes would help: check the
+            // length.
             Err(Parse::Incomplete(_)) => match captured_length(bytes, self.big_endian) {
-                None => Step::More(RECORD),
+                None => Step::More(RECORD_HEADER),
                 Some(length) if length as usize > MAX_PACKET => Step::Fault(Fault::TooLong(u64::from(length))),
-                Some(length) => Step::More(RECORD + length as usize),
+                Some(length) => Step::More(RECORD_HEADER + length as usize),
             },
             Err(_) => Step::Fault(Fault::Malformed("the record cannot be read".into())),
         }
@@ -74,8 +75,8 @@ impl Format for Pcap {
     }
 }
 
-/// The captured length that a record's header gives, if there is a whole header.
+/// Captured length in a record header, if the header is complete.
 fn captured_length(bytes: &[u8], big_endian: bool) -> Option<u32> {
-    let field = bytes.get(..RECORD)?[8..12].try_into().ok()?;
+    let field = bytes.get(..RECORD_HEADER)?[8..12].try_into().ok()?;
     Some(if big_endian { u32::from_be_bytes(field) } else { u32::from_le_bytes(field) })
 }

@@ -1,9 +1,9 @@
 //! pcapng: draft-ietf-opsawg-pcapng.
 //!
-//! Blocks are framed here, by their lengths, and only a whole block is given to the parser: it
-//! answers "incomplete" both to a block that is cut and to one whose inner lengths reach beyond its
-//! end, which no further byte can mend. Packet blocks are taken apart here too, since the parser
-//! makes a list of each packet's options.
+//! Blocks are framed here by their lengths, and the parser only gets whole blocks: it reports
+//! "incomplete" both for truncated blocks and for blocks whose inner lengths exceed the block,
+//! which more bytes cannot repair. Packet blocks are decoded here too, because the parser allocates
+//! a list of each packet's options.
 
 use pcap_parser::nom::IResult;
 use pcap_parser::pcapng::{
@@ -16,11 +16,11 @@ use super::reader::{Fault, Format, Step};
 use super::{LinkType, MAX_PACKET};
 use crate::source::{CaptureFormat, Interface, Resolution};
 
-/// The longest block that is read as a whole; longer ones that hold no packet are passed over.
-/// libpcap's limit.
+/// Maximum length in bytes of a block that is read as a whole (libpcap's limit); longer blocks
+/// without packets are skipped.
 const MAX_BLOCK: u32 = 16 << 20;
 
-/// Interfaces in a capture, at most: each takes memory of ours.
+/// Maximum number of interfaces in a capture, which bounds memory.
 const MAX_INTERFACES: usize = 65_536;
 
 // Block types, section 11.1.
@@ -31,85 +31,85 @@ const PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 
-/// An interface as far as reading its packets needs it.
+/// The properties of an interface that reading its packets requires.
 #[derive(Debug)]
-struct Described {
+struct InterfaceInfo {
     link_type: LinkType,
-    /// Bytes of a packet that are kept; 0 for all.
+    /// Snapshot length in bytes; 0 for unlimited.
     snap_length: u32,
     clock: Clock,
     name: Option<String>,
     fcs_words: Option<u8>,
 }
 
-/// How an interface tells the time: section 4.2, if_tsresol and if_tsoffset.
+/// Timestamp scale of an interface: section 4.2, if_tsresol and if_tsoffset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Clock {
-    /// Units in a second.
-    per_second: Unit,
-    /// Seconds to add.
+    /// Units per second.
+    per_second: TimeUnit,
+    /// Offset in seconds.
     offset: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unit {
-    /// 10^exponent units make a second, at most 10^127.
+enum TimeUnit {
+    /// 10^exponent units per second, exponent at most 127.
     Decimal(u8),
-    /// 2^exponent units make a second, at most 2^127.
+    /// 2^exponent units per second, exponent at most 127.
     Binary(u8),
 }
 
 impl Clock {
-    /// Nanoseconds since the epoch; what is out of range becomes the nearest that is in it.
+    /// Converts to nanoseconds since the epoch, saturating.
     #[inline]
     fn nanoseconds(self, time: u64) -> u64 {
         match self {
-            Clock { per_second: Unit::Decimal(6), offset: 0 } => time.saturating_mul(1000),
-            Clock { per_second: Unit::Decimal(9), offset: 0 } => time,
+            Clock { per_second: TimeUnit::Decimal(6), offset: 0 } => time.saturating_mul(1000),
+            Clock { per_second: TimeUnit::Decimal(9), offset: 0 } => time,
             other => other.any_nanoseconds(time),
         }
     }
 
     fn any_nanoseconds(self, time: u64) -> u64 {
         let since = match self.per_second {
-            Unit::Decimal(9) => u128::from(time),
-            Unit::Decimal(e @ 0..9) => u128::from(time) * 10u128.pow(u32::from(9 - e)),
-            Unit::Decimal(e) => match 10u128.checked_pow(u32::from(e - 9)) {
+            TimeUnit::Decimal(9) => u128::from(time),
+            TimeUnit::Decimal(e @ 0..9) => u128::from(time) * 10u128.pow(u32::from(9 - e)),
+            TimeUnit::Decimal(e) => match 10u128.checked_pow(u32::from(e - 9)) {
                 Some(units) => u128::from(time) / units,
                 None => 0,
             },
-            // The product is below 2^94, so it fits; a shift of 127 leaves nothing.
-            Unit::Binary(e) => (u128::from(time) * 1_000_000_000) >> e,
+            // The product is below 2^94 and fits; a shift by 127 yields 0.
+            TimeUnit::Binary(e) => (u128::from(time) * 1_000_000_000) >> e,
         };
         let offset = i128::from(self.offset) * 1_000_000_000;
         (since as i128).saturating_add(offset).clamp(0, i128::from(u64::MAX)) as u64
     }
 
-    /// Whether microseconds cannot hold its times.
+    /// Whether timestamps are finer than microseconds.
     fn is_fine(self) -> bool {
         match self.per_second {
-            Unit::Decimal(e) => e > 6,
-            // 2^-1 to 2^-6 seconds are whole microseconds.
-            Unit::Binary(e) => e > 6,
+            TimeUnit::Decimal(e) => e > 6,
+            // 2^-1 to 2^-6 seconds are whole numbers of microseconds.
+            TimeUnit::Binary(e) => e > 6,
         }
     }
 }
 
-/// The state of reading.
+/// Parser state.
 pub(super) struct Pcapng {
     big_endian: bool,
     /// Interfaces of all sections so far.
-    interfaces: Vec<Described>,
-    /// The first one of this section.
+    interfaces: Vec<InterfaceInfo>,
+    /// Index of this section's first interface.
     section: usize,
-    /// The unit of time that [`Format::describe`] told.
-    promised: Option<Resolution>,
+    /// The resolution announced by [`Format::describe`].
+    announced: Option<Resolution>,
     finer: Option<usize>,
 }
 
 impl Pcapng {
     pub fn new() -> Pcapng {
-        Pcapng { big_endian: false, interfaces: Vec::new(), section: 0, promised: None, finer: None }
+        Pcapng { big_endian: false, interfaces: Vec::new(), section: 0, announced: None, finer: None }
     }
 
     #[inline]
@@ -137,8 +137,8 @@ impl Pcapng {
         let parse =
             if self.big_endian { parse_interfacedescriptionblock_be } else { parse_interfacedescriptionblock_le };
         let block = parsed(parse(block), "interface description")?;
-        let interface = Described {
-            // The parser widens the field with its sign on some paths: it has 16 bits.
+        let interface = InterfaceInfo {
+            // On some paths the parser sign-extends the field, which has 16 bits.
             link_type: LinkType(block.linktype.0 as u32 & 0xffff),
             snap_length: block.snaplen,
             clock: clock(&block, self.big_endian),
@@ -146,21 +146,21 @@ impl Pcapng {
             // if_fcslen is in bits.
             fcs_words: option(&block, OptionCode(13)).and_then(|bits| bits.first().map(|bits| bits / 16)),
         };
-        if self.promised == Some(Resolution::Micro) && interface.clock.is_fine() {
+        if self.announced == Some(Resolution::Micro) && interface.clock.is_fine() {
             self.finer.get_or_insert(self.interfaces.len());
         }
         self.interfaces.push(interface);
         Ok(())
     }
 
-    /// The interface `number` of this section, and its number in the whole capture.
+    /// Returns interface `number` of this section, with its index in the whole capture.
     #[inline]
-    fn interface(&self, number: u32) -> Result<(u32, &Described), Fault> {
+    fn interface(&self, number: u32) -> Result<(u32, &InterfaceInfo), Fault> {
         match self.interfaces.get(self.section + number as usize) {
             Some(interface) if interface.link_type == LinkType::ETHERNET => {
                 Ok((self.section as u32 + number, interface))
             }
-            Some(Described { link_type, name, .. }) => Err(Fault::NotEthernet {
+            Some(InterfaceInfo { link_type, name, .. }) => Err(Fault::NotEthernet {
                 what: match name {
                     Some(name) => format!("interface {number} ({name}), which has packets,"),
                     None => format!("interface {number}, which has packets,"),
@@ -174,10 +174,10 @@ impl Pcapng {
         }
     }
 
-    /// A block that begins with `bytes` and holds a packet; `total` is its length.
+    /// Decodes a packet block that begins with `bytes` and has `total` bytes.
     #[inline]
     fn packet(&self, bytes: &[u8], kind: u32, total: u32) -> Result<Step, Fault> {
-        // Bytes of the block before the packet, the total lengths' 4 at its end not counted.
+        // Bytes before the packet; the trailing length takes 4 more.
         let start = if kind == SIMPLE_PACKET { 12 } else { 28 };
         if (total as usize) < start + 4 {
             return Err(Fault::Malformed(format!("a packet block of {total} bytes, too short for its header")));
@@ -186,14 +186,15 @@ impl Pcapng {
             return Ok(Step::More(start));
         }
         let (number, time, captured, wire) = match kind {
-            // Section 4.4: no time, no interface but the first, and only the original length.
+            // Section 4.4: a simple packet block has no time and no interface number, only the
+            // original length.
             SIMPLE_PACKET => {
                 let wire = self.u32(bytes, 8);
                 let (_, interface) = self.interface(0)?;
                 let kept = if interface.snap_length == 0 { wire } else { wire.min(interface.snap_length) };
                 (0, 0, kept, wire)
             }
-            // Section 4.3, and for the obsolete block appendix A: there the interface has 16 bits.
+            // Section 4.3; in the obsolete block of appendix A the interface number has 16 bits.
             _ => {
                 let number = match kind {
                     PACKET if self.big_endian => self.u32(bytes, 8) >> 16,
@@ -223,7 +224,7 @@ impl Pcapng {
         Ok(Step::Packet { start, length, end: total as usize, metadata })
     }
 
-    /// A block's length stands at its end, too: section 3.1.
+    /// Checks that the block's length is repeated at its end: section 3.1.
     #[inline]
     fn check_trailer(&self, bytes: &[u8], total: u32) -> Result<(), Fault> {
         let again = self.u32(bytes, total as usize - 4);
@@ -235,11 +236,12 @@ impl Pcapng {
 
     #[inline]
     fn block(&mut self, bytes: &[u8]) -> Result<Step, Fault> {
-        // The shortest block has 12 bytes, and a section header's byte order is known after 12.
+        // The shortest block has 12 bytes, and so many are needed for a section header's byte-order
+        // magic.
         if bytes.len() < 12 {
             return Ok(Step::More(12));
         }
-        // A section header's type reads the same in either byte order.
+        // A section header's type is a palindrome: it reads the same in either byte order.
         let kind = self.u32(bytes, 0);
         if kind == SECTION_HEADER {
             // Section 4.1, byte-order magic.
@@ -251,14 +253,14 @@ impl Pcapng {
         }
         let total = self.u32(bytes, 4);
         if total < 12 || !total.is_multiple_of(4) {
-            return Err(Fault::Malformed(format!("a block of {total} bytes; a multiple of 4 from 12 on is possible")));
+            return Err(Fault::Malformed(format!("a block of {total} bytes; lengths are multiples of 4, at least 12")));
         }
         let known = matches!(kind, SECTION_HEADER | INTERFACE_DESCRIPTION | PACKET | SIMPLE_PACKET | ENHANCED_PACKET);
         if !known {
             return Ok(Step::Skip(u64::from(total)));
         }
         if total > MAX_BLOCK {
-            return Err(Fault::Malformed(format!("a block of {total} bytes; more than {MAX_BLOCK} are not read")));
+            return Err(Fault::Malformed(format!("a block of {total} bytes; at most {MAX_BLOCK} are supported")));
         }
         if !matches!(kind, SECTION_HEADER | INTERFACE_DESCRIPTION) {
             return self.packet(bytes, kind, total);
@@ -282,7 +284,7 @@ impl Format for Pcapng {
     fn describe(&mut self) -> CaptureFormat {
         let fine = self.interfaces.iter().any(|interface| interface.clock.is_fine());
         let resolution = if fine { Resolution::Nano } else { Resolution::Micro };
-        self.promised = Some(resolution);
+        self.announced = Some(resolution);
         let interfaces = self.interfaces.iter().map(|interface| Interface { name: interface.name.clone() }).collect();
         let fcs_words = self.interfaces.first().and_then(|interface| interface.fcs_words);
         CaptureFormat { resolution, interfaces, fcs_words }
@@ -290,13 +292,13 @@ impl Format for Pcapng {
 
     fn finer_interface(&mut self) -> Option<usize> {
         let finer = self.finer.take()?;
-        // One warning is enough.
-        self.promised = None;
+        // Warn once.
+        self.announced = None;
         Some(finer)
     }
 }
 
-/// What the parser made of a whole block.
+/// Returns the parser's result for a whole block.
 fn parsed<'a, B>(result: IResult<&'a [u8], B, pcap_parser::PcapError<&'a [u8]>>, what: &str) -> Result<B, Fault> {
     match result {
         Ok((_, block)) => Ok(block),
@@ -304,18 +306,18 @@ fn parsed<'a, B>(result: IResult<&'a [u8], B, pcap_parser::PcapError<&'a [u8]>>,
     }
 }
 
-/// The first option `code` of an interface, without padding.
+/// Returns the first option `code` of an interface, without padding.
 fn option<'a>(block: &'a InterfaceDescriptionBlock, code: OptionCode) -> Option<&'a [u8]> {
     block.options.iter().find(|option| option.code == code)?.as_bytes().ok()
 }
 
-/// An interface's clock, from its options: the parser reads if_tsoffset in little-endian order
-/// always, and knows no binary if_tsresol.
+/// Returns an interface's clock. Decoded here because the parser reads if_tsoffset as little-endian
+/// always, and does not support binary if_tsresol.
 fn clock(block: &InterfaceDescriptionBlock, big_endian: bool) -> Clock {
     let per_second = match option(block, OptionCode::IfTsresol) {
-        Some(&[value]) if value & 0x80 != 0 => Unit::Binary(value & 0x7f),
-        Some(&[value]) => Unit::Decimal(value),
-        _ => Unit::Decimal(6),
+        Some(&[value]) if value & 0x80 != 0 => TimeUnit::Binary(value & 0x7f),
+        Some(&[value]) => TimeUnit::Decimal(value),
+        _ => TimeUnit::Decimal(6),
     };
     let offset = match option(block, OptionCode::IfTsoffset).map(<[u8; 8]>::try_from) {
         Some(Ok(bytes)) if big_endian => i64::from_be_bytes(bytes),
@@ -330,23 +332,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_tell_nanoseconds() {
+    fn timestamps_convert_to_nanoseconds() {
         let clock = |per_second, offset| Clock { per_second, offset };
         for (clock, time, nanoseconds) in [
-            (clock(Unit::Decimal(6), 0), 1_700_000_000_123_456, 1_700_000_000_123_456_000),
-            (clock(Unit::Decimal(9), 0), 1_700_000_000_123_456_789, 1_700_000_000_123_456_789),
-            (clock(Unit::Decimal(0), 0), 7, 7_000_000_000),
-            (clock(Unit::Decimal(3), 0), 7, 7_000_000),
-            (clock(Unit::Decimal(12), 0), 7_999, 7),
-            (clock(Unit::Decimal(127), 0), u64::MAX, 0),
-            (clock(Unit::Binary(10), 0), 1024 + 512, 1_500_000_000),
-            (clock(Unit::Binary(0), 0), 3, 3_000_000_000),
-            (clock(Unit::Binary(127), 0), u64::MAX, 0),
-            (clock(Unit::Decimal(6), 100), 1, 100_000_001_000),
-            (clock(Unit::Decimal(6), -1), 2_000_000, 1_000_000_000),
-            (clock(Unit::Decimal(6), -5), 0, 0),
-            (clock(Unit::Decimal(0), i64::MAX), u64::MAX, u64::MAX),
-            (clock(Unit::Decimal(0), i64::MIN), 0, 0),
+            (clock(TimeUnit::Decimal(6), 0), 1_700_000_000_123_456, 1_700_000_000_123_456_000),
+            (clock(TimeUnit::Decimal(9), 0), 1_700_000_000_123_456_789, 1_700_000_000_123_456_789),
+            (clock(TimeUnit::Decimal(0), 0), 7, 7_000_000_000),
+            (clock(TimeUnit::Decimal(3), 0), 7, 7_000_000),
+            (clock(TimeUnit::Decimal(12), 0), 7_999, 7),
+            (clock(TimeUnit::Decimal(127), 0), u64::MAX, 0),
+            (clock(TimeUnit::Binary(10), 0), 1024 + 512, 1_500_000_000),
+            (clock(TimeUnit::Binary(0), 0), 3, 3_000_000_000),
+            (clock(TimeUnit::Binary(127), 0), u64::MAX, 0),
+            (clock(TimeUnit::Decimal(6), 100), 1, 100_000_001_000),
+            (clock(TimeUnit::Decimal(6), -1), 2_000_000, 1_000_000_000),
+            (clock(TimeUnit::Decimal(6), -5), 0, 0),
+            (clock(TimeUnit::Decimal(0), i64::MAX), u64::MAX, u64::MAX),
+            (clock(TimeUnit::Decimal(0), i64::MIN), 0, 0),
         ] {
             assert_eq!(clock.any_nanoseconds(time), nanoseconds, "{clock:?} {time}");
             assert_eq!(clock.nanoseconds(time), nanoseconds, "{clock:?} {time}");

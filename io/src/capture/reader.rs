@@ -5,50 +5,51 @@ use std::io::{self, Read};
 use portcullis_core::packet::{Arena, Batch, Metadata, ResizeRoom};
 
 use super::LinkType;
-use crate::layout::{Collector, Pool, Ready, Slots};
+use crate::batching::{ArenaPool, BatchCollector, ReadyBatches, SlotAllocator};
 use crate::source::{CaptureFormat, Progress, Source, SourceError, SourceOptions, Warning};
 
-/// A read that gives less than this has emptied a pipe.
-const DRAINED: usize = 64 << 10;
+/// A read that returns fewer bytes than this has drained a pipe.
+const DRAINED_READ: usize = 64 << 10;
 
-/// A capture format: finds the next record in bytes.
+/// A capture format: a parser for its records.
 pub(super) trait Format: Send {
-    /// Looks at the record that `bytes` begin with. It is asked again, with more bytes, after
-    /// [`Step::More`], and may be asked twice about a packet.
+    /// Parses the record at the start of `bytes`. Called again with more bytes after
+    /// [`Step::More`], and possibly twice for a packet.
     fn step(&mut self, bytes: &[u8]) -> Step;
 
-    /// What is known of the capture by now; called once, after the first block.
+    /// Describes the capture; called once, after the first block.
     fn describe(&mut self) -> CaptureFormat;
 
-    /// An interface that broke the promise of [`Format::describe`] about the unit of time; each is
-    /// given once.
+    /// Takes the index of an interface whose timestamps are finer than [`Format::describe`]
+    /// announced, if there is one.
     fn finer_interface(&mut self) -> Option<usize> {
         None
     }
 }
 
-/// What a record is.
+/// Result of parsing a record.
 pub(super) enum Step {
     /// A packet.
     Packet {
-        /// Its first byte, counted from the record's.
+        /// Offset of the packet in the record.
         start: usize,
-        /// Captured bytes.
+        /// Captured length in bytes.
         length: usize,
-        /// The record's length.
+        /// Length of the record in bytes.
         end: usize,
-        /// The rest.
+        /// Metadata of the packet.
         metadata: Metadata,
     },
-    /// Nothing for us: the next record is so many bytes on, which may be further than there are.
+    /// Not a packet: the next record starts this many bytes further, possibly beyond the available
+    /// bytes.
     Skip(u64),
-    /// The record cannot be read without so many bytes from its start, which is more than there are.
+    /// The record needs this many bytes from its start, more than are available.
     More(usize),
-    /// The capture is of no use from here on.
+    /// The capture is damaged; reading ends here.
     Fault(Fault),
 }
 
-/// A fault, without saying where.
+/// A fault without its position.
 #[derive(Debug)]
 pub(super) enum Fault {
     TooLong(u64),
@@ -57,7 +58,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// The fault in the record at byte `at` of capture `name`.
+    /// Adds the position: the record at byte `at` of capture `name`.
     pub fn at(self, name: &str, at: u64) -> SourceError {
         let name = name.to_owned();
         match self {
@@ -68,16 +69,16 @@ impl Fault {
     }
 }
 
-/// What is read from.
+/// A capture's byte stream.
 pub(super) struct Input {
     name: String,
     size: Option<u64>,
     reader: Box<dyn Read + Send>,
-    /// Bytes read.
+    /// Bytes read so far.
     read: u64,
-    /// There is nothing more to read.
+    /// Set at the end of the stream.
     ended: bool,
-    /// The last read gave little: whoever writes is slower than we are.
+    /// Set if the last read returned little: the writer is slower than this reader.
     drained: bool,
 }
 
@@ -86,7 +87,7 @@ impl Input {
         Input { name: name.to_owned(), size, reader, read: 0, ended: false, drained: false }
     }
 
-    /// Fills `header` as far as there are bytes, and says how many.
+    /// Fills `header` as far as possible and returns the number of bytes.
     pub fn read_header(&mut self, header: &mut [u8]) -> Result<usize, SourceError> {
         let mut have = 0;
         while have < header.len() && !self.ended {
@@ -95,13 +96,13 @@ impl Input {
         Ok(have)
     }
 
-    /// Reads once; 0 bytes only at the end.
+    /// Reads once; returns 0 only at the end.
     fn read(&mut self, into: &mut [u8]) -> Result<usize, SourceError> {
         loop {
             match self.reader.read(into) {
                 Ok(got) => {
                     self.ended = got == 0;
-                    self.drained = got < into.len().min(DRAINED);
+                    self.drained = got < into.len().min(DRAINED_READ);
                     self.read += got as u64;
                     return Ok(got);
                 }
@@ -112,29 +113,29 @@ impl Input {
     }
 }
 
-/// Where a format stands in the bytes: what [`Cursor::advance`] keeps between blocks.
+/// A record parser with the state that [`Cursor::advance`] keeps between blocks.
 struct Cursor<F> {
     format: F,
-    /// Bytes still to be passed over, of a record that is nothing for us.
+    /// Bytes of the current record that are still to be skipped.
     skip: u64,
-    /// Where in the capture that record begins.
+    /// Offset of that record in the capture.
     skipping: u64,
 }
 
 /// Why [`Cursor::advance`] stopped.
-enum Stop {
-    /// The record at the position needs so many bytes in all.
+enum StopReason {
+    /// The record at the position needs this many bytes in total.
     More(usize),
-    /// A packet was not taken.
+    /// `put` rejected a packet of this length.
     Full(usize),
-    /// The record at the position is broken.
+    /// The record at the position is damaged.
     Fault(Fault),
 }
 
 impl<F: Format> Cursor<F> {
-    /// Goes from record to record, beginning at `*at`, which afterwards is where it stopped. `bytes`
-    /// ends at byte `read` of the capture. `put` gets each packet's first byte in `bytes`, its
-    /// length and metadata, and says whether it took the packet.
+    /// Parses records from `*at` on and updates `*at` to where it stopped. `bytes` ends at offset
+    /// `read` of the capture. `put` gets each packet's offset in `bytes`, length and metadata, and
+    /// returns whether it accepted the packet.
     #[inline]
     fn advance(
         &mut self,
@@ -142,20 +143,20 @@ impl<F: Format> Cursor<F> {
         read: u64,
         at: &mut usize,
         mut put: impl FnMut(usize, usize, Metadata) -> bool,
-    ) -> Stop {
+    ) -> StopReason {
         loop {
             if self.skip > 0 {
                 let step = self.skip.min((bytes.len() - *at) as u64);
                 *at += step as usize;
                 self.skip -= step;
                 if self.skip > 0 {
-                    return Stop::More(1);
+                    return StopReason::More(1);
                 }
             }
             match self.format.step(&bytes[*at..]) {
                 Step::Packet { start, length, end, metadata } => {
                     if !put(*at + start, length, metadata) {
-                        return Stop::Full(length);
+                        return StopReason::Full(length);
                     }
                     *at += end;
                 }
@@ -163,14 +164,14 @@ impl<F: Format> Cursor<F> {
                     self.skip = length;
                     self.skipping = read - (bytes.len() - *at) as u64;
                 }
-                Step::More(need) => return Stop::More(need),
-                Step::Fault(fault) => return Stop::Fault(fault),
+                Step::More(need) => return StopReason::More(need),
+                Step::Fault(fault) => return StopReason::Fault(fault),
             }
         }
     }
 }
 
-/// Bytes that were read, of which `at..have` are not parsed yet.
+/// Bytes read, of which `at..have` are not parsed yet.
 #[derive(Debug)]
 struct Window<B> {
     bytes: B,
@@ -179,7 +180,7 @@ struct Window<B> {
 }
 
 impl<B: AsMut<[u8]> + AsRef<[u8]>> Window<B> {
-    /// Moves what is left to the front.
+    /// Moves the unparsed bytes to the front.
     fn compact(&mut self) {
         self.bytes.as_mut().copy_within(self.at..self.have, 0);
         self.have -= self.at;
@@ -207,11 +208,11 @@ impl AsMut<[u8]> for Block {
     }
 }
 
-/// Where a capture is read to.
-enum Place {
-    /// Into the arenas where the packets will stay. The arena is `None` only while one is filled.
+/// The memory that a capture is read into.
+enum ReadTarget {
+    /// Arenas in which the packets stay. `None` only while an arena is being filled.
     Arenas(Option<Window<Block>>),
-    /// Into a buffer from which packets are copied to slots.
+    /// A buffer from which packets are copied to slots.
     Buffer(Window<Vec<u8>>),
 }
 
@@ -219,20 +220,20 @@ enum Place {
 pub(super) struct CaptureSource<F> {
     input: Input,
     cursor: Cursor<F>,
-    place: Place,
-    pool: Pool,
-    collector: Collector,
-    ready: Ready,
+    place: ReadTarget,
+    pool: ArenaPool,
+    collector: BatchCollector,
+    ready: ReadyBatches,
     description: CaptureFormat,
     options: SourceOptions,
     warnings: Vec<Warning>,
-    /// What stopped the reading; to be told when all packets before it were given out.
+    /// The error that ended reading, reported after all packets before it.
     error: Option<SourceError>,
     done: bool,
 }
 
 impl<F: Format> CaptureSource<F> {
-    /// Starts with `begun`, bytes that were read already and not parsed, and reads the first block.
+    /// Starts with `begun`, bytes already read but not parsed, and reads the first block.
     pub fn open(
         input: Input,
         format: F,
@@ -240,17 +241,17 @@ impl<F: Format> CaptureSource<F> {
         options: &SourceOptions,
     ) -> Result<CaptureSource<F>, SourceError> {
         let options = SourceOptions { block_size: options.block_size.clamp(64, Arena::MAX_LEN), ..options.clone() };
-        let mut pool = Pool::new();
+        let mut pool = ArenaPool::new();
         let place = match options.room {
             ResizeRoom::None => {
                 let mut arena = pool.take(options.block_size)?;
                 arena[..begun.len()].copy_from_slice(begun);
-                Place::Arenas(Some(Window { bytes: Block(arena), at: 0, have: begun.len() }))
+                ReadTarget::Arenas(Some(Window { bytes: Block(arena), at: 0, have: begun.len() }))
             }
             ResizeRoom::Both => {
                 let mut bytes = vec![0; options.block_size];
                 bytes[..begun.len()].copy_from_slice(begun);
-                Place::Buffer(Window { bytes, at: 0, have: begun.len() })
+                ReadTarget::Buffer(Window { bytes, at: 0, have: begun.len() })
             }
         };
         let mut source = CaptureSource {
@@ -258,8 +259,8 @@ impl<F: Format> CaptureSource<F> {
             cursor: Cursor { format, skip: 0, skipping: 0 },
             place,
             pool,
-            collector: Collector::new(options.max_packets, options.metadata),
-            ready: Ready::none(),
+            collector: BatchCollector::new(options.max_packets, options.metadata),
+            ready: ReadyBatches::empty(),
             description: CaptureFormat::default(),
             options,
             warnings: Vec::new(),
@@ -268,7 +269,7 @@ impl<F: Format> CaptureSource<F> {
         };
         source.fill()?;
         source.description = source.cursor.format.describe();
-        // A fault in the very first record is better told before anything is set up for the rest.
+        // Report a fault in the first record right away, before the caller sets up anything else.
         match source.error.take() {
             Some(error) if source.ready.is_empty() => Err(error),
             error => {
@@ -278,18 +279,18 @@ impl<F: Format> CaptureSource<F> {
         }
     }
 
-    /// Reads until there are batches, or no more bytes.
+    /// Reads until there are batches or the input ends.
     fn fill(&mut self) -> Result<(), SourceError> {
         match &mut self.place {
-            Place::Arenas(window) => {
+            ReadTarget::Arenas(window) => {
                 let window = window.take().expect("put back by every fill");
                 self.fill_arena(window)
             }
-            Place::Buffer(_) => self.fill_slots(),
+            ReadTarget::Buffer(_) => self.fill_slots(),
         }
     }
 
-    /// Reads into an arena and leaves the packets there.
+    /// Reads into an arena, where the packets stay.
     fn fill_arena(&mut self, mut window: Window<Block>) -> Result<(), SourceError> {
         loop {
             let collector = &mut self.collector;
@@ -303,9 +304,9 @@ impl<F: Format> CaptureSource<F> {
                 },
             );
             let need = match stop {
-                Stop::More(need) => need,
-                Stop::Full(_) => unreachable!("packets that stay where they are fit"),
-                Stop::Fault(fault) => {
+                StopReason::More(need) => need,
+                StopReason::Full(_) => unreachable!("packets that stay where they are fit"),
+                StopReason::Fault(fault) => {
                     self.fail(fault, window.left());
                     break;
                 }
@@ -319,16 +320,16 @@ impl<F: Format> CaptureSource<F> {
                 window.compact();
             }
             if window.at + need > length || (self.input.drained && !self.collector.is_empty()) {
-                // The piece of a record that is there moves on to the next arena.
+                // Move the incomplete record to the next arena.
                 let mut next = self.pool.take(self.options.block_size.max(need))?;
                 next[..window.left()].copy_from_slice(&window.bytes.0[window.at..window.have]);
                 let next = Window { bytes: Block(next), at: 0, have: window.left() };
                 let full = std::mem::replace(&mut window, next);
                 if self.collector.is_empty() {
-                    self.pool.put(full.bytes.0);
+                    self.pool.release(full.bytes.0);
                 } else {
-                    self.collector.carve(full.bytes.0, &self.pool, ResizeRoom::None, &mut self.ready);
-                    self.place = Place::Arenas(Some(window));
+                    self.collector.finish_arena(full.bytes.0, &self.pool, ResizeRoom::None, &mut self.ready);
+                    self.place = ReadTarget::Arenas(Some(window));
                     return Ok(());
                 }
             }
@@ -342,34 +343,34 @@ impl<F: Format> CaptureSource<F> {
             }
         }
         if !self.collector.is_empty() {
-            self.collector.carve(window.bytes.0, &self.pool, ResizeRoom::None, &mut self.ready);
+            self.collector.finish_arena(window.bytes.0, &self.pool, ResizeRoom::None, &mut self.ready);
         }
         Ok(())
     }
 
-    /// Reads into the buffer and copies the packets to slots.
+    /// Reads into the buffer and copies packets to slots.
     fn fill_slots(&mut self) -> Result<(), SourceError> {
-        let Place::Buffer(window) = &mut self.place else { unreachable!("only called for a buffer") };
+        let ReadTarget::Buffer(window) = &mut self.place else { unreachable!("only called for a buffer") };
         let mut arena = self.pool.take(self.options.block_size)?;
-        let mut slots = Slots::default();
+        let mut slots = SlotAllocator::default();
         let (mut fault, mut left) = (None, None);
         loop {
             let collector = &mut self.collector;
             let bytes = &window.bytes[..window.have];
             let stop = self.cursor.advance(bytes, self.input.read, &mut window.at, |start, length, metadata| {
-                let Some(at) = slots.place(length, arena.len()) else { return false };
+                let Some(at) = slots.allocate(length, arena.len()) else { return false };
                 arena[at..at + length].copy_from_slice(&bytes[start..start + length]);
                 collector.push(at, length, metadata);
                 true
             });
             let need = match stop {
-                Stop::More(need) => need,
-                Stop::Full(length) if self.collector.is_empty() => {
-                    arena = self.pool.take(Slots::stride(length))?;
+                StopReason::More(need) => need,
+                StopReason::Full(length) if self.collector.is_empty() => {
+                    arena = self.pool.take(SlotAllocator::stride(length))?;
                     continue;
                 }
-                Stop::Full(_) => break,
-                Stop::Fault(found) => {
+                StopReason::Full(_) => break,
+                StopReason::Fault(found) => {
                     fault = Some(found);
                     break;
                 }
@@ -398,10 +399,10 @@ impl<F: Format> CaptureSource<F> {
         }
         let unparsed = window.left();
         if self.collector.is_empty() {
-            self.pool.put(arena);
+            self.pool.release(arena);
         } else {
-            // What was read is worth handing out; the next fill starts with what is left.
-            self.collector.carve(arena, &self.pool, ResizeRoom::Both, &mut self.ready);
+            // Hand out what was read; the next fill continues with the rest.
+            self.collector.finish_arena(arena, &self.pool, ResizeRoom::Both, &mut self.ready);
         }
         if let Some(fault) = fault {
             self.fail(fault, unparsed);
@@ -412,13 +413,13 @@ impl<F: Format> CaptureSource<F> {
         Ok(())
     }
 
-    /// The record `left` bytes before the end of what was read is broken.
+    /// Records a fault in the record that starts `left` bytes before the end of what was read.
     fn fail(&mut self, fault: Fault, left: usize) {
         self.error = Some(fault.at(&self.input.name, self.input.read - left as u64));
         self.done = true;
     }
 
-    /// Nothing more can be read, and `left` bytes make no record.
+    /// Handles the end of the input, where `left` bytes do not form a record.
     fn end(&mut self, left: usize) {
         self.done = true;
         if left > 0 || self.cursor.skip > 0 {

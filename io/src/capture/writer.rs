@@ -11,20 +11,21 @@ use super::MAX_PACKET;
 use crate::sink::{Sink, SinkError, Written};
 use crate::source::{CaptureFormat, Resolution};
 
-/// Bytes that are gathered before they are written.
-const BUFFER: usize = 256 << 10;
+/// Bytes buffered before a write.
+const BUFFER_SIZE: usize = 256 << 10;
 
-/// The kinds of capture files that can be written.
+/// The writable capture formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CaptureKind {
-    /// Classic pcap, with microseconds or nanoseconds. It keeps no ports.
+    /// Classic pcap, in microseconds or nanoseconds. Ports are not preserved.
     Pcap,
-    /// pcapng, one section, its interfaces numbered as the ports are, or by first appearance.
+    /// pcapng with one section; interfaces are numbered like the ports, further ones by first
+    /// appearance.
     Pcapng,
 }
 
 impl CaptureKind {
-    /// pcapng for names that end in `.pcapng`, else classic pcap.
+    /// Chooses pcapng for names that end in `.pcapng`, classic pcap otherwise.
     pub fn of(path: &Path) -> CaptureKind {
         match path.extension() {
             Some(extension) if extension.eq_ignore_ascii_case("pcapng") => CaptureKind::Pcapng,
@@ -33,46 +34,47 @@ impl CaptureKind {
     }
 }
 
-/// Puts packets into a capture format's bytes, little-endian.
+/// Encodes packets in a capture format, little-endian.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     kind: CaptureKind,
     resolution: Resolution,
     fcs_words: Option<u8>,
-    /// pcapng: the interface that stands for each port.
+    /// pcapng: the interface number of each port.
     interfaces: HashMap<u32, u32>,
-    /// pcapng: the last port and its interface, since ports come in runs.
+    /// pcapng: the last port and its interface, a cache because ports come in runs.
     last: (u32, u32),
 }
 
 impl Encoder {
-    /// Appends the file's header to `into`.
+    /// Appends the file header to `into`.
     pub fn new(kind: CaptureKind, format: &CaptureFormat, into: &mut Vec<u8>) -> Encoder {
         let resolution = format.resolution;
         let mut encoder =
             Encoder { kind, resolution, fcs_words: format.fcs_words, interfaces: HashMap::new(), last: (0, 0) };
         match kind {
             CaptureKind::Pcap => {
-                // draft-ietf-opsawg-pcap, section 4
+                // draft-ietf-opsawg-pcap, section 4.
                 let magic: u32 = if resolution == Resolution::Nano { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
                 let fcs = format.fcs_words.map_or(0, |words| u32::from(words) << 28 | 0x0400_0000);
                 into.extend_from_slice(&magic.to_le_bytes());
                 into.extend_from_slice(&2u16.to_le_bytes());
                 into.extend_from_slice(&4u16.to_le_bytes());
                 into.extend_from_slice(&[0; 8]);
-                // The packets may be longer than those of the input: readers cut at this length.
+                // Packets may be longer than the input's snapshot length, at which readers would
+                // truncate them.
                 into.extend_from_slice(&(MAX_PACKET as u32).to_le_bytes());
                 into.extend_from_slice(&(1 | fcs).to_le_bytes());
             }
             CaptureKind::Pcapng => {
-                // draft-ietf-opsawg-pcapng, section 4.1; the section's length is not given.
+                // draft-ietf-opsawg-pcapng, section 4.1; the section's length is left unspecified.
                 block(into, 0x0a0d_0d0a, |into| {
                     into.extend_from_slice(&0x1a2b_3c4du32.to_le_bytes());
                     into.extend_from_slice(&1u16.to_le_bytes());
                     into.extend_from_slice(&0u16.to_le_bytes());
                     into.extend_from_slice(&u64::MAX.to_le_bytes());
                 });
-                // A section without an interface would not even tell the link type.
+                // Describe at least one interface: without one the link type would be unknown.
                 for port in 0..format.interfaces.len().max(1) {
                     let name = format.interfaces.get(port).and_then(|interface| interface.name.as_deref());
                     encoder.interface(port as u32, name, into);
@@ -82,7 +84,7 @@ impl Encoder {
         encoder
     }
 
-    /// Describes the interface that stands for `port`: section 4.2.
+    /// Appends the interface description for `port` (section 4.2) and returns its number.
     fn interface(&mut self, port: u32, name: Option<&str>, into: &mut Vec<u8>) -> u32 {
         let number = self.interfaces.len() as u32;
         self.interfaces.insert(port, number);
@@ -105,14 +107,14 @@ impl Encoder {
         number
     }
 
-    /// Appends packet `index` of `batch` to `into`, and gives its captured length. What a filter
-    /// made longer than any packet may be is cut at the snap length, as if captured so.
+    /// Appends packet `index` of `batch` to `into` and returns its captured length. A packet that
+    /// the filter made too long is truncated to the maximum, as a capture would.
     #[inline]
     pub fn packet(&mut self, batch: &Batch, index: usize, into: &mut Vec<u8>) -> usize {
         let whole = batch.packet(index);
         let packet = &whole[..whole.len().min(MAX_PACKET)];
         let metadata = batch.metadata_of(index);
-        // What a filter added or cut, it added to or cut from the wire's length as well.
+        // Bytes that the filter added or removed change the wire length as well.
         let wire = i64::from(metadata.wire_length) + whole.len() as i64 - i64::from(batch.original()[index].length);
         let wire = wire.clamp(0, i64::from(u32::MAX)) as u32;
         let time = metadata.time_ns();
@@ -165,7 +167,7 @@ impl Encoder {
     }
 }
 
-/// A pcapng block: section 3.1.
+/// Appends a pcapng block: section 3.1.
 fn block(into: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = into.len();
     into.extend_from_slice(&kind.to_le_bytes());
@@ -176,7 +178,7 @@ fn block(into: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     into.extend_from_slice(&total.to_le_bytes());
 }
 
-/// A pcapng option: section 3.5.
+/// Appends a pcapng option: section 3.5.
 fn option(into: &mut Vec<u8>, code: u16, value: &[u8]) {
     into.extend_from_slice(&code.to_le_bytes());
     into.extend_from_slice(&(value.len() as u16).to_le_bytes());
@@ -184,7 +186,7 @@ fn option(into: &mut Vec<u8>, code: u16, value: &[u8]) {
     into.extend_from_slice(&[0; 3][..value.len().next_multiple_of(4) - value.len()]);
 }
 
-/// A capture file that is written, or a capture on its way into a pipe.
+/// A sink that writes a capture to a file or pipe.
 pub struct CaptureSink {
     name: String,
     out: Box<dyn Write + Send>,
@@ -201,8 +203,8 @@ impl std::fmt::Debug for CaptureSink {
 }
 
 impl CaptureSink {
-    /// Creates (or empties) the file `path` and writes the capture's header; its name decides the
-    /// kind.
+    /// Creates or truncates the file `path` and writes the capture's header; the name determines
+    /// the format.
     ///
     /// # Errors
     /// See [`SinkError`].
@@ -212,8 +214,8 @@ impl CaptureSink {
         CaptureSink::new(&name, Box::new(file), CaptureKind::of(path), format)
     }
 
-    /// Writes a capture into anything that can be written to, in large pieces, the header at once;
-    /// `name` is for messages.
+    /// Writes a capture to any writer, in large pieces; the header is written at once. `name` is
+    /// for messages.
     ///
     /// # Errors
     /// [`SinkError::Write`].
@@ -223,7 +225,7 @@ impl CaptureSink {
         kind: CaptureKind,
         format: &CaptureFormat,
     ) -> Result<CaptureSink, SinkError> {
-        let mut buffer = Vec::with_capacity(BUFFER + (16 << 10));
+        let mut buffer = Vec::with_capacity(BUFFER_SIZE + (16 << 10));
         let encoder = Encoder::new(kind, format, &mut buffer);
         let mut sink =
             CaptureSink { name: name.to_owned(), out, encoder, buffer, live: false, written: Written::default() };
@@ -231,8 +233,7 @@ impl CaptureSink {
         Ok(sink)
     }
 
-    /// Writes at the end of each batch, so that whoever reads a pipe sees packets as they come. (A
-    /// file gets them when there are enough to be worth it.)
+    /// Flushes after each batch, so that the reader of a pipe sees packets as they arrive.
     pub fn live(mut self) -> CaptureSink {
         self.live = true;
         self
@@ -249,7 +250,7 @@ impl Sink for CaptureSink {
     fn write(&mut self, batch: &Batch, indices: &[u32]) -> Result<(), SinkError> {
         for &index in indices {
             self.written.bytes += self.encoder.packet(batch, index as usize, &mut self.buffer) as u64;
-            if self.buffer.len() >= BUFFER {
+            if self.buffer.len() >= BUFFER_SIZE {
                 self.flush()?;
             }
         }

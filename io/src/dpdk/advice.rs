@@ -1,4 +1,4 @@
-//! What to do about what DPDK refuses.
+//! Advice for errors of DPDK.
 
 use std::fs;
 use std::io::Error;
@@ -8,44 +8,44 @@ use super::eal::{release, version};
 use super::spec::PortSpec;
 use crate::live::capabilities;
 
-/// Where the kernel lists what is at the PCI bus.
+/// Where sysfs lists PCI devices.
 const PCI: &str = "/sys/bus/pci/devices";
 
-/// DPDK's options, as it documents them.
+/// Documentation of the EAL options.
 pub(super) const OPTIONS: &str = "https://doc.dpdk.org/guides/linux_gsg/linux_eal_parameters.html";
 
-/// include/uapi/linux/capability.h
+/// Capability numbers, include/uapi/linux/capability.h.
 pub(super) const CAP_NET_ADMIN: u32 = 12;
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Its drivers and what they are told.
+/// Documentation of the drivers and their arguments.
 const DRIVERS: &str = "https://doc.dpdk.org/guides/nics/";
 
-/// Whether this thread has a capability.
+/// Whether the calling thread has a capability.
 pub(super) fn has_capability(number: u32) -> bool {
     capabilities::effective() >> number & 1 == 1
 }
 
-/// What to do where DPDK does not begin, by what it has said.
-pub(super) fn begin(said: &[String]) -> Option<String> {
-    let says = |part: &str| said.iter().any(|line| line.contains(part));
+/// Advice for a failed initialisation, by the log messages.
+pub(super) fn for_eal(log_lines: &[String]) -> Option<String> {
+    let says = |part: &str| log_lines.iter().any(|line| line.contains(part));
     Some(if says("another primary process") || says("Cannot create lock") {
-        "another program with DPDK has files of this name: --eal '--file-prefix NAME' keeps the two apart".into()
+        "another DPDK process uses files of this name: --eal '--file-prefix NAME' separates the two".into()
     } else if says("hugepage") || says("huge page") {
-        "reserve huge pages (echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or do without: --eal --no-huge"
+        "reserve huge pages (echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or work without: --eal --no-huge"
             .into()
     } else if says("init memory") || says("memseg") {
-        "it may have less memory: --eal '-m 512' (MiB)".into()
+        "try less memory: --eal '-m 512' (MiB)".into()
     } else if says("option") || says("core") || says("invalid") || says("Invalid") {
-        format!("what --eal may have is DPDK's: {OPTIONS}")
+        format!("--eal accepts the options of DPDK's EAL: {OPTIONS}")
     } else {
         return None;
     })
 }
 
-/// Why there is no port, and what to do, by what DPDK has said.
-pub(super) fn probe(spec: &PortSpec, error: &Error, said: &[String]) -> (String, Option<String>) {
-    let has_no_driver = said.iter().any(|line| line.contains("failed to parse device"));
+/// The reason why a port cannot be opened, and advice, by the log messages.
+pub(super) fn for_port(spec: &PortSpec, error: &Error, log_lines: &[String]) -> (String, Option<String>) {
+    let has_no_driver = log_lines.iter().any(|line| line.contains("failed to parse device"));
     let reason = portcullis_core::reason(error);
     match spec {
         PortSpec::Made(_) if has_no_driver => {
@@ -54,17 +54,17 @@ pub(super) fn probe(spec: &PortSpec, error: &Error, said: &[String]) -> (String,
             (format!("DPDK has no driver {driver}"), Some(hint))
         }
         PortSpec::Made(_) => {
-            let hint = said.is_empty().then(|| format!("are its arguments right? {DRIVERS} has them"));
-            // A driver that gives no reason.
+            let hint = log_lines.is_empty().then(|| format!("are its arguments right? See {DRIVERS}"));
+            // Some drivers give no reason.
             let is_known = error.raw_os_error().is_some();
             (if is_known { format!("its driver refuses: {reason}") } else { reason }, hint)
         }
-        PortSpec::Card(_) => ("DPDK does not get this network card".into(), Some(card(Path::new(PCI), spec.name()))),
-        PortSpec::Number(_) => ("DPDK has no port of this number".into(), None),
+        PortSpec::Card(_) => ("DPDK cannot use this network card".into(), Some(for_card(Path::new(PCI), spec.name()))),
+        PortSpec::Number(_) => ("DPDK has no port with this number".into(), None),
     }
 }
 
-/// Debian's package with a driver, of the release that is there: `librte-net-pcap23` of 22.11.
+/// Debian's package of a driver, for the installed release: `librte-net-pcap23` for 22.11.
 pub(super) fn package(driver: &str) -> String {
     let driver = match driver {
         "net_virtio_user" => "net_virtio",
@@ -73,32 +73,32 @@ pub(super) fn package(driver: &str) -> String {
     };
     let name = driver.replace('_', "-");
     let dash = if name.ends_with(|last: char| last.is_ascii_digit()) { "-" } else { "" };
-    format!("librte-{name}{dash}{}", interface(&version()))
+    format!("librte-{name}{dash}{}", abi_version(&version()))
 }
 
-/// The number that libraries of a release have in their names: 23 of `DPDK 22.11.11` and of `DPDK 23.07.0`. It counts up with each
-/// November's (doc/guides/contributing/abi_policy.rst).
-fn interface(version: &str) -> String {
+/// ABI version in the names of a release's libraries: 23 for `DPDK 22.11.11` and `DPDK 23.07.0`.
+/// Increases with each November release (doc/guides/contributing/abi_policy.rst).
+fn abi_version(version: &str) -> String {
     release(version).map_or_else(String::new, |(year, month)| (year + u32::from(month >= 11)).to_string())
 }
 
-/// What to do about a network card that DPDK does not get.
-fn card(devices: &Path, address: &str) -> String {
+/// Advice for a network card that DPDK cannot use.
+fn for_card(devices: &Path, address: &str) -> String {
     let device = devices.join(address);
     if !device.exists() {
-        return format!("there is none at {address} (`lspci -D` lists those that there are)");
+        return format!("there is none at {address} (`lspci -D` lists the existing ones)");
     }
     let bind = format!("modprobe vfio-pci; dpdk-devbind.py --bind=vfio-pci {address}");
     let driver = fs::read_link(device.join("driver")).ok();
     let driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     match driver.as_deref() {
-        None => format!("it has no driver; bind it to one that DPDK knows: {bind}"),
+        None => format!("it has no driver; bind it to one that DPDK supports: {bind}"),
         Some(driver @ ("vfio-pci" | "igb_uio" | "uio_pci_generic")) => format!(
-            "it is bound to {driver}: is DPDK's driver for it installed (on Debian librte-meta-net has all), and may this user open \
+            "it is bound to {driver}: is DPDK's driver for it installed (on Debian, librte-meta-net has all of them), and may this user open \
              it (/dev/vfio)?"
         ),
         Some(driver @ ("mlx4_core" | "mlx5_core")) => format!(
-            "{driver} stays its driver: is DPDK's installed (on Debian {}), and does this user have CAP_NET_RAW?",
+            "{driver} remains its driver: is DPDK's driver installed (on Debian {}), and does this user have CAP_NET_RAW?",
             package(&driver.replace("_core", "").replace("mlx", "net_mlx"))
         ),
         Some(driver) => {
@@ -106,25 +106,25 @@ fn card(devices: &Path, address: &str) -> String {
             let names: Vec<String> = names.map(|name| name.file_name().to_string_lossy().into_owned()).collect();
             let interface = if names.is_empty() { String::new() } else { format!(", as {}", names.join(", ")) };
             format!(
-                "the kernel has it ({driver}{interface}); bind it to a driver that DPDK knows, which takes it away there: {bind}"
+                "the kernel uses it ({driver}{interface}); bind it to a driver that DPDK supports, which removes it from the kernel: {bind}"
             )
         }
     }
 }
 
-/// What to do where memory cannot be locked that a driver has locked, if that is what this is about.
-pub(super) fn locked_memory(error: &Error, said: &[String]) -> Option<String> {
+/// Advice if an error is about the limit of locked memory.
+pub(super) fn locked_memory(error: &Error, log_lines: &[String]) -> Option<String> {
     let about_memory = matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::ENOBUFS))
-        || said.iter().any(|line| ["DMA", "memlock", "UMEM", "umem"].iter().any(|part| line.contains(part)));
+        || log_lines.iter().any(|line| ["DMA", "memlock", "UMEM", "umem"].iter().any(|part| line.contains(part)));
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is written, and no further.
+    // SAFETY: the call only writes the structure.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
     if !about_memory || !known || limit.rlim_cur == libc::RLIM_INFINITY || has_capability(CAP_IPC_LOCK) {
         return None;
     }
     Some(format!(
-        "this process may lock {} KiB of memory, and packets' memory is more: raise the limit (`ulimit -l unlimited`, \
-         LimitMEMLOCK=infinity of a unit of systemd)",
+        "this process may lock only {} KiB of memory, less than the packets need: raise the limit (`ulimit -l unlimited`, \
+         LimitMEMLOCK=infinity in a systemd unit)",
         limit.rlim_cur / 1024
     ))
 }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_have_the_number_of_their_release() {
+    fn package_names_contain_the_abi_version() {
         for (version, number) in [
             ("DPDK 22.11.11", "23"),
             ("DPDK 23.07.0", "23"),
@@ -142,16 +142,16 @@ mod tests {
             ("DPDK 26.07.0-rc1", "26"),
             ("", ""),
         ] {
-            assert_eq!(interface(version), number, "{version}");
+            assert_eq!(abi_version(version), number, "{version}");
         }
-        let number = interface(&version());
+        let number = abi_version(&version());
         assert_eq!(package("net_pcap"), format!("librte-net-pcap{number}"));
         assert_eq!(package("net_mlx5"), format!("librte-net-mlx5-{number}"));
         assert_eq!(package("net_virtio_user"), format!("librte-net-virtio{number}"));
     }
 
     #[test]
-    fn a_card_is_told_of_by_who_has_it() {
+    fn advice_for_a_card_depends_on_its_kernel_driver() {
         let devices = tempfile::tempdir().unwrap();
         let make = |address: &str, driver: Option<&str>, interface: Option<&str>| {
             let device = devices.path().join(address);
@@ -163,32 +163,34 @@ mod tests {
             if let Some(interface) = interface {
                 fs::create_dir_all(device.join("net").join(interface)).unwrap();
             }
-            card(devices.path(), address)
+            for_card(devices.path(), address)
         };
         let bind = "dpdk-devbind.py --bind=vfio-pci 0000:01:00.0";
-        let said = make("0000:01:00.0", Some("e1000e"), Some("eth0"));
-        assert!(said.contains("the kernel has it (e1000e, as eth0)") && said.contains(bind), "{said}");
+        let log_lines = make("0000:01:00.0", Some("e1000e"), Some("eth0"));
+        assert!(log_lines.contains("the kernel uses it (e1000e, as eth0)") && log_lines.contains(bind), "{log_lines}");
         assert!(make("0000:01:00.1", None, None).contains("it has no driver; bind it"));
         assert!(make("0000:01:00.2", Some("vfio-pci"), None).contains("bound to vfio-pci: is DPDK's driver"));
-        let said = make("0000:01:00.3", Some("mlx5_core"), Some("eth1"));
+        let log_lines = make("0000:01:00.3", Some("mlx5_core"), Some("eth1"));
         assert!(
-            said.contains("mlx5_core stays") && said.contains("librte-net-mlx5-") && !said.contains("devbind"),
-            "{said}"
+            log_lines.contains("mlx5_core remains")
+                && log_lines.contains("librte-net-mlx5-")
+                && !log_lines.contains("devbind"),
+            "{log_lines}"
         );
-        assert!(card(devices.path(), "0000:09:00.0").contains("there is none at 0000:09:00.0"));
+        assert!(for_card(devices.path(), "0000:09:00.0").contains("there is none at 0000:09:00.0"));
     }
 
     #[test]
-    fn what_to_do_depends_on_what_was_said() {
-        for (said, part) in [
+    fn advice_depends_on_the_log() {
+        for (log_lines, part) in [
             ("portcullis: unrecognized option '--x'", OPTIONS),
             ("Cannot create lock on '/run/dpdk/rte/config'. Is another primary process running?", "--file-prefix"),
             ("Cannot get hugepage information.", "--no-huge"),
             ("Cannot allocate memseg list: Invalid argument", "-m 512"),
         ] {
-            let hint = begin(&[said.to_owned()]).unwrap();
-            assert!(hint.contains(part), "{said}: {hint}");
+            let hint = for_eal(&[log_lines.to_owned()]).unwrap();
+            assert!(hint.contains(part), "{log_lines}: {hint}");
         }
-        assert_eq!(begin(&["all is well".to_owned()]), None);
+        assert_eq!(for_eal(&["all is well".to_owned()]), None);
     }
 }

@@ -1,18 +1,18 @@
-//! Captures that ports read and write, by what their driver is told.
+//! Captures that ports read and write, found in the arguments of their driver.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::error::DpdkError;
 use super::open::Options;
-use super::pass_to::PassTarget;
+use super::pass_target::PassTarget;
 use super::spec::PortSpec;
 use crate::{SourceError, SourceOptions, Warning, capture, same_destination, same_file};
 
-/// The driver of captures.
+/// The driver for captures.
 const DRIVER: &str = "net_pcap";
 
-/// The captures that a port is told to read (`rx_pcap`) or to write (`tx_pcap`): one for each queue.
+/// The captures that a port reads (`rx_pcap`) or writes (`tx_pcap`), one per queue.
 pub(super) fn files(port: &PortSpec, key: &str) -> Vec<PathBuf> {
     match port {
         PortSpec::Made(text) if port.driver() == Some(DRIVER) => {
@@ -23,7 +23,7 @@ pub(super) fn files(port: &PortSpec, key: &str) -> Vec<PathBuf> {
     }
 }
 
-/// All ports of a run, each once, with those that `--vdev` names.
+/// All ports of a run without duplicates, those of `--vdev` included.
 fn ports(options: &Options) -> Vec<PortSpec> {
     let named =
         options.eal.iter().enumerate().filter_map(|(index, argument)| match argument.strip_prefix("--vdev")? {
@@ -36,14 +36,15 @@ fn ports(options: &Options) -> Vec<PortSpec> {
     };
     let redirect = options.redirect.iter().map(|(_, port)| port);
     let ports = named.chain(options.ports.iter().chain(redirect).chain(pass_to).cloned());
-    // What is named again is the port that it was the first time.
+    // A second mention of a name means the same port.
     let mut known = BTreeSet::new();
     ports.filter(|port| known.insert(port.to_string())).collect()
 }
 
-/// Refuses captures that would wipe out one that is read, or each other. Nothing is open yet.
+/// Refuses captures that would overwrite one that is read, or each other. Call this before opening
+/// any port.
 pub(super) fn check(options: &Options) -> Result<(), DpdkError> {
-    // `-` is what the C library takes it for.
+    // libpcap takes `-` for a standard stream.
     let named = |path: PathBuf, stream: &str| if path == Path::new("-") { stream.into() } else { path };
     let ports = ports(options);
     let of = |key: &'static str, stream: &'static str| {
@@ -66,24 +67,24 @@ pub(super) fn check(options: &Options) -> Result<(), DpdkError> {
     Ok(())
 }
 
-/// What is wrong with a capture that a port is to read. DPDK gives the packets before it, and says nothing.
+/// A defect of a capture that a port reads. DPDK reads the packets before it and reports nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureDamage {
-    /// It ends inside a record.
+    /// The capture ends inside a record.
     #[error("{0}")]
     CutOff(Warning),
-    /// A record makes no sense.
-    #[error("{0}; what follows is not read")]
+    /// A record is malformed.
+    #[error("{0}; the packets after it are not read")]
     Broken(SourceError),
 }
 
-/// What is wrong with captures that ports are to read. Each is read once for it.
+/// Reads the captures of all ports once and returns their defects.
 pub fn find_damaged_captures(options: &Options) -> Vec<CaptureDamage> {
     let mut found = Vec::new();
     for port in ports(options) {
         for file in files(&port, "rx_pcap").into_iter().take(options.queues.max(1).into()) {
-            // What is read from a pipe is gone; and what cannot be read the driver says.
+            // Reading a pipe would consume it; unreadable files are reported by the driver.
             let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
             let Some(name) = file.to_str().filter(|_| is_file) else { continue };
             let options = SourceOptions { metadata: false, ..SourceOptions::default() };
@@ -106,7 +107,7 @@ pub fn find_damaged_captures(options: &Options) -> Vec<CaptureDamage> {
 mod tests {
     use super::*;
 
-    /// These ports; what passes goes to the last one.
+    /// Options with these ports, the last of which is the destination for passed packets.
     fn options(ports: &[String]) -> Options {
         let (last, first) = ports.split_last().unwrap();
         let first = first.iter().map(|port| port.parse().unwrap()).collect();
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_are_those_of_the_driver_of_captures() {
+    fn captures_are_found_in_arguments_of_net_pcap_only() {
         let of = |port: &str, key| files(&port.parse().unwrap(), key);
         let port = "net_pcap0,rx_pcap=in.pcap,tx_pcap=a.pcap,tx_pcap=b.pcap";
         assert_eq!(of(port, "rx_pcap"), [Path::new("in.pcap")]);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn no_capture_is_written_over() {
+    fn overwriting_a_capture_in_use_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         std::fs::write(at("in.pcap"), "x").unwrap();
@@ -131,7 +132,7 @@ mod tests {
         let port = |number: u8, read: &str, write: &str| {
             format!("net_pcap{number},rx_pcap={},tx_pcap={}", at(read), at(write))
         };
-        for (ports, said) in [
+        for (ports, log_lines) in [
             ([port(0, "in.pcap", "a.pcap"), port(1, "in.pcap", "b.pcap")], None),
             ([port(0, "in.pcap", "in.pcap"), port(1, "in.pcap", "b.pcap")], Some("net_pcap0 reads")),
             ([port(0, "in.pcap", "a.pcap"), port(1, "none.pcap", "link.pcap")], Some("net_pcap0 reads")),
@@ -140,12 +141,12 @@ mod tests {
             ([port(0, "in.pcap", "/dev/null"), port(1, "in.pcap", "/dev/null")], None),
         ] {
             let checked = check(&options(&ports)).map_err(|error| error.to_string());
-            match said {
+            match log_lines {
                 None => assert_eq!(checked, Ok(()), "{ports:?}"),
-                Some(said) => assert!(checked.unwrap_err().contains(said), "{ports:?}"),
+                Some(log_lines) => assert!(checked.unwrap_err().contains(log_lines), "{ports:?}"),
             }
         }
-        // DPDK makes some for itself.
+        // Virtual devices among the EAL arguments.
         for eal in [
             vec!["--vdev".to_owned(), port(7, "in.pcap", "a.pcap")],
             vec![format!("--vdev={}", port(7, "in.pcap", "a.pcap"))],

@@ -1,4 +1,4 @@
-//! DPDK's environment, which a process has once.
+//! The Environment Abstraction Layer (EAL), which a process initialises once.
 
 use std::ffi::{CStr, CString, c_char};
 use std::fs;
@@ -11,107 +11,108 @@ use super::advice;
 use super::error::{DpdkError, last};
 use super::log::Log;
 
-/// Mebibytes of memory without huge pages: nothing of it is taken before it is used.
-const MEMORY_MIB: usize = 1024;
+/// Default memory in MiB without huge pages; pages are only allocated on use.
+const DEFAULT_MEMORY_MIB: usize = 1024;
 
-/// How DPDK is to begin.
+/// Options for initialising the EAL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EalOptions {
-    /// What it is given beside what it needs in any case (`-l 1-3`, `--no-huge`, `--vdev net_null0`), as its documentation says
-    /// (doc/guides/linux_gsg/linux_eal_parameters.rst).
+    /// User-specified EAL arguments (`-l 1-3`, `--no-huge`, `--vdev net_null0`), see
+    /// doc/guides/linux_gsg/linux_eal_parameters.rst. Defaults are added to them.
     pub arguments: Vec<String>,
-    /// Bytes that packets need, at least.
+    /// Minimum size of packet memory in bytes.
     pub memory: usize,
-    /// A network card that is needed, and needs huge pages.
+    /// A network card in use, which requires huge pages.
     pub card: Option<String>,
-    /// Whether it is to look for all network cards that there are.
+    /// Whether to probe all network cards.
     pub finds_cards: bool,
 }
 
-/// DPDK's environment.
+/// The initialised EAL.
 #[derive(Debug)]
 pub struct Eal {
     arguments: Vec<String>,
     log: Log,
-    /// Bytes that packets were to need when it began.
+    /// Size of packet memory in bytes, as requested at initialisation.
     memory: usize,
-    /// Whether memory is of huge pages.
+    /// Whether memory uses huge pages.
     pub huge_pages: bool,
 }
 
 static EAL: Mutex<Option<&'static Eal>> = Mutex::new(None);
 
 impl Eal {
-    /// Begins DPDK, or gives the one that runs.
+    /// Initialises the EAL, or returns the existing instance.
     ///
     /// # Errors
-    /// [`DpdkError`] tells what to do.
+    /// [`DpdkError`] names the next step.
     pub fn start(options: &EalOptions) -> Result<&'static Eal, DpdkError> {
         let mut eal = EAL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(eal) = *eal {
-            // It has what memory it has. Where that is too little, there is none for packets.
+            // Ignore the memory size, which cannot change; if it is too small, allocating packets
+            // fails.
             let is_same = arguments(&EalOptions { memory: eal.memory, ..options.clone() })? == eal.arguments;
             return if is_same { Ok(eal) } else { Err(DpdkError::Twice { arguments: eal.arguments.clone() }) };
         }
-        let begun = Eal { memory: options.memory, ..begin(arguments(options)?)? };
+        let begun = Eal { memory: options.memory, ..initialise(arguments(options)?)? };
         Ok(*eal.insert(Box::leak(Box::new(begun))))
     }
 
-    /// What it was given.
+    /// The EAL arguments.
     pub fn arguments(&self) -> &[String] {
         &self.arguments
     }
 
-    /// What it has said since it was last asked.
-    pub(super) fn said(&self) -> Vec<String> {
+    /// Takes the log messages since the last call.
+    pub(super) fn log_lines(&self) -> Vec<String> {
         self.log.lines()
     }
 }
 
-/// DPDK's release: `DPDK 22.11.11`.
+/// DPDK's release, for example `DPDK 22.11.11`.
 pub fn version() -> String {
-    // SAFETY: it gives a text of its own, with a zero byte at the end.
+    // SAFETY: the function returns a static zero-terminated string.
     unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
-/// The year and the month of a release, as it calls itself: `DPDK 22.11.11`.
+/// Parses year and month of a release such as `DPDK 22.11.11`.
 pub(super) fn release(version: &str) -> Option<(u32, u32)> {
     let number = version.trim_start_matches(|c: char| !c.is_ascii_digit());
     let mut parts = number.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-fn begin(arguments: Vec<String>) -> Result<Eal, DpdkError> {
-    let failed = |error, said: Vec<String>| {
-        let hint = advice::begin(&said);
-        DpdkError::Eal { arguments: arguments.clone(), error, hint, said }
+fn initialise(arguments: Vec<String>) -> Result<Eal, DpdkError> {
+    let failed = |error, log_lines: Vec<String>| {
+        let hint = advice::for_eal(&log_lines);
+        DpdkError::Eal { arguments: arguments.clone(), error, hint, log_lines }
     };
     let log = Log::take().map_err(|error| failed(error, Vec::new()))?;
     let texts = arguments.iter().map(|argument| CString::new(argument.as_str()));
     let texts: Vec<CString> = texts.collect::<Result<_, _>>().map_err(|error| failed(error.into(), Vec::new()))?;
-    let quiet = log.quiet().map_err(|error| failed(error, Vec::new()))?;
-    // It keeps the thread that begins it on a processor: not this one, which has other things to do.
+    let redirect_stdio = log.redirect_stdio().map_err(|error| failed(error, Vec::new()))?;
+    // rte_eal_init pins the calling thread to a CPU, so call it on a temporary thread.
     let begun = thread::spawn(move || {
         let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
         pointers.push(std::ptr::null_mut());
-        // SAFETY: there are as many texts as is said, which it may change the order of; they stay for as long as the process does,
-        // since it keeps some.
+        // SAFETY: there are as many arguments as stated; DPDK may reorder them and keep some, so
+        // they are leaked.
         let result = unsafe { sys::rte_eal_init(pointers.len() as i32 - 1, pointers.as_mut_ptr()) };
         if result < 0 { Err(last()) } else { Ok(()) }
     });
-    let begun = begun.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread that began it died")));
-    drop(quiet);
-    let said = log.lines();
-    begun.map_err(|error| failed(error, said))?;
-    // SAFETY: DPDK has begun.
+    let begun = begun.join().unwrap_or_else(|_| Err(std::io::Error::other("the initialising thread panicked")));
+    drop(redirect_stdio);
+    let log_lines = log.lines();
+    begun.map_err(|error| failed(error, log_lines))?;
+    // SAFETY: the EAL is initialised.
     let huge_pages = unsafe { sys::rte_eal_has_hugepages() } != 0;
     Ok(Eal { arguments, log, memory: 0, huge_pages })
 }
 
-/// What DPDK is given: what a run needs and nobody has said otherwise.
+/// Returns the EAL arguments: the user's, and defaults for what they leave open.
 fn arguments(options: &EalOptions) -> Result<Vec<String>, DpdkError> {
     let given = &options.arguments;
-    refuse(given)?;
+    check_arguments(given)?;
     let has = |names: &[&str]| {
         given.iter().any(|argument| {
             names.iter().any(|name| {
@@ -122,7 +123,7 @@ fn arguments(options: &EalOptions) -> Result<Vec<String>, DpdkError> {
     };
     let mut arguments = vec!["portcullis".to_owned()];
     let mut add = |texts: &[&str]| arguments.extend(texts.iter().map(|text| (*text).to_owned()));
-    // Threads are our own: one of DPDK's is enough.
+    // Packets are processed on this program's own threads: a single lcore is enough.
     if !has(&["-l", "-c", "-s", "--lcores", "--main-lcore"]) {
         add(&["-l", &first_processor().to_string()]);
     }
@@ -133,7 +134,7 @@ fn arguments(options: &EalOptions) -> Result<Vec<String>, DpdkError> {
         add(&["--no-pci"]);
     }
     if options.card.is_some() && !options.finds_cards && !has(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
-        // Cards are taken one by one as they are named, and no others: nothing has this address that is a network card.
+        // Cards are probed later, one by one. This address allows none: no network card has it.
         add(&["-a", "0000:00:00.0"]);
     }
     if !has(&["--no-huge"]) && free_huge_pages() == 0 {
@@ -143,30 +144,31 @@ fn arguments(options: &EalOptions) -> Result<Vec<String>, DpdkError> {
         }
     }
     let no_huge = has(&["--no-huge"]) || arguments.iter().any(|argument| argument == "--no-huge");
-    // No files and no sockets are left behind, and several can run beside each other.
+    // Leave no files and sockets behind, and allow several instances side by side.
     if !has(&["--in-memory", "--no-shconf", "--file-prefix", "--huge-dir", "--proc-type"]) {
-        // The one means the other and more, which memory without huge pages is not compatible with.
+        // --in-memory implies --no-shconf, but is incompatible with memory without huge pages.
         arguments.push(if no_huge { "--no-shconf" } else { "--in-memory" }.to_owned());
     }
     if no_huge && !has(&["-m", "--socket-mem"]) {
-        // Beside packets there is not much: rings, and what drivers have.
+        // Room for rings and drivers' data besides packets.
         let needed = options.memory.div_ceil(1 << 20) + 64;
-        arguments.extend(["-m".to_owned(), MEMORY_MIB.max(needed).to_string()]);
+        arguments.extend(["-m".to_owned(), DEFAULT_MEMORY_MIB.max(needed).to_string()]);
     }
     arguments.extend(given.iter().cloned());
     Ok(arguments)
 }
 
-/// Refuses what would end this program without a word, or have it be another's part.
-fn refuse(given: &[String]) -> Result<(), DpdkError> {
+/// Refuses arguments that would exit the process silently, or make it a secondary process.
+fn check_arguments(given: &[String]) -> Result<(), DpdkError> {
     let refused = |argument: &str, why: String| Err(DpdkError::Argument { argument: argument.to_owned(), why });
     for (index, argument) in given.iter().enumerate() {
-        // As `getopt_long` reads them: names may be cut, and letters may follow each other up to the first that has a value.
+        // As in `getopt_long`: long names may be abbreviated, and short options combined up to one
+        // with a value.
         let letters = argument.strip_prefix('-').filter(|rest| !rest.starts_with('-')).unwrap_or_default();
         let asks_for_help = letters.chars().take_while(|letter| "hvS".contains(*letter)).any(|letter| letter == 'h')
             || argument.len() > 3 && "--help".starts_with(argument.as_str());
         if asks_for_help {
-            let why = format!("it has DPDK print its options and end; they are listed at {}", advice::OPTIONS);
+            let why = format!("it makes DPDK print its options and exit; they are listed at {}", advice::OPTIONS);
             return refused(argument, why);
         }
         let value = argument.strip_prefix("--proc-type").map(|rest| match rest.strip_prefix('=') {
@@ -174,38 +176,38 @@ fn refuse(given: &[String]) -> Result<(), DpdkError> {
             None => given.get(index + 1).map_or("", String::as_str),
         });
         if matches!(value, Some("secondary" | "auto")) {
-            let why = "ports and memory are this program's own, so that it is a primary process of DPDK's in any case";
+            let why = "ports and memory belong to this process, so it is always a primary process of DPDK";
             return refused(argument, why.into());
         }
     }
     Ok(())
 }
 
-/// Huge pages that nobody has, of whatever size.
+/// Number of free huge pages of all sizes.
 fn free_huge_pages() -> u64 {
     let sizes = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
     let free = sizes.filter_map(|size| fs::read_to_string(size.path().join("free_hugepages")).ok());
     free.filter_map(|text| text.trim().parse::<u64>().ok()).sum()
 }
 
-/// The first processor that this thread may have.
+/// The first CPU in the thread's affinity mask.
 fn first_processor() -> usize {
-    // SAFETY: all bytes zero are a set of no processors, into which the call writes no further than its size.
+    // SAFETY: zeros are an empty CPU set, and the call writes at most its size.
     let allowed = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         let got = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) == 0;
         got.then_some(set)
     };
-    // SAFETY: the number fits.
+    // SAFETY: the number is below the set's size.
     let first =
         allowed.and_then(|set| (0..libc::CPU_SETSIZE as usize).find(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }));
     first.unwrap_or(0)
 }
 
-/// Has DPDK know the calling thread, which is faster at its pools then; until the thread ends.
-pub(super) fn know_this_thread() {
-    struct Known(bool);
-    impl Drop for Known {
+/// Registers the calling thread with DPDK until it exits, which gives it mempool caches.
+pub(super) fn register_this_thread() {
+    struct RegisteredThread(bool);
+    impl Drop for RegisteredThread {
         fn drop(&mut self) {
             if self.0 {
                 // SAFETY: this thread was registered.
@@ -214,11 +216,12 @@ pub(super) fn know_this_thread() {
         }
     }
     thread_local! {
-        // SAFETY: DPDK has begun, as there are ports. Where it knows as many threads as it can, this one does without.
-        static KNOWN: Known = Known(unsafe { sys::rte_thread_register() } == 0);
+        // SAFETY: the EAL is initialised, as there are ports. If all thread slots are taken, the
+        // thread works unregistered.
+        static REGISTERED: RegisteredThread = RegisteredThread(unsafe { sys::rte_thread_register() } == 0);
     }
-    // A thread that is ending has no more to do with pools.
-    let _ = KNOWN.try_with(|_| ());
+    // An exiting thread no longer uses mempools.
+    let _ = REGISTERED.try_with(|_| ());
 }
 
 #[cfg(test)]
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_counts_and_the_rest_is_added() {
+    fn defaults_are_added_to_given_arguments() {
         let plain = of(&[], None).unwrap();
         assert_eq!(plain[0], "portcullis");
         let files = if free_huge_pages() == 0 { "--no-shconf" } else { "--in-memory" };
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_without_huge_pages_is_as_much_as_packets_need() {
+    fn memory_without_huge_pages_fits_the_packets() {
         let of = |memory, given: &[&str]| {
             let arguments = given.iter().map(|text| (*text).to_owned()).collect();
             let options = EalOptions { arguments, memory, ..EalOptions::default() };
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_end_the_program_or_make_it_anothers_is_refused() {
+    fn arguments_that_exit_or_make_a_secondary_process_are_refused() {
         for given in
             [&["-h"][..], &["--help"], &["--hel"], &["-vh"], &["--proc-type=secondary"], &["--proc-type", "auto"]]
         {
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_needs_huge_pages_that_are_free() {
+    fn a_card_needs_free_huge_pages() {
         let with_card = of(&[], Some("0000:03:00.0"));
         match free_huge_pages() {
             0 => assert!(matches!(with_card, Err(DpdkError::NoHugePages { .. })), "{with_card:?}"),

@@ -1,4 +1,4 @@
-//! What can be wrong with DPDK.
+//! Errors of DPDK.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,234 +8,234 @@ use portcullis_core::reason;
 
 use crate::live::LiveError;
 
-/// Why DPDK cannot be used as asked.
+/// Why DPDK cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DpdkError {
-    /// DPDK does not begin.
-    #[error("DPDK does not begin with `{}`: {}{}{}", .arguments.join(" "), reason(.error), advice(.hint), quote(.said))]
+    /// The EAL cannot be initialised.
+    #[error("DPDK cannot be initialised with `{}`: {}{}{}", .arguments.join(" "), reason(.error), advice(.hint), quote(.log_lines))]
     Eal {
-        /// What it was given.
+        /// EAL arguments.
         arguments: Vec<String>,
-        /// Its error.
+        /// DPDK's error.
         error: io::Error,
-        /// What to do.
+        /// The next step, if known.
         hint: Option<String>,
-        /// What it said.
-        said: Vec<String>,
+        /// DPDK's log messages.
+        log_lines: Vec<String>,
     },
-    /// It is not to be told this.
+    /// An EAL argument is not allowed.
     #[error("`{argument}`: {why}")]
     Argument {
-        /// What was given.
+        /// The argument.
         argument: String,
-        /// Why not, and what to do.
+        /// The reason, and the next step.
         why: String,
     },
-    /// It was begun before with something else.
-    #[error("DPDK runs in this process already, begun with `{}`: it can be begun once", .arguments.join(" "))]
+    /// The EAL was initialised before with other arguments.
+    #[error("DPDK is already initialised in this process, with `{}`: it can be initialised only once", .arguments.join(" "))]
     Twice {
-        /// What it was given then.
+        /// Arguments of the first initialisation.
         arguments: Vec<String>,
     },
-    /// There are no huge pages.
+    /// No huge pages are free.
     #[error(
         "{port}: a network card needs huge pages, and none are free; reserve some, 1 GiB for example: \
          echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
     )]
     NoHugePages {
-        /// The port that needs them.
+        /// The port that needs huge pages.
         port: String,
     },
-    /// A port's text means nothing.
+    /// A text is not a port.
     #[error(
-        "`{text}` is no port: {why}; ports are PCI addresses (0000:03:00.0), numbers (0), and devices that DPDK makes \
+        "`{text}` is not a port: {why}; ports are PCI addresses (0000:03:00.0), numbers (0), and virtual devices \
              (net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap)"
     )]
     Text {
-        /// What was given.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
-    /// A capture would wipe out another one.
-    #[error("{port},tx_pcap={}: this is a capture that {other} {does}; choose another name", .file.display())]
+    /// A capture would overwrite one that is in use.
+    #[error("{port},tx_pcap={}: {other} {does} this capture; choose another name", .file.display())]
     SameFile {
-        /// The port that is to write to it.
+        /// The port that is to write the capture.
         port: String,
-        /// The capture.
+        /// The capture file.
         file: PathBuf,
-        /// The port that has it, which may be the same.
+        /// The port that uses the capture, possibly the same one.
         other: String,
-        /// What that does: `reads`, `writes`.
+        /// How that port uses it: `reads`, `writes`.
         does: &'static str,
     },
-    /// Packets cannot pass to there.
+    /// A text is not a destination for passed packets.
     #[error(
-        "`{text}` is nowhere that packets could pass to: {why}; they pass into the kernel (tap:NAME, virtio_user:NAME) or out of a \
+        "`{text}` is not a destination for passed packets: {why}; they can go into the kernel (tap:NAME, virtio_user:NAME) or out of a \
          port (net_pcap1,tx_pcap=out.pcap)"
     )]
     PassTarget {
-        /// What was given.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
-    /// No interface can be called that.
-    #[error("`{text}` cannot be an interface's name: those have from 1 to 15 letters, digits, `_`, `-` and `.`")]
+    /// An interface name is invalid.
+    #[error("`{text}` is not an interface name: those have from 1 to 15 letters, digits, `_`, `-` and `.`")]
     Interface {
-        /// What was given.
+        /// The name.
         text: String,
     },
-    /// The kernel makes no interface for packets that pass.
+    /// The kernel cannot create an interface for passed packets.
     #[error("{pass_to}: {why}")]
     Kernel {
-        /// What was wanted.
+        /// The destination.
         pass_to: String,
-        /// Why not, and what to do.
+        /// The reason, and the next step.
         why: String,
     },
-    /// A port cannot be had.
-    #[error("{port}: {why}{}{}", advice(.hint), quote(.said))]
+    /// A port cannot be opened.
+    #[error("{port}: {why}{}{}", advice(.hint), quote(.log_lines))]
     Probe {
         /// The port.
         port: String,
-        /// Why not.
+        /// The reason.
         why: String,
-        /// What to do.
+        /// The next step, if known.
         hint: Option<String>,
-        /// What it said.
-        said: Vec<String>,
+        /// DPDK's log messages.
+        log_lines: Vec<String>,
     },
-    /// Something that is asked of a port.
-    #[error("{port}: {what}: {}{}{}", reason(.error), advice(.hint), quote(.said))]
+    /// An operation on a port failed.
+    #[error("{port}: {what}: {}{}{}", reason(.error), advice(.hint), quote(.log_lines))]
     Port {
         /// The port.
         port: String,
-        /// What was to be done.
+        /// The operation.
         what: String,
         /// DPDK's error.
         error: io::Error,
-        /// What to do.
+        /// The next step, if known.
         hint: Option<String>,
-        /// What it said.
-        said: Vec<String>,
+        /// DPDK's log messages.
+        log_lines: Vec<String>,
     },
-    /// A port has fewer queues.
-    #[error("{port} ({driver}) has {most} {kind} queues at most, and {asked} are needed")]
+    /// A port has too few queues.
+    #[error("{port} ({driver}) has at most {max} {kind} queues, and {asked} are needed")]
     Queues {
         /// The port.
         port: String,
-        /// Its driver.
+        /// Driver of the port.
         driver: String,
-        /// `receive`, `transmit`.
+        /// `receive` or `transmit`.
         kind: &'static str,
-        /// How many there may be.
-        most: u16,
-        /// How many are needed.
+        /// Maximum number of queues.
+        max: u16,
+        /// Required number of queues.
         asked: u16,
     },
     /// No memory for packets.
     #[error(
-        "no memory for {packets} packets ({bytes} bytes): {}; have fewer of them (--frames, --queues), or give DPDK more (--eal '-m \
-         MIB', more huge pages){}", reason(.error), quote(.said)
+        "no memory for {packets} packets ({bytes} bytes): {}; use fewer (--frames, --queues), or give DPDK more memory (--eal '-m \
+         MIB', more huge pages){}", reason(.error), quote(.log_lines)
     )]
     Pool {
-        /// How many packets.
+        /// Number of packets.
         packets: usize,
-        /// Bytes of their buffers.
+        /// Total size of their buffers in bytes.
         bytes: usize,
         /// DPDK's error.
         error: io::Error,
-        /// What it said.
-        said: Vec<String>,
+        /// DPDK's log messages.
+        log_lines: Vec<String>,
     },
-    /// More memory than a batch can have.
+    /// The packets exceed the memory that a batch can address.
     #[error("too much memory for packets: {error}; use fewer queues, or fewer packets each (--frames)")]
     TooMuchMemory {
-        /// Why.
+        /// The cause.
         error: ArenaError,
     },
-    /// A GPU does not do something.
-    #[error("{gpu}: {what}: {}{}", .why.clone().unwrap_or_else(|| reason(.error)), quote(.said))]
+    /// An operation on a GPU failed.
+    #[error("{gpu}: {what}: {}{}", .why.clone().unwrap_or_else(|| reason(.error)), quote(.log_lines))]
     Gpu {
         /// The GPU.
         gpu: String,
-        /// What was to be done.
+        /// The operation.
         what: String,
         /// DPDK's error.
         error: io::Error,
-        /// What its driver says, if that is of this process.
+        /// The error of the GPU's driver, if that is in this process.
         why: Option<String>,
-        /// What DPDK said.
-        said: Vec<String>,
+        /// DPDK's log messages.
+        log_lines: Vec<String>,
     },
-    /// A driver does not reach a GPU's memory.
+    /// A port's driver cannot access a GPU's memory.
     #[error(
-        "{port}: {driver} writes packets by the processor, which does not reach the memory of {gpu} ({missing}): have packets in the host's \
+        "{port}: {driver} writes packets with the CPU, which cannot access the memory of {gpu} ({missing}): use packets in host \
          memory (--mempool host)"
     )]
     OutOfReach {
         /// The port.
         port: String,
-        /// Its driver.
+        /// Driver of the port.
         driver: String,
         /// The GPU.
         gpu: String,
-        /// Why not.
+        /// The reason.
         missing: String,
     },
-    /// Network cards do not reach a GPU's memory.
-    #[error("{missing} (or have packets in the host's memory: --mempool host)")]
+    /// Network cards cannot access a GPU's memory.
+    #[error("{missing} (or use packets in host memory: --mempool host)")]
     NoGpuDirect {
-        /// What is missing for it.
+        /// The missing prerequisite.
         missing: String,
     },
-    /// Ports that cannot have packets in the same memory.
+    /// Ports that cannot share a memory.
     #[error(
-        "{card} is a network card, which writes to the memory of {gpu} where that has it, and {port} ({driver}) does by the processor, \
-         elsewhere: have packets in the host's memory (--mempool host), or run them apart"
+        "{card} is a network card, which writes to the memory of {gpu} directly, and {port} ({driver}) writes with the CPU, through a \
+         mapping elsewhere: use packets in host memory (--mempool host), or run them separately"
     )]
     Mixed {
         /// A port that is a network card.
         card: String,
-        /// A port that is none.
+        /// A port that is not.
         port: String,
-        /// Its driver.
+        /// Driver of the port.
         driver: String,
         /// The GPU.
         gpu: String,
     },
-    /// Packets cannot be split.
+    /// Header split is not possible.
     #[error("header split at {bytes} bytes: {why}")]
     Split {
-        /// Where they were to be split.
+        /// The configured head length in bytes.
         bytes: u16,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// DPDK has no such GPU.
+    /// DPDK has no GPU with this number.
     #[error(
-        "DPDK has found no GPU with the number {number}, but {}; its own driver (librte_gpu_cuda) has to be there, and to know the GPU, \
-         which is not bound to vfio-pci: `--gpu cuda:0` does without it",
+        "DPDK has found no GPU with the number {number}, but {}; its own driver (librte_gpu_cuda) has to be installed and to support the GPU, \
+         which must not be bound to vfio-pci: `--gpu cuda:0` works without it",
         if .found.is_empty() { "none at all".to_owned() } else { .found.join(", ") }
     )]
     NoGpu {
-        /// What was asked for.
+        /// The requested number.
         number: i16,
-        /// Those that there are.
+        /// The GPUs that DPDK has found.
         found: Vec<String>,
     },
-    /// A release of DPDK that a driver of ours does not fit.
+    /// The DPDK release is not supported by in-process GPU drivers.
     #[error(
-        "`{version}` may keep its GPUs' drivers in another form than the releases from 22.11 to 26.07, which are known: use packets in the \
-         host's memory, or DPDK's own driver (`--gpu NUMBER`)"
+        "`{version}` may have another layout of GPU devices than the supported releases, 22.11 to 26.07: use packets in host \
+         memory, or DPDK's own driver (`--gpu NUMBER`)"
     )]
     GpuRelease {
-        /// The release, as it says.
+        /// The release, as DPDK reports it.
         version: String,
     },
-    /// Receiving cannot begin.
+    /// Receiving cannot start.
     #[error(transparent)]
     Live(#[from] LiveError),
 }
@@ -244,29 +244,29 @@ fn advice(hint: &Option<String>) -> String {
     hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default()
 }
 
-/// DPDK's last lines: the first of them are about what went well.
+/// DPDK's last log lines: earlier ones are about what succeeded.
 pub(super) fn quote(lines: &[String]) -> String {
     const LAST: usize = 4;
     let lines = &lines[lines.len().saturating_sub(LAST)..];
     if lines.is_empty() { String::new() } else { format!(" (DPDK says: {})", lines.join("; ")) }
 }
 
-/// An error as DPDK's functions give it: a negative number.
+/// Converts a DPDK result, a negative errno value.
 pub(super) fn negative(result: i32) -> io::Error {
-    // A driver that gives no reason; EPERM it is not.
+    // Some drivers return -1 without meaning EPERM.
     if result == -1 {
-        return io::Error::other("its driver refuses");
+        return io::Error::other("its driver refuses without a reason");
     }
     io::Error::from_raw_os_error(result.checked_neg().unwrap_or(libc::EINVAL))
 }
 
-/// `rte_errno`.
+/// Returns the thread's `rte_errno`.
 pub(super) fn last() -> io::Error {
-    // SAFETY: it reads a variable of this thread's.
+    // SAFETY: reads a thread-local variable.
     let number = unsafe { portcullis_dpdk_sys::pc_errno() };
     match number {
-        0 => io::Error::other("it gives no reason"),
-        // gpudev has it negative in places.
+        0 => io::Error::other("DPDK gives no reason"),
+        // gpudev sets it to negative values in places.
         number => io::Error::from_raw_os_error(number.saturating_abs()),
     }
 }

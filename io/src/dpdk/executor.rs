@@ -1,4 +1,4 @@
-//! Carrying out verdicts on DPDK's packets.
+//! The executor of a DPDK lane.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,79 +8,80 @@ use portcullis_core::device::Completion;
 use portcullis_core::packet::{Action, BatchParts, Descriptor, ResizeRoom, Verdict, Verdicts};
 use portcullis_dpdk_sys as sys;
 
-use super::eal::know_this_thread;
-use super::memory::{Held, Lists, Mbufs, Memory};
-use super::way_back::WayBack;
+use super::eal::register_this_thread;
+use super::memory::{BatchBuffers, BatchMbufs, Mbufs, Memory};
+use super::stack_forwarder::StackForwarder;
 use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
-/// How long a batch waits for room, before what is left of it is given up.
-const PATIENCE: Duration = Duration::from_millis(1);
+/// How long a batch waits for room in the TX queue before its rest is dropped.
+const TX_WAIT: Duration = Duration::from_millis(1);
 
-/// Packets that a driver is given at a time.
+/// Maximum burst size.
 const BURST: usize = 512;
 
-/// A queue that packets go out by. Several lanes may have it, one at a time.
+/// A transmit queue of a port.
 #[derive(Debug)]
-pub(super) struct SendQueue {
+pub(super) struct TxQueue {
     pub port: u16,
     pub queue: u16,
 }
 
-/// The same, shared.
-pub(super) type Port = Arc<Mutex<SendQueue>>;
+/// A transmit queue, shared by lanes.
+pub(super) type SharedTxQueue = Arc<Mutex<TxQueue>>;
 
-/// Where a lane's packets go.
+/// Outputs of a lane.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
-    /// Out of the port where they came in: for each of the lane's queues one.
-    pub back: Vec<Port>,
-    /// To the ports of targets.
-    pub redirect: Vec<(u32, Port)>,
-    /// Where packets go that pass.
-    pub stack: Option<Port>,
-    /// For what comes from there.
-    pub from_stack: Option<WayBack>,
+pub(super) struct LaneOutputs {
+    /// For TX: the ingress port, for each of the lane's queues.
+    pub back: Vec<SharedTxQueue>,
+    /// For redirects: the port of each target.
+    pub redirect: Vec<(u32, SharedTxQueue)>,
+    /// For PASS: the destination of passed packets.
+    pub stack: Option<SharedTxQueue>,
+    /// Forwards packets received from there.
+    pub stack_forwarder: Option<StackForwarder>,
 }
 
-/// A queue that packets with one of the verdicts go out of.
+/// An output for packets with one kind of verdict.
 #[derive(Debug)]
-struct Exit {
-    port: Port,
+struct Output {
+    port: SharedTxQueue,
     action: Action,
-    /// Whether room was waited for in vain, and nothing has gone since.
+    /// Whether the last wait for room timed out and nothing was sent since.
     is_stuck: bool,
 }
 
-/// Packets of a batch that go the same way.
+/// Packets of a batch with the same output.
 #[derive(Debug, Default)]
-struct Pile {
+struct TxBurst {
     mbufs: Mbufs,
     bytes: u64,
 }
 
-/// Where a packet goes: the pile for home, or an exit's, which is the one behind its number.
-type Way = usize;
+/// Index of a packet's burst: 0 for packets to be freed, n + 1 for output n.
+type BurstIndex = usize;
 
-const HOME: Way = 0;
+const TO_FREE: BurstIndex = 0;
 
-/// Carries out the verdicts on a lane's packets.
+/// Executes the verdicts on a lane's packets.
 #[derive(Debug)]
 pub(super) struct DpdkExecutor {
     memory: Arc<Memory>,
     room: ResizeRoom,
-    /// Whether checksums are completed here.
+    /// Whether partial checksums are completed here.
     completes: bool,
-    exits: Vec<Exit>,
-    /// Of the batch of the moment, by ways.
-    piles: Vec<Pile>,
-    /// For each of the lane's queues, the ways by actions, but for redirects.
-    ways: Vec<[Way; Action::ALL.len()]>,
-    redirect: Vec<(u32, Way)>,
-    /// What becomes of packets that pass, where there is no way for them.
-    no_stack: Option<Loss>,
-    from_stack: Option<WayBack>,
-    carried: ExecutedCounts,
-    /// Packets that the receiver dropped, and has counted as received: for want of a FREE item of the communication list.
+    outputs: Vec<Output>,
+    /// Bursts of the current batch, by [`BurstIndex`].
+    bursts: Vec<TxBurst>,
+    /// For each of the lane's queues, the burst of each action except redirects.
+    bursts_by_queue: Vec<[BurstIndex; Action::ALL.len()]>,
+    redirect: Vec<(u32, BurstIndex)>,
+    /// The loss of passed packets if there is no destination for them.
+    no_stack_loss: Option<Loss>,
+    stack_forwarder: Option<StackForwarder>,
+    executed: ExecutedCounts,
+    /// Packets that the receiver has counted as received and then dropped, for lack of a FREE item
+    /// in the communication list.
     dropped: Arc<AtomicU64>,
 }
 
@@ -89,131 +90,136 @@ impl DpdkExecutor {
         memory: Arc<Memory>,
         room: ResizeRoom,
         completes: bool,
-        ways: Ways,
+        lane_outputs: LaneOutputs,
         dropped: Arc<AtomicU64>,
     ) -> DpdkExecutor {
-        let mut exits = Vec::new();
-        let mut exit = |port: Port, action| {
-            exits.push(Exit { port, action, is_stuck: false });
-            exits.len()
+        let mut outputs = Vec::new();
+        let mut add_output = |port: SharedTxQueue, action| {
+            outputs.push(Output { port, action, is_stuck: false });
+            outputs.len()
         };
-        let back: Vec<Way> = ways.back.into_iter().map(|port| exit(port, Action::Tx)).collect();
-        let redirect = ways.redirect.into_iter().map(|(target, port)| (target, exit(port, Action::Redirect))).collect();
-        let stack = ways.stack.map(|port| exit(port, Action::Pass));
+        let back: Vec<BurstIndex> = lane_outputs.back.into_iter().map(|port| add_output(port, Action::Tx)).collect();
+        let redirect = lane_outputs
+            .redirect
+            .into_iter()
+            .map(|(target, port)| (target, add_output(port, Action::Redirect)))
+            .collect();
+        let stack = lane_outputs.stack.map(|port| add_output(port, Action::Pass));
         let by_queue = back.into_iter().map(|back| {
-            let mut ways = [HOME; Action::ALL.len()];
-            ways[Action::Tx as usize] = back;
-            ways[Action::Pass as usize] = stack.unwrap_or(HOME);
-            ways
+            let mut by_action = [TO_FREE; Action::ALL.len()];
+            by_action[Action::Tx as usize] = back;
+            by_action[Action::Pass as usize] = stack.unwrap_or(TO_FREE);
+            by_action
         });
         DpdkExecutor {
             memory,
             room,
             completes,
-            piles: (0..=exits.len()).map(|_| Pile::default()).collect(),
-            exits,
-            ways: by_queue.collect(),
+            bursts: (0..=outputs.len()).map(|_| TxBurst::default()).collect(),
+            outputs,
+            bursts_by_queue: by_queue.collect(),
             redirect,
-            no_stack: stack.is_none().then_some(Loss::NoStack),
-            from_stack: ways.from_stack,
-            carried: ExecutedCounts::default(),
+            no_stack_loss: stack.is_none().then_some(Loss::NoStack),
+            stack_forwarder: lane_outputs.stack_forwarder,
+            executed: ExecutedCounts::default(),
             dropped,
         }
     }
 
     fn count_dropped(&mut self) {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
-        self.carried.losses.add(Loss::Overload, dropped);
+        self.executed.losses.add(Loss::Overload, dropped);
     }
 
-    /// The way of a packet that came by one of the lane's queues.
-    fn way(&self, action: Action, target: u32, queue: usize) -> Way {
+    /// Burst for a packet from one of the lane's queues.
+    fn burst(&self, action: Action, target: u32, queue: usize) -> BurstIndex {
         match action {
-            Action::Redirect => self.target(target).unwrap_or(HOME),
-            action => self.ways[queue][action as usize],
+            Action::Redirect => self.target(target).unwrap_or(TO_FREE),
+            action => self.bursts_by_queue[queue][action as usize],
         }
     }
 
-    fn target(&self, target: u32) -> Option<Way> {
-        self.redirect.iter().find(|(number, _)| *number == target).map(|(_, way)| *way)
+    fn target(&self, target: u32) -> Option<BurstIndex> {
+        self.redirect.iter().find(|(number, _)| *number == target).map(|(_, burst)| *burst)
     }
 
-    /// Why packets with this verdict, by this way, are lost.
-    fn loss(&self, action: Action, way: Way) -> Option<Loss> {
+    /// The loss of packets with this verdict and burst, if they cannot be delivered.
+    fn loss(&self, action: Action, burst: BurstIndex) -> Option<Loss> {
         match action {
             Action::Aborted => Some(Loss::Aborted),
-            Action::Pass => self.no_stack,
-            Action::Redirect => (way == HOME).then_some(Loss::NoTarget),
+            Action::Pass => self.no_stack_loss,
+            Action::Redirect => (burst == TO_FREE).then_some(Loss::NoTarget),
             Action::Drop | Action::Tx => None,
         }
     }
 
-    /// Has packets that all have the same verdict go their way as they are.
-    fn together(&mut self, action: Action, way: Way, mbufs: &mut Mbufs, descriptors: &[Descriptor]) {
+    /// Executes the same verdict on all packets.
+    fn execute_all(&mut self, action: Action, burst: BurstIndex, mbufs: &mut Mbufs, descriptors: &[Descriptor]) {
         let count = mbufs.len() as u64;
-        match (self.loss(action, way), way.checked_sub(1)) {
-            (Some(loss), _) => self.carried.losses.add(loss, count),
-            (None, Some(exit)) => self.exits[exit].send(mbufs, bytes(descriptors), &mut self.carried),
+        match (self.loss(action, burst), burst.checked_sub(1)) {
+            (Some(loss), _) => self.executed.losses.add(loss, count),
+            (None, Some(output)) => self.outputs[output].send(mbufs, bytes(descriptors), &mut self.executed),
             (None, None) => {
-                self.carried.packets[action as usize] += count;
-                self.carried.bytes[action as usize] += bytes(descriptors);
+                self.executed.packets[action as usize] += count;
+                self.executed.bytes[action as usize] += bytes(descriptors);
             }
         }
         mbufs.free();
     }
 
-    /// Deals packets out by their verdicts, and has each pile go its way.
-    fn apart(&mut self, verdicts: &Verdicts, held: &mut Held, descriptors: &[Descriptor]) {
+    /// Distributes packets to bursts by their verdicts, and sends the bursts.
+    fn execute_each(&mut self, verdicts: &Verdicts, batch_mbufs: &mut BatchMbufs, descriptors: &[Descriptor]) {
         let counts = verdicts.counts();
         let (mut dropped, mut nowhere) = (0, 0);
-        // Without branches by the verdict but for redirects: nobody could foresee them.
-        for (index, (mbuf, lies)) in held.mbufs.drain().zip(descriptors).enumerate() {
+        // Branch-free except for redirects: verdicts are unpredictable.
+        for (index, (mbuf, descriptor)) in batch_mbufs.mbufs.drain().zip(descriptors).enumerate() {
             let action = usize::from(verdicts.actions()[index]);
-            let queue = held.queues.get(index).map_or(0, |queue| usize::from(*queue));
-            let mut way = self.ways[queue][action];
+            let queue = batch_mbufs.queues.get(index).map_or(0, |queue| usize::from(*queue));
+            let mut burst = self.bursts_by_queue[queue][action];
             if action == Action::Redirect as usize {
                 let target = verdicts.targets().get(index).copied().unwrap_or(0);
-                way = self.target(target).unwrap_or(HOME);
-                nowhere += u64::from(way == HOME);
+                burst = self.target(target).unwrap_or(TO_FREE);
+                nowhere += u64::from(burst == TO_FREE);
             }
-            let length = u64::from(lies.length);
+            let length = u64::from(descriptor.length);
             dropped += if action == Action::Drop as usize { length } else { 0 };
-            let pile = &mut self.piles[way];
-            pile.bytes += length;
-            pile.mbufs.push(mbuf);
+            let tx_burst = &mut self.bursts[burst];
+            tx_burst.bytes += length;
+            tx_burst.mbufs.push(mbuf);
         }
-        let ExecutedCounts { packets, bytes, losses, .. } = &mut self.carried;
+        let ExecutedCounts { packets, bytes, losses, .. } = &mut self.executed;
         packets[Action::Drop as usize] += counts[Action::Drop as usize];
         bytes[Action::Drop as usize] += dropped;
         losses.add(Loss::Aborted, counts[Action::Aborted as usize]);
         losses.add(Loss::NoTarget, nowhere);
-        if let Some(loss) = self.no_stack {
+        if let Some(loss) = self.no_stack_loss {
             losses.add(loss, counts[Action::Pass as usize]);
         }
-        let (home, piles) = self.piles.split_first_mut().expect("there is the one for home");
-        home.mbufs.free();
-        home.bytes = 0;
-        for (exit, Pile { mbufs, bytes }) in self.exits.iter_mut().zip(piles) {
-            exit.send(mbufs, std::mem::take(bytes), &mut self.carried);
+        let (to_free, bursts) = self.bursts.split_first_mut().expect("the first burst is the one to free");
+        to_free.mbufs.free();
+        to_free.bytes = 0;
+        for (output, TxBurst { mbufs, bytes }) in self.outputs.iter_mut().zip(bursts) {
+            output.send(mbufs, std::mem::take(bytes), &mut self.executed);
             mbufs.free();
         }
     }
 
-    /// Completes the checksums of packets that go out.
+    /// Completes the checksums of packets that will be sent.
     #[cold]
     fn complete(&mut self, verdicts: &Verdicts, queues: &[u16], descriptors: &[Descriptor]) {
         let base = self.memory.span.as_ptr();
-        for (index, lies) in descriptors.iter().enumerate() {
+        for (index, descriptor) in descriptors.iter().enumerate() {
             let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));
             let (verdict, mut target) = (verdicts.get(index), 0);
             if let Verdict::Redirect(to) = verdict {
                 target = to;
             }
-            if self.way(verdict.action(), target, queue) != HOME {
-                // SAFETY: the packet is ours, and lies there.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts_mut(base.add(lies.offset as usize), lies.length as usize) };
-                self.carried.checksums += u64::from(checksum::complete(bytes));
+            if self.burst(verdict.action(), target, queue) != TO_FREE {
+                // SAFETY: the packet is owned here, and descriptor at this location.
+                let bytes = unsafe {
+                    std::slice::from_raw_parts_mut(base.add(descriptor.offset as usize), descriptor.length as usize)
+                };
+                self.executed.checksums += u64::from(checksum::complete(bytes));
             }
         }
     }
@@ -221,66 +227,73 @@ impl DpdkExecutor {
 
 impl Executor for DpdkExecutor {
     fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
-        know_this_thread();
+        register_this_thread();
         let Completion { batch, verdicts, .. } = done;
-        let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
-        let BatchParts { source_data: mut held, descriptors, metadata } = parts;
-        // The GPU is through with them.
-        if let Some(ready) = held.listed.take() {
+        let parts = batch.into_parts::<BatchMbufs>().expect("a batch of this executor's receiver");
+        let BatchParts { source_data: mut batch_mbufs, descriptors, metadata } = parts;
+        // The GPU has finished with the packets.
+        if let Some(ready) = batch_mbufs.comm_list_item.take() {
             ready.finish(true).cleanup();
         }
         self.count_dropped();
         if self.room == ResizeRoom::Both {
-            // SAFETY: the packets are ours, each with its place, which lies in its own buffer: a filter has moved it by no more than
-            // the room that it had (`Batch::resize`). A place is a descriptor.
+            // SAFETY: the mbufs are owned here, and each packet descriptor in its own buffer: a
+            // filter moves it by at most its room (`Batch::resize`). `pc_lies` has the layout of
+            // `Descriptor`.
             unsafe {
-                let lies = descriptors.as_ptr().cast::<sys::pc_lies>();
-                sys::pc_settle(self.memory.shim(self.room), held.mbufs.as_mut_ptr(), lies, held.mbufs.len());
+                let locations = descriptors.as_ptr().cast::<sys::pc_lies>();
+                sys::pc_settle(
+                    self.memory.to_shim(self.room),
+                    batch_mbufs.mbufs.as_mut_ptr(),
+                    locations,
+                    batch_mbufs.mbufs.len(),
+                );
             }
         }
         if self.completes {
-            self.complete(&verdicts, &held.queues, &descriptors);
+            self.complete(&verdicts, &batch_mbufs.queues, &descriptors);
         }
-        match alike(&verdicts, &held.queues) {
+        match common_verdict(&verdicts, &batch_mbufs.queues) {
             Some((action, target, queue)) => {
-                let way = self.way(action, target, queue);
-                self.together(action, way, &mut held.mbufs, &descriptors);
+                let burst = self.burst(action, target, queue);
+                self.execute_all(action, burst, &mut batch_mbufs.mbufs, &descriptors);
             }
-            None => self.apart(&verdicts, &mut held, &descriptors),
+            None => self.execute_each(&verdicts, &mut batch_mbufs, &descriptors),
         }
-        self.memory.put_lists(Lists { held, descriptors, metadata });
+        self.memory.recycle_batch_buffers(BatchBuffers { batch_mbufs, descriptors, metadata });
         self.poll()
     }
 
     fn poll(&mut self) -> Result<(), LiveError> {
-        if let Some(way) = &mut self.from_stack {
-            know_this_thread();
-            way.turn(&mut self.carried);
+        if let Some(burst) = &mut self.stack_forwarder {
+            register_this_thread();
+            burst.poll(&mut self.executed);
         }
         self.count_dropped();
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), LiveError> {
-        if let Some(way) = &mut self.from_stack {
-            way.finish(&mut self.carried);
+        if let Some(burst) = &mut self.stack_forwarder {
+            burst.finish(&mut self.executed);
         }
         self.count_dropped();
         Ok(())
     }
 
     fn is_busy(&self) -> bool {
-        self.from_stack.as_ref().is_some_and(WayBack::is_busy)
+        self.stack_forwarder.as_ref().is_some_and(StackForwarder::is_busy)
     }
 
     fn executed(&self) -> &ExecutedCounts {
-        &self.carried
+        &self.executed
     }
 }
 
-impl Exit {
-    /// Sends packets of so many bytes, or as many as there is room for soon enough; the others are left.
-    fn send(&mut self, mbufs: &mut Mbufs, bytes: u64, carried: &mut ExecutedCounts) {
+impl Output {
+    /// Sends packets of `bytes` bytes in total, or as many as the queue takes within `TX_WAIT`; the
+    /// others stay in `mbufs`.
+    fn send(&mut self, mbufs: &mut Mbufs, bytes: u64, executed: &mut ExecutedCounts) {
         if mbufs.is_empty() {
             return;
         }
@@ -289,7 +302,8 @@ impl Exit {
         let mut waiting: Option<Instant> = None;
         while sent < all {
             let count = (all - sent).min(BURST);
-            // SAFETY: the packets are ours, as many as is said from there on; and the queue is, while it is locked.
+            // SAFETY: the mbufs are owned here, as many as stated from `sent` on, and the queue is
+            // locked.
             let took = unsafe { sys::pc_send(queue.port, queue.queue, mbufs.as_mut_ptr().add(sent), count as u16) };
             sent += usize::from(took);
             if took > 0 {
@@ -297,26 +311,27 @@ impl Exit {
                 continue;
             }
             let since = *waiting.get_or_insert_with(Instant::now);
-            if self.is_stuck || since.elapsed() >= PATIENCE {
+            if self.is_stuck || since.elapsed() >= TX_WAIT {
                 self.is_stuck = true;
                 break;
             }
             std::hint::spin_loop();
         }
         drop(queue);
-        // SAFETY: the driver has these.
-        unsafe { mbufs.taken(sent) };
-        carried.packets[self.action as usize] += sent as u64;
-        carried.bytes[self.action as usize] += bytes - mbufs.bytes();
-        carried.losses.add(Loss::NoRoom, mbufs.len() as u64);
+        // SAFETY: the driver owns these mbufs now.
+        unsafe { mbufs.forget_first(sent) };
+        executed.packets[self.action as usize] += sent as u64;
+        executed.bytes[self.action as usize] += bytes - mbufs.bytes();
+        executed.losses.add(Loss::NoRoom, mbufs.len() as u64);
     }
 }
 
-/// What packets have in common that are all to go the same way: their verdict, its target, and the queue by which they came.
-fn alike(verdicts: &Verdicts, queues: &[u16]) -> Option<(Action, u32, usize)> {
+/// Returns action, target and ingress queue if they are the same for all packets, as far as they
+/// determine the output.
+fn common_verdict(verdicts: &Verdicts, queues: &[u16]) -> Option<(Action, u32, usize)> {
     fn same<T: Copy + Default + PartialEq>(all: &[T]) -> Option<T> {
         let first = all.first().copied().unwrap_or_default();
-        // All are looked at, many at a time.
+        // Without early output, so that the loop vectorises.
         all.iter().fold(true, |same, one| same & (*one == first)).then_some(first)
     }
     let action = Action::from_byte(same(verdicts.actions())?)?;
@@ -326,10 +341,10 @@ fn alike(verdicts: &Verdicts, queues: &[u16]) -> Option<(Action, u32, usize)> {
 }
 
 fn bytes(descriptors: &[Descriptor]) -> u64 {
-    descriptors.iter().map(|lies| u64::from(lies.length)).sum()
+    descriptors.iter().map(|descriptor| u64::from(descriptor.length)).sum()
 }
 
-pub(super) fn lock(port: &Port) -> MutexGuard<'_, SendQueue> {
-    // A queue is whole whoever died meanwhile.
+pub(super) fn lock(port: &SharedTxQueue) -> MutexGuard<'_, TxQueue> {
+    // A queue is consistent even if another user panicked.
     port.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,11 @@
-//! Packets by DPDK.
+//! DPDK ports as packet sources and outputs.
 //!
-//! Packets lie side by side in one piece of memory, which all ports of a run receive into, so that a filter works on them where they
-//! are, and one that came in by one port goes out by another without a copy. DPDK's descriptions of them (mbufs) are looked at in C
-//! alone (`portcullis-dpdk-sys`), a burst at a time.
+//! All ports of a run receive into one memory pool, so that packets are filtered where they were
+//! received and forwarded between ports without a copy. Mbufs are only accessed in C
+//! (`portcullis-dpdk-sys`), a burst at a time.
 //!
-//! A process has one DPDK, which begins with the first run and stays.
+//! A process has one EAL instance, which the first run initialises and which lives until the
+//! process exits.
 #![allow(unsafe_code)]
 
 mod advice;
@@ -13,25 +14,25 @@ mod eal;
 mod error;
 mod executor;
 pub mod gpudev;
-mod interfaces;
+mod interface_watch;
 mod log;
 mod memory;
 mod open;
-mod pass_to;
+mod pass_target;
 mod port;
 mod receiver;
 mod spec;
 mod split;
-mod way_back;
-mod written;
+mod stack_forwarder;
+mod written_captures;
 
 pub use captures::{CaptureDamage, find_damaged_captures};
 pub use eal::{Eal, EalOptions, version};
 pub use error::DpdkError;
 pub use gpudev::Mempool;
 pub use open::{Dpdk, MbufCounts, Options, open};
-pub use pass_to::PassTarget;
+pub use pass_target::PassTarget;
 pub use port::{HeaderSplit, PortInfo};
 pub use spec::PortSpec;
 pub use split::check_split;
-pub use written::WrittenCaptures;
+pub use written_captures::WrittenCaptures;

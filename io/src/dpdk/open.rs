@@ -1,4 +1,4 @@
-//! Ports, memory and lanes for a run.
+//! Opening the ports, memory and lanes of a run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,61 +9,66 @@ use portcullis_core::packet::ResizeRoom;
 use super::captures;
 use super::eal::{Eal, EalOptions};
 use super::error::DpdkError;
-use super::executor::{self, DpdkExecutor, SendQueue, Ways};
-use super::gpudev::{CommList, Gpu, GpuInfo, GpuSpec, Mempool, Writers};
-use super::interfaces::Interfaces;
-use super::memory::{Memory, Place};
-use super::pass_to::PassTarget;
-use super::port::{Port, PortInfo, RING};
-use super::receiver::{DpdkReceiver, Handing, Listing, Queue};
+use super::executor::{self, DpdkExecutor, LaneOutputs, TxQueue};
+use super::gpudev::{CommList, Gpu, GpuInfo, GpuSpec, Mempool, PacketWriters};
+use super::interface_watch::InterfaceWatch;
+use super::memory::{BufferLocation, Memory};
+use super::pass_target::PassTarget;
+use super::port::{Port, PortInfo, RING_SIZE};
+use super::receiver::{BatchFormat, DpdkReceiver, LaneCommList, Queue};
 use super::spec::PortSpec;
-use super::way_back::WayBack;
-use super::written::WrittenCaptures;
+use super::stack_forwarder::StackForwarder;
+use super::written_captures::WrittenCaptures;
 use crate::live::Lane;
 
-/// What a run is to have.
+/// Configuration of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where packets come in. A port's number in metadata is its index here.
+    /// Ports that packets are received on. A port's number in metadata is its index here.
     pub ports: Vec<PortSpec>,
-    /// Queues of each that packets come in by; each has a lane, if nothing else is said.
+    /// Number of receive queues per port; each has its own lane unless `one_lane` is set.
     pub queues: u16,
-    /// Whether one lane has all queues: for filters whose state all packets share.
+    /// Whether one lane serves all queues, for filters whose state is shared by all packets.
     pub one_lane: bool,
-    /// Which port packets go out of that are redirected to a target: one of `ports`, or another one.
+    /// Output port of each redirect target: one of `ports`, or another.
     pub redirect: Vec<(u32, PortSpec)>,
-    /// Where packets go that pass; they are lost where this is `None`. What comes from there goes out of the first of `ports`, past the
-    /// filter, but where it is one of `ports` itself.
+    /// Destination of passed packets; `None` drops them. Packets received from there are forwarded
+    /// out of the first of `ports`, past the filter, unless the destination is one of `ports`
+    /// itself.
     pub pass_to: Option<PassTarget>,
-    /// What DPDK is given beside.
+    /// Additional EAL arguments.
     pub eal: Vec<String>,
-    /// Whether packets have room for filters that change lengths.
+    /// Whether packets have headroom and tailroom, for filters that change packet lengths.
     pub room: ResizeRoom,
     /// Whether batches carry metadata.
     pub metadata: bool,
-    /// Whether the filter writes to packets (as `af_xdp::Options::rewrites`).
+    /// Whether the filter writes to packets (like `af_xdp::Options::rewrites`).
     pub rewrites: bool,
-    /// Packets for each queue, at least 64: a driver's rings have up to 2,048 of them, and the rest are in batches.
+    /// Packets per queue, at least 64: drivers' rings hold up to 2,048 of them, the others are in
+    /// batches.
     pub packets: u32,
-    /// Packets for each queue that DPDK is to have memory for at least when it begins, which it does once: for runs of this process that
-    /// come later.
+    /// Minimum packets per queue for which the EAL reserves memory. It is initialised only once, so
+    /// this covers later runs of the process.
     pub later: u32,
-    /// Where packets' buffers are.
+    /// Location of packet buffers.
     pub mempool: Mempool,
-    /// Header split: so many bytes of a packet come into the host's memory, and the rest where `mempool` says.
+    /// Header split: this many bytes of each packet are received into host memory, the rest where
+    /// `mempool` says.
     pub split: Option<u16>,
-    /// Items of each lane's communication list, by which a GPU has batches: of more that are on their way at a time, packets are dropped.
+    /// Number of items in each lane's communication list, which tells the GPU about batches:
+    /// batches in flight beyond it are dropped.
     pub items: u32,
 }
 
 impl Options {
-    /// Packets for each queue, if nobody says otherwise.
+    /// Default number of packets per queue.
     pub const PACKETS: u32 = 8192;
 
-    /// Items of a communication list, if nobody says otherwise: more than a session takes batches.
+    /// Default number of communication list items: more than the batches that a session accepts.
     pub const ITEMS: u32 = 64;
 
-    /// These ports with one queue each, for filters that neither look at metadata nor change anything, with nowhere else to go.
+    /// Options for these ports with one queue each and no other outputs, for filters that neither
+    /// read metadata nor change packets.
     pub fn of(ports: Vec<PortSpec>) -> Options {
         Options {
             ports,
@@ -84,58 +89,59 @@ impl Options {
     }
 }
 
-/// Ports that are open.
+/// A run's open ports.
 pub struct Dpdk {
-    /// What packets come in by and go out by; each is to be driven from now on.
+    /// The lanes, to be driven by the caller from now on.
     pub lanes: Vec<Lane>,
-    /// What there is of each port: those that packets come in by, and then those that they only go out of.
+    /// Properties of each port: receiving ports first, then those that only transmit.
     pub info: Vec<PortInfo>,
-    /// The GPU that knows of packets, if there is one.
+    /// The GPU that packets are shared with, if any.
     pub gpu: Option<GpuInfo>,
     ports: Vec<Port>,
     memory: Arc<Memory>,
     ending: Arc<AtomicBool>,
 }
 
-/// Where packets' memory is.
+/// Numbers of mbufs by location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MbufCounts {
-    /// There are in all.
+    /// Total number of mbufs.
     pub total: usize,
-    /// Nobody needs them.
+    /// Mbufs in the mempools.
     pub free: usize,
-    /// Drivers have kept them, that do so.
+    /// Mbufs that drivers do not return when closed.
     pub kept_by_driver: usize,
 }
 
 impl Dpdk {
-    /// Has lanes receive what may have come until now, and no more: as many packets as their rings have room for. Ports are not
-    /// stopped, for one that is stopped gives nothing more.
+    /// Makes lanes receive only what may have arrived until now: as many packets as their rings
+    /// hold. Ports are not stopped, because a stopped port returns nothing more.
     pub fn stop(&mut self) {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// The captures that ports have written, to be [checked](Written::check) when all is closed.
+    /// The captures that ports have written, to be [checked](WrittenCaptures::check) after closing.
     pub fn written(&self) -> Vec<WrittenCaptures> {
         self.ports.iter().filter_map(Port::written).collect()
     }
 
-    /// Closes all, and says where packets are then: all of them at home, if none was lost.
+    /// Closes all ports and counts the mbufs: all are free unless one was leaked.
     pub fn close(self) -> MbufCounts {
         let Dpdk { lanes, ports, memory, .. } = self;
         drop(lanes);
         let keeps = ports.iter().any(|port| port.driver() == "net_af_xdp");
         drop(ports);
-        let (total, free) = memory.count();
-        // That driver does not give back what its sockets have to receive into (`eth_dev_close`).
+        let (total, free) = memory.mbuf_counts();
+        // net_af_xdp does not free what is in its sockets' fill rings (`eth_dev_close`).
         MbufCounts { total, free, kept_by_driver: if keeps { total.saturating_sub(free) } else { 0 } }
     }
 }
 
-/// Opens ports: from the moment when this comes back, packets come in.
+/// Opens the ports. Once this returns, packets are received.
 ///
 /// # Errors
-/// [`DpdkError`] tells what to do. Nothing is left behind, but for DPDK itself, which stays as it was begun.
+/// [`DpdkError`] names the next step. Everything opened so far is closed again, except the EAL,
+/// which stays initialised.
 pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     captures::check(options)?;
     let pass_to = match &options.pass_to {
@@ -146,7 +152,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     let queues = options.queues.max(1);
     let count = options.ports.len() * usize::from(queues);
     let lanes = if options.one_lane { 1 } else { count };
-    let needed = |each: u32, ports: usize| (count * each as usize + ports * lanes * usize::from(RING)).max(1024);
+    let needed = |each: u32, ports: usize| (count * each as usize + ports * lanes * usize::from(RING_SIZE)).max(1024);
     let packets = |ports| needed(options.packets, ports);
     let eal = Eal::start(&EalOptions {
         arguments: options.eal.clone(),
@@ -156,12 +162,12 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
             || matches!(options.mempool.gpu(), Some(GpuSpec::Found { .. })),
     })?;
     let place = match &options.mempool {
-        Mempool::Host => Place::Host,
-        Mempool::Pinned(gpu) => Place::Pinned(Gpu::open(eal, gpu)?),
-        Mempool::Gpu(gpu) => Place::Gpu(Gpu::open(eal, gpu)?),
+        Mempool::Host => BufferLocation::Host,
+        Mempool::Pinned(gpu) => BufferLocation::Pinned(Gpu::open(eal, gpu)?),
+        Mempool::Gpu(gpu) => BufferLocation::Gpu(Gpu::open(eal, gpu)?),
     };
 
-    // Each lane sends by a queue of its own, where there are as many.
+    // Each lane transmits on its own queue if the port has enough.
     let mut run = Run { eal, ports: Vec::new(), by_name: BTreeMap::new(), out: BTreeMap::new() };
     for port in &options.ports {
         run.port(port)?;
@@ -180,9 +186,9 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         }
     };
 
-    // Before memory is taken, of which so many queues may need more than there is.
+    // Check queues before allocating memory, which many queues may exhaust.
     let asked = |(index, port): (usize, &Port)| {
-        // Some drivers do not start without a queue to receive by.
+        // Some drivers do not start without a receive queue.
         let receive = if index < receiving { queues } else { 1 };
         let send = port.send_queues(receive, lanes);
         port.check_queues(receive, send).map(|()| (receive, send))
@@ -199,11 +205,11 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         info.push(port.info(receive, send));
     }
 
-    // What goes out of others is lost where they are gone, and the rest goes on.
+    // If other output interfaces are removed, their packets are lost, and the run continues.
     let needed =
         (0..receiving).chain(pass_to.filter(|port| *port >= receiving)).filter_map(|port| info[port].interface.clone());
-    let mut interfaces = Some(Interfaces::watch(needed));
-    let handing = Handing { room: options.room, metadata: options.metadata, complete: false };
+    let mut interfaces = Some(InterfaceWatch::watch(needed));
+    let format = BatchFormat { room: options.room, metadata: options.metadata, complete: false };
     let mut by_lane: Vec<Vec<(usize, u16)>> = vec![Vec::new(); lanes];
     let all = (0..receiving).flat_map(|port| (0..queues).map(move |queue| (port, queue)));
     for (number, it) in all.enumerate() {
@@ -214,30 +220,36 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         let leaves: Vec<bool> = queues.iter().map(|(port, _)| leaves_checksums(&info[*port].driver)).collect();
         let leaves = leaves.contains(&true);
         let names: Vec<String> = queues.iter().map(|(port, queue)| format!("{}:{queue}", info[*port].name)).collect();
-        // One of the lanes has it.
-        let from_stack = pass_to.filter(|port| lane == 0 && *port >= receiving).map(|port| {
+        // Only the first lane forwards packets from the stack.
+        let stack_forwarder = pass_to.filter(|port| lane == 0 && *port >= receiving).map(|port| {
             let completes = leaves_checksums(&info[port].driver);
-            WayBack::new(memory.clone(), run.ports[port].number, run.way(0, lane), completes, ending.clone())
+            StackForwarder::new(
+                memory.clone(),
+                run.ports[port].number,
+                run.tx_queue(0, lane),
+                completes,
+                ending.clone(),
+            )
         });
-        let ways = Ways {
-            from_stack,
-            back: queues.iter().map(|(port, _)| run.way(*port, lane)).collect(),
-            redirect: redirect.iter().map(|(target, port)| (*target, run.way(*port, lane))).collect(),
-            stack: pass_to.map(|port| run.way(port, lane)),
+        let outputs = LaneOutputs {
+            stack_forwarder,
+            back: queues.iter().map(|(port, _)| run.tx_queue(*port, lane)).collect(),
+            redirect: redirect.iter().map(|(target, port)| (*target, run.tx_queue(*port, lane))).collect(),
+            stack: pass_to.map(|port| run.tx_queue(port, lane)),
         };
-        // The lane with a port's first queue counts what the port has dropped.
+        // The lane with a port's first queue counts the port's drops.
         let counts = queues.iter().filter(|(_, queue)| *queue == 0).map(|(port, _)| run.ports[*port].number).collect();
-        let most = queues.len() * options.packets as usize / 2;
+        let max = queues.len() * options.packets as usize / 2;
         let queues =
             queues.into_iter().map(|(port, queue)| Queue { port: run.ports[port].number, queue, number: port as u32 });
-        let handing = Handing { complete: options.rewrites && leaves, ..handing };
+        let format = BatchFormat { complete: options.rewrites && leaves, ..format };
         let dropped = Arc::<AtomicU64>::default();
-        let list = place.gpu().map(|gpu| CommList::new(gpu, options.items, memory.shift, options.split.is_some()));
-        let listing = list.transpose()?.map(|list| Listing { list, dropped: dropped.clone() });
+        let list = place.gpu().map(|gpu| CommList::new(gpu, options.items, memory.gpu_offset, options.split.is_some()));
+        let comm_list = list.transpose()?.map(|list| LaneCommList { list, dropped: dropped.clone() });
         let receiver =
-            DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most, ending.clone(), listing)
-                .looking_after(interfaces.take());
-        let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, ways, dropped);
+            DpdkReceiver::new(memory.clone(), format, queues.collect(), counts, max, ending.clone(), comm_list)
+                .watching(interfaces.take());
+        let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, outputs, dropped);
         made.push(Lane {
             name: names.join(" "),
             memory: Some(memory.span.clone()),
@@ -249,13 +261,13 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     Ok(Dpdk { lanes: made, info, gpu, ports: run.ports, memory, ending })
 }
 
-/// How packets get into the memory of these ports, if that is a GPU's.
-fn writers(ports: &[Port], place: &Place) -> Result<Writers, DpdkError> {
+/// How the ports' packets are written, if their memory is a GPU's.
+fn writers(ports: &[Port], place: &BufferLocation) -> Result<PacketWriters, DpdkError> {
     let made = ports.iter().find(|port| !port.is_card() && port.touches_packets);
-    let Place::Gpu(gpu) = place else { return Ok(Writers::Cards) };
+    let BufferLocation::Gpu(gpu) = place else { return Ok(PacketWriters::CardDma) };
     let (card, gpu) = (ports.iter().find(|port| port.is_card()), gpu.title());
     if let Some(port) = ports.iter().find(|port| port.driver() == "net_af_xdp") {
-        // Its rings are made of the mempool's own memory, and that is where descriptions are.
+        // Its UMEM is the mempool's own memory, where the mbufs are too.
         let (port, driver, missing) =
             (port.name.clone(), port.driver(), "its rings are in a mempool's own memory".to_owned());
         return Err(DpdkError::OutOfReach { port, driver, gpu, missing });
@@ -265,46 +277,46 @@ fn writers(ports: &[Port], place: &Place) -> Result<Writers, DpdkError> {
             let (card, port) = (card.name.clone(), made.name.clone());
             Err(DpdkError::Mixed { card, port, driver: made.driver(), gpu })
         }
-        (_, Some(made)) => Ok(Writers::Processor { port: made.name.clone(), driver: made.driver() }),
-        (Some(_), None) => Ok(Writers::Cards),
-        (None, None) => Ok(Writers::Nobody),
+        (_, Some(made)) => Ok(PacketWriters::Cpu { port: made.name.clone(), driver: made.driver() }),
+        (Some(_), None) => Ok(PacketWriters::CardDma),
+        (None, None) => Ok(PacketWriters::NoWriter),
     }
 }
 
-/// Refuses header split where packets have to be in one piece.
+/// Refuses header split if packets have to be contiguous.
 fn check_ports(bytes: u16, room: ResizeRoom, ports: &[Port]) -> Result<(), DpdkError> {
     let refused = |why: String| Err(DpdkError::Split { bytes, why });
     if room == ResizeRoom::Both {
-        return refused("packets may become longer and shorter, which needs them in one piece".into());
+        return refused("the filter changes packet lengths, which requires contiguous packets".into());
     }
     if let Some(port) = ports.iter().find(|port| leaves_checksums(&port.driver())) {
         let (name, driver) = (&port.name, port.driver());
         return refused(format!(
-            "{name} ({driver}) leaves checksums to be completed, which needs packets in one piece"
+            "{name} ({driver}) leaves checksums to be completed, which requires contiguous packets"
         ));
     }
     Ok(())
 }
 
-/// What is open so far.
+/// State of a run while it is being opened.
 struct Run {
     eal: &'static Eal,
     ports: Vec<Port>,
-    /// Ports by what they are called.
+    /// Indexes of ports by name.
     by_name: BTreeMap<String, usize>,
-    /// Ways out, by port and queue.
-    out: BTreeMap<(usize, u16), executor::Port>,
+    /// TX queues by port and queue.
+    out: BTreeMap<(usize, u16), executor::SharedTxQueue>,
 }
 
 impl Run {
-    /// A port's index. It is opened once.
+    /// Returns a port's index, opening it at the first mention.
     fn port(&mut self, spec: &PortSpec) -> Result<usize, DpdkError> {
         if let Some(index) = self.by_name.get(&spec.to_string()) {
             return Ok(*index);
         }
         let port = Port::open(self.eal, spec)?;
         if let Some(index) = self.ports.iter().position(|known| known.number == port.number) {
-            // Named in another way before. It is closed with the one that has it.
+            // Already opened under another name: forget this handle, the first one closes the port.
             std::mem::forget(port);
             return Ok(index);
         }
@@ -313,15 +325,15 @@ impl Run {
         Ok(self.ports.len() - 1)
     }
 
-    /// The way out of a port for a lane.
-    fn way(&mut self, port: usize, lane: usize) -> executor::Port {
-        let queue = (lane % usize::from(self.ports[port].sends_by)) as u16;
+    /// Returns the TX queue of a port for a lane.
+    fn tx_queue(&mut self, port: usize, lane: usize) -> executor::SharedTxQueue {
+        let queue = (lane % usize::from(self.ports[port].tx_queue_count)) as u16;
         let number = self.ports[port].number;
-        self.out.entry((port, queue)).or_insert_with(|| Arc::new(Mutex::new(SendQueue { port: number, queue }))).clone()
+        self.out.entry((port, queue)).or_insert_with(|| Arc::new(Mutex::new(TxQueue { port: number, queue }))).clone()
     }
 }
 
-/// Whether packets of a driver may have checksums that their sender on this machine left to a card that there is not.
+/// Whether a driver's packets may have partial checksums, left by senders on this machine.
 fn leaves_checksums(driver: &str) -> bool {
     ["net_af_packet", "net_af_xdp", "net_tap", "net_virtio", "net_virtio_user", "net_vhost"].contains(&driver)
 }

@@ -1,4 +1,4 @@
-//! A lane's packets, out of one queue or several.
+//! The receiver of a DPDK lane: packets of one or more queues.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,226 +9,230 @@ use std::time::{Duration, Instant};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, ResizeRoom};
 use portcullis_dpdk_sys as sys;
 
-use super::eal::know_this_thread;
+use super::eal::register_this_thread;
 use super::error::DpdkError;
 use super::gpudev::CommList;
-use super::interfaces::Interfaces;
-use super::memory::{Lists, Mbuf, Memory, Together};
-use super::port::{Port, RING};
+use super::interface_watch::InterfaceWatch;
+use super::memory::{BatchBuffers, Linearized, Mbuf, Memory};
+use super::port::{Port, RING_SIZE};
 use crate::live::{LiveError, ReceivedCounts, Receiver, checksum, nanoseconds};
 
-/// Packets that a driver is asked for at a time.
+/// Maximum burst size.
 const BURST: usize = 64;
 
-/// How long nothing may have come before a thread that has nothing else to do sleeps in between.
-const AWAKE: Duration = Duration::from_millis(10);
+/// How long a waiting thread spins without packets before it sleeps between polls.
+const SPIN_TIME: Duration = Duration::from_millis(10);
 
-/// How long it sleeps then: by the time its ring is full (14.88 million packets a second, RFC 2544's smallest frames at 10 Gb/s) it is
-/// long awake, the kernel's 50 µs that a sleep may take longer included.
-const NAP: Duration = Duration::from_micros(5);
+/// Sleep time between polls. Together with up to 50 µs of the kernel's timer slack it is far below
+/// the time that fills a ring, even at 14.88 million packets per second (minimum-size frames at 10
+/// Gb/s, RFC 2544).
+const POLL_SLEEP: Duration = Duration::from_micros(5);
 
-/// How long packets wait for buffers to be put together in, before those count as gone for good: somebody keeps them who gives none back.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long packets wait for a long buffer before they are dropped.
+const LONG_BUFFER_WAIT: Duration = Duration::from_secs(1);
 
-/// A queue of a port.
+/// A receive queue of a port.
 pub(super) struct Queue {
     pub port: u16,
     pub queue: u16,
-    /// The number of the port in metadata.
+    /// Port number in metadata.
     pub number: u32,
 }
 
-/// How packets are handed on.
+/// What batches contain and how packets are prepared.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Handing {
+pub(super) struct BatchFormat {
     pub room: ResizeRoom,
     pub metadata: bool,
-    /// Whether checksums that the sender left to its network card are completed before a filter sees them.
+    /// Whether partial checksums are completed before the filter.
     pub complete: bool,
 }
 
 /// Receives from a lane's queues.
 pub(super) struct DpdkReceiver {
-    /// What is left of a burst, with its places, from a packet on for which there was no buffer to be put together in: the first of the
-    /// next batch.
-    aside: VecDeque<(Mbuf, Descriptor)>,
-    /// The queue that they came by.
-    aside_of: usize,
-    /// Since when there has been no such buffer.
+    /// The rest of a burst, with packet locations, from the first packet that had to wait for a
+    /// long buffer. It goes into the next batch first.
+    set_aside_packets: VecDeque<(Mbuf, Descriptor)>,
+    /// The queue of these packets.
+    set_aside_queue: usize,
+    /// Since when there has been no free long buffer.
     stuck: Option<Instant>,
-    /// Packets that were lost for want of one.
+    /// Packets dropped for lack of one.
     dropped: u64,
     memory: Arc<Memory>,
-    handing: Handing,
+    format: BatchFormat,
     queues: Vec<Queue>,
-    /// For the next batch.
-    gathered: Lists,
-    /// The queue that is asked first next time.
+    /// The open batch.
+    open_batch: BatchBuffers,
+    /// Index of the queue to poll first next time (round robin).
     next: usize,
     received: ReceivedCounts,
     /// Ports whose drops this lane counts.
     counts: Vec<u16>,
-    /// Since when nothing has come, by who waits for it.
+    /// Since when the waiting caller has received nothing.
     idle: Option<Instant>,
-    /// Packets that a batch has at most, so that there are some for the driver.
-    most: usize,
-    /// Whether an end is wanted.
+    /// Maximum number of packets in a batch, which leaves some to the driver.
+    max: usize,
+    /// Set when the run is to end.
     ending: Arc<AtomicBool>,
-    /// Packets that are taken after that: as many as may have come before.
+    /// Packets still to be received after that: as many as the rings may have batch_mbufs.
     left: usize,
-    /// How the GPU gets to know of packets.
-    listing: Option<Listing>,
-    /// Why the GPU takes no more packets.
+    /// The communication list shared with the GPU, if any.
+    comm_list: Option<LaneCommList>,
+    /// The GPU's error, reported by the next call.
     failed: Option<DpdkError>,
-    /// Those of the run, which one of its lanes looks after: if it ends, so do the others.
-    interfaces: Option<Interfaces>,
+    /// The run's interfaces, watched by one of its lanes; if that ends, so do the others.
+    interfaces: Option<InterfaceWatch>,
 }
 
 /// A lane's communication list.
-pub(super) struct Listing {
+pub(super) struct LaneCommList {
     pub list: Arc<CommList>,
-    /// Packets that were dropped for want of a FREE item, which the lane's executor counts.
+    /// Packets dropped for lack of a FREE item; counted by the lane's executor.
     pub dropped: Arc<AtomicU64>,
 }
 
 impl DpdkReceiver {
     pub fn new(
         memory: Arc<Memory>,
-        handing: Handing,
+        format: BatchFormat,
         queues: Vec<Queue>,
         counts: Vec<u16>,
-        most: usize,
+        max: usize,
         ending: Arc<AtomicBool>,
-        listing: Option<Listing>,
+        comm_list: Option<LaneCommList>,
     ) -> DpdkReceiver {
-        let most = if listing.is_some() { most.min(CommList::MOST) } else { most };
-        let left = queues.len() * usize::from(RING);
+        let max = if comm_list.is_some() { max.min(CommList::MAX_PACKETS) } else { max };
+        let left = queues.len() * usize::from(RING_SIZE);
         DpdkReceiver {
-            aside: VecDeque::new(),
-            aside_of: 0,
+            set_aside_packets: VecDeque::new(),
+            set_aside_queue: 0,
             stuck: None,
             dropped: 0,
             memory,
-            handing,
+            format,
             queues,
-            gathered: Lists::default(),
+            open_batch: BatchBuffers::default(),
             next: 0,
             received: ReceivedCounts::default(),
             counts,
             idle: None,
-            most,
+            max,
             ending,
             left,
-            listing,
+            comm_list,
             failed: None,
             interfaces: None,
         }
     }
 
-    /// Has it look after the run's interfaces, if it is given them.
-    pub fn looking_after(self, interfaces: Option<Interfaces>) -> DpdkReceiver {
+    /// Makes this lane watch the run's interfaces, if given.
+    pub fn watching(self, interfaces: Option<InterfaceWatch>) -> DpdkReceiver {
         DpdkReceiver { interfaces, ..self }
     }
 
-    /// Takes one burst of a queue. Gives how many packets the driver gave, and how many of them are gathered.
-    fn burst(&mut self, index: usize, most: usize, now: u64) -> (usize, usize) {
+    /// Receives a burst from a queue; returns the number of packets from the driver and of those
+    /// added to the batch.
+    fn burst(&mut self, index: usize, max: usize, now: u64) -> (usize, usize) {
         let Queue { port, queue, .. } = self.queues[index];
-        let memory = self.memory.shim(self.handing.room);
-        let Lists { held, descriptors, .. } = &mut self.gathered;
+        let memory = self.memory.to_shim(self.format.room);
+        let BatchBuffers { batch_mbufs, descriptors, .. } = &mut self.open_batch;
         let first = descriptors.len();
-        descriptors.reserve(most);
+        descriptors.reserve(max);
         let (mut bytes, mut elsewhere) = (0, 0);
         let lies = descriptors.spare_capacity_mut().as_mut_ptr().cast::<sys::pc_lies>();
-        // SAFETY: the queue is this lane's alone. There is room for so many packets and their places, of which as many are written
-        // as it says, and the packets are ours.
+        // SAFETY: the queue belongs to this lane alone. Both arrays have room for a burst, and the
+        // mbufs written become owned here.
         let came = unsafe {
-            held.mbufs.extend(most, |room| {
+            batch_mbufs.mbufs.extend(max, |room| {
                 let (bytes, elsewhere) = (&raw mut bytes, &raw mut elsewhere);
-                let came = match self.memory.rest() {
-                    None => sys::pc_receive(port, queue, memory, room, lies, most as u16, bytes, elsewhere),
+                let came = match self.memory.tail_pool() {
+                    None => sys::pc_receive(port, queue, memory, room, lies, max as u16, bytes, elsewhere),
                     Some((rest, head)) => {
                         let split = sys::pc_split { rest, head };
-                        sys::pc_receive_split(port, queue, memory, split, room, lies, most as u16, bytes, elsewhere)
+                        sys::pc_receive_split(port, queue, memory, split, room, lies, max as u16, bytes, elsewhere)
                     }
                 };
                 usize::from(came)
             })
         };
-        // SAFETY: a place is a descriptor (both `repr(C)`, offset and length), and so many are written.
+        // SAFETY: `pc_lies` has the layout of `Descriptor` (`repr(C)`, offset and length), and
+        // `came` elements were written.
         unsafe { descriptors.set_len(first + came) };
         self.received.bytes += bytes;
         if elsewhere > 0 {
             self.set_aside(first, index);
-            self.take_up(came);
+            self.add_set_aside(came);
         }
-        (came, self.gathered(first, index, now))
+        (came, self.finish_columns(first, index, now))
     }
 
-    /// Notes what is gathered from the `first` on, all of one queue. Gives how many they are.
-    fn gathered(&mut self, first: usize, index: usize, now: u64) -> usize {
+    /// Completes the batch's columns for packets from index `first` on, all of one queue; returns
+    /// their number.
+    fn finish_columns(&mut self, first: usize, index: usize, now: u64) -> usize {
         let number = self.queues[index].number;
-        let Lists { held, descriptors, metadata } = &mut self.gathered;
+        let BatchBuffers { batch_mbufs, descriptors, metadata } = &mut self.open_batch;
         let kept = descriptors.len() - first;
         self.received.packets += kept as u64;
         if self.queues.len() > 1 {
-            held.queues.resize(first + kept, index as u16);
+            batch_mbufs.queues.resize(first + kept, index as u16);
         }
-        if self.handing.metadata {
+        if self.format.metadata {
             metadata.extend(descriptors[first..].iter().map(|it| Metadata::new(it.length, number, now)));
         }
         kept
     }
 
-    /// Has a burst not be gathered, from the `first` packet on.
+    /// Removes a burst from the batch, from index `first` on.
     #[cold]
     fn set_aside(&mut self, first: usize, index: usize) {
-        let Lists { held, descriptors, .. } = &mut self.gathered;
+        let BatchBuffers { batch_mbufs, descriptors, .. } = &mut self.open_batch;
         let places = descriptors.split_off(first);
         self.received.bytes -= places.iter().map(|place| u64::from(place.length)).sum::<u64>();
-        self.aside = held.mbufs.drain_from(first).into_iter().zip(places).collect();
-        self.aside_of = index;
+        self.set_aside_packets = batch_mbufs.mbufs.drain_from(first).into_iter().zip(places).collect();
+        self.set_aside_queue = index;
     }
 
-    /// Gathers packets that were set aside, so many at most, and puts those together that do not lie in one piece in our memory. Ends at
-    /// one for which there is no room now.
+    /// Adds packets that were set aside, at most `max`, to the batch, linearising those that are
+    /// not contiguous in our memory. Stops at one that has to wait for a long buffer.
     #[cold]
-    fn take_up(&mut self, most: usize) {
-        let Lists { held, descriptors, .. } = &mut self.gathered;
-        let enough = descriptors.len() + most;
+    fn add_set_aside(&mut self, max: usize) {
+        let BatchBuffers { batch_mbufs, descriptors, .. } = &mut self.open_batch;
+        let enough = descriptors.len() + max;
         while descriptors.len() < enough {
-            let Some((mut mbuf, mut place)) = self.aside.pop_front() else { return };
+            let Some((mut mbuf, mut place)) = self.set_aside_packets.pop_front() else { return };
             if place.offset == sys::PC_ELSEWHERE {
                 match self.memory.linearize(mbuf, place.length as usize) {
-                    Together::Whole(whole, lies) => {
+                    Linearized::Whole(whole, lies) => {
                         (mbuf, place) = (whole, lies);
                         self.received.reassembled += 1;
                         self.stuck = None;
                     }
-                    Together::Later(mbuf) => {
-                        if self.stuck.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
-                            self.aside.push_front((mbuf, place));
+                    Linearized::Retry(mbuf) => {
+                        if self.stuck.get_or_insert_with(Instant::now).elapsed() < LONG_BUFFER_WAIT {
+                            self.set_aside_packets.push_front((mbuf, place));
                             return;
                         }
                         self.dropped += 1;
                         continue;
                     }
-                    Together::Never => {
+                    Linearized::Dropped => {
                         self.received.refused += 1;
                         continue;
                     }
                 }
             }
             self.received.bytes += u64::from(place.length);
-            held.mbufs.push(mbuf);
+            batch_mbufs.mbufs.push(mbuf);
             descriptors.push(place);
         }
     }
 
-    /// Completes the checksums of packets from the `first` on.
+    /// Completes the checksums of packets from index `first` on.
     fn complete(&mut self, first: usize) {
         let base = self.memory.span.as_ptr();
-        for Descriptor { offset, length } in &self.gathered.descriptors[first..] {
-            // SAFETY: the packet is ours, and lies there.
+        for Descriptor { offset, length } in &self.open_batch.descriptors[first..] {
+            // SAFETY: the packet is owned here, and lies at this location.
             let bytes = unsafe { std::slice::from_raw_parts_mut(base.add(*offset as usize), *length as usize) };
             self.received.checksums += u64::from(checksum::complete(bytes));
         }
@@ -236,35 +240,35 @@ impl DpdkReceiver {
 }
 
 impl Receiver for DpdkReceiver {
-    fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
+    fn receive(&mut self, max: usize) -> Result<usize, LiveError> {
         if let Some(error) = self.failed.take() {
             let what = "giving packets to the GPU".into();
             return Err(LiveError::System { what, error: io::Error::other(error.to_string()) });
         }
-        know_this_thread();
-        // Here, so that what came before is still carried out.
-        self.interfaces.as_mut().map_or(Ok(()), Interfaces::look)?;
+        register_this_thread();
+        // Check here, so that packets received before are still executed.
+        self.interfaces.as_mut().map_or(Ok(()), InterfaceWatch::poll)?;
         let is_ending = self.ending.load(Ordering::Relaxed);
-        // An item of a list has so many packets, and no more.
-        let most = match &self.listing {
-            Some(_) => most.min(CommList::MOST.saturating_sub(self.gathered.descriptors.len())),
-            None => most,
+        // A communication list item has a limited number of packets.
+        let max = match &self.comm_list {
+            Some(_) => max.min(CommList::MAX_PACKETS.saturating_sub(self.open_batch.descriptors.len())),
+            None => max,
         };
-        let now = if self.handing.metadata { nanoseconds() } else { 0 };
-        let before = self.gathered.descriptors.len();
+        let now = if self.format.metadata { nanoseconds() } else { 0 };
+        let before = self.open_batch.descriptors.len();
         let (count, mut got) = (self.queues.len(), 0);
-        if !self.aside.is_empty() {
-            self.take_up(most);
-            got = self.gathered(before, self.aside_of, now);
+        if !self.set_aside_packets.is_empty() {
+            self.add_set_aside(max);
+            got = self.finish_columns(before, self.set_aside_queue, now);
         }
-        let most = if is_ending { (most - got).min(self.left) } else { most - got };
-        // Those that are refused count as well: a port may have nothing else, and no end of it.
+        let max = if is_ending { (max - got).min(self.left) } else { max - got };
+        // Count rejected packets as well: a port may deliver nothing else, without end.
         let mut all = 0;
         for turn in 0..count {
             let index = (self.next + turn) % count;
-            // What is set aside comes first.
-            while all < most && self.aside.is_empty() {
-                let wanted = BURST.min(most - all);
+            // Packets that were set aside come first.
+            while all < max && self.set_aside_packets.is_empty() {
+                let wanted = BURST.min(max - all);
                 let (came, kept) = self.burst(index, wanted, now);
                 (all, got) = (all + came, got + kept);
                 if came < wanted {
@@ -278,51 +282,54 @@ impl Receiver for DpdkReceiver {
         }
         if got > 0 {
             self.idle = None;
-            if self.handing.complete {
+            if self.format.complete {
                 self.complete(before);
             }
         }
         Ok(got)
     }
 
-    /// Nobody tells of packets: who waits for them looks again and again, and after a while without any sleeps in between.
-    fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
-        match self.idle.get_or_insert_with(Instant::now).elapsed() < AWAKE {
+    /// Spins; after a while without packets it sleeps between polls. There are no interrupts.
+    fn wait(&mut self, max: Duration) -> Result<(), LiveError> {
+        match self.idle.get_or_insert_with(Instant::now).elapsed() < SPIN_TIME {
             true => std::hint::spin_loop(),
-            false => std::thread::sleep(NAP.min(most)),
+            false => std::thread::sleep(POLL_SLEEP.min(max)),
         }
         Ok(())
     }
 
     fn backlog_capacity(&self) -> usize {
-        RING.into()
+        RING_SIZE.into()
     }
 
     fn is_full(&self) -> bool {
-        self.gathered.descriptors.len() >= self.most || !self.aside.is_empty()
+        self.open_batch.descriptors.len() >= self.max || !self.set_aside_packets.is_empty()
     }
 
     fn take_batch(&mut self) -> Option<Batch> {
-        if self.gathered.descriptors.is_empty() {
+        if self.open_batch.descriptors.is_empty() {
             return None;
         }
-        let Lists { mut held, descriptors, metadata } = std::mem::replace(&mut self.gathered, self.memory.take_lists());
-        if let Some(Listing { list, dropped }) = &self.listing {
-            match list.populate(&mut held.mbufs) {
-                Ok(Some(ready)) => held.listed = Some(ready),
+        let BatchBuffers { mut batch_mbufs, descriptors, metadata } =
+            std::mem::replace(&mut self.open_batch, self.memory.take_batch_buffers());
+        if let Some(LaneCommList { list, dropped }) = &self.comm_list {
+            match list.populate(&mut batch_mbufs.mbufs) {
+                Ok(Some(ready)) => batch_mbufs.comm_list_item = Some(ready),
                 without => {
-                    // Packets are in one piece each, and no more than an item has: that they are not taken is the GPU's failure.
+                    // The packets are contiguous and not too many for an item, so a refusal is the
+                    // GPU's failure.
                     self.failed = without.err();
-                    dropped.fetch_add(held.mbufs.len() as u64, Ordering::Relaxed);
-                    self.memory.put_lists(Lists { held, descriptors, metadata });
+                    dropped.fetch_add(batch_mbufs.mbufs.len() as u64, Ordering::Relaxed);
+                    self.memory.recycle_batch_buffers(BatchBuffers { batch_mbufs, descriptors, metadata });
                     return None;
                 }
             }
         }
-        held.memory = Some(self.memory.clone());
+        batch_mbufs.memory = Some(self.memory.clone());
         let span = self.memory.span.clone();
-        // SAFETY: each packet lies in a buffer of its own, with its room, and buffers begin at multiples of 64; the companion has them.
-        let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.handing.room, held) };
+        // SAFETY: each packet with its room lies in a buffer of its own; buffers start at multiples
+        // of 64, and the source data owns them.
+        let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.format.room, batch_mbufs) };
         Some(batch.expect("buffers lie in their memory"))
     }
 

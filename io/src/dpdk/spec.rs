@@ -1,29 +1,30 @@
-//! Which port is meant.
+//! Parsing port specifications.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::error::DpdkError;
 
-/// A port, as a user names it.
+/// A port as specified by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortSpec {
-    /// A network card at the PCI bus, with what its driver is told (`0000:03:00.0,txq_inline_max=0`).
+    /// A network card by PCI address, with driver arguments (`0000:03:00.0,txq_inline_max=0`).
     Card(String),
-    /// The port with this number, of those that DPDK has found by itself or by `--eal '--vdev …'`.
+    /// The port with this number, among those that DPDK probes itself or that `--eal '--vdev …'`
+    /// creates.
     Number(u16),
-    /// A device that DPDK makes, with what its driver is told (`net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`).
+    /// A virtual device, with driver arguments (`net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`).
     Made(String),
 }
 
 impl PortSpec {
-    /// What the port is called: the text before its first comma.
+    /// Device name: the text before the first comma.
     pub fn name(&self) -> &str {
         let (PortSpec::Card(text) | PortSpec::Made(text)) = self else { return "" };
         text.split(',').next().unwrap_or_default()
     }
 
-    /// The driver of a device that DPDK makes: its name without the number at its end.
+    /// Driver of a virtual device: its name without trailing digits.
     pub fn driver(&self) -> Option<&str> {
         matches!(self, PortSpec::Made(_)).then(|| self.name().trim_end_matches(|c: char| c.is_ascii_digit()))
     }
@@ -48,30 +49,31 @@ impl FromStr for PortSpec {
             return Err(wrong("it has no name"));
         }
         if text.contains('\0') {
-            return Err(wrong("it has a zero byte in it"));
+            return Err(wrong("it contains a zero byte"));
         }
         if name.bytes().all(|byte| byte.is_ascii_digit()) {
             if name != text {
-                return Err(wrong("a number is all there may be of it"));
+                return Err(wrong("a port number takes no arguments"));
             }
-            return name.parse().map(PortSpec::Number).map_err(|_| wrong("DPDK has no ports with so great a number"));
+            return name.parse().map(PortSpec::Number).map_err(|_| wrong("the number exceeds DPDK's port numbers"));
         }
         if let Some(address) = pci(name) {
             return Ok(PortSpec::Card(address + &text[name.len()..]));
         }
-        // As DPDK finds the driver: by how the name begins.
+        // DPDK also chooses the driver by the prefix of the name.
         if name.starts_with("net_") || name.starts_with("eth_") {
             return Ok(PortSpec::Made(text.to_owned()));
         }
-        Err(wrong("names of devices that DPDK makes begin with `net_`"))
+        Err(wrong("names of virtual devices begin with `net_`"))
     }
 }
 
-/// The address of a card, `0000:03:00.0` or `03:00.0` (`rte_pci_addr_parse`), as DPDK calls its port (`rte_pci_device_name`).
+/// Normalises a PCI address, `0000:03:00.0` or `03:00.0` (`rte_pci_addr_parse`), to DPDK's form
+/// (`rte_pci_device_name`).
 pub(super) fn pci(text: &str) -> Option<String> {
     let (rest, function) = text.rsplit_once('.')?;
-    let hex = |text: &str, most: usize| {
-        let is_hex = (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let hex = |text: &str, max: usize| {
+        let is_hex = (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_hex.then(|| u32::from_str_radix(text, 16).ok())?
     };
     let parts: Vec<&str> = rest.split(':').collect();
@@ -89,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_read_as_dpdk_writes_them() {
+    fn ports_parse_in_dpdk_syntax() {
         let read = |text: &str| text.parse::<PortSpec>().unwrap();
         assert_eq!(read("3"), PortSpec::Number(3));
         assert_eq!(read("0000:03:00.0"), PortSpec::Card("0000:03:00.0".into()));
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn invalid_ports_are_refused_with_examples() {
         for text in ["", ",a=b", "70000", "3,a=b", "eth0", "pcap0", "03:00.9", "0:0:0:0.0", "net_\0"] {
             let error = text.parse::<PortSpec>().unwrap_err().to_string();
             assert!(error.contains("net_pcap0,rx_pcap"), "{text}: {error}");

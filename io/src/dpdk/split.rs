@@ -1,14 +1,14 @@
-//! Header split: the first bytes of packets in the host's memory, for the filter, and the others elsewhere.
+//! Header split: the first bytes of packets in host memory for the filter, the rest elsewhere.
 
 use portcullis_core::program::facts::{Facts, Window};
 
 use super::error::DpdkError;
 use super::memory::DATA;
 
-/// Bytes that a filter may leave a packet with (`adjust_head`), of which a head has no fewer.
+/// Minimum length in bytes that a filter may leave a packet (`adjust_head`), and so of a head.
 const FEWEST: u16 = 14;
 
-/// Refuses header split after so many bytes for a filter that may look at what comes behind, or move it.
+/// Refuses a head of `bytes` bytes for a filter that may access or move what follows.
 ///
 /// # Errors
 /// [`DpdkError::Split`] with the reason.
@@ -18,7 +18,7 @@ pub fn check_split(bytes: u16, facts: &Facts) -> Result<(), DpdkError> {
         return refused(format!("a head has {FEWEST} to {DATA} bytes"));
     }
     if facts.changes_length {
-        return refused("the filter changes packets' lengths, which needs them in one piece".into());
+        return refused("the filter changes packets' lengths, which requires contiguous packets".into());
     }
     for (verb, window) in [("reads", facts.reads), ("writes", facts.writes)] {
         let what = match window {
@@ -28,7 +28,7 @@ pub fn check_split(bytes: u16, facts: &Facts) -> Result<(), DpdkError> {
             }
             _ => continue,
         };
-        return refused(format!("{what}, and only the first {bytes} are where it looks"));
+        return refused(format!("{what}, and only the first {bytes} bytes are accessible"));
     }
     Ok(())
 }
@@ -42,13 +42,13 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_looks_further_than_the_head_is_refused() {
+    fn a_filter_that_accesses_more_than_the_head_is_refused() {
         let upto = Window::Bytes;
         let fits = |bytes, facts: &Facts| check_split(bytes, facts).map_err(|error| error.to_string());
         assert_eq!(fits(54, &facts(upto(54), upto(12), false)), Ok(()));
         assert_eq!(fits(54, &facts(Window::Nothing, Window::Nothing, false)), Ok(()));
         for (bytes, facts, part) in [
-            (53, facts(upto(54), Window::Nothing, false), "reads up to byte 54, and only the first 53"),
+            (53, facts(upto(54), Window::Nothing, false), "reads up to byte 54, and only the first 53 bytes"),
             (53, facts(Window::Nothing, upto(54), false), "writes up to byte 54"),
             (200, facts(Window::WholePacket, Window::Nothing, false), "reads whole packets"),
             (200, facts(upto(1), upto(1), true), "changes packets' lengths"),

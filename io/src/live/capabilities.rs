@@ -1,7 +1,8 @@
-//! What this thread may do.
+//! Capabilities of the calling thread.
 
-/// The capabilities that this thread has, a bit each by their numbers (include/uapi/linux/capability.h), as proc(5) tells; all of them where
-/// it does not: what is missing is left to be seen.
+/// The calling thread's effective capabilities (proc(5)), one bit each, numbered as in
+/// include/uapi/linux/capability.h. If they cannot be read, all bits are set, so that the operation
+/// itself reports what is missing.
 pub(crate) fn effective() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let digits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -1,24 +1,24 @@
-//! Live packets: how they come in, and how verdicts on them are carried out.
+//! Live packets: the interface between packet I/O and the pipeline.
 //!
 //! ```text
-//! Receiver ──batches──► a device's session ──done──► Executor
-//!     ▲                                                 │
-//!     └──────── memory that packets were in ◄───────────┘
+//! Receiver ──batches──► a device's session ──verdicts──► Executor
+//!     ▲                                                     │
+//!     └──────────── packet memory, recycled ◄───────────────┘
 //! ```
 //!
-//! A [`Receiver`] and an [`Executor`] make a lane, which has one or more of a port's queues. The two may be driven from
-//! different threads. What the executor needs to know of a batch beside its packets comes with it, as its
-//! [source_data](portcullis_core::packet::Companion), and so does the memory: a batch that is dropped anywhere gives its
-//! memory back.
+//! A [`Receiver`] and an [`Executor`] form a lane, which serves one or more queues of a port; they
+//! may run on different threads. What the executor needs to know about a batch travels with it as
+//! its [source data](portcullis_core::packet::SourceData). So does the ownership of the packet
+//! memory: a batch dropped anywhere releases its memory.
 
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub(crate) mod capabilities;
 pub mod checksum;
-mod count;
-#[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
-mod holder;
+mod counters;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub mod link;
+#[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
+mod owner_process;
 #[cfg(feature = "live")]
 pub mod sighup;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
@@ -34,77 +34,79 @@ use portcullis_core::packet::{Batch, Span};
 
 use crate::RedirectGroups;
 
-pub use count::{ExecutedCounts, Loss, Losses, ReceivedCounts};
+pub use counters::{ExecutedCounts, Loss, Losses, ReceivedCounts};
 #[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
-pub use holder::OwnerProcess;
+pub use owner_process::OwnerProcess;
 
-/// Nanoseconds since 1970, for metadata. A clock before that is none.
+/// Nanoseconds since the Unix epoch, for metadata; 0 if the clock is set before it.
 #[cfg(feature = "live")]
 pub(crate) fn nanoseconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
-/// Takes live packets and gathers them into batches.
+/// Receives live packets and collects them into batches.
 pub trait Receiver: Send {
-    /// Takes what is there, up to `most` packets, into the batch that is being gathered, without waiting. Gives their
+    /// Adds available packets, at most `max`, to the open batch without blocking; returns their
     /// number.
     ///
     /// # Errors
-    /// [`LiveError`]: nothing more will come.
-    fn receive(&mut self, most: usize) -> Result<usize, LiveError>;
+    /// [`LiveError`]; no more packets follow.
+    fn receive(&mut self, max: usize) -> Result<usize, LiveError>;
 
-    /// Waits until there may be packets, for this long at most; it may come back sooner for no reason.
+    /// Blocks until packets may be available, at most for `max`; may return early for no reason.
     ///
     /// # Errors
-    /// [`LiveError`]: nothing more will come.
-    fn wait(&mut self, most: Duration) -> Result<(), LiveError>;
+    /// [`LiveError`]; no more packets follow.
+    fn wait(&mut self, max: Duration) -> Result<(), LiveError>;
 
-    /// How many packets may come while nobody looks, from when nothing more was there to be received, before any is lost; 0
-    /// where packets only come while somebody waits for them.
+    /// Number of packets that the source can queue while nobody receives, starting from an empty
+    /// queue, before packets are lost; 0 if packets arrive only during [`Receiver::wait`].
     fn backlog_capacity(&self) -> usize {
         0
     }
 
-    /// Whether no more should be gathered: what comes needs the memory that is left, or there is none, until the batch is
-    /// closed.
+    /// Whether the open batch should be taken before receiving more, because its memory is used up
+    /// or the rest is needed for reception.
     fn is_full(&self) -> bool {
         false
     }
 
-    /// The packets that were gathered, in the order in which they came; `None` where there are none.
+    /// Takes the open batch, packets in order of arrival; `None` if it is empty.
     fn take_batch(&mut self) -> Option<Batch>;
 
-    /// What came in and what did not, up to now.
+    /// Counters up to now.
     fn received(&mut self) -> ReceivedCounts;
 }
 
-/// Carries out verdicts.
+/// Executes verdicts.
 pub trait Executor: Send {
-    /// Carries out the verdicts on a batch that this executor's receiver made.
+    /// Executes the verdicts on a batch from this executor's receiver.
     ///
     /// # Errors
-    /// [`LiveError`]: the lane is of no more use. A packet that cannot be sent is none, but a [`Loss`].
+    /// [`LiveError`]; the lane is unusable. A packet that cannot be sent is not an error but a
+    /// [`Loss`].
     fn execute(&mut self, done: Completion) -> Result<(), LiveError>;
 
-    /// Says what targets stand for that stand for several ports, for the batches that are carried out from now on. Whoever
-    /// does not carry them out loses those packets, as others that go to targets for which nothing stands.
+    /// Sets the redirect targets that stand for groups of ports, for batches executed from now on.
+    /// An executor that does not implement this loses packets to such targets like those to unknown
+    /// ones.
     fn set_redirect_groups(&mut self, several: &Arc<RedirectGroups>) {
         let _ = several;
     }
 
-    /// Does what is to be done though no batch came: brings home what others are through with, and sends what waited. To be
-    /// called again and again.
+    /// Does pending work: reclaims completed buffers and sends queued packets. Call it regularly,
+    /// also when no batch arrives.
     ///
     /// # Errors
     /// As [`Executor::execute`].
     fn poll(&mut self) -> Result<(), LiveError>;
 
-    /// Whether something waits to be sent, or to come home, so that [`Executor::poll`] is of use soon.
+    /// Whether buffers or packets are pending, so that [`Executor::poll`] should be called soon.
     fn is_busy(&self) -> bool;
 
-    /// Ends it: no more batches come, to this lane's receiver either. Hears what the system has yet to say of verdicts, so that
-    /// [`Executor::executed`] is final. What it refuses now and had been counted as carried out becomes a loss, the one case in
-    /// which a count goes down.
+    /// Ends the lane: neither receiver nor executor is used again. Collects the system's pending
+    /// reports, after which [`Executor::executed`] is final. A packet that was counted as executed
+    /// and is now reported as refused becomes a loss, the only case in which a counter decreases.
     ///
     /// # Errors
     /// As [`Executor::execute`].
@@ -112,43 +114,44 @@ pub trait Executor: Send {
         Ok(())
     }
 
-    /// What became of packets, up to now. These counts only grow, until [`Executor::finish`]. What the system may yet refuse is
-    /// in them after the next [`Executor::poll`].
+    /// Counters up to now. They only grow, until [`Executor::finish`]. Packets that the system
+    /// might still refuse are included after the next [`Executor::poll`].
     fn executed(&self) -> &ExecutedCounts;
 }
 
-/// What packets of some queues come in by, and what carries out the verdicts on them.
+/// A receiver and an executor for some queues of one or more ports.
 pub struct Lane {
-    /// The queues: `eth0:0`.
+    /// The queues, for example `eth0:0`.
     pub name: String,
-    /// The memory that packets come into, where it is the same as long as the lane is there: what a device should be shown
-    /// before the first packet ([`Session::import`](portcullis_core::device::Session::import)).
+    /// The memory that packets are received into, if it stays the same for the lane's lifetime:
+    /// devices can import it before the first packet
+    /// ([`Session::import`](portcullis_core::device::Session::import)).
     pub memory: Option<Arc<Span>>,
-    /// Where packets come in.
+    /// Receives packets.
     pub receiver: Box<dyn Receiver>,
-    /// Where they go.
+    /// Executes the verdicts on them.
     pub executor: Box<dyn Executor>,
 }
 
-/// Why a lane can go on no longer.
+/// Why a lane cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LiveError {
-    /// The interface is gone.
+    /// The interface was removed.
     #[error("{interface}: the interface is gone")]
     Gone {
-        /// Its name.
+        /// The interface's name.
         interface: String,
     },
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("{what}: {}", portcullis_core::reason(.error))]
     System {
-        /// What was to be done, on what: `eth0, queue 3: waiting for packets`.
+        /// The object and the operation, for example `eth0, queue 3: waiting for packets`.
         what: String,
-        /// The system's.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// There is no memory for packets.
+    /// No memory for packets.
     #[error(transparent)]
     Memory(#[from] portcullis_core::packet::ArenaError),
 }

@@ -1,17 +1,19 @@
-//! SIGHUP of a process that was started to survive it (`nohup`).
+//! Preserving an ignored SIGHUP, as set up by `nohup`.
 #![allow(unsafe_code)]
 
 use std::ptr;
 
-/// Has something installed that takes all signals which end programs; where SIGHUP was ignored before, it is ignored again behind.
+/// Runs `install`, which installs handlers for the terminating signals, and then ignores SIGHUP
+/// again if it was ignored before.
 pub fn keep_sighup_ignored(install: impl FnOnce()) {
-    // SAFETY: a `sigaction` is numbers, for all of which 0 will do.
+    // SAFETY: `sigaction` is plain integers and an optional function pointer, for which zeros are
+    // valid.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is set, and what is there is written to a `sigaction` that is there during the call.
+    // SAFETY: with a null new action the call only writes the current one to `before`.
     let is_known = unsafe { libc::sigaction(libc::SIGHUP, ptr::null(), &raw mut before) } == 0;
     install();
     if is_known && before.sa_sigaction == libc::SIG_IGN {
-        // SAFETY: no code of ours is called by a signal that is ignored.
+        // SAFETY: an ignored signal runs no code of this process.
         unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     }
 }

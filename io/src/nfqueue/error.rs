@@ -1,4 +1,4 @@
-//! Why a queue could not be taken, and what to do then.
+//! Errors of binding a queue.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use portcullis_core::reason;
 
 use crate::live::OwnerProcess;
 
-/// Why a queue could not be taken.
+/// Why a queue cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NfqueueError {
-    /// `EPERM`, and nobody has the queue.
+    /// `EPERM`, and no other socket has bound the queue.
     #[error(
         "netfilter queue {queue}: taking it needs the capability CAP_NET_ADMIN; run as root, or give it to the program"
     )]
@@ -19,20 +19,20 @@ pub enum NfqueueError {
         /// The queue's number.
         queue: u16,
     },
-    /// Another program has it.
+    /// Another process has bound the queue.
     #[error(
-        "netfilter queue {queue}: another program has it{}; end that, or choose another number here and in the rule",
+        "netfilter queue {queue}: another program has it{}; stop that, or choose another number here and in the rule",
         busy_hint(*.port_id, .holder.as_ref())
     )]
     Busy {
         /// The queue's number.
         queue: u16,
-        /// The netlink port of the socket that has it, where the kernel tells.
+        /// Netlink port ID of the socket that has bound the queue, if the kernel reports it.
         port_id: Option<u32>,
-        /// The process that has it, where it can be found.
+        /// The process with that socket, if it can be found.
         holder: Option<OwnerProcess>,
     },
-    /// The kernel has no netfilter queues.
+    /// The kernel does not support netfilter queues.
     #[error(
         "netfilter queue {queue}: the kernel has no netfilter queues; load its module with `modprobe nfnetlink_queue`, or \
          use a kernel with CONFIG_NETFILTER_NETLINK_QUEUE"
@@ -41,39 +41,39 @@ pub enum NfqueueError {
         /// The queue's number.
         queue: u16,
     },
-    /// The kernel is too old for something that was asked for.
+    /// The kernel is too old for a requested option.
     #[error(
-        "netfilter queue {queue}: the kernel does not know an option of it; passing on what is longer than a link takes \
-         came with Linux 3.10, accepting what there is no room for with 3.6"
+        "netfilter queue {queue}: the kernel does not support an option; packets longer than the MTU (gso) need Linux \
+         3.10, fail-open needs 3.6"
     )]
     OldKernel {
         /// The queue's number.
         queue: u16,
     },
-    /// An option makes no sense.
+    /// An option has an invalid value.
     #[error("netfilter queue {queue}: {what}")]
     Option {
         /// The queue's number.
         queue: u16,
-        /// What is wrong with which: `a batch of 0 packets`.
+        /// The invalid option, for example `a batch size of 0 packets`.
         what: &'static str,
     },
-    /// There is no memory for packets.
+    /// No memory for packets.
     #[error("netfilter queue {queue}: {error}")]
     Memory {
         /// The queue's number.
         queue: u16,
-        /// Why not.
+        /// The cause.
         error: ArenaError,
     },
-    /// The system refused something else.
+    /// The system refused an operation.
     #[error("netfilter queue {queue}: {what}: {}", reason(.error))]
     System {
         /// The queue's number.
         queue: u16,
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -81,25 +81,25 @@ pub enum NfqueueError {
 fn busy_hint(port_id: Option<u32>, holder: Option<&OwnerProcess>) -> String {
     match (holder, port_id) {
         (Some(holder), _) => format!(": {holder}"),
-        // It may be another user's, or in a container.
-        (None, Some(id)) => format!(
-            " (netlink port {id}, which as a rule is its process number; as root, `ss -f netlink -p` tells the process)"
-        ),
-        (None, None) => " (as root, `ss -f netlink -p` tells who speaks to netfilter)".into(),
+        // The socket may belong to another user or to a container.
+        (None, Some(id)) => {
+            format!(" (netlink port {id}, usually the process ID; as root, `ss -f netlink -p` shows the process)")
+        }
+        (None, None) => " (as root, `ss -f netlink -p` shows the processes with netfilter sockets)".into(),
     }
 }
 
-/// Which queues there are for a group of `count` threads from number `first` on, one each: what `--queue-balance` of a rule
-/// names.
+/// Queue numbers for a group of `count` threads from number `first` on, one each, as
+/// `--queue-balance` in a rule names them.
 ///
 /// # Errors
-/// [`NfqueueError::Option`] where there are none, or numbers of more than 16 bits among them.
+/// [`NfqueueError::Option`] if the range is empty or exceeds 65535.
 pub fn queue_range(first: u16, count: usize) -> Result<std::ops::RangeInclusive<u16>, NfqueueError> {
     let error = |what| Err(NfqueueError::Option { queue: first, what });
     let Some(more) = count.checked_sub(1) else { return error("a range of 0 queues") };
     match u16::try_from(usize::from(first).saturating_add(more)) {
         Ok(last) => Ok(first..=last),
-        Err(_) => error("a range of queues that ends behind 65535, which is the last number"),
+        Err(_) => error("a range of queues beyond number 65535, the highest"),
     }
 }
 
@@ -108,11 +108,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_end_with_the_last_number() {
+    fn queue_ranges_end_at_65535() {
         assert_eq!(queue_range(0, 1).unwrap(), 0..=0);
         assert_eq!(queue_range(65_534, 2).unwrap(), 65_534..=65_535);
         for (first, count, what) in [(7, 0, "0 queues"), (65_535, 2, "65535"), (1, usize::MAX, "65535")] {
-            // `usize::MAX` must not wrap around either.
+            // Also checks that `usize::MAX` does not wrap around.
             let error = queue_range(first, count).unwrap_err().to_string();
             assert!(error.starts_with(&format!("netfilter queue {first}: ")) && error.contains(what), "{error}");
         }

@@ -1,4 +1,4 @@
-//! The half that gives verdicts.
+//! Sending verdicts to a netfilter queue.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -6,29 +6,30 @@ use std::sync::Arc;
 use portcullis_core::device::Completion;
 use portcullis_core::packet::{Action, Descriptor};
 
-use super::answers::Answers;
 use super::message::{MAX_PAYLOAD, Verdict};
+use super::pending::{PendingBatch, Rewritability};
 use super::queue::Queue;
-use super::tickets::{State, Tickets};
+use super::verdict_datagram::VerdictDatagram;
 use super::{ETHERNET_HEADER, QueueOptions};
 use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
-/// Gives the verdicts on a netfilter queue's packets.
+/// Executes verdicts on a netfilter queue's packets.
 #[derive(Debug)]
 pub struct QueueExecutor {
     queue: Arc<Queue>,
     options: QueueOptions,
-    answers: Answers,
+    datagram: VerdictDatagram,
     carried: ExecutedCounts,
-    /// What was sent to be accepted, and is not in `executed` yet: the kernel may say that it is gone.
+    /// Accepted packets that are not in the counters yet, because the kernel may still report them
+    /// as gone.
     accepted: Accepted,
-    /// Packets that were gone, and have not been taken from what was accepted.
+    /// Packets reported as gone that have not been subtracted yet.
     gone: u64,
-    /// Where the packets of a batch lie.
+    /// Locations of the packets of the current batch.
     descriptors: Vec<Descriptor>,
 }
 
-/// Packets that are to be accepted.
+/// Accepted packets.
 #[derive(Debug, Clone, Copy, Default)]
 struct Accepted {
     packets: u64,
@@ -37,11 +38,11 @@ struct Accepted {
 
 impl QueueExecutor {
     pub(super) fn new(queue: Arc<Queue>, options: QueueOptions) -> QueueExecutor {
-        let answers = Answers::new(queue.number(), false);
+        let datagram = VerdictDatagram::new(queue.number(), false);
         QueueExecutor {
             queue,
             options,
-            answers,
+            datagram,
             carried: ExecutedCounts::default(),
             accepted: Accepted::default(),
             gone: 0,
@@ -49,17 +50,18 @@ impl QueueExecutor {
         }
     }
 
-    /// Packets that got the fallback verdict, because they were in a batch that was dropped on its way, or had been cut off
-    /// from one, or made no sense. Nobody else counts them here.
+    /// Number of packets that got the fallback verdict: their batch was dropped or shortened on its
+    /// way, or they were malformed. No other counter of the executor includes them.
     pub fn fallback_count(&self) -> u64 {
-        self.queue.fell_back()
+        self.queue.fallbacks()
     }
 
-    /// Counts what was accepted. Packets that the kernel refused, since they were gone, were carried out no more than other
+    /// Counts accepted packets. Those that the kernel refused because they were gone count as
     /// losses.
     ///
-    /// The kernel's refusals come in behind packets, and may be seen when those they are about have been counted. As counters
-    /// only grow, later packets are counted for those then.
+    /// The kernel's reports queue up behind packets, so a report may be read after its packet has
+    /// been counted as accepted. Counters only grow, so a later packet is then counted as lost in
+    /// its place.
     fn count_accepted(&mut self) {
         self.gone += self.queue.take_gone();
         let Accepted { packets, bytes } = std::mem::take(&mut self.accepted);
@@ -67,35 +69,35 @@ impl QueueExecutor {
         self.gone -= refused;
         self.carried.losses.add(Loss::Refused, refused);
         if refused < packets {
-            // How many they are is known, not which: they count as of mean length.
+            // Only their number is known, so attribute the mean length to them.
             self.carried.packets[Action::Pass as usize] += packets - refused;
             self.carried.bytes[Action::Pass as usize] += bytes - bytes * refused / packets;
         }
     }
 
-    fn answer(&mut self, tickets: &mut Tickets, actions: &[u8]) -> io::Result<()> {
-        let mut arena = tickets.arena.take().expect("a batch has its arena until its verdicts are given");
-        let result = self.answer_from(tickets, actions, &mut arena);
-        tickets.arena = Some(arena);
+    fn answer(&mut self, pending_batch: &mut PendingBatch, actions: &[u8]) -> io::Result<()> {
+        let mut arena = pending_batch.arena.take().expect("a batch has its arena until its verdicts are given");
+        let result = self.answer_from(pending_batch, actions, &mut arena);
+        pending_batch.arena = Some(arena);
         result
     }
 
-    fn answer_from(&mut self, tickets: &mut Tickets, actions: &[u8], arena: &mut [u8]) -> io::Result<()> {
-        self.answers.restart(tickets.is_oldest());
+    fn answer_from(&mut self, pending_batch: &mut PendingBatch, actions: &[u8], arena: &mut [u8]) -> io::Result<()> {
+        self.datagram.reset(pending_batch.is_oldest());
         let rewrites = self.options.rewrites();
-        let mut comparison = tickets.comparison(self.options.writes);
-        for (index, &action) in actions.iter().enumerate().take(tickets.packets.len()) {
-            let ticket = tickets.packets[index];
+        let mut comparison = pending_batch.comparison(self.options.writes);
+        for (index, &action) in actions.iter().enumerate().take(pending_batch.packets.len()) {
+            let pending_packet = pending_batch.packets[index];
             let Descriptor { offset, length } = self.descriptors[index];
             let (offset, length) = (offset as usize, length as usize);
-            // The first bytes are no part of the packet, however far they were moved.
+            // Skip the Ethernet header, wherever the filter moved the packet's start.
             let now = offset + ETHERNET_HEADER.min(length)..offset + length;
-            let is_changed = rewrites && comparison.is_changed(tickets, &ticket, now.clone(), arena);
+            let is_changed = rewrites && comparison.is_changed(pending_batch, &pending_packet, now.clone(), arena);
             let action = Action::from_byte(action).unwrap_or(Action::Aborted);
             let loss = match action {
                 Action::Aborted => Some(Loss::Aborted),
                 Action::Tx | Action::Redirect => Some(Loss::CannotTransmit),
-                Action::Pass if is_changed => prepare(&mut arena[now.clone()], ticket.state).err(),
+                Action::Pass if is_changed => prepare(&mut arena[now.clone()], pending_packet.state).err(),
                 Action::Pass | Action::Drop => None,
             };
             match (loss, action) {
@@ -107,35 +109,38 @@ impl QueueExecutor {
                 (None, action) => self.carried.add(action, length),
             }
             match (loss, action) {
-                (None, Action::Pass) if is_changed => self.answers.changed(ticket.id, now),
-                (None, Action::Pass) => self.answers.unchanged(Verdict::Accept, ticket.id),
-                _ => self.answers.unchanged(Verdict::Drop, ticket.id),
+                (None, Action::Pass) if is_changed => self.datagram.push_changed(pending_packet.id, now),
+                (None, Action::Pass) => self.datagram.push_unchanged(Verdict::Accept, pending_packet.id),
+                _ => self.datagram.push_unchanged(Verdict::Drop, pending_packet.id),
             }
-            if self.answers.is_full() {
-                self.queue.send(&mut self.answers, arena)?;
-                tickets.settled = index + 1;
+            if self.datagram.is_full() {
+                self.queue.send(&mut self.datagram, arena)?;
+                pending_batch.settled = index + 1;
             }
         }
-        self.queue.send(&mut self.answers, arena)?;
-        tickets.settled = tickets.packets.len().min(actions.len());
+        self.queue.send(&mut self.datagram, arena)?;
+        pending_batch.settled = pending_batch.packets.len().min(actions.len());
         Ok(())
     }
 }
 
-/// Makes a packet that a filter changed what the kernel expects to get back, unless that cannot be.
-fn prepare(packet: &mut [u8], state: State) -> Result<(), Loss> {
+/// Prepares a changed packet for return to the kernel; fails if it cannot be returned.
+fn prepare(packet: &mut [u8], state: Rewritability) -> Result<(), Loss> {
     let header = if packet.first().is_some_and(|byte| byte >> 4 == 6) { 40 } else { 20 };
     match state {
-        State::Cut => Err(Loss::TooLong),
+        Rewritability::Truncated => Err(Loss::TooLong),
         _ if packet.len() > MAX_PAYLOAD => Err(Loss::TooLong),
-        // Less than an IP header: the kernel would drop it without a word.
+        // Shorter than an IP header: the kernel would drop it silently.
         _ if packet.len() < header => Err(Loss::Refused),
-        State::Unfinished => Err(Loss::Refused),
-        // When the kernel cuts a packet into datagrams of UDP, it makes their checksums of the sum of the pseudo-header. Of
-        // segments of TCP it makes them from nothing. Where they are received it takes what has come back for one datagram,
-        // and loses the way to cut it.
-        State::Segments { here } if checksum::restore_partial_udp(packet) && here => Err(Loss::Refused),
-        State::Segments { .. } | State::Whole => Ok(()),
+        Rewritability::KernelChecksum => Err(Loss::Refused),
+        // When the kernel segments UDP, it derives each datagram's checksum from the partial
+        // checksum, so restore that; for TCP it computes checksums from scratch. On local delivery
+        // the kernel would take the returned packet for a single datagram and lose the
+        // segmentation.
+        Rewritability::Segmented { is_local } if checksum::restore_partial_udp(packet) && is_local => {
+            Err(Loss::Refused)
+        }
+        Rewritability::Segmented { .. } | Rewritability::Whole => Ok(()),
     }
 }
 
@@ -145,13 +150,15 @@ impl Executor for QueueExecutor {
         let Completion { batch, verdicts, .. } = done;
         self.descriptors.clear();
         self.descriptors.extend_from_slice(batch.descriptors());
-        let tickets = batch.into_source_data::<Tickets>();
-        let Some(mut tickets) = tickets.ok().filter(|tickets| Arc::ptr_eq(&tickets.queue, &self.queue)) else {
-            let words = "the batch was not taken from this queue";
+        let pending_batch = batch.into_source_data::<PendingBatch>();
+        let Some(mut pending_batch) =
+            pending_batch.ok().filter(|pending_batch| Arc::ptr_eq(&pending_batch.queue, &self.queue))
+        else {
+            let words = "the batch was not received from this queue";
             return Err(self.queue.error("giving verdicts", io::Error::new(ErrorKind::InvalidInput, words)));
         };
         let actions = &verdicts.actions()[..verdicts.len().min(self.descriptors.len())];
-        let result = self.answer(&mut tickets, actions);
+        let result = self.answer(&mut pending_batch, actions);
         result.map_err(|error| self.queue.error("giving verdicts", error))
     }
 
@@ -163,12 +170,12 @@ impl Executor for QueueExecutor {
     fn finish(&mut self) -> Result<(), LiveError> {
         self.queue.finish();
         self.count_accepted();
-        // No packet comes any more that could be counted for those that were gone.
+        // No further packet can be counted in place of those that were gone.
         let pass = Action::Pass as usize;
         let ExecutedCounts { packets, bytes, losses, .. } = &mut self.carried;
         let late = std::mem::take(&mut self.gone).min(packets[pass]);
         if late > 0 {
-            // Of mean length, as others.
+            // Attribute the mean length.
             bytes[pass] -= (u128::from(bytes[pass]) * u128::from(late) / u128::from(packets[pass])) as u64;
             packets[pass] -= late;
             losses.add(Loss::Refused, late);

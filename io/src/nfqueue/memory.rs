@@ -1,32 +1,33 @@
-//! Arenas whose pages are there only once they are used: most of the longest packets' never are.
+//! Arenas whose pages are only populated on first use: most of the space for the longest packets
+//! never is.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 
 use portcullis_core::packet::{Arena, ArenaError, READABLE_PAST_END};
 
-/// A multiple of the size that an arena's memory has to have, and of what it begins at.
+/// Alignment of an arena's start and size.
 const PAGE: usize = 4096;
 
-/// Pages of the system, not shared with anybody.
+/// A private anonymous mapping.
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it only owns the pages; whoever uses them is ordered by the arena that has it.
+// SAFETY: the mapping only owns pages; the arena synchronises access to them.
 unsafe impl Send for Mapping {}
-// SAFETY: as above, and a shared one gives nothing.
+// SAFETY: as above; a shared reference gives no access to the pages.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `mmap` gave these pages, and nobody has them any more.
+        // SAFETY: `mmap` returned these pages, and nothing uses them any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// An arena of `len` zero bytes.
+/// Allocates an arena of `len` zero bytes.
 ///
 /// # Errors
 /// As [`Arena::new`].
@@ -36,13 +37,14 @@ pub(super) fn arena(len: usize) -> Result<Arena, ArenaError> {
     }
     let allocated = (len + READABLE_PAST_END).next_multiple_of(PAGE);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new pages, wherever the system likes.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), allocated, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Err(ArenaError::OutOfMemory { asked: len });
     }
     let start = NonNull::new(start.cast::<u8>()).ok_or(ArenaError::OutOfMemory { asked: len })?;
-    // SAFETY: `allocated` bytes, zero and ours, at a page's beginning, until the mapping is dropped.
+    // SAFETY: `allocated` zeroed bytes at a page boundary, owned by the mapping until it is
+    // dropped.
     unsafe { Arena::from_raw_parts(start, len, allocated, Box::new(Mapping { start, len: allocated })) }
 }
 
@@ -51,13 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_arena_is_zero_and_goes_with_its_last_user() {
+    fn an_arena_is_zeroed_and_lives_as_long_as_its_last_span() {
         let mut arena = arena(5000).unwrap();
         assert!(arena.len() == 5000 && arena.iter().all(|&byte| byte == 0));
         arena.fill(7);
         let span = arena.span().clone();
         drop(arena);
-        // SAFETY: the span has the memory yet, and nobody writes to it.
+        // SAFETY: the span keeps the memory alive, and nothing writes to it.
         assert_eq!(unsafe { *span.as_ptr().add(4999) }, 7);
         assert_eq!(super::arena(Arena::MAX_LEN + 1).unwrap_err(), ArenaError::TooLarge { asked: Arena::MAX_LEN + 1 });
     }

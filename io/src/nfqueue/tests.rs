@@ -1,4 +1,4 @@
-//! Verdicts as they are sent, against a model of what the kernel does with them.
+//! Verdict messages against a model of how the kernel processes them.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -7,37 +7,37 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::answers::Answers;
 use super::message::Verdict;
+use super::verdict_datagram::VerdictDatagram;
 
-/// What became of a packet: `NF_DROP` or `NF_ACCEPT`, and the bytes it was given.
+/// A packet's fate: `NF_DROP` or `NF_ACCEPT`, and replaced bytes.
 type Fate = (u32, Option<Vec<u8>>);
 
-/// Packets that wait, in order, and what became of those that do not.
+/// Model of the kernel's queue: waiting packets in order, and the fates of others.
 #[derive(Default)]
 struct Kernel {
     waiting: Vec<u32>,
     fates: BTreeMap<u32, Fate>,
-    /// The order in which packets went on.
+    /// Order in which packets left the queue.
     order: Vec<u32>,
     messages: usize,
     datagrams: usize,
 }
 
 impl Kernel {
-    /// Takes what has been gathered.
-    fn take_from(&mut self, answers: &mut Answers, arena: &[u8]) {
-        let sent = answers.with_datagram(arena, |pieces| {
-            self.take(pieces);
+    /// Processes the collected messages.
+    fn take_from(&mut self, verdicts: &mut VerdictDatagram, arena: &[u8]) {
+        let sent = verdicts.with_datagram(arena, |parts| {
+            self.take(parts);
             Ok(())
         });
         sent.unwrap();
-        answers.clear();
+        verdicts.clear();
     }
 
-    /// `nfqnl_recv_verdict` and `nfqnl_recv_verdict_batch`, read from bytes by a reader of its own.
-    fn take(&mut self, pieces: &[IoSlice]) {
-        let datagram = pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Vec<u8>>();
+    /// Models `nfqnl_recv_verdict` and `nfqnl_recv_verdict_batch`, with an independent decoder.
+    fn take(&mut self, parts: &[IoSlice]) {
+        let datagram = parts.iter().flat_map(|piece| piece.iter().copied()).collect::<Vec<u8>>();
         let native = |at: usize, bytes: usize| match bytes {
             2 => usize::from(u16::from_ne_bytes(datagram[at..at + 2].try_into().unwrap())),
             _ => u32::from_ne_bytes(datagram[at..at + 4].try_into().unwrap()) as usize,
@@ -49,7 +49,7 @@ impl Kernel {
             let (length, kind) = (native(at, 4), native(at + 4, 2));
             assert_eq!(at % 4, 0);
             assert_eq!(datagram[at + 16..at + 20], [0, 0, 0, 3], "queue 3");
-            // The verdict comes first, then the bytes.
+            // The verdict header comes first, then the bytes.
             assert_eq!((native(at + 20, 2), native(at + 22, 2)), (12, 2));
             let (verdict, id) = (network(at + 24), network(at + 28));
             let payload = (length > 32).then(|| {
@@ -61,14 +61,14 @@ impl Kernel {
             match kind {
                 0x301 => {
                     let place = self.waiting.iter().position(|&waiting| waiting == id);
-                    self.waiting.remove(place.expect("a verdict on a packet that waits"));
+                    self.waiting.remove(place.expect("a verdict on a packet that is waiting"));
                     self.settle(id, (verdict, payload));
                 }
                 0x303 => {
                     assert_eq!(payload, None);
                     let after = self.waiting.iter().position(|&waiting| (waiting.wrapping_sub(id) as i32) > 0);
                     let swept: Vec<u32> = self.waiting.drain(..after.unwrap_or(self.waiting.len())).collect();
-                    assert!(swept.len() > 1, "a message that one of a kind would do for");
+                    assert!(swept.len() > 1, "a batch verdict on a single packet");
                     for id in swept {
                         self.settle(id, (verdict, None));
                     }
@@ -88,12 +88,12 @@ impl Kernel {
 }
 
 #[test]
-fn every_packet_gets_its_own_verdict_in_every_order_of_batches() {
+fn every_packet_gets_its_own_verdict_in_any_order_of_batches() {
     for seed in 0..300u64 {
         let mut rng = Pcg64::seed_from_u64(seed);
         let arena: Vec<u8> = (0..70_000u32).map(|i| (i * 7) as u8).collect();
         let mut kernel = Kernel::default();
-        // Numbers ascend over the end of 32 bits, with holes where the kernel lost packets.
+        // IDs wrap around 32 bits and have gaps where the kernel lost packets.
         let mut id = 0u32.wrapping_sub(rng.random_range(0..200));
         let mut wanted = BTreeMap::new();
         let mut batches: Vec<Vec<(u32, Fate)>> = Vec::new();
@@ -129,22 +129,22 @@ fn every_packet_gets_its_own_verdict_in_every_order_of_batches() {
         let mut open = order.clone();
         for number in order {
             let is_oldest = open.iter().min() == Some(&number);
-            let mut answers = Answers::new(3, is_oldest);
+            let mut verdicts = VerdictDatagram::new(3, is_oldest);
             for (id, fate) in &batches[number] {
                 let verdict = if fate.0 == 1 { Verdict::Accept } else { Verdict::Drop };
                 match &fate.1 {
-                    None => answers.unchanged(verdict, *id),
+                    None => verdicts.push_unchanged(verdict, *id),
                     Some(bytes) => {
                         let start = (0..4000).find(|&start| arena[start..].starts_with(bytes)).unwrap();
-                        answers.changed(*id, start..start + bytes.len());
+                        verdicts.push_changed(*id, start..start + bytes.len());
                     }
                 }
-                if answers.is_full() {
-                    kernel.take_from(&mut answers, &arena);
+                if verdicts.is_full() {
+                    kernel.take_from(&mut verdicts, &arena);
                 }
             }
-            kernel.take_from(&mut answers, &arena);
-            // What went on first came first.
+            kernel.take_from(&mut verdicts, &arena);
+            // Packets leave the queue in order of arrival.
             let settled = &kernel.order[kernel.order.len() - batches[number].len()..];
             assert!(settled.iter().eq(batches[number].iter().map(|(id, _)| id)), "{seed}");
             open.retain(|&other| other != number);
@@ -155,14 +155,14 @@ fn every_packet_gets_its_own_verdict_in_every_order_of_batches() {
 }
 
 #[test]
-fn a_batch_with_one_verdict_is_one_message() {
+fn a_batch_with_one_verdict_is_one_message_if_it_is_the_oldest() {
     for (sweeps, messages) in [(true, 1), (false, 1000)] {
         let mut kernel = Kernel { waiting: (1..=1000).collect(), ..Kernel::default() };
-        let mut answers = Answers::new(3, sweeps);
-        (1..=1000).for_each(|id| answers.unchanged(Verdict::Accept, id));
-        kernel.take_from(&mut answers, &[]);
+        let mut verdicts = VerdictDatagram::new(3, sweeps);
+        (1..=1000).for_each(|id| verdicts.push_unchanged(Verdict::Accept, id));
+        kernel.take_from(&mut verdicts, &[]);
         assert_eq!((kernel.messages, kernel.datagrams, kernel.fates.len()), (messages, 1, 1000));
     }
-    let mut answers = Answers::new(3, true);
-    answers.with_datagram(&[], |_| panic!("there is nothing to say")).unwrap();
+    let mut verdicts = VerdictDatagram::new(3, true);
+    verdicts.with_datagram(&[], |_| panic!("an empty datagram is not sent")).unwrap();
 }

@@ -1,8 +1,8 @@
-//! Where the kernel has packets go: its interfaces, routes and neighbours, by rtnetlink(7), as the maps by which programs of XDP
-//! look for routes have them ([`RoutingTables`]).
+//! The kernel's interfaces, routes and neighbours, read by rtnetlink(7) into [`RoutingTables`],
+//! against which programs' `bpf_fib_lookup` calls are answered.
 //!
-//! Rules (`ip rule`) are not followed, nor are tables of VRFs: the local table comes first, then the main one, then the default
-//! one. Of a route with several next routers the first that is alive counts.
+//! Policy rules (`ip rule`) and VRF tables are ignored: the lookup order is the local table, the
+//! main table, the default table. Of a multipath route the first live next hop is used.
 
 mod read;
 mod watch;
@@ -13,20 +13,20 @@ use portcullis_core::routes::RoutingTables;
 
 pub use watch::RouteWatch;
 
-/// Why the kernel's routes cannot be had.
+/// Why the kernel's routes cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {}", portcullis_core::reason(.error))]
 pub struct RoutesError {
-    /// What was to be done.
+    /// The operation that failed.
     what: &'static str,
-    /// The system's.
+    /// The system's error.
     error: io::Error,
 }
 
-/// What there is in this thread's network namespace.
+/// Reads the tables of the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel's.
+/// [`RoutesError`].
 pub fn read() -> Result<RoutingTables, RoutesError> {
     read::Reader::open()?.read()
 }

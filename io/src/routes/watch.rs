@@ -1,7 +1,8 @@
-//! Routes that change.
+//! Watching the kernel's routes for changes.
 //!
-//! A thread of its own looks a few times a second whether the kernel has told of a change, and reads everything again when it
-//! has: what it tells of one by one leaves out what goes with an interface. What was read waits until it is asked for.
+//! A background thread polls rtnetlink events a few times a second and rereads all tables after a
+//! change: single events do not mention the routes that vanish with an interface. The latest tables
+//! are kept until they are taken.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,10 +15,11 @@ use super::RoutesError;
 use super::read::Reader;
 use crate::netlink::Netlink;
 
-/// How often the kernel is asked whether anything has changed.
-const PERIOD: Duration = Duration::from_millis(250);
+/// Interval between polls for events.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Changes of interfaces, neighbours, addresses and routes: `RTMGRP_*`, linux/rtnetlink.h.
+/// Multicast groups: changes of interfaces, neighbours, addresses and routes (`RTMGRP_*`,
+/// linux/rtnetlink.h).
 const GROUPS: i32 = libc::RTMGRP_LINK
     | libc::RTMGRP_NEIGH
     | libc::RTMGRP_IPV4_IFADDR
@@ -26,26 +28,27 @@ const GROUPS: i32 = libc::RTMGRP_LINK
     | libc::RTMGRP_IPV6_ROUTE
     | GROUP_NETCONF;
 
-/// Whether interfaces forward packets: `RTNLGRP_IPV4_NETCONF` (24) and `RTNLGRP_IPV6_NETCONF` (25), as bits.
+/// Changes of interfaces' forwarding flags: `RTNLGRP_IPV4_NETCONF` (24) and `RTNLGRP_IPV6_NETCONF`
+/// (25), as bits.
 const GROUP_NETCONF: i32 = 1 << 23 | 1 << 24;
 
-/// What nobody has asked for yet.
+/// The latest tables or error, until taken.
 type Latest = Mutex<Option<Result<RoutingTables, RoutesError>>>;
 
-/// Routes that are being watched, until this is dropped.
+/// Watches the kernel's routes until dropped.
 #[derive(Debug)]
 pub struct RouteWatch {
     latest: Arc<Latest>,
 }
 
 impl RouteWatch {
-    /// What there is in this thread's network namespace, and what becomes of it from then on.
+    /// Reads the tables of the calling thread's network namespace and starts watching them.
     ///
     /// # Errors
-    /// The kernel's.
+    /// [`RoutesError`].
     pub fn start() -> Result<(RoutingTables, RouteWatch), RoutesError> {
         let failed = |error| RoutesError { what: "watching the kernel's routes", error };
-        // First the changes, so that none falls between.
+        // Subscribe before the first read, so that no change in between is missed.
         let mut events = Netlink::open(GROUPS as u32).map_err(failed)?;
         let mut reader = Reader::open()?;
         let mut known = reader.read()?;
@@ -54,11 +57,11 @@ impl RouteWatch {
         let of_thread: Weak<Latest> = Arc::downgrade(&latest);
         let watch = move || {
             loop {
-                thread::sleep(PERIOD);
+                thread::sleep(POLL_INTERVAL);
                 let Some(latest) = of_thread.upgrade() else { return };
                 let mut heard = false;
-                let ended = events.heard(|_| heard = true);
-                // Some were lost, as there was no room for them: there were some.
+                let ended = events.drain_events(|_| heard = true);
+                // ENOBUFS: events were lost, so there were some.
                 heard |= ended.raw_os_error() == Some(libc::ENOBUFS);
                 let read = match ended.kind() {
                     _ if heard => reader.read(),
@@ -67,7 +70,7 @@ impl RouteWatch {
                 };
                 let is_over = read.is_err();
                 match &read {
-                    // Neighbours are told of when they are asked again, and are the same.
+                    // Neighbour events also arrive when an entry is merely confirmed.
                     Ok(tables) if *tables == known => continue,
                     Ok(tables) => known = tables.clone(),
                     Err(_) => {}
@@ -82,7 +85,8 @@ impl RouteWatch {
         Ok((first, RouteWatch { latest }))
     }
 
-    /// What there is now, where that has changed since this was asked; an error is the last that is heard.
+    /// Takes the current tables if they have changed since the last call. After an error no more
+    /// updates follow.
     pub fn take(&mut self) -> Option<Result<RoutingTables, RoutesError>> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

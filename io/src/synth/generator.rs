@@ -1,18 +1,20 @@
-//! Making one packet after the other.
+//! The packet generator.
 
 use portcullis_core::packet::Metadata;
 
-use super::headers::{Addresses, Headers, checksum, pseudo4, pseudo6, sum};
+use super::headers::{Addresses, Headers, checksum, pseudo_sum_ipv4, pseudo_sum_ipv6, sum};
 use super::random::Random;
 use super::spec::{Kind, Size, Spec};
 
-/// The first packet's time: 2023-11-14 22:13:20 UTC, in nanoseconds since the epoch.
+/// Time of the first packet: 2023-11-14 22:13:20 UTC, in nanoseconds since the epoch.
 const EPOCH: u64 = 1_700_000_000_000_000_000;
 
-/// Nanoseconds between packets: from 1 to this, so about a million packets a second.
-const LONGEST_GAP: u32 = 2000;
+/// Maximum gap between packets in nanoseconds; gaps from 1 on average to about a million packets a
+/// second.
+const MAX_GAP: u32 = 2000;
 
-// EtherTypes (IANA, IEEE 802 Numbers) and protocol numbers (IANA, Assigned Internet Protocol Numbers).
+// EtherTypes (IANA, IEEE 802 Numbers) and protocol numbers (IANA, Assigned Internet Protocol
+// Numbers).
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const VLAN: u16 = 0x8100;
@@ -29,24 +31,25 @@ const DESTINATION_OPTIONS: u8 = 60;
 /// 3GPP TS 29.281, section 4.4.2.
 const GTP_U_PORT: u16 = 2152;
 
-/// Two hosts that talk.
+/// A pair of hosts with their ports.
 #[derive(Debug, Clone, Copy)]
 struct Flow {
-    /// Client, server.
+    /// Client address, server address.
     addresses: Addresses,
     ports: [u16; 2],
 }
 
-/// Random bytes that payloads are cut from, with sums that make a payload's checksum two look-ups.
+/// Random bytes that payloads are cut from, with prefix sums, so that a payload's checksum takes
+/// two look-ups.
 #[derive(Debug)]
 struct Payloads {
     bytes: Vec<u8>,
-    /// The sum of all 16-bit words before each.
+    /// Prefix sums of the 16-bit words.
     sums: Vec<u32>,
 }
 
 impl Payloads {
-    /// Room for the longest payload at 10,000 different places.
+    /// Room for the longest payload at 10,000 different offsets.
     const LEN: usize = 32 << 10;
 
     fn new(random: &mut Random) -> Payloads {
@@ -59,21 +62,21 @@ impl Payloads {
         Payloads { bytes, sums }
     }
 
-    /// The sum of the bytes from `start` (which is even) on.
+    /// Sum of `len` bytes from the even offset `start` on.
     fn sum(&self, start: usize, len: usize) -> u64 {
         let words = self.sums[start / 2 + len / 2] - self.sums[start / 2];
         u64::from(words) + sum(&self.bytes[start + len / 2 * 2..start + len])
     }
 }
 
-/// A piece of [`Payloads`].
+/// A range of [`Payloads`].
 #[derive(Debug, Clone, Copy)]
 struct Payload {
     start: usize,
     len: usize,
 }
 
-/// What stands behind the IP header.
+/// Transport protocol and message of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Transport {
     Tcp,
@@ -93,11 +96,11 @@ impl Transport {
         }
     }
 
-    fn protocol(self, six: bool) -> u8 {
+    fn protocol(self, is_ipv6: bool) -> u8 {
         match self {
             Transport::Tcp => TCP,
             Transport::Udp => UDP,
-            _ if six => ICMPV6,
+            _ if is_ipv6 => ICMPV6,
             _ => ICMP,
         }
     }
@@ -110,29 +113,29 @@ enum Fragment {
     Later,
 }
 
-/// An IP packet, as far as it is decided before its lengths.
+/// Properties of an IP packet that are decided before its lengths.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    six: bool,
+struct PacketShape {
+    is_ipv6: bool,
     transport: Transport,
     fragment: Fragment,
-    /// IPv4 options or IPv6 extension headers.
-    extras: bool,
+    /// Whether the packet has IPv4 options or IPv6 extension headers.
+    has_options: bool,
 }
 
-impl Shape {
-    fn plain(six: bool, transport: Transport) -> Shape {
-        Shape { six, transport, fragment: Fragment::Whole, extras: false }
+impl PacketShape {
+    fn plain(is_ipv6: bool, transport: Transport) -> PacketShape {
+        PacketShape { is_ipv6, transport, fragment: Fragment::Whole, has_options: false }
     }
 }
 
-/// Makes packets from a seed, without end.
+/// Generates an endless sequence of packets from a seed.
 #[derive(Debug)]
 pub struct Generator {
     random: Random,
     flows: Vec<Flow>,
     payloads: Payloads,
-    /// Kinds with the sum of the weights up to and with each.
+    /// Packet kinds with cumulative weights.
     kinds: Vec<(Kind, u32)>,
     size: Size,
     time: u64,
@@ -140,12 +143,12 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The longest packet that is made, in bytes.
+    /// Maximum length of a generated packet in bytes.
     pub const MAX_PACKET: usize = Size::LIMITS.1 as usize;
 
-    /// The sequence of packets that `spec` orders.
+    /// Creates a generator for the packets that `spec` describes.
     pub fn new(spec: &Spec) -> Generator {
-        // Streams, so that another number of flows does not change the payloads.
+        // Separate random streams, so that the number of flows does not affect the payloads.
         let mut of_flows = Random::new(spec.seed, 1);
         let flows = (0..spec.flows).map(|_| flow(&mut of_flows)).collect();
         let mut total = 0;
@@ -169,14 +172,14 @@ impl Generator {
         }
     }
 
-    /// Writes the next packet to the start of `into`, and gives its captured length and metadata.
+    /// Writes the next packet to the start of `into`; returns its captured length and metadata.
     ///
     /// # Panics
-    /// When `into` is shorter than [`Generator::MAX_PACKET`].
+    /// If `into` is shorter than [`Generator::MAX_PACKET`].
     pub fn next_packet(&mut self, into: &mut [u8]) -> (usize, Metadata) {
-        self.time += u64::from(self.random.between(1, LONGEST_GAP));
+        self.time += u64::from(self.random.between(1, MAX_GAP));
         let mut flow = self.flows[self.random.below(self.flows.len() as u32) as usize];
-        // Every fourth packet is an answer.
+        // Every fourth packet goes from server to client.
         if self.random.one_in(4) {
             flow.addresses.swap(0, 1);
             flow.ports.swap(0, 1);
@@ -185,15 +188,15 @@ impl Generator {
             Size::Range(low, high) => self.random.between(low, high) as usize,
             Size::Imix => [64, 64, 64, 64, 64, 64, 64, 594, 594, 594, 594, 1518][self.random.below(12) as usize],
         };
-        let drawn = self.draw();
-        let kind = if drawn == Kind::Short { self.random.pick(&WHOLE) } else { drawn };
+        let drawn = self.draw_kind();
+        let kind = if drawn == Kind::Short { self.random.pick(&TRUNCATABLE_KINDS) } else { drawn };
         let payload = self.build(kind, flow, size);
         let header = self.headers.len();
         let wire = header + payload.len;
         into[..header].copy_from_slice(self.headers.bytes());
         into[header..wire].copy_from_slice(&self.payloads.bytes[payload.start..payload.start + payload.len]);
         let captured = match drawn {
-            // Half of the cuts are where the headers are.
+            // Half of the truncated packets end within the headers.
             Kind::Short if self.random.one_in(2) => self.random.below(wire.min(80) as u32) as usize,
             Kind::Short => self.random.below(wire as u32) as usize,
             _ => wire,
@@ -201,36 +204,36 @@ impl Generator {
         (captured, Metadata::new(wire as u32, 0, self.time))
     }
 
-    fn draw(&mut self) -> Kind {
+    fn draw_kind(&mut self) -> Kind {
         let total = self.kinds.last().map_or(0, |&(_, sum)| sum);
         let drawn = self.random.below(total);
         self.kinds.iter().find(|&&(_, sum)| drawn < sum).expect("a mix is not empty").0
     }
 
-    /// Puts the headers of a packet of `size` bytes together; gives its payload.
+    /// Builds the headers of a packet of `size` bytes; returns its payload.
     fn build(&mut self, kind: Kind, flow: Flow, size: usize) -> Payload {
         self.headers.clear();
         let mut shape = match kind {
-            Kind::Tcp4 => Shape::plain(false, Transport::Tcp),
-            Kind::Udp4 => Shape::plain(false, Transport::Udp),
-            Kind::Icmp4 => Shape::plain(false, Transport::Echo),
-            Kind::Tcp6 => Shape::plain(true, Transport::Tcp),
-            Kind::Udp6 => Shape::plain(true, Transport::Udp),
-            Kind::Icmp6 => Shape::plain(true, self.random.pick(&[Transport::Echo, Transport::Neighbour])),
-            Kind::Options4 | Kind::First4 | Kind::Later4 => Shape::plain(false, self.tcp_or_udp()),
-            Kind::Extension6 | Kind::First6 | Kind::Later6 => Shape::plain(true, self.tcp_or_udp()),
-            Kind::Vlan | Kind::QinQ => Shape::plain(self.random.one_in(3), self.tcp_or_udp()),
+            Kind::Tcp4 => PacketShape::plain(false, Transport::Tcp),
+            Kind::Udp4 => PacketShape::plain(false, Transport::Udp),
+            Kind::Icmp4 => PacketShape::plain(false, Transport::Echo),
+            Kind::Tcp6 => PacketShape::plain(true, Transport::Tcp),
+            Kind::Udp6 => PacketShape::plain(true, Transport::Udp),
+            Kind::Icmp6 => PacketShape::plain(true, self.random.pick(&[Transport::Echo, Transport::Neighbour])),
+            Kind::Options4 | Kind::First4 | Kind::Later4 => PacketShape::plain(false, self.tcp_or_udp()),
+            Kind::Extension6 | Kind::First6 | Kind::Later6 => PacketShape::plain(true, self.tcp_or_udp()),
+            Kind::Vlan | Kind::QinQ => PacketShape::plain(self.random.one_in(3), self.tcp_or_udp()),
             Kind::Arp => return self.arp(flow),
             Kind::GtpU => return self.gtp_u(flow, size),
             Kind::Short => unreachable!("short packets are cut from other kinds"),
         };
-        shape.extras = matches!(kind, Kind::Options4 | Kind::Extension6);
+        shape.has_options = matches!(kind, Kind::Options4 | Kind::Extension6);
         shape.fragment = match kind {
             Kind::First4 | Kind::First6 => Fragment::First,
             Kind::Later4 | Kind::Later6 => Fragment::Later,
             _ => Fragment::Whole,
         };
-        let inner = if shape.six { IPV6 } else { IPV4 };
+        let inner = if shape.is_ipv6 { IPV6 } else { IPV4 };
         match kind {
             Kind::Vlan => {
                 self.headers.ethernet(flow.addresses, VLAN);
@@ -250,33 +253,34 @@ impl Generator {
         self.random.pick(&[Transport::Tcp, Transport::Tcp, Transport::Udp])
     }
 
-    /// A VLAN tag with any priority and a VLAN from 1 to 4094.
+    /// Appends a VLAN tag with a random priority and a VLAN ID from 1 to 4094.
     fn tag(&mut self, ether_type: u16) {
         let control = self.random.below(8) << 13 | self.random.between(1, 4094);
         self.headers.vlan(control as u16, ether_type);
     }
 
-    /// An IP packet that makes the frame `size` bytes long, where its headers leave that much.
-    fn ip(&mut self, shape: Shape, flow: Flow, size: usize) -> Payload {
+    /// Builds an IP packet such that the frame has `size` bytes, if its headers leave room for
+    /// that.
+    fn ip(&mut self, shape: PacketShape, flow: Flow, size: usize) -> Payload {
         let mut options = [1u8; 40];
-        let mut chain = Chain::default();
+        let mut chain = ExtensionChain::default();
         let mut extra = 0;
-        if shape.six {
-            if shape.extras {
-                chain = Chain::draw(&mut self.random);
+        if shape.is_ipv6 {
+            if shape.has_options {
+                chain = ExtensionChain::draw(&mut self.random);
             }
             if shape.fragment != Fragment::Whole {
                 chain.push(FRAGMENT, 8);
             }
-        } else if shape.extras {
-            // Router alert (RFC 2113) in front of no-operations.
+        } else if shape.has_options {
+            // Router alert (RFC 2113), then no-operations.
             extra = self.random.between(1, 10) as usize * 4;
             if self.random.one_in(2) {
                 options[..4].copy_from_slice(&[0x94, 4, 0, 0]);
             }
         }
         let l4 = if shape.fragment == Fragment::Later { 0 } else { shape.transport.header() };
-        let l3 = if shape.six { 40 + chain.len() } else { 20 + extra };
+        let l3 = if shape.is_ipv6 { 40 + chain.len() } else { 20 + extra };
         let mut len = size.saturating_sub(self.headers.len() + l3 + l4);
         if shape.transport == Transport::Neighbour {
             len = 0;
@@ -299,8 +303,8 @@ impl Generator {
             }
         }
         let payload = self.payload(len);
-        let protocol = shape.transport.protocol(shape.six);
-        if shape.six {
+        let protocol = shape.transport.protocol(shape.is_ipv6);
+        if shape.is_ipv6 {
             let class_and_label = self.random.u32();
             let hops = if shape.transport == Transport::Neighbour { 255 } else { self.random.between(1, 255) as u8 };
             let first = chain.first(protocol);
@@ -322,19 +326,19 @@ impl Generator {
         payload
     }
 
-    /// A piece of payload, at any of 10,000 places.
+    /// Chooses a payload of `len` bytes at one of 10,000 offsets.
     fn payload(&mut self, len: usize) -> Payload {
         Payload { start: 2 * self.random.below(10_000) as usize, len }
     }
 
-    /// The header behind IP, for a datagram with all of `payload`, checksum included.
-    fn transport(&mut self, shape: Shape, flow: Flow, payload: Payload) {
+    /// Appends the transport header of a datagram that carries all of `payload`, checksum included.
+    fn transport(&mut self, shape: PacketShape, flow: Flow, payload: Payload) {
         let random = &mut self.random;
         let headers = &mut self.headers;
         let start = headers.len();
         let at = match shape.transport {
             Transport::Tcp => {
-                // ACK; PSH and ACK; SYN; SYN and ACK; FIN and ACK; RST
+                // ACK; PSH and ACK; SYN; SYN and ACK; FIN and ACK; RST.
                 let flags = random.pick(&[0x10, 0x10, 0x10, 0x18, 0x18, 0x02, 0x12, 0x11, 0x04]);
                 let (sequence, acknowledgement, window) = (random.u32(), random.u32(), random.u32() as u16);
                 headers.tcp(flow.ports, sequence, acknowledgement, flags, window)
@@ -342,7 +346,7 @@ impl Generator {
             Transport::Udp => headers.udp(flow.ports, payload.len),
             Transport::Echo => {
                 let request = random.one_in(2);
-                headers.u8(match (shape.six, request) {
+                headers.u8(match (shape.is_ipv6, request) {
                     (false, true) => 8,
                     (false, false) => 0,
                     (true, true) => 128,
@@ -355,7 +359,7 @@ impl Generator {
                 start + 2
             }
             Transport::Neighbour => {
-                // RFC 4861, section 4.3, with the source's link-layer address.
+                // RFC 4861, section 4.3, with the source link-layer address option.
                 headers.put(&[135, 0, 0, 0, 0, 0, 0, 0]);
                 headers.put(&[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
                 headers.u32(flow.addresses[1]);
@@ -365,17 +369,17 @@ impl Generator {
             }
         };
         let length = shape.transport.header() + payload.len;
-        let pseudo = match (shape.six, shape.transport) {
-            (true, transport) => pseudo6(flow.addresses, transport.protocol(true), length),
-            // RFC 792: none.
+        let pseudo = match (shape.is_ipv6, shape.transport) {
+            (true, transport) => pseudo_sum_ipv6(flow.addresses, transport.protocol(true), length),
+            // RFC 792: ICMP has no pseudo-header.
             (false, Transport::Echo | Transport::Neighbour) => 0,
-            (false, transport) => pseudo4(flow.addresses, transport.protocol(false), length),
+            (false, transport) => pseudo_sum_ipv4(flow.addresses, transport.protocol(false), length),
         };
         let sum = pseudo + self.headers.sum_from(start) + self.payloads.sum(payload.start, payload.len);
         self.headers.set16(at, checksum(sum));
     }
 
-    /// RFC 826, padded to Ethernet's least length.
+    /// Builds an ARP packet (RFC 826), padded to Ethernet's minimum length.
     fn arp(&mut self, flow: Flow) -> Payload {
         let [sender, target] = flow.addresses;
         let request = self.random.one_in(2);
@@ -392,12 +396,12 @@ impl Generator {
         Payload { start: 0, len: 0 }
     }
 
-    /// 3GPP TS 29.281: a G-PDU in UDP in IPv4, half of them with the PDU session container of TS
-    /// 38.415.
+    /// Builds a G-PDU (3GPP TS 29.281) in UDP in IPv4; half of them have the PDU session container
+    /// of TS 38.415.
     fn gtp_u(&mut self, flow: Flow, size: usize) -> Payload {
-        let inner = Shape::plain(false, self.tcp_or_udp());
+        let inner = PacketShape::plain(false, self.tcp_or_udp());
         let tunnel = Flow {
-            // The ends of the tunnel: one of 16 base stations, and the gateway.
+            // Tunnel endpoints: one of 16 base stations, and the gateway.
             addresses: [0x0a64_0000 | self.random.below(16), 0x0a64_0100],
             ports: [GTP_U_PORT, GTP_U_PORT],
         };
@@ -419,7 +423,7 @@ impl Generator {
         self.headers.u32(tunnel_id);
         if container {
             // No sequence number, no N-PDU number, next extension header type 0x85; then the
-            // container, one 4-byte unit long, nothing after it.
+            // container of one 4-byte unit, the last extension header.
             self.headers.put(&[0, 0, 0, 0x85, 1, 0x00, 0x09, 0]);
         }
         let (ttl, identification) = (self.random.between(1, 255) as u8, self.random.u32() as u16);
@@ -427,7 +431,7 @@ impl Generator {
         let inside = inner.transport.header() + len;
         self.headers.ipv4(flow.addresses, protocol, 0, ttl, identification, 0x4000, &[], inside);
         self.transport(inner, flow, payload);
-        let sum = pseudo4(tunnel.addresses, UDP, 8 + datagram)
+        let sum = pseudo_sum_ipv4(tunnel.addresses, UDP, 8 + datagram)
             + self.headers.sum_from(outer)
             + self.payloads.sum(payload.start, payload.len);
         self.headers.set16(at, checksum(sum));
@@ -435,8 +439,8 @@ impl Generator {
     }
 }
 
-/// What short packets are cut from.
-const WHOLE: [Kind; 16] = [
+/// The kinds that truncated packets are made from.
+const TRUNCATABLE_KINDS: [Kind; 16] = [
     Kind::Tcp4,
     Kind::Udp4,
     Kind::Icmp4,
@@ -455,8 +459,8 @@ const WHOLE: [Kind; 16] = [
     Kind::GtpU,
 ];
 
-/// A client in one of the networks that filters like to ask for, and a server with a well-known
-/// port, more often than not.
+/// Draws a client, often in a network that filters commonly match, and a server, often with a
+/// well-known port.
 fn flow(random: &mut Random) -> Flow {
     let host = random.below(1 << 16);
     let client = match random.below(8) {
@@ -485,22 +489,22 @@ fn flow(random: &mut Random) -> Flow {
     Flow { addresses: [client, server], ports: [random.between(1024, 65_535) as u16, port as u16] }
 }
 
-/// IPv6 extension headers in a row.
+/// A chain of IPv6 extension headers.
 #[derive(Debug, Clone, Copy, Default)]
-struct Chain {
-    /// Type and length in bytes.
+struct ExtensionChain {
+    /// Type and length in bytes of each header.
     headers: [(u8, u8); 9],
     count: usize,
 }
 
-impl Chain {
-    /// 1 to 8 headers, in total at most 144 bytes: one authentication header at most.
-    fn draw(random: &mut Random) -> Chain {
-        let mut chain = Chain::default();
+impl ExtensionChain {
+    /// Draws 1 to 8 headers of at most 144 bytes in total, with at most one authentication header.
+    fn draw(random: &mut Random) -> ExtensionChain {
+        let mut chain = ExtensionChain::default();
         let mut authenticated = false;
         for i in 0..random.between(1, 8) {
             match random.below(4) {
-                // Hop-by-hop options stand first or not at all.
+                // Hop-by-hop options come first or not at all.
                 0 if i == 0 => chain.push(0, 8 * random.between(1, 2) as u8),
                 1 => chain.push(ROUTING, 8),
                 2 if !authenticated => {
@@ -526,12 +530,12 @@ impl Chain {
         self.headers().iter().map(|&(_, len)| usize::from(len)).sum()
     }
 
-    /// The type that the IPv6 header tells.
+    /// The next-header value of the IPv6 header.
     fn first(&self, protocol: u8) -> u8 {
         self.headers().first().map_or(protocol, |&(kind, _)| kind)
     }
 
-    /// Appends the headers: RFC 8200, section 4; RFC 4302 for authentication.
+    /// Appends the headers: RFC 8200, section 4; RFC 4302 for the authentication header.
     fn write(&self, into: &mut Headers, protocol: u8, offset_and_more: u16, random: &mut Random) {
         for (i, &(kind, len)) in self.headers().iter().enumerate() {
             let next = self.headers().get(i + 1).map_or(protocol, |&(kind, _)| kind);
@@ -542,16 +546,17 @@ impl Chain {
                     into.u32(random.u32());
                 }
                 AUTHENTICATION => {
-                    // Length in 4-byte units less 2; SPI, sequence number, a value of 12 bytes.
+                    // Length in 4-byte units minus 2; SPI, sequence number, a 12-byte integrity
+                    // check value.
                     into.put(&[next, 4, 0, 0]);
                     for _ in 0..5 {
                         into.u32(random.u32());
                     }
                 }
-                // An experimental type (RFC 4727) with no segments left: to be ignored.
+                // An experimental type (RFC 4727) with no segments left, which receivers skip.
                 ROUTING => into.put(&[next, 0, 253, 0, 0, 0, 0, 0]),
                 _ => {
-                    // One PadN option fills it.
+                    // A single PadN option.
                     into.put(&[next, len / 8 - 1, 1, len - 4]);
                     into.put(&[0; 12][..usize::from(len) - 4]);
                 }

@@ -1,14 +1,15 @@
-//! Headers of the protocols that synthetic packets have, and their checksums.
+//! Encoding protocol headers and their checksums.
 
-/// Headers being put together, outermost first. All have an even length, so that 16-bit words of a
-/// checksum stay words.
+/// Headers under construction, outermost first. All have an even length, which keeps the 16-bit
+/// words of checksums aligned.
 #[derive(Debug, Clone)]
 pub(super) struct Headers {
     bytes: [u8; 256],
     len: usize,
 }
 
-/// IPv4 or IPv6 addresses of a packet, source first, the lower 32 bits of each; the rest is fixed.
+/// A packet's addresses, source first: the IPv4 address, or the lower 32 bits of the IPv6 address
+/// whose upper bits are fixed.
 pub(super) type Addresses = [u32; 2];
 
 impl Headers {
@@ -29,7 +30,7 @@ impl Headers {
     }
 
     /// # Panics
-    /// Beyond 256 bytes: the longest chain that is made here is shorter.
+    /// If the headers exceed 256 bytes; the longest chain generated here is shorter.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
@@ -48,12 +49,13 @@ impl Headers {
         self.put(&value.to_be_bytes());
     }
 
-    /// Writes a field that was left open.
+    /// Sets a 16-bit field that was left 0.
     pub fn set16(&mut self, at: usize, value: u16) {
         self.bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
     }
 
-    /// Ethernet II: locally administered addresses made of the IP addresses.
+    /// Appends an Ethernet II header with locally administered addresses derived from the IP
+    /// addresses.
     pub fn ethernet(&mut self, addresses: Addresses, ether_type: u16) {
         for address in [addresses[1], addresses[0]] {
             self.put(&[0x02, 0x00]);
@@ -62,15 +64,16 @@ impl Headers {
         self.u16(ether_type);
     }
 
-    /// A VLAN tag's control information and the type of what follows; its own type stands before.
+    /// Appends the tag control information and the EtherType after it; the tag's own EtherType
+    /// comes before.
     pub fn vlan(&mut self, control: u16, ether_type: u16) {
         self.u16(control);
         self.u16(ether_type);
     }
 
-    /// RFC 791. `options` has a length that is a multiple of 4, 40 at most; `payload` bytes follow
-    /// the header.
-    #[expect(clippy::too_many_arguments, reason = "the header's fields")]
+    /// Appends an IPv4 header (RFC 791) for `payload` bytes. The length of `options` is a multiple
+    /// of 4, at most 40.
+    #[expect(clippy::too_many_arguments, reason = "one for each header field")]
     pub fn ipv4(
         &mut self,
         addresses: Addresses,
@@ -97,7 +100,7 @@ impl Headers {
         self.set16(start + 10, !check);
     }
 
-    /// RFC 8200.
+    /// Appends an IPv6 header (RFC 8200) for `payload` bytes.
     pub fn ipv6(&mut self, addresses: Addresses, next_header: u8, class_and_label: u32, hops: u8, payload: usize) {
         self.u32(0x6000_0000 | (class_and_label & 0x0fff_ffff));
         self.u16(payload as u16);
@@ -107,7 +110,8 @@ impl Headers {
         }
     }
 
-    /// RFC 9293, without options: the checksum is left 0. Returns where the checksum is.
+    /// Appends a TCP header (RFC 9293) without options and with checksum 0; returns the checksum's
+    /// offset.
     pub fn tcp(&mut self, ports: [u16; 2], sequence: u32, acknowledgement: u32, flags: u8, window: u16) -> usize {
         self.u16(ports[0]);
         self.u16(ports[1]);
@@ -119,7 +123,7 @@ impl Headers {
         self.len - 4
     }
 
-    /// RFC 768: the checksum is left 0. Returns where the checksum is.
+    /// Appends a UDP header (RFC 768) with checksum 0; returns the checksum's offset.
     pub fn udp(&mut self, ports: [u16; 2], payload: usize) -> usize {
         self.u16(ports[0]);
         self.u16(ports[1]);
@@ -128,13 +132,13 @@ impl Headers {
         self.len - 2
     }
 
-    /// The sum of the bytes from `start` on.
+    /// Sum of the bytes from `start` on.
     pub fn sum_from(&self, start: usize) -> u64 {
         sum(&self.bytes[start..self.len])
     }
 }
 
-/// The address that stands for the 32 bits: in the documentation prefix 2001:db8::/32 (RFC 3849).
+/// The IPv6 address with these lower 32 bits in the documentation prefix 2001:db8::/32 (RFC 3849).
 fn ipv6_address(low: u32) -> [u8; 16] {
     let mut address = [0; 16];
     address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
@@ -142,14 +146,14 @@ fn ipv6_address(low: u32) -> [u8; 16] {
     address
 }
 
-/// The sum of big-endian 16-bit words (RFC 1071), an odd byte at the end padded with zero.
+/// Sum of big-endian 16-bit words (RFC 1071); an odd byte is padded with zero.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(2);
     let odd = words.remainder().first().map_or(0, |&byte| u64::from(byte) << 8);
     words.map(|word| u64::from(u16::from_be_bytes([word[0], word[1]]))).sum::<u64>() + odd
 }
 
-/// A sum in 16 bits, the carries added back in.
+/// Folds a sum to 16 bits, adding the carries back in.
 pub(super) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -157,19 +161,19 @@ pub(super) fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The sum of the IPv4 pseudo-header: RFC 9293, section 3.1.
-pub(super) fn pseudo4(addresses: Addresses, protocol: u8, length: usize) -> u64 {
+/// Sum of the IPv4 pseudo-header: RFC 9293, section 3.1.
+pub(super) fn pseudo_sum_ipv4(addresses: Addresses, protocol: u8, length: usize) -> u64 {
     let halves = |a: u32| u64::from(a >> 16) + u64::from(a & 0xffff);
     halves(addresses[0]) + halves(addresses[1]) + u64::from(protocol) + length as u64
 }
 
-/// The sum of the IPv6 pseudo-header: RFC 8200, section 8.1.
-pub(super) fn pseudo6(addresses: Addresses, next_header: u8, length: usize) -> u64 {
+/// Sum of the IPv6 pseudo-header: RFC 8200, section 8.1.
+pub(super) fn pseudo_sum_ipv6(addresses: Addresses, next_header: u8, length: usize) -> u64 {
     addresses.iter().map(|&a| sum(&ipv6_address(a))).sum::<u64>() + u64::from(next_header) + length as u64
 }
 
-/// An L4 checksum as it is sent: UDP's 0 would mean that there is none (RFC 768), and TCP's and
-/// ICMP's all-ones are as good as 0.
+/// Complements a sum to a transport checksum. 0 becomes 0xffff: in UDP 0 means no checksum (RFC
+/// 768), and in TCP and ICMP both are equivalent.
 pub(super) fn checksum(sum: u64) -> u16 {
     match !fold(sum) {
         0 => 0xffff,
@@ -182,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_as_the_rfc_does() {
+    fn sums_match_the_example_of_rfc_1071() {
         // RFC 1071, section 3.
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(fold(sum(&bytes)), 0xddf2);
@@ -190,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_header_known_from_elsewhere() {
-        // The header that is worked through in many texts: checksum b1e6.
+    fn an_ipv4_header_matches_a_published_example() {
+        // A textbook example with checksum b1e6.
         let mut headers = Headers::new();
         headers.ipv4([0xac10_0a63, 0xac10_0a0c], 6, 0, 64, 0x1c46, 0x4000, &[], 40);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Packets that lie about themselves, or are too short for what they say: whatever a filter does
-//! with them, it must not read or write outside them.
+//! Malformed packets: truncated, or with false length fields. No filter may read or write beyond
+//! them.
 
 use std::collections::HashSet;
 
@@ -7,17 +7,17 @@ use super::headers::Headers;
 use super::random::Random;
 use super::{Generator, Kind, Mix, Size, Spec};
 
-/// The hostile corpus: some ten thousand packets, no two alike, the same in every run.
+/// The hostile corpus: some ten thousand distinct packets, the same in every run.
 ///
-/// - one packet of each kind, and of each shape that filters tell apart, cut at every length from 0 to
-///   130 bytes; the latter also with some bytes changed;
+/// - one packet of each kind, and of each shape that filters distinguish, cut at every length from
+///   0 to 130 bytes; the shapes also with some bytes changed;
 /// - all-zeros, all-ones and counting bytes of each length from 0 to 130, and of some up to 65,535;
-/// - length fields that lie: IPv4 header lengths 0 to 15, total lengths, IPv6 payload lengths, UDP
-///   lengths, TCP data offsets, each from nothing to everything;
-/// - IPv6 extension headers that follow each other to the packet's end and beyond, or claim to be
-///   longer than the packet;
-/// - tags upon tags;
-/// - random bytes, with and without a plausible start or EtherType.
+/// - false length fields: IPv4 header lengths 0 to 15, total lengths, IPv6 payload lengths, UDP
+///   lengths, TCP data offsets, from minimum to maximum;
+/// - IPv6 extension headers that extend to the packet's end and beyond, or claim to be longer than
+///   the packet;
+/// - stacks of VLAN tags;
+/// - random bytes, with and without a plausible beginning or EtherType.
 pub fn corpus() -> Vec<Vec<u8>> {
     let mut random = Random::new(0x1057_11e5, 0);
     let mut packets = Vec::new();
@@ -31,13 +31,13 @@ pub fn corpus() -> Vec<Vec<u8>> {
         packets.push((0..length).map(|i| i as u8).collect());
     }
     for template in &templates {
-        lying_lengths(template, &mut packets);
+        false_lengths(template, &mut packets);
     }
     for shape in shapes {
         for _ in 0..20 {
             let mut changed = shape.clone();
             for _ in 0..random.between(1, 3) {
-                // Mostly where the headers are.
+                // Mostly within the headers.
                 changed[random.below(shape.len().min(80) as u32) as usize] = random.u32() as u8;
             }
             changed.truncate(random.between(shape.len() as u32 / 2, shape.len() as u32) as usize);
@@ -46,17 +46,17 @@ pub fn corpus() -> Vec<Vec<u8>> {
         packets.push(shape);
     }
     extension_headers(&mut packets);
-    tags(&mut packets);
-    noise(&mut random, &templates, &mut packets);
-    // Many begin alike, and a packet cut before they differ says nothing new.
+    tag_stacks(&mut packets);
+    random_packets(&mut random, &templates, &mut packets);
+    // Many packets have the same beginning, so their truncations are equal.
     let mut seen = HashSet::new();
     packets.retain(|packet| seen.insert(packet.clone()));
     packets
 }
 
-/// Bytes without any order: as they come, behind a template's start that gets them looked at, and with an
-/// EtherType that filters know, half of those with a first byte that begins an IP header.
-fn noise(random: &mut Random, templates: &[Vec<u8>], packets: &mut Vec<Vec<u8>>) {
+/// Adds random bytes: as they are, after the beginning of a template, and with a known EtherType,
+/// half of those with a first byte that starts an IP header.
+fn random_packets(random: &mut Random, templates: &[Vec<u8>], packets: &mut Vec<Vec<u8>>) {
     let templates: Vec<&[u8]> = templates.iter().map(Vec::as_slice).collect();
     for length in 0..=130u32 {
         let mut bytes = vec![0; length as usize];
@@ -86,24 +86,24 @@ const VLAN: u16 = 0x8100;
 const IPV6: u16 = 0x86dd;
 const SERVICE_VLAN: u16 = 0x88a8;
 
-/// Bytes behind the network header of a shape: ports, and what stands for the rest.
-const TRANSPORT: usize = 44;
+/// Bytes after the network header of a shape: ports and arbitrary data.
+const TRANSPORT_BYTES: usize = 44;
 
-/// Ethernet and IPv4 from `source`, with `options` words of options.
+/// Ethernet and IPv4 headers from `source`, with `options` words of options.
 fn ipv4(options: usize, protocol: u8, source: u32) -> Vec<u8> {
     let mut headers = Headers::new();
     let addresses = [source, 0xcb00_7107];
     headers.ethernet(addresses, IPV4);
-    headers.ipv4(addresses, protocol, 0xb9, 64, 0x1234, 0, &vec![1; options * 4], TRANSPORT);
+    headers.ipv4(addresses, protocol, 0xb9, 64, 0x1234, 0, &vec![1; options * 4], TRANSPORT_BYTES);
     headers.bytes().to_vec()
 }
 
-/// Ethernet and IPv6 with a chain of extension headers, each a number and its length in bytes.
+/// Ethernet and IPv6 headers with a chain of extension headers, given as (number, length in bytes).
 fn ipv6(chain: &[(u8, usize)], protocol: u8) -> Vec<u8> {
     let mut headers = Headers::new();
     let addresses = [0x0a00_0001, 0x0a00_0002];
     let numbers: Vec<u8> = chain.iter().map(|&(number, _)| number).chain([protocol]).collect();
-    let payload = chain.iter().map(|&(_, length)| length).sum::<usize>() + TRANSPORT;
+    let payload = chain.iter().map(|&(_, length)| length).sum::<usize>() + TRANSPORT_BYTES;
     headers.ethernet(addresses, IPV6);
     headers.ipv6(addresses, numbers[0], 0x0b9a_bcde, 64, payload);
     let mut packet = headers.bytes().to_vec();
@@ -120,21 +120,21 @@ fn ipv6(chain: &[(u8, usize)], protocol: u8) -> Vec<u8> {
     packet
 }
 
-/// A header, and behind it what has ports where TCP and UDP have them.
+/// Appends a pseudo transport header with the destination port where TCP and UDP have it.
 fn to_port(port: u16, mut packet: Vec<u8>) -> Vec<u8> {
     packet.extend([0xc0, 0x01]);
     packet.extend(port.to_be_bytes());
-    packet.extend(0..TRANSPORT as u8 - 4);
+    packet.extend(0..TRANSPORT_BYTES as u8 - 4);
     packet
 }
 
-/// The packet with tags behind the addresses, each a type and its control information.
+/// Inserts tags, given as (EtherType, control information), after the addresses.
 fn tagged(packet: &[u8], tags: &[[u16; 2]]) -> Vec<u8> {
     let tags: Vec<u8> = tags.as_flattened().iter().flat_map(|word| word.to_be_bytes()).collect();
     [&packet[..12], &tags, &packet[12..]].concat()
 }
 
-/// A packet of every shape that some filter tells apart, and some that are just not valid.
+/// A packet of every shape that some filter distinguishes, and some invalid ones.
 fn shapes() -> Vec<Vec<u8>> {
     let mut shapes = Vec::new();
     for port in [0, 22, 23, 80, 443, 1023, 1024, 65_535] {
@@ -143,7 +143,7 @@ fn shapes() -> Vec<Vec<u8>> {
         shapes.push(to_port(port, ipv4(0, 6, 0xc633_6401)));
         shapes.push(to_port(port, ipv6(&[], 6)));
     }
-    // On either side of private networks' borders (RFC 1918).
+    // On either side of the borders of private networks (RFC 1918).
     for source in [0x0a01_0001, 0xac10_0909, 0xac11_0001, 0xc0a8_c801, 0xc0a9_0001] {
         shapes.push(to_port(25, ipv4(0, 6, source)));
     }
@@ -155,18 +155,18 @@ fn shapes() -> Vec<Vec<u8>> {
         shapes.push(to_port(80, ipv4(0, protocol, 0x0a00_0003)));
         shapes.push(to_port(80, ipv6(&[], protocol)));
     }
-    // Fragments: first (more to come), later, the last possible, do not fragment.
+    // Fragments: first, with an offset, with the maximum offset; and don't-fragment.
     for field in [0x2000u16, 0x2001, 0x00b9, 0x1fff, 0x4000] {
         let mut fragment = to_port(80, ipv4(0, 6, 0x0a00_0004));
         fragment[20..22].copy_from_slice(&field.to_be_bytes());
         shapes.push(fragment);
         let mut fragment = to_port(80, ipv6(&[(44, 8)], 6));
-        // Offset in the upper 13 bits, "more" in the lowest.
+        // The offset is in the upper 13 bits, the more-fragments flag in the lowest.
         let offset = field << 3 | u16::from(field & 0x2000 != 0);
         fragment[56..58].copy_from_slice(&offset.to_be_bytes());
         shapes.push(fragment);
     }
-    // Version and IHL that no header of its kind has.
+    // Invalid combinations of version and header length.
     for first in [0x00, 0x40, 0x44, 0x35, 0x55, 0x60, 0xf5] {
         for mut bad in [ipv4(0, 6, 0x0a00_0005), ipv6(&[], 6)] {
             bad[14] = first;
@@ -189,7 +189,8 @@ fn shapes() -> Vec<Vec<u8>> {
         shapes.push(tagged(&inner, &[[SERVICE_VLAN, 1], [VLAN, 2]]));
         shapes.push(tagged(&inner, &[[VLAN, 1], [VLAN, 1]]));
     }
-    // A checksum that RFC 1624's two zeros tell apart, and marks that are there already.
+    // Both checksum representations of zero that RFC 1624 distinguishes, and existing DSCP/ECN
+    // marks.
     for (tos, check) in [(0x00, 0x0000u16), (0x00, 0xffff), (0xb8, 0xffff), (0xbb, 0x1234)] {
         let mut marked = to_port(80, ipv4(0, 6, 0x0a00_0007));
         marked[15] = tos;
@@ -199,7 +200,7 @@ fn shapes() -> Vec<Vec<u8>> {
     shapes
 }
 
-/// A well-formed packet of each kind, of 130 bytes where its kind lets it.
+/// A well-formed packet of each kind, of 130 bytes if the kind allows it.
 fn templates() -> Vec<Vec<u8>> {
     let kinds = Kind::ALL.iter().filter(|&&(kind, ..)| kind != Kind::Short);
     kinds
@@ -214,12 +215,12 @@ fn templates() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Lengths that a 16-bit field may claim.
-const CLAIMS: [u16; 12] = [0, 1, 7, 8, 19, 20, 39, 40, 41, 0x7fff, 0xfffe, 0xffff];
+/// Values for false 16-bit length fields.
+const FALSE_LENGTHS: [u16; 12] = [0, 1, 7, 8, 19, 20, 39, 40, 41, 0x7fff, 0xfffe, 0xffff];
 
-/// Copies of `template` with a length field that is not true. Tags are left alone: where the network
-/// header is not right behind the Ethernet header nothing is added.
-fn lying_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
+/// Adds copies of `template` with one false length field. Adds nothing unless the network header
+/// directly follows the Ethernet header.
+fn false_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
     let mut put = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut packet = template.to_vec();
         change(&mut packet);
@@ -230,7 +231,7 @@ fn lying_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
             let transport = 14 + usize::from(template[14] & 15) * 4;
             for header in 0..16u8 {
                 put(&|packet| packet[14] = 0x40 | header);
-                // And of a packet that ends where the header would.
+                // Also in a packet that ends where that header would.
                 put(&|packet| {
                     packet[14] = 0x40 | header;
                     packet.truncate(14 + usize::from(header) * 4);
@@ -239,7 +240,7 @@ fn lying_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
             for version in 0..16u8 {
                 put(&|packet| packet[14] = version << 4 | 5);
             }
-            for claim in CLAIMS {
+            for claim in FALSE_LENGTHS {
                 put(&|packet| packet[16..18].copy_from_slice(&claim.to_be_bytes()));
                 // Fragment flags and offset.
                 put(&|packet| packet[20..22].copy_from_slice(&claim.to_be_bytes()));
@@ -254,7 +255,7 @@ fn lying_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
             }
         }
         IPV6 => {
-            for claim in CLAIMS {
+            for claim in FALSE_LENGTHS {
                 put(&|packet| packet[18..20].copy_from_slice(&claim.to_be_bytes()));
                 put(&|packet| packet[58..60].copy_from_slice(&claim.to_be_bytes()));
             }
@@ -266,8 +267,8 @@ fn lying_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// IPv6 with chains of extension headers: each type followed by itself to the end, with lengths from
-/// least to most.
+/// Adds IPv6 packets with chains of one extension header type up to the packet's end, with minimum
+/// to maximum lengths.
 fn extension_headers(packets: &mut Vec<Vec<u8>>) {
     let start = ipv6(&[], 0);
     for kind in [0u8, 43, 44, 51, 60, 135] {
@@ -287,8 +288,8 @@ fn extension_headers(packets: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// VLAN tags one after the other, and nothing behind them.
-fn tags(packets: &mut Vec<Vec<u8>>) {
+/// Adds packets of VLAN tags with nothing or little after them.
+fn tag_stacks(packets: &mut Vec<Vec<u8>>) {
     for kind in [VLAN, SERVICE_VLAN, 0x9100].map(u16::to_be_bytes) {
         for count in 1..30 {
             let mut packet = vec![0xff; 12];
@@ -310,10 +311,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn has_every_length_and_lie() {
+    fn covers_every_length_and_header_length() {
         let packets = corpus();
         for length in 0..=130 {
-            // There is one packet without bytes, and not much that a single byte can be.
+            // There is one empty packet, and few distinct packets of a single byte.
             let least = [1, 3].get(length).copied().unwrap_or(5);
             let count = packets.iter().filter(|packet| packet.len() == length).count();
             assert!(count >= least, "{count} of {length} bytes");
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn is_the_same_every_time() {
+    fn is_deterministic() {
         assert!(corpus() == corpus());
     }
 }

@@ -1,11 +1,12 @@
-//! Synthetic traffic: any amount, made from a seed, the same bytes on every machine and in every
-//! version of this crate with the same [`GENERATION`].
+//! Synthetic traffic, generated from a seed: the same bytes on every machine and in every version
+//! of this crate with the same [`GENERATION`].
 //!
-//! - [`Spec`]: what is wanted, also as text (`packets=100000,seed=7,size=64..1500,flows=1000`);
-//! - [`Generator`]: one well-formed packet after the other;
-//! - [`SynthSource`]: the same as a [`Source`](crate::Source);
-//! - [`hostile`]: packets that lie, for tests;
-//! - [`sample`]: what `samples/mixed.pcap` holds.
+//! - [`Spec`]: a description of the traffic, also as text
+//!   (`packets=100000,seed=7,size=64..1500,flows=1000`);
+//! - [`Generator`]: generates well-formed packets one by one;
+//! - [`SynthSource`]: a [`Source`](crate::Source) of these packets;
+//! - [`hostile`]: malformed packets, for tests;
+//! - [`sample`]: the contents of `samples/mixed.pcap`.
 
 mod generator;
 mod headers;
@@ -20,5 +21,5 @@ pub use random::Random;
 pub use source::SynthSource;
 pub use spec::{Kind, Mix, Size, Spec, SpecError};
 
-/// Counts the changes after which a seed gives other packets.
+/// Version of the generator; incremented when the same seed yields other packets.
 pub const GENERATION: u32 = 1;

@@ -1,55 +1,55 @@
-//! Random numbers whose every step is fixed.
+//! Reproducible random numbers.
 
 use rand::Rng;
 use rand_pcg::Pcg32;
 
-/// PCG-XSH-RR 64/32 (O'Neill 2014) and the few ways in which numbers are drawn from it. Only the
-/// generator's raw 32-bit output is used: how a library maps it to ranges may change with its
-/// version, and packets must not.
+/// PCG-XSH-RR 64/32 (O'Neill 2014) with a few ways to draw numbers. Only the raw 32-bit output of
+/// the library is used, because its mapping to ranges may change between versions, and packets must
+/// not.
 #[derive(Debug, Clone)]
 pub struct Random(Pcg32);
 
 impl Random {
-    /// The sequence of a seed; different streams of one seed are independent.
+    /// Creates the sequence of a seed; different streams of one seed are independent.
     pub fn new(seed: u64, stream: u64) -> Random {
         Random(Pcg32::new(seed, stream))
     }
 
-    /// Any 32 bits.
+    /// Draws 32 random bits.
     #[inline]
     pub fn u32(&mut self) -> u32 {
         self.0.next_u32()
     }
 
-    /// A number below `limit`, and 0 for a limit of 0: the high half of a product, whose bias of
-    /// less than `limit` / 2^32 does not matter here.
+    /// Draws a number below `limit`, or 0 if `limit` is 0: the high half of a product, whose bias
+    /// of less than `limit` / 2^32 is negligible here.
     #[inline]
     pub fn below(&mut self, limit: u32) -> u32 {
         ((u64::from(self.u32()) * u64::from(limit)) >> 32) as u32
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Draws a number from `low` to `high`, both inclusive.
     #[inline]
     pub fn between(&mut self, low: u32, high: u32) -> u32 {
         low + self.below(high - low + 1)
     }
 
-    /// True once in `n` draws.
+    /// Returns true with probability 1 / `n`.
     #[inline]
     pub fn one_in(&mut self, n: u32) -> bool {
         self.below(n) == 0
     }
 
-    /// One of the items.
+    /// Draws one of the items.
     ///
     /// # Panics
-    /// When there is none.
+    /// If `items` is empty.
     #[inline]
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len() as u32) as usize]
     }
 
-    /// Random bytes: each draw's, lowest first.
+    /// Fills `bytes` with random bytes, each draw's least significant byte first.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for piece in bytes.chunks_mut(4) {
             piece.copy_from_slice(&self.u32().to_le_bytes()[..piece.len()]);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_the_published_generator() {
+    fn matches_the_reference_implementation() {
         // pcg32-demo of the PCG C library: seed 42, stream 54, "Round 1".
         let mut random = Random::new(42, 54);
         let first: Vec<u32> = (0..6).map(|_| random.u32()).collect();

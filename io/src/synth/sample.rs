@@ -9,12 +9,12 @@ use crate::capture::CaptureSink;
 use crate::sink::{Sink, Written};
 use crate::source::{CaptureFormat, Interface, Resolution, Source, SourceOptions};
 
-/// What the sample holds: every kind of packet, about a quarter of them TCP to port 80 or 443.
+/// The specification of the sample: every kind of packet, about a quarter TCP to port 80 or 443.
 pub fn sample() -> Spec {
     let mix: Vec<(Kind, u32)> = Kind::ALL
         .iter()
         .map(|&(kind, _, weight)| match kind {
-            // More TCP than the default mix has, so that http_only finds something to pass.
+            // More TCP than in the default mix, so that http_only passes some packets.
             Kind::Tcp4 => (kind, 70),
             Kind::Tcp6 => (kind, 20),
             _ => (kind, weight),
@@ -29,11 +29,11 @@ pub fn sample() -> Spec {
     }
 }
 
-/// Writes the packets of `spec` to the capture file `path`, with times in microseconds, which every
-/// reader knows.
+/// Writes the packets of `spec` to the capture file `path`, with timestamps in microseconds, which
+/// every reader supports.
 ///
 /// # Errors
-/// As the source's and the sink's.
+/// Those of the source and the sink.
 pub fn write(spec: &Spec, path: &Path) -> Result<Written, Box<dyn std::error::Error + Send + Sync>> {
     let options = SourceOptions { room: ResizeRoom::None, metadata: true, ..SourceOptions::default() };
     let mut source = SynthSource::new(spec, &options);

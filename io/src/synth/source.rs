@@ -3,10 +3,10 @@
 use portcullis_core::packet::{Arena, Batch, ResizeRoom};
 
 use super::{Generator, Spec};
-use crate::layout::{Collector, Pool, Ready, Slots};
+use crate::batching::{ArenaPool, BatchCollector, ReadyBatches, SlotAllocator};
 use crate::source::{CaptureFormat, Progress, Source, SourceError, SourceOptions};
 
-/// Makes packets straight into arenas.
+/// A source that generates packets directly into arenas.
 #[derive(Debug)]
 pub struct SynthSource {
     generator: Generator,
@@ -14,13 +14,13 @@ pub struct SynthSource {
     done: u64,
     options: SourceOptions,
     format: CaptureFormat,
-    pool: Pool,
-    collector: Collector,
-    ready: Ready,
+    pool: ArenaPool,
+    collector: BatchCollector,
+    ready: ReadyBatches,
 }
 
 impl SynthSource {
-    /// A source of the packets that `spec` orders. They do not depend on `options`.
+    /// Creates a source of the packets that `spec` describes. They do not depend on `options`.
     pub fn new(spec: &Spec, options: &SourceOptions) -> SynthSource {
         SynthSource {
             generator: Generator::new(spec),
@@ -28,9 +28,9 @@ impl SynthSource {
             done: 0,
             options: options.clone(),
             format: CaptureFormat::default(),
-            pool: Pool::new(),
-            collector: Collector::new(options.max_packets, options.metadata),
-            ready: Ready::none(),
+            pool: ArenaPool::new(),
+            collector: BatchCollector::new(options.max_packets, options.metadata),
+            ready: ReadyBatches::empty(),
         }
     }
 }
@@ -43,9 +43,9 @@ impl Source for SynthSource {
         if self.done == self.packets {
             return Ok(None);
         }
-        let slot = Slots::stride(Generator::MAX_PACKET);
+        let slot = SlotAllocator::stride(Generator::MAX_PACKET);
         let mut arena = self.pool.take(self.options.block_size.clamp(slot, Arena::MAX_LEN))?;
-        let mut slots = Slots::default();
+        let mut slots = SlotAllocator::default();
         let mut next = 0;
         while self.done < self.packets && next + slot <= arena.len() {
             let place = &mut arena[next..];
@@ -54,20 +54,20 @@ impl Source for SynthSource {
                 ResizeRoom::None => {
                     (length, metadata) = self.generator.next_packet(place);
                     at = next;
-                    // The next word is another packet's.
+                    // Devices write whole words: no word may belong to two packets.
                     next = (next + length).next_multiple_of(4);
                 }
                 ResizeRoom::Both => {
                     let margin = portcullis_core::packet::RESIZE_ROOM as usize;
                     (length, metadata) = self.generator.next_packet(&mut place[margin..]);
-                    at = slots.place(length, arena.len()).expect("there is a slot for the longest packet");
-                    next += Slots::stride(length);
+                    at = slots.allocate(length, arena.len()).expect("there is a slot for the longest packet");
+                    next += SlotAllocator::stride(length);
                 }
             }
             self.collector.push(at, length, metadata);
             self.done += 1;
         }
-        self.collector.carve(arena, &self.pool, self.options.room, &mut self.ready);
+        self.collector.finish_arena(arena, &self.pool, self.options.room, &mut self.ready);
         Ok(self.ready.next())
     }
 

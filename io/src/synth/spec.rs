@@ -1,9 +1,9 @@
-//! What synthetic traffic shall be like, and the text for it.
+//! The description of synthetic traffic and its text form.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The shapes of packets that are made.
+/// Kinds of generated packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// IPv4, TCP.
@@ -34,16 +34,16 @@ pub enum Kind {
     Arp,
     /// One VLAN tag, then IPv4 or IPv6 with TCP or UDP.
     Vlan,
-    /// Two VLAN tags (802.1ad, then 802.1Q), then the same.
+    /// Two VLAN tags (802.1ad, then 802.1Q), then IPv4 or IPv6 with TCP or UDP.
     QinQ,
-    /// GTP-U over IPv4 and UDP, and inside IPv4 with TCP or UDP.
+    /// GTP-U over IPv4 and UDP, with IPv4 and TCP or UDP inside.
     GtpU,
-    /// Any of the others, of which less was captured than was on the wire, down to nothing.
+    /// A packet of any other kind whose capture was truncated, possibly to 0 bytes.
     Short,
 }
 
 impl Kind {
-    /// All of them, each with its name and its share in a mix of which nothing is said.
+    /// All kinds with their names and weights in the default mix.
     pub const ALL: [(Kind, &'static str, u32); 17] = [
         (Kind::Tcp4, "tcp4", 40),
         (Kind::Udp4, "udp4", 16),
@@ -65,18 +65,18 @@ impl Kind {
     ];
 }
 
-/// The share of each kind of packet.
+/// Weights of packet kinds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mix(Vec<(Kind, u32)>);
 
 impl Mix {
-    /// The greatest weight of a kind.
+    /// Maximum weight of a kind.
     pub const MAX_WEIGHT: u32 = 1_000_000;
 
-    /// A mix of kinds with weights; those of weight 0 do not occur.
+    /// Creates a mix; kinds of weight 0 do not occur.
     ///
     /// # Errors
-    /// No weight above 0 among them, or one above [`Mix::MAX_WEIGHT`].
+    /// If no weight is above 0, or one exceeds [`Mix::MAX_WEIGHT`].
     pub fn new(weights: &[(Kind, u32)]) -> Result<Mix, SpecError> {
         if let Some((_, weight)) = weights.iter().find(|(_, weight)| *weight > Self::MAX_WEIGHT) {
             return Err(SpecError(format!("mix: a weight is at most {}, not {weight}", Self::MAX_WEIGHT)));
@@ -88,7 +88,7 @@ impl Mix {
         Ok(Mix(weights))
     }
 
-    /// Kinds and weights, no weight 0.
+    /// Kinds with their nonzero weights.
     pub fn weights(&self) -> &[(Kind, u32)] {
         &self.0
     }
@@ -100,38 +100,38 @@ impl Default for Mix {
     }
 }
 
-/// How long packets are, in bytes, as they are captured (no frame check sequence). A packet whose
-/// headers need more is longer.
+/// Distribution of packet lengths in bytes, as captured (without frame check sequence). Packets
+/// whose headers need more are longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// All lengths in the range alike, both ends included.
+    /// Uniformly distributed in the range, both ends inclusive.
     Range(u32, u32),
     /// Simple IMIX: 64, 594 and 1518 bytes in proportions 7 : 4 : 1.
     Imix,
 }
 
 impl Size {
-    /// The shortest and the longest that can be asked for.
+    /// Minimum and maximum length that can be requested.
     pub const LIMITS: (u32, u32) = (64, 9000);
 }
 
-/// Synthetic traffic, as it is ordered.
+/// A description of synthetic traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Packets in all.
+    /// Number of packets.
     pub packets: u64,
-    /// What all random numbers begin with.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Lengths of packets.
+    /// Distribution of packet lengths.
     pub size: Size,
-    /// Different flows (address and port pairs), 1 to [`Spec::MAX_FLOWS`].
+    /// Number of flows (address and port pairs), 1 to [`Spec::MAX_FLOWS`].
     pub flows: u32,
-    /// Kinds of packets.
+    /// Weights of packet kinds.
     pub mix: Mix,
 }
 
 impl Spec {
-    /// Each flow is kept in memory.
+    /// Maximum number of flows; each is kept in memory.
     pub const MAX_FLOWS: u32 = 1_000_000;
 }
 
@@ -141,7 +141,7 @@ impl Default for Spec {
     }
 }
 
-/// What is wrong with the text of a [`Spec`].
+/// An invalid text of a [`Spec`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SpecError(String);
@@ -149,10 +149,10 @@ pub struct SpecError(String);
 impl FromStr for Spec {
     type Err = SpecError;
 
-    /// Reads `KEY=VALUE` pairs, separated by commas, any of them and in any order:
+    /// Parses comma-separated `KEY=VALUE` pairs, any of them and in any order:
     ///
     /// - `packets=N`, `seed=N`, `flows=N`;
-    /// - `size=N`, `size=LOW..HIGH` (both included) or `size=imix`;
+    /// - `size=N`, `size=LOW..HIGH` (inclusive) or `size=imix`;
     /// - `mix=KIND[:WEIGHT]+KIND[:WEIGHT]...` with the names of [`Kind::ALL`], or `mix=all`.
     fn from_str(text: &str) -> Result<Spec, SpecError> {
         let mut spec = Spec::default();
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_spec_are_each_others_inverse() {
+    fn text_and_spec_round_trip() {
         for text in [
             "packets=100000,seed=7,size=64..1500,flows=1000,mix=all",
             "packets=0,seed=18446744073709551615,size=64,flows=1,mix=tcp4:1",
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_and_what_else() {
+    fn errors_name_the_invalid_part_and_the_alternatives() {
         for (text, wanted) in [
             ("packets", "\"packets\" is no KEY=VALUE; keys are"),
             ("packet=1", "\"packet\" is no key; keys are packets, seed, size, flows, mix"),

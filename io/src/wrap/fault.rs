@@ -1,22 +1,22 @@
-//! Damaged packets on purpose.
+//! Fault injection: corrupts and truncates packets.
 
 use portcullis_core::packet::{Batch, Descriptor};
 
 use crate::source::{CaptureFormat, Progress, Source, SourceError, Warning};
 use crate::synth::Random;
 
-/// How often packets are damaged; 0 is never.
+/// Fault rates; 0 is never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// One packet in so many gets a bit flipped.
+    /// One packet in this many gets a bit flipped.
     pub corrupt_one_in: u32,
-    /// One packet in so many is cut, down to nothing.
+    /// One packet in this many is truncated to a random length, possibly 0.
     pub truncate_one_in: u32,
-    /// What the random numbers begin with.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// A source that damages packets, the same ones for the same seed however they are batched.
+/// A source that damages packets. The same seed damages the same packets, however they are batched.
 #[derive(Debug)]
 pub struct Fault<S> {
     inner: S,
@@ -25,7 +25,7 @@ pub struct Fault<S> {
 }
 
 impl<S: Source> Fault<S> {
-    /// Damages packets of `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: S, faults: Faults) -> Fault<S> {
         Fault { inner, faults, random: Random::new(faults.seed, 3) }
     }

@@ -1,4 +1,4 @@
-//! The first packets only.
+//! A limit on the number of packets.
 
 use portcullis_core::packet::Batch;
 
@@ -12,7 +12,7 @@ pub struct Limit<S> {
 }
 
 impl<S: Source> Limit<S> {
-    /// The first `packets` packets of `inner`, or all, if there are fewer.
+    /// Wraps `inner`; ends after `packets` packets.
     pub fn new(inner: S, packets: u64) -> Limit<S> {
         Limit { inner, left: packets }
     }

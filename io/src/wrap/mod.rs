@@ -1,4 +1,4 @@
-//! Wrappers that go around any source.
+//! Sources that wrap other sources.
 
 mod fault;
 mod limit;

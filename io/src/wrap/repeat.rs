@@ -1,18 +1,18 @@
-//! The same packets again and again.
+//! Repeating a source.
 
 use portcullis_core::packet::Batch;
 
 use crate::source::{CaptureFormat, Progress, Source, SourceError, Warning};
 
-/// A source that is opened again when it ends.
+/// A source that reopens another one when that ends.
 pub struct Repeat {
     open: Box<dyn FnMut() -> Result<Box<dyn Source>, SourceError> + Send>,
     inner: Box<dyn Source>,
-    /// Rounds after this one.
+    /// Rounds that remain after the current one.
     left: u64,
-    /// Rounds before this one.
+    /// Completed rounds.
     before: u64,
-    /// Whether this round gave a packet.
+    /// Whether the current round has returned a packet.
     gave: bool,
     warnings: Vec<Warning>,
     done: bool,
@@ -25,10 +25,10 @@ impl std::fmt::Debug for Repeat {
 }
 
 impl Repeat {
-    /// The packets of the source that `open` opens, `times` times.
+    /// Returns the packets of the source that `open` opens, `times` times over.
     ///
     /// # Errors
-    /// What `open` says, which is asked at once.
+    /// The error of the first `open`, which is called immediately.
     pub fn new(
         times: u64,
         mut open: impl FnMut() -> Result<Box<dyn Source>, SourceError> + Send + 'static,
@@ -43,7 +43,7 @@ impl Source for Repeat {
     fn next_batch(&mut self) -> Result<Option<Batch>, SourceError> {
         while !self.done {
             match self.inner.next_batch() {
-                // A source without packets stays without, however often it is opened.
+                // Do not reopen a source without packets: it would never end.
                 Ok(None) if self.left > 0 && self.gave => {
                     self.warnings.append(&mut self.inner.take_warnings());
                     self.before += 1;
@@ -67,7 +67,7 @@ impl Source for Repeat {
 
     fn take_warnings(&mut self) -> Vec<Warning> {
         self.warnings.append(&mut self.inner.take_warnings());
-        // Every round has the same ones to tell.
+        // Each round repeats the same warnings.
         let mut warnings: Vec<Warning> = Vec::new();
         for warning in self.warnings.drain(..) {
             if !warnings.contains(&warning) {

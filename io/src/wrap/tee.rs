@@ -1,11 +1,11 @@
-//! A copy of all packets on the way.
+//! Writing a copy of all packets that pass by.
 
 use portcullis_core::packet::Batch;
 
 use crate::sink::Sink;
 use crate::source::{CaptureFormat, Progress, Source, SourceError, Warning};
 
-/// A source whose packets are written to a sink as well, before anyone changes them.
+/// A source that also writes its packets to a sink, before the filter changes them.
 pub struct Tee<S> {
     inner: S,
     sink: Option<Box<dyn Sink>>,
@@ -19,8 +19,8 @@ impl<S: std::fmt::Debug> std::fmt::Debug for Tee<S> {
 }
 
 impl<S: Source> Tee<S> {
-    /// Writes each packet of `inner` to `sink`. The sink is finished when the source ends, or when
-    /// the wrapper is dropped; only at the end of the source a failure is told.
+    /// Wraps `inner`, writing each packet to `sink`. The sink is finished when the source ends or
+    /// the wrapper is dropped; a failure is reported only in the former case.
     pub fn new(inner: S, sink: Box<dyn Sink>) -> Tee<S> {
         Tee { inner, sink: Some(sink), all: Vec::new() }
     }
@@ -37,7 +37,7 @@ impl<S: Source> Source for Tee<S> {
             (_, sink) => {
                 if let Some(sink) = sink.take() {
                     let finished = sink.finish();
-                    // The source's own fault comes first.
+                    // The source's own error takes precedence.
                     if batch.is_ok() {
                         finished?;
                     }
@@ -63,7 +63,7 @@ impl<S: Source> Source for Tee<S> {
 impl<S> Drop for Tee<S> {
     fn drop(&mut self) {
         if let Some(sink) = self.sink.take() {
-            // There is nobody left to tell.
+            // Errors cannot be reported from a destructor.
             let _ = sink.finish();
         }
     }

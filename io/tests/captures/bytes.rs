@@ -1,4 +1,4 @@
-//! Captures put together by hand, and taken apart again.
+//! Building captures byte by byte, and parsing them.
 
 use super::Packet;
 
@@ -109,8 +109,8 @@ pub fn simple(order: Order, bytes: &[u8], wire: u32) -> Vec<u8> {
     block(order, 3, &body)
 }
 
-/// The parts of a classic pcap: magic number, snap length, the whole link type field, packets.
-pub fn take_pcap_apart(bytes: &[u8]) -> (u32, u32, u32, Vec<Packet>) {
+/// Parses a classic pcap: magic number, snapshot length, the whole link type field, packets.
+pub fn parse_pcap(bytes: &[u8]) -> (u32, u32, u32, Vec<Packet>) {
     let order = if bytes[0] == 0xa1 { Order::Big } else { Order::Little };
     let magic = order.get(bytes, 0);
     let unit = if magic == 0xa1b2_3c4d { 1 } else { 1000 };
@@ -130,8 +130,9 @@ pub fn take_pcap_apart(bytes: &[u8]) -> (u32, u32, u32, Vec<Packet>) {
     (magic, order.get(bytes, 16), order.get(bytes, 20), packets)
 }
 
-/// The blocks of a little-endian pcapng: types and bodies. Lengths at both ends are compared.
-pub fn take_pcapng_apart(bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
+/// Parses a little-endian pcapng into block types and bodies; checks that both lengths of a block
+/// agree.
+pub fn parse_pcapng(bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let mut blocks = Vec::new();
     let mut at = 0;
     while at < bytes.len() {

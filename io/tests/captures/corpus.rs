@@ -1,5 +1,5 @@
-//! Captures from elsewhere, many of them malformed on purpose: the test suite of tcpdump, where it
-//! is at hand. What is read is compared with what tcpdump reads.
+//! Captures of tcpdump's test suite, many of them malformed on purpose, if available. Results are
+//! compared with tcpdump's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,10 +7,10 @@ use std::process::Command;
 use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{SourceOptions, open};
 
-use super::bytes::take_pcap_apart;
+use super::bytes::parse_pcap;
 use super::{Packet, drain};
 
-/// The captures in `PORTCULLIS_CAPTURES` and the folders in it, or nothing where they are not at hand.
+/// The captures in `PORTCULLIS_CAPTURES` and its subfolders, or `None` if not available.
 fn captures() -> Option<Vec<PathBuf>> {
     let directory = match std::env::var_os("PORTCULLIS_CAPTURES") {
         Some(directory) => PathBuf::from(directory),
@@ -39,7 +39,7 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 }
 
 #[test]
-fn rooms_and_blocks_make_no_difference() {
+fn room_and_block_size_do_not_affect_packets() {
     for path in captures().unwrap_or_default() {
         let read = |room, block_size| {
             let options = SourceOptions { room, block_size, ..SourceOptions::default() };
@@ -56,7 +56,7 @@ fn rooms_and_blocks_make_no_difference() {
 }
 
 #[test]
-fn tcpdump_reads_the_same() {
+fn packets_are_those_that_tcpdump_reads() {
     let Some(files) = captures() else { return };
     if Command::new("tcpdump").arg("--version").output().is_err() {
         println!("skipped: tcpdump is not installed");
@@ -69,9 +69,9 @@ fn tcpdump_reads_the_same() {
         let name = path.file_name().unwrap().to_string_lossy();
         let words = String::from_utf8_lossy(&theirs.stderr);
         let (_, snap_length, _, wanted) =
-            if theirs.stdout.is_empty() { Default::default() } else { take_pcap_apart(&theirs.stdout) };
-        // tcpdump writes microseconds and no interfaces, and cuts what is longer than the header's
-        // snap length.
+            if theirs.stdout.is_empty() { Default::default() } else { parse_pcap(&theirs.stdout) };
+        // tcpdump writes microseconds without interfaces, and truncates packets at the header's
+        // snapshot length.
         let got: Vec<Packet> = ours
             .packets
             .iter()

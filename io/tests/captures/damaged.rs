@@ -1,4 +1,4 @@
-//! Captures that are cut short, broken, or something else altogether.
+//! Truncated, damaged and foreign captures.
 
 use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{SourceError, SourceOptions, Warning, capture};
@@ -6,25 +6,26 @@ use portcullis_io::{SourceError, SourceOptions, Warning, capture};
 use super::bytes::*;
 use super::{Outcome, packet, read, read_all_ways, read_with};
 
-/// Room and block sizes that take different paths.
-fn ways() -> impl Iterator<Item = SourceOptions> {
+/// Options that take different code paths.
+fn option_variants() -> impl Iterator<Item = SourceOptions> {
     [(ResizeRoom::None, 64), (ResizeRoom::None, 4096), (ResizeRoom::Both, 64), (ResizeRoom::Both, 4096)]
         .into_iter()
         .map(|(room, block_size)| SourceOptions { room, block_size, ..SourceOptions::default() })
 }
 
-/// Reads `bytes` cut at every length. `ends` are the lengths after which nothing is broken, with the
-/// packets that are whole there, in ascending order.
-fn cut_everywhere(bytes: &[u8], header: usize, ends: &[(usize, usize)]) {
+/// Reads `bytes` truncated at every length. `ends` are the lengths at record boundaries with the
+/// numbers of packets up to there, ascending.
+fn truncate_everywhere(bytes: &[u8], header: usize, ends: &[(usize, usize)]) {
     assert_eq!(ends.last().unwrap().0, bytes.len());
-    for options in ways() {
+    for options in option_variants() {
         for cut in 0..=bytes.len() {
             let Outcome { packets, warnings, error } = read_with(&bytes[..cut], &options);
             if cut < header {
                 match error {
                     Some(SourceError::Empty { .. }) => assert_eq!(cut, 0),
                     Some(SourceError::UnknownFormat { .. }) => assert!(cut > 0),
-                    // pcapng's first block is cut behind the bytes that tell the format.
+                    // In pcapng, the first block is truncated after the bytes that identify the
+                    // format.
                     None => assert!(cut >= 24 && warnings.len() == 1, "{cut}: {warnings:?}"),
                     Some(error) => panic!("{cut}: {error}"),
                 }
@@ -48,7 +49,7 @@ fn cut_everywhere(bytes: &[u8], header: usize, ends: &[(usize, usize)]) {
 }
 
 #[test]
-fn pcap_cut_at_every_byte() {
+fn pcap_truncated_at_every_byte() {
     for order in ORDERS {
         let mut bytes = pcap_header(order, 0xa1b2_c3d4, 1);
         let mut ends = vec![(24, 0)];
@@ -56,12 +57,12 @@ fn pcap_cut_at_every_byte() {
             bytes.extend(pcap_record(order, 1, 2, &vec![i as u8; length], 60));
             ends.push((bytes.len(), i + 1));
         }
-        cut_everywhere(&bytes, 24, &ends);
+        truncate_everywhere(&bytes, 24, &ends);
     }
 }
 
 #[test]
-fn pcapng_cut_at_every_byte() {
+fn pcapng_truncated_at_every_byte() {
     for order in ORDERS {
         let mut bytes = section(order);
         let header = bytes.len();
@@ -79,12 +80,12 @@ fn pcapng_cut_at_every_byte() {
         add(block(order, 0xbad, &[2; 200]), false);
         add(enhanced(order, 0, 5, &[2; 7], 7, &[]), true);
         add(block(order, 0xbad, &[2; 200]), false);
-        cut_everywhere(&bytes, header, &ends);
+        truncate_everywhere(&bytes, header, &ends);
     }
 }
 
 #[test]
-fn what_is_no_capture_is_named() {
+fn foreign_formats_are_named() {
     for (bytes, wanted) in [
         (&b""[..], "the file is empty"),
         (b"\x1f\x8b\x08\0", "compressed (gzip)"),
@@ -104,7 +105,7 @@ fn what_is_no_capture_is_named() {
 }
 
 #[test]
-fn what_is_not_ethernet_is_named() {
+fn other_link_types_are_named() {
     for (link_type, wanted) in [
         (0, "the capture has link type BSD loopback (NULL) (0); only Ethernet (1) can be filtered"),
         (105, "link type IEEE 802.11 (105)"),
@@ -116,7 +117,7 @@ fn what_is_not_ethernet_is_named() {
             assert!(error.contains(wanted), "{error}");
         }
     }
-    // In pcapng an interface counts when a packet comes from it; packets before it are given out.
+    // In pcapng, an interface matters once a packet comes from it; earlier packets are returned.
     let mut bytes = section(Order::Big);
     bytes.extend(interface(Order::Big, 1, 0, &[]));
     bytes.extend(interface(Order::Big, 228, 0, &[(2, b"tun0")]));
@@ -130,7 +131,7 @@ fn what_is_not_ethernet_is_named() {
 }
 
 #[test]
-fn other_versions_are_refused() {
+fn unsupported_versions_are_refused() {
     let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
     bytes[6] = 2;
     let error = read(&bytes).error.unwrap().to_string();
@@ -141,7 +142,7 @@ fn other_versions_are_refused() {
     assert!(error.contains("pcapng version 2.0 is not read here"), "{error}");
 }
 
-/// A good packet, and then bytes that are no record; the error shall name the place.
+/// Expects one packet, and then an error that names the position of `bad`.
 fn broken(kind: &str, start: Vec<u8>, bad: Vec<u8>, wanted: &str) {
     let at = start.len();
     let bytes = [start, bad].concat();
@@ -153,7 +154,7 @@ fn broken(kind: &str, start: Vec<u8>, bad: Vec<u8>, wanted: &str) {
 }
 
 #[test]
-fn broken_records_are_errors_with_their_place() {
+fn damaged_records_are_errors_with_their_position() {
     for order in ORDERS {
         let mut pcap = pcap_header(order, 0xa1b2_c3d4, 1);
         pcap.extend(pcap_record(order, 1, 1, &[0; 60], 60));
@@ -174,7 +175,7 @@ fn broken_records_are_errors_with_their_place() {
         for total in [0, 4, 8, 11, 13, 0xffff_ffff] {
             broken("block length", start(), raw(7, total, &[0; 40]), &format!("a block of {total} bytes"));
         }
-        broken("long block", start(), raw(6, (16 << 20) + 4, &[0; 40]), "more than 16777216 are not read");
+        broken("long block", start(), raw(6, (16 << 20) + 4, &[0; 40]), "at most 16777216 are supported");
         broken("short block", start(), raw(6, 28, &[0; 40]), "too short for its header");
         broken("short simple block", start(), raw(3, 12, &[0; 40]), "too short for its header");
         let header = [0u32, 0, 0, 61, 61].map(|field| order.u32(field)).concat();
@@ -193,7 +194,7 @@ fn broken_records_are_errors_with_their_place() {
             enhanced(order, u32::MAX, 1, &[0; 60], 60, &[]),
             "a packet of interface 4294967295",
         );
-        // A new section forgets the interfaces of the one before.
+        // A new section starts without interfaces.
         let mut two = start();
         two.extend(section(order));
         broken("no interface", two, enhanced(order, 0, 1, &[0; 60], 60, &[]), "has described 0 so far");
@@ -208,7 +209,7 @@ fn block_of_4(order: Order) -> Vec<u8> {
 }
 
 #[test]
-fn the_longest_packet_is_read() {
+fn a_packet_of_maximum_length_is_read() {
     let long = vec![7; 262_144];
     let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
     bytes.extend(pcap_record(Order::Little, 0, 0, &long, 262_144));
@@ -216,7 +217,7 @@ fn the_longest_packet_is_read() {
     ng.extend(interface(Order::Little, 1, 0, &[]));
     ng.extend(enhanced(Order::Little, 0, 0, &long, 262_144, &[]));
     for bytes in [bytes, ng] {
-        for options in ways() {
+        for options in option_variants() {
             let outcome = read_with(&bytes, &options);
             assert!(outcome.error.is_none(), "{:?}", outcome.error);
             assert_eq!(outcome.packets, [packet(&long, 0)]);
@@ -225,7 +226,7 @@ fn the_longest_packet_is_read() {
 }
 
 #[test]
-fn a_block_of_claimed_gigabytes_takes_no_memory() {
+fn a_claimed_block_length_allocates_no_memory() {
     let mut bytes = section(Order::Little);
     bytes.extend([Order::Little.u32(0xbad), Order::Little.u32(0xffff_fffc)].concat());
     bytes.extend([0; 100]);
@@ -235,7 +236,7 @@ fn a_block_of_claimed_gigabytes_takes_no_memory() {
 }
 
 #[test]
-fn a_failing_reader_is_told_after_the_packets_before() {
+fn a_read_error_is_reported_after_the_packets_before_it() {
     struct Failing(std::io::Cursor<Vec<u8>>);
     impl std::io::Read for Failing {
         fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
@@ -247,7 +248,7 @@ fn a_failing_reader_is_told_after_the_packets_before() {
     }
     let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
     bytes.extend(pcap_record(Order::Little, 0, 0, &[0; 60], 60));
-    for options in ways() {
+    for options in option_variants() {
         let reader = Box::new(Failing(std::io::Cursor::new(bytes.clone())));
         let outcome = super::drain(capture::read("test", None, reader, &options));
         assert_eq!(outcome.packets.len(), 1);

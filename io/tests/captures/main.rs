@@ -1,5 +1,5 @@
-//! Captures in and out. The captures here are put together byte by byte, after the formats'
-//! descriptions, and what comes out is read by a reader of the tests' own.
+//! Reading and writing captures. Inputs are built byte by byte after the formats' specifications,
+//! and outputs are parsed independently of the crate.
 
 mod bytes;
 mod corpus;
@@ -12,7 +12,7 @@ use std::io::{Cursor, Read};
 use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{Source, SourceError, SourceOptions, Warning, capture};
 
-/// A packet as it came out of a source.
+/// A packet returned by a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
@@ -21,12 +21,12 @@ pub(crate) struct Packet {
     pub(crate) time: u64,
 }
 
-/// A packet on port 0 of which all was captured.
+/// A completely captured packet on port 0.
 pub(crate) fn packet(bytes: &[u8], time: u64) -> Packet {
     Packet { bytes: bytes.to_vec(), wire: bytes.len() as u32, port: 0, time }
 }
 
-/// All that a source gave.
+/// Everything that a source returned.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) packets: Vec<Packet>,
@@ -34,7 +34,7 @@ pub(crate) struct Outcome {
     pub(crate) error: Option<SourceError>,
 }
 
-/// Asks a source for everything.
+/// Reads a source to its end.
 pub(crate) fn drain(source: Result<Box<dyn Source>, SourceError>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut source = match source {
@@ -62,23 +62,23 @@ pub(crate) fn drain(source: Result<Box<dyn Source>, SourceError>) -> Outcome {
             }
         }
     }
-    assert!(matches!(source.next_batch(), Ok(None)), "nothing comes after the end");
+    assert!(matches!(source.next_batch(), Ok(None)), "nothing follows the end");
     outcome.warnings = source.take_warnings();
     outcome
 }
 
-/// Reads a capture that lies in memory.
+/// Reads a capture from memory.
 pub(crate) fn read_with(bytes: &[u8], options: &SourceOptions) -> Outcome {
     let size = bytes.len() as u64;
     drain(capture::read("test", Some(size), Box::new(Cursor::new(bytes.to_vec())), options))
 }
 
-/// The same, with usual options.
+/// Reads a capture from memory with default options.
 pub(crate) fn read(bytes: &[u8]) -> Outcome {
     read_with(bytes, &SourceOptions::default())
 }
 
-/// A reader that gives a few bytes at a time, as a pipe may.
+/// A reader that returns a few bytes at a time, as a pipe may.
 pub(crate) struct Dribble {
     pub(crate) bytes: Cursor<Vec<u8>>,
     pub(crate) step: usize,
@@ -91,7 +91,7 @@ impl Read for Dribble {
     }
 }
 
-/// Every way of reading a capture that may not make a difference to its packets.
+/// Reads a capture in all ways that must not affect its packets.
 pub(crate) fn read_all_ways(bytes: &[u8]) -> Vec<(String, Outcome)> {
     let mut outcomes = Vec::new();
     for room in [ResizeRoom::None, ResizeRoom::Both] {

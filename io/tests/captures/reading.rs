@@ -1,4 +1,4 @@
-//! What captures hold.
+//! Reading well-formed captures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use portcullis_io::{Resolution, SourceOptions, Warning, capture};
 use super::bytes::*;
 use super::{Packet, packet, read, read_all_ways, read_with};
 
-/// Payloads of awkward lengths, a longest one among them.
+/// Payloads of awkward lengths, among them the longest.
 fn payloads() -> Vec<Vec<u8>> {
     [60usize, 0, 1, 2, 3, 4, 5, 14, 61, 0, 1514, 9000, 255, 256, 257, 13]
         .iter()
@@ -51,7 +51,7 @@ fn classic_pcap_in_both_orders_and_resolutions() {
 }
 
 #[test]
-fn a_frame_check_sequence_is_known_from_the_link_type_field() {
+fn the_frame_check_sequence_length_is_in_the_link_type_field() {
     for (field, fcs_words) in [(1, None), (0x3000_0001, None), (0x2400_0001, Some(2)), (0x0400_0001, Some(0))] {
         let bytes = pcap_header(Order::Little, 0xa1b2_c3d4, field);
         assert_eq!(format_of(&bytes).fcs_words, fcs_words, "{field:#x}");
@@ -68,11 +68,11 @@ fn pcapng_in_both_orders_through_sections_and_interfaces() {
             Order::Little => 5i64.to_le_bytes(),
         };
         let mut bytes = section(order);
-        // Microseconds where nothing is said; nanoseconds; 1/1024 seconds, 5 seconds late.
+        // Microseconds by default; nanoseconds; 1/1024 seconds with an offset of 5 seconds.
         bytes.extend(interface(order, 1, 0, &[(2, b"eth0")]));
         bytes.extend(interface(order, 1, 65_535, &[(9, &[9]), (2, b"lan-1"), (1, b"a comment")]));
         bytes.extend(interface(order, 1, 0, &[(9, &[0x8a]), (14, &offset)]));
-        // Not Ethernet, and without packets: nobody minds.
+        // An interface that is not Ethernet and has no packets is no error.
         bytes.extend(interface(order, 105, 0, &[]));
         let mut wanted = Vec::new();
         let mut add = |bytes: &mut Vec<u8>, payload: &[u8], port, time, block: Vec<u8>| {
@@ -84,19 +84,19 @@ fn pcapng_in_both_orders_through_sections_and_interfaces() {
             let wire = payload.len() as u32;
             let block = |interface, time, options: &[u8]| enhanced(order, interface, time, payload, wire, options);
             let i = i as u64;
-            // An option of a packet (epb_flags), and one whose length is rubbish: skipped.
+            // A packet option (epb_flags), and an option with an invalid length: both are skipped.
             let options = [order.u16(2), order.u16(4), [0, 0], [0, 1], [0, 0], [0, 0]].concat();
             let rubbish = [0xff; 8];
             add(&mut bytes, payload, 0, 1_000_000 * i, block(0, 1000 * i, &options));
             add(&mut bytes, payload, 1, 1 << 33 | i, block(1, 1 << 33 | i, &rubbish));
             add(&mut bytes, payload, 2, 5_500_000_000, block(2, 512, &[]));
             add(&mut bytes, payload, 0, 0, simple(order, payload, wire));
-            // Blocks that are nothing for us: name resolution, statistics, private.
+            // Blocks without packets: name resolution, statistics, private.
             bytes.extend(self::block(order, 4, &[1; 40]));
             bytes.extend(self::block(order, 5, &[]));
             bytes.extend(self::block(order, 0x8000_1234, &vec![7; i as usize * 100]));
         }
-        // The obsolete packet block: a 16-bit interface, and a drop counter.
+        // The obsolete packet block: a 16-bit interface number, and a drop counter.
         let mut obsolete = Vec::new();
         obsolete.extend(order.u16(1));
         obsolete.extend(order.u16(0xffff));
@@ -105,7 +105,7 @@ fn pcapng_in_both_orders_through_sections_and_interfaces() {
         }
         obsolete.extend(b"abc");
         add(&mut bytes, b"abc", 1, 77, block(order, 2, &obsolete));
-        // A section in the other byte order; its interfaces are numbered on.
+        // A section in the other byte order; interfaces are numbered through all sections.
         bytes.extend(section(other));
         bytes.extend(interface(other, 1, 0, &[(9, &[3])]));
         add(&mut bytes, &[9; 60], 4, 8_000_000, enhanced(other, 0, 8, &[9; 60], 60, &[]));
@@ -122,8 +122,8 @@ fn pcapng_in_both_orders_through_sections_and_interfaces() {
 }
 
 #[test]
-fn simple_packets_are_cut_at_the_snap_length() {
-    // Section 4.4: captured is the smaller of the wire length and the interface's snap length.
+fn simple_packets_are_truncated_at_the_snapshot_length() {
+    // Section 4.4: the captured length is the minimum of wire length and snapshot length.
     let mut bytes = section(Order::Little);
     bytes.extend(interface(Order::Little, 1, 5, &[]));
     bytes.extend(simple(Order::Little, b"abcde", 100));
@@ -135,11 +135,11 @@ fn simple_packets_are_cut_at_the_snap_length() {
 }
 
 #[test]
-fn a_finer_clock_that_comes_late_is_told() {
+fn a_later_interface_with_finer_timestamps_is_warned_about() {
     let order = Order::Little;
     let mut bytes = section(order);
     bytes.extend(interface(order, 1, 0, &[]));
-    // More than a block, so that what follows is unknown at the start.
+    // More than a block, so that the second interface is unknown at the start.
     for _ in 0..3 {
         bytes.extend(enhanced(order, 0, 1, &[0; 60], 60, &[]));
     }
@@ -148,13 +148,13 @@ fn a_finer_clock_that_comes_late_is_told() {
     let outcome = read_with(&bytes, &SourceOptions { block_size: 128, ..SourceOptions::default() });
     assert_eq!(outcome.packets.len(), 4);
     assert_eq!(outcome.warnings, [Warning::FinerTime { name: "test".into(), interface: 1 }]);
-    // With all of it in the first block it is known from the start.
+    // If everything is in the first block, the second interface is known at the start.
     assert_eq!(read(&bytes).warnings, []);
     assert_eq!(format_of(&bytes).resolution, Resolution::Nano);
 }
 
 #[test]
-fn metadata_is_left_out_when_nobody_wants_it() {
+fn metadata_is_left_out_if_disabled() {
     let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
     bytes.extend(pcap_record(Order::Little, 1, 2, &[0; 60], 100));
     let options = SourceOptions { metadata: false, ..SourceOptions::default() };
@@ -162,7 +162,7 @@ fn metadata_is_left_out_when_nobody_wants_it() {
 }
 
 #[test]
-fn batches_are_as_large_as_asked_for_at_most() {
+fn batches_have_at_most_the_requested_size() {
     let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
     for _ in 0..100 {
         bytes.extend(pcap_record(Order::Little, 1, 2, &[0; 60], 60));
@@ -174,7 +174,7 @@ fn batches_are_as_large_as_asked_for_at_most() {
 }
 
 #[test]
-fn a_long_capture_takes_no_more_memory_than_a_short_one() {
+fn memory_does_not_grow_with_the_capture() {
     let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
     for i in 0..20_000u32 {
         bytes.extend(pcap_record(Order::Little, 1, 2, &vec![7; (i % 900) as usize], 900));
@@ -194,20 +194,20 @@ fn a_long_capture_takes_no_more_memory_than_a_short_one() {
             }
         }
         assert_eq!(packets, 20_000);
-        // Two in flight, one handed out, one that is being filled, one to which the cut record went.
+        // Two in flight, one returned, one being filled, one with the incomplete record.
         assert!(arenas.len() <= 5, "{} arenas", arenas.len());
     }
 }
 
-/// Gives one piece a read, as a pipe does whose writer is slow, and minds that nothing is asked for
-/// while packets that were given already are held back.
-struct Slow {
+/// Returns one piece per read, like a pipe with a slow writer, and fails if it is read while
+/// earlier packets are held back.
+struct SlowPipe {
     pieces: std::vec::IntoIter<Vec<u8>>,
     given: usize,
     received: Arc<AtomicUsize>,
 }
 
-impl std::io::Read for Slow {
+impl std::io::Read for SlowPipe {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let Some(piece) = self.pieces.next() else { return Ok(0) };
         assert!(self.received.load(Ordering::Relaxed) >= self.given, "packets are held back");
@@ -218,12 +218,12 @@ impl std::io::Read for Slow {
 }
 
 #[test]
-fn a_live_pipe_gives_its_packets_at_once() {
+fn packets_from_a_live_pipe_are_not_delayed() {
     for room in [ResizeRoom::None, ResizeRoom::Both] {
         let mut pieces = vec![pcap_header(Order::Little, 0xa1b2_c3d4, 1)];
         pieces.extend((0..10).map(|i| pcap_record(Order::Little, i, 2, &[i as u8; 60], 60)));
         let received = Arc::new(AtomicUsize::new(0));
-        let reader = Slow { pieces: pieces.into_iter(), given: 0, received: received.clone() };
+        let reader = SlowPipe { pieces: pieces.into_iter(), given: 0, received: received.clone() };
         let options = SourceOptions { room, ..SourceOptions::default() };
         let mut source = capture::read("test", None, Box::new(reader), &options).unwrap();
         for i in 0..10 {

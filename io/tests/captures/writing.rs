@@ -1,4 +1,4 @@
-//! What is written.
+//! Writing captures.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,11 +9,11 @@ use portcullis_io::{CaptureFormat, Interface, Resolution, Sink, SourceOptions, W
 use super::bytes::*;
 use super::{Packet, read};
 
-/// A file in memory that can still be seen after a sink has taken it.
+/// An in-memory file that stays accessible while a sink owns it.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl std::io::Write for Shared {
+impl std::io::Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -28,7 +28,7 @@ impl std::io::Write for Shared {
 fn write_every_second(bytes: &[u8], kind: CaptureKind, room: ResizeRoom) -> (Vec<u8>, Written) {
     let options = SourceOptions { room, block_size: 300, ..SourceOptions::default() };
     let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.to_vec())), &options).unwrap();
-    let out = Shared::default();
+    let out = SharedBuffer::default();
     let mut sink = Box::new(CaptureSink::new("out", Box::new(out.clone()), kind, source.format()).unwrap());
     let mut number = 0;
     while let Some(batch) = source.next_batch().unwrap() {
@@ -56,11 +56,11 @@ fn input(magic: u32) -> (Vec<u8>, Vec<Packet>) {
 }
 
 #[test]
-fn classic_pcap_keeps_everything() {
+fn classic_pcap_preserves_everything() {
     for (magic, room) in [(0xa1b2_c3d4, ResizeRoom::None), (0xa1b2_3c4d, ResizeRoom::Both)] {
         let (bytes, wanted) = input(magic);
         let (out, written) = write_every_second(&bytes, CaptureKind::Pcap, room);
-        let (out_magic, snap_length, link_type, packets) = take_pcap_apart(&out);
+        let (out_magic, snap_length, link_type, packets) = parse_pcap(&out);
         assert_eq!((out_magic, snap_length, link_type), (magic, 262_144, 0x2400_0001));
         assert_eq!(packets, wanted);
         assert_eq!(written.packets, 100);
@@ -69,15 +69,15 @@ fn classic_pcap_keeps_everything() {
 }
 
 #[test]
-fn pcapng_keeps_everything() {
+fn pcapng_preserves_everything() {
     let (bytes, wanted) = input(0xa1b2_3c4d);
     let (out, _) = write_every_second(&bytes, CaptureKind::Pcapng, ResizeRoom::None);
-    let blocks = take_pcapng_apart(&out);
+    let blocks = parse_pcapng(&out);
     let word = |body: &[u8], at: usize| u32::from_le_bytes(body[at..at + 4].try_into().unwrap());
     assert_eq!(blocks[0].0, 0x0a0d_0d0a);
     assert_eq!(word(&blocks[0].1, 0), 0x1a2b_3c4d);
     assert_eq!(blocks[0].1[4..8], [1, 0, 0, 0]);
-    // Link type 1; snap length; if_tsresol 9; if_fcslen 32 bits; end of options.
+    // Link type 1; snapshot length; if_tsresol 9; if_fcslen 32 bits; end of options.
     let interface =
         [[1, 0, 0, 0, 0, 0, 4, 0].as_slice(), &[9, 0, 1, 0, 9, 0, 0, 0], &[13, 0, 1, 0, 32, 0, 0, 0], &[0; 4]];
     assert_eq!(blocks[1], (1, interface.concat()));
@@ -99,13 +99,13 @@ fn pcapng_keeps_everything() {
 }
 
 #[test]
-fn ports_are_interfaces_again() {
+fn ports_are_written_as_interfaces() {
     let order = Order::Little;
     let mut bytes = section(order);
     bytes.extend(interface(order, 1, 0, &[(2, b"lan")]));
     bytes.extend(enhanced(order, 0, 1, &[0; 60], 60, &[]));
     bytes.extend(enhanced(order, 0, 2, &[1; 60], 60, &[]));
-    // Unknown to the sink when it starts, with blocks of 300 bytes.
+    // Unknown to the sink when it starts, because blocks have 300 bytes.
     bytes.extend(interface(order, 1, 0, &[(2, b"wan")]));
     bytes.extend(interface(order, 1, 0, &[(9, &[9])]));
     for i in 0..6u64 {
@@ -115,7 +115,7 @@ fn ports_are_interfaces_again() {
     let outcome = read(&out);
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
     let got: Vec<(u32, u64, usize)> = outcome.packets.iter().map(|p| (p.port, p.time, p.bytes.len())).collect();
-    // Ports 0, 1, 0, 2 of the input; the last, a nanosecond clock, says 5,000 ns: 5 us.
+    // Ports 0, 1, 0, 2 of the input; the last, with a nanosecond clock, has 5,000 ns: 5 µs.
     let ports: Vec<u32> = got.iter().map(|&(port, ..)| port).collect();
     assert_eq!(got.len(), 4);
     assert_eq!(ports, [0, 1, 0, 2]);
@@ -124,7 +124,7 @@ fn ports_are_interfaces_again() {
 }
 
 #[test]
-fn a_changed_length_changes_the_wire_length_by_as_much() {
+fn the_wire_length_changes_with_the_packet_length() {
     let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
     for _ in 0..3 {
         bytes.extend(pcap_record(Order::Little, 1, 1, &[5; 60], 100));
@@ -135,23 +135,23 @@ fn a_changed_length_changes_the_wire_length_by_as_much() {
     let d = batch.descriptors().to_vec();
     let at = |i: usize, move_by: i32, length| Descriptor { offset: d[i].offset.wrapping_add_signed(move_by), length };
     batch.resize(vec![at(0, 4, 56), at(1, -8, 68), at(2, 0, 14)]).unwrap();
-    let out = Shared::default();
+    let out = SharedBuffer::default();
     let mut sink =
         Box::new(CaptureSink::new("out", Box::new(out.clone()), CaptureKind::Pcap, source.format()).unwrap());
     sink.write(&batch, &[0, 1, 2]).unwrap();
     sink.finish().unwrap();
     let lengths: Vec<(usize, u32)> =
-        take_pcap_apart(&out.0.lock().unwrap()).3.iter().map(|p| (p.bytes.len(), p.wire)).collect();
+        parse_pcap(&out.0.lock().unwrap()).3.iter().map(|p| (p.bytes.len(), p.wire)).collect();
     assert_eq!(lengths, [(56, 96), (68, 108), (14, 54)]);
 }
 
 #[test]
-fn what_grew_too_long_is_cut_and_can_be_read_again() {
+fn packets_beyond_the_maximum_length_are_truncated() {
     let mut batch = Batch::from_packets(&[vec![3; 262_144], vec![4; 60]]).unwrap();
     let d = batch.descriptors().to_vec();
     batch.resize(vec![Descriptor { length: 262_144 + 128, ..d[0] }, d[1]]).unwrap();
     for kind in [CaptureKind::Pcap, CaptureKind::Pcapng] {
-        let out = Shared::default();
+        let out = SharedBuffer::default();
         let sink = CaptureSink::new("out", Box::new(out.clone()), kind, &CaptureFormat::default());
         let mut sink = Box::new(sink.unwrap());
         sink.write(&batch, &[0, 1]).unwrap();
@@ -164,7 +164,7 @@ fn what_grew_too_long_is_cut_and_can_be_read_again() {
 }
 
 #[test]
-fn the_file_is_there_without_a_packet() {
+fn an_empty_capture_has_a_header() {
     let dir = tempfile::tempdir().unwrap();
     let interfaces = vec![Interface::default()];
     let format = CaptureFormat { resolution: Resolution::Micro, interfaces, fcs_words: None };
@@ -180,10 +180,10 @@ fn the_file_is_there_without_a_packet() {
 }
 
 #[test]
-fn a_live_sink_keeps_no_batch_back() {
+fn a_live_sink_flushes_each_batch() {
     let (bytes, _) = input(0xa1b2_c3d4);
     for (live, wanted) in [(true, 200), (false, 0)] {
-        let out = Shared::default();
+        let out = SharedBuffer::default();
         let sink = CaptureSink::new("out", Box::new(out.clone()), CaptureKind::Pcap, &CaptureFormat::default());
         let sink = sink.unwrap();
         let mut sink = if live { sink.live() } else { sink };
@@ -191,12 +191,12 @@ fn a_live_sink_keeps_no_batch_back() {
         let batch = capture::read("test", None, reader, &SourceOptions::default()).unwrap().next_batch();
         let batch = batch.unwrap().unwrap();
         sink.write(&batch, &(0..batch.len() as u32).collect::<Vec<_>>()).unwrap();
-        assert_eq!(take_pcap_apart(&out.0.lock().unwrap()).3.len(), wanted);
+        assert_eq!(parse_pcap(&out.0.lock().unwrap()).3.len(), wanted);
     }
 }
 
 #[test]
-fn failures_name_the_file() {
+fn errors_name_the_file() {
     struct Full;
     impl std::io::Write for Full {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
@@ -214,7 +214,7 @@ fn failures_name_the_file() {
 }
 
 #[test]
-fn one_file_under_two_names_is_noticed() {
+fn same_file_follows_links() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = (dir.path().join("one"), dir.path().join("two"));
     std::fs::write(&one, b"x").unwrap();

@@ -1,5 +1,5 @@
-//! Runs of DPDK's ports with a function as the filter.
-#![allow(dead_code, reason = "each test has what it needs of it")]
+//! Driving DPDK ports with a function as the filter.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,7 +11,7 @@ use portcullis_io::dpdk::{Dpdk, Mempool, Options, PortSpec, open};
 use portcullis_io::live::{ExecutedCounts, Lane, Loss, ReceivedCounts};
 use portcullis_io::{CaptureFormat, SourceOptions, create};
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn options(ports: &[&str]) -> Options {
     Options {
@@ -32,12 +32,12 @@ pub fn options(ports: &[&str]) -> Options {
     }
 }
 
-pub struct Ended {
+pub struct RunResult {
     pub received: Vec<ReceivedCounts>,
     pub carried: Vec<ExecutedCounts>,
 }
 
-impl Ended {
+impl RunResult {
     pub fn lost(&self, loss: Loss) -> u64 {
         self.carried.iter().map(|carried| carried.losses.of(loss)).sum()
     }
@@ -47,31 +47,32 @@ impl Ended {
     }
 }
 
-/// Drives all lanes until so many packets are through in all of them together. The filter is told the lane.
-pub fn drive(options: &Options, count: u64, filter: impl FnMut(usize, &mut Batch) -> Vec<u32>) -> Ended {
+/// Drives all lanes until `count` packets are executed or lost in total. The filter gets the lane
+/// number.
+pub fn drive(options: &Options, count: u64, filter: impl FnMut(usize, &mut Batch) -> Vec<u32>) -> RunResult {
     drive_run(open(options).unwrap_or_else(|error| panic!("{error}")), count, filter)
 }
 
-/// The same of what is open.
-pub fn drive_run(mut run: Dpdk, count: u64, mut filter: impl FnMut(usize, &mut Batch) -> Vec<u32>) -> Ended {
+/// Drives an open run like [`drive`].
+pub fn drive_run(mut run: Dpdk, count: u64, mut filter: impl FnMut(usize, &mut Batch) -> Vec<u32>) -> RunResult {
     let begun = Instant::now();
     let through = |run: &Dpdk| run.lanes.iter().map(|lane| lane.executor.executed().all()).sum::<u64>();
     while through(&run) < count {
         let received: Vec<ReceivedCounts> = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
-        assert!(begun.elapsed() < SOON, "{received:?}");
+        assert!(begun.elapsed() < TIMEOUT, "{received:?}");
         for (index, lane) in run.lanes.iter_mut().enumerate() {
-            turn(lane, |batch| filter(index, batch));
+            drive_once(lane, |batch| filter(index, batch));
         }
     }
-    let ended = Ended {
+    let ended = RunResult {
         received: run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect(),
         carried: run.lanes.iter().map(|lane| *lane.executor.executed()).collect(),
     };
-    end(run);
+    close_and_check(run);
     ended
 }
 
-pub fn turn(lane: &mut Lane, filter: impl FnOnce(&mut Batch) -> Vec<u32>) {
+pub fn drive_once(lane: &mut Lane, filter: impl FnOnce(&mut Batch) -> Vec<u32>) {
     if lane.receiver.receive(64).unwrap() == 0 {
         lane.receiver.wait(Duration::from_millis(1)).unwrap();
         return;
@@ -81,14 +82,15 @@ pub fn turn(lane: &mut Lane, filter: impl FnOnce(&mut Batch) -> Vec<u32>) {
     lane.executor.execute(Completion { batch, verdicts, times: StageTimes::default() }).unwrap();
 }
 
-/// Drives the one lane of a run with batches as large as they may be and several on their way, all of whose packets go out again.
-pub fn drive_ahead(options: &Options, count: u64) -> Ended {
-    const AHEAD: usize = 2;
+/// Drives the single lane of a run with batches of maximum size, several in flight, transmitting
+/// all packets.
+pub fn drive_pipelined(options: &Options, count: u64) -> RunResult {
+    const IN_FLIGHT: usize = 2;
     let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
     let Lane { receiver, executor, .. } = &mut run.lanes[0];
-    let (begun, mut on_their_way) = (Instant::now(), VecDeque::new());
+    let (begun, mut in_flight) = (Instant::now(), VecDeque::new());
     while executor.executed().all() < count {
-        assert!(begun.elapsed() < SOON, "{:?}", receiver.received());
+        assert!(begun.elapsed() < TIMEOUT, "{:?}", receiver.received());
         for _ in 0..16 {
             receiver.receive(256).unwrap();
             if receiver.is_full() {
@@ -97,31 +99,31 @@ pub fn drive_ahead(options: &Options, count: u64) -> Ended {
         }
         let came = receiver.take_batch();
         let is_all = came.is_none();
-        on_their_way.extend(came);
-        if (is_all || on_their_way.len() > AHEAD)
-            && let Some(batch) = on_their_way.pop_front()
+        in_flight.extend(came);
+        if (is_all || in_flight.len() > IN_FLIGHT)
+            && let Some(batch) = in_flight.pop_front()
         {
             let verdicts = Verdicts::from_returns(&vec![Action::Tx as u32; batch.len()], true);
             executor.execute(Completion { batch, verdicts, times: StageTimes::default() }).unwrap();
         }
     }
-    let ended = Ended { received: vec![receiver.received()], carried: vec![*executor.executed()] };
-    end(run);
+    let ended = RunResult { received: vec![receiver.received()], carried: vec![*executor.executed()] };
+    close_and_check(run);
     ended
 }
 
-/// All memory has come home.
-pub fn end(run: Dpdk) {
+/// Closes the run and checks that all mbufs are free.
+pub fn close_and_check(run: Dpdk) {
     let packets = run.close();
-    assert_eq!(packets.total, packets.free, "a packet is missing");
+    assert_eq!(packets.total, packets.free, "an mbuf is missing");
 }
 
-/// What a filter returns to send a packet out of another port.
+/// The filter result for redirecting a packet.
 pub fn redirect(target: u32) -> u32 {
     Action::Redirect as u32 | target << 8
 }
 
-/// A capture of these packets.
+/// Writes a capture of these packets.
 pub fn capture(path: &Path, packets: &[Vec<u8>]) {
     let mut sink = create(path.to_str().unwrap(), &CaptureFormat::default()).unwrap();
     let batch = Batch::from_packets(packets).unwrap();
@@ -129,7 +131,7 @@ pub fn capture(path: &Path, packets: &[Vec<u8>]) {
     sink.finish().unwrap();
 }
 
-/// Packets of these lengths, each with bytes of its own.
+/// Packets of these lengths with distinct contents.
 pub fn numbered(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
     let lengths = lengths.into_iter().enumerate();
     lengths.map(|(number, length)| (0..length).map(|at| (number * 31 + at * 7) as u8).collect()).collect()

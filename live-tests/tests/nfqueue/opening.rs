@@ -29,8 +29,8 @@ fn a_queue_that_another_has_is_busy() {
 fn options_that_make_no_sense_are_refused() {
     let good = QueueOptions { queue: 5, ..QueueOptions::default() };
     for (options, what) in [
-        (QueueOptions { batch: 0, ..good }, "a batch of 0 packets"),
-        (QueueOptions { max_length: 0, ..good }, "0 packets may wait"),
+        (QueueOptions { batch: 0, ..good }, "a batch size of 0 packets"),
+        (QueueOptions { max_length: 0, ..good }, "0 waiting packets"),
         (QueueOptions { copy_range: 0, ..good }, "0 bytes"),
         (QueueOptions { batch: usize::MAX, ..good }, "an arena holds at most"),
     ] {

@@ -101,7 +101,7 @@ fn what_is_missing_is_named() {
 
     // Longer than a page, and in one buffer: the driver does not take it, the stack does.
     let error = text(attach(&veth.right, &Steering::All, &options(Some(Mode::Native))));
-    assert!(error.contains("does not take XDP programs in native mode"), "{error}");
+    assert!(error.contains("does not accept XDP programs in native mode"), "{error}");
     let attached = attach(&veth.right, &Steering::All, &options(None)).unwrap();
     assert_eq!(attached.mode(), Mode::Skb);
     assert_eq!(attached.not_native().unwrap().to_string(), error);
@@ -114,7 +114,10 @@ fn what_is_missing_is_named() {
     let error = attached.set_socket(0, &socket).unwrap_err().to_string();
     assert!(error.contains("queue 0: giving its frames to a socket"), "{error}");
     let error = attached.set_socket(1, &socket).unwrap_err().to_string();
-    assert!(error.contains("queue 1: giving its frames to a socket: there is room for the first 1 queues"), "{error}");
+    assert!(
+        error.contains("queue 1: redirecting its frames to a socket: the map has room for the first 1 queues"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -272,7 +275,7 @@ fn the_way_back_needs_both_interfaces() {
             assert!(matches!(error, BpfError::NoInterface { .. }), "{error}");
         }
         let error = namespace.run(|| reinject::attach(1, 1, mode)).unwrap_err().to_string();
-        assert!(error.contains("from lo to itself: its frames would go round for ever"), "{error}");
+        assert!(error.contains("from lo to itself: its frames would loop forever"), "{error}");
     }
 }
 

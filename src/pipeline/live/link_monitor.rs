@@ -71,7 +71,7 @@ fn watch_links(mut watches: Vec<(String, LinkWatch)>, wake_reader: &PipeReader) 
         drop(waits);
         watches.retain_mut(|(interface, watch)| {
             let before = watch.state();
-            match watch.look() {
+            match watch.poll() {
                 Ok(now) if now == before => {}
                 Ok(LinkState::Down) => tracing::warn!(%interface, "the link is down"),
                 Ok(LinkState::Up) => tracing::warn!(%interface, "the link is up again"),

@@ -1,37 +1,37 @@
-//! An assembler: instructions one after the other, and jumps to labels further on.
+//! A BPF assembler: appends instructions and resolves labels.
 //!
-//! All jumps lead forward, so every program ends.
+//! All jumps lead forward, so every program terminates.
 
 use super::insn::{Cond, Insn, Op, Operand, Reg, Size};
 
-/// A place in a program, which jumps before it lead to.
+/// A position in a program, the target of jumps before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// A program that is being written.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub struct Assembler {
     insns: Vec<Insn>,
-    /// Where each label is, by its number; `None` until it is placed.
-    places: Vec<Option<usize>>,
-    /// Instructions that jump, and whereto.
+    /// Position of each label, by number; `None` until it is placed.
+    positions: Vec<Option<usize>>,
+    /// Jump instructions with their target labels.
     jumps: Vec<(usize, Label)>,
 }
 
 impl Assembler {
-    /// A new place, to be placed with [`Assembler::place`].
+    /// Creates a label, to be placed with [`Assembler::place`].
     pub fn label(&mut self) -> Label {
-        self.places.push(None);
-        Label(self.places.len() - 1)
+        self.positions.push(None);
+        Label(self.positions.len() - 1)
     }
 
-    /// The label is here.
+    /// Places a label at the current position.
     ///
     /// # Panics
-    /// It is elsewhere already: a mistake in the generator.
+    /// If the label is already placed, which is a bug in the generator.
     pub fn place(&mut self, label: Label) {
-        let before = self.places[label.0].replace(self.insns.len());
-        assert_eq!(before, None, "a label is in one place");
+        let before = self.positions[label.0].replace(self.insns.len());
+        assert_eq!(before, None, "a label is placed once");
     }
 
     /// `register = operand`.
@@ -59,48 +59,49 @@ impl Assembler {
         self.insns.push(Insn::load(size, register, address, offset));
     }
 
-    /// `register = *(be16 *)(address + offset)`, as a number.
+    /// `register = be16toh(*(u16 *)(address + offset))`.
     pub fn load_be16(&mut self, register: Reg, address: Reg, offset: i16) {
         self.load(Size::Half, register, address, offset);
         self.insns.push(Insn::be16(register));
     }
 
-    /// `register = ` the map with this descriptor.
+    /// `register = ` the map with this file descriptor.
     pub fn load_map(&mut self, register: Reg, map: i32) {
         self.insns.extend(Insn::load_map(register, map));
     }
 
-    /// Goes on at the label.
+    /// Jumps to the label.
     pub fn jump(&mut self, label: Label) {
         self.jumps.push((self.insns.len(), label));
         self.insns.push(Insn::jump(0));
     }
 
-    /// Goes on at the label if the comparison holds.
+    /// Jumps to the label if the comparison holds.
     pub fn jump_if(&mut self, register: Reg, cond: Cond, operand: impl Into<Operand>, label: Label) {
         self.jumps.push((self.insns.len(), label));
         self.insns.push(Insn::jump_if(cond, register, operand.into(), 0));
     }
 
-    /// Calls a helper of the kernel.
+    /// Calls a kernel helper.
     pub fn call(&mut self, helper: u32) {
         self.insns.push(Insn::call(helper));
     }
 
-    /// Ends with `R0` as result.
+    /// Exits with the result in `R0`.
     pub fn exit(&mut self) {
         self.insns.push(Insn::exit());
     }
 
-    /// The program, with all jumps resolved.
+    /// Resolves all jumps and returns the program.
     ///
     /// # Panics
-    /// A label that is jumped to is not placed, or not after the jump, or too far away: mistakes in the generator.
+    /// If a target label is not placed, not after the jump, or too far away; these are bugs in the
+    /// generator.
     pub fn finish(mut self) -> Vec<Insn> {
         for (at, label) in self.jumps {
-            let place = self.places[label.0].expect("a label that is jumped to has a place");
+            let place = self.positions[label.0].expect("the target label of a jump is placed");
             let distance = place.checked_sub(at + 1).expect("jumps lead forward");
-            let distance = i16::try_from(distance).expect("a jump reaches 32,767 instructions");
+            let distance = i16::try_from(distance).expect("a jump spans at most 32,767 instructions");
             self.insns[at] = self.insns[at].with_distance(distance);
         }
         self.insns
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jumps_lead_to_where_labels_are() {
+    fn jumps_resolve_to_their_labels() {
         let mut asm = Assembler::default();
         let (near, far) = (asm.label(), asm.label());
         asm.jump_if(Reg::R1, Cond::Eq, 7, far);
@@ -127,7 +128,7 @@ mod tests {
             asm.finish(),
             [
                 Insn::jump_if(Cond::Eq, Reg::R1, 7.into(), 4),
-                // A map takes two instructions.
+                // Loading a map takes two instructions.
                 Insn::jump(2),
                 first,
                 second,
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "jumps lead forward")]
-    fn there_are_no_loops() {
+    fn backward_jumps_panic() {
         let mut asm = Assembler::default();
         let label = asm.label();
         asm.place(label);
@@ -148,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "has a place")]
-    fn a_label_needs_a_place() {
+    #[should_panic(expected = "is placed")]
+    fn jumps_to_unplaced_labels_panic() {
         let mut asm = Assembler::default();
         let label = asm.label();
         asm.jump(label);

@@ -1,4 +1,4 @@
-//! What the kernel says when it does not want a map, a program or a link, and what to do then.
+//! Errors of the kernel for maps, programs and links, with the next step.
 
 use std::io;
 
@@ -6,95 +6,95 @@ use super::sys::LoadError;
 use crate::live::capabilities;
 use crate::live::link::no_interface;
 
-/// Why a program does not run in the kernel.
+/// Why an XDP program cannot run in the kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {
-    /// This process may not.
-    #[error("{what}: not permitted: {}", missing_rights(.missing))]
+    /// The process lacks permission.
+    #[error("{what}: not permitted: {}", missing_capabilities_text(.missing))]
     NotPermitted {
-        /// What was to be done: `eth0: loading the XDP program`.
+        /// The operation, for example `eth0: loading the XDP program`.
         what: String,
-        /// The capabilities that it lacks; none where something else forbids it.
+        /// The missing capabilities; empty if something else forbids it.
         missing: Vec<&'static str>,
     },
-    /// There is no such interface, or it is gone.
+    /// The interface does not exist, or was removed.
     #[error("{}", no_interface(.interface))]
     NoInterface {
-        /// Its name.
+        /// Interface name.
         interface: String,
     },
-    /// Another XDP program is there.
+    /// Another XDP program is attached.
     #[error(
-        "{interface}: another XDP program is attached{}{}; end what holds it (`bpftool link` tells), or \
-         `ip link set dev {interface} xdp off`",
+        "{interface}: another XDP program is attached{}{}; stop the process that holds it (`bpftool link` lists it), or \
+         detach it: `ip link set dev {interface} xdp off`",
         number(.program),
         .holder.as_ref().map_or(String::new(), |holder| format!(" by {holder}"))
     )]
     Occupied {
-        /// The interface's name.
+        /// Interface name.
         interface: String,
-        /// The program's number, where it can be had.
+        /// ID of the program, if known.
         program: Option<u32>,
-        /// The process that has attached it, where it can be found.
+        /// The process that has attached it, if it can be found.
         holder: Option<crate::live::OwnerProcess>,
     },
-    /// The driver takes no program in native mode.
+    /// The driver does not support programs in native mode.
     #[error(
-        "{interface}: the driver does not take XDP programs in native mode ({error}): it has no such mode, or not with \
+        "{interface}: the driver does not accept XDP programs in native mode ({error}): it has no such mode, or not with \
          this MTU, LRO or so few queues; lower the MTU, take jumbo frames in several buffers, or use SKB mode"
     )]
     NotNative {
-        /// The interface's name.
+        /// Interface name.
         interface: String,
-        /// The driver's.
+        /// The driver's error.
         error: io::Error,
     },
-    /// The kernel knows no XDP sockets.
+    /// The kernel does not support XDP sockets.
     #[error("this kernel has no XDP sockets: it needs Linux 5.9 or newer with CONFIG_XDP_SOCKETS")]
     NoSockets,
-    /// The kernel knows no programs for frames in several buffers.
+    /// The kernel does not support programs for multi-buffer frames.
     #[error(
         "this kernel has no XDP for frames in several buffers: jumbo frames need Linux 5.18, and 6.6 in XDP sockets"
     )]
     NoFrags,
-    /// The kernel knows no links for XDP.
+    /// The kernel does not support BPF links for XDP.
     #[error(
         "this kernel cannot attach XDP programs by links, without which they would outlive a killed process: it needs \
          Linux 5.9"
     )]
     NoXdpLinks,
-    /// The kernel knows no tcx.
+    /// The kernel does not support tcx.
     #[error("this kernel has no tcx programs: it needs Linux 6.6 with CONFIG_NET_XGRESS")]
     NoTcx,
-    /// The kernel knows neither way in which frames come back into its stack.
+    /// The kernel supports no method of reinjecting frames into its stack.
     #[error(
-        "this kernel cannot hand frames on to an interface: it needs tcx programs (Linux 6.6; not with XDP in SKB \
+        "this kernel cannot redirect frames to the ingress of an interface: it needs tcx programs (Linux 6.6; not with XDP in SKB \
          mode) or CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED"
     )]
     NoReinjection,
-    /// The verifier does not take the program: a mistake of ours.
-    #[error("{what}: the kernel's verifier refuses the program ({error}); please report this:\n{}", tail(.log))]
+    /// The verifier rejects the program, which is a bug in the generator.
+    #[error("{what}: the kernel's verifier rejects the program ({error}); please report this:\n{}", tail(.log))]
     Refused {
-        /// What was to be done.
+        /// The operation.
         what: String,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
-        /// What the verifier says.
+        /// The verifier's log.
         log: String,
     },
-    /// Anything else.
+    /// The system refused an operation for another reason.
     #[error("{what}: {}", portcullis_core::reason(.error))]
     System {
-        /// What was to be done.
+        /// The operation.
         what: String,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl BpfError {
-    /// What the system said, where it means the same whatever was to be done.
+    /// Classifies a system error that means the same for every operation.
     pub(crate) fn new(what: impl Into<String>, error: io::Error) -> BpfError {
         let what = what.into();
         match error.raw_os_error() {
@@ -103,9 +103,9 @@ impl BpfError {
         }
     }
 
-    /// Of a program that was not loaded.
+    /// Classifies the error of a program that was not loaded.
     pub(crate) fn load(what: impl Into<String>, LoadError { error, log }: LoadError) -> BpfError {
-        // The verifier is stricter with who has no CAP_PERFMON.
+        // The verifier is stricter without CAP_PERFMON.
         let missing = if log.is_empty() { Vec::new() } else { missing_capabilities() };
         match (log.is_empty(), missing.is_empty()) {
             (true, _) => BpfError::new(what, error),
@@ -115,14 +115,14 @@ impl BpfError {
     }
 }
 
-// Bits of include/uapi/linux/capability.h.
+// Capability bits, include/uapi/linux/capability.h.
 const CAP_NET_ADMIN: u64 = 1 << 12;
 const CAP_NET_RAW: u64 = 1 << 13;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
 const CAP_BPF: u64 = 1 << 39;
 
-/// The capabilities that AF_XDP needs and this thread has not.
+/// Returns the capabilities that AF_XDP requires and the calling thread lacks.
 fn missing_capabilities() -> Vec<&'static str> {
     missing(capabilities::effective())
 }
@@ -137,7 +137,7 @@ fn missing(effective: u64) -> Vec<&'static str> {
     needed.into_iter().filter(|(_, any_of)| effective & any_of == 0).map(|(name, _)| name).collect()
 }
 
-fn missing_rights(missing: &[&str]) -> String {
+fn missing_capabilities_text(missing: &[&str]) -> String {
     if missing.is_empty() {
         return "this process has the capabilities, so something else forbids it: a container or user namespace, a \
                 seccomp profile, a security module, or before Linux 5.11 the limit of locked memory (`ulimit -l \
@@ -157,7 +157,7 @@ fn number(program: &Option<u32>) -> String {
     program.map_or_else(String::new, |id| format!(" (number {id})"))
 }
 
-/// The end of a log, where the verifier says what it does not like.
+/// The end of a verifier log, which states the problem.
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_are_named_that_are_missing() {
+    fn missing_capabilities_are_named() {
         assert_eq!(missing(0), ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
         assert_eq!(missing(CAP_NET_ADMIN | CAP_NET_RAW | CAP_BPF), ["CAP_PERFMON"]);
         assert_eq!(missing(CAP_NET_ADMIN | CAP_NET_RAW | CAP_SYS_ADMIN), [""; 0]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_log_is_shown() {
+    fn long_verifier_logs_are_cut_to_their_last_20_lines() {
         let log: Vec<String> = (0..100).map(|line| line.to_string()).collect();
         assert_eq!(tail(&log.join("\n")).lines().collect::<Vec<_>>(), &log[80..]);
         assert_eq!(tail("short"), "short");

@@ -1,6 +1,7 @@
-//! Instructions of the BPF machine, as RFC 9669 has them; names and layout are those of include/uapi/linux/bpf.h.
+//! BPF instructions (RFC 9669); names and layout follow include/uapi/linux/bpf.h.
 
-/// A register. A call takes its arguments from `R1` to `R5`, leaves its result in `R0` and loses `R1` to `R5`.
+/// A register. Calls take arguments in `R1` to `R5`, return the result in `R0` and clobber `R1` to
+/// `R5`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reg {
@@ -16,11 +17,11 @@ pub enum Reg {
     R9,
 }
 
-/// The second operand of an operation or a comparison.
+/// The second operand of an operation or comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
     Register(Reg),
-    /// Extended by its sign to 64 bits.
+    /// A value that is sign-extended to 64 bits.
     Immediate(i32),
 }
 
@@ -36,7 +37,7 @@ impl From<i32> for Operand {
     }
 }
 
-/// How much a load takes from memory; the rest of the register becomes 0.
+/// Width of a load; the upper bits of the register become 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Size {
@@ -48,7 +49,7 @@ pub enum Size {
     Word = 0x00,
 }
 
-/// What is done to 64 bits of a register.
+/// A 64-bit arithmetic operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -62,7 +63,7 @@ pub enum Op {
     Mov = 0xb0,
 }
 
-/// When a jump is taken; all compare 64 bits without a sign.
+/// Condition of a jump: a 64-bit unsigned comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cond {
@@ -78,19 +79,19 @@ pub enum Cond {
     Le = 0xb0,
 }
 
-// Classes, the lowest three bits.
+// Instruction classes: the lowest three bits of the opcode.
 const BPF_LD: u8 = 0x00;
 const BPF_LDX: u8 = 0x01;
 const BPF_ALU: u8 = 0x04;
 const BPF_JMP: u8 = 0x05;
 const BPF_ALU64: u8 = 0x07;
-/// The second operand is a register; the immediate otherwise.
+/// The second operand is a register instead of the immediate.
 const BPF_X: u8 = 0x08;
 // Loads.
 const BPF_IMM: u8 = 0x00;
 const BPF_MEM: u8 = 0x60;
 const BPF_DW: u8 = 0x18;
-/// In the source register of a 64-bit immediate: it is the descriptor of a map.
+/// Source register value of a 64-bit immediate that is a map's file descriptor.
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 // Operations without a second operand.
 const BPF_END: u8 = 0xd0;
@@ -104,7 +105,7 @@ const BPF_EXIT: u8 = 0x90;
 #[repr(C)]
 pub struct Insn {
     code: u8,
-    /// Two bit fields of four bits: the destination is the one that C puts first.
+    /// Two 4-bit fields, in the order of the C structure: destination first.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -119,7 +120,7 @@ impl Insn {
         Insn { code, registers, offset, immediate }
     }
 
-    /// An instruction with two operands, of which the second may be an immediate.
+    /// An instruction with a register and an operand.
     fn binary(code: u8, destination: Reg, operand: Operand, offset: i16) -> Insn {
         match operand {
             Operand::Register(source) => Insn::new(code | BPF_X, destination as u8, source as u8, offset, 0),
@@ -132,7 +133,7 @@ impl Insn {
         Insn::binary(BPF_ALU64 | op as u8, register, operand, 0)
     }
 
-    /// The lowest 16 bits from the order of the network to the machine's; the others become 0.
+    /// Converts the lower 16 bits from network to host byte order; the upper bits become 0.
     pub fn be16(register: Reg) -> Insn {
         Insn::new(BPF_ALU | BPF_END | BPF_TO_BE, register as u8, 0, 0, 16)
     }
@@ -142,32 +143,32 @@ impl Insn {
         Insn::new(BPF_LDX | BPF_MEM | size as u8, register as u8, address as u8, offset, 0)
     }
 
-    /// `register = ` the map with this descriptor, which takes two instructions.
+    /// `register = ` the map with this file descriptor; takes two instructions.
     pub fn load_map(register: Reg, map: i32) -> [Insn; 2] {
         [Insn::new(BPF_LD | BPF_IMM | BPF_DW, register as u8, BPF_PSEUDO_MAP_FD, 0, map), Insn::default()]
     }
 
-    /// `if register COND operand`, go on so many instructions after the next.
+    /// `if register COND operand`, skip `distance` instructions.
     pub fn jump_if(cond: Cond, register: Reg, operand: Operand, distance: i16) -> Insn {
         Insn::binary(BPF_JMP | cond as u8, register, operand, distance)
     }
 
-    /// Go on so many instructions after the next.
+    /// Skips `distance` instructions.
     pub fn jump(distance: i16) -> Insn {
         Insn::new(BPF_JMP | BPF_JA, 0, 0, distance, 0)
     }
 
-    /// Calls one of the kernel's helpers, a `BPF_FUNC_` number.
+    /// Calls a kernel helper, given by its `BPF_FUNC_` number.
     pub fn call(helper: u32) -> Insn {
         Insn::new(BPF_JMP | BPF_CALL, 0, 0, 0, helper as i32)
     }
 
-    /// Ends the program; its result is `R0`.
+    /// Exits with the result in `R0`.
     pub fn exit() -> Insn {
         Insn::new(BPF_JMP | BPF_EXIT, 0, 0, 0, 0)
     }
 
-    /// The same jump over another distance.
+    /// Returns this jump with another distance.
     pub fn with_distance(self, distance: i16) -> Insn {
         Insn { offset: distance, ..self }
     }
@@ -177,11 +178,11 @@ impl Insn {
 mod tests {
     use super::*;
 
-    /// The bytes that the instruction set asks for, on a little-endian machine. They are those which `llvm-objdump -d`
-    /// shows of what clang makes of the text.
+    /// Compares encodings with what `llvm-objdump -d` shows for clang's output, on a little-endian
+    /// machine.
     #[test]
     #[cfg(target_endian = "little")]
-    fn instructions_are_encoded_as_the_instruction_set_has_them() {
+    fn instructions_are_encoded_as_by_clang() {
         let cases: &[(Insn, [u8; 8], &str)] = &[
             (Insn::alu(Op::Mov, Reg::R6, Reg::R1.into()), [0xbf, 0x16, 0, 0, 0, 0, 0, 0], "r6 = r1"),
             (Insn::alu(Op::Mov, Reg::R0, (-1).into()), [0xb7, 0x00, 0, 0, 0xff, 0xff, 0xff, 0xff], "r0 = -1"),
@@ -210,7 +211,7 @@ mod tests {
             (Insn::call(51), [0x85, 0, 0, 0, 51, 0, 0, 0], "call 51"),
             (Insn::exit(), [0x95, 0, 0, 0, 0, 0, 0, 0], "exit"),
             (Insn::load_map(Reg::R1, 7)[0], [0x18, 0x11, 0, 0, 7, 0, 0, 0], "r1 = map 7"),
-            (Insn::load_map(Reg::R1, 7)[1], [0; 8], "its second half"),
+            (Insn::load_map(Reg::R1, 7)[1], [0; 8], "second half of r1 = map 7"),
         ];
         for (insn, bytes, text) in cases {
             let mut encoded = [0; 8];

@@ -1,9 +1,9 @@
-//! The programs that run in the kernel, written here instruction by instruction, so that neither building nor running
-//! needs a BPF compiler.
+//! The programs that run in the kernel. They are assembled here, so that neither building nor
+//! running requires a BPF compiler.
 //!
 //! - [`insn`] and [`asm`]: instructions, and an assembler for them.
-//! - [`steer`]: the XDP program that decides which frames come to user space.
-//! - [`sys`]: programs, maps and links as the kernel has them, and [`error`], what it says when it does not want them.
+//! - [`steer`]: generates the XDP program that redirects frames to user space.
+//! - [`sys`]: system calls for programs, maps and links; [`error`]: their errors.
 
 pub mod asm;
 pub mod error;

@@ -1,25 +1,26 @@
-//! By traffic control at the ingress of the first interface: a filter that takes all frames, and the action `mirred`,
-//! as this would set them up:
+//! Redirection by traffic control: a match-all filter at the first interface's ingress with the
+//! action `mirred`, equivalent to:
 //!
 //! ```text
 //! ip link set dev FROM address MAC-OF-TO
 //! tc qdisc add dev FROM clsact
-//! tc filter add dev FROM ingress protocol all u32 match u32 0 0 action mirred ingress redirect dev TO
+//! tc filter add dev FROM ingress protocol all u32 match u32 0 0 \
+//!     action mirred ingress redirect dev TO
 //! ```
 //!
-//! Whether a frame is for this machine was decided where it first came in, by the MAC address there; so both have the
-//! same.
+//! The kernel decides by MAC address at the first ingress whether a frame is for this machine, so
+//! both interfaces get the same address.
 //!
-//! What is set up goes with its interface, and is not taken back when the process is killed: without what sends into
-//! the other end of the pair it does nothing.
+//! If the process is killed, the configuration stays until its interface is removed, and does
+//! nothing: the sender at the other end of the pair is gone.
 
 use std::io;
 
 use super::names;
 use crate::af_xdp::bpf::error::BpfError;
-use crate::live::link::netlink::{LINK, Message, Netlink, attributes};
+use crate::live::link::netlink::{LINK_HEADER, Message, Netlink, attributes};
 
-/// Hands frames on until it is dropped.
+/// Redirects frames until dropped.
 #[derive(Debug)]
 pub struct Mirred {
     netlink: Netlink,
@@ -28,29 +29,29 @@ pub struct Mirred {
 
 impl Drop for Mirred {
     fn drop(&mut self) {
-        // With the qdisc goes the filter. The interface may be gone, and all of it.
+        // Removing the qdisc removes the filter. Ignore failure: the interface may be gone already.
         let _ = self.netlink.request(libc::RTM_DELQDISC, 0, &clsact(self.interface));
     }
 }
 
-/// As [`attach`](super::attach).
+/// Redirects frames like [`attach`](super::attach).
 ///
 /// # Errors
-/// [`BpfError::NoReinjection`] where the kernel lacks a part of it; other ones tell what to do.
+/// [`BpfError::NoReinjection`] if the kernel lacks a part of it; others name the next step.
 pub fn attach(from: u32, to: u32) -> Result<Mirred, BpfError> {
     let (from_name, to_name) = names(from, to)?;
     let failed = |what: &str, error: io::Error| match error.raw_os_error() {
         Some(libc::ENODEV) => BpfError::NoInterface { interface: format!("{from_name} or {to_name}") },
-        // A kind of qdisc, of filter or of action that it does not know.
+        // A kind of qdisc, filter or action that the kernel does not know.
         Some(libc::ENOENT | libc::EOPNOTSUPP) => BpfError::NoReinjection,
         _ => BpfError::new(format!("from {from_name} to {to_name}: {what}"), error),
     };
-    let mut netlink = Netlink::open(0).map_err(|error| failed("a netlink socket", error))?;
+    let mut netlink = Netlink::open(0).map_err(|error| failed("opening an rtnetlink socket", error))?;
     copy_mac(&mut netlink, to, from)
-        .map_err(|error| failed("giving the first the MAC address of the second", error))?;
+        .map_err(|error| failed("copying the MAC address of the second to the first", error))?;
     let new = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
     netlink.request(libc::RTM_NEWQDISC, new, &clsact(from)).map_err(|error| failed("adding a qdisc", error))?;
-    // From here on it is taken back.
+    // From here on, drop removes the qdisc.
     let mut mirred = Mirred { netlink, interface: from };
     let added = mirred.netlink.request(libc::RTM_NEWTFILTER, new, &redirect(from, to));
     added.map_err(|error| failed("adding a filter", error))?;
@@ -77,7 +78,7 @@ fn tcmsg(interface: u32, handle: u32, parent: u32, info: u32) -> Message {
     Message::new(&[family, interface, handle, parent, info])
 }
 
-/// The qdisc at whose ingress filters are.
+/// The qdisc that ingress filters attach to.
 fn clsact(interface: u32) -> Message {
     let mut message = tcmsg(interface, 0xffff_0000, TC_H_CLSACT, 0);
     message.string(libc::TCA_KIND, "clsact");
@@ -85,12 +86,12 @@ fn clsact(interface: u32) -> Message {
 }
 
 fn redirect(from: u32, to: u32) -> Message {
-    // The only filter, for frames of any EtherType, which stands here in the order of the network.
+    // The only filter, for all EtherTypes; the protocol is in network byte order.
     let (priority, protocol) = (1, u32::from((libc::ETH_P_ALL as u16).to_be()));
     let mut message = tcmsg(from, 0, TC_H_CLSACT_INGRESS, priority << 16 | protocol);
     message.string(libc::TCA_KIND, "u32");
     message.nested(libc::TCA_OPTIONS, |message| {
-        // `struct tc_u32_sel` with one `struct tc_u32_key`, whose mask of zeros fits all.
+        // `struct tc_u32_sel` with one `struct tc_u32_key`, whose zero mask matches everything.
         let mut selector = [0; 32];
         selector[0] = TC_U32_TERMINAL;
         selector[2] = 1;
@@ -100,7 +101,8 @@ fn redirect(from: u32, to: u32) -> Message {
             message.nested(1, |message| {
                 message.string(TCA_ACT_KIND, "mirred");
                 message.nested(TCA_ACT_OPTIONS, |message| {
-                    // `struct tc_mirred`: index, capabilities, action, two counts, what is done, the interface.
+                    // `struct tc_mirred`: index, capabilities, action, reference and bind counts,
+                    // mirred action, interface.
                     let parameters = [0, 0, TC_ACT_STOLEN, 0, 0, TCA_INGRESS_REDIR, to].map(u32::to_ne_bytes);
                     message.attribute(TCA_MIRRED_PARMS, parameters.as_flattened());
                 });
@@ -110,11 +112,11 @@ fn redirect(from: u32, to: u32) -> Message {
     message
 }
 
-/// Gives an interface another's MAC address.
+/// Sets interface `to`'s MAC address to that of `from`.
 fn copy_mac(netlink: &mut Netlink, from: u32, to: u32) -> io::Result<()> {
-    let answer = netlink.ask(libc::RTM_GETLINK, &Message::link(from, 0, 0))?;
+    let answer = netlink.query(libc::RTM_GETLINK, &Message::link(from, 0, 0))?;
     let mut message = Message::link(to, 0, 0);
-    for (kind, address) in attributes(answer.get(LINK..).unwrap_or_default()) {
+    for (kind, address) in attributes(answer.get(LINK_HEADER..).unwrap_or_default()) {
         if kind == libc::IFLA_ADDRESS {
             message.attribute(kind, address);
         }

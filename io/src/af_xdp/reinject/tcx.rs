@@ -1,4 +1,4 @@
-//! By a program at the ingress of the first interface (tcx, Linux 6.6).
+//! Redirection by a BPF program at the first interface's ingress (tcx, Linux 6.6).
 
 use libbpf_sys as bpf;
 
@@ -8,14 +8,14 @@ use crate::af_xdp::bpf::error::BpfError;
 use crate::af_xdp::bpf::insn::{Insn, Reg};
 use crate::af_xdp::bpf::sys::{Link, Program};
 
-/// A program at an interface, which leaves when this is dropped, and also when the process is killed.
+/// An attached tcx program, detached on drop, and also if the process is killed.
 #[derive(Debug)]
-pub struct TcxLink(#[expect(dead_code, reason = "what it holds is what it is for")] Link);
+pub struct TcxLink(#[expect(dead_code, reason = "held for its drop")] Link);
 
-/// As [`attach`](super::attach), for XDP programs in native mode.
+/// Redirects frames like [`attach`](super::attach), for XDP programs in native mode.
 ///
 /// # Errors
-/// [`BpfError::NoTcx`] where the kernel is too old; other ones tell what to do.
+/// [`BpfError::NoTcx`] if the kernel is too old; others name the next step.
 pub fn attach(from: u32, to: u32) -> Result<TcxLink, BpfError> {
     let (from_name, to_name) = names(from, to)?;
     let way = format!("from {from_name} to {to_name}");
@@ -29,7 +29,7 @@ pub fn attach(from: u32, to: u32) -> Result<TcxLink, BpfError> {
     Ok(TcxLink(link))
 }
 
-/// `return bpf_redirect(to, BPF_F_INGRESS);`, of type SCHED_CLS.
+/// Generates `return bpf_redirect(to, BPF_F_INGRESS);`, of type SCHED_CLS.
 fn redirect(to: u32) -> Vec<Insn> {
     let mut asm = Assembler::default();
     asm.mov(Reg::R1, to as i32);

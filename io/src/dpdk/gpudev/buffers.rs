@@ -1,4 +1,4 @@
-//! Memory of a GPU's that packets come into.
+//! GPU memory that packets are received into.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,79 +11,85 @@ use super::memory::{CpuMapping, GpuMemory};
 use crate::dpdk::eal::Eal;
 use crate::dpdk::error::{DpdkError, last};
 
-/// How the ports of a run get packets into memory.
+/// How the ports of a run write packets into memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::dpdk) enum Writers {
-    /// Network cards do that, without a processor.
-    Cards,
-    /// Nobody does: packets are made of nothing, and nobody reads them either (net_null).
-    Nobody,
-    /// Their drivers do, by the processor: this port for one.
-    Processor {
-        /// What it is called.
+pub(in crate::dpdk) enum PacketWriters {
+    /// By DMA of network cards, without the CPU.
+    CardDma,
+    /// Not at all: packets have no contents and are not read either (net_null).
+    NoWriter,
+    /// By the CPU, in the driver of at least this port.
+    Cpu {
+        /// The port.
         port: String,
-        /// Its driver.
+        /// Driver of the port.
         driver: String,
     },
 }
 
-/// Memory of a GPU's that DPDK takes as memory of its own: for ports' drivers to have buffers there.
+/// GPU memory registered with DPDK as external memory, for mbuf data buffers.
 #[derive(Debug)]
 pub(in crate::dpdk) struct Buffers {
-    // In the order in which they go.
-    known: Known,
+    // Fields are dropped in order.
+    external: ExternalMemory,
     view: Option<CpuMapping>,
     memory: Arc<GpuMemory>,
 }
 
-/// Memory that was made known to DPDK, where ports' drivers find it.
+/// External memory registered with DPDK.
 #[derive(Debug)]
-struct Known {
+struct ExternalMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: addresses alone.
-unsafe impl Send for Known {}
+// SAFETY: only addresses.
+unsafe impl Send for ExternalMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Known {}
+unsafe impl Sync for ExternalMemory {}
 
-impl Known {
-    fn new(eal: &Eal, gpu: &Gpu, start: NonNull<u8>, len: usize) -> Result<Known, DpdkError> {
-        // Where the processor has it, the system has put it to one of its own pages.
+impl ExternalMemory {
+    fn new(eal: &Eal, gpu: &Gpu, start: NonNull<u8>, len: usize) -> Result<ExternalMemory, DpdkError> {
+        // A CPU mapping may be aligned to system pages only.
         let page = gpu.info().properties.page.min(1 << (start.as_ptr() as usize).trailing_zeros());
-        // SAFETY: there are so many bytes from there on; of what they are called to cards, nothing is said.
+        // SAFETY: the range exists. A null IOVA table is allowed.
         let result = unsafe { sys::rte_extmem_register(start.as_ptr().cast(), len, std::ptr::null_mut(), 0, page) };
         if result != 0 {
-            let what = format!("making {len} bytes of its memory known to DPDK");
-            return Err(DpdkError::Gpu { gpu: gpu.title(), what, error: last(), why: None, said: eal.said() });
+            let what = format!("registering {len} bytes of its memory with DPDK");
+            return Err(DpdkError::Gpu {
+                gpu: gpu.title(),
+                what,
+                error: last(),
+                why: None,
+                log_lines: eal.log_lines(),
+            });
         }
-        Ok(Known { start, len })
+        Ok(ExternalMemory { start, len })
     }
 }
 
-impl Drop for Known {
+impl Drop for ExternalMemory {
     fn drop(&mut self) {
-        // SAFETY: it was made known, and no port has it.
+        // SAFETY: the range was registered, and no port uses it.
         unsafe { sys::rte_extmem_unregister(self.start.as_ptr().cast(), self.len) };
     }
 }
 
 impl Buffers {
-    /// So many bytes, and as many behind them as may be read.
-    pub fn new(eal: &Eal, gpu: &Arc<Gpu>, bytes: usize, writers: &Writers) -> Result<Buffers, DpdkError> {
+    /// Allocates `bytes` bytes, and readable bytes after them.
+    pub fn new(eal: &Eal, gpu: &Arc<Gpu>, bytes: usize, writers: &PacketWriters) -> Result<Buffers, DpdkError> {
         let memory = Arc::new(GpuMemory::new(gpu, bytes + READABLE_PAST_END)?);
         let (view, start) = match writers {
-            Writers::Cards => {
+            PacketWriters::CardDma => {
                 gpu.check_cards()?;
                 (None, memory.start())
             }
-            Writers::Nobody => {
+            PacketWriters::NoWriter => {
                 let view = CpuMapping::new(&memory).ok();
                 let start = view.as_ref().map_or_else(|| memory.start(), CpuMapping::view);
                 (view, start)
             }
-            Writers::Processor { port, driver } => {
+            PacketWriters::Cpu { port, driver } => {
                 let view = CpuMapping::new(&memory).map_err(|error| {
                     let (port, driver, gpu) = (port.clone(), driver.clone(), gpu.title());
                     let missing = match error {
@@ -96,45 +102,46 @@ impl Buffers {
                 (Some(view), start)
             }
         };
-        let known = Known::new(eal, gpu, start, memory.len())?;
-        Ok(Buffers { known, view, memory })
+        let external = ExternalMemory::new(eal, gpu, start, memory.len())?;
+        Ok(Buffers { external, view, memory })
     }
 
-    /// Where ports' drivers find the first byte.
+    /// Address of the first byte for port drivers.
     pub fn start(&self) -> NonNull<u8> {
-        self.known.start
+        self.external.start
     }
 
-    /// Bytes from there on.
+    /// Size in bytes, including the readable bytes at the end.
     pub fn len(&self) -> usize {
-        self.known.len
+        self.external.len
     }
 
-    /// Bytes from where ports' drivers have them to where the GPU does.
+    /// Offset in bytes from the address for port drivers to the address for the GPU.
     pub fn shift(&self) -> isize {
-        self.memory.address().wrapping_sub(self.known.start.as_ptr() as u64) as isize
+        self.memory.address().wrapping_sub(self.external.start.as_ptr() as u64) as isize
     }
 
-    /// Whether the processor reads and writes where ports' drivers have packets.
+    /// Whether the CPU can access the memory at the drivers' address.
     pub fn is_on_host(&self) -> bool {
         self.view.is_some() || self.memory.gpu().info().properties.device.is_none()
     }
 
-    /// What cards call the first byte. Where they know the addresses that the program does, they are told the GPU's; elsewhere theirs is
-    /// unknown (`RTE_BAD_IOVA`), which those that find memory by themselves, mlx5's, do not mind.
+    /// IO virtual address of the first byte. In IOVA-as-VA mode it is the GPU's address; otherwise
+    /// it is unknown (`RTE_BAD_IOVA`), which suffices for drivers that register memory themselves,
+    /// such as mlx5.
     pub fn iova(&self) -> u64 {
-        // SAFETY: DPDK has begun.
+        // SAFETY: the EAL is initialised.
         match unsafe { sys::rte_eal_iova_mode() } {
-            sys::rte_iova_mode::RTE_IOVA_VA => self.known.start.as_ptr() as u64,
+            sys::rte_iova_mode::RTE_IOVA_VA => self.external.start.as_ptr() as u64,
             _ => u64::MAX,
         }
     }
 
-    /// A pool's piece of it, in buffers of `stride` bytes.
+    /// Describes an area of `count` buffers of `stride` bytes for a mempool.
     pub fn piece(&self, at: usize, stride: usize, count: usize) -> sys::rte_pktmbuf_extmem {
-        assert!(at + stride * count <= self.known.len);
-        // SAFETY: the bytes are there.
-        let start = unsafe { self.known.start.add(at) };
+        assert!(at + stride * count <= self.external.len);
+        // SAFETY: the offset is in range.
+        let start = unsafe { self.external.start.add(at) };
         let buf_iova = if self.iova() == u64::MAX { u64::MAX } else { start.as_ptr() as u64 };
         sys::rte_pktmbuf_extmem {
             buf_ptr: start.as_ptr().cast(),
@@ -144,13 +151,14 @@ impl Buffers {
         }
     }
 
-    /// The first `len` bytes, for packets.
+    /// The first `len` bytes as a span for batches.
     pub fn span(self: &Arc<Self>, len: usize) -> Result<Arc<Span>, DpdkError> {
-        let host = self.is_on_host().then_some(self.known.start);
+        let host = self.is_on_host().then_some(self.external.start);
         let device = self.memory.gpu().info().properties.device.clone();
         let device = device.map(|device| DeviceView { device, address: self.memory.address() });
-        // SAFETY: both views are of the same bytes, which are there as long as `self`; their contents are whatever the GPU has there.
-        let span = unsafe { Span::from_views(host, device, len, self.known.len, Box::new(self.clone())) };
+        // SAFETY: both views refer to the same bytes, which live as long as `self`. Their contents
+        // are whatever the GPU memory holds.
+        let span = unsafe { Span::from_views(host, device, len, self.external.len, Box::new(self.clone())) };
         span.map_err(|error| DpdkError::TooMuchMemory { error })
     }
 }

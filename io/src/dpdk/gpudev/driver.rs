@@ -1,4 +1,4 @@
-//! Drivers of GPUs that are of this process.
+//! GPU drivers in this process, registered with DPDK's gpudev.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
@@ -10,68 +10,70 @@ use portcullis_dpdk_sys as sys;
 
 use super::ledger::{GpuMemoryUsage, Ledger};
 
-/// What there is of a GPU.
+/// Properties of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuProperties {
-    /// The device that reaches its memory without being shown it, as [`DeviceInfo::id`](portcullis_core::device::DeviceInfo) has it
-    /// (`cuda:0`). `None`: the memory is the host's, and any device may be shown it.
+    /// The device that can access its memory directly, as in
+    /// [`DeviceInfo::id`](portcullis_core::device::DeviceInfo) (`cuda:0`). `None`: the memory is
+    /// host memory, which any device can import.
     pub device: Option<String>,
-    /// What users call it, if that is not its device (`software`).
+    /// The user's name for it, if that is not the device (`software`).
     pub title: Option<String>,
-    /// The device that reaches memory of the host's once it is registered, in the same way. `None`: it has to be shown that again by
-    /// whoever has packets there.
+    /// The device that can access host memory once that is registered with the GPU, likewise.
+    /// `None`: whoever has packets there has to import the memory.
     pub shown: Option<String>,
-    /// Processors on it; 0 where nobody knows.
+    /// Number of multiprocessors; 0 if unknown.
     pub processors: u32,
-    /// Bytes of its memory.
+    /// Size of its memory in bytes.
     pub memory: usize,
-    /// Bytes that pieces of its memory are multiples of: a power of two.
+    /// Allocation granularity in bytes, a power of two.
     pub page: usize,
-    /// The NUMA node that it is at; none where nobody knows.
+    /// NUMA node; `None` if unknown.
     pub node: Option<u16>,
-    /// Its place at the PCI bus (`0000:3b:00.0`), by which DPDK's own driver calls it, where it has one.
+    /// PCI address (`0000:3b:00.0`), by which DPDK's own driver names it, if it has one.
     pub pci: Option<String>,
 }
 
 /// Memory that a driver has allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Where it begins, for the GPU.
+    /// Address for the GPU.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// What the address is a multiple of.
+    /// Alignment in bytes.
     pub align: usize,
 }
 
-/// Why a driver does not do something.
+/// Why a driver failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// There is not so much memory.
+    /// Not enough memory.
     #[error("no memory for {size} bytes")]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Requested size in bytes.
         size: usize,
     },
-    /// It cannot do that at all.
+    /// The driver does not support the operation.
     #[error("{0}")]
     Unsupported(String),
-    /// What it was given is none of its own, or not as it has to be.
-    #[error("{what} at {address:#x}, which is not there")]
+    /// An address that the driver did not return.
+    #[error("{what} at {address:#x}, which is unknown")]
     Unknown {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// With what.
+        /// The address.
         address: u64,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Other(String),
 }
 
 impl DriverError {
-    /// As C has it. DPDK makes EPERM of most of them, so the text is kept beside ([`Registration::failure`]).
+    /// Converts to a negative errno value. DPDK turns most of them into EPERM, so the error itself
+    /// is kept too ([`Registration::take_failure`]).
     fn number(&self) -> c_int {
         match self {
             DriverError::OutOfMemory { .. } => -libc::ENOMEM,
@@ -82,75 +84,76 @@ impl DriverError {
     }
 }
 
-/// A GPU's driver in this process. What it is given to free, to unregister or to unmap is always its own, and not given back before.
+/// A GPU driver in this process. Whatever it is asked to free, unregister or unmap is its own and
+/// was not released before.
 pub trait GpuDriver: fmt::Debug + Send + Sync {
-    /// What there is of the GPU.
+    /// Properties of the GPU.
     fn properties(&self) -> GpuProperties;
 
-    /// Allocates `size` bytes (never 0) at an address that is a multiple of `align`, a power of two.
+    /// Allocates `size` bytes (never 0), aligned to `align`, a power of two.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`], or another.
+    /// [`DriverError::OutOfMemory`] or others.
     fn allocate(&self, size: usize, align: usize) -> Result<u64, DriverError>;
 
-    /// Gives memory back.
+    /// Frees memory.
     ///
     /// # Errors
-    /// The memory is lost then.
+    /// On an error the memory is leaked.
     ///
     /// # Safety
-    /// It came from [`GpuDriver::allocate`], has not been given back, and nobody has it any more.
+    /// The block must come from [`GpuDriver::allocate`], not be freed, and not be in use.
     unsafe fn free(&self, block: Block) -> Result<(), DriverError>;
 
-    /// Shows the GPU memory of the host's; gives where it finds that.
+    /// Registers host memory with the GPU; returns its address for the GPU.
     ///
     /// # Errors
-    /// The GPU does not reach the memory then.
+    /// On an error the GPU cannot access the memory.
     ///
     /// # Safety
-    /// From `start` on there are `size` bytes, until they are unregistered.
+    /// `size` bytes from `start` on must exist until they are unregistered.
     unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<u64, DriverError>;
 
-    /// Undoes that.
+    /// Unregisters host memory.
     ///
     /// # Errors
-    /// The memory may be shown to the GPU yet.
+    /// On an error the memory may still be registered.
     ///
     /// # Safety
-    /// Such memory is registered.
+    /// The memory must be registered.
     unsafe fn unregister(&self, start: NonNull<u8>, size: usize) -> Result<(), DriverError>;
 
-    /// Makes the host reach so many bytes of the GPU's memory. `address` lies in what was allocated, and so do the bytes.
+    /// Maps a range of allocated GPU memory for the CPU.
     ///
     /// # Errors
-    /// [`DriverError::Unsupported`] says what is missing for it.
+    /// [`DriverError::Unsupported`] names what is missing.
     fn cpu_map(&self, address: u64, size: usize) -> Result<NonNull<u8>, DriverError>;
 
-    /// Undoes that.
+    /// Unmaps GPU memory from the CPU.
     ///
     /// # Errors
-    /// The mapping may be there yet.
+    /// On an error the mapping may still exist.
     ///
     /// # Safety
-    /// It was mapped there, and nobody reads or writes by that any more.
+    /// The range must be mapped at `view`, and the mapping not be in use.
     unsafe fn cpu_unmap(&self, address: u64, size: usize, view: NonNull<u8>) -> Result<(), DriverError>;
 
-    /// Whether network cards reach its memory.
+    /// Checks that network cards can access the GPU's memory (GPUDirect RDMA).
     ///
     /// # Errors
-    /// What is missing for it.
+    /// Names what is missing.
     fn check_nic_access(&self) -> Result<(), DriverError> {
         Ok(())
     }
 
-    /// Waits until what others than the GPU's own processors have written to its memory is there for them.
+    /// Waits until writes to GPU memory by the CPU or network cards are visible to the GPU.
     ///
     /// # Errors
-    /// It may not be there.
+    /// On an error the writes may not be visible.
     fn barrier(&self) -> Result<(), DriverError>;
 }
 
-/// A driver as DPDK calls it, with what it holds at the moment.
+/// A driver as registered with DPDK, with the resources it has handed out.
 #[derive(Debug)]
 pub(super) struct Registration {
     driver: Arc<dyn GpuDriver>,
@@ -161,7 +164,7 @@ pub(super) struct Registration {
 #[derive(Debug, Default)]
 struct State {
     ledger: Ledger,
-    /// Why a call has failed last, since somebody asked.
+    /// The last error, until taken.
     failure: Option<DriverError>,
 }
 
@@ -179,49 +182,51 @@ impl Registration {
         self.with(|state| state.ledger.memory_usage())
     }
 
-    /// What the ledger has now, to compare with later ([`Registration::undo`]).
+    /// A copy of the ledger, to roll back to later ([`Registration::roll_back`]).
     pub fn ledger(&self) -> Ledger {
         self.with(|state| state.ledger.clone())
     }
 
-    /// Where the GPU finds memory of the host's that was registered.
-    pub fn found(&self, address: u64) -> Option<u64> {
-        self.with(|state| state.ledger.found(address))
+    /// Address for the GPU of registered host memory.
+    pub fn gpu_address(&self, address: u64) -> Option<u64> {
+        self.with(|state| state.ledger.gpu_address(address))
     }
 
-    /// Why a call has failed last; it is asked once.
-    pub fn failure(&self) -> Option<DriverError> {
+    /// Takes the last error.
+    pub fn take_failure(&self) -> Option<DriverError> {
         self.with(|state| state.failure.take())
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        // No call of a driver's is under this lock: what it guards is whole.
+        // Driver calls run outside of this lock, so its contents are consistent even after a panic.
         act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn allocate(&self, size: usize, align: usize) -> Result<u64, DriverError> {
         let align = if align == 0 { self.page } else { align };
         let address = self.driver.allocate(size, align)?;
-        self.with(|state| state.ledger.allocated(Block { address, size, align }));
+        self.with(|state| state.ledger.record_block(Block { address, size, align }));
         Ok(address)
     }
 
     fn free(&self, address: u64) -> Result<(), DriverError> {
         let known = self.with(|state| state.ledger.free(address));
         let block = known.ok_or(DriverError::Unknown { what: "freeing memory", address })?;
-        // SAFETY: the ledger had it, and has it no longer.
+        // SAFETY: removing it from the ledger proves that it was allocated and not freed.
         unsafe { self.driver.free(block) }
     }
 
+    /// Registers host memory.
+    ///
     /// # Safety
-    /// As [`GpuDriver::register`].
+    /// As for [`GpuDriver::register`].
     unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<(), DriverError> {
         if self.with(|state| state.ledger.is_registered(start.as_ptr() as u64)) {
             return Err(DriverError::Other(format!("memory at {start:p} is registered already")));
         }
         // SAFETY: by the caller's promise.
         let found = unsafe { self.driver.register(start, size) }?;
-        self.with(|state| state.ledger.registered(start.as_ptr() as u64, size, found));
+        self.with(|state| state.ledger.record_registration(start.as_ptr() as u64, size, found));
         Ok(())
     }
 
@@ -229,20 +234,20 @@ impl Registration {
         let address = start.as_ptr() as u64;
         let known = self.with(|state| state.ledger.unregister(address));
         let size = known.ok_or(DriverError::Unknown { what: "unregistering memory", address })?;
-        // SAFETY: the ledger had it, and has it no longer.
+        // SAFETY: removing it from the ledger proves that it was registered.
         unsafe { self.driver.unregister(start, size) }
     }
 
     fn cpu_map(&self, address: u64, size: usize) -> Result<NonNull<u8>, DriverError> {
         let unknown = DriverError::Unknown { what: "mapping memory", address };
-        if !self.with(|state| state.ledger.has(address, size)) {
+        if !self.with(|state| state.ledger.contains(address, size)) {
             return Err(unknown);
         }
         if self.with(|state| state.ledger.is_mapped(address)) {
             return Err(DriverError::Other(format!("memory at {address:#x} is mapped already")));
         }
         let view = self.driver.cpu_map(address, size)?;
-        self.with(|state| state.ledger.mapped(address, size, view.as_ptr() as u64));
+        self.with(|state| state.ledger.record_mapping(address, size, view.as_ptr() as u64));
         Ok(view)
     }
 
@@ -250,39 +255,43 @@ impl Registration {
         let known = self.with(|state| state.ledger.unmap(address));
         let (size, view) = known.ok_or(DriverError::Unknown { what: "unmapping memory", address })?;
         let view = NonNull::new(view as *mut u8).expect("a view is somewhere");
-        // SAFETY: the ledger had it, and has it no longer.
+        // SAFETY: removing it from the ledger proves that it was mapped.
         unsafe { self.driver.cpu_unmap(address, size, view) }
     }
 
-    /// Gives back what was not there `before` and is not in `kept`, in reverse; and the host's memory of it, which DPDK has forgotten,
-    /// to DPDK's heap, where `heap` says so.
-    pub fn undo(&self, before: &Ledger, kept: &[u64], heap: bool) {
+    /// Releases, in reverse order, what was acquired since `before` and is not in `kept`. With
+    /// `heap`, the host memory among it is freed to DPDK's heap: DPDK has lost track of it.
+    pub fn roll_back(&self, before: &Ledger, kept: &[u64], heap: bool) {
         let now = self.ledger();
-        for address in now.views_beside(before).filter(|it| !kept.contains(it)) {
+        for address in now.mappings_since(before).filter(|it| !kept.contains(it)) {
             let _ = self.cpu_unmap(address);
         }
-        for address in now.registrations_beside(before).filter(|it| !kept.contains(it)) {
+        for address in now.registrations_since(before).filter(|it| !kept.contains(it)) {
             let start = NonNull::new(address as *mut u8).expect("registered memory is somewhere");
             let _ = self.unregister(start);
             if heap {
-                // SAFETY: DPDK took it from its heap and registered it, in a call that has failed and knows of it no more.
+                // SAFETY: DPDK allocated and registered this memory in a call that failed, and does
+                // not refer to it any more.
                 unsafe { sys::rte_free(start.as_ptr().cast()) };
             }
         }
-        for address in now.blocks_beside(before).filter(|it| !kept.contains(it)) {
+        for address in now.blocks_since(before).filter(|it| !kept.contains(it)) {
             let _ = self.free(address);
         }
     }
 
-    /// Registers it with DPDK by this name: gives its number, or DPDK's negative error.
+    /// Registers the driver with DPDK under this name; returns the device number or a negative
+    /// error.
     ///
     /// # Safety
-    /// It stays where it is until the device is closed; and nobody else does anything to DPDK's GPUs meanwhile.
+    /// `self` must not move until the device is closed, and no other thread may use gpudev
+    /// meanwhile.
     pub unsafe fn register_as(&self, name: &std::ffi::CStr) -> i32 {
         let GpuProperties { processors, memory, page, node, .. } = self.driver.properties();
         let numa_node = node.and_then(|node| i16::try_from(node).ok()).unwrap_or(-1);
         let properties = sys::pc_gpu_properties { processors, numa_node, memory, page };
-        // SAFETY: the name ends with a zero byte, the calls are there always, and the driver for as long as the caller says.
+        // SAFETY: the name is zero-terminated, `CALLS` is static, and `self` lives as promised by
+        // the caller.
         unsafe {
             sys::pc_gpu_new(name.as_ptr(), &raw const CALLS, std::ptr::from_ref(self).cast_mut().cast(), properties)
         }
@@ -300,10 +309,10 @@ static CALLS: sys::pc_gpu_calls = sys::pc_gpu_calls {
     barrier: Some(barrier),
 };
 
-/// Calls a driver for C: nothing unwinds from here, and what fails is kept.
+/// Calls a driver from C: catches panics, and keeps errors.
 ///
 /// # Safety
-/// `driver` is a [`Registration`] that is there.
+/// `driver` must point to a live [`Registration`].
 unsafe fn call<T>(
     driver: *mut c_void,
     act: impl FnOnce(&Registration) -> Result<T, DriverError>,
@@ -325,52 +334,53 @@ unsafe fn call<T>(
     }
 }
 
-/// Host memory as C gives it.
+/// Converts a host pointer from C.
 fn host(address: *mut c_void) -> Result<NonNull<u8>, DriverError> {
     NonNull::new(address.cast()).ok_or(DriverError::Unknown { what: "memory of the host", address: 0 })
 }
 
 unsafe extern "C" fn close(driver: *mut c_void) -> c_int {
     let undo = |driver: &Registration| {
-        // What anybody has forgotten.
-        driver.undo(&Ledger::default(), &[], false);
+        // Release everything that was not released.
+        driver.roll_back(&Ledger::default(), &[], false);
         Ok(())
     };
-    // SAFETY: C gives what it was registered with.
+    // SAFETY: DPDK passes the registered pointer.
     unsafe { call(driver, undo, drop) }
 }
 
 unsafe extern "C" fn allocate(driver: *mut c_void, size: usize, align: c_uint, address: *mut *mut c_void) -> c_int {
-    // SAFETY: C gives what it was registered with, and a place for the address.
+    // SAFETY: DPDK passes the registered pointer, and a pointer to store the address.
     unsafe { call(driver, |driver| driver.allocate(size, align as usize), |made| *address = made as *mut c_void) }
 }
 
 unsafe extern "C" fn free(driver: *mut c_void, address: *mut c_void) -> c_int {
-    // SAFETY: C gives what it was registered with.
+    // SAFETY: DPDK passes the registered pointer.
     unsafe { call(driver, |driver| driver.free(address as u64), drop) }
 }
 
 unsafe extern "C" fn register_host(driver: *mut c_void, size: usize, address: *mut c_void) -> c_int {
-    // SAFETY: C gives what it was registered with, and memory that is there by the promise of who calls DPDK.
+    // SAFETY: DPDK passes the registered pointer, and memory that exists by the promise of DPDK's
+    // caller.
     unsafe { call(driver, |driver| driver.register(host(address)?, size), drop) }
 }
 
 unsafe extern "C" fn unregister_host(driver: *mut c_void, address: *mut c_void) -> c_int {
-    // SAFETY: C gives what it was registered with.
+    // SAFETY: DPDK passes the registered pointer.
     unsafe { call(driver, |driver| driver.unregister(host(address)?), drop) }
 }
 
 unsafe extern "C" fn cpu_map(driver: *mut c_void, size: usize, address: *mut c_void, view: *mut *mut c_void) -> c_int {
-    // SAFETY: C gives what it was registered with, and a place for the view.
+    // SAFETY: DPDK passes the registered pointer, and a pointer to store the view.
     unsafe { call(driver, |driver| driver.cpu_map(address as u64, size), |made| *view = made.as_ptr().cast()) }
 }
 
 unsafe extern "C" fn cpu_unmap(driver: *mut c_void, address: *mut c_void) -> c_int {
-    // SAFETY: C gives what it was registered with.
+    // SAFETY: DPDK passes the registered pointer.
     unsafe { call(driver, |driver| driver.cpu_unmap(address as u64), drop) }
 }
 
 unsafe extern "C" fn barrier(driver: *mut c_void) -> c_int {
-    // SAFETY: C gives what it was registered with.
+    // SAFETY: DPDK passes the registered pointer.
     unsafe { call(driver, |driver| driver.driver.barrier(), drop) }
 }

@@ -1,4 +1,4 @@
-//! A number that the host and a GPU both see.
+//! A flag shared by host and GPU.
 
 use std::sync::Arc;
 
@@ -7,31 +7,31 @@ use portcullis_dpdk_sys as sys;
 use super::gpu::Gpu;
 use crate::dpdk::error::DpdkError;
 
-/// A number of 32 bits in the host's memory that a GPU sees as well, for either to tell the other something: 0 at first.
+/// A 32-bit value in host memory that the GPU can access as well, initially 0.
 #[derive(Debug)]
 pub struct CommFlag {
     gpu: Arc<Gpu>,
     flag: sys::rte_gpu_comm_flag,
 }
 
-// SAFETY: the number is read and written whole, whoever does it.
+// SAFETY: the value is accessed as a whole.
 unsafe impl Send for CommFlag {}
 // SAFETY: as above.
 unsafe impl Sync for CommFlag {}
 
 impl CommFlag {
-    /// A new one.
+    /// Creates a flag.
     ///
     /// # Errors
-    /// [`DpdkError::Gpu`]: the GPU is not shown the memory.
+    /// [`DpdkError::Gpu`] if the memory cannot be registered with the GPU.
     pub fn new(gpu: &Arc<Gpu>) -> Result<CommFlag, DpdkError> {
-        let flag = gpu.whole(
+        let flag = gpu.with_rollback(
             || {
                 let mut flag = sys::rte_gpu_comm_flag::default();
                 let kind = sys::rte_gpu_comm_flag_type::RTE_GPU_COMM_FLAG_CPU;
-                // SAFETY: the GPU is there, and the flag is written.
+                // SAFETY: the GPU exists, and the call only writes the flag.
                 let result = unsafe { sys::rte_gpu_comm_create_flag(gpu.number() as u16, &raw mut flag, kind) };
-                gpu.check("making a flag", result)?;
+                gpu.check("creating a flag", result)?;
                 Ok(flag)
             },
             |_| None,
@@ -39,24 +39,24 @@ impl CommFlag {
         Ok(CommFlag { gpu: gpu.clone(), flag })
     }
 
-    /// Writes it.
+    /// Sets the value.
     pub fn set(&self, value: u32) {
         let mut flag = self.flag;
-        // SAFETY: the flag is there, and its description is read.
+        // SAFETY: the flag exists, and the call only reads its description.
         let result = unsafe { sys::rte_gpu_comm_set_flag(&raw mut flag, value) };
         debug_assert_eq!(result, 0);
     }
 
-    /// Reads it.
+    /// Returns the value.
     pub fn get(&self) -> u32 {
         let (mut flag, mut value) = (self.flag, 0);
-        // SAFETY: the flag is there, and the value is written.
+        // SAFETY: the flag exists, and the call only writes the value.
         let result = unsafe { sys::rte_gpu_comm_get_flag_value(&raw mut flag, &raw mut value) };
         debug_assert_eq!(result, 0);
         value
     }
 
-    /// Where the GPU finds it.
+    /// Address for the GPU.
     pub fn address(&self) -> u64 {
         self.flag.ptr as u64
     }
@@ -64,7 +64,7 @@ impl CommFlag {
 
 impl Drop for CommFlag {
     fn drop(&mut self) {
-        // SAFETY: it is there, and nobody has it any more.
-        self.gpu.alone(|| unsafe { sys::rte_gpu_comm_destroy_flag(&raw mut self.flag) });
+        // SAFETY: the flag exists, and nothing uses it any more.
+        self.gpu.locked(|| unsafe { sys::rte_gpu_comm_destroy_flag(&raw mut self.flag) });
     }
 }

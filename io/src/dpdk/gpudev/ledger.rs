@@ -1,27 +1,27 @@
-//! What a driver of ours holds.
+//! Ledger of the resources that an in-process GPU driver has handed out.
 
 use std::collections::BTreeMap;
 
 use super::driver::Block;
 
-/// How much a GPU holds for this process.
+/// GPU resources in use by this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GpuMemoryUsage {
-    /// Pieces of its own memory.
+    /// Number of allocations of GPU memory.
     pub blocks: usize,
-    /// Bytes of them.
+    /// Total size of these in bytes.
     pub bytes: usize,
-    /// Pieces of the host's memory that it is shown.
+    /// Number of host memory ranges registered with the GPU.
     pub registered: usize,
-    /// Pieces of its memory that the host reaches.
+    /// Number of GPU memory ranges mapped for the CPU.
     pub mapped: usize,
 }
 
-/// Everything that was allocated, registered and mapped, and not undone, by address.
+/// Everything allocated, registered and mapped that was not released, by address.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     blocks: BTreeMap<u64, Block>,
-    /// Its size, and where the GPU finds it.
+    /// Size in bytes, and address for the GPU.
     registered: BTreeMap<u64, (usize, u64)>,
     mapped: BTreeMap<u64, (usize, u64)>,
 }
@@ -36,7 +36,7 @@ impl Ledger {
         }
     }
 
-    pub fn allocated(&mut self, block: Block) {
+    pub fn record_block(&mut self, block: Block) {
         self.blocks.insert(block.address, block);
     }
 
@@ -44,8 +44,8 @@ impl Ledger {
         self.blocks.remove(&address)
     }
 
-    /// Whether so many bytes lie in one block.
-    pub fn has(&self, address: u64, size: usize) -> bool {
+    /// Whether the range lies in one block.
+    pub fn contains(&self, address: u64, size: usize) -> bool {
         let block = self.blocks.range(..=address).next_back();
         block.is_some_and(|(_, block)| {
             let before = (address - block.address) as usize;
@@ -53,11 +53,11 @@ impl Ledger {
         })
     }
 
-    pub fn registered(&mut self, address: u64, size: usize, found: u64) {
+    pub fn record_registration(&mut self, address: u64, size: usize, found: u64) {
         self.registered.insert(address, (size, found));
     }
 
-    pub fn found(&self, address: u64) -> Option<u64> {
+    pub fn gpu_address(&self, address: u64) -> Option<u64> {
         self.registered.get(&address).map(|(_, found)| *found)
     }
 
@@ -73,7 +73,7 @@ impl Ledger {
         self.mapped.contains_key(&address)
     }
 
-    pub fn mapped(&mut self, address: u64, size: usize, view: u64) {
+    pub fn record_mapping(&mut self, address: u64, size: usize, view: u64) {
         self.mapped.insert(address, (size, view));
     }
 
@@ -81,15 +81,15 @@ impl Ledger {
         self.mapped.remove(&address)
     }
 
-    pub fn views_beside(&self, before: &Ledger) -> impl Iterator<Item = u64> {
+    pub fn mappings_since(&self, before: &Ledger) -> impl Iterator<Item = u64> {
         self.mapped.keys().filter(|it| !before.mapped.contains_key(it)).copied()
     }
 
-    pub fn registrations_beside(&self, before: &Ledger) -> impl Iterator<Item = u64> {
+    pub fn registrations_since(&self, before: &Ledger) -> impl Iterator<Item = u64> {
         self.registered.keys().filter(|it| !before.registered.contains_key(it)).copied()
     }
 
-    pub fn blocks_beside(&self, before: &Ledger) -> impl Iterator<Item = u64> {
+    pub fn blocks_since(&self, before: &Ledger) -> impl Iterator<Item = u64> {
         self.blocks.keys().filter(|it| !before.blocks.contains_key(it)).copied()
     }
 }
@@ -99,10 +99,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_lie_in_one_block_or_not() {
+    fn a_range_lies_in_one_block_or_is_refused() {
         let mut ledger = Ledger::default();
-        ledger.allocated(Block { address: 4096, size: 4096, align: 4096 });
-        ledger.allocated(Block { address: 8192, size: 4096, align: 4096 });
+        ledger.record_block(Block { address: 4096, size: 4096, align: 4096 });
+        ledger.record_block(Block { address: 8192, size: 4096, align: 4096 });
         for (address, size, is_in) in [
             (4096, 4096, true),
             (5000, 3192, true),
@@ -112,10 +112,10 @@ mod tests {
             (12288, 1, false),
             (5000, usize::MAX, false),
         ] {
-            assert_eq!(ledger.has(address, size), is_in, "{address} {size}");
+            assert_eq!(ledger.contains(address, size), is_in, "{address} {size}");
         }
         assert!(ledger.free(4096).is_some() && ledger.free(4096).is_none());
-        assert!(!ledger.has(4096, 1));
+        assert!(!ledger.contains(4096, 1));
         assert_eq!(ledger.memory_usage(), GpuMemoryUsage { blocks: 1, bytes: 4096, ..GpuMemoryUsage::default() });
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of a GPU's, and memory of the host's that it is shown.
+//! GPU memory, its CPU mappings, and registered host memory.
 
 use std::any::Any;
 use std::ffi::{c_uint, c_void};
@@ -10,7 +10,7 @@ use portcullis_dpdk_sys as sys;
 use super::gpu::Gpu;
 use crate::dpdk::error::DpdkError;
 
-/// Memory in a GPU. Dropped, it is given back.
+/// GPU memory, freed on drop.
 #[derive(Debug)]
 pub struct GpuMemory {
     gpu: Arc<Gpu>,
@@ -18,49 +18,49 @@ pub struct GpuMemory {
     len: usize,
 }
 
-// SAFETY: it owns memory that the host does not look at by this.
+// SAFETY: the type owns memory that the CPU does not access through it.
 unsafe impl Send for GpuMemory {}
 // SAFETY: as above.
 unsafe impl Sync for GpuMemory {}
 
 impl GpuMemory {
-    /// So many bytes or a few more, to whole pages of the GPU's.
+    /// Allocates at least `bytes` bytes, rounded up to the GPU's pages.
     ///
     /// # Errors
-    /// [`DpdkError::Gpu`], for example because it has not so much.
+    /// [`DpdkError::Gpu`], for example if there is not enough memory.
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<GpuMemory, DpdkError> {
         let page = gpu.info().properties.page;
         let len = bytes.max(1).next_multiple_of(page);
         let what = format!("allocating {len} bytes of its memory");
-        let start = gpu.alone(|| {
-            // SAFETY: the GPU is there.
+        let start = gpu.locked(|| {
+            // SAFETY: the GPU exists.
             let start = unsafe { sys::rte_gpu_mem_alloc(gpu.number(), len, page as c_uint) };
             gpu.pointer(&what, start)
         })?;
         Ok(GpuMemory { gpu: gpu.clone(), start, len })
     }
 
-    /// Whose it is.
+    /// The GPU that owns the memory.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    /// Where it begins, for the GPU and for others that reach its memory.
+    /// Address for the GPU, and for peers with access to its memory.
     pub fn address(&self) -> u64 {
         self.start.as_ptr() as u64
     }
 
-    /// Its bytes.
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: a piece of memory has bytes.
+    /// Always false: memory has at least one page.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The same as a place, where nobody but the GPU may find anything.
+    /// The GPU's address as a pointer, which the CPU must not dereference.
     pub(in crate::dpdk) fn start(&self) -> NonNull<u8> {
         self.start.cast()
     }
@@ -68,44 +68,44 @@ impl GpuMemory {
 
 impl Drop for GpuMemory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated there, and nobody has it any more.
-        self.gpu.alone(|| unsafe { sys::rte_gpu_mem_free(self.gpu.number(), self.start.as_ptr()) });
+        // SAFETY: the memory was allocated by this GPU, and nothing uses it any more.
+        self.gpu.locked(|| unsafe { sys::rte_gpu_mem_free(self.gpu.number(), self.start.as_ptr()) });
     }
 }
 
-/// A view by which the host reaches memory of a GPU's. Dropped, it is gone.
+/// A CPU mapping of GPU memory, unmapped on drop.
 #[derive(Debug)]
 pub struct CpuMapping {
     memory: Arc<GpuMemory>,
     view: NonNull<u8>,
 }
 
-// SAFETY: it owns a view, by which nobody looks without saying why that is right.
+// SAFETY: the type owns a mapping that is not accessed through it.
 unsafe impl Send for CpuMapping {}
 // SAFETY: as above.
 unsafe impl Sync for CpuMapping {}
 
 impl CpuMapping {
-    /// Of all of it.
+    /// Maps all of `memory`.
     ///
     /// # Errors
-    /// [`DpdkError::Gpu`]: its driver says what is missing for it.
+    /// [`DpdkError::Gpu`], with what its driver lacks.
     pub fn new(memory: &Arc<GpuMemory>) -> Result<CpuMapping, DpdkError> {
         let gpu = &memory.gpu;
-        let view = gpu.alone(|| {
-            // SAFETY: the memory is there.
+        let view = gpu.locked(|| {
+            // SAFETY: the memory exists.
             let view = unsafe { sys::rte_gpu_mem_cpu_map(gpu.number(), memory.len, memory.start.as_ptr()) };
-            gpu.pointer("having the processor reach its memory", view)
+            gpu.pointer("mapping its memory for the CPU", view)
         })?;
         Ok(CpuMapping { memory: memory.clone(), view: view.cast() })
     }
 
-    /// Where the host finds the first byte. There are [`GpuMemory::len`] of them for as long as this is there.
+    /// CPU address of the first of [`GpuMemory::len`] bytes, valid as long as `self`.
     pub fn view(&self) -> NonNull<u8> {
         self.view
     }
 
-    /// What it is a view of.
+    /// The mapped memory.
     pub fn memory(&self) -> &Arc<GpuMemory> {
         &self.memory
     }
@@ -114,21 +114,21 @@ impl CpuMapping {
 impl Drop for CpuMapping {
     fn drop(&mut self) {
         let gpu = &self.memory.gpu;
-        // SAFETY: it was mapped, and nobody looks by it any more.
-        gpu.alone(|| unsafe { sys::rte_gpu_mem_cpu_unmap(gpu.number(), self.memory.start.as_ptr()) });
+        // SAFETY: the memory was mapped, and nothing uses the mapping any more.
+        gpu.locked(|| unsafe { sys::rte_gpu_mem_cpu_unmap(gpu.number(), self.memory.start.as_ptr()) });
     }
 }
 
-/// Memory of the host's that a GPU is shown, for as long as this is there.
+/// Host memory that is registered with a GPU, unregistered on drop.
 pub struct RegisteredMemory {
     gpu: Arc<Gpu>,
     start: NonNull<u8>,
-    /// Whose memory it is.
+    /// Owner of the memory.
     #[expect(dead_code, reason = "kept for its drop")]
     owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it shows memory to a GPU; nobody looks at it by this.
+// SAFETY: the type does not access the memory.
 unsafe impl Send for RegisteredMemory {}
 // SAFETY: as above.
 unsafe impl Sync for RegisteredMemory {}
@@ -140,21 +140,21 @@ impl std::fmt::Debug for RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    /// Shows a GPU so many bytes.
+    /// Registers `bytes` bytes from `start` on.
     ///
     /// # Errors
     /// [`DpdkError::Gpu`].
     ///
     /// # Safety
-    /// From `start` on there are so many bytes, for as long as `owner` is there.
+    /// The bytes must exist as long as `owner`.
     pub unsafe fn new(
         gpu: &Arc<Gpu>,
         start: NonNull<u8>,
         bytes: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<RegisteredMemory, DpdkError> {
-        let what = format!("showing it {bytes} bytes of the host's memory");
-        gpu.alone(|| {
+        let what = format!("registering {bytes} bytes of host memory with it");
+        gpu.locked(|| {
             // SAFETY: by the caller's promise.
             let result = unsafe { sys::rte_gpu_mem_register(gpu.number(), bytes, start.as_ptr().cast()) };
             gpu.check(&what, result)
@@ -162,15 +162,15 @@ impl RegisteredMemory {
         Ok(RegisteredMemory { gpu: gpu.clone(), start, owner })
     }
 
-    /// Where the GPU finds the first byte.
+    /// Address of the first byte for the GPU.
     pub fn address(&self) -> u64 {
-        self.gpu.found(self.start.as_ptr() as u64)
+        self.gpu.gpu_address(self.start.as_ptr() as u64)
     }
 }
 
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
-        // SAFETY: it is registered, and its owner is there.
-        self.gpu.alone(|| unsafe { sys::rte_gpu_mem_unregister(self.gpu.number(), self.start.as_ptr().cast()) });
+        // SAFETY: the memory is registered, and its owner exists.
+        self.gpu.locked(|| unsafe { sys::rte_gpu_mem_unregister(self.gpu.number(), self.start.as_ptr().cast()) });
     }
 }

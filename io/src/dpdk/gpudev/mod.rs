@@ -1,13 +1,15 @@
-//! GPUs as DPDK has them (gpudev, `rte_gpudev.h`): their memory, which packets come into, and what a GPU and the host tell each other.
+//! GPUs in DPDK (gpudev, `rte_gpudev.h`): GPU memory that packets are received into, and signalling
+//! between host and GPU.
 //!
 //! ```text
 //! GpuDriver ──registered──► Gpu ──► GpuMemory ──► CpuMapping
-//! (software, CUDA's)         ▲  ──► Registered (the host's memory)
-//! DPDK's own driver ─────────┘  ──► CommList, Flag
+//! (software, CUDA)           ▲  ──► RegisteredMemory (host memory)
+//! DPDK's own driver ─────────┘  ──► CommList, CommFlag
 //! ```
 //!
-//! DPDK's own driver knows some GPUs by their numbers at the PCI bus, and is built where CUDA is. So that others work as well, and
-//! machines without any, a driver may be of this process ([`GpuDriver`]): DPDK takes it as one of its own.
+//! DPDK's own driver supports some GPUs, by PCI device ID, and requires CUDA to be built. For other
+//! GPUs, and machines without any, a driver can live in this process ([`GpuDriver`]); DPDK uses it
+//! like one of its own.
 
 mod buffers;
 mod driver;
@@ -20,11 +22,11 @@ mod software;
 #[cfg(test)]
 mod tests;
 
-pub(super) use buffers::{Buffers, Writers};
+pub(super) use buffers::{Buffers, PacketWriters};
 pub use driver::{Block, DriverError, GpuDriver, GpuProperties};
 pub use flag::CommFlag;
 pub use gpu::{Gpu, GpuInfo, GpuSpec, Mempool};
 pub use ledger::GpuMemoryUsage;
-pub(super) use list::{CommList, Ready};
+pub(super) use list::{CommList, ReadyItem};
 pub use memory::{CpuMapping, GpuMemory, RegisteredMemory};
 pub use software::SoftwareGpu;

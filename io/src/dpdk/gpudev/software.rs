@@ -1,4 +1,4 @@
-//! A GPU that there is not: all of gpudev, in the host's memory.
+//! A software GPU: all of gpudev in host memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,21 +8,21 @@ use std::sync::{Mutex, PoisonError};
 
 use super::driver::{Block, DriverError, GpuDriver, GpuProperties};
 
-/// As GPUs of NVIDIA's have it.
+/// Allocation granularity of NVIDIA GPUs, in bytes.
 const PAGE: usize = 64 << 10;
 
-/// What is in its memory before anybody has written to it: nobody may rely on zeros.
-const GARBAGE: u8 = 0xa5;
+/// Initial contents of memory, so that tests do not rely on zeros.
+const INITIAL_BYTE: u8 = 0xa5;
 
-/// A GPU's driver without a GPU: it gives memory of the host's.
+/// A GPU driver without a GPU, which allocates host memory.
 #[derive(Debug)]
 pub struct SoftwareGpu {
-    /// Bytes that there are in all.
+    /// Size of its memory in bytes.
     memory: usize,
-    is_apart: bool,
-    maps: bool,
-    /// Pieces of the host's memory that it is shown at most.
-    most_registered: usize,
+    is_separate: bool,
+    can_map: bool,
+    /// Maximum number of host memory ranges that can be registered.
+    max_registered: usize,
     state: Mutex<State>,
 }
 
@@ -30,30 +30,30 @@ pub struct SoftwareGpu {
 struct State {
     used: usize,
     registered: usize,
-    /// What is in memory that is apart, by its address.
+    /// Contents of separate memory, by address.
     files: BTreeMap<u64, File>,
 }
 
 impl SoftwareGpu {
-    /// With so many bytes, which the host reaches where the GPU has them.
+    /// Creates a GPU with `memory` bytes, which the CPU accesses at the same addresses.
     pub fn new(memory: usize) -> SoftwareGpu {
-        SoftwareGpu { memory, is_apart: false, maps: true, most_registered: usize::MAX, state: Mutex::default() }
+        SoftwareGpu { memory, is_separate: false, can_map: true, max_registered: usize::MAX, state: Mutex::default() }
     }
 
-    /// Like a GPU of its own: where the GPU has memory, the host finds nothing that it could read or write, and reaches it by mappings
-    /// alone ([`CpuMapping`](super::CpuMapping)), at other addresses.
+    /// Makes the memory separate, as of a discrete GPU: the CPU cannot access it at the GPU's
+    /// addresses, but only through mappings ([`CpuMapping`](super::CpuMapping)) at others.
     pub fn with_separate_memory(self) -> SoftwareGpu {
-        SoftwareGpu { is_apart: true, ..self }
+        SoftwareGpu { is_separate: true, ..self }
     }
 
-    /// Like a GPU whose memory the host cannot be made to reach.
+    /// Makes CPU mappings fail.
     pub fn without_mappings(self) -> SoftwareGpu {
-        SoftwareGpu { maps: false, ..self }
+        SoftwareGpu { can_map: false, ..self }
     }
 
-    /// Like a GPU that refuses to be shown memory of the host's, beyond so many pieces.
-    pub fn with_registration_limit(self, most: usize) -> SoftwareGpu {
-        SoftwareGpu { most_registered: most, ..self }
+    /// Limits the number of registered host memory ranges.
+    pub fn with_registration_limit(self, max: usize) -> SoftwareGpu {
+        SoftwareGpu { max_registered: max, ..self }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -63,7 +63,7 @@ impl SoftwareGpu {
 
 impl GpuDriver for SoftwareGpu {
     fn properties(&self) -> GpuProperties {
-        let device = self.is_apart.then(|| "software".to_owned());
+        let device = self.is_separate.then(|| "software".to_owned());
         GpuProperties {
             device,
             title: Some("software".to_owned()),
@@ -77,17 +77,17 @@ impl GpuDriver for SoftwareGpu {
         let out = DriverError::OutOfMemory { size };
         self.with(|state| {
             let used = state.used.checked_add(size).filter(|used| *used <= self.memory).ok_or(out)?;
-            let protection = if self.is_apart { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };
+            let protection = if self.is_separate { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };
             let start = reserve(size, align.max(PAGE), protection)?;
-            if self.is_apart {
+            if self.is_separate {
                 let file = file(size).inspect_err(|_| {
-                    // SAFETY: it was just mapped, so long.
+                    // SAFETY: the range was just mapped.
                     unsafe { libc::munmap(start.as_ptr().cast(), size) };
                 })?;
                 state.files.insert(start.as_ptr() as u64, file);
             } else {
-                // SAFETY: the bytes are there, and nobody else's.
-                unsafe { start.as_ptr().write_bytes(GARBAGE, size) };
+                // SAFETY: the range was just mapped, and nothing else uses it.
+                unsafe { start.as_ptr().write_bytes(INITIAL_BYTE, size) };
             }
             state.used = used;
             Ok(start.as_ptr() as u64)
@@ -100,7 +100,7 @@ impl GpuDriver for SoftwareGpu {
             state.used -= size;
             state.files.remove(&address);
         });
-        // SAFETY: it was mapped so long, and nobody has it any more.
+        // SAFETY: the range was mapped, and nothing uses it any more.
         match unsafe { libc::munmap(address as *mut _, size) } {
             0 => Ok(()),
             _ => Err(system("unmapping memory")),
@@ -109,9 +109,9 @@ impl GpuDriver for SoftwareGpu {
 
     unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<u64, DriverError> {
         self.with(|state| {
-            if state.registered >= self.most_registered {
+            if state.registered >= self.max_registered {
                 return Err(DriverError::Other(format!(
-                    "it is shown no more memory, as these {size} bytes at {start:p}"
+                    "it cannot register more memory, such as these {size} bytes at {start:p}"
                 )));
             }
             state.registered += 1;
@@ -125,17 +125,17 @@ impl GpuDriver for SoftwareGpu {
     }
 
     fn cpu_map(&self, address: u64, size: usize) -> Result<NonNull<u8>, DriverError> {
-        if !self.maps {
-            return Err(DriverError::Unsupported("the processor cannot be made to reach its memory".into()));
+        if !self.can_map {
+            return Err(DriverError::Unsupported("the CPU cannot access its memory".into()));
         }
-        if !self.is_apart {
+        if !self.is_separate {
             return NonNull::new(address as *mut u8).ok_or(DriverError::Unknown { what: "mapping memory", address });
         }
         self.with(|state| {
             let block = state.files.range(..=address).next_back();
             let (start, file) = block.ok_or(DriverError::Unknown { what: "mapping memory", address })?;
             let (at, access) = (address - start, libc::PROT_READ | libc::PROT_WRITE);
-            // SAFETY: a new view, wherever there is room, of a file that has so many bytes.
+            // SAFETY: a new mapping at an address of the kernel's choice, within the file's size.
             let view = unsafe {
                 libc::mmap(ptr::null_mut(), size, access, libc::MAP_SHARED, file.as_raw_fd(), at as libc::off_t)
             };
@@ -147,8 +147,8 @@ impl GpuDriver for SoftwareGpu {
     }
 
     unsafe fn cpu_unmap(&self, _address: u64, size: usize, view: NonNull<u8>) -> Result<(), DriverError> {
-        if self.is_apart {
-            // SAFETY: it was mapped so long, and nobody looks by it any more.
+        if self.is_separate {
+            // SAFETY: the range was mapped, and nothing uses it any more.
             unsafe { libc::munmap(view.as_ptr().cast(), size) };
         }
         Ok(())
@@ -160,21 +160,21 @@ impl GpuDriver for SoftwareGpu {
     }
 }
 
-/// New pages at a multiple of `align`.
+/// Maps new pages at a multiple of `align`.
 fn reserve(size: usize, align: usize, protection: i32) -> Result<NonNull<u8>, DriverError> {
     let out = DriverError::OutOfMemory { size };
     let whole = size.checked_add(align).ok_or(out.clone())?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: new pages, wherever there is room.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let start = unsafe { libc::mmap(ptr::null_mut(), whole, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Err(out);
     }
     let end = start as usize + whole;
     let aligned = (start as usize).next_multiple_of(align);
-    // What is mapped ends with a page.
+    // Mappings end at page boundaries.
     let behind = (aligned + size).next_multiple_of(4096);
-    // SAFETY: both are ends of what was just mapped.
+    // SAFETY: both ranges are ends of the new mapping.
     unsafe {
         if aligned > start as usize {
             libc::munmap(start, aligned - start as usize);
@@ -186,14 +186,14 @@ fn reserve(size: usize, align: usize, protection: i32) -> Result<NonNull<u8>, Dr
     NonNull::new(aligned as *mut u8).ok_or(out)
 }
 
-/// Memory with a descriptor, so that there may be views of it.
+/// Creates an in-memory file, so that the memory can be mapped several times.
 fn file(size: usize) -> Result<File, DriverError> {
-    // SAFETY: the name ends with a zero byte.
+    // SAFETY: the name is zero-terminated.
     let fd = unsafe { libc::memfd_create(c"software gpu".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(system("making memory"));
     }
-    // SAFETY: it was just made, and is nobody else's.
+    // SAFETY: the descriptor was just created; nothing else owns it.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(size as u64).map_err(|_| DriverError::OutOfMemory { size })?;
     Ok(file)

@@ -1,4 +1,4 @@
-//! GPUs' memory, lists and flags, with the driver that needs no GPU. All tests share the process's one DPDK.
+//! GPU memory, lists and flags with the software driver. All tests share the process's EAL.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::list::CommList;
 use super::*;
 use crate::dpdk::eal::{Eal, EalOptions};
 use crate::dpdk::error::DpdkError;
-use crate::dpdk::memory::{Mbuf, Mbufs, Memory, Place};
+use crate::dpdk::memory::{BufferLocation, Mbuf, Mbufs, Memory};
 use portcullis_dpdk_sys as sys;
 
 const PAGE: usize = 64 << 10;
@@ -30,13 +30,13 @@ fn nothing() -> Option<GpuMemoryUsage> {
 }
 
 #[test]
-fn a_driver_of_this_process_is_one_of_dpdks_gpus_until_nobody_has_it() {
+fn an_in_process_driver_is_a_dpdk_gpu_until_dropped() {
     let (first, second) = (open(software()), open(software()));
     let info = first.info().clone();
     assert!(info.name.starts_with("portcullis_gpu_") && info.name != second.info().name, "{info:?}");
     let known = |number: i16| Gpu::all(eal()).into_iter().find(|it| it.number == number);
     let seen = known(info.number).unwrap();
-    // What DPDK tells is what the driver does.
+    // DPDK reports the driver's properties.
     let GpuProperties { memory, page, node, .. } = seen.properties;
     assert_eq!((&seen.name, memory, page, node), (&info.name, 64 << 20, PAGE, None));
     drop(first);
@@ -45,7 +45,7 @@ fn a_driver_of_this_process_is_one_of_dpdks_gpus_until_nobody_has_it() {
 }
 
 #[test]
-fn memory_is_given_back_and_no_more_than_there_is() {
+fn memory_is_freed_on_drop_and_limited_by_the_gpu() {
     let gpu = open(SoftwareGpu::new(4 * PAGE));
     let memory = GpuMemory::new(&gpu, 2 * PAGE + 1).unwrap();
     assert_eq!((memory.len(), memory.address() % PAGE as u64), (3 * PAGE, 0));
@@ -58,20 +58,20 @@ fn memory_is_given_back_and_no_more_than_there_is() {
 }
 
 #[test]
-fn the_host_reaches_memory_by_a_mapping() {
+fn the_cpu_accesses_memory_through_a_mapping() {
     for driver in [software(), software().with_separate_memory()] {
         let gpu = open(driver);
         let memory = Arc::new(GpuMemory::new(&gpu, PAGE).unwrap());
         let mapping = CpuMapping::new(&memory).unwrap();
-        let is_apart = gpu.info().properties.device.is_some();
-        assert_eq!(mapping.view().as_ptr() as u64 != memory.address(), is_apart);
-        // SAFETY: there are so many bytes, and nobody else looks.
+        let is_separate = gpu.info().properties.device.is_some();
+        assert_eq!(mapping.view().as_ptr() as u64 != memory.address(), is_separate);
+        // SAFETY: the mapping has this size, and nothing else uses it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.view().as_ptr(), memory.len()) };
         bytes.fill(7);
         assert!(CpuMapping::new(&memory).unwrap_err().to_string().contains("mapped already"));
         assert_eq!(gpu.memory_usage().unwrap().mapped, 1);
         drop(mapping);
-        // Another view of the same bytes.
+        // Another mapping of the same bytes.
         let mapping = CpuMapping::new(&memory).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { *mapping.view().as_ptr().add(PAGE - 1) }, 7);
@@ -82,49 +82,50 @@ fn the_host_reaches_memory_by_a_mapping() {
     let gpu = open(software().without_mappings());
     let memory = Arc::new(GpuMemory::new(&gpu, PAGE).unwrap());
     let error = CpuMapping::new(&memory).unwrap_err().to_string();
-    assert!(error.contains("cannot be made to reach"), "{error}");
+    assert!(error.contains("the CPU cannot access"), "{error}");
 }
 
 #[test]
-fn the_hosts_memory_is_shown_until_it_is_dropped() {
+fn host_memory_is_registered_until_dropped() {
     let gpu = open(software().with_registration_limit(1));
     let show = |bytes: Box<[u8; 4096]>| {
         let start = NonNull::from(&*bytes).cast();
-        // SAFETY: the box has so many bytes, and is the owner.
+        // SAFETY: the box has this size, and is the owner.
         unsafe { RegisteredMemory::new(&gpu, start, 4096, bytes) }
     };
     let shown = show(Box::new([0; 4096])).unwrap();
     assert_eq!(gpu.memory_usage().unwrap().registered, 1);
     let error = show(Box::new([0; 4096])).unwrap_err().to_string();
-    assert!(error.contains("is shown no more memory"), "{error}");
+    assert!(error.contains("cannot register more memory"), "{error}");
     drop(shown);
     assert_eq!(gpu.memory_usage(), nothing());
     show(Box::new([0; 4096])).unwrap();
 }
 
 #[test]
-fn a_flag_is_seen_where_the_gpu_has_it() {
+fn a_flag_is_visible_at_the_gpu_address() {
     let gpu = open(software());
     let flag = CommFlag::new(&gpu).unwrap();
     assert_eq!((flag.get(), gpu.memory_usage().unwrap().registered), (0, 1));
     flag.set(0xdead_beef);
-    // SAFETY: the GPU's memory is the host's.
+    // SAFETY: the GPU's memory is host memory.
     assert_eq!((flag.get(), unsafe { *(flag.address() as *const u32) }), (0xdead_beef, 0xdead_beef));
     drop(flag);
     assert_eq!(gpu.memory_usage(), nothing());
     let refusing = open(software().with_registration_limit(0));
-    assert!(CommFlag::new(&refusing).unwrap_err().to_string().contains("is shown no more memory"));
+    assert!(CommFlag::new(&refusing).unwrap_err().to_string().contains("cannot register more memory"));
     assert_eq!(refusing.memory_usage(), nothing());
 }
 
 #[test]
-fn a_list_that_cannot_be_made_leaves_nothing_behind() {
-    // The list, and for each item its packets; and states, where they are not in memory of the GPU.
-    for most in 0..5 {
-        let gpu = open(software().with_registration_limit(most));
+fn a_list_that_cannot_be_created_leaks_nothing() {
+    // Registered are the list, each item's packet array, and the status words unless they are in
+    // GPU memory.
+    for max in 0..5 {
+        let gpu = open(software().with_registration_limit(max));
         let error = CommList::new(&gpu, 8, 0, false).unwrap_err().to_string();
         assert!(error.contains("a communication list of 8 items"), "{error}");
-        assert_eq!(gpu.memory_usage(), nothing(), "{most}");
+        assert_eq!(gpu.memory_usage(), nothing(), "{max}");
     }
     let gpu = open(software());
     assert!(matches!(CommList::new(&gpu, 0, 0, false), Err(DpdkError::Gpu { .. })));
@@ -132,7 +133,7 @@ fn a_list_that_cannot_be_made_leaves_nothing_behind() {
 }
 
 #[test]
-fn states_are_in_memory_of_the_gpu_where_the_host_reaches_it() {
+fn status_words_are_in_gpu_memory_if_the_cpu_can_access_it() {
     for (driver, blocks, mapped, registered) in
         [(software(), 1, 1, 9), (software().with_separate_memory(), 1, 1, 9), (software().without_mappings(), 0, 0, 10)]
     {
@@ -146,7 +147,7 @@ fn states_are_in_memory_of_the_gpu_where_the_host_reaches_it() {
     }
 }
 
-/// A driver that is wrong in every way there is.
+/// A driver that fails in every possible way.
 #[derive(Debug)]
 struct Broken;
 
@@ -197,22 +198,22 @@ fn a_driver_that_fails_or_panics_is_an_error() {
     assert!(CommFlag::new(&gpu).unwrap_err().to_string().contains("the cable is loose"));
     let error = gpu.check_cards().unwrap_err().to_string();
     assert!(error.contains("no module") && error.contains("--mempool host"), "{error}");
-    // DPDK's own functions with what the driver has never given.
-    // SAFETY: what is not there is refused, and not touched.
+    // DPDK's own functions with an address that the driver never returned. SAFETY: an unknown
+    // address is refused without being accessed.
     let free = unsafe { sys::rte_gpu_mem_free(gpu.info().number, 0x1000 as *mut _) };
     assert!(free < 0);
 }
 
 #[test]
-fn a_gpu_that_dpdk_has_not_found_is_an_error() {
+fn an_unknown_gpu_number_is_an_error() {
     let error = Gpu::open(eal(), &GpuSpec::Found { number: 31, properties: |_| None }).unwrap_err().to_string();
     assert!(error.contains("31") && error.contains("cuda:0"), "{error}");
 }
 
-/// So many packets, each of `bytes` bytes.
+/// Allocates `count` packets of `bytes` bytes each.
 fn take(memory: &Memory, count: usize, bytes: u32) -> Mbufs {
     let mut mbufs = Mbufs::default();
-    // SAFETY: there is room for so many; all are taken, or the test fails.
+    // SAFETY: there is room for `count` mbufs; all are allocated, or the test fails.
     unsafe {
         mbufs.extend(count, |room| {
             assert_eq!(sys::pc_take(memory.pool(), room, count), 0);
@@ -225,9 +226,9 @@ fn take(memory: &Memory, count: usize, bytes: u32) -> Mbufs {
     mbufs
 }
 
-/// What the GPU sees of an item: its state, and where packets are and how long.
+/// What the GPU sees of an item: the status, and addresses and lengths of packets.
 fn seen(list: &CommList, index: u32) -> (u32, Vec<(u64, usize)>) {
-    // SAFETY: the item is there, as the library describes it, and memory of this GPU is the host's.
+    // SAFETY: the item exists as DPDK describes it, and this GPU's memory is host memory.
     unsafe {
         let item = &*list.item(index);
         let packets = std::slice::from_raw_parts(item.pkt_list, item.num_pkts as usize);
@@ -241,11 +242,11 @@ const DONE: u32 = sys::rte_gpu_comm_list_status::RTE_GPU_COMM_LIST_DONE;
 const ERROR: u32 = sys::rte_gpu_comm_list_status::RTE_GPU_COMM_LIST_ERROR;
 
 #[test]
-fn an_item_goes_from_free_to_ready_to_done_to_free() {
+fn an_item_cycles_through_free_ready_and_done() {
     let gpu = open(software());
-    let memory = Memory::new(eal(), 2048, &Place::Gpu(gpu.clone()), &processor(), None).unwrap();
-    for shift in [0, 1 << 20] {
-        let list = CommList::new(&gpu, 2, shift, false).unwrap();
+    let memory = Memory::new(eal(), 2048, &BufferLocation::Gpu(gpu.clone()), &processor(), None).unwrap();
+    for gpu_offset in [0, 1 << 20] {
+        let list = CommList::new(&gpu, 2, gpu_offset, false).unwrap();
         assert_eq!((seen(&list, 0), seen(&list, 1)), ((FREE, vec![]), (FREE, vec![])));
         let (mut first, mut second, mut third) = (take(&memory, 3, 60), take(&memory, 1024, 70), take(&memory, 1, 80));
         let ready = list.populate(&mut first).unwrap().unwrap();
@@ -253,12 +254,12 @@ fn an_item_goes_from_free_to_ready_to_done_to_free() {
         let start = memory.span.as_ptr() as u64;
         assert_eq!((state, packets.len(), list.free()), (READY, 3, 1));
         assert!(packets.iter().all(|(address, size)| {
-            let at = address.wrapping_sub(shift as u64).wrapping_sub(start);
+            let at = address.wrapping_sub(gpu_offset as u64).wrapping_sub(start);
             at < memory.span.len() as u64 && *size == 60
         }));
         let other = list.populate(&mut second).unwrap().unwrap();
         assert_eq!((seen(&list, 1).1.len(), list.free()), (1024, 0));
-        // None is FREE, and the packet is still ours.
+        // No item is FREE, and the packet is still owned here.
         assert!(list.populate(&mut third).unwrap().is_none());
         assert_eq!(third.len(), 1);
         let done = ready.finish(true);
@@ -268,66 +269,66 @@ fn an_item_goes_from_free_to_ready_to_done_to_free() {
         let error = other.finish(false);
         assert_eq!(seen(&list, 1).0, ERROR);
         drop(error);
-        // One that nobody has waited for.
+        // Cancelled without being finished.
         drop(list.populate(&mut third).unwrap());
         assert_eq!((seen(&list, 0), seen(&list, 1), list.free()), ((FREE, vec![]), (FREE, vec![]), 2));
     }
-    let (all, home) = memory.count();
-    assert_eq!(all, home, "a packet is missing");
+    let (all, home) = memory.mbuf_counts();
+    assert_eq!(all, home, "an mbuf is missing");
     drop(memory);
     assert_eq!(gpu.memory_usage(), nothing());
 }
 
 #[test]
-fn what_an_item_does_not_take_leaves_it_free() {
+fn a_refused_batch_leaves_the_item_free() {
     let gpu = open(software());
-    let memory = Memory::new(eal(), 2048, &Place::Gpu(gpu.clone()), &processor(), None).unwrap();
-    for shift in [0, 4096] {
-        let list = CommList::new(&gpu, 1, shift, false).unwrap();
+    let memory = Memory::new(eal(), 2048, &BufferLocation::Gpu(gpu.clone()), &processor(), None).unwrap();
+    for gpu_offset in [0, 4096] {
+        let list = CommList::new(&gpu, 1, gpu_offset, false).unwrap();
         let error = list.populate(&mut take(&memory, 1025, 60)).unwrap_err().to_string();
         assert!(error.contains("1025 packets"), "{error}");
-        // In two pieces.
+        // A packet with two segments.
         let mut two = Mbufs::default();
         two.push(in_two_pieces(&memory));
         assert!(list.populate(&mut two).is_err());
         assert_eq!((seen(&list, 0), list.free()), ((FREE, vec![]), 1));
         drop(list);
-        // Where their heads are meant it takes them.
-        let list = CommList::new(&gpu, 1, shift, true).unwrap();
+        // A list for heads accepts it.
+        let list = CommList::new(&gpu, 1, gpu_offset, true).unwrap();
         let ready = list.populate(&mut two).unwrap().unwrap();
         assert_eq!(seen(&list, 0).1.iter().map(|(_, size)| *size).collect::<Vec<_>>(), [60]);
         ready.finish(true).cleanup();
     }
-    let (all, home) = memory.count();
-    assert_eq!(all, home, "a packet is missing");
+    let (all, home) = memory.mbuf_counts();
+    assert_eq!(all, home, "an mbuf is missing");
 }
 
-/// A packet of 60 bytes with 60 more in a second buffer.
+/// Builds a packet with two segments of 60 bytes.
 fn in_two_pieces(memory: &Memory) -> Mbuf {
     let mut first = take(memory, 1, 60);
     let second = take(memory, 1, 60).drain().next().unwrap();
-    // SAFETY: both are ours, and the second one is the first one's from then on.
+    // SAFETY: both mbufs are owned, and the second passes to the first.
     unsafe { sys::pc_add(*first.as_mut_ptr(), second.into_raw()) };
     first.drain().next().unwrap()
 }
 
-fn processor() -> Writers {
-    Writers::Processor { port: "net_null0".into(), driver: "net_null".into() }
+fn processor() -> PacketWriters {
+    PacketWriters::Cpu { port: "net_null0".into(), driver: "net_null".into() }
 }
 
 #[test]
-fn a_list_says_where_the_gpu_has_packets() {
+fn a_list_has_the_gpu_addresses_of_packets() {
     let gpu = open(software().with_separate_memory());
-    let memory = Memory::new(eal(), 1024, &Place::Gpu(gpu.clone()), &processor(), None).unwrap();
+    let memory = Memory::new(eal(), 1024, &BufferLocation::Gpu(gpu.clone()), &processor(), None).unwrap();
     let (view, host) = (memory.span.device_view().unwrap().clone(), memory.span.as_ptr() as u64);
     assert_ne!(view.address, host);
-    let list = CommList::new(&gpu, 1, memory.shift, false).unwrap();
+    let list = CommList::new(&gpu, 1, memory.gpu_offset, false).unwrap();
     let mut mbufs = take(&memory, 8, 60);
     let ready = list.populate(&mut mbufs).unwrap().unwrap();
-    // SAFETY: the item is there, and the library has its packets in the host's memory.
+    // SAFETY: the item exists, and its packet array is in host memory.
     let addresses = unsafe { std::slice::from_raw_parts((*list.item(0)).pkt_list, 8) }.iter().map(|it| it.addr as u64);
     for (address, mut mbuf) in addresses.zip(mbufs.drain()) {
-        // SAFETY: the packet is ours.
+        // SAFETY: the mbuf is owned.
         let at = unsafe { sys::pc_begin(mbuf.as_ptr(), 60) } as u64;
         assert_eq!(address - view.address, at - host);
     }
@@ -335,22 +336,22 @@ fn a_list_says_where_the_gpu_has_packets() {
 }
 
 #[test]
-fn memory_for_cards_is_where_the_gpu_has_it_and_nobody_else() {
+fn memory_for_cards_is_only_accessed_by_the_gpu() {
     let gpu = open(software().with_separate_memory().without_mappings());
-    // Nothing can be read or written there: whoever did would end the process.
-    let memory = Memory::new(eal(), 2048, &Place::Gpu(gpu.clone()), &Writers::Cards, None).unwrap();
+    // The memory is not accessible: any access by the CPU would crash.
+    let memory = Memory::new(eal(), 2048, &BufferLocation::Gpu(gpu.clone()), &PacketWriters::CardDma, None).unwrap();
     let view = memory.span.device_view().unwrap().clone();
-    assert!(!memory.span.is_on_host() && memory.shift == 0);
-    let shim = memory.shim(portcullis_core::packet::ResizeRoom::None);
+    assert!(!memory.span.is_on_host() && memory.gpu_offset == 0);
+    let shim = memory.to_shim(portcullis_core::packet::ResizeRoom::None);
     assert_eq!((shim.base as u64, shim.length), (view.address, memory.span.len()));
     let mbufs = take(&memory, 2048, 60);
-    assert_eq!(memory.count(), (2048, 0));
+    assert_eq!(memory.mbuf_counts(), (2048, 0));
     drop(mbufs);
-    assert_eq!(memory.count(), (2048, 2048));
-    // With header split heads are in the host's memory all the same.
-    let split = Memory::new(eal(), 1024, &Place::Gpu(gpu.clone()), &Writers::Cards, Some(64)).unwrap();
+    assert_eq!(memory.mbuf_counts(), (2048, 2048));
+    // With header split, heads are in host memory all the same.
+    let split = Memory::new(eal(), 1024, &BufferLocation::Gpu(gpu.clone()), &PacketWriters::CardDma, Some(64)).unwrap();
     assert!(split.span.is_on_host() && split.buffers().is_some_and(|buffers| !buffers.is_on_host()));
-    assert_eq!(split.count(), (2048, 2048));
+    assert_eq!(split.mbuf_counts(), (2048, 2048));
     drop((memory, split));
     assert_eq!(gpu.memory_usage(), nothing());
 }

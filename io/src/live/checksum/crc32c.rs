@@ -1,9 +1,10 @@
-//! CRC32c, as SCTP has it: RFC 9260, appendix A.
+//! CRC32c, the checksum of SCTP: RFC 9260, appendix A. Slicing-by-8.
 
-/// Castagnoli's polynomial, its bits in the order in which they are sent.
+/// Castagnoli's polynomial, bit-reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// What a byte adds that so many others follow: eight bytes are taken in one step.
+/// `TABLES[n][byte]` is the contribution of a byte that `n` bytes follow, so that eight bytes are
+/// processed per step.
 static TABLES: [[u32; 256]; 8] = tables();
 
 const fn tables() -> [[u32; 256]; 8] {
@@ -32,8 +33,9 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
-/// The checksum of these bytes, among them the field itself, which has to be 0. It is sent lowest byte first.
-pub(super) fn of(bytes: &[u8]) -> u32 {
+/// CRC32c of `bytes`, in which the checksum field has to be 0. It is transmitted least significant
+/// byte first.
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<8>();
     let crc = words.iter().fold(!0, |crc, word| {
         let word = u64::from_le_bytes(*word) ^ u64::from(crc);
@@ -44,15 +46,16 @@ pub(super) fn of(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::of;
+    use super::checksum;
 
     #[test]
-    fn as_others_have_it() {
-        // The check value of the catalogue of CRCs, and RFC 3720, appendix B.4, which has them lowest byte first.
-        assert_eq!(of(b"123456789"), 0xe306_9283);
-        assert_eq!(of(&[0; 32]).to_le_bytes(), [0xaa, 0x36, 0x91, 0x8a]);
-        assert_eq!(of(&[0xff; 32]).to_le_bytes(), [0x43, 0xab, 0xa8, 0x62]);
+    fn matches_published_check_values() {
+        // The check value in the catalogue of CRCs, and RFC 3720, appendix B.4 (least significant
+        // byte first).
+        assert_eq!(checksum(b"123456789"), 0xe306_9283);
+        assert_eq!(checksum(&[0; 32]).to_le_bytes(), [0xaa, 0x36, 0x91, 0x8a]);
+        assert_eq!(checksum(&[0xff; 32]).to_le_bytes(), [0x43, 0xab, 0xa8, 0x62]);
         let counting: Vec<u8> = (0..32).collect();
-        assert_eq!(of(&counting).to_le_bytes(), [0x4e, 0x79, 0xdd, 0x46]);
+        assert_eq!(checksum(&counting).to_le_bytes(), [0x4e, 0x79, 0xdd, 0x46]);
     }
 }

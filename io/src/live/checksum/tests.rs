@@ -1,4 +1,4 @@
-//! Against a model that does not sum as the code does: one's complement sums are numbers modulo 65,535.
+//! Compares with a model that sums differently: one's complement sums are numbers modulo 65,535.
 
 use super::{complete, complete_packet, is_partial, restore_partial_udp};
 use crate::synth::{Random, hostile};
@@ -7,26 +7,26 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
-/// The words of an even number of bytes, or of an odd one and a zero.
+/// Sum of big-endian words; an odd byte is padded with zero.
 fn words(bytes: &[u8]) -> u64 {
     bytes.chunks(2).map(|word| u64::from(word[0]) * 256 + word.get(1).map_or(0, |&low| u64::from(low))).sum()
 }
 
-/// A frame, and what a test has to know of it.
+/// A frame together with what the tests need to know about it.
 #[derive(Debug, Clone)]
-struct Made {
+struct TestFrame {
     frame: Vec<u8>,
-    /// Where the IP header is.
+    /// Offset of the IP header.
     packet: usize,
-    /// Where the segment is.
+    /// Offset of the segment.
     segment: usize,
     end: usize,
     protocol: u8,
-    /// The words of the pseudo-header.
+    /// Sum of the pseudo-header's words.
     pseudo: u64,
 }
 
-impl Made {
+impl TestFrame {
     fn field(&self) -> usize {
         self.segment + [16, 6][usize::from(self.protocol == UDP)]
     }
@@ -41,7 +41,7 @@ impl Made {
         u16::from_be_bytes([self.frame[at], self.frame[at + 1]])
     }
 
-    /// What a sender leaves: the sum, where 65,535 stands for it and 0 does not.
+    /// The partial checksum: of the two representations of zero, 65,535 is used.
     fn partial(&self) -> u16 {
         match self.pseudo % 65_535 {
             0 => 65_535,
@@ -49,26 +49,28 @@ impl Made {
         }
     }
 
-    /// Pseudo-header and segment are nothing, modulo 65,535.
+    /// Whether pseudo-header and segment sum to 0 modulo 65,535.
     fn is_right(&self) -> bool {
         (self.pseudo + words(&self.frame[self.segment..self.end])).is_multiple_of(65_535)
     }
 
-    /// The value of the field that RFC 9293 and RFC 768 ask for.
+    /// The field's value according to RFC 9293 and RFC 768.
     fn right(&self) -> u16 {
         let mut other = self.clone();
         other.set(0);
         let sum = (self.pseudo + words(&other.frame[self.segment..self.end])) % 65_535;
         match 65_535 - sum as u16 {
-            // The sum is nothing, and so 65,535, for the pseudo-header has words.
+            // The sum is congruent to 0, so its complement is 0: the pseudo-header is not all
+            // zeros.
             65_535 if self.protocol == TCP => 0,
             value => value,
         }
     }
 }
 
-/// A frame with tags, options or extension headers, TCP or UDP, a payload, and maybe padding.
-fn make(random: &mut Random) -> Made {
+/// Builds a frame with tags, options or extension headers, TCP or UDP, a payload, and perhaps
+/// padding.
+fn make(random: &mut Random) -> TestFrame {
     let protocol = random.pick(&[TCP, UDP]);
     let mut frame = vec![0; 12];
     random.fill(&mut frame);
@@ -99,7 +101,7 @@ fn make(random: &mut Random) -> Made {
         let mut chain = Vec::new();
         let mut next = protocol;
         let mut last: Option<[u8; 16]> = None;
-        // From the last to the first.
+        // Build the chain from the last header to the first.
         for _ in 0..random.pick(&[0, 0, 0, 1, 2, 6]) {
             let (number, header) = extension(random, next, &mut last);
             chain.splice(0..0, header);
@@ -122,16 +124,16 @@ fn make(random: &mut Random) -> Made {
         rest[4..6].copy_from_slice(&(length as u16).to_be_bytes());
     }
     if random.one_in(8) {
-        // All that adds up to nothing.
+        // A payload that sums to 0.
         rest[8..].fill(random.pick(&[0x00, 0xff]));
     }
     frame.extend(rest);
     frame.extend(vec![0xa5; random.pick(&[0, 0, 1, 18])]);
-    Made { frame, packet, segment, end, protocol, pseudo }
+    TestFrame { frame, packet, segment, end, protocol, pseudo }
 }
 
-/// A header that may stand between IPv6's and the segment, and its number. Of several routing headers the one that is
-/// looked at last says where the packet ends.
+/// Builds an IPv6 extension header; returns its number and bytes. Of several routing headers the
+/// last one processed determines the destination.
 fn extension(random: &mut Random, next: u8, last: &mut Option<[u8; 16]>) -> (u8, Vec<u8>) {
     let words = random.below(4) as u8;
     let mut filled = vec![0; 8 + usize::from(words) * 8];
@@ -140,7 +142,7 @@ fn extension(random: &mut Random, next: u8, last: &mut Option<[u8; 16]>) -> (u8,
     match random.below(4) {
         0 => (0, filled),
         1 => (60, filled),
-        // The only fragment, with bits that say nothing.
+        // An atomic fragment, with reserved bits set at random.
         2 => (44, vec![next, random.u32() as u8, 0, random.pick(&[0, 2, 4, 6]), 1, 2, 3, 4]),
         _ => {
             let addresses = random.between(1, 3) as usize;
@@ -159,7 +161,7 @@ fn extension(random: &mut Random, next: u8, last: &mut Option<[u8; 16]>) -> (u8,
 }
 
 #[test]
-fn what_was_left_is_completed_and_nothing_else_is_touched() {
+fn partial_checksums_are_completed_and_nothing_else_changes() {
     let mut random = Random::new(0xc0_ffee, 1);
     for number in 0..20_000 {
         let mut made = make(&mut random);
@@ -170,7 +172,7 @@ fn what_was_left_is_completed_and_nothing_else_is_touched() {
         assert_eq!(complete(&mut made.frame), !was_right, "{number}: {made:?}");
         assert!(made.is_right() && (was_right || made.frame == expected.frame), "{number}: {made:?}");
         assert!(made.protocol == TCP || made.get() != 0, "{number}");
-        // Again there is nothing to be done.
+        // Completing again changes nothing.
         let done = made.frame.clone();
         assert!(!complete(&mut made.frame) && made.frame == done, "{number}: {made:?}");
         assert_eq!(complete_packet(&mut packet), !was_right);
@@ -179,11 +181,11 @@ fn what_was_left_is_completed_and_nothing_else_is_touched() {
 }
 
 #[test]
-fn what_is_right_or_has_something_else_there_is_left_alone() {
+fn complete_absent_and_wrong_checksums_are_left_alone() {
     let mut random = Random::new(0xc0_ffee, 2);
     for number in 0..20_000 {
         let mut made = make(&mut random);
-        // A right checksum, none (UDP), and one that is wrong.
+        // A correct checksum, none (UDP), a wrong one, and the partial one's complement.
         let field = random.pick(&[made.right(), 0, made.right() ^ 0x0100, !made.partial()]);
         if field == made.partial() && field != made.right() {
             continue;
@@ -194,9 +196,9 @@ fn what_is_right_or_has_something_else_there_is_left_alone() {
     }
 }
 
-/// P + P + R = 0: the frame is right, and has the sum of the pseudo-header in its field.
+/// P + P + R = 0: the checksum is correct and equals the partial one.
 #[test]
-fn what_is_right_by_chance_is_left_alone() {
+fn a_correct_checksum_equal_to_the_partial_one_is_left_alone() {
     let mut random = Random::new(0xc0_ffee, 3);
     let (mut seen, mut all_ones) = (0, 0);
     while seen < 2000 {
@@ -206,7 +208,7 @@ fn what_is_right_by_chance_is_left_alone() {
             continue;
         }
         if random.one_in(4) && made.frame[made.packet] >> 4 == 4 {
-            // The addresses make the pseudo-header's sum nothing, and 65,535 the field.
+            // Choose an address word that makes the pseudo-header's sum 0, and so the field 65,535.
             let address = made.packet + 12..made.packet + 14;
             made.pseudo -= words(&made.frame[address.clone()]);
             let missing = 65_535 - (made.pseudo % 65_535) as u16;
@@ -215,11 +217,11 @@ fn what_is_right_by_chance_is_left_alone() {
         }
         made.set(made.partial());
         made.frame[from..from + 2].fill(0);
-        // A word of the payload, where words begin, makes up for the rest.
+        // Choose a payload word that makes the total 0.
         let sum = (made.pseudo + words(&made.frame[made.segment..to])) % 65_535;
         made.frame[from..from + 2].copy_from_slice(&(65_535 - sum as u16).to_be_bytes());
         assert!(made.is_right());
-        assert_eq!(made.right() % 65_535, made.partial() % 65_535, "what completing would give");
+        assert_eq!(made.right() % 65_535, made.partial() % 65_535, "completing gives the value that is there");
         let before = made.frame.clone();
         assert!(!complete(&mut made.frame) && made.frame == before, "{made:?}");
         seen += 1;
@@ -228,9 +230,9 @@ fn what_is_right_by_chance_is_left_alone() {
     assert!(all_ones > 100);
 }
 
-/// Frames that look as if there was something to complete, but for one thing.
+/// Frames with a partial checksum and one defect each.
 #[test]
-fn what_cannot_be_completed_is_left_alone() {
+fn frames_that_cannot_be_completed_are_left_alone() {
     let mut random = Random::new(0xc0_ffee, 4);
     let mut seen = [0; 8];
     for number in 0..20_000 {
@@ -240,29 +242,29 @@ fn what_cannot_be_completed_is_left_alone() {
         let is_ipv4 = first >> 4 == 4;
         let kind = random.below(seen.len() as u32) as usize;
         match kind {
-            // Fragments: the first, and others.
+            // First and later fragments.
             0 if is_ipv4 => made.frame[packet + 6] |= 0x20,
             1 if is_ipv4 => made.frame[packet + 7] |= random.pick(&[1, 0x80]),
             0 if made.frame[packet + 6] == 44 => made.frame[packet + 43] |= random.pick(&[1, 8]),
             1 if made.frame[packet + 6] == 44 => made.frame[packet + 42] |= random.pick(&[1, 0x80]),
-            // Cut off, by one byte or more.
+            // Truncated by at least one byte.
             2 => made.frame.truncate(random.between(0, made.end as u32 - 1) as usize),
-            // A header that is too short or of another version.
+            // A header length that is too short, or a wrong version.
             3 if is_ipv4 => made.frame[packet] = 0x40 | random.pick(&[0, 1, 4]),
             3 => made.frame[packet] = random.pick(&[0x00, 0x40, 0x50, 0x70, 0xf0]),
-            // A type that is neither's, or the other's.
+            // An EtherType that is not IP.
             4 => made.frame[packet - 2..packet].copy_from_slice(&random.pick(&[[0x08, 0x06], [0x88, 0x47]])),
             5 => {
                 let other = [[0x86, 0xdd], [0x08, 0x00]][usize::from(!is_ipv4)];
                 made.frame[packet - 2..packet].copy_from_slice(&other);
             }
-            // A datagram longer than its packet, or shorter than its header.
+            // A UDP length beyond the packet, or shorter than the header.
             6 if made.protocol == UDP => {
                 let length = (made.end - made.segment) as u16;
                 let length = random.pick(&[0, 7, length + 1, 65_535]);
                 made.frame[made.segment + 4..made.segment + 6].copy_from_slice(&length.to_be_bytes());
             }
-            // One tag too many, or two.
+            // One or two tags too many.
             7 => {
                 let tags = (2 - (packet - 14) / 4) + random.between(1, 2) as usize;
                 made.frame.splice(12..12, [0x81, 0x00, 0, 1].repeat(tags));
@@ -276,7 +278,7 @@ fn what_cannot_be_completed_is_left_alone() {
     assert!(seen.iter().all(|&times| times > 200), "{seen:?}");
 }
 
-/// CRC32c a bit at a time: RFC 9260, appendix A.
+/// Bitwise CRC32c: RFC 9260, appendix A.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
@@ -284,12 +286,12 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn sctp_is_completed_where_there_is_nothing() {
+fn sctp_checksums_of_zero_are_completed() {
     let mut random = Random::new(0xc0_ffee, 5);
     let mut seen = 0;
     for _ in 0..4000 {
         let mut made = make(&mut random);
-        // Where nothing stands between.
+        // Only packets without extension headers, where the protocol is in the IP header.
         let at = made.packet + [9, 6][usize::from(made.frame[made.packet] >> 4 == 6)];
         if made.frame[at] != made.protocol || made.end - made.segment < 12 {
             continue;
@@ -312,9 +314,9 @@ fn sctp_is_completed_where_there_is_nothing() {
     assert!(seen > 1000);
 }
 
-/// Whatever bytes come, nothing panics, and at most the four bytes of one checksum change.
+/// For hostile input nothing panics, and at most the four bytes of one checksum change.
 #[test]
-fn hostile_frames_do_no_harm() {
+fn hostile_frames_change_in_the_checksum_field_only() {
     let mut completed = 0;
     for frame in hostile::corpus() {
         for complete in [complete, complete_packet] {
@@ -329,9 +331,9 @@ fn hostile_frames_do_no_harm() {
     println!("{completed} frames were completed");
 }
 
-/// Frames known from elsewhere: RFC 768's and RFC 9293's sums worked out by hand.
+/// A datagram whose sums were worked out by hand after RFC 768 and RFC 9293.
 #[test]
-fn a_datagram_worked_out_by_hand() {
+fn a_udp_datagram_computed_by_hand() {
     let mut packet = vec![0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     // Ports 1 and 2, length 10; the pseudo-header: 0a00 + 0001 + 0a00 + 0002 + 0011 + 000a = 141e.
     packet.extend([0, 1, 0, 2, 0, 10, 0x14, 0x1e, 0xab, 0xcd]);
@@ -344,7 +346,7 @@ fn a_datagram_worked_out_by_hand() {
 }
 
 #[test]
-fn what_was_left_is_known_and_can_be_left_again() {
+fn partial_checksums_are_recognised_and_restored() {
     let mut random = Random::new(11, 0);
     for round in 0..3000 {
         let mut made = make(&mut random);
@@ -355,11 +357,15 @@ fn what_was_left_is_known_and_can_be_left_again() {
         assert!(is_partial(packet), "{round}");
         complete_packet(packet);
         let completed = packet.to_vec();
-        assert_eq!(is_partial(packet), completed == before[made.packet..], "{round}: by chance only");
+        assert_eq!(
+            is_partial(packet),
+            completed == before[made.packet..],
+            "{round}: only if completing changed nothing"
+        );
         assert_eq!(restore_partial_udp(packet), made.protocol == UDP);
         let wanted = if made.protocol == UDP { &before[made.packet..] } else { &completed[..] };
         assert_eq!(packet, wanted, "{round}");
-        // No checksum is none to be left.
+        // A datagram without checksum stays so.
         if made.protocol == UDP {
             made.set(0);
             let none = made.frame.clone();
@@ -370,7 +376,7 @@ fn what_was_left_is_known_and_can_be_left_again() {
 }
 
 #[test]
-fn what_is_cut_off_is_not_left() {
+fn truncated_packets_have_no_partial_checksum() {
     let mut random = Random::new(12, 0);
     for _ in 0..300 {
         let mut made = make(&mut random);

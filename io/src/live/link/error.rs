@@ -1,38 +1,38 @@
-//! What can be wrong with interfaces.
+//! Errors of network interfaces.
 
 use std::io;
 
 use portcullis_core::reason;
 
-/// Why something cannot be done with an interface.
+/// Why an operation on an interface failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// There is no such interface.
+    /// No interface has this name.
     #[error("{}", no_interface(.interface))]
     NoInterface {
-        /// What was asked for.
+        /// The name that was looked up.
         interface: String,
     },
-    /// This process may not.
+    /// The process lacks CAP_NET_ADMIN.
     #[error(
         "{interface}: {what} needs the capability CAP_NET_ADMIN; run as root, or grant it to the program with setcap"
     )]
     NotPermitted {
         /// The interface.
         interface: String,
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
     },
-    /// The kernel has no such interfaces.
-    #[error("this kernel makes no {what}: {hint}")]
+    /// The kernel does not support this kind of interface.
+    #[error("this kernel cannot create {what}: {hint}")]
     NotSupported {
-        /// What was to be made.
+        /// The kind of interface.
         what: &'static str,
-        /// What to do.
+        /// The next step.
         hint: &'static str,
     },
-    /// What comes in at an interface of the run's own would be dropped by the kernel.
+    /// Reverse path filtering would make the kernel drop what arrives at an interface of this run.
     #[error(
         "{interface}: the kernel drops what comes in there, since net.ipv4.conf.all.rp_filter is {value}; set it to 0 \
          (`sysctl net.ipv4.conf.all.rp_filter=0`), and that of each interface to what it was"
@@ -40,28 +40,28 @@ pub enum LinkError {
     ReversePath {
         /// The interface.
         interface: String,
-        /// The variable's value.
+        /// The value of the sysctl.
         value: String,
     },
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("{interface}: {what}: {}", reason(.error))]
     System {
         /// The interface.
         interface: String,
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// The system's.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// For whoever looks for an interface in this thread's network namespace.
+/// The message for an interface name unknown in the calling thread's network namespace.
 pub(crate) fn no_interface(name: &str) -> String {
     format!("there is no interface `{name}` here; `ip link` lists those that there are")
 }
 
 impl LinkError {
-    /// What the system says about an interface.
+    /// Classifies a system error about an interface.
     pub(super) fn new(interface: &str, what: &'static str, error: io::Error) -> LinkError {
         let interface = interface.to_owned();
         match error.raw_os_error() {

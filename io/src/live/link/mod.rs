@@ -1,21 +1,23 @@
-//! What a live run needs of network interfaces: their facts, ones of its own, and the way back into the kernel.
+//! Network interfaces of a live run: their properties and state, interfaces that the run creates,
+//! and the path back into the kernel's stack.
 //!
-//! - [`Interface`]: what the kernel says of an interface;
+//! - [`Interface`]: properties of an interface;
 //! - [`LinkWatch`]: whether it is up, down or gone;
-//! - `VethPair`, `Tap`: interfaces that a run with AF_XDP makes, and that go with it;
-//! - `StackInjector`: packets of such a run that pass, back into the kernel's stack.
+//! - `VethPair`, `Tap`: interfaces that an AF_XDP run creates, and that vanish with it;
+//! - `StackInjector`: reinjects passed packets into the kernel's stack.
 //!
-//! All is done by rtnetlink(7), in the network namespace that the thread is in; nothing is asked of `/sys`, which shows the
-//! namespace in which it was mounted. The handful of messages is written in `netlink`: the crates for it describe all
-//! of rtnetlink, in several times the code of this whole module.
+//! Everything uses rtnetlink(7) in the thread's network namespace. `/sys` is not consulted, because
+//! it shows the namespace in which it was mounted. The few messages needed are encoded in
+//! `netlink`: the crates for it describe all of rtnetlink, in several times the code of this
+//! module.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "af-xdp")]
+mod configure;
 mod error;
 mod interface;
 #[cfg(feature = "af-xdp")]
-mod links;
-#[cfg(feature = "af-xdp")]
-mod name;
+mod reserved_name;
 #[cfg(feature = "af-xdp")]
 mod stack;
 #[cfg(feature = "af-xdp")]

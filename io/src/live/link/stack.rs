@@ -1,49 +1,50 @@
-//! The way back into the kernel's stack for packets that pass.
+//! Reinjecting passed packets into the kernel's stack.
 
+use super::configure::LinkConfigurator;
 use super::error::LinkError;
 use super::interface::Interface;
-use super::links::Links;
-use super::name::ALIAS;
+use super::reserved_name::ALIAS;
 use super::tap::Tap;
 use super::veth::VethPair;
 use crate::af_xdp::BpfError;
 use crate::af_xdp::reinject::{self, Reinjection};
 use crate::af_xdp::xdp::Mode;
 
-/// By what frames get back to the kernel.
+/// The kind of interface through which frames enter the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StackDevice {
-    /// By a veth pair; by a TAP interface where the kernel makes no pairs.
+    /// A veth pair, or a TAP interface if the kernel does not support veth.
     #[default]
     Auto,
-    /// By a veth pair: an AF_XDP socket sends into its first interface.
+    /// A veth pair: an AF_XDP socket transmits into its first interface.
     Veth,
-    /// By a TAP interface: frames are written, each with a system call.
+    /// A TAP interface: each frame is written with a system call.
     Tap,
 }
 
-/// Where frames are to be put.
+/// The point at which the caller injects frames.
 #[derive(Debug, Clone, Copy)]
 pub enum InjectionPoint<'a> {
-    /// They are sent at this interface.
+    /// Transmit frames on this interface.
     Veth(&'a Interface),
-    /// They are written here.
+    /// Write frames to this interface.
     Tap(&'a Tap),
 }
 
-/// What becomes of them where they come out.
+/// How the kernel receives the injected frames.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StackDelivery {
-    /// They are handed on to the interface that they are from, and the kernel sees them come in there.
+    /// Redirected to the ingress of the interface that they came from.
     Redirected(Reinjection),
-    /// They come in at an interface of the run's own. Sockets and routes find them; what asks for the interface they came in
-    /// at sees that one: firewalls, sockets that are bound to an interface, IPv6 link-local addresses.
+    /// Received at an interface of this run. Sockets and routes find the frames, but whatever
+    /// depends on the ingress interface sees this one: firewalls, sockets bound to an interface,
+    /// IPv6 link-local addresses.
     Direct,
 }
 
 impl StackDelivery {
-    /// `tcx`, `mirred`, `beside`.
+    /// Name for reports: `tcx`, `mirred`, `beside`.
     pub fn name(&self) -> &'static str {
         match self {
             StackDelivery::Redirected(reinjection) => reinjection.name(),
@@ -52,62 +53,64 @@ impl StackDelivery {
     }
 }
 
-/// Bytes that a frame may be longer than its interface's MTU allows: two VLAN tags.
-const TAGS: u32 = 8;
+/// Bytes by which a frame may exceed its interface's MTU: two VLAN tags.
+const VLAN_TAGS_LENGTH: u32 = 8;
 
-/// Queues that are worth having: each takes memory, and lanes share them.
-const MOST_QUEUES: u32 = 64;
+/// Maximum number of queues of the pair: each takes memory, and lanes share them.
+const MAX_QUEUES: u32 = 64;
 
-/// Frames from an interface get back into the kernel's stack here. What it made is removed when it is dropped.
+/// Injects frames of an interface into the kernel's stack. The interfaces it created are removed on
+/// drop.
 ///
-/// A frame that is put into the entrance before [`StackInjector::connect`] goes nowhere.
+/// Frames injected before [`StackInjector::connect`] are lost.
 #[derive(Debug)]
 pub struct StackInjector {
-    // In the order in which they go.
-    way: Option<StackDelivery>,
-    made: Made,
+    // Fields are dropped in order: first the redirection, then the interfaces.
+    delivery: Option<StackDelivery>,
+    link: StackLink,
     interface: Interface,
 }
 
 #[derive(Debug)]
-enum Made {
+enum StackLink {
     Veth(VethPair),
     Tap(Tap),
 }
 
 impl StackInjector {
-    /// Makes a way back for frames from an interface of this thread's network namespace, which the thread is to be in for
-    /// all else, too, but for the end.
+    /// Creates the interfaces for frames from `interface`. The calling thread has to stay in its
+    /// network namespace for all other methods, except drop.
     ///
     /// # Errors
-    /// [`LinkError`]: it needs CAP_NET_ADMIN.
+    /// [`LinkError`]; CAP_NET_ADMIN is required.
     pub fn open(interface: &str, kind: StackDevice) -> Result<StackInjector, LinkError> {
         let interface = Interface::find(interface)?;
-        let (mtu, queues) = (interface.mtu.saturating_add(TAGS), interface.receive_queues.clamp(1, MOST_QUEUES));
-        let made = match kind {
-            StackDevice::Tap => Made::Tap(Tap::new()?),
-            StackDevice::Veth => Made::Veth(VethPair::new(mtu, queues)?),
+        let (mtu, queues) =
+            (interface.mtu.saturating_add(VLAN_TAGS_LENGTH), interface.receive_queues.clamp(1, MAX_QUEUES));
+        let link = match kind {
+            StackDevice::Tap => StackLink::Tap(Tap::new()?),
+            StackDevice::Veth => StackLink::Veth(VethPair::new(mtu, queues)?),
             StackDevice::Auto => match VethPair::new(mtu, queues) {
-                Ok(pair) => Made::Veth(pair),
-                Err(LinkError::NotSupported { .. }) => Made::Tap(Tap::new()?),
+                Ok(pair) => StackLink::Veth(pair),
+                Err(LinkError::NotSupported { .. }) => StackLink::Tap(Tap::new()?),
                 Err(error) => return Err(error),
             },
         };
-        let mut stack = StackInjector { way: None, made, interface };
+        let mut stack = StackInjector { delivery: None, link, interface };
         let alias = format!("{ALIAS}: back into the kernel as from {}", stack.interface.name);
-        let quiet = |links: &mut Links, end: &Interface| {
+        let quiet = |links: &mut LinkConfigurator, end: &Interface| {
             links.set_alias(end, &alias)?;
-            links.without_ipv6_address(end)?;
+            links.disable_ipv6_addresses(end)?;
             set_ipv6(end, false);
             Ok(())
         };
-        match &mut stack.made {
-            Made::Veth(pair) => {
+        match &mut stack.link {
+            StackLink::Veth(pair) => {
                 let (links, ends) = pair.links();
                 ends.into_iter().try_for_each(|end| quiet(links, end))?;
                 pair.set_up()?;
             }
-            Made::Tap(tap) => {
+            StackLink::Tap(tap) => {
                 let (links, end) = tap.links();
                 quiet(links, end)?;
                 tap.set_up()?;
@@ -116,88 +119,90 @@ impl StackInjector {
         Ok(stack)
     }
 
-    /// Where frames are to be put.
+    /// Returns the injection point.
     pub fn injection_point(&self) -> InjectionPoint<'_> {
-        match &self.made {
-            Made::Veth(pair) => InjectionPoint::Veth(pair.near()),
-            Made::Tap(tap) => InjectionPoint::Tap(tap),
+        match &self.link {
+            StackLink::Veth(pair) => InjectionPoint::Veth(pair.near()),
+            StackLink::Tap(tap) => InjectionPoint::Tap(tap),
         }
     }
 
-    /// The interface at which they come out.
+    /// The interface at which injected frames come out.
     pub fn exit(&self) -> &Interface {
-        match &self.made {
-            Made::Veth(pair) => pair.far(),
-            Made::Tap(tap) => tap.interface(),
+        match &self.link {
+            StackLink::Veth(pair) => pair.far(),
+            StackLink::Tap(tap) => tap.interface(),
         }
     }
 
-    /// What becomes of frames that come out.
+    /// How the kernel receives the frames, once connected.
     pub fn delivery(&self) -> Option<&StackDelivery> {
-        self.way.as_ref()
+        self.delivery.as_ref()
     }
 
-    /// Has what comes out handed on to the interface, whose XDP program runs in this mode; or, where the kernel cannot do
-    /// that, come in beside it ([`StackInjector::connect_direct`]).
+    /// Redirects injected frames to the interface whose XDP program runs in `mode`, or, if the
+    /// kernel cannot, delivers them directly ([`StackInjector::connect_direct`]).
     ///
     /// # Errors
-    /// [`StackError`] tells what to do.
+    /// [`StackError`] names the next step.
     pub fn connect(&mut self, mode: Mode) -> Result<&StackDelivery, StackError> {
-        self.way = None;
+        self.delivery = None;
         match reinject::attach(self.exit().index, self.interface.index, mode) {
-            Ok(reinjection) => Ok(self.way.insert(StackDelivery::Redirected(reinjection))),
+            Ok(reinjection) => Ok(self.delivery.insert(StackDelivery::Redirected(reinjection))),
             Err(BpfError::NoReinjection) => self.connect_direct(),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Has what comes out come in there, at an interface that looks like the one the frames are from as far as it can.
+    /// Lets the kernel receive the frames at the exit interface, configured to resemble the
+    /// original one as far as possible.
     ///
     /// # Errors
-    /// [`StackError`] tells what to do.
+    /// [`StackError`] names the next step.
     pub fn connect_direct(&mut self) -> Result<&StackDelivery, StackError> {
-        self.way = None;
+        self.delivery = None;
         let exit = self.exit();
         let variable = |interface: &str| format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
-        // Where an answer would go is another interface; of both variables the greater one counts
-        // (Documentation/networking/ip-sysctl.rst).
+        // Replies would leave through another interface, which strict reverse path filtering
+        // rejects; the greater of both sysctls applies (Documentation/networking/ip-sysctl.rst).
         let all = std::fs::read_to_string(variable("all")).unwrap_or_default();
         if !matches!(all.trim(), "" | "0") {
             let value = all.trim().to_owned();
             return Err(LinkError::ReversePath { interface: exit.name.clone(), value }.into());
         }
         std::fs::write(variable(&exit.name), "0")
-            .map_err(|error| LinkError::new(&exit.name, "turning its reverse path filter off", error))?;
-        // To receive IPv6 takes IPv6, and no address.
+            .map_err(|error| LinkError::new(&exit.name, "disabling its reverse path filter", error))?;
+        // Receiving IPv6 needs IPv6 enabled, but no address.
         set_ipv6(exit, true);
-        let (links, exit) = match &mut self.made {
-            Made::Veth(pair) => {
+        let (links, exit) = match &mut self.link {
+            StackLink::Veth(pair) => {
                 let (links, [_, far]) = pair.links();
                 (links, far)
             }
-            Made::Tap(tap) => tap.links(),
+            StackLink::Tap(tap) => tap.links(),
         };
         if let Some(mac) = self.interface.mac {
             links.set_mac(exit, mac)?;
         }
-        Ok(self.way.insert(StackDelivery::Direct))
+        Ok(self.delivery.insert(StackDelivery::Direct))
     }
 }
 
-/// Turns IPv6 on or off. A kernel may have none, and a container may not be let: then the interface has an address for the
-/// kernel to speak from neither way, and a frame of IPv6 beside its interface is lost.
+/// Enables or disables IPv6. Failure is ignored: the kernel may lack IPv6, or a container forbid
+/// it. Then the kernel has no address to send from at this interface in either case, and directly
+/// delivered IPv6 frames are lost.
 fn set_ipv6(interface: &Interface, on: bool) {
     let off = if on { "0" } else { "1" };
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", interface.name), off);
 }
 
-/// Why frames cannot get back into the kernel's stack.
+/// Why the kernel's stack cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// They cannot be handed on.
+    /// The frames cannot be redirected.
     #[error(transparent)]
     Bpf(#[from] BpfError),
-    /// An interface cannot be set up.
+    /// An interface cannot be configured.
     #[error(transparent)]
     Link(#[from] LinkError),
 }

@@ -1,33 +1,34 @@
-//! TAP interfaces: what a program writes comes in there. Documentation/networking/tuntap.rst.
+//! TAP interfaces: frames written by a process are received there by the kernel.
+//! Documentation/networking/tuntap.rst.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use super::configure::LinkConfigurator;
 use super::error::LinkError;
 use super::interface::{Interface, named};
-use super::links::Links;
-use super::name::Claim;
+use super::reserved_name::ReservedName;
 use crate::live::tun;
 
-/// An interface that goes with this process, however that ends.
+/// A TAP interface that vanishes with this process, however that ends.
 #[derive(Debug)]
 pub struct Tap {
     file: File,
-    links: Links,
+    links: LinkConfigurator,
     interface: Interface,
-    _claim: Claim,
+    _name: ReservedName,
 }
 
 impl Tap {
-    /// An interface that is still down, without addresses.
+    /// Creates an interface, which is down and has no addresses.
     ///
     /// # Errors
-    /// [`LinkError`]: it needs CAP_NET_ADMIN, and `/dev/net/tun`.
+    /// [`LinkError`]; CAP_NET_ADMIN and `/dev/net/tun` are required.
     pub fn new() -> Result<Tap, LinkError> {
-        let claim = Claim::new()?;
-        let name = claim.name('t');
+        let name_reservation = ReservedName::new()?;
+        let name = name_reservation.name('t');
         let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(tun::DEVICE);
         let file = opened.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => LinkError::NotSupported { what: "TAP interfaces", hint: tun::MISSING },
@@ -35,42 +36,42 @@ impl Tap {
         })?;
         let mut request = named(&name);
         request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-        // SAFETY: a structure with a name and flags in it, which the kernel reads and fills in.
+        // SAFETY: TUNSETIFF reads and writes the live `ifreq`.
         if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) } < 0 {
-            return Err(LinkError::new(&name, "making a TAP interface", io::Error::last_os_error()));
+            return Err(LinkError::new(&name, "creating a TAP interface", io::Error::last_os_error()));
         }
-        let mut links = Links::open(&name)?;
+        let mut links = LinkConfigurator::open(&name)?;
         let interface = links.find(&name)?;
-        Ok(Tap { file, links, interface, _claim: claim })
+        Ok(Tap { file, links, interface, _name: name_reservation })
     }
 
-    /// Sets it up: from then on it can be written.
+    /// Sets the interface up; only then can frames be written.
     ///
     /// # Errors
-    /// [`LinkError`]: it needs CAP_NET_ADMIN.
+    /// [`LinkError`]; CAP_NET_ADMIN is required.
     pub fn set_up(&mut self) -> Result<(), LinkError> {
         self.links.set_up(&self.interface)
     }
 
-    pub(super) fn links(&mut self) -> (&mut Links, &Interface) {
+    pub(super) fn links(&mut self) -> (&mut LinkConfigurator, &Interface) {
         (&mut self.links, &self.interface)
     }
 
-    /// What the kernel has.
+    /// Properties of the interface when it was created.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
 
-    /// A frame comes in at the interface.
+    /// Lets the kernel receive a frame at the interface.
     ///
     /// # Errors
-    /// The system's: the interface is down, or the frame is not even a header.
+    /// The system's, if the interface is down or the frame shorter than a header.
     pub fn write(&self, frame: &[u8]) -> io::Result<()> {
         (&self.file).write(frame).map(drop)
     }
 
-    /// The next frame that was sent at the interface: its length, or `None` where none waits. What is longer than the
-    /// buffer is cut.
+    /// Reads the next frame that the kernel sent out of the interface and returns its length, or
+    /// `None` if none is queued. A frame longer than the buffer is truncated.
     ///
     /// # Errors
     /// The system's.
@@ -84,7 +85,8 @@ impl Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // It would go with the file; but a process that is just being made, anywhere in this one, has that for a moment, too.
+        // Closing the file is not always enough: a child process between fork and exec may still
+        // hold it.
         let _ = self.links.delete(&self.interface);
     }
 }

@@ -1,4 +1,4 @@
-//! From bytes to messages.
+//! Decoding messages from the kernel.
 
 use std::ops::Range;
 
@@ -9,70 +9,72 @@ use super::{ATTRIBUTE_HEADER, FAMILY_HEADER, MESSAGE_HEADER, attribute, info, ki
 pub enum Message {
     /// `NFQNL_MSG_PACKET`: a packet that waits for its verdict.
     Packet(Packet),
-    /// `NLMSG_ERROR`: what the kernel says to a message of ours.
+    /// `NLMSG_ERROR`: the kernel's answer to a message.
     Ack(KernelAck),
-    /// Something of no interest.
+    /// Any other message.
     Other,
 }
 
 /// A packet that waits for its verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// The number that its verdict names. They ascend, modulo 2^32.
+    /// Packet ID, to which the verdict refers. IDs ascend modulo 2^32.
     pub id: u32,
-    /// Its protocol, as an EtherType.
+    /// Network protocol as an EtherType.
     pub protocol: u16,
-    /// Which of netfilter's hooks it is at, numbered as in `linux/netfilter.h`.
+    /// Netfilter hook number, as in `linux/netfilter.h`.
     pub hook: u8,
-    /// The sender's address on the link, where it came from one with addresses of 6 bytes.
+    /// Source MAC address, if the packet came from a link with 6-byte addresses.
     pub sender: Option<[u8; 6]>,
-    /// When it arrived, in nanoseconds since the epoch, where the kernel noted it.
+    /// Time of arrival in nanoseconds since the epoch, if the kernel recorded it.
     pub time_ns: Option<u64>,
-    /// Where its bytes lie in the message, the network header first. Never before byte
-    /// [`Packet::BEFORE_PAYLOAD`].
+    /// Range of the packet in the message, from the network header on. Starts at
+    /// [`Packet::BEFORE_PAYLOAD`] or later.
     pub payload: Range<usize>,
-    /// Its length, which may be more than the bytes in the message.
+    /// Original length, which may exceed the bytes in the message.
     pub length: usize,
-    /// Whether its checksum is left to the network card, or to whoever sends it on.
+    /// Whether the packet's checksum is partial (`CHECKSUM_PARTIAL`).
     pub has_partial_checksum: bool,
-    /// Whether it is longer than what a link takes, and will be cut (or was put together from several) by the kernel.
+    /// Whether the packet is longer than the MTU and will be segmented by the kernel, or was
+    /// coalesced.
     pub is_gso: bool,
 }
 
 impl Packet {
-    /// Bytes of a message that lie before a packet's, at the least: room for a link's header.
+    /// Minimum number of bytes before a packet in its message, which leave room for a link-layer
+    /// header.
     pub const BEFORE_PAYLOAD: usize = MESSAGE_HEADER + FAMILY_HEADER + ATTRIBUTE_HEADER;
 
-    /// `NF_INET_LOCAL_IN`: the hook for packets that are for this machine.
+    /// `NF_INET_LOCAL_IN`: the hook for packets destined for this machine.
     pub const LOCAL_IN: u8 = 1;
 }
 
-/// What the kernel says to a message: `struct nlmsgerr` of `linux/netlink.h`.
+/// The kernel's answer to a message: `struct nlmsgerr` of `linux/netlink.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelAck {
-    /// The error's number, as in `errno.h`; 0 where there is none.
+    /// Error number as in `errno.h`; 0 for success.
     pub error: i32,
-    /// The sequence number that the message had.
+    /// Sequence number of the message.
     pub sequence: u32,
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no message of a netfilter queue: {what} at byte {at}")]
+#[error("malformed netfilter queue message: {what} at byte {at}")]
 pub struct Malformed {
-    /// What is wrong: `an attribute that ends before it begins`.
+    /// The defect, for example `an attribute shorter than its header`.
     pub what: &'static str,
-    /// Where.
+    /// Offset of the defect in bytes.
     pub at: usize,
-    /// The packet's number, where that much could be read: it waits for a verdict all the same.
+    /// The packet ID if it could be read, because the packet still waits for a verdict.
     pub id: Option<u32>,
 }
 
-/// The first message of a datagram. The kernel sends one in each.
+/// Decodes the first message of a datagram; the kernel sends one per datagram.
 ///
 /// # Errors
-/// [`Malformed`]: the message, or an attribute, is shorter than it has to be, or longer than what it lies in; or a packet
-/// lacks its number or its bytes.
+/// [`Malformed`] if a message or attribute is shorter than its minimum or exceeds what contains it,
+/// or if a packet lacks its ID or bytes.
 pub fn decode(datagram: &[u8]) -> Result<Message, Malformed> {
     let whole = Fields(if datagram.len() < MESSAGE_HEADER { &[] } else { datagram });
     let (Some(length), Some(message), Some(sequence)) = (whole.native32(0), whole.native16(4), whole.native32(8))
@@ -85,7 +87,7 @@ pub fn decode(datagram: &[u8]) -> Result<Message, Malformed> {
     match message {
         kind::PACKET => packet(datagram, length as usize).map(Message::Packet),
         netlink::NLMSG_ERROR => {
-            // The error is negative, and what follows is the header of the message that it is about.
+            // The error is negated; the header of the refused message follows.
             let Some(error) = whole.native32(MESSAGE_HEADER) else {
                 return Err(malformed("an error without a number", MESSAGE_HEADER, None));
             };
@@ -114,7 +116,8 @@ fn packet(datagram: &[u8], length: usize) -> Result<Packet, Malformed> {
         is_gso: false,
     };
     let mut full_length = None;
-    // A datagram that did not fit is shorter than its message. What is there of the packet is of no use, but its number is.
+    // A truncated datagram is shorter than its message. The packet is useless, but its ID is
+    // needed.
     let end = length.min(datagram.len());
     let mut at = MESSAGE_HEADER + FAMILY_HEADER;
     while at < end {
@@ -124,15 +127,15 @@ fn packet(datagram: &[u8], length: usize) -> Result<Packet, Malformed> {
         };
         let length = usize::from(length);
         if length < ATTRIBUTE_HEADER {
-            return Err(malformed("an attribute that ends before it begins", at, id));
+            return Err(malformed("an attribute shorter than its header", at, id));
         }
         let value = at + ATTRIBUTE_HEADER..at + length;
         let Some(bytes) = datagram[..end].get(value.clone()) else {
-            return Err(malformed("an attribute that ends behind the message", at, id));
+            return Err(malformed("an attribute that exceeds the message", at, id));
         };
         let fields = Fields(bytes);
         match attribute & !netlink::NLA_FLAGS {
-            // `struct nfqnl_msg_packet_hdr`: number (4), protocol (2), hook (1).
+            // `struct nfqnl_msg_packet_hdr`: ID (4), protocol (2), hook (1).
             attribute::PACKET_HDR => {
                 let (Some(number), Some(protocol), Some(&hook)) =
                     (fields.network32(0), fields.network16(4), bytes.get(6))
@@ -149,7 +152,7 @@ fn packet(datagram: &[u8], length: usize) -> Result<Packet, Malformed> {
                 };
                 packet.time_ns = Some(seconds.wrapping_mul(1_000_000_000).wrapping_add(micros.wrapping_mul(1000)));
             }
-            // `struct nfqnl_msg_packet_hw`: length of the address (2), nothing (2), address (8).
+            // `struct nfqnl_msg_packet_hw`: address length (2), padding (2), address (8).
             attribute::HWADDR => {
                 let (Some(length), Some(address)) = (fields.network16(0), bytes.get(4..10)) else {
                     return Err(malformed("a short NFQA_HWADDR", at, id));
@@ -176,7 +179,7 @@ fn packet(datagram: &[u8], length: usize) -> Result<Packet, Malformed> {
     Ok(packet)
 }
 
-/// Numbers in bytes, where there are enough.
+/// Bounds-checked access to integers in bytes.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

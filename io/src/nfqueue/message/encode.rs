@@ -1,8 +1,8 @@
-//! From messages to bytes.
+//! Encoding messages to the kernel.
 
 use super::{ATTRIBUTE_HEADER, FAMILY_HEADER, MAX_PAYLOAD, MESSAGE_HEADER, attribute, configuration, kind, netlink};
 
-/// What the kernel is told to do with a packet, numbered as in `linux/netfilter.h`.
+/// Verdicts, numbered as in `linux/netfilter.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Verdict {
@@ -12,27 +12,27 @@ pub enum Verdict {
     Accept = 1,
 }
 
-/// What a queue is to be like.
+/// Configuration of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// The bytes of a packet that its message has, at most; 0 for as many as there can be.
+    /// Maximum number of bytes of a packet that are copied; 0 for as many as possible.
     pub copy_range: u32,
-    /// Packets that may wait, at most.
+    /// Maximum number of waiting packets.
     pub max_length: u32,
-    /// Whether packets are accepted that cannot wait.
+    /// Whether packets that find the queue full are accepted.
     pub fail_open: bool,
-    /// Whether packets come as they are that are longer than what a link takes.
+    /// Whether packets longer than the MTU are delivered whole.
     pub gso: bool,
 }
 
-/// Appends the message that takes a queue for this socket. It is answered only where it fails, and then before it has been
-/// sent: packets may come next.
+/// Appends the message that binds a queue to this socket. The kernel answers only on failure, and
+/// before the send returns; packets may follow.
 pub fn config(into: &mut Vec<u8>, queue: u16, sequence: u32, config: &Config) {
     use configuration::{
         CMD, CMD_BIND, COPY_PACKET, F_CONNTRACK, F_FAIL_OPEN, F_GSO, FLAGS, MASK, PARAMS, QUEUE_MAXLEN,
     };
     let start = begin(into, kind::CONFIG, queue, sequence);
-    // `struct nfqnl_msg_config_cmd`: the command (1), nothing (1), an address family that is of no use any more (2).
+    // `struct nfqnl_msg_config_cmd`: command (1), padding (1), an obsolete address family (2).
     put_attribute(into, CMD, &[CMD_BIND, 0, 0, 0]);
     // `struct nfqnl_msg_config_params`: range (4), mode (1).
     let [a, b, c, d] = config.copy_range.to_be_bytes();
@@ -47,32 +47,33 @@ pub fn config(into: &mut Vec<u8>, queue: u16, sequence: u32, config: &Config) {
     end(into, start, 0);
 }
 
-/// Appends the message that gives a queue up: the kernel drops what waits in it. It is answered only where it fails.
+/// Appends the message that unbinds a queue, upon which the kernel drops waiting packets. The
+/// kernel answers only on failure.
 pub fn release(into: &mut Vec<u8>, queue: u16, sequence: u32) {
     let start = begin(into, kind::CONFIG, queue, sequence);
     put_attribute(into, configuration::CMD, &[configuration::CMD_UNBIND, 0, 0, 0]);
     end(into, start, 0);
 }
 
-/// Appends a verdict on one packet. It is answered only where it fails.
+/// Appends a verdict on one packet. The kernel answers only on failure.
 pub fn verdict(into: &mut Vec<u8>, queue: u16, sequence: u32, verdict: Verdict, id: u32) {
     let start = begin(into, kind::VERDICT, queue, sequence);
     put_verdict(into, verdict, id);
     end(into, start, 0);
 }
 
-/// Appends a verdict on all packets up to one that are waiting. It is answered only where it fails.
+/// Appends a verdict on all waiting packets up to ID `last`. The kernel answers only on failure.
 pub fn verdict_batch(into: &mut Vec<u8>, queue: u16, sequence: u32, verdict: Verdict, last: u32) {
     let start = begin(into, kind::VERDICT_BATCH, queue, sequence);
     put_verdict(into, verdict, last);
     end(into, start, 0);
 }
 
-/// Appends a verdict on one packet whose bytes become others: the `payload` bytes that have to be sent right behind this,
-/// and behind them as many zero bytes as are given back.
+/// Appends a verdict that replaces a packet's bytes. The `payload` bytes have to follow directly,
+/// and then as many zero bytes as this returns.
 ///
 /// # Panics
-/// When there are more than [`MAX_PAYLOAD`].
+/// If `payload` exceeds [`MAX_PAYLOAD`].
 pub fn verdict_with_payload(
     into: &mut Vec<u8>,
     queue: u16,
@@ -103,13 +104,13 @@ fn begin(into: &mut Vec<u8>, kind: u16, queue: u16, sequence: u32) -> usize {
     start
 }
 
-/// Writes the length, now that it is known, of a message that `more` bytes follow.
+/// Fills in the length of the message that starts at `start`, which `more` bytes will follow.
 fn end(into: &mut [u8], start: usize, more: usize) {
     let length = (into.len() - start + more) as u32;
     into[start..start + 4].copy_from_slice(&length.to_ne_bytes());
 }
 
-/// `struct nfqnl_msg_verdict_hdr`: verdict (4), packet (4).
+/// Appends `struct nfqnl_msg_verdict_hdr`: verdict (4), packet ID (4).
 fn put_verdict(into: &mut Vec<u8>, verdict: Verdict, id: u32) {
     let mut value = [0; 8];
     value[..4].copy_from_slice(&(verdict as u32).to_be_bytes());
@@ -117,10 +118,10 @@ fn put_verdict(into: &mut Vec<u8>, verdict: Verdict, id: u32) {
     put_attribute(into, attribute::VERDICT_HDR, &value);
 }
 
-/// Appends an attribute by its number, with the zero bytes behind it that bring the next one to a multiple of 4 bytes.
+/// Appends an attribute, padded to a multiple of 4 bytes.
 ///
 /// # Panics
-/// When the value is longer than [`MAX_PAYLOAD`].
+/// If the value is longer than [`MAX_PAYLOAD`].
 pub fn put_attribute(into: &mut Vec<u8>, attribute: u16, value: &[u8]) {
     assert!(value.len() <= MAX_PAYLOAD, "{} bytes do not fit into an attribute", value.len());
     put_header(into, attribute, value.len());

@@ -1,8 +1,9 @@
-//! The messages of netfilter queues, as bytes.
+//! The wire format of netfilter queue messages.
 //!
-//! A netlink message (`struct nlmsghdr` of `linux/netlink.h`, in the machine's byte order) has in it a `struct nfgenmsg` of
-//! `linux/netfilter/nfnetlink.h`, with the queue's number, and behind that attributes (`struct nlattr`) each at a multiple
-//! of 4 bytes. What netfilter puts into attributes is in network byte order.
+//! A netlink message (`struct nlmsghdr` of `linux/netlink.h`, in native byte order) contains a
+//! `struct nfgenmsg` of `linux/netfilter/nfnetlink.h` with the queue number, then attributes
+//! (`struct nlattr`) at multiples of 4 bytes. Values in netfilter's attributes are in network byte
+//! order.
 
 mod decode;
 mod encode;
@@ -12,27 +13,27 @@ mod tests;
 pub use decode::{KernelAck, Malformed, Message, Packet, decode};
 pub use encode::{Config, Verdict, config, put_attribute, release, verdict, verdict_batch, verdict_with_payload};
 
-/// `sizeof(struct nlmsghdr)`: length (4), type (2), flags (2), sequence number (4), port id (4).
+/// Size of `struct nlmsghdr`: length (4), type (2), flags (2), sequence number (4), port ID (4).
 const MESSAGE_HEADER: usize = 16;
-/// `sizeof(struct nfgenmsg)`: address family (1), version (1), the queue's number (2).
+/// Size of `struct nfgenmsg`: address family (1), version (1), queue number (2).
 const FAMILY_HEADER: usize = 4;
-/// `sizeof(struct nlattr)`: length, this header included (2), type (2).
+/// Size of `struct nlattr`: length, this header included (2), type (2).
 const ATTRIBUTE_HEADER: usize = 4;
 
-/// The longest packet that an attribute can hold, whose length has 16 bits: `NFQNL_MAX_COPY_RANGE` of
-/// `net/netfilter/nfnetlink_queue.c`.
+/// Maximum length of a packet in an attribute, whose length field has 16 bits:
+/// `NFQNL_MAX_COPY_RANGE` of `net/netfilter/nfnetlink_queue.c`.
 pub const MAX_PAYLOAD: usize = 0xffff - ATTRIBUTE_HEADER;
 
-/// Of `linux/netlink.h`.
+/// Constants of `linux/netlink.h`.
 mod netlink {
     pub const NLMSG_ERROR: u16 = 2;
     pub const NLM_F_REQUEST: u16 = 1;
-    /// The bits of an attribute's type that are none: `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
+    /// The flag bits of an attribute type: `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
     pub const NLA_FLAGS: u16 = 0xc000;
 }
 
-/// `enum nfqnl_msg_types` of `linux/netfilter/nfnetlink_queue.h`, behind the subsystem's number, `NFNL_SUBSYS_QUEUE` of
-/// `linux/netfilter/nfnetlink.h`.
+/// Message types: `enum nfqnl_msg_types` of `linux/netfilter/nfnetlink_queue.h` with the subsystem
+/// number `NFNL_SUBSYS_QUEUE` of `linux/netfilter/nfnetlink.h` in the upper byte.
 mod kind {
     const NFNL_SUBSYS_QUEUE: u16 = 3;
     pub const PACKET: u16 = NFNL_SUBSYS_QUEUE << 8;
@@ -52,7 +53,8 @@ mod attribute {
     pub const SKB_INFO: u16 = 14;
 }
 
-/// `enum nfqnl_attr_config`, and what goes into these attributes, of `linux/netfilter/nfnetlink_queue.h`.
+/// `enum nfqnl_attr_config`, and values of these attributes, of
+/// `linux/netfilter/nfnetlink_queue.h`.
 mod configuration {
     pub const CMD: u16 = 1;
     pub const PARAMS: u16 = 2;

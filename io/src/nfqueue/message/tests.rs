@@ -1,6 +1,6 @@
 use super::*;
 
-/// An attribute by its number, with the padding behind it.
+/// Builds an attribute with its padding.
 fn attribute(number: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
     bytes.extend(number.to_ne_bytes());
@@ -9,7 +9,7 @@ fn attribute(number: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A message of this type with these attributes: queue 513.
+/// Builds a message for queue 513.
 fn message(kind: u16, flags: u16, sequence: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
     let attributes = attributes.concat();
     let mut bytes = (20 + attributes.len() as u32).to_ne_bytes().to_vec();
@@ -31,7 +31,7 @@ fn header(id: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_packet_with_everything_is_read() {
+fn a_packet_with_all_attributes_is_decoded() {
     let bytes = message(
         PACKET,
         0,
@@ -43,7 +43,7 @@ fn a_packet_with_everything_is_read() {
             attribute(4, &[0, 0, 0, 0, 0x65, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0x30, 0x39]),
             attribute(13, &[0, 0, 5, 0xdc]),
             attribute(14, &[0, 0, 0, 3]),
-            // With the flag for nested attributes.
+            // An unknown attribute with the flag for nested attributes.
             attribute(0x8013, &[1; 8]),
             attribute(10, &[9; 61]),
         ],
@@ -57,7 +57,7 @@ fn a_packet_with_everything_is_read() {
 }
 
 #[test]
-fn a_packet_with_little_is_read() {
+fn a_packet_with_the_required_attributes_is_decoded() {
     let bytes =
         message(PACKET, 0, 0, &[header(7), attribute(9, &[0, 8, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]), attribute(10, &[5])]);
     let Ok(Message::Packet(packet)) = decode(&bytes) else { panic!() };
@@ -67,13 +67,13 @@ fn a_packet_with_little_is_read() {
 }
 
 #[test]
-fn a_packet_that_makes_no_sense_keeps_its_number() {
+fn a_malformed_packet_keeps_its_id() {
     let good = message(PACKET, 0, 0, &[header(7), attribute(4, &[0; 16]), attribute(10, &[5; 100])]);
     assert!(matches!(decode(&good), Ok(Message::Packet(_))));
     for length in 0..good.len() {
         let error = decode(&good[..length]).unwrap_err();
-        // The number is complete with the attribute's header (4), and itself (7): the kernel pads it, and so does it
-        // say in its length.
+        // The ID is known once its attribute of 4 + 7 bytes is complete; the padding does not
+        // count.
         assert_eq!(error.id, (length >= 20 + 11).then_some(7), "{length}: {error}");
     }
     for (attributes, what) in [
@@ -82,8 +82,8 @@ fn a_packet_that_makes_no_sense_keeps_its_number() {
         (vec![attribute(1, &[0; 5]), attribute(10, &[5])], "a short NFQA_PACKET_HDR"),
         (vec![header(7), attribute(4, &[0; 15]), attribute(10, &[5])], "a short NFQA_TIMESTAMP"),
         (vec![header(7), attribute(9, &[0; 9]), attribute(10, &[5])], "a short NFQA_HWADDR"),
-        (vec![header(7), vec![3, 0, 10, 0], attribute(10, &[5])], "an attribute that ends before it begins"),
-        (vec![header(7), vec![200, 0, 10, 0]], "an attribute that ends behind the message"),
+        (vec![header(7), vec![3, 0, 10, 0], attribute(10, &[5])], "an attribute shorter than its header"),
+        (vec![header(7), vec![200, 0, 10, 0]], "an attribute that exceeds the message"),
     ] {
         let error = decode(&message(PACKET, 0, 0, &attributes)).unwrap_err();
         assert_eq!(error.what, what);
@@ -92,8 +92,8 @@ fn a_packet_that_makes_no_sense_keeps_its_number() {
 }
 
 #[test]
-fn an_answer_names_the_message_that_it_is_about() {
-    // `struct nlmsgerr`: the error, and the header of the message.
+fn an_acknowledgement_names_the_message_it_answers() {
+    // `struct nlmsgerr`: the error, then the header of the message.
     let mut bytes = 36u32.to_ne_bytes().to_vec();
     bytes.extend(2u16.to_ne_bytes());
     bytes.extend([0; 2]);
@@ -110,7 +110,7 @@ fn an_answer_names_the_message_that_it_is_about() {
 }
 
 #[test]
-fn what_is_written_is_what_the_headers_say() {
+fn encoded_messages_match_the_kernel_headers() {
     let mut bytes = Vec::new();
     config(&mut bytes, 513, 5, &Config { copy_range: 65_531, max_length: 1000, fail_open: true, gso: true });
     let wanted = message(

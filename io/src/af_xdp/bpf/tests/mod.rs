@@ -1,5 +1,5 @@
-//! The program that decides which frames come to user space, run by the kernel over frames of all kinds, against a
-//! [`model`] of the rules.
+//! The generated XDP program, run by the kernel on frames of all kinds, against a [`model`] of the
+//! rules.
 
 mod frames;
 mod model;
@@ -7,19 +7,19 @@ mod model;
 use libbpf_sys as bpf;
 
 use super::insn::Insn;
-use super::steer::{Take, program};
+use super::steer::{MatchAction, program};
 use super::sys::{LoadError, Program, XskMap};
 use crate::af_xdp::rules::{Rule, Rules, Steering, Transport};
 use crate::synth::{Random, hostile};
 
 const TAKEN: u32 = 77;
 const PASSED: u32 = bpf::XDP_PASS;
-/// BPF_PROG_TEST_RUN takes no frame without a whole Ethernet header.
-const SHORTEST: usize = 14;
-/// Nor one that fills a page and more, for a program that wants frames in one buffer.
-const LONGEST: usize = 3000;
+/// BPF_PROG_TEST_RUN requires a complete Ethernet header.
+const MIN_FRAME: usize = 14;
+/// BPF_PROG_TEST_RUN requires single-buffer frames to fit in a page.
+const MAX_FRAME: usize = 3000;
 
-/// Whether programs can be loaded here; where `PORTCULLIS_REQUIRE` names `af-xdp` they must be.
+/// Whether programs can be loaded here; if `PORTCULLIS_REQUIRE` names `af-xdp` they must be.
 fn can_load() -> bool {
     let Err(error) = XskMap::create(1) else { return true };
     let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
@@ -38,22 +38,22 @@ fn load(insns: &[Insn]) -> Program {
     }
 }
 
-/// A program whose verdict on frames that user space is to have can be seen.
-struct Tested {
+/// A loaded program, with counts of its decisions.
+struct TestedProgram {
     steer: Steering,
     program: Program,
     taken: u32,
     passed: u32,
 }
 
-impl Tested {
-    fn new(steer: Steering) -> Tested {
-        let program = load(&program(&steer, Take::Code(TAKEN as i32)));
-        Tested { steer, program, taken: 0, passed: 0 }
+impl TestedProgram {
+    fn new(steer: Steering) -> TestedProgram {
+        let program = load(&program(&steer, MatchAction::ExitCode(TAKEN as i32)));
+        TestedProgram { steer, program, taken: 0, passed: 0 }
     }
 
-    fn only(text: &str) -> Tested {
-        Tested::new(Steering::Only(text.parse().unwrap()))
+    fn only(text: &str) -> TestedProgram {
+        TestedProgram::new(Steering::Only(text.parse().unwrap()))
     }
 
     fn takes(&self, frame: &[u8]) -> bool {
@@ -64,12 +64,18 @@ impl Tested {
         }
     }
 
-    fn agrees(&mut self, frame: &[u8]) {
-        if frame.len() < SHORTEST {
+    fn assert_agrees(&mut self, frame: &[u8]) {
+        if frame.len() < MIN_FRAME {
             return;
         }
         let taken = self.takes(frame);
-        assert_eq!(taken, model::comes(&self.steer, frame), "{}: {} bytes, {frame:02x?}", self.steer, frame.len());
+        assert_eq!(
+            taken,
+            model::is_redirected(&self.steer, frame),
+            "{}: {} bytes, {frame:02x?}",
+            self.steer,
+            frame.len()
+        );
         *if taken { &mut self.taken } else { &mut self.passed } += 1;
     }
 }
@@ -91,8 +97,8 @@ fn rule(random: &mut Random) -> Rule {
 }
 
 fn rules(random: &mut Random) -> Steering {
-    let most = random.pick(&[1, 1, 2, 4, 64]);
-    let count = 1 + random.below(most);
+    let max = random.pick(&[1, 1, 2, 4, 64]);
+    let count = 1 + random.below(max);
     Steering::Only(Rules::new((0..count).map(|_| rule(random)).collect()).unwrap())
 }
 
@@ -102,7 +108,7 @@ fn the_program_and_the_model_agree() {
         return;
     }
     let random = &mut Random::new(5, 0);
-    // Each kind of rule alone, with which least of the program is there.
+    // Each kind of rule alone, which yields the smallest programs.
     let alone =
         ["ethertype/0x0800", "ethertype/0x86dd", "ethertype/0x0806", "proto/58", "tcp", "udp/80", "tcp/79-8000"];
     let mut all: Vec<Steering> = alone.iter().map(|text| Steering::Only(text.parse().unwrap())).collect();
@@ -111,11 +117,11 @@ fn the_program_and_the_model_agree() {
     all.extend((0..100).map(|_| rules(random)));
     let (mut taken, mut passed) = (0, 0);
     for (i, steer) in all.into_iter().enumerate() {
-        let mut tested = Tested::new(steer);
+        let mut tested = TestedProgram::new(steer);
         for _ in 0..2500 {
             let mut frame = frames::frame(random);
-            frames::spoil(random, &mut frame);
-            tested.agrees(&frame);
+            frames::corrupt(random, &mut frame);
+            tested.assert_agrees(&frame);
         }
         taken += tested.taken;
         passed += tested.passed;
@@ -133,47 +139,47 @@ fn the_program_and_the_model_agree_on_hostile_packets() {
     let random = &mut Random::new(6, 0);
     let corpus = hostile::corpus();
     for steer in [Steering::Default].into_iter().chain((0..8).map(|_| rules(random))) {
-        let mut tested = Tested::new(steer);
+        let mut tested = TestedProgram::new(steer);
         for packet in &corpus {
-            tested.agrees(&packet[..packet.len().min(LONGEST)]);
+            tested.assert_agrees(&packet[..packet.len().min(MAX_FRAME)]);
         }
         println!("{}: {} packets taken, {} passed", tested.steer, tested.taken, tested.passed);
     }
 }
 
 #[test]
-fn a_frame_may_end_anywhere() {
+fn truncated_frames_agree_at_every_length() {
     if !can_load() {
         return;
     }
     let random = &mut Random::new(7, 0);
-    let mut tested = Tested::only("tcp/79-8000,udp/80,sctp/0-65535,proto/58,ethertype/0x8847");
-    let mut default = Tested::new(Steering::Default);
+    let mut tested = TestedProgram::only("tcp/79-8000,udp/80,sctp/0-65535,proto/58,ethertype/0x8847");
+    let mut default = TestedProgram::new(Steering::Default);
     for _ in 0..150 {
         let frame = frames::frame(random);
-        for length in SHORTEST..=frame.len() {
-            tested.agrees(&frame[..length]);
-            default.agrees(&frame[..length]);
+        for length in MIN_FRAME..=frame.len() {
+            tested.assert_agrees(&frame[..length]);
+            default.assert_agrees(&frame[..length]);
         }
     }
 }
 
 #[test]
-fn every_frame_is_taken_where_all_are() {
+fn every_frame_is_taken_with_steering_all() {
     if !can_load() {
         return;
     }
-    let mut tested = Tested::new(Steering::All);
+    let mut tested = TestedProgram::new(Steering::All);
     let random = &mut Random::new(8, 0);
     for _ in 0..200 {
-        tested.agrees(&frames::frame(random));
+        tested.assert_agrees(&frames::frame(random));
     }
     assert_eq!((tested.taken, tested.passed), (200, 0));
 }
 
-/// Frames written by hand, so that the model is not the only one to say what is right.
+/// Hand-written frames, as a check that is independent of the model.
 #[test]
-fn frames_go_where_the_documentation_says() {
+fn hand_written_frames_go_where_the_documentation_says() {
     if !can_load() {
         return;
     }
@@ -194,7 +200,7 @@ fn frames_go_where_the_documentation_says() {
     let tcp4 = ipv4(6, 0, &ports);
     let tcp6 = ipv6(6, &ports);
     let cases: &[(&str, Vec<u8>, &str)] = &[
-        // Of the default, then of three lists.
+        // Expected decisions with the default, then with the three rule lists below.
         ("T T - -", tcp4.clone(), "TCP over IPv4"),
         ("T - - T", ipv4(17, 0, &ports), "UDP over IPv4"),
         ("T - - -", ipv4(6, 1, &ports), "a later fragment of TCP"),
@@ -224,25 +230,25 @@ fn frames_go_where_the_documentation_says() {
         ("T - T -", ethernet(0x86dd, &[]), "nothing of IPv6"),
     ];
     let lists = [
-        Tested::new(Steering::Default),
-        Tested::only("tcp/80,udp/443"),
-        Tested::only("ethertype/0x86dd,udp/53"),
-        Tested::only("udp,proto/47"),
+        TestedProgram::new(Steering::Default),
+        TestedProgram::only("tcp/80,udp/443"),
+        TestedProgram::only("ethertype/0x86dd,udp/53"),
+        TestedProgram::only("udp,proto/47"),
     ];
     for (wanted, frame, what) in cases {
         let verdicts: Vec<&str> = lists.iter().map(|tested| if tested.takes(frame) { "T" } else { "-" }).collect();
         assert_eq!(verdicts.join(" "), *wanted, "{what}");
     }
-    assert!(Tested::only("ethertype/0x0806").takes(&arp));
-    assert!(!Tested::only("proto/58").takes(&ipv6(58, &solicitation)));
+    assert!(TestedProgram::only("ethertype/0x0806").takes(&arp));
+    assert!(!TestedProgram::only("proto/58").takes(&ipv6(58, &solicitation)));
 }
 
 #[test]
-fn the_longest_program_is_far_from_the_limits() {
+fn the_longest_program_is_far_below_the_kernel_limits() {
     if !can_load() {
         return;
     }
-    // Different rules of all kinds, none of which makes another superfluous.
+    // Distinct rules of all kinds, none of which subsumes another.
     let rules: Vec<Rule> = (0..Rules::MAX as u16)
         .map(|i| match i % 5 {
             0 => Rule::EtherType(0x9000 + i),
@@ -250,15 +256,16 @@ fn the_longest_program_is_far_from_the_limits() {
             _ => Rule::Port(Transport::ALL[usize::from(i % 3)], i * 100..=i * 100 + 50),
         })
         .collect();
-    let insns = program(&Steering::Only(Rules::new(rules).unwrap()), Take::Code(0));
+    let insns = program(&Steering::Only(Rules::new(rules).unwrap()), MatchAction::ExitCode(0));
     let verified = load(&insns).verified_insns().unwrap();
     println!("{} instructions, of which the verifier goes through {verified}", insns.len());
-    // 4,096 before Linux 5.2, and for those that may little; a million are gone through.
+    // Before Linux 5.2, and for unprivileged users, programs are limited to 4,096 instructions; the
+    // verifier processes at most a million.
     assert!(insns.len() < 1_000, "{}", insns.len());
     assert!(verified < 100_000, "{verified}");
 }
 
-/// The program as it is attached: without a socket for its queue, a frame stays with the kernel.
+/// The program as attached: without a socket for its queue, a frame is passed.
 #[test]
 fn a_queue_without_a_socket_passes() {
     if !can_load() {
@@ -267,7 +274,7 @@ fn a_queue_without_a_socket_passes() {
     let sockets = XskMap::create(4).unwrap();
     for flags in [0, bpf::BPF_F_XDP_HAS_FRAGS] {
         for steer in [Steering::All, Steering::Default, Steering::Only("tcp/80".parse().unwrap())] {
-            let insns = program(&steer, Take::ToSocket(sockets.as_raw_fd()));
+            let insns = program(&steer, MatchAction::RedirectToSocket(sockets.as_raw_fd()));
             let program = Program::load(bpf::BPF_PROG_TYPE_XDP, c"portcullis_test", &insns, flags);
             let program = program.unwrap_or_else(|LoadError { error, log }| panic!("{steer}: {error}\n{log}"));
             assert_eq!(program.test_run(&[&[2; 12], &[8, 0, 0x45][..], &[0; 40]].concat()).unwrap(), PASSED, "{steer}");
@@ -276,11 +283,11 @@ fn a_queue_without_a_socket_passes() {
 }
 
 #[test]
-fn the_verifiers_words_are_kept() {
+fn the_verifier_log_is_returned() {
     if !can_load() {
         return;
     }
-    // No result.
+    // R0 is not set.
     let refused = Program::load(bpf::BPF_PROG_TYPE_XDP, c"portcullis_test", &[Insn::exit()], 0).unwrap_err();
     assert!(refused.log.contains("R0 !read_ok"), "{refused:?}");
 }

@@ -1,20 +1,20 @@
-//! Which frames come to user space, read off the RFCs once more and as plainly as can be: what the program is compared
-//! with. It shares nothing with the generator but the rules' types.
+//! A model of the rules, written independently from the RFCs and as simply as possible, to compare
+//! the program with. It shares only the rules' types with the generator.
 
 use crate::af_xdp::rules::{Rule, Steering};
 
-/// Whether the frame is to come to user space.
-pub fn comes(steer: &Steering, frame: &[u8]) -> bool {
+/// Whether the frame should be redirected to user space.
+pub fn is_redirected(steer: &Steering, frame: &[u8]) -> bool {
     let headers = Headers::of(frame);
     match steer {
         Steering::All => true,
         _ if headers.neighbour_discovery => false,
         Steering::Default => matches!(headers.ethertype, Some(0x0800 | 0x86dd)),
-        Steering::Only(rules) => rules.as_slice().iter().any(|rule| headers.are_named_by(rule)),
+        Steering::Only(rules) => rules.as_slice().iter().any(|rule| headers.match_rule(rule)),
     }
 }
 
-/// What a frame's headers say; `None` where the frame ends before, or has no such field.
+/// Header fields of a frame; `None` if the frame ends before the field, or has no such field.
 #[derive(Debug, Default)]
 struct Headers {
     ethertype: Option<u16>,
@@ -84,7 +84,7 @@ impl Headers {
         Some(())
     }
 
-    fn are_named_by(&self, rule: &Rule) -> bool {
+    fn match_rule(&self, rule: &Rule) -> bool {
         match rule {
             Rule::EtherType(value) => self.ethertype == Some(*value),
             Rule::Protocol(value) => self.protocol == Some(*value),
@@ -95,13 +95,13 @@ impl Headers {
     }
 }
 
-/// IEEE 802.1Q: behind a tag protocol identifier two bytes of tag, then an EtherType.
-fn without_tags(ethertype: u16, rest: &[u8], most: u32) -> Option<(u16, &[u8])> {
-    if most == 0 || ![0x8100, 0x88a8].contains(&ethertype) {
+/// Skips tags (IEEE 802.1Q): a tag protocol identifier, two bytes of tag, then an EtherType.
+fn without_tags(ethertype: u16, rest: &[u8], max: u32) -> Option<(u16, &[u8])> {
+    if max == 0 || ![0x8100, 0x88a8].contains(&ethertype) {
         return Some((ethertype, rest));
     }
     let (ethertype, rest) = be16(rest.get(2..))?;
-    without_tags(ethertype, rest, most - 1)
+    without_tags(ethertype, rest, max - 1)
 }
 
 fn be16(bytes: Option<&[u8]>) -> Option<(u16, &[u8])> {

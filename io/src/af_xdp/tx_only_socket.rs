@@ -1,10 +1,12 @@
-//! Sockets that only send, out of the memory of a UMEM, and are bound as they need it.
+//! Transmit-only sockets, in copy mode, on a second registration of the UMEM's memory.
 //!
-//! All sockets of a UMEM are bound as its first one was (`xp_assign_dev_shared`, `net/xdp/xsk_buff_pool.c`). Once a driver puts
-//! frames into it without a copy, an interface whose driver cannot (veth: the way into the kernel's stack) is refused; and one
-//! whose driver can would look for frames to receive into where packets only go out, and its queue would receive no more. So
-//! these sockets have copies sent, of memory that is registered with the kernel a second time. To the kernel that is another UMEM
-//! of the same pages; whose a frame is, is known here alone, as before.
+//! All sockets of a UMEM are bound in the mode of the first one (`xp_assign_dev_shared`,
+//! `net/xdp/xsk_buff_pool.c`). Once that is zero-copy, an interface whose driver has no zero-copy
+//! mode (such as veth, the path into the kernel's stack) would be refused; and a driver that has it
+//! would look for frames to receive into although packets only leave there, so that its queue would
+//! stop receiving. So these sockets transmit copies, from memory registered with the kernel a
+//! second time. To the kernel this is another UMEM of the same pages; ownership of frames is
+//! tracked in this process only, as for the first.
 
 use std::io;
 use std::marker::PhantomData;
@@ -18,37 +20,39 @@ use xsk_rs::umem::frame::FrameDesc;
 use super::socket;
 use super::umem::Umem;
 
-/// Entries of the fill ring, which has to be there, and from which nobody takes.
+/// Entries of the fill ring, which is mandatory but unused.
 const FILL: u32 = 2;
 
-/// A socket that has copies sent of a UMEM's frames.
+/// A socket that transmits copies of a UMEM's frames.
 #[derive(Debug)]
-pub(crate) struct Sender {
+pub(crate) struct TxOnlySocket {
     tx: Ring<libc::xdp_desc>,
     completion: Ring<u64>,
     socket: Arc<OwnedFd>,
     umem: Arc<Umem>,
 }
 
-impl Sender {
-    /// On a queue of an interface, by its number; `first` is the first one of the same UMEM, where there is one. Rings have this
-    /// many entries, a power of two.
+impl TxOnlySocket {
+    /// Opens a socket on a queue of an interface, given by index. `first` is the first
+    /// transmit-only socket of the same UMEM, if there is one. The rings have `entries` entries, a
+    /// power of two.
     ///
     /// # Errors
-    /// The system's; EBUSY where somebody has the queue, or has just given it up ([`socket::once_free`]).
+    /// The system's; EBUSY if the queue is in use or is being released
+    /// ([`socket::retry_while_busy`]).
     pub fn open(
         umem: &Arc<Umem>,
         first: Option<&OwnedFd>,
         (interface, queue): (u32, u32),
         entries: u32,
         multi_buffer: bool,
-    ) -> io::Result<Sender> {
-        // SAFETY: it takes no memory.
+    ) -> io::Result<TxOnlySocket> {
+        // SAFETY: the call takes no pointers.
         let made = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if made < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just made, and is nobody else's.
+        // SAFETY: the descriptor was just created; nothing else owns it.
         let made = unsafe { OwnedFd::from_raw_fd(made) };
         let fd = made.as_raw_fd();
         if first.is_none() {
@@ -70,7 +74,7 @@ impl Sender {
         socket::get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut at)?;
         let tx = Ring::map(fd, libc::XDP_PGOFF_TX_RING, &at.tx, entries)?;
         let completion = Ring::map(fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t, &at.cr, entries)?;
-        // What the first one has, the others get.
+        // The other sockets inherit the flags of the first.
         let (flags, shared) = match first {
             Some(first) => (libc::XDP_SHARED_UMEM, first.as_raw_fd() as u32),
             None => {
@@ -86,37 +90,37 @@ impl Sender {
             sxdp_shared_umem_fd: shared,
         };
         let length = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: pointer and length are those of a structure that lives, the one that the family has.
+        // SAFETY: pointer and length describe a live `sockaddr_xdp`.
         if unsafe { libc::bind(fd, (&raw const address).cast(), length) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Sender { tx, completion, socket: Arc::new(made), umem: umem.clone() })
+        Ok(TxOnlySocket { tx, completion, socket: Arc::new(made), umem: umem.clone() })
     }
 
-    /// For waking the kernel up.
+    /// File descriptor for waking up the kernel.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// For those that come after the first one.
+    /// The socket, for the sockets opened after the first.
     pub fn socket(&self) -> Arc<OwnedFd> {
         self.socket.clone()
     }
 
-    /// Frames that there is room for.
+    /// Number of free entries of the TX ring.
     pub fn free(&self) -> usize {
         (self.tx.size - self.tx.used()) as usize
     }
 
-    /// Whether the kernel sends only when it is told to.
+    /// Whether the kernel transmits only when woken up.
     pub fn needs_wakeup(&self) -> bool {
         self.tx.flags() & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// Gives frames to the ring, as many as there is room for; gives how many.
+    /// Puts frames into the TX ring, as many as fit; returns their number.
     ///
     /// # Safety
-    /// They are frames of the UMEM, and nobody's but the ring's from now on.
+    /// The frames must belong to the UMEM, and the ring takes over those it accepts.
     pub unsafe fn produce(&mut self, descs: &[FrameDesc]) -> usize {
         let count = self.free().min(descs.len());
         let begin = self.tx.produced();
@@ -128,20 +132,21 @@ impl Sender {
         count
     }
 
-    /// Takes frames that were sent; gives how many.
-    pub fn completed(&mut self, into: &mut [FrameDesc]) -> usize {
+    /// Takes transmitted frames; returns their number.
+    pub fn take_completed(&mut self, into: &mut [FrameDesc]) -> usize {
         let count = (self.completion.used() as usize).min(into.len());
         let begin = self.completion.consumed();
         for (at, desc) in into[..count].iter_mut().enumerate() {
             let address = self.completion.read(begin.wrapping_add(at as u32));
-            *desc = self.umem.original(address as usize);
+            *desc = self.umem.initial_descriptor(address as usize);
         }
         self.completion.consume(count as u32);
         count
     }
 }
 
-/// A ring that is shared with the kernel, which is at its other end: `struct xdp_ring` of `net/xdp/xsk_queue.h`.
+/// A single-producer, single-consumer ring shared with the kernel: `struct xdp_ring` of
+/// `net/xdp/xsk_queue.h`.
 #[derive(Debug)]
 struct Ring<T> {
     memory: NonNull<u8>,
@@ -154,14 +159,14 @@ struct Ring<T> {
     _of: PhantomData<T>,
 }
 
-// SAFETY: the mapping belongs to it alone, and the kernel does not ask which thread it is that looks.
+// SAFETY: the ring owns the mapping, and the kernel accepts accesses from any thread.
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
     fn map(fd: RawFd, which: libc::off_t, at: &libc::xdp_ring_offset, size: u32) -> io::Result<Ring<T>> {
         let length = at.desc as usize + size as usize * size_of::<T>();
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a mapping of its own, wherever the system likes.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, which) };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -179,7 +184,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: one of the words that the kernel says are there, as long as the mapping is; both ends use it as an atomic.
+        // SAFETY: `at` is an offset given by the kernel, valid while the mapping is; both sides
+        // access the word atomically.
         unsafe { self.memory.add(at).cast().as_ref() }
     }
 
@@ -195,35 +201,37 @@ impl<T: Copy> Ring<T> {
         self.word(self.flags).load(Ordering::Relaxed)
     }
 
-    /// Entries that were produced and not consumed.
+    /// Number of produced entries that are not consumed.
     fn used(&self) -> u32 {
         self.produced().wrapping_sub(self.consumed())
     }
 
     fn entry(&self, number: u32) -> NonNull<T> {
         let at = (number & (self.size - 1)) as usize;
-        // SAFETY: the mapping has that many entries.
+        // SAFETY: the index is within the mapping's entries.
         unsafe { self.memory.add(self.entries).cast::<T>().add(at) }
     }
 
-    /// Writes an entry that is not produced yet.
+    /// Writes an entry that has not been produced yet.
     fn write(&mut self, number: u32, entry: T) {
-        // SAFETY: it lies in the mapping, and the kernel does not look at it before it is produced.
+        // SAFETY: the entry lies in the mapping, and the kernel does not read it before it is
+        // produced.
         unsafe { self.entry(number).write(entry) }
     }
 
-    /// An entry that the kernel has produced, and that is not consumed yet.
+    /// Reads an entry that the kernel has produced and that has not been consumed yet.
     fn read(&self, number: u32) -> T {
-        // SAFETY: it lies in the mapping, and the kernel does not write to it before it is consumed.
+        // SAFETY: the entry lies in the mapping, and the kernel does not write it before it is
+        // consumed.
         unsafe { self.entry(number).read() }
     }
 
-    /// Lets the kernel have what was written.
+    /// Publishes written entries to the kernel.
     fn produce(&mut self, count: u32) {
         self.word(self.producer).store(self.produced().wrapping_add(count), Ordering::Release);
     }
 
-    /// Lets the kernel have the place of what was read.
+    /// Returns read entries to the kernel.
     fn consume(&mut self, count: u32) {
         self.word(self.consumer).store(self.consumed().wrapping_add(count), Ordering::Release);
     }
@@ -231,7 +239,7 @@ impl<T: Copy> Ring<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // SAFETY: `mmap` gave these pages, and nobody has them any more.
+        // SAFETY: `mmap` returned this mapping, and nothing uses it any more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
     }
 }

@@ -1,51 +1,52 @@
-//! What became of live packets, in numbers.
+//! Counters of live packets.
 
 use portcullis_core::packet::Action;
 
-/// What a receiver has taken.
+/// Counters of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReceivedCounts {
-    /// Packets.
+    /// Packets received.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes received.
     pub bytes: u64,
-    /// Packets in several pieces, which were put together.
+    /// Packets that arrived in several buffers and were reassembled.
     pub reassembled: u64,
-    /// Checksums that the sender had left to its network card, and that were completed before the filter.
+    /// Partial checksums (left to a network card by the sender) that were completed before the
+    /// filter.
     pub checksums: u64,
-    /// Packets that the kernel dropped because nobody took them in time.
+    /// Packets that the kernel dropped because they were not received in time.
     pub dropped_by_kernel: u64,
-    /// Packets that were too long, or made no sense.
+    /// Packets rejected because they were too long or malformed.
     pub refused: u64,
 }
 
-/// Why a packet that was to go somewhere went nowhere.
+/// Why a packet could not be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// Its verdict was ABORTED.
+    /// The verdict was ABORTED.
     Aborted,
-    /// Nothing stands behind the target that it was redirected to.
+    /// No port is configured for the redirect target.
     NoTarget,
-    /// Its source cannot carry out the verdict: there is no port that a packet of a netfilter queue could go out of.
+    /// The source cannot transmit: a netfilter queue has no port to send a packet out of.
     CannotTransmit,
-    /// It was to be passed, and there is no way into the kernel's stack.
+    /// The verdict was PASS, but no path into the kernel's stack is configured.
     NoStack,
-    /// There was no room to send it, for as long as anybody wanted to wait.
+    /// The transmit queue stayed full for as long as the executor waits.
     NoRoom,
-    /// The interface that it was to go out of is down, or gone.
+    /// The output interface is down or gone.
     Down,
-    /// It is longer than where it was to go takes.
+    /// The packet exceeds the maximum length of its output.
     TooLong,
-    /// The system refused it.
+    /// The system refused the packet.
     Refused,
-    /// The device had no time for it.
+    /// The device was overloaded.
     Overload,
-    /// It was in its lane when the lane failed: received, and not through yet.
+    /// The lane failed while the packet was in flight.
     Failed,
 }
 
 impl Loss {
-    /// All of them, in order.
+    /// All reasons, in order.
     pub const ALL: [Loss; 10] = [
         Loss::Aborted,
         Loss::NoTarget,
@@ -59,7 +60,7 @@ impl Loss {
         Loss::Failed,
     ];
 
-    /// In words, behind a number of packets.
+    /// A description that follows a number of packets.
     pub fn text(self) -> &'static str {
         match self {
             Loss::Aborted => "aborted by the filter, or out of fuel",
@@ -75,7 +76,7 @@ impl Loss {
         }
     }
 
-    /// For labels: `no_target`.
+    /// The label value in metrics and JSON, for example `no_target`.
     pub fn name(self) -> &'static str {
         match self {
             Loss::Aborted => "aborted",
@@ -92,62 +93,64 @@ impl Loss {
     }
 }
 
-/// How many packets were lost, by the reason.
+/// Numbers of lost packets, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Losses([u64; Loss::ALL.len()]);
 
 impl Losses {
-    /// Adds packets.
+    /// Adds packets lost for a reason.
     pub fn add(&mut self, loss: Loss, packets: u64) {
         self.0[loss as usize] += packets;
     }
 
-    /// The packets lost for one reason.
+    /// Number of packets lost for a reason.
     pub fn of(&self, loss: Loss) -> u64 {
         self.0[loss as usize]
     }
 
-    /// The same, to be changed.
+    /// Mutable access to the number of packets lost for a reason.
     pub fn of_mut(&mut self, loss: Loss) -> &mut u64 {
         &mut self.0[loss as usize]
     }
 
-    /// The packets lost in all.
+    /// Total number of lost packets.
     pub fn all(&self) -> u64 {
         self.0.iter().sum()
     }
 }
 
-/// What an executor has done.
+/// Counters of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExecutedCounts {
-    /// Packets whose verdict was carried out, by the verdict.
+    /// Packets whose verdict was executed, by verdict.
     pub packets: [u64; Action::ALL.len()],
-    /// Their bytes, as they went out.
+    /// Bytes of these packets, by verdict, as they were sent.
     pub bytes: [u64; Action::ALL.len()],
-    /// Packets that went nowhere against their verdict, or for want of one.
+    /// Packets lost after a forwarding verdict or without a verdict, by reason.
     pub losses: Losses,
-    /// Checksums that the sender had left to its network card, and that were completed after the filter.
+    /// Partial checksums that were completed after the filter.
     pub checksums: u64,
-    /// Packets that came from where those go that pass, and went out unfiltered. They are in no other count.
+    /// Packets from the kernel's stack that were forwarded unfiltered. No other counter includes
+    /// them.
     pub from_stack: u64,
-    /// Packets that came from there and were lost: they made no sense, or had not left in the end. They are in no other count.
+    /// Packets from the kernel's stack that were lost, malformed or still queued at the end. No
+    /// other counter includes them.
     pub from_stack_lost: u64,
 }
 
 impl ExecutedCounts {
-    /// Packets whose verdict was carried out.
+    /// Number of packets whose verdict was executed.
     pub fn of(&self, action: Action) -> u64 {
         self.packets[action as usize]
     }
 
-    /// Adds a packet of this length whose verdict was carried out.
+    /// Counts one packet of this length as executed.
     pub fn add(&mut self, action: Action, length: usize) {
         self.packets[action as usize] += 1;
         self.bytes[action as usize] += length as u64;
     }
 
-    /// Every packet is in here once.
+    /// Total number of packets, executed and lost; each packet is counted once.
     pub fn all(&self) -> u64 {
         self.packets.iter().sum::<u64>() + self.losses.all()
     }

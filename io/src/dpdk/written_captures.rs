@@ -1,4 +1,4 @@
-//! Captures that ports write: whether all of a packet's bytes got there, which their driver does not say.
+//! Verifying captures that ports write: net_pcap does not report incomplete writes.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use portcullis_core::reason;
 
-/// Bytes of a capture before its packets, and of a packet before its own (`struct pcap_file_header`, `struct pcap_sf_pkthdr`).
+/// Length in bytes of a capture's header and of a packet's (`struct pcap_file_header`, `struct
+/// pcap_sf_pkthdr`).
 const FILE_HEADER: u64 = 24;
 const PACKET_HEADER: u64 = 16;
 
@@ -18,16 +19,16 @@ pub struct WrittenCaptures {
 }
 
 impl WrittenCaptures {
-    /// So many packets with so many bytes have gone to these files.
+    /// Expects `packets` packets of `bytes` bytes in total in these files.
     pub(super) fn new(files: Vec<PathBuf>, packets: u64, bytes: u64) -> WrittenCaptures {
         let bytes = files.len() as u64 * FILE_HEADER + packets * PACKET_HEADER + bytes;
         WrittenCaptures { files, bytes }
     }
 
-    /// Whether all is there, once the port is closed.
+    /// Checks that the files are complete, once the port is closed.
     ///
     /// # Errors
-    /// A sentence: what is not there, and why that may be.
+    /// A sentence that names the missing bytes and the likely cause.
     pub fn check(&self) -> Result<(), String> {
         let mut there = 0;
         for file in &self.files {
@@ -41,7 +42,8 @@ impl WrittenCaptures {
             if kind.is_file() {
                 there += kind.len();
             } else {
-                // A pipe or a device keeps nothing that could be counted; one that takes nothing says so.
+                // Pipes and devices keep nothing to count; an empty write shows whether they can be
+                // written.
                 return opened.write(&[]).map(drop).or_else(|error| failed(&error));
             }
         }
@@ -50,7 +52,7 @@ impl WrittenCaptures {
         }
         let names: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
         let (names, missing) = (names.join(" and "), self.bytes - there);
-        Err(format!("{names}: of {} bytes {missing} are not there; is the disk full?", self.bytes))
+        Err(format!("{names}: {missing} of {} bytes are missing; is the disk full?", self.bytes))
     }
 }
 
@@ -59,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_counted() {
+    fn missing_bytes_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let files = vec![folder.path().join("a.pcap"), folder.path().join("b.pcap")];
         let written = WrittenCaptures::new(files.clone(), 3, 200);
@@ -70,11 +72,11 @@ mod tests {
         assert_eq!(written.check(), Ok(()));
         std::fs::write(&files[1], [0; 24 + 16]).unwrap();
         let error = written.check().unwrap_err();
-        assert!(error.contains("b.pcap: of 296 bytes 50 are not there"), "{error}");
+        assert!(error.contains("b.pcap: 50 of 296 bytes are missing"), "{error}");
     }
 
     #[test]
-    fn a_device_that_takes_nothing_says_so() {
+    fn unwritable_devices_are_reported() {
         let written = |file: &str| WrittenCaptures::new(vec![file.into()], 1, 60).check();
         assert!(written("/dev/full").unwrap_err().contains("/dev/full: packets cannot be written: "));
         assert_eq!(written("/dev/null"), Ok(()));

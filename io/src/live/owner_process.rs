@@ -1,71 +1,75 @@
-//! Who has something of which the kernel gives only one.
+//! Finding the process that owns an exclusive kernel resource.
 
 use std::fmt;
 use std::fs::read_link;
 use std::path::Path;
 
-/// A process.
+/// A process that owns a kernel resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerProcess {
-    /// Its number, as this process sees it.
-    pub process: u32,
-    /// Its name: `portcullis`.
+    /// Process ID in this process's PID namespace.
+    pub pid: u32,
+    /// Command name, for example `portcullis`.
     pub name: String,
 }
 
 impl fmt::Display for OwnerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} ({})", self.process, self.name)
+        write!(f, "process {} ({})", self.pid, self.name)
     }
 }
 
 impl OwnerProcess {
-    /// The process that has the netlink socket with this protocol and port open, in this thread's network namespace: by
-    /// `/proc/net/netlink` (`netlink_native_seq_show`, `net/netlink/af_netlink.c`), and the links in `/proc/*/fd`. `None` where
-    /// it cannot be seen from here.
+    /// Finds the process with this netlink socket, given by protocol and port ID, in the calling
+    /// thread's network namespace: from `/proc/net/netlink` (`netlink_native_seq_show`,
+    /// `net/netlink/af_netlink.c`) and the links in `/proc/*/fd`. `None` if it is not visible to
+    /// this process.
     #[cfg(feature = "nfqueue")]
     pub(crate) fn of_netlink(protocol: i32, port: u32) -> Option<OwnerProcess> {
         let table = std::fs::read_to_string("/proc/thread-self/net/netlink").ok()?;
         let socket = format!("socket:[{}]", netlink_inode(&table, protocol, port)?);
-        find(|process, file| read_link(process.join("fd").join(file)).is_ok_and(|to| to.as_os_str() == socket.as_str()))
+        find(|folder, file| read_link(folder.join("fd").join(file)).is_ok_and(|to| to.as_os_str() == socket.as_str()))
     }
 
-    /// The process that has the link by which an XDP program hangs on this interface, of this thread's network namespace: by
-    /// `/proc/*/fdinfo` (`bpf_xdp_link_show_fdinfo`, `net/core/dev.c`). `None` where it cannot be seen from here, or the program
-    /// hangs there without a link.
+    /// Finds the process that holds the BPF link of the XDP program at this interface of the
+    /// calling thread's network namespace, from `/proc/*/fdinfo` (`bpf_xdp_link_show_fdinfo`,
+    /// `net/core/dev.c`). `None` if it is not visible to this process, or the program was attached
+    /// without a link.
     #[cfg(feature = "af-xdp")]
     pub(crate) fn of_xdp_program(interface: &std::ffi::CStr) -> Option<OwnerProcess> {
-        // SAFETY: the name ends with a zero, and outlives the call.
-        #[expect(unsafe_code, reason = "the system's")]
+        // SAFETY: the name is zero-terminated and outlives the call.
+        #[expect(unsafe_code, reason = "a libc call")]
         let index = unsafe { libc::if_nametoindex(interface.as_ptr()) };
         let here = read_link("/proc/thread-self/ns/net").ok()?;
-        find(|process, file| {
-            // Other namespaces have interfaces with the same numbers.
-            let is_here = || read_link(process.join("ns/net")).is_ok_and(|there| there == here);
-            let info = std::fs::read_to_string(process.join("fdinfo").join(file)).unwrap_or_default();
+        find(|folder, file| {
+            // Interface indexes repeat across namespaces.
+            let is_here = || read_link(folder.join("ns/net")).is_ok_and(|there| there == here);
+            let info = std::fs::read_to_string(folder.join("fdinfo").join(file)).unwrap_or_default();
             index != 0 && is_xdp_link(&info, index) && is_here()
         })
     }
 }
 
-/// The first process with an open file of which this is so: given its folder in `/proc`, and the file's number.
-fn find(mut is_it: impl FnMut(&Path, &Path) -> bool) -> Option<OwnerProcess> {
+/// Finds the first process with an open file that satisfies `matches`, which gets the process's
+/// folder in `/proc` and the file's descriptor number.
+fn find(mut matches: impl FnMut(&Path, &Path) -> bool) -> Option<OwnerProcess> {
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let folder = entry.path();
-        // Others' files are root's to see, and a process may end meanwhile.
+        // Skip processes of other users, and processes that exit meanwhile.
         let files = std::fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
-        if files.into_iter().any(|file| is_it(&folder, Path::new(&file.file_name()))) {
+        if files.into_iter().any(|file| matches(&folder, Path::new(&file.file_name()))) {
             let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
-            // A process names itself.
+            // A process can set its own name: strip control characters.
             let name = name.trim_end().chars().filter(|c| !c.is_control()).collect();
-            return Some(OwnerProcess { process, name });
+            return Some(OwnerProcess { pid, name });
         }
     }
     None
 }
 
-/// The inode of a socket: `sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode`, where `Eth` is the protocol and `Pid` the port.
+/// Finds a socket's inode in `sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode`, where `Eth` is
+/// the protocol and `Pid` the port ID.
 #[cfg(feature = "nfqueue")]
 fn netlink_inode(table: &str, protocol: i32, port: u32) -> Option<u64> {
     table.lines().skip(1).find_map(|line| {
@@ -75,7 +79,7 @@ fn netlink_inode(table: &str, protocol: i32, port: u32) -> Option<u64> {
     })
 }
 
-/// Whether an open file is a link of an XDP program to this interface.
+/// Whether an open file is a BPF link of an XDP program at this interface.
 #[cfg(feature = "af-xdp")]
 fn is_xdp_link(info: &str, index: u32) -> bool {
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
@@ -103,7 +107,7 @@ mod tests {
 
     #[cfg(feature = "af-xdp")]
     #[test]
-    fn a_link_is_one_of_xdp_and_of_the_interface() {
+    fn only_xdp_links_of_the_interface_match() {
         let info = "pos:\t0\nflags:\t02000000\nlink_type:\txdp\nlink_id:\t4\nprog_id:\t15562\nifindex:\t3\n";
         assert!(is_xdp_link(info, 3));
         assert!(!is_xdp_link(info, 4) && !is_xdp_link(&info.replace("xdp", "tcx"), 3) && !is_xdp_link("", 3));

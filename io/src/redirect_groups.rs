@@ -1,19 +1,22 @@
-//! Redirect targets that stand for several ports.
+//! Redirect targets that stand for several ports, such as the devmaps of an XDP program that
+//! broadcasts.
 
-/// What such targets stand for, as long as nobody changes it.
+/// The redirect targets that stand for groups of ports, and the ports of each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RedirectGroups {
-    /// Target, whether the port where a packet came in is left out, ports.
+    /// Target number, whether the packet's ingress port is excluded, and the ports.
     lists: Vec<(u32, bool, Vec<u32>)>,
 }
 
 impl RedirectGroups {
-    /// That a target stands for these ports; with `exclude_ingress` for the others of them.
+    /// Adds a group: `target` stands for `ports`. With `exclude_ingress`, a packet is not sent back
+    /// to the port it came from.
     pub fn push(&mut self, target: u32, exclude_ingress: bool, ports: Vec<u32>) {
         self.lists.push((target, exclude_ingress, ports));
     }
 
-    /// Where a packet goes that came in by a port and has this target; `None` where it stands for itself.
+    /// Returns the ports that a packet with this target and ingress port goes to, or `None` if
+    /// `target` is not a group.
     pub fn ports(&self, target: u32, ingress: u32) -> Option<impl Iterator<Item = u32>> {
         let (_, exclude, ports) = self.lists.iter().find(|(it, ..)| *it == target)?;
         Some(ports.iter().copied().filter(move |port| !exclude || *port != ingress))
@@ -25,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_may_not_go_where_it_came_in() {
+    fn the_ingress_port_is_left_out_if_the_group_excludes_it() {
         let mut several = RedirectGroups::default();
         several.push(100, false, vec![3, 1, 3]);
         several.push(101, true, vec![3, 1, 3]);

@@ -1,4 +1,4 @@
-//! Where packets go that pass.
+//! Destinations for passed packets.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -12,23 +12,23 @@ use super::error::DpdkError;
 use super::spec::PortSpec;
 use crate::live::tun;
 
-/// Where packets go that pass.
+/// Destination of passed packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PassTarget {
-    /// Into the kernel, at a TAP interface of this name, which DPDK makes (`net_tap`).
+    /// The kernel, through a TAP interface of this name that DPDK creates (`net_tap`).
     Tap(String),
-    /// The same with fewer copies, by the kernel's vhost-net (`net_virtio_user`).
+    /// The kernel, with fewer copies, through vhost-net (`net_virtio_user`).
     VirtioUser(String),
-    /// Out of a port.
+    /// A port.
     Port(PortSpec),
 }
 
 impl PassTarget {
-    /// The port of DPDK. An interface of the kernel has the MAC address of the port that packets come in by, so that the kernel takes
-    /// them for its own.
+    /// Returns the DPDK port. A kernel interface gets the MAC address of the ingress port, so that
+    /// the kernel accepts the packets as its own.
     ///
     /// # Errors
-    /// [`DpdkError::Kernel`]: such interfaces cannot be made here.
+    /// [`DpdkError::Kernel`] if such an interface cannot be created here.
     pub(super) fn port(&self, mac: [u8; 6]) -> Result<PortSpec, DpdkError> {
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
         let spec = match self {
@@ -46,7 +46,7 @@ impl PassTarget {
             }
         };
         if !has_capability(CAP_NET_ADMIN) {
-            let what = "making an interface needs the capability CAP_NET_ADMIN; run as root, or grant it to the program with setcap";
+            let what = "creating an interface needs the capability CAP_NET_ADMIN; run as root, or grant it to the program with setcap";
             return Err(self.kernel(what.into()));
         }
         Ok(PortSpec::Made(spec))
@@ -56,16 +56,16 @@ impl PassTarget {
         match OpenOptions::new().read(true).write(true).open(device) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(self.kernel(format!("this kernel makes no {what}: {missing}")))
+                Err(self.kernel(format!("this kernel cannot create {what}: {missing}")))
             }
             Err(error) => Err(self.kernel(format!(
-                "{device} cannot be opened: {}; run as root, or have its owner let this user",
+                "{device} cannot be opened: {}; run as root, or have its owner grant this user access",
                 reason(&error)
             ))),
         }
     }
 
-    /// What to say where DPDK does not make the interface.
+    /// Explains DPDK's failure to create the interface.
     pub(super) fn refused(&self, error: DpdkError) -> DpdkError {
         let (name, driver) = match self {
             PassTarget::Port(_) => return error,
@@ -73,12 +73,14 @@ impl PassTarget {
             PassTarget::VirtioUser(name) => (name, "net_virtio_user"),
         };
         match error {
-            DpdkError::Probe { said, .. } if said.iter().any(|line| line.contains("failed to parse device")) => {
+            DpdkError::Probe { log_lines, .. }
+                if log_lines.iter().any(|line| line.contains("failed to parse device")) =>
+            {
                 self.kernel(format!("DPDK has no driver {driver}; on Debian it is in the package {}", package(driver)))
             }
-            DpdkError::Probe { why, said, .. } => {
-                let what = format!("DPDK does not make the interface: {why}; is there one that is called {name}?");
-                self.kernel(what + &super::error::quote(&said))
+            DpdkError::Probe { why, log_lines, .. } => {
+                let what = format!("DPDK cannot create the interface: {why}; does one named {name} exist already?");
+                self.kernel(what + &super::error::quote(&log_lines))
             }
             error => error,
         }
@@ -120,8 +122,9 @@ impl FromStr for PassTarget {
     }
 }
 
-/// Whether an interface may be called that, and DPDK be told: `dev_valid_name` (net/core/dev.c) without what has a meaning of its own
-/// in DPDK's arguments, or makes the kernel choose a number (`%d`).
+/// Whether `name` is a valid interface name for the kernel (`dev_valid_name`, net/core/dev.c) and
+/// for DPDK: without characters special in its arguments, and without `%d`, for which the kernel
+/// chooses a number.
 fn is_interface(name: &str) -> bool {
     (1..=15).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
@@ -133,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_is_stands_before_a_colon() {
+    fn the_kind_of_destination_comes_before_a_colon() {
         let read = |text: &str| text.parse::<PassTarget>().unwrap();
         assert_eq!(read("tap:pass0"), PassTarget::Tap("pass0".into()));
         assert_eq!(read("virtio_user:eth0.100"), PassTarget::VirtioUser("eth0.100".into()));
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn invalid_destinations_are_refused() {
         for (text, part) in [
             ("tap:", "from 1 to 15"),
             ("tap:a b", "`a b`"),
@@ -162,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_knows_its_own_address() {
-        // Where no interface can be made, that is what is said.
+    fn the_kernel_interface_gets_the_ports_mac_address() {
+        // The error is checked where no interface can be created.
         match PassTarget::Tap("x0".into()).port([2, 0, 0, 0, 0xab, 1]) {
             Ok(PortSpec::Made(text)) => assert_eq!(text, "net_tap_x0,iface=x0,mac=02:00:00:00:ab:01"),
             Ok(other) => panic!("{other:?}"),
