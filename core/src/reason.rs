@@ -1,35 +1,30 @@
-//! The system's errors in words.
+//! Messages for I/O errors: the system's own text and, where there is one, the next step.
 
 use std::io::{self, ErrorKind};
 
-/// What went wrong, and what to do where that is clear. Never the number that Rust puts behind the
-/// system's words.
+/// Describes an I/O error: the system's text unchanged, so that it can be searched for, followed by
+/// what the user can do about it. A custom error is described by its own text alone.
 pub fn reason(error: &io::Error) -> String {
-    if let Some(words) = error.get_ref() {
-        return words.to_string();
-    }
-    let words = match error.kind() {
-        ErrorKind::NotFound => "there is no such file or folder",
-        ErrorKind::PermissionDenied => "permission denied; run as a user who may, or choose another place",
-        ErrorKind::IsADirectory => "it is a folder, not a file",
-        ErrorKind::NotADirectory => "a part of its path is a file, not a folder",
-        ErrorKind::ReadOnlyFilesystem => "the file system is read-only; choose another place",
-        ErrorKind::StorageFull => "there is no space left on the device; make room there, or choose another place",
-        ErrorKind::QuotaExceeded => "your quota there is used up; make room, or choose another place",
-        ErrorKind::FileTooLarge => "the file would be longer than its file system or your limits allow",
-        // EMFILE and ENFILE, of which Rust knows no kind: the numbers of every Unix.
+    let next_step = match error.kind() {
+        _ if error.get_ref().is_some() => None,
+        ErrorKind::PermissionDenied => Some("run as a user with access, or choose another path"),
+        ErrorKind::ReadOnlyFilesystem => Some("choose another path"),
+        ErrorKind::StorageFull => Some("free some space, or choose another path"),
+        ErrorKind::QuotaExceeded => Some("free some of the quota, or choose another path"),
+        ErrorKind::FileTooLarge => Some("check the limits of the file system and of the process (`ulimit -f`)"),
+        // EMFILE and ENFILE have no stable `ErrorKind`; their numbers are the same on every Unix.
         _ if cfg!(unix) && error.raw_os_error() == Some(24) => {
-            "this program has as many files open as it may; raise the limit (`ulimit -n`), or use fewer files"
+            Some("raise the limit (`ulimit -n`), or use fewer files")
         }
         _ if cfg!(unix) && error.raw_os_error() == Some(23) => {
-            "the system has as many files open as it may; end what holds them open, or raise its limit"
+            Some("close programs that hold files open, or raise the system's limit (`fs.file-max`)")
         }
-        _ => {
-            let text = error.to_string();
-            return text.rfind(" (os error ").map_or(text.clone(), |at| text[..at].to_owned());
-        }
+        _ => None,
     };
-    words.to_owned()
+    match next_step {
+        Some(next_step) => format!("{error}; {next_step}"),
+        None => error.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -37,15 +32,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_is_shown() {
-        // Linux: EPERM to EHWPOISON, and one that there is not.
+    fn messages_start_with_the_text_of_the_system() {
+        // Linux: EPERM to EHWPOISON, and a number that is no errno.
         for number in (1..=133).chain([4000]) {
-            let text = reason(&io::Error::from_raw_os_error(number));
-            assert!(!text.contains("os error") && text.len() > 5, "{number}: {text}");
+            let error = io::Error::from_raw_os_error(number);
+            assert!(reason(&error).starts_with(&error.to_string()), "{number}: {}", reason(&error));
         }
         assert!(!cfg!(unix) || reason(&io::Error::from_raw_os_error(24)).contains("`ulimit -n`"));
-        assert!(!cfg!(unix) || reason(&io::Error::from_raw_os_error(23)).contains("the system"));
-        assert_eq!(reason(&io::Error::other("its own words")), "its own words");
-        assert_eq!(reason(&ErrorKind::StorageFull.into()), reason(&io::Error::from_raw_os_error(28)));
+        assert!(!cfg!(unix) || reason(&io::Error::from_raw_os_error(23)).contains("`fs.file-max`"));
+        assert_eq!(reason(&io::Error::other("its own text")), "its own text");
+        assert!(reason(&ErrorKind::StorageFull.into()).ends_with("; free some space, or choose another path"));
     }
 }

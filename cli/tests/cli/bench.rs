@@ -180,7 +180,7 @@ fn a_full_disk_loses_no_other_file() {
     let place = Place::new();
     let ran = run(&place, &["--filter", "minimal", "--batch", "64", "--json", "/dev/full", "--csv", "r.csv"]);
     assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("/dev/full: ") && ran.err.contains("no space left"), "{}", ran.err);
+    assert!(ran.err.contains("/dev/full: ") && ran.err.contains("No space left on device"), "{}", ran.err);
     assert!(String::from_utf8(place.read("r.csv")).unwrap().contains("minimal,cpu,64,"));
     assert!(ran.out.contains("minimal, 64-byte packets"), "{}", ran.out);
 }

@@ -137,15 +137,15 @@ fn what_cannot_be_written_is_named() {
     for (option, to, why) in [
         ("--write", "none/o.pcap", "cannot be created: there is no folder none; create it first"),
         ("--write", "none/deep/o.pcap", "cannot be created: there is no folder none/deep; create it first"),
-        ("--write", ".", "cannot be created: it is a folder, not a file"),
-        ("--write-tx", "c.pcap/o.pcap", "cannot be created: a part of its path is a file, not a folder"),
+        ("--write", ".", "cannot be created: Is a directory (os error 21)"),
+        ("--write-tx", "c.pcap/o.pcap", "cannot be created: Not a directory (os error 20)"),
         ("--write-redirect", "c.pcap", "cannot be created: it is a file, not a folder"),
-        ("--write-redirect", "c.pcap/dir", "cannot be created: a part of its path is a file, not a folder"),
+        ("--write-redirect", "c.pcap/dir", "cannot be created: Not a directory (os error 20)"),
     ] {
         assert_eq!(with(option, to).failed(1, &[]).err, format!("error: {to}: {why}\n"), "{option}");
     }
     if std::path::Path::new("/dev/full").exists() {
-        let why = "writing failed: there is no space left on the device; make room there, or choose another place";
+        let why = "writing failed: No space left on device (os error 28); free some space, or choose another path";
         assert_eq!(with("--write", "/dev/full").failed(1, &[]).err, format!("error: /dev/full: {why}\n"));
     }
     #[cfg(unix)]
@@ -158,7 +158,7 @@ fn what_cannot_be_written_is_named() {
     let capture = place.file("r.pcap", pcap(&[&[3; 60], &[2; 60], &[4; 60]]));
     place
         .run(&["run", redirect, "--read", capture, "--write-redirect", "r"])
-        .failed(1, &["error: r/3.pcap: cannot be created: it is a folder, not a file\n"]);
+        .failed(1, &["error: r/3.pcap: cannot be created: Is a directory (os error 21)\n"]);
     // The others are whole all the same.
     assert_eq!(packets(&place.read("r/2.pcap")), [[2; 60]]);
     assert_eq!(packets(&place.read("r/4.pcap")), [[4; 60]]);
