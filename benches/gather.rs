@@ -12,7 +12,7 @@ use std::hint::black_box;
 use portcullis_core::packet::Batch;
 use portcullis_core::packet::gather::{StorePolicy, WindowRows};
 
-use support::{LENGTH, Pair, Sample, Table, Times, Traffic, is_test_run, time};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, time};
 
 /// The windows of the stock filters, and all of a short packet.
 const WINDOWS: [u32; 3] = [24, 54, 64];
@@ -49,7 +49,7 @@ fn measure(what: &str, batch: &Batch, repeats: u32, rounds: usize) {
         let times = time_in_turn(&mut sides, repeats, rounds);
         for (other, name) in [(2, "to the plain loop"), (3, "to memcpy")] {
             for (ours, how) in [(0, ""), (1, ", past the caches")] {
-                let pair = Pair { ours: times[ours], theirs: times[other] };
+                let pair = PairedTimes { ours: times[ours], theirs: times[other] };
                 table.rates(&format!("{window} bytes{how}, {name}"), batch.len(), pair);
             }
         }

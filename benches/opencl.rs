@@ -19,7 +19,7 @@ use portcullis_opencl::OpenClDevice;
 use portcullis_opencl::measure::KernelTimer;
 
 use support::device::{DEPTH, FILTERS, batches, round, stock};
-use support::{LENGTH, Pair, Sample, Table, Times, Traffic, is_test_run, record_bar, time};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, record_bar, time};
 
 const COMMAND: &str = "cargo bench --bench opencl --features opencl";
 
@@ -78,7 +78,7 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
                 }
             }
             let [ours, theirs] = samples.map(|samples| Times::of(&samples));
-            let (label, pair) = (format!("{name}, {}", traffic.name()), Pair { ours, theirs });
+            let (label, pair) = (format!("{name}, {}", traffic.name()), PairedTimes { ours, theirs });
             table.rates(&label, count, pair);
             ratios.push((label, pair.ratio()));
         }
@@ -110,7 +110,7 @@ fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
                 theirs.push(alone);
             }
         }
-        let pair = Pair { ours: Times::of(&ours), theirs: Times::of(&theirs) };
+        let pair = PairedTimes { ours: Times::of(&ours), theirs: Times::of(&theirs) };
         table.rates(name, count, pair);
         ratios.push((name.to_owned(), pair.ratio()));
     }

@@ -31,7 +31,7 @@ use hand_written::router::{self, DROP, NextHop, PASS, redirect};
 #[cfg(target_os = "linux")]
 use support::kernel::{Kernel, folded};
 use support::routes::{self, Random, Route, mask};
-use support::{LENGTH, Pair, Sample, Table, Times, is_test_run, time, time_in_turn};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, is_test_run, time, time_in_turn};
 
 /// A filter that returns `redirect(next_hop)`, or drops packets without a route.
 const LOOKUP_V4: &str = "
@@ -197,7 +197,11 @@ impl AddressFamily {
                     assert_eq!(given, answers, "{name}: what the kernel finds");
                     samples.1.push(Sample::wall(took));
                 }
-                rows.kernel.rates(&name, packets, Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) });
+                rows.kernel.rates(
+                    &name,
+                    packets,
+                    PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) },
+                );
             }
         }
     }

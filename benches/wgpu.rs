@@ -16,7 +16,7 @@ use portcullis_wgpu::WgpuDevice;
 use portcullis_wgpu::measure::KernelTimer;
 
 use support::device::{DEPTH, FILTERS, batches, round, stock};
-use support::{LENGTH, Pair, Sample, Table, Times, Traffic, is_test_run, time};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, time};
 
 /// Launches per submission of the kernel-only side.
 const LAUNCHES: u32 = 4;
@@ -45,7 +45,11 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
             }
         }
         let memory = if imported == Imported::InPlace { "in place" } else { "copied" };
-        table.rates(&format!("{name}, {memory}"), count, Pair { ours: Times::of(&ours), theirs: Times::of(&theirs) });
+        table.rates(
+            &format!("{name}, {memory}"),
+            count,
+            PairedTimes { ours: Times::of(&ours), theirs: Times::of(&theirs) },
+        );
     }
     table.print();
 }
