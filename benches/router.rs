@@ -1,9 +1,10 @@
-//! Longest prefix match on the CPU, one thread, against DIR-24-8 in hand-written Rust, and against the kernel's trie.
-//! `cargo bench --bench router`.
+//! Compares longest prefix match on one CPU thread with hand-written DIR-24-8 in Rust and with the
+//! kernel's LPM trie: `cargo bench --bench router`.
 //!
-//! A million IPv4 routes and 200,000 of IPv6 (`support/routes.rs`), a million packets of 64 bytes. Addresses are random
-//! ones out of all that there are, and random ones inside a random route each. Both sides of a row give the same
-//! verdicts for the same packets, and the same bytes where they forward them, and run in turn.
+//! With a million IPv4 routes, 200,000 IPv6 routes (`support/routes.rs`) and a million packets of
+//! 64 bytes. Addresses are either uniformly random, or random within a random route each. Both
+//! sides of a row return the same verdicts and, when forwarding, write the same bytes; they run in
+//! turn.
 
 mod hand_written {
     pub mod dir24;
@@ -30,9 +31,9 @@ use hand_written::router::{self, DROP, NextHop, PASS, redirect};
 #[cfg(target_os = "linux")]
 use support::kernel::{Kernel, folded};
 use support::routes::{self, Random, Route, mask};
-use support::{LENGTH, Pair, Sample, Table, Times, in_turn, only_testing, time};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, is_test_run, time, time_in_turn};
 
-/// `redirect(next_hop)`, or a drop where there is no route.
+/// A filter that returns `redirect(next_hop)`, or drops packets without a route.
 const LOOKUP_V4: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         if pkt_len(pkt) < 34u || load_be16(pkt, 12u) != ETH_P_IP { return XDP_PASS; }
@@ -75,23 +76,23 @@ fn lookup_v6(tables: &Dir24, packet: &[u8]) -> u32 {
 type Lookup = fn(&Dir24, &[u8]) -> u32;
 type Router = fn(&Dir24, &[NextHop], &mut [u8]) -> u32;
 
-/// A family of addresses: its routes, and what packets go through.
-struct Family {
+/// An address family with its routes and filters.
+struct AddressFamily {
     name: &'static str,
     is_v6: bool,
     routes: Vec<Route>,
-    /// The search alone, and the same by hand.
+    /// The lookup filter, and its hand-written counterpart.
     lookup: (&'static str, Lookup),
-    /// The whole of a router, and the same by hand.
+    /// The router filter, and its hand-written counterpart.
     router: (&'static str, Router),
 }
 
-impl Family {
+impl AddressFamily {
     fn words(&self) -> u32 {
         if self.is_v6 { 4 } else { 1 }
     }
 
-    /// The same addresses whenever it is called: any, or each in one of the routes.
+    /// Reproducible addresses: any, or each within one of the routes.
     fn addresses(&self, in_routes: bool) -> impl FnMut() -> u128 {
         let mut random = Random(7);
         move || {
@@ -99,19 +100,19 @@ impl Family {
             let address = random.address();
             match in_routes {
                 true => route.address | address & !mask(route.length),
-                // Of IPv6 only an eighth is in use at all.
+                // Only an eighth of the IPv6 space is allocated.
                 false if self.is_v6 => 1 << 125 | address >> 3,
                 false => address,
             }
         }
     }
 
-    /// An address's bytes in a packet.
+    /// Bytes of an address in a packet.
     fn bytes<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         if self.is_v6 { &packet[38..54] } else { &packet[30..34] }
     }
 
-    /// Packets to such addresses, from any that routers forward.
+    /// Packets to these addresses, from arbitrary sources that routers forward.
     fn batch(&self, count: usize, mut address: impl FnMut() -> u128) -> Batch {
         let mut arena = Arena::new(count * LENGTH).expect("memory for the packets");
         let mut random = Random(8);
@@ -180,7 +181,7 @@ impl Family {
             let mut out = Vec::with_capacity(packets);
             theirs(&mut out);
             ours(Some(&out));
-            let pair = in_turn(rounds, || ours(None), || theirs(&mut out));
+            let pair = time_in_turn(rounds, || ours(None), || theirs(&mut out));
             rows.lookups.rates(&name, packets, pair);
             #[cfg(target_os = "linux")]
             if let Some(kernel) = &mut kernel {
@@ -196,12 +197,16 @@ impl Family {
                     assert_eq!(given, answers, "{name}: what the kernel finds");
                     samples.1.push(Sample::wall(took));
                 }
-                rows.kernel.rates(&name, packets, Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) });
+                rows.kernel.rates(
+                    &name,
+                    packets,
+                    PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) },
+                );
             }
         }
     }
 
-    /// The kernel's trie with these routes, where the kernel lets this process make one.
+    /// The kernel's trie with these routes, if this process may create one.
     #[cfg(target_os = "linux")]
     fn kernel(&self, addresses: usize) -> Option<Kernel> {
         let bytes = 4 * self.words() as usize;
@@ -247,7 +252,7 @@ impl Family {
                 }));
                 black_box(&out);
             };
-            let pair = in_turn(rounds, ours, theirs);
+            let pair = time_in_turn(rounds, ours, theirs);
             rows.whole.rates(&name, packets, pair);
             let (batch, verdicts) = (batch.expect("it came back"), verdicts.expect("there was a round"));
             assert!((0..packets).all(|i| verdicts.get(i).to_return() == out[i]), "{name}: verdicts");
@@ -256,33 +261,33 @@ impl Family {
     }
 }
 
-/// The tables of results.
+/// Result tables.
 struct Rows {
     lookups: Table,
     kernel: Table,
     whole: Table,
 }
 
-/// Next hops that routes lead to.
+/// Number of next hops.
 const NEXT_HOPS: u32 = 200;
 
 fn main() {
-    support::end_with_the_reader();
-    let (packets, rounds, share) = if only_testing() { (1024, 1, 100) } else { (1 << 20, 15, 1) };
+    support::restore_sigpipe();
+    let (packets, rounds, share) = if is_test_run() { (1024, 1, 100) } else { (1 << 20, 15, 1) };
     let mut rows = Rows {
         lookups: Table::new("longest prefix match, one thread", "ours", "DIR-24-8"),
         kernel: Table::new("the same, net of an empty program", "ours", "kernel"),
         whole: Table::new("router_v4 and router_v6", "ours", "by hand"),
     };
     let families = [
-        Family {
+        AddressFamily {
             name: "IPv4",
             is_v6: false,
             routes: routes::ipv4(1_000_000 / share, NEXT_HOPS, 1),
             lookup: (LOOKUP_V4, lookup_v4),
             router: (include_str!("../shaders/router_v4.wgsl"), router::ipv4),
         },
-        Family {
+        AddressFamily {
             name: "IPv6",
             is_v6: true,
             routes: routes::ipv6(200_000 / share, NEXT_HOPS, 2),

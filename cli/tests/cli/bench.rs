@@ -401,7 +401,7 @@ char LICENSE[] SEC("license") = "GPL";
             2,
             "--map none=sized.csv: the filter has no map `none`",
         ),
-        (&["--set", "sized.max_entries=4", "--map", "told=sized.csv"], 2, "`told` is a ring of events"),
+        (&["--set", "sized.max_entries=4", "--map", "told=sized.csv"], 2, "`told` is an event ring"),
         (&["--set", "sized.max_entries=3", "--map", "sized=sized.csv"], 1, "sized.csv:1: "),
         (&["--set", "sized.max_entries=4", "--map", "sized=gone.csv"], 1, "gone.csv"),
         (&["--set", "sized.max_entries=4", "--kernel-routes"], 2, "--kernel-routes: the filter looks for no routes"),

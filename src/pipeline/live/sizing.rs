@@ -9,8 +9,8 @@
 //!
 //! The cost of a batch is the time that it occupies the device: from its submission, or the end of
 //! the previous batch if that is later, until its verdicts are executed. The device's own account
-//! ([`Completion::times`](portcullis_core::device::Completion)) lacks the host's part and adds up stages that
-//! overlap.
+//! ([`Completion::times`](portcullis_core::device::Completion)) lacks the host's part and adds up
+//! stages that overlap.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

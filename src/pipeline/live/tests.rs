@@ -390,8 +390,8 @@ fn packets_that_await_memory_are_received_before_the_end() {
     }
 }
 
-/// Number of times that a batch waits until it is closed, on a receiver whose ring holds `ring_capacity`
-/// packets at this arrival rate.
+/// Number of times that a batch waits until it is closed, on a receiver whose ring holds
+/// `ring_capacity` packets at this arrival rate.
 fn count_waits(ring_capacity: usize, rate: f64) -> usize {
     let shared = SharedSizing::new();
     let mut receiver = ScriptedReceiver { ring_capacity, ..ScriptedReceiver::new(vec![Step::Packets(3)]) };
