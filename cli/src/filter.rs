@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::control::{Refusal, Reload};
-use portcullis::diagnostics::{Diagnostics, MAX_SOURCE, Source};
+use portcullis::diagnostics::{Diagnostics, MAX_SOURCE_BYTES, Source};
 use portcullis::frontend::bpf::Instruction;
 use portcullis::frontend::opencl_c::files::{Includes, NoIncludes};
 use portcullis::frontend::xdp::ObjectReport;
@@ -334,7 +334,7 @@ fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str
 /// may be endless.
 fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    from.take(MAX_SOURCE as u64 + 1).read_to_end(&mut bytes)?;
+    from.take(MAX_SOURCE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

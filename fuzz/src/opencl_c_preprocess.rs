@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use portcullis_core::diagnostics::{MAX_SOURCE, Source};
+use portcullis_core::diagnostics::{MAX_SOURCE_BYTES, Source};
 use portcullis_opencl_c::files::NoIncludes;
 use portcullis_opencl_c::preprocessor::{MAX_ERRORS, MAX_TOKENS, TranslationUnit, preprocess};
 use portcullis_opencl_c::token::TokenKind;
@@ -134,7 +134,11 @@ pub fn run(data: &[u8]) {
     match preprocess(&Source::new("again", text.as_str()), &[], &mut NoIncludes) {
         Ok(again) => assert!(written(&again) == format!("; {text}") || undefined, "{text}\n{}", written(&again)),
         Err(errors) => {
-            assert!(text.len() > MAX_SOURCE || tokens.tokens.len() > MAX_TOKENS || undefined, "{}", errors.render())
+            assert!(
+                text.len() > MAX_SOURCE_BYTES || tokens.tokens.len() > MAX_TOKENS || undefined,
+                "{}",
+                errors.render()
+            )
         }
     }
 }

@@ -148,7 +148,8 @@ impl Packets {
 
     /// The node that answers lead a packet to.
     fn node(&mut self, number: usize, packet: &[u8], answers: Vec<MapReply>, whims: usize) -> usize {
-        let next = self.interpreter.next(packet, &Metadata::default(), &answers).unwrap_or_else(|e| panic!("{e}"));
+        let next =
+            self.interpreter.run_with_replies(packet, &Metadata::default(), &answers).unwrap_or_else(|e| panic!("{e}"));
         let fresh = self.nodes.len();
         let known = self.known.entry((number, whims, format!("{next:?}"))).or_insert(fresh);
         if *known == fresh {
@@ -231,8 +232,8 @@ impl Packets {
             }
             return Ok(());
         }
-        for (memory, mut answer, whim) in state.memory.does(case.order, word, number, request.what, whims, start) {
-            if !request.looks {
+        for (memory, mut answer, whim) in state.memory.does(case.order, word, number, request.op, whims, start) {
+            if !request.uses_result {
                 answer = MapReply::default();
             }
             put(self, None, memory, answer, whim)?;
@@ -258,9 +259,9 @@ impl Packets {
 impl Fault {
     /// What becomes of a request: nothing unusual, nothing at all, or two halves.
     fn broken(self, request: &MapRequest) -> Option<Option<AtomicOp>> {
-        match (self, request.what) {
-            (Fault::InTwo, AtomicOp::CompareExchange { .. }) => Some(Some(request.what)),
-            (Fault::Lost(at), AtomicOp::Add(_)) if at == request.at => Some(Some(request.what)),
+        match (self, request.op) {
+            (Fault::InTwo, AtomicOp::CompareExchange { .. }) => Some(Some(request.op)),
+            (Fault::Lost(at), AtomicOp::Add(_)) if at == request.at => Some(Some(request.op)),
             (Fault::Skipped { word, header, stride }, AtomicOp::CompareExchange { .. })
                 if request.at >= header && (request.at - header) % stride == word =>
             {

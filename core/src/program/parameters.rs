@@ -242,13 +242,14 @@ fn parse_values(
         if !names.contains(&name.as_str()) {
             errors.push(
                 Diagnostic::new(format!("the filter has no parameter `{name}`"))
-                    .of_parameter(name)
+                    .with_parameter(name)
                     .note(&list)
                     .note("parameters are declared by `override NAME: TYPE = DEFAULT;`"),
             );
         } else if given[..i].iter().any(|(earlier, _)| earlier == name) {
-            errors
-                .push(Diagnostic::new(format!("the parameter `{name}` is given twice")).of_parameter(name).note(&list));
+            errors.push(
+                Diagnostic::new(format!("the parameter `{name}` is given twice")).with_parameter(name).note(&list),
+            );
         }
     }
     let mut values = Vec::new();
@@ -275,13 +276,13 @@ fn parse_values(
             Some(Ok(value)) => values.push(Some(value)),
             Some(Err((text, reason))) => errors.push(located(
                 Diagnostic::new(format!("`{text}` is no value for the parameter `{name}`: {reason}"))
-                    .of_parameter(name)
+                    .with_parameter(name)
                     .note(&list),
                 "declared here",
             )),
             None if o.init.is_none() => errors.push(located(
                 Diagnostic::new(format!("the parameter `{name}` has no value"))
-                    .of_parameter(name)
+                    .with_parameter(name)
                     .note(format!("it has no default: set it with `{name}=VALUE`, or give it one in the text")),
                 "declared without a default",
             )),

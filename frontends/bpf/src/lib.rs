@@ -23,7 +23,7 @@ mod parser;
 use cfg::Cfg;
 use parser::ParsedListing;
 use portcullis_core::diagnostics::too_long;
-use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE_BYTES, Source};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_core::stack::run_on_large_stack;
 
@@ -45,7 +45,7 @@ pub fn parse(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
 }
 
 fn parse_listing(source: &Source) -> Result<ParsedListing, Diagnostics> {
-    if source.text.len() > MAX_SOURCE {
+    if source.text.len() > MAX_SOURCE_BYTES {
         return Err(Diagnostics::one(source, too_long()));
     }
     parser::parse(source)
@@ -81,7 +81,7 @@ fn compile_here(source: &Source, listing: &ParsedListing, options: &ProgramOptio
     let checked = check::check(listing).map_err(rejected)?;
     if !options.parameters.is_empty() {
         let no_parameter = |(name, _): &(String, String)| {
-            let error = Diagnostic::new(format!("the filter has no parameter `{name}`")).of_parameter(name);
+            let error = Diagnostic::new(format!("the filter has no parameter `{name}`")).with_parameter(name);
             error.note("classic BPF programs have no parameters")
         };
         return Err(rejected(options.parameters.iter().map(no_parameter).collect()));

@@ -13,8 +13,8 @@ use super::cfg::{Block, Cfg, Predicate, Step, Target, Terminator};
 use super::dataflow::{self, RegisterSet};
 use super::instruction::{Alu, Comparison, Op, Operand, Register};
 use super::parser::ParsedListing;
-use portcullis_core::ir::builder::{Builder, Value};
-use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::builder::{FunctionBuilder, Value};
+use portcullis_core::ir::structure::emit::{BlockEmitter, Types, emit};
 use portcullis_core::ir::structure::{Graph, TooDeep, structure};
 use portcullis_core::packet::Verdict;
 use portcullis_core::program::{FILTER_FUNCTION, prelude};
@@ -28,7 +28,7 @@ pub(super) fn lower(cfg: &Cfg, listing: &ParsedListing) -> Result<Module, TooDee
     let mut module = prelude::module(&[], "");
     let types = Types::of(&mut module);
     let prelude_functions = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
-    let mut b = Builder::default();
+    let mut b = FunctionBuilder::default();
     b.function.name = Some(FILTER_FUNCTION.to_owned());
     b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
     b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
@@ -68,7 +68,7 @@ fn flow_graph(cfg: &Cfg) -> Graph {
         cfg.blocks.iter().map(|block| block.terminator.targets().map(number).collect()).collect();
     successors.extend([Vec::new(), Vec::new()]);
     let copied = (0..successors.len()).map(|block| block >= count).collect();
-    Graph { successors, copied }
+    Graph { successors, duplicated: copied }
 }
 
 struct Lowering<'a> {
@@ -94,8 +94,8 @@ struct Lowering<'a> {
     conditions: Vec<Value>,
 }
 
-impl Blocks for Lowering<'_> {
-    fn block(&mut self, b: &mut Builder, block: usize) {
+impl BlockEmitter for Lowering<'_> {
+    fn block(&mut self, b: &mut FunctionBuilder, block: usize) {
         self.conditions.clear();
         self.loads.clear();
         self.offsets.clear();
@@ -129,12 +129,12 @@ impl Blocks for Lowering<'_> {
         }
     }
 
-    fn condition(&mut self, b: &mut Builder, _block: usize) -> Value {
+    fn condition(&mut self, b: &mut FunctionBuilder, _block: usize) -> Value {
         // The stack is empty only if the block's test was lost, which `Cfg` rules out.
         self.conditions.pop().unwrap_or_else(|| b.literal(naga::Literal::Bool(false)))
     }
 
-    fn result(&mut self, b: &mut Builder, block: usize) -> Value {
+    fn result(&mut self, b: &mut FunctionBuilder, block: usize) -> Value {
         let count = self.cfg.blocks.len();
         let (pass, drop) = (b.u32(Verdict::Pass.to_return()), b.u32(Verdict::Drop.to_return()));
         match block.checked_sub(count) {
@@ -149,18 +149,18 @@ impl Blocks for Lowering<'_> {
         }
     }
 
-    fn any_result(&self) -> u32 {
+    fn placeholder_result(&self) -> u32 {
         Verdict::Drop.to_return()
     }
 }
 
 impl Lowering<'_> {
-    fn variable(&mut self, b: &mut Builder, register: Register) -> Value {
+    fn variable(&mut self, b: &mut FunctionBuilder, register: Register) -> Value {
         let ty = self.types.u32;
         *self.variables[register.index()].get_or_insert_with(|| b.local(Some(&register.name()), ty))
     }
 
-    fn read_register(&mut self, b: &mut Builder, register: Register) -> Value {
+    fn read_register(&mut self, b: &mut FunctionBuilder, register: Register) -> Value {
         if let Some(value) = self.register_values[register.index()] {
             return value;
         }
@@ -175,13 +175,13 @@ impl Lowering<'_> {
     }
 
     /// Calls a function of the prelude on the packet.
-    fn call_prelude(&mut self, b: &mut Builder, name: &str, offset: Option<Value>) -> Value {
+    fn call_prelude(&mut self, b: &mut FunctionBuilder, name: &str, offset: Option<Value>) -> Value {
         let arguments = [Some(self.packet), offset].into_iter().flatten().collect();
         let function = self.prelude_functions[name];
         b.call(function, arguments, true).unwrap_or(self.packet)
     }
 
-    fn load_packet(&mut self, b: &mut Builder, size: u32, offset: Value) -> Value {
+    fn load_packet(&mut self, b: &mut FunctionBuilder, size: u32, offset: Value) -> Value {
         if let Some(&value) = self.loads.get(&(offset, size)) {
             return value;
         }
@@ -195,14 +195,14 @@ impl Lowering<'_> {
         value
     }
 
-    fn operand(&mut self, b: &mut Builder, operand: Operand) -> Value {
+    fn operand(&mut self, b: &mut FunctionBuilder, operand: Operand) -> Value {
         match operand {
             Operand::K(k) => b.u32(k),
             Operand::X => self.read_register(b, Register::X),
         }
     }
 
-    fn lower_step(&mut self, b: &mut Builder, step: Step) {
+    fn lower_step(&mut self, b: &mut FunctionBuilder, step: Step) {
         match step {
             Step::Op(op) => {
                 let value = self.lower_op(b, op);
@@ -225,7 +225,7 @@ impl Lowering<'_> {
 
     /// Combines the top `times` + 1 conditions into one, as a balanced tree: a long list as a chain
     /// would nest deeper than shader compilers accept.
-    fn combine_conditions(&mut self, b: &mut Builder, and: bool, times: usize) {
+    fn combine_conditions(&mut self, b: &mut FunctionBuilder, and: bool, times: usize) {
         let op = if and { BinaryOperator::LogicalAnd } else { BinaryOperator::LogicalOr };
         let mut conditions = self.conditions.split_off(self.conditions.len().saturating_sub(times + 1));
         while conditions.len() > 1 {
@@ -238,7 +238,7 @@ impl Lowering<'_> {
         self.conditions.append(&mut conditions);
     }
 
-    fn lower_op(&mut self, b: &mut Builder, op: Op) -> Value {
+    fn lower_op(&mut self, b: &mut FunctionBuilder, op: Op) -> Value {
         match op {
             Op::Load { offset, size } => {
                 let offset = b.u32(offset);
@@ -247,7 +247,7 @@ impl Lowering<'_> {
             Op::LoadIndexed { offset, size } => {
                 let x = self.read_register(b, Register::X);
                 let offset_value = b.u32(offset);
-                let sum = *self.offsets.entry((x, offset)).or_insert_with(|| b.sum(x, offset_value));
+                let sum = *self.offsets.entry((x, offset)).or_insert_with(|| b.add_u32(x, offset_value));
                 self.load_packet(b, size, sum)
             }
             Op::HeaderLength { offset } => {
@@ -269,10 +269,10 @@ impl Lowering<'_> {
         }
     }
 
-    fn lower_alu(&mut self, b: &mut Builder, alu: Alu, operand: Operand) -> Value {
+    fn lower_alu(&mut self, b: &mut FunctionBuilder, alu: Alu, operand: Operand) -> Value {
         let (left, right) = (self.read_register(b, Register::A), self.operand(b, operand));
         let op = match alu {
-            Alu::Add => return b.sum(left, right),
+            Alu::Add => return b.add_u32(left, right),
             Alu::Subtract => BinaryOperator::Subtract,
             Alu::Multiply => BinaryOperator::Multiply,
             Alu::Divide => BinaryOperator::Divide,
@@ -284,7 +284,7 @@ impl Lowering<'_> {
             Alu::ShiftRight => BinaryOperator::ShiftRight,
         };
         let (zero, width) = (b.u32(0), b.u32(32));
-        match (alu, b.known_u32(right)) {
+        match (alu, b.constant_u32(right)) {
             // Unreachable (the check before it rejects), and naga refuses a division by a constant
             // zero.
             (Alu::Divide | Alu::Modulo, Some(0)) => zero,
@@ -302,7 +302,7 @@ impl Lowering<'_> {
     /// The protocol that Linux derives from a frame (`eth_type_trans`, net/ethernet/eth.c): the
     /// EtherType, or, if the field is an 802.3 length, `ETH_P_802_3` or `ETH_P_802_2` by what
     /// follows.
-    fn lower_protocol(&mut self, b: &mut Builder) -> Value {
+    fn lower_protocol(&mut self, b: &mut FunctionBuilder) -> Value {
         const ETH_P_802_3_MIN: u32 = 0x600;
         const ETH_P_802_3: u32 = 1;
         const ETH_P_802_2: u32 = 4;
@@ -316,7 +316,7 @@ impl Lowering<'_> {
         b.select(is_type, ty, length)
     }
 
-    fn lower_predicate(&mut self, b: &mut Builder, predicate: Predicate, expected: bool) -> Value {
+    fn lower_predicate(&mut self, b: &mut FunctionBuilder, predicate: Predicate, expected: bool) -> Value {
         let pick = |yes, no| if expected { yes } else { no };
         match predicate {
             Predicate::Compare(comparison, operand) => {
@@ -341,7 +341,7 @@ impl Lowering<'_> {
                 let (length, x, offset_value) =
                     (self.call_prelude(b, "pkt_len", None), self.read_register(b, Register::X), b.u32(offset));
                 let shorter = if max_x.checked_add(offset).is_some() {
-                    let end = b.sum(x, offset_value);
+                    let end = b.add_u32(x, offset_value);
                     b.binary(BinaryOperator::Less, length, end)
                 } else {
                     // X + offset may wrap, so compare with length - offset instead.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// Identifies a file of [`Files`].
@@ -47,7 +47,7 @@ impl Span {
 pub trait Includes {
     /// Reads a file. `path` is relative to the filter's folder and consists of plain names, without
     /// `..` or a root. Of a file of more than
-    /// [`MAX_SOURCE`](portcullis_core::diagnostics::MAX_SOURCE) bytes, the reader need not return
+    /// [`MAX_SOURCE_BYTES`](portcullis_core::diagnostics::MAX_SOURCE_BYTES) bytes, the reader need not return
     /// more than one byte beyond the limit.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Files {
         let error = error.at(self.range(span), message);
         match expanded {
             Some(used) if used != span => {
-                let name = short(self.spelling(used));
+                let name = elide(self.spelling(used));
                 error.at(self.range(used), format!("in the expansion of the macro `{name}`"))
             }
             _ => error,

@@ -5,7 +5,7 @@ use portcullis_core::stack::COMPILE_STACK_BYTES;
 
 /// `unit` repeated up to the maximum size of a text.
 fn fill(before: &str, unit: &str, after: &str) -> String {
-    let times = (MAX_SOURCE - before.len() - after.len()) / unit.len();
+    let times = (MAX_SOURCE_BYTES - before.len() - after.len()) / unit.len();
     format!("{before}{}{after}", unit.repeat(times))
 }
 
@@ -38,7 +38,7 @@ fn maximum_size_texts_are_rejected_cheaply() {
         (fill("fn xdp_filter(pkt: u32) -> u32 {", "const a = array(a) ", "}"), "expected `;`"),
         (fill("fn xdp_filter(pkt: u32) -> u32 {", "var a = a ", "}"), "expected `;`"),
     ] {
-        assert!(text.len() <= MAX_SOURCE);
+        assert!(text.len() <= MAX_SOURCE_BYTES);
         let errors = compile(&Source::new("f", text.as_str()), &ProgramOptions::default()).unwrap_err();
         let message = &errors.errors[0].message;
         assert!(message.contains(words), "{}...: {message}", &text[..40]);

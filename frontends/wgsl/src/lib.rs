@@ -8,7 +8,7 @@ mod scan;
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
 use portcullis_core::diagnostics::too_long;
-use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE_BYTES, Source};
 use portcullis_core::map::{self, declaration::CommentSyntax};
 use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
 use portcullis_core::program::{FILTER_FUNCTION, prelude};
@@ -23,7 +23,7 @@ pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
 /// # Errors
 /// All errors of the text that were found, with their places.
 pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-    if source.text.len() > MAX_SOURCE {
+    if source.text.len() > MAX_SOURCE_BYTES {
         return Err(Diagnostics::one(source, too_long()));
     }
     run_on_large_stack(source, || compile_here(source, options))?

@@ -99,7 +99,7 @@ pub(super) fn apply(object: &mut Object, options: &ProgramOptions) -> Result<Pro
         };
         if let Err(words) = set {
             let mut words = words.into_iter();
-            let error = Diagnostic::new(words.next().unwrap_or_default()).of_parameter(name);
+            let error = Diagnostic::new(words.next().unwrap_or_default()).with_parameter(name);
             errors.push(words.fold(error, |error, note| error.note(note)));
         }
     }

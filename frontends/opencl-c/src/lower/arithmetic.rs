@@ -77,7 +77,7 @@ impl FunctionLowering<'_, '_> {
     /// constant count beyond the width.
     fn shift_count(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let mask = scalar.bits() - 1;
-        match (self.b.known_u32(value), size) {
+        match (self.b.constant_u32(value), size) {
             (Some(known), _) => self.b.u32(known & mask),
             (None, None) if scalar.size() >= 4 => value,
             _ => {

@@ -28,7 +28,7 @@ impl FunctionLowering<'_, '_> {
         if from == to {
             return value;
         }
-        if let Some(known) = self.b.known(value)
+        if let Some(known) = self.b.constant(value)
             && let Some(bits) = bits(known)
             && to != Scalar::Float
         {
@@ -53,7 +53,7 @@ impl FunctionLowering<'_, '_> {
         if !matches!(scalar, Scalar::Char | Scalar::UChar | Scalar::Short | Scalar::UShort) {
             return value;
         }
-        if let Some(known) = self.b.known(value)
+        if let Some(known) = self.b.constant(value)
             && let Some(now) = self::bits(known)
         {
             return self.b.literal(literal(scalar, now));
@@ -120,7 +120,7 @@ impl FunctionLowering<'_, '_> {
         let (from_bits, to_bits) = (unsigned_bits(from), unsigned_bits(to));
         let mut parts: Vec<Value> = match from_size {
             None => vec![value],
-            Some(size) => (0..u32::from(size)).map(|index| self.b.at(value, index)).collect(),
+            Some(size) => (0..u32::from(size)).map(|index| self.b.access_index(value, index)).collect(),
         };
         for part in &mut parts {
             *part = self.reinterpret(*part, from, from_bits, None);

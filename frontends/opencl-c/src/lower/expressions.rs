@@ -138,7 +138,7 @@ impl FunctionLowering<'_, '_> {
             }
             ExprKind::Member(inner, index) => {
                 let value = self.value(inner)?;
-                self.b.at(value, *index)
+                self.b.access_index(value, *index)
             }
             ExprKind::Assign(place, value) => return self.assign(place, value),
             ExprKind::Update { place, value, returns_old } => return self.update(place, value, *returns_old),
@@ -177,17 +177,17 @@ impl FunctionLowering<'_, '_> {
         let ty = self.l.ty(&left.ty);
         let result = self.b.local(None, ty);
         let condition = if and { a } else { self.b.unary(UnaryOperator::LogicalNot, a) };
-        self.b.open();
+        self.b.begin_block();
         let b = self.value(right);
         if let Ok(b) = b {
             self.b.store(result, b);
         }
-        let accept = self.b.close();
+        let accept = self.b.end_block();
         b?;
-        self.b.open();
+        self.b.begin_block();
         let other = self.b.literal(Literal::Bool(!and));
         self.b.store(result, other);
-        let reject = self.b.close();
+        let reject = self.b.end_block();
         self.b.push(Statement::If { condition, accept, reject });
         Ok(self.b.load(result))
     }
@@ -338,7 +338,7 @@ impl FunctionLowering<'_, '_> {
                 // Offsets are relative to the pointer.
                 LoweredValue::Value(value) => match (start, i, intrinsic) {
                     (Some(start), 1, Intrinsic::Load { .. } | Intrinsic::Store { .. }) => {
-                        values.push(self.b.sum(start, value));
+                        values.push(self.b.add_u32(start, value));
                     }
                     _ => values.push(value),
                 },
@@ -349,7 +349,7 @@ impl FunctionLowering<'_, '_> {
         if intrinsic != Intrinsic::PktTime {
             return Ok(result);
         }
-        let (low, high) = (self.b.at(result, 0), self.b.at(result, 1));
+        let (low, high) = (self.b.access_index(result, 0), self.b.access_index(result, 1));
         let (low, high) = (self.convert_from_uint(low, ty), self.convert_from_uint(high, ty));
         let shift = self.b.u32(32);
         let high = self.b.binary(naga::BinaryOperator::ShiftLeft, high, shift);

@@ -11,7 +11,7 @@ use crate::files::Span;
 use crate::library;
 use crate::tree::{Expr, Function, FunctionId, LocalId};
 use crate::types::Type;
-use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::builder::{FunctionBuilder, Value};
 use portcullis_core::program::prelude::Intrinsic;
 
 /// A function and the shapes of its pointer arguments: what a lowered function is keyed by.
@@ -55,7 +55,7 @@ pub(super) enum LoweredValue {
 pub(super) struct FunctionLowering<'l, 'a> {
     pub l: &'l mut Lowering<'a>,
     pub function: &'a Function,
-    pub b: Builder,
+    pub b: FunctionBuilder,
     pub bindings: Vec<Option<Binding>>,
     /// The packet argument, if a parameter points into the packet.
     pub packet: Option<Value>,
@@ -123,7 +123,7 @@ impl<'a> Lowering<'a> {
         }
         let span = self.span(function.span);
         let bindings = vec![None; function.locals.len()];
-        let mut b = Builder::default();
+        let mut b = FunctionBuilder::default();
         b.span = span;
         let mut scope = FunctionLowering {
             l: self,
@@ -240,7 +240,7 @@ impl FunctionLowering<'_, '_> {
 
     /// Ends the function; without a `return` it returns zero, which C leaves undefined.
     fn finish_body(&mut self, result: Option<Handle<naga::Type>>) {
-        if self.b.leaves() {
+        if self.b.diverges() {
             return;
         }
         let value = result.map(|ty| self.b.add(Expression::ZeroValue(ty)));

@@ -105,7 +105,7 @@ impl FunctionLowering<'_, '_> {
             let mut pointer = pointer.clone();
             let by = self.b.u32(i);
             if let Some(last) = pointer.indices.last_mut() {
-                *last = self.b.sum(*last, by);
+                *last = self.b.add_u32(*last, by);
             }
             let location = self.pointee(&pointer, &element, span)?;
             self.read_parts(&location, &element, (i * size, span), &mut parts)?;
@@ -133,7 +133,7 @@ impl FunctionLowering<'_, '_> {
                 _ => return 1,
             }
         }
-        let first = pointer.indices.last().and_then(|&number| self.b.known_u32(number));
+        let first = pointer.indices.last().and_then(|&number| self.b.constant_u32(number));
         count.saturating_sub(first.unwrap_or(0))
     }
 
@@ -152,8 +152,8 @@ impl FunctionLowering<'_, '_> {
         }
         for (i, (part, at)) in self.parts(ty).iter().enumerate() {
             let inner = match location {
-                Location::Memory(pointer) => Location::Memory(self.b.at(*pointer, i as u32)),
-                Location::Value(value) => Location::Value(self.b.at(*value, i as u32)),
+                Location::Memory(pointer) => Location::Memory(self.b.access_index(*pointer, i as u32)),
+                Location::Value(value) => Location::Value(self.b.access_index(*value, i as u32)),
                 _ => return Err(ErrorReported),
             };
             self.read_parts(&inner, part, (offset + at, span), out)?;

@@ -36,7 +36,7 @@ impl FunctionLowering<'_, '_> {
                     self.compose(ty, parts)
                 }
                 Location::Memory(pointer) if picked.len() == 1 => {
-                    let component = self.b.at(*pointer, u32::from(picked[0]));
+                    let component = self.b.access_index(*pointer, u32::from(picked[0]));
                     self.b.load(component)
                 }
                 _ => {
@@ -74,10 +74,10 @@ impl FunctionLowering<'_, '_> {
             Location::Components(inner, picked, unsigned_bits) => {
                 let Some(scalar) = unsigned_bits.element() else { return Err(ErrorReported) };
                 for (i, &component) in picked.iter().enumerate() {
-                    let part = if picked.len() == 1 { value } else { self.b.at(value, i as u32) };
+                    let part = if picked.len() == 1 { value } else { self.b.access_index(value, i as u32) };
                     match &**inner {
                         Location::Memory(pointer) => {
-                            let target = self.b.at(*pointer, u32::from(component));
+                            let target = self.b.access_index(*pointer, u32::from(component));
                             self.b.store(target, part);
                         }
                         Location::Packet(at, plus) => {
@@ -149,14 +149,14 @@ impl FunctionLowering<'_, '_> {
             return self.store_scalar(*scalar, at, plus, value);
         }
         for (i, (part, offset)) in self.parts(ty).iter().enumerate() {
-            let value = self.b.at(value, i as u32);
+            let value = self.b.access_index(value, i as u32);
             self.store(part, at, plus.wrapping_add(*offset), value);
         }
     }
 
     pub(super) fn offset(&mut self, at: Value, plus: u32) -> Value {
         let plus = self.b.u32(plus);
-        self.b.sum(at, plus)
+        self.b.add_u32(at, plus)
     }
 
     fn load_scalar(&mut self, scalar: Scalar, at: Value, plus: u32) -> Value {

@@ -203,7 +203,7 @@ impl FunctionLowering<'_, '_> {
                     Base::Packet => {
                         let offset = self.field_offset(&base.ty, *index);
                         let offset = self.b.u32(offset);
-                        path.indices[0] = self.b.sum(path.indices[0], offset);
+                        path.indices[0] = self.b.add_u32(path.indices[0], offset);
                     }
                     _ => path.steps.push(PathStep::Member(*index)),
                 }
@@ -215,8 +215,8 @@ impl FunctionLowering<'_, '_> {
                 match path.base {
                     Base::Packet => {
                         let size = self.l.filter.structs.size(&place.ty);
-                        let offset = self.b.times(index, size);
-                        path.indices[0] = self.b.sum(path.indices[0], offset);
+                        let offset = self.b.mul_u32(index, size);
+                        path.indices[0] = self.b.add_u32(path.indices[0], offset);
                     }
                     _ => {
                         path.steps.push(PathStep::Index);
@@ -299,8 +299,8 @@ impl FunctionLowering<'_, '_> {
                 let offset = self.field_offset(&base.ty, *index);
                 match self.locate(base)? {
                     Location::Packet(at, plus) => Location::Packet(at, plus.wrapping_add(offset)),
-                    Location::Memory(pointer) => Location::Memory(self.b.at(pointer, *index)),
-                    Location::Value(value) => Location::Value(self.b.at(value, *index)),
+                    Location::Memory(pointer) => Location::Memory(self.b.access_index(pointer, *index)),
+                    Location::Value(value) => Location::Value(self.b.access_index(value, *index)),
                     _ => return Err(ErrorReported),
                 }
             }
@@ -311,11 +311,11 @@ impl FunctionLowering<'_, '_> {
                 match location {
                     Location::Packet(at, plus) => {
                         let size = self.l.filter.structs.size(of);
-                        match self.b.known_u32(index) {
+                        match self.b.constant_u32(index) {
                             Some(known) => Location::Packet(at, plus.wrapping_add(known.wrapping_mul(size))),
                             None => {
-                                let offset = self.b.times(index, size);
-                                Location::Packet(self.b.sum(at, offset), plus)
+                                let offset = self.b.mul_u32(index, size);
+                                Location::Packet(self.b.add_u32(at, offset), plus)
                             }
                         }
                     }
@@ -332,9 +332,9 @@ impl FunctionLowering<'_, '_> {
     }
 
     fn element(&mut self, base: Value, index: Value, count: u32) -> Value {
-        match self.b.known_u32(index) {
+        match self.b.constant_u32(index) {
             // Indices out of range select the last element (docs/semantics.md, "Arithmetic").
-            Some(known) => self.b.at(base, known.min(count - 1)),
+            Some(known) => self.b.access_index(base, known.min(count - 1)),
             None => self.b.add(Expression::Access { base, index }),
         }
     }
@@ -360,7 +360,7 @@ impl FunctionLowering<'_, '_> {
                 (PathStep::Member(index), Type::Struct(id)) => {
                     let fields = self.l.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
                     let Some(field) = fields.get(*index as usize) else { return Err(ErrorReported) };
-                    at = self.b.at(at, *index);
+                    at = self.b.access_index(at, *index);
                     now = field.ty.clone();
                 }
                 (PathStep::Index, Type::Array(of, count)) => {
@@ -388,9 +388,9 @@ impl FunctionLowering<'_, '_> {
             Base::Packet => self.l.filter.structs.size(to),
             _ => 1,
         };
-        let by = self.b.times(count, size);
+        let by = self.b.mul_u32(count, size);
         if let Some(last) = indices.last_mut() {
-            *last = self.b.sum(*last, by);
+            *last = self.b.add_u32(*last, by);
         }
         Ok(Pointer { shape, indices, variable })
     }

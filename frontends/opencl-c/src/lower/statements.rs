@@ -13,7 +13,7 @@ impl FunctionLowering<'_, '_> {
         let mut result = Ok(());
         for statement in list {
             // naga allows no statements after a jump, where they are unreachable.
-            if self.b.left || self.l.errors.is_full() {
+            if self.b.is_unreachable || self.l.errors.is_full() {
                 break;
             }
             self.b.span = self.l.span(statement.span);
@@ -27,9 +27,9 @@ impl FunctionLowering<'_, '_> {
 
     /// Lowers statements into a naga block of their own.
     pub(super) fn block(&mut self, inside: impl FnOnce(&mut Self) -> Result<()>) -> Result<naga::Block> {
-        self.b.open();
+        self.b.begin_block();
         let result = inside(self);
-        let block = self.b.close();
+        let block = self.b.end_block();
         result.map(|()| block)
     }
 
@@ -44,7 +44,7 @@ impl FunctionLowering<'_, '_> {
             StatementKind::If(condition, accept, reject) => {
                 let condition = self.value(condition)?;
                 // Drop a branch whose condition is constant.
-                if let Some(Literal::Bool(known)) = self.b.known(condition) {
+                if let Some(Literal::Bool(known)) = self.b.constant(condition) {
                     return match (known, reject) {
                         (true, _) => self.statement(accept),
                         (false, Some(reject)) => self.statement(reject),
@@ -65,7 +65,7 @@ impl FunctionLowering<'_, '_> {
                     if let Some(condition) = condition {
                         this.break_unless(condition)?;
                     }
-                    if this.b.left { Ok(()) } else { this.statement(body) }
+                    if this.b.is_unreachable { Ok(()) } else { this.statement(body) }
                 });
                 let continuing = self.block(|this| match step {
                     Some(step) => this.expr(step).map(|_| ()),
@@ -85,7 +85,7 @@ impl FunctionLowering<'_, '_> {
                 let mut end = None;
                 let continuing = self.block(|this| {
                     let condition = this.value(condition)?;
-                    end = Some(match this.b.known(condition) {
+                    end = Some(match this.b.constant(condition) {
                         Some(Literal::Bool(known)) => this.b.literal(Literal::Bool(!known)),
                         _ => this.b.unary(UnaryOperator::LogicalNot, condition),
                     });
@@ -121,7 +121,7 @@ impl FunctionLowering<'_, '_> {
     /// Leaves the loop unless the condition holds.
     fn break_unless(&mut self, condition: &Expr) -> Result<()> {
         let condition = self.value(condition)?;
-        match self.b.known(condition) {
+        match self.b.constant(condition) {
             Some(Literal::Bool(true)) => {}
             Some(_) => self.b.push(Naga::Break),
             None => {
@@ -174,7 +174,7 @@ impl FunctionLowering<'_, '_> {
                     let value = self.value(value)?;
                     let mut part = variable;
                     for index in path {
-                        part = self.b.at(part, *index);
+                        part = self.b.access_index(part, *index);
                     }
                     self.write(&Location::Memory(part), &LoweredValue::Value(value), &local.ty, statement.span)?;
                 }

@@ -130,7 +130,7 @@ impl FunctionLowering<'_, '_> {
                 None if by_default => self.statements(&segment.body)?,
                 None => {}
             }
-            if self.b.left {
+            if self.b.is_unreachable {
                 return Ok(());
             }
         }

@@ -5,7 +5,7 @@ use super::literals::{self, LiteralError};
 use super::{Abort, MAX_NESTING, PpToken, PpTokenKind, Preprocessor};
 use crate::token::{Name, Names, Punctuator, TokenKind};
 use portcullis_core::diagnostics::Diagnostic;
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 use portcullis_core::program::prelude;
 
 /// A value of type `intmax_t`, or `uintmax_t` if `unsigned`.
@@ -142,7 +142,7 @@ impl Evaluator<'_> {
     fn evaluate_all(&mut self) -> EvalResult {
         let value = self.conditional(true)?;
         let Some(token) = self.peek() else { return Ok(value) };
-        let text = short(token.text(self.names));
+        let text = elide(token.text(self.names));
         let error = Diagnostic::new(format!("`{text}` is not allowed in a condition"));
         let error = match token.kind {
             PpTokenKind::Punctuator(Punctuator::Assign) => error.note("to compare, write `==`"),
@@ -368,7 +368,7 @@ impl Evaluator<'_> {
         {
             return self.fail(
                 Some(token),
-                format!("`{}` in a condition", short(text)),
+                format!("`{}` in a condition", elide(text)),
                 "conditions can only use integers",
             );
         }

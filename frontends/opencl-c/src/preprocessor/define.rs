@@ -10,7 +10,7 @@ use crate::files::{FileId, Span};
 use crate::lexer::{self, RawTokenKind};
 use crate::token::{Name, Punctuator};
 use portcullis_core::diagnostics::Diagnostic;
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 use portcullis_core::spelling::nearest;
 
 /// Predefined macros: OpenCL C 1.2, 6.10 (for a little-endian device), and the types' limits of
@@ -147,7 +147,7 @@ impl Preprocessor<'_> {
     pub(super) fn define_host_macros(&mut self, defines: &[(String, String)]) -> Result<Vec<usize>, Abort> {
         let mut numbers: Vec<usize> = Vec::new();
         for (text, value) in defines {
-            let parameter_error = |message: String| Diagnostic::new(message).of_parameter(text);
+            let parameter_error = |message: String| Diagnostic::new(message).with_parameter(text);
             let raw = lexer::next_token(text, 0, true);
             if raw.kind != RawTokenKind::Identifier
                 || raw.range() != (0..text.len())
@@ -205,7 +205,7 @@ impl Preprocessor<'_> {
             let name = self.macros[number].name;
             if !self.is_parameter(name) {
                 let text = self.names.text(name);
-                let error = Diagnostic::new(format!("the filter has no parameter `{text}`")).of_parameter(text);
+                let error = Diagnostic::new(format!("the filter has no parameter `{text}`")).with_parameter(text);
                 let nearest = nearest(text, self.parameters.iter().map(|known| known.name.as_str()));
                 let error = match nearest {
                     Some(nearest) => error.note(format!("did you mean `{nearest}`?")),
@@ -442,5 +442,5 @@ impl Preprocessor<'_> {
 
 /// A token's spelling for a message, shortened if necessary.
 fn short_of(preprocessor: &Preprocessor<'_>, token: PpToken) -> String {
-    short(preprocessor.spelled(token)).into_owned()
+    elide(preprocessor.spelled(token)).into_owned()
 }

@@ -4,7 +4,7 @@ use super::{Abort, MAX_NESTING, PpToken, PpTokenKind, Preprocessor};
 use crate::files::Span;
 use crate::token::Name;
 use portcullis_core::diagnostics::Diagnostic;
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 
 /// An open `#if`, `#ifdef` or `#ifndef`.
 #[derive(Debug, Clone, Copy)]
@@ -136,7 +136,7 @@ impl Preprocessor<'_> {
                 self.report_at(error.note("errors always refer to the text itself: remove the directive"), name, "")
             }
             _ => {
-                let text = short(self.spelled(name));
+                let text = elide(self.spelled(name));
                 let error = Diagnostic::new(format!("unknown directive `#{text}`"));
                 let known = "known directives are #if, #ifdef, #ifndef, #elif, #else, #endif, #define, #undef, #include, #pragma and #error";
                 self.report_at(error.note(known), name, "")

@@ -8,7 +8,7 @@ use crate::files::FileId;
 use crate::lexer::{self, RawTokenKind};
 use crate::token::Punctuator;
 use portcullis_core::diagnostics::Diagnostic;
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 
 /// Tokens to read before those of the contexts below.
 pub(super) struct Context {
@@ -252,7 +252,7 @@ impl Preprocessor<'_> {
             return Ok(expanded.clone());
         }
         if self.argument_nesting == MAX_NESTING {
-            let name = short(self.spelled(token));
+            let name = elide(self.spelled(token));
             let error =
                 Diagnostic::new(format!("`{name}` is used in arguments of macros more than {MAX_NESTING} deep"));
             let error = self.files.point_at(error, token.span, self.macro_use_span(token), "limit exceeded here");
@@ -360,8 +360,8 @@ impl Preprocessor<'_> {
             RawTokenKind::Character if whole => PpTokenKind::Character(self.names.intern(&text)),
             RawTokenKind::String if whole => PpTokenKind::String(self.names.intern(&text)),
             _ => {
-                let (a, b) = (short(self.spelled(left)), short(self.spelled(right)));
-                let error = Diagnostic::new(format!("`{a}` ## `{b}` gives `{}`, which is not a token", short(&text)));
+                let (a, b) = (elide(self.spelled(left)), elide(self.spelled(right)));
+                let error = Diagnostic::new(format!("`{a}` ## `{b}` gives `{}`, which is not a token", elide(&text)));
                 let at = PpToken { macro_use: token.macro_use, ..left };
                 self.report_at(
                     error.note("`##` must form a single token (C11 6.10.3.3)"),
@@ -402,7 +402,7 @@ impl Preprocessor<'_> {
         let raw = lexer::next_token(&text, 0, false);
         let mut string = PpToken { macro_use: token.macro_use, painted: false, ..parameter };
         if raw.kind != RawTokenKind::String || raw.end != text.len() {
-            let error = Diagnostic::new(format!("`#` gives {}, which is not a string", short(&text)));
+            let error = Diagnostic::new(format!("`#` gives {}, which is not a string", elide(&text)));
             self.report_at(error.note("a trailing backslash escapes the closing quote"), string, "")?;
             text = "\"\"".into();
         }

@@ -6,7 +6,7 @@ use super::{Abort, MAX_INCLUDE_DEPTH, PpToken, PpTokenKind, Preprocessor};
 use crate::files::{FileId, Span};
 use crate::lexer;
 use crate::token::Punctuator;
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 use portcullis_core::diagnostics::{Diagnostic, Source};
 use portcullis_core::map::declaration::{CommentSyntax, map_directives};
 
@@ -26,7 +26,7 @@ impl Preprocessor<'_> {
         }
         let at_name = |error: Diagnostic, label: &str| error.at(self.files.range(span), label);
         if angled {
-            let error = at_name(Diagnostic::new(format!("unknown header <{}>", short(&text))), "");
+            let error = at_name(Diagnostic::new(format!("unknown header <{}>", elide(&text))), "");
             let error = error.note("the only one is <portcullis.h>; include files beside the filter by \"name\"");
             return self.report(error);
         }
@@ -34,7 +34,7 @@ impl Preprocessor<'_> {
         let path = match below(&folder, &text) {
             Ok(path) => path,
             Err(reason) => {
-                let error = at_name(Diagnostic::new(format!("\"{}\" cannot be included", short(&text))), &reason);
+                let error = at_name(Diagnostic::new(format!("\"{}\" cannot be included", elide(&text))), &reason);
                 return self.report(error.note("only files in the filter's folder and below can be included"));
             }
         };

@@ -1,7 +1,7 @@
 //! Values of constants (C11 6.4.4).
 
 use crate::token::TokenKind;
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 
 /// Why a constant is invalid, and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub(super) fn integer(text: &str) -> Result<Integer, LiteralError> {
         "ull" | "uLL" | "Ull" | "ULL" | "llu" | "llU" | "LLu" | "LLU" => (true, 2),
         _ => {
             return invalid(
-                format!("`{}` is not a suffix of an integer constant", short(suffix)),
+                format!("`{}` is not a suffix of an integer constant", elide(suffix)),
                 "valid suffixes are `u`, `l` and `ul`, in either case",
             );
         }

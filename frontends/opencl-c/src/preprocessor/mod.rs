@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use super::files::{FileId, Files, Includes, Span};
 use super::library;
 use super::token::{Name, Names, Punctuator, Token, TokenKind};
-use portcullis_core::diagnostics::short;
+use portcullis_core::diagnostics::elide;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::map::Declaration;
 use portcullis_core::map::declaration::{CommentSyntax, declarations};
@@ -214,7 +214,7 @@ impl<'a> Preprocessor<'a> {
     }
 
     fn run(&mut self, source: &Source, defines: &[(String, String)]) -> Result<(), Abort> {
-        if source.text.len() > portcullis_core::diagnostics::MAX_SOURCE {
+        if source.text.len() > portcullis_core::diagnostics::MAX_SOURCE_BYTES {
             return self.fatal(portcullis_core::diagnostics::too_long());
         }
         self.declare_maps()?;
@@ -308,7 +308,7 @@ impl<'a> Preprocessor<'a> {
         let error = match most {
             None => self.files.point_at(error, token.span, None, "here"),
             Some((name, (count, macro_use))) => {
-                let name = short(name);
+                let name = elide(name);
                 let error =
                     Diagnostic::new(format!("{}: the macro `{name}` expands to {count} of them", error.message));
                 error
@@ -339,7 +339,7 @@ impl<'a> Preprocessor<'a> {
 
     /// A name for a message, shortened if necessary.
     fn display_name(&self, name: Name) -> Cow<'_, str> {
-        short(self.names.text(name))
+        elide(self.names.text(name))
     }
 
     /// A token's spelling.
@@ -349,7 +349,7 @@ impl<'a> Preprocessor<'a> {
 }
 
 fn literal_error(text: &str, error: &literals::LiteralError) -> Diagnostic {
-    Diagnostic::new(format!("`{}` is not a valid constant: {}", short(text), error.reason)).note(error.note)
+    Diagnostic::new(format!("`{}` is not a valid constant: {}", elide(text), error.reason)).note(error.note)
 }
 
 /// The error for a character that starts no token.

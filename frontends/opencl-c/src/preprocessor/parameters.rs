@@ -40,7 +40,7 @@ impl Preprocessor<'_> {
                     Err(reason) => {
                         let name = self.display_name(name).into_owned();
                         let message = format!("`{text}` is no value for the parameter `{name}`: {reason}");
-                        let error = Diagnostic::new(message).of_parameter(name);
+                        let error = Diagnostic::new(message).with_parameter(name);
                         if !self.errors.iter().any(|known| known.parameter == error.parameter) {
                             self.report(error.note(format!("the default is `{default_text}`")))?;
                         }

@@ -15,8 +15,8 @@ use crate::lower::if_convert::{self, IfConversion, MergedBlock};
 use crate::lower::ir::{Argument, BinaryOp, BlockCode, Id, Op, Variable, WideOp};
 use crate::lower::liveness::{BlockLiveness, REDIRECT, RESULT};
 use crate::lower::privatize::{FIRST_COPY_FRAME, copy_frame};
-use portcullis_core::ir::builder::{Builder, Value};
-use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::builder::{FunctionBuilder, Value};
+use portcullis_core::ir::structure::emit::{BlockEmitter, Types, emit};
 use portcullis_core::ir::structure::{Graph, TooDeep, structure};
 use portcullis_core::program::FILTER_FUNCTION;
 
@@ -47,7 +47,7 @@ pub(crate) fn emit_filter(
     let IfConversion { merged, successors } = if_convert::run(&flow.blocks, needed);
     let count = |needed: &BlockLiveness| needed.live_ops.iter().filter(|needed| **needed).count();
     let copied = needed.iter().map(|needed| count(needed) <= MAX_DUPLICATED_OPS).collect();
-    let structured = structure(&Graph { successors, copied })?;
+    let structured = structure(&Graph { successors, duplicated: copied })?;
     let types = Types::of(module);
     let functions = module.functions.iter();
     let named: HashMap<String, _> = functions.filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
@@ -87,8 +87,8 @@ pub(crate) fn emit_filter(
 }
 
 /// A function from packet to verdict, with the packet argument.
-fn packet_function(name: &str, types: Types) -> (Builder, Value) {
-    let mut builder = Builder::default();
+fn packet_function(name: &str, types: Types) -> (FunctionBuilder, Value) {
+    let mut builder = FunctionBuilder::default();
     let function = &mut builder.function;
     function.name = Some(name.to_owned());
     function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
@@ -106,12 +106,12 @@ fn count_traps(program: Handle<Function>, counts: Handle<Function>, types: Types
     let mask = b.u32(TRAP_MARKER);
     let low = b.binary(Bo::And, verdict, mask);
     let condition = b.binary(Bo::Equal, low, mask);
-    b.open();
+    b.begin_block();
     let (by, one, aborted) = (b.u32(8), b.u32(1), b.u32(0));
     let site = b.binary(Bo::ShiftRight, verdict, by);
     b.call(counts, vec![site, one], false);
     b.push(Statement::Return { value: Some(aborted) });
-    let accept = b.close();
+    let accept = b.end_block();
     b.push(Statement::If { condition, accept, reject: naga::Block::new() });
     b.push(Statement::Return { value: Some(verdict) });
     builder.finish()
@@ -147,8 +147,8 @@ struct Emitter<'a> {
     condition: Option<Value>,
 }
 
-impl Blocks for Emitter<'_> {
-    fn block(&mut self, b: &mut Builder, block: usize) {
+impl BlockEmitter for Emitter<'_> {
+    fn block(&mut self, b: &mut FunctionBuilder, block: usize) {
         self.emit_block(b, block);
         let mut condition = None;
         for link in 0..self.merged[block].len() {
@@ -164,19 +164,19 @@ impl Blocks for Emitter<'_> {
         self.condition = condition;
     }
 
-    fn condition(&mut self, b: &mut Builder, block: usize) -> Value {
+    fn condition(&mut self, b: &mut FunctionBuilder, block: usize) -> Value {
         match self.condition {
             Some(condition) => condition,
             None => self.block_condition(b, block),
         }
     }
 
-    fn result(&mut self, b: &mut Builder, block: usize) -> Value {
+    fn result(&mut self, b: &mut FunctionBuilder, block: usize) -> Value {
         let flow = self.flow;
         let it = &flow.blocks[block];
         let code = &it.code;
         let scratch = it.exit_state.scratch;
-        let mut of = |b: &mut Builder, id: Id, var: Variable| match id {
+        let mut of = |b: &mut FunctionBuilder, id: Id, var: Variable| match id {
             NOT_LOADED => {
                 let pointer = self.variable_pointer(b, var);
                 b.load(pointer)
@@ -216,7 +216,7 @@ impl Blocks for Emitter<'_> {
 
 impl Emitter<'_> {
     /// Emits a block without those merged into it.
-    fn emit_block(&mut self, b: &mut Builder, block: usize) {
+    fn emit_block(&mut self, b: &mut FunctionBuilder, block: usize) {
         let flow = self.flow;
         let BlockLiveness { live_ops: ops, outputs: sets, .. } = &self.needed[block];
         let it = &flow.blocks[block];
@@ -238,15 +238,15 @@ impl Emitter<'_> {
     }
 
     /// The condition of the block that was emitted last.
-    fn block_condition(&mut self, b: &mut Builder, block: usize) -> Value {
+    fn block_condition(&mut self, b: &mut FunctionBuilder, block: usize) -> Value {
         let it = &self.flow.blocks[block];
         let Terminator::Branch(condition, ..) = it.terminator else { unreachable!("a block with two ways to go on") };
         self.value(b, &it.code, condition)
     }
 
     /// Initialises private copies from their maps.
-    fn emit_prologue(&mut self, b: &mut Builder, maps: &[MapInfo]) {
-        let word_of = |emitter: &Self, b: &mut Builder, map: u16, word: u16| {
+    fn emit_prologue(&mut self, b: &mut FunctionBuilder, maps: &[MapInfo]) {
+        let word_of = |emitter: &Self, b: &mut FunctionBuilder, map: u16, word: u16| {
             let read = emitter.named[&format!("{}_read", maps[usize::from(map)].name)];
             let (entry, word) = (b.u32(0), b.u32(word.into()));
             b.call(read, vec![entry, word], true).expect("it gives a value")
@@ -269,7 +269,7 @@ impl Emitter<'_> {
     }
 
     /// The pointer to a variable's local, created on first use.
-    fn variable_pointer(&mut self, b: &mut Builder, var: Variable) -> Value {
+    fn variable_pointer(&mut self, b: &mut FunctionBuilder, var: Variable) -> Value {
         if let Some(&pointer) = self.vars.get(&var) {
             return pointer;
         }
@@ -299,7 +299,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn frame_pointer(&mut self, b: &mut Builder, frame: u16) -> Value {
+    fn frame_pointer(&mut self, b: &mut FunctionBuilder, frame: u16) -> Value {
         if let Some(&pointer) = self.frames.get(&frame) {
             return pointer;
         }
@@ -314,7 +314,7 @@ impl Emitter<'_> {
 
     /// The value of an operation. Operands are emitted with an explicit stack, since chains may be
     /// as long as a block.
-    fn value(&mut self, b: &mut Builder, code: &BlockCode, id: Id) -> Value {
+    fn value(&mut self, b: &mut FunctionBuilder, code: &BlockCode, id: Id) -> Value {
         let real = |id: Id| code.replaced_loads.get(&id).copied().unwrap_or(id);
         let mut work = vec![real(id)];
         while let Some(&at) = work.last() {
@@ -337,7 +337,7 @@ impl Emitter<'_> {
     }
 
     /// Emits an operation whose operands are available.
-    fn emit_op(&mut self, b: &mut Builder, code: &BlockCode, op: &Op) -> Value {
+    fn emit_op(&mut self, b: &mut FunctionBuilder, code: &BlockCode, op: &Op) -> Value {
         let values = &self.values;
         let of = |id: Id| {
             let id = code.replaced_loads.get(&id).copied().unwrap_or(id);
@@ -370,7 +370,7 @@ impl Emitter<'_> {
                 let (high, low) = (b.binary(Bo::InclusiveOr, a, c), b.binary(Bo::InclusiveOr, d, e));
                 b.binary(Bo::InclusiveOr, high, low)
             }
-            Op::Component(pair, part) => b.at(of(*pair), *part),
+            Op::Component(pair, part) => b.access_index(of(*pair), *part),
             Op::Join64(low, high) => match (code.as_constant(*low), code.as_constant(*high)) {
                 (Some(low), Some(high)) => b.literal(Literal::U64(u64::from(high) << 32 | u64::from(low))),
                 (_, Some(0)) => b.cast(of(*low), ScalarKind::Uint, Some(8)),
@@ -421,9 +421,9 @@ impl Emitter<'_> {
             Op::Trap { when, site } => {
                 let when = of(*when);
                 let trapped = b.u32(site << 8 | TRAP_MARKER);
-                b.open();
+                b.begin_block();
                 b.push(Statement::Return { value: Some(trapped) });
-                let accept = b.close();
+                let accept = b.end_block();
                 b.push(Statement::If { condition: when, accept, reject: naga::Block::new() });
                 // The result of a trap is never used.
                 trapped
@@ -442,9 +442,9 @@ impl Emitter<'_> {
         }
     }
 
-    fn frame_element(&mut self, b: &mut Builder, frame: u16, index: Value) -> Value {
+    fn frame_element(&mut self, b: &mut FunctionBuilder, frame: u16, index: Value) -> Value {
         let base = self.frame_pointer(b, frame);
-        match b.known_u32(index) {
+        match b.constant_u32(index) {
             Some(index) => b.add(Expression::AccessIndex { base, index: index.min(self.memory_of(frame).1 - 1) }),
             None => b.add(Expression::Access { base, index }),
         }
@@ -452,7 +452,7 @@ impl Emitter<'_> {
 }
 
 /// ((value >> right) & mask) << left
-fn shift_and_mask(b: &mut Builder, value: Value, right: u32, mask: u32, left: Option<u32>) -> Value {
+fn shift_and_mask(b: &mut FunctionBuilder, value: Value, right: u32, mask: u32, left: Option<u32>) -> Value {
     let mut value = value;
     let steps = [(Bo::ShiftRight, right, 0), (Bo::And, mask, u32::MAX), (Bo::ShiftLeft, left.unwrap_or(0), 0)];
     for (op, by, nothing) in steps {
@@ -466,7 +466,7 @@ fn shift_and_mask(b: &mut Builder, value: Value, right: u32, mask: u32, left: Op
     value
 }
 
-fn binary(b: &mut Builder, op: BinaryOp, x: Value, y: Value) -> Value {
+fn binary(b: &mut FunctionBuilder, op: BinaryOp, x: Value, y: Value) -> Value {
     use BinaryOp::*;
     let plain = match op {
         Add => Bo::Add,
