@@ -1,4 +1,4 @@
-//! Built-in functions against Rust's own.
+//! Built-in functions, compared with Rust's.
 
 use super::evaluate;
 use super::operands::pairs;
@@ -11,7 +11,7 @@ fn check(ty: &str, result: &str, expression: &str, cases: &[[u64; 3]], expected:
 
 #[test]
 fn bit_functions_of_one_number() {
-    // Name; the result for a u32, an i32, a u64 and an i64, as Rust computes it.
+    // Name, and Rust's function for u32, i32, u64 and i64.
     type Row = (&'static str, fn(u32) -> u32, fn(i32) -> u32, fn(u64) -> u64, fn(i64) -> u64);
     let rows: &[Row] = &[
         ("abs", |v| v, i32::unsigned_abs, |v| v, i64::unsigned_abs),
@@ -38,7 +38,7 @@ fn bit_functions_of_one_number() {
             |v| if v == 0 { u64::MAX } else { v.trailing_zeros().into() },
             |v| if v == 0 { u64::MAX } else { v.trailing_zeros().into() },
         ),
-        // ilog2 of 0 does not exist; of a negative number it is its complement's that counts.
+        // ilog2 of 0 is undefined; for a negative number the complement counts.
         (
             "firstLeadingBit",
             |v| v.checked_ilog2().unwrap_or(u32::MAX),
@@ -60,7 +60,7 @@ fn bit_functions_of_one_number() {
 }
 
 #[test]
-fn orders() {
+fn min_max_and_clamp() {
     let cases = pairs();
     check("u32", "u32", "min(a, b)", &cases, |c| u64::from((c[0] as u32).min(c[1] as u32)));
     check("u32", "u32", "max(a, b)", &cases, |c| u64::from((c[0] as u32).max(c[1] as u32)));
@@ -104,7 +104,7 @@ fn bit_fields() {
         let mask = ((1u64 << count) - 1) << offset;
         (c[0] & !mask | (0x5a5a_5a5a << offset) & mask) & 0xffff_ffff
     });
-    // 64 bits, by hand.
+    // 64-bit results computed by hand.
     let one = |ty: &str, text: &str, a: u64| evaluate("", ty, text, ty, &[[a, 0, 0]])[0];
     assert_eq!(one("u64", "extractBits(a, 36u, 8u)", 0x0123_4567_89ab_cdef), 0x56);
     assert_eq!(one("i64", "extractBits(a, 56u, 100u)", 0xf123_4567_89ab_cdef), 0xffff_ffff_ffff_fff1);
@@ -183,7 +183,7 @@ fn floating_point() {
     for (text, operands, expected) in cases {
         let operands = operands.map(|v| u64::from(v.to_bits()));
         let got = f32::from_bits(evaluate("", "f32", text, "f32", &[operands])[0] as u32);
-        // The host's sine is not WGSL's to the last bit, and nothing here asks it to be.
+        // The results need not be exact: WGSL permits rounding errors.
         assert!((got - expected).abs() <= expected.abs() * 1e-6, "{text}: {got}, not {expected}");
     }
 }

@@ -1,4 +1,4 @@
-//! The interpreter against values computed by hand and by Rust's own arithmetic.
+//! Tests of the interpreter against values computed by hand and by Rust.
 
 mod builtins;
 mod control;
@@ -34,9 +34,8 @@ fn run(text: &str, packet: &[u8]) -> Outcome {
     interpreter(text).run(packet, &Metadata::default()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// The 64-bit results of `expression`, an expression or call of type `ty` over `a`, `b` and `c` of
-/// that type, for each of `cases`. The operands come from the packet, so that nothing is computed
-/// before the filter runs.
+/// Evaluates `expression`, over `a`, `b` and `c` of type `ty`, for each of `cases`, and returns the
+/// results widened to 64 bits. The operands come from the packet, so that nothing is folded.
 fn evaluate(prologue: &str, result: &str, expression: &str, ty: &str, cases: &[[u64; 3]]) -> Vec<u64> {
     let text = format!(
         "{prologue}\nfn xdp_filter(pkt: u32) -> u32 {{
@@ -60,7 +59,7 @@ fn evaluate(prologue: &str, result: &str, expression: &str, ty: &str, cases: &[[
     cases.iter().map(one).collect()
 }
 
-/// A small generator of pseudo-random numbers (xorshift64*), so that failures repeat.
+/// A pseudo-random generator (xorshift64*), so that failures are reproducible.
 struct Random(u64);
 
 impl Random {

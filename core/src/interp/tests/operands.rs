@@ -1,8 +1,8 @@
-//! Operands for expressions, and how a filter takes them from its packet and stores what comes of
-//! them. Here they are computed with by Rust as well; `compat-tests/src/operators.rs` takes this
-//! file in and compares every device with the interpreter.
+//! Operands for expressions, and WGSL text that loads them from a packet and stores the result. Tests
+//! here compare with Rust; `compat-tests/src/operators.rs` includes this file to compare every
+//! device with the interpreter.
 
-/// Values at which integers of 32 and 64 bits are peculiar.
+/// Boundary values of 32-bit and 64-bit integers.
 const EDGES: &[u64] = &[
     0,
     1,
@@ -27,14 +27,14 @@ const EDGES: &[u64] = &[
     0xdead_beef_0bad_f00d,
 ];
 
-/// Every pair of [`EDGES`] with a third number.
+/// Every pair of [`EDGES`], with a third operand.
 pub fn pairs() -> Vec<[u64; 3]> {
     let third = |i: usize| EDGES[(i * 7 + 3) % EDGES.len()];
     EDGES.iter().flat_map(|&a| EDGES.iter().enumerate().map(move |(i, &b)| [a, b, third(i)])).collect()
 }
 
-/// The 8 bytes from `at` on, little-endian, as a value of type `ty`: of a narrower type the lowest
-/// bytes; a bool is whether the lowest 32 bits are not zero.
+/// WGSL that loads a value of type `ty` from the 8 little-endian bytes at `at`: the low bytes for a
+/// narrower type; a bool is whether the low 32 bits are not zero.
 pub fn load(ty: &str, at: usize) -> String {
     let low = format!("load_le32(pkt, {at}u)");
     match ty {
@@ -45,7 +45,8 @@ pub fn load(ty: &str, at: usize) -> String {
     }
 }
 
-/// Stores the value of a name, of type `ty`, from `at` on: 8 bytes of 64 bits, 4 of all else.
+/// WGSL that stores the variable `name` of type `ty` at `at`: 8 bytes for 64-bit types, 4
+/// otherwise.
 pub fn store(name: &str, ty: &str, at: usize) -> String {
     match ty {
         "u64" | "i64" => {

@@ -1,4 +1,4 @@
-//! Operators and conversions, on every pair of peculiar operands.
+//! Operators and conversions on every pair of boundary operands, compared with Rust.
 
 use super::operands::pairs;
 use super::{evaluate, run};
@@ -82,7 +82,7 @@ fn i64_arithmetic_wraps_and_is_total() {
 }
 
 #[test]
-fn comparisons_know_the_sign() {
+fn comparisons_respect_signedness() {
     for (operator, holds) in [
         ("==", [false, true, false]),
         ("!=", [true, false, true]),
@@ -101,8 +101,8 @@ fn comparisons_know_the_sign() {
 }
 
 #[test]
-fn truth_values() {
-    // A bool operand is "the 32-bit word is not zero".
+fn bool_operators() {
+    // A bool operand is whether the 32-bit word is not zero.
     let truth = |v: u64| v as u32 != 0;
     for (text, expected) in [
         ("a && b", (|a, b| a && b) as fn(bool, bool) -> bool),
@@ -119,7 +119,7 @@ fn truth_values() {
 }
 
 #[test]
-fn conversions_carry_the_sign_of_the_source() {
+fn conversions_extend_by_the_sign_of_the_source() {
     check("i32", "u64", "u64(a)", |a, _| i64::from(a as i32) as u64);
     check("i32", "i64", "i64(a)", |a, _| i64::from(a as i32) as u64);
     check("u32", "i64", "i64(a)", |a, _| u64::from(a as u32));
@@ -138,13 +138,13 @@ fn conversions_carry_the_sign_of_the_source() {
 }
 
 #[test]
-fn floats_become_integers_by_truncation_within_what_both_can_hold() {
+fn float_to_integer_conversion_truncates_and_clamps() {
     let cases = [
         (1.9f32, 1u32, 1i32),
         (-1.9, 0, -1),
         (0.0, 0, 0),
         (4e9, 4_000_000_000, 2_147_483_520),
-        // 2^32 - 2^8 and 2^31 - 2^7 are the last that a 24-bit mantissa can tell.
+        // 2^32 - 2^8 and 2^31 - 2^7 are the largest below the limits with a 24-bit mantissa.
         (1e20, 4_294_967_040, 2_147_483_520),
         (-1e20, 0, i32::MIN),
         (f32::NAN, 0, 0),
@@ -185,7 +185,7 @@ fn float_operators_are_ieee_754() {
 }
 
 #[test]
-fn vectors_go_component_by_component() {
+fn vector_operators_are_componentwise() {
     let outcome = run(
         "fn xdp_filter(pkt: u32) -> u32 {
             let a = vec4<u32>(load_u8(pkt, 0u), load_u8(pkt, 1u), load_u8(pkt, 2u), load_u8(pkt, 3u));

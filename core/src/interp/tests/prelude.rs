@@ -1,4 +1,4 @@
-//! The prelude's functions against plain models over a `Vec<u8>`.
+//! The prelude's packet functions, compared with models over a `Vec<u8>`.
 
 use super::{Random, interpreter, run};
 use crate::packet::{Metadata, Verdict};
@@ -7,7 +7,7 @@ fn random_packet(random: &mut Random, length: u64) -> Vec<u8> {
     (0..length).map(|_| random.next() as u8).collect()
 }
 
-/// Offsets near the beginning, near the end and near 2^32.
+/// Offsets near the start, near the end and near 2^32.
 fn random_offset(random: &mut Random, length: usize) -> u32 {
     let near = random.below(9) as u32;
     match random.below(4) {
@@ -19,10 +19,10 @@ fn random_offset(random: &mut Random, length: usize) -> u32 {
 }
 
 #[test]
-fn loads_give_the_bytes_or_nothing() {
+fn loads_return_the_bytes_or_zero() {
     let names = ["u8", "le16", "be16", "le32", "be32"];
     let interpreters = names.map(|name| {
-        // The offset is in the last four bytes; the result goes out as two targets of 16 bits.
+        // The offset is in the last four bytes; the filter stores the result in the first four.
         interpreter(&format!(
             "fn xdp_filter(pkt: u32) -> u32 {{
                 let value = load_{name}(pkt, load_le32(pkt, pkt_len(pkt) - 4u));
@@ -55,7 +55,7 @@ fn loads_give_the_bytes_or_nothing() {
 }
 
 #[test]
-fn stores_write_the_bytes_or_nothing() {
+fn stores_write_all_bytes_or_none() {
     let names = ["u8", "le16", "be16", "le32", "be32"];
     let interpreters = names.map(|name| {
         interpreter(&format!(
@@ -91,7 +91,7 @@ fn stores_write_the_bytes_or_nothing() {
     }
 }
 
-/// A packet whose ends can be moved, and where they may go.
+/// A model of a packet whose start and end can be adjusted, within their limits.
 struct Model {
     bytes: Vec<u8>,
     front: i64,
@@ -125,7 +125,7 @@ impl Model {
 }
 
 #[test]
-fn ends_move_as_in_a_vector() {
+fn adjusting_head_and_tail_matches_the_model() {
     let mut random = Random(9);
     for round in 0..120 {
         let length = random.below(80);
@@ -144,7 +144,7 @@ fn ends_move_as_in_a_vector() {
             let name = if head { "adjust_head" } else { "adjust_tail" };
             text += &format!("if {name}(pkt, {written}) {{ ok |= {}u; }}\n", 1 << step);
             ok |= u32::from(moved) << step;
-            // Something at the new ends, to see that offsets follow.
+            // Write at an offset, to see that offsets follow the new start.
             let at = random.below(20) as usize;
             text += &format!("store_u8(pkt, {at}u, {step}u);\n");
             if let Some(byte) = model.bytes.get_mut(at) {
@@ -206,7 +206,7 @@ fn checksums_follow_rfc_1071_and_1624() {
 }
 
 #[test]
-fn metadata_comes_through() {
+fn filters_read_the_metadata() {
     let interpreter = interpreter(
         "fn xdp_filter(pkt: u32) -> u32 {
             store_le32(pkt, 0u, pkt_wire_len(pkt)); store_le32(pkt, 4u, pkt_port(pkt));
@@ -220,7 +220,7 @@ fn metadata_comes_through() {
     let word = |at: usize| u32::from_le_bytes(outcome.packet[at..at + 4].try_into().unwrap());
     assert_eq!((word(0), word(4)), (1514, 3));
     assert_eq!(u64::from(word(8)) + (u64::from(word(12)) << 32), time_ns);
-    // 1,700,000,000,123 modulo 2^32
+    // 1,700,000,000,123 modulo 2^32.
     assert_eq!(word(16), 3_487_918_203);
     assert_eq!(outcome.verdict, Verdict::Redirect(24));
 }
@@ -239,18 +239,18 @@ fn a_redirect_beyond_24_bits_is_aborted() {
 }
 
 #[test]
-fn the_trace_counts_from_the_packets_first_byte() {
+fn the_trace_counts_from_the_packets_original_start() {
     let trace =
         |body: &str| run(&format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}"), &[1; 40]).trace;
     let ends = |body: &str| (trace(body).read_end, trace(body).written_end);
     assert_eq!(ends(""), (None, None));
     assert_eq!(ends("_ = load_u8(pkt, 0u);"), (Some(1), None));
     assert_eq!(ends("_ = load_be32(pkt, 36u); _ = load_u8(pkt, 3u);"), (Some(40), None));
-    // Outside the packet nothing is read or written.
+    // Accesses out of bounds do not count.
     assert_eq!(ends("_ = load_be32(pkt, 37u); store_u8(pkt, 40u, 1u);"), (None, None));
     assert_eq!(ends("store_be16(pkt, 12u, 7u);"), (None, Some(14)));
     assert_eq!(ends("_ = adjust_head(pkt, 10i); _ = load_be16(pkt, 2u); store_u8(pkt, 0u, 1u);"), (Some(14), Some(11)));
-    // Before the packet's own first byte, and in what adjust_tail added behind it.
+    // In front of the original start, and in the bytes that adjust_tail appended.
     assert_eq!(ends("_ = adjust_head(pkt, -20i); _ = load_be16(pkt, 2u);"), (None, None));
     assert_eq!(ends("_ = adjust_tail(pkt, 4i); store_be32(pkt, 40u, 7u);"), (None, Some(44)));
 }

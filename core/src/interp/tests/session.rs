@@ -1,4 +1,4 @@
-//! The interpreter as a device: batches in, batches out.
+//! The interpreter as a device, with batches.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn filter(text: &str) -> Arc<Program> {
     program(text, ProgramOptions::default().fuel)
 }
 
-/// Unaligned packets, each between words full of ones.
+/// Unaligned packets, surrounded by bytes of all ones.
 fn scattered(packets: &[Vec<u8>], gap: usize) -> Batch {
     let mut arena = Arena::new(packets.iter().map(|p| p.len() + gap + 8).sum()).unwrap();
     arena.fill(0xff);
@@ -34,7 +34,7 @@ fn scattered(packets: &[Vec<u8>], gap: usize) -> Batch {
 }
 
 #[test]
-fn packets_of_any_alignment_come_back_rewritten_and_resized() {
+fn packets_of_any_alignment_are_rewritten_and_resized() {
     let program = filter(
         "fn xdp_filter(pkt: u32) -> u32 {
             let n = pkt_wire_len(pkt);
@@ -66,7 +66,7 @@ fn packets_of_any_alignment_come_back_rewritten_and_resized() {
 }
 
 #[test]
-fn batches_come_back_in_order_and_no_more_than_fit_go_in() {
+fn batches_complete_in_order_and_depth_is_enforced() {
     let program = filter("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }");
     let mut session = session(&program, &LoadOptions { depth: 2, ..LoadOptions::default() });
     let batch = |byte: u8| Batch::from_packets(&[[byte; 14]]).unwrap();
@@ -82,7 +82,7 @@ fn batches_come_back_in_order_and_no_more_than_fit_go_in() {
 }
 
 #[test]
-fn a_cancelled_session_stops_in_the_middle_of_a_packet_too() {
+fn cancellation_stops_in_the_middle_of_a_packet() {
     let program = program(
         "fn xdp_filter(pkt: u32) -> u32 { loop { if pkt_len(pkt) == 0u { break; } } return XDP_PASS; }",
         u32::MAX,
@@ -90,7 +90,7 @@ fn a_cancelled_session_stops_in_the_middle_of_a_packet_too() {
     let options = LoadOptions::default();
     let mut session = session(&program, &options);
     session.submit(Batch::from_packets(&[[0; 14]]).unwrap()).unwrap();
-    // Four thousand million rounds would take minutes: only the token ends this test.
+    // Four billion iterations would take minutes: only the token ends this test.
     let cancel = options.cancel.clone();
     let canceller = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(20));
