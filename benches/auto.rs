@@ -37,7 +37,7 @@ fn time_turn(session: &mut dyn Session, batches: &mut Vec<Batch>, count: usize) 
         if batches.is_empty() || session.in_flight() == session.depth() {
             batches.push(session.complete().expect("no device fails").expect("a batch is in flight").batch);
         }
-        session.submit(batches.pop().expect("one came back")).expect("there is room in the queue");
+        session.submit(batches.pop().expect("a batch was completed")).expect("the queue has capacity");
     }
     while let Some(done) = session.complete().expect("no device fails") {
         batches.push(done.batch);

@@ -130,8 +130,9 @@ fn kernels(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
     for name in FILTERS {
         let program = stock(name);
         let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let (time, back) =
-            kernel.time(batch.take().expect("it came back"), scale.rounds).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (time, back) = kernel
+            .time(batch.take().expect("the batch was completed"), scale.rounds)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         batch = Some(back);
         let (rate, bytes) = (scale.packets as f64 / time.as_secs_f64(), touched(&program));
         rows.push(json!({
@@ -207,7 +208,7 @@ fn latency(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
             let mut times = Vec::with_capacity(scale.small);
             for turn in 0..scale.small + scale.small / 10 {
                 let began = Instant::now();
-                let end_to_end_packets = batch.take().expect("it came back");
+                let end_to_end_packets = batch.take().expect("the batch was completed");
                 let done = session.run(end_to_end_packets).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
                 let time = began.elapsed();
                 batch = Some(done.batch);

@@ -36,7 +36,7 @@ fn program(connections: u32, ordered: bool) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", text), &ProgramOptions::default());
     let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
     assert_eq!(program.has_flows(), ordered);
-    assert!(program.maps()[0].entries == connections, "the text says how many entries there are");
+    assert!(program.maps()[0].entries == connections, "the source declares the number of entries");
     Arc::new(program)
 }
 
@@ -94,7 +94,7 @@ fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, thread
 
 /// Filters a batch and returns it for the next round.
 fn round(session: &mut dyn Session, batch: &RefCell<Option<Batch>>) {
-    let taken = batch.borrow_mut().take().expect("it came back");
+    let taken = batch.borrow_mut().take().expect("the batch was completed");
     let done = session.run(taken).expect("the device does not fail");
     assert!(done.verdicts.actions().iter().all(|action| *action == 2), "all of it belongs to open connections");
     *batch.borrow_mut() = Some(black_box(done).batch);

@@ -138,13 +138,13 @@ fn theirs(work: Work, rival: &mut RustMap, batch: &Batch, out: &mut Vec<u8>) {
 
 fn session(program: &Arc<Program>, keys: &[u32], threads: usize) -> Box<dyn Session> {
     let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
-    let mut session = Cpu::new().load(program, &options).expect("the CPU takes it");
+    let mut session = Cpu::new().load(program, &options).expect("the CPU loads the filter");
     let mut table = MapTable::new(&program.maps()[0], Vec::new());
     for &number in keys {
-        table.set(&key(number), &[number, 0]).expect("there is room");
+        table.set(&key(number), &[number, 0]).expect("the map has capacity");
     }
     let (at, words) = table.changes();
-    session.set_map_words(0, at, words).expect("they lie in the map");
+    session.set_map_words(0, at, words).expect("the entries fit the map");
     session
 }
 
@@ -160,13 +160,13 @@ fn rows(work: Work, keys: u32, against_rival: &mut Table, threads: &mut Table) {
     let batch = RefCell::new(Some(batch(work, packets, keys)));
     let mut out = Vec::new();
     let round = |session: &mut Box<dyn Session>| {
-        let taken = batch.borrow_mut().take().expect("it came back");
+        let taken = batch.borrow_mut().take().expect("the batch was completed");
         let done = session.run(taken).expect("the CPU does not fail");
         *batch.borrow_mut() = Some(done.batch);
         black_box(done.verdicts)
     };
     let mut theirs = |out: &mut Vec<u8>| {
-        theirs(work, &mut rival, batch.borrow().as_ref().expect("it came back"), out);
+        theirs(work, &mut rival, batch.borrow().as_ref().expect("the batch was completed"), out);
         black_box(&out);
     };
     let verdicts = round(&mut ours);

@@ -60,7 +60,7 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
             let mut by_hand = by_hand.unwrap_or_else(|e| panic!("{name}: {e}"));
             let mut verdicts = Vec::new();
             for side in [&mut written, &mut by_hand] {
-                let batch = resident.take().expect("it came back");
+                let batch = resident.take().expect("the batch was completed");
                 let done = side.session().run(batch).unwrap_or_else(|e| panic!("{name}: {e}"));
                 resident = Some(done.batch);
                 verdicts.push(done.verdicts);
@@ -69,7 +69,7 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
             let mut samples = [Vec::new(), Vec::new()];
             for turn in 0..=rounds {
                 for (side, samples) in [&mut written, &mut by_hand].into_iter().zip(&mut samples) {
-                    let batch = resident.take().expect("it came back");
+                    let batch = resident.take().expect("the batch was completed");
                     let (sample, batch) = kernel_time(side, batch);
                     resident = Some(batch);
                     if turn > 0 {
@@ -101,7 +101,7 @@ fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for turn in 0..=rounds {
             let sample = session_time(&mut *session, &mut sent);
-            let batch = resident.take().expect("it came back");
+            let batch = resident.take().expect("the batch was completed");
             let (alone, batch) = kernel_time(&mut kernel, batch);
             resident = Some(batch);
             // The first round creates buffers and faults pages in.

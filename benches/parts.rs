@@ -65,7 +65,7 @@ fn compiling(criterion: &mut Criterion, allocations: &mut AllocationTable) {
     for &(name, text) in STATELESS_WGSL {
         group.bench_function(BenchmarkId::new("program", name), |b| b.iter(|| black_box(program(name, text))));
         let program = program(name, text);
-        let load = || drop(black_box(Cpu::new().load(&program, &one_thread()).expect("the CPU takes it")));
+        let load = || drop(black_box(Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter")));
         group.bench_function(BenchmarkId::new("native code", name), |b| b.iter(load));
         allocations.record(format!("native code, {name}"), 1, load);
     }
@@ -128,11 +128,11 @@ fn maps(criterion: &mut Criterion, allocations: &mut AllocationTable, keys: u32)
         2 * keys
     );
     let program = program("maps", &text);
-    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
+    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter");
     let table = MapHandle::<u32, u64>::open(&program, "table").expect("it is declared so");
     table
         .update(&mut *session, |rows| (0..keys).try_for_each(|key| rows.set(&key, &u64::from(key))))
-        .expect("there is room");
+        .expect("the map has capacity");
     let mut group = criterion.benchmark_group("map");
     let mut next = 0;
     let mut key = move || {
@@ -142,7 +142,7 @@ fn maps(criterion: &mut Criterion, allocations: &mut AllocationTable, keys: u32)
     group.bench_function("get", |b| {
         b.iter(|| assert!(table.get(&mut *session, &key()).expect("the CPU does not fail").is_some()));
     });
-    group.bench_function("set", |b| b.iter(|| table.set(&mut *session, &key(), &5).expect("there is room")));
+    group.bench_function("set", |b| b.iter(|| table.set(&mut *session, &key(), &5).expect("the map has capacity")));
     group.throughput(Throughput::Elements(keys.into()));
     group.bench_function("snapshot", |b| {
         b.iter(|| black_box(table.snapshot(&mut *session).expect("the CPU does not fail").iter().count()));
@@ -151,7 +151,7 @@ fn maps(criterion: &mut Criterion, allocations: &mut AllocationTable, keys: u32)
     allocations.record("map get", 1, || {
         black_box(table.get(&mut *session, &17).expect("the CPU does not fail"));
     });
-    allocations.record("map set", 1, || table.set(&mut *session, &17, &6).expect("there is room"));
+    allocations.record("map set", 1, || table.set(&mut *session, &17, &6).expect("the map has capacity"));
 }
 
 /// A sink that reads the first byte of each packet and keeps nothing.
@@ -189,10 +189,10 @@ fn verdicts(criterion: &mut Criterion, allocations: &mut AllocationTable, count:
     allocations.record("verdicts counted, packets", count, &mut counts);
     let program =
         program("http_only", STATELESS_WGSL.iter().find(|(name, _)| *name == "http_only").expect("it is there").1);
-    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
+    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter");
     let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
     let mut filter = || {
-        let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+        let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
         batch = Some(done.batch);
     };
     group.bench_function("made by http_only", |b| b.iter(&mut filter));

@@ -143,14 +143,16 @@ impl AddressFamily {
         let program = wgsl::compile(&Source::new("router.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
         let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
-        let mut session = Cpu::new().load(&program, &options).expect("the CPU takes it");
+        let mut session = Cpu::new().load(&program, &options).expect("the CPU loads the filter");
         let started = Instant::now();
         let mut table = MapTable::new(&program.maps()[0], Vec::new());
         let words = self.words();
-        self.routes.iter().for_each(|route| table.set(&route.key(words), &[route.next_hop]).expect("there is room"));
+        self.routes
+            .iter()
+            .for_each(|route| table.set(&route.key(words), &[route.next_hop]).expect("the map has capacity"));
         let (at, words) = table.changes();
         println!("{} routes made ready in {:.0} ms", self.routes.len(), started.elapsed().as_secs_f64() * 1e3);
-        session.set_map_words(0, at, words).expect("they lie in the map");
+        session.set_map_words(0, at, words).expect("the entries fit the map");
         (program, session)
     }
 
@@ -164,7 +166,7 @@ impl AddressFamily {
             let name = format!("{}, {which}", self.name);
             let batch = RefCell::new(Some(self.batch(packets, self.addresses(in_routes))));
             let mut ours = |check: Option<&[u32]>| {
-                let given = batch.borrow_mut().take().expect("it came back");
+                let given = batch.borrow_mut().take().expect("the batch was completed");
                 let done = session.run(given).expect("the CPU does not fail");
                 if let Some(theirs) = check {
                     assert!((0..packets).all(|i| done.verdicts.get(i).to_return() == theirs[i]), "{name}");
@@ -175,7 +177,9 @@ impl AddressFamily {
             let theirs = |out: &mut Vec<u32>| {
                 out.clear();
                 let batch = batch.borrow();
-                out.extend(batch.as_ref().expect("it came back").packets().map(|packet| by_hand(tables, packet)));
+                out.extend(
+                    batch.as_ref().expect("the batch was completed").packets().map(|packet| by_hand(tables, packet)),
+                );
                 black_box(out);
             };
             let mut out = Vec::with_capacity(packets);
@@ -187,13 +191,13 @@ impl AddressFamily {
             if let Some(kernel) = &mut kernel {
                 let packets_of = batch.borrow();
                 let addresses = packets_of.iter().flat_map(Batch::packets).flat_map(|packet| self.bytes(packet));
-                kernel.set_addresses(&addresses.copied().collect::<Vec<u8>>()).expect("there is room");
+                kernel.set_addresses(&addresses.copied().collect::<Vec<u8>>()).expect("the map has capacity");
                 drop(packets_of);
                 let answers = folded(out.iter().map(|&verdict| if verdict == DROP { 0 } else { (verdict >> 8) + 1 }));
                 let mut samples = (Vec::new(), Vec::new());
                 for _ in 0..rounds.div_ceil(3) {
                     samples.0.push(time(|| ours(None)));
-                    let (took, given) = kernel.run().expect("the programs are there");
+                    let (took, given) = kernel.run().expect("the programs are loaded");
                     assert_eq!(given, answers, "{name}: what the kernel finds");
                     samples.1.push(Sample::wall(took));
                 }
@@ -228,10 +232,10 @@ impl AddressFamily {
         let next_hops: Vec<NextHop> = (0..NEXT_HOPS).map(NextHop::new).collect();
         let mut table = MapTable::new(&program.maps()[1], Vec::new());
         for (number, next_hop) in (0..).zip(&next_hops) {
-            table.set(&[number], &next_hop.words()).expect("there is room");
+            table.set(&[number], &next_hop.words()).expect("the map has capacity");
         }
         let (at, words) = table.changes();
-        session.set_map_words(1, at, words).expect("they lie in the map");
+        session.set_map_words(1, at, words).expect("the entries fit the map");
         for (which, in_routes) in [("any address", false), ("addresses of routes", true)] {
             let name = format!("{}, {which}", self.name);
             let mut batch = Some(self.batch(packets, self.addresses(in_routes)));
@@ -239,7 +243,7 @@ impl AddressFamily {
             let descriptors = batch.iter().flat_map(Batch::descriptors).copied().collect::<Vec<_>>();
             let mut verdicts = None;
             let ours = || {
-                let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+                let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
                 verdicts = Some(done.verdicts);
                 batch = Some(done.batch);
             };
@@ -254,7 +258,7 @@ impl AddressFamily {
             };
             let pair = time_in_turn(rounds, ours, theirs);
             rows.whole.rates(&name, packets, pair);
-            let (batch, verdicts) = (batch.expect("it came back"), verdicts.expect("there was a round"));
+            let (batch, verdicts) = (batch.expect("the batch was completed"), verdicts.expect("at least one round"));
             assert!((0..packets).all(|i| verdicts.get(i).to_return() == out[i]), "{name}: verdicts");
             assert!(batch.packets().eq(copy.chunks_exact(LENGTH)), "{name}: bytes");
         }

@@ -69,19 +69,19 @@ fn compile(name: &str) -> Arc<Program> {
 
 fn load(cpu: &Cpu, program: &Arc<Program>, threads: usize) -> Box<dyn Session> {
     let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
-    cpu.load(program, &options).expect("the CPU takes every stock filter")
+    cpu.load(program, &options).expect("the CPU loads every stock filter")
 }
 
 /// One round through a session. Returns the batch for the next one.
 fn round(session: &mut dyn Session, batch: &mut Option<Batch>) {
-    let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+    let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
     black_box(&done.verdicts);
     *batch = Some(done.batch);
 }
 
 /// Asserts that both sides return the same verdicts.
 fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): Case) {
-    let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+    let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
     let mut columns = Columns::default();
     theirs(&done.batch, &mut columns);
     for (i, ours) in done.verdicts.iter().enumerate() {
@@ -125,7 +125,7 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
                     rounds,
                     || round(&mut *session, &mut batch.borrow_mut()),
                     || {
-                        theirs(batch.borrow().as_ref().expect("it came back"), &mut columns);
+                        theirs(batch.borrow().as_ref().expect("the batch was completed"), &mut columns);
                         black_box(&columns.actions);
                         black_box(&columns.returns);
                     },
@@ -191,7 +191,7 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
         table.rates(name, count, pair);
     }
     // Scaling to two threads with a filter that does almost nothing.
-    let batch = batch.as_ref().expect("it came back");
+    let batch = batch.as_ref().expect("the batch was completed");
     let mut actions = vec![0; count];
     let by_hand = |actions: &mut [u8], packets: std::ops::Range<usize>| {
         for (action, index) in actions.iter_mut().zip(packets) {
@@ -235,7 +235,7 @@ fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
         settle(&mut *session, &mut batch, count);
         group.bench_function("generated", |b| b.iter(|| round(&mut *session, &mut batch)));
         let mut columns = Columns::default();
-        let batch = batch.as_ref().expect("it came back");
+        let batch = batch.as_ref().expect("the batch was completed");
         group.bench_function("hand-written", |b| {
             b.iter(|| {
                 theirs(black_box(batch), &mut columns);

@@ -35,7 +35,7 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for turn in 0..=rounds {
             let end_to_end = time(|| round(&mut *session, &mut sent));
-            let batch = resident.take().expect("it came back");
+            let batch = resident.take().expect("the batch was completed");
             let (alone, batch) = kernel.time(batch, LAUNCHES).unwrap_or_else(|e| panic!("{name}: {e}"));
             resident = Some(batch);
             // The first round creates buffers and faults pages in.

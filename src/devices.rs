@@ -189,9 +189,10 @@ impl Selector {
                 let there: Vec<_> = found.iter().map(|d| format!("{} ({})", d.info().id, d.info().name)).collect();
                 Err(DeviceError::Missing(format!("there is no {name}:{index}; there is {}", there.join(", "))))
             }
-            None => {
-                Ok(found.into_iter().min_by_key(|d| preference_rank(d.info().kind)).expect("probe gives at least one"))
-            }
+            None => Ok(found
+                .into_iter()
+                .min_by_key(|d| preference_rank(d.info().kind))
+                .expect("probe returns at least one device")),
         }
     }
 }

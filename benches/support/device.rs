@@ -57,7 +57,7 @@ pub fn round(session: &mut dyn Session, batches: &mut Vec<Batch>) {
         if session.in_flight() == session.depth() {
             complete(session);
         }
-        session.submit(batch).expect("there is room in the queue");
+        session.submit(batch).expect("the queue has capacity");
     }
     while session.in_flight() > 0 {
         complete(session);

@@ -102,7 +102,7 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         op(0xbf, 2, 10, 0, 0), // r2 = the key
         op(0x07, 2, 0, 0, -4),
         FIND,                 // r0 = the address
-        op(0x55, 0, 0, 1, 0), // where there is none,
+        op(0x55, 0, 0, 1, 0), // if NULL,
         op(0x95, 0, 0, 0, 0), // that is all
         op(0xb7, 8, 0, 0, 0), // r8 = 0
     ]);
@@ -111,7 +111,7 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         code.extend(map(1, trie));
         code.extend([
             FIND,                 // r0 = the next hop
-            op(0x15, 0, 0, 2, 0), // where there is any,
+            op(0x15, 0, 0, 2, 0), // if not NULL,
             op(0x61, 8, 0, 0, 0), // r8 = it
             op(0x07, 8, 0, 0, 1), // and one
         ]);
@@ -124,7 +124,7 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         op(0x0f, 7, 8, 0, 0),           // r7 += r8
         op(0x7b, 6, 7, 8, 0),           // which are all answers now
         op(0xb7, 0, 0, 0, 1),           // XDP_DROP
-        op(0x15, 8, 0, 1, 0),           // where there is an answer,
+        op(0x15, 8, 0, 1, 0),           // if there is an answer,
         op(0xb7, 0, 0, 0, 3),           // XDP_TX
         op(0x95, 0, 0, 0, 0),
     ]);

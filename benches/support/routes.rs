@@ -112,7 +112,7 @@ impl Random {
                 None => return *length,
             }
         }
-        unreachable!("the shares are all there is")
+        unreachable!("the shares cover everything")
     }
 }
 

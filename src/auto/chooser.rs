@@ -324,7 +324,7 @@ mod tests {
                 let by_hand = devices.map(|(fixed, packet)| fixed + packet * packets as f64);
                 let best = by_hand[0].min(by_hand[1]);
                 let Placement::Single(chosen) = chooser.choose(1, packets).placement else {
-                    panic!("nothing is split")
+                    panic!("no batch is split")
                 };
                 assert!(best / by_hand[chosen] > 0.9, "{devices:?}, {packets}: {by_hand:?}, chose {chosen}");
             }
@@ -359,7 +359,7 @@ mod tests {
         let (mut taken, mut least, mut chosen) = (0.0, 0.0, vec![0; truth.len()]);
         for _ in 0..batches {
             let Choice { placement, timed } = chooser.choose(0, packets);
-            let Placement::Single(device) = placement else { panic!("nothing is split") };
+            let Placement::Single(device) = placement else { panic!("no batch is split") };
             let costs: Vec<f64> = truth.iter().map(|(fixed, packet)| fixed + packet * packets as f64).collect();
             taken += costs[device];
             least += costs.iter().copied().fold(f64::INFINITY, f64::min);
@@ -435,7 +435,7 @@ mod tests {
             let Choice { placement, timed } = chooser.choose(0, packets);
             let again = chooser.reserve_repeats(0, packets);
             chooser.return_repeats(again);
-            let Placement::Single(device) = placement else { panic!("nothing is split") };
+            let Placement::Single(device) = placement else { panic!("no batch is split") };
             let cost = |(fixed, packet): (f64, f64)| fixed + packet * packets as f64;
             (taken, least) = (taken + cost(truth[device]), least + cost(truth[0]));
             if timed {

@@ -167,7 +167,7 @@ mod tests {
             let mut curve = line(60_000.0, 9.0);
             let before = curve.cost_at(packets);
             curve.correct(packets, before * 1000.0);
-            assert!(curve.cost_at(packets) < before * 1.4, "one stall");
+            assert!(curve.cost_at(packets) < before * 1.4, "a single outlier");
             for _ in 0..100 {
                 curve.correct(packets, truth.cost_at(packets));
             }

@@ -436,7 +436,7 @@ fn two_devices_are_faster_than_one_with_large_batches() {
     let (device, fakes) = auto(vec![gpu, cpu], settings(&clock));
     let mut session = device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
     let (costs, origin) = device.costs().unwrap();
-    let split = costs.split.expect("they do not slow each other");
+    let split = costs.split.expect("the devices do not slow each other");
     assert_eq!((origin, split.first, split.second), (CostsOrigin::Measured, 1, 0));
     let all = vec![[7u8; 60]; 200_000];
     let mut batches: Vec<_> = (0..3).map(|_| Batch::from_packets(&all).unwrap()).collect();

@@ -469,7 +469,7 @@ fn a_session_is_replaced_between_two_batches() {
         assert!(results.error.is_none(), "{:?}", results.error);
         let packets = results.batches[0].concat();
         assert_eq!(packets.iter().map(|it| it.0).collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
-        let first = packets.iter().position(|it| it.1 == Action::Tx).expect("the new filter has had packets");
+        let first = packets.iter().position(|it| it.1 == Action::Tx).expect("the new filter has filtered packets");
         let old = |number| if number % 2 == 1 { Action::Pass } else { Action::Drop };
         assert!(packets[..first].iter().all(|(number, action)| *action == old(*number)), "{dispatch}");
         assert!(packets[first..].iter().all(|(_, action)| *action == Action::Tx), "{dispatch}");
