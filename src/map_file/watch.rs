@@ -273,7 +273,7 @@ mod tests {
         let path = dir.path().join("m.csv");
         let name = path.display();
         let mut file = file(&path);
-        let missing = format!("{name}: there is no such file or folder");
+        let missing = format!("{name}: No such file or directory (os error 2)");
         assert_eq!(keys(file.look()), Some(Err(missing.clone())));
         assert_eq!(keys(file.look()), None);
         write(&path, "1\n2\n", 100);
@@ -301,7 +301,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert_eq!(keys(file.look()), Some(Err(missing)));
         fs::create_dir(&path).unwrap();
-        assert_eq!(keys(file.look()), Some(Err(format!("{name}: it is a folder, not a file"))));
+        assert_eq!(keys(file.look()), Some(Err(format!("{name}: Is a directory (os error 21)"))));
         assert_eq!(keys(file.look()), None);
     }
 

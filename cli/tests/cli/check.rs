@@ -31,7 +31,7 @@ fn a_bad_filter_is_shown_with_line_and_column() {
         (&line["ok"], &line["errors"][0]["line"], &line["errors"][0]["column"]),
         (&false.into(), &2.into(), &12.into())
     );
-    place.run(&["check", "none.wgsl"]).failed(1, &["none.wgsl: there is no such file or folder"]);
+    place.run(&["check", "none.wgsl"]).failed(1, &["none.wgsl: No such file or directory (os error 2)"]);
     place.run(&["check", place.file("empty.wgsl", "")]).failed(1, &["xdp_filter"]);
     place.run_with(&["check", "-"], b"fn f() {}").failed(1, &["<stdin>", "xdp_filter"]);
 }

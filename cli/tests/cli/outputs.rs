@@ -137,15 +137,15 @@ fn what_cannot_be_written_is_named() {
     for (option, to, why) in [
         ("--write", "none/o.pcap", "cannot be created: there is no folder none; create it first"),
         ("--write", "none/deep/o.pcap", "cannot be created: there is no folder none/deep; create it first"),
-        ("--write", ".", "cannot be created: it is a folder, not a file"),
-        ("--write-tx", "c.pcap/o.pcap", "cannot be created: a part of its path is a file, not a folder"),
+        ("--write", ".", "cannot be created: Is a directory (os error 21)"),
+        ("--write-tx", "c.pcap/o.pcap", "cannot be created: Not a directory (os error 20)"),
         ("--write-redirect", "c.pcap", "cannot be created: it is a file, not a folder"),
-        ("--write-redirect", "c.pcap/dir", "cannot be created: a part of its path is a file, not a folder"),
+        ("--write-redirect", "c.pcap/dir", "cannot be created: Not a directory (os error 20)"),
     ] {
         assert_eq!(with(option, to).failed(1, &[]).err, format!("error: {to}: {why}\n"), "{option}");
     }
     if std::path::Path::new("/dev/full").exists() {
-        let why = "writing failed: there is no space left on the device; make room there, or choose another place";
+        let why = "writing failed: No space left on device (os error 28); free space there or choose another place";
         assert_eq!(with("--write", "/dev/full").failed(1, &[]).err, format!("error: /dev/full: {why}\n"));
     }
     #[cfg(unix)]
@@ -158,7 +158,7 @@ fn what_cannot_be_written_is_named() {
     let capture = place.file("r.pcap", pcap(&[&[3; 60], &[2; 60], &[4; 60]]));
     place
         .run(&["run", redirect, "--read", capture, "--write-redirect", "r"])
-        .failed(1, &["error: r/3.pcap: cannot be created: it is a folder, not a file\n"]);
+        .failed(1, &["error: r/3.pcap: cannot be created: Is a directory (os error 21)\n"]);
     // The others are whole all the same.
     assert_eq!(packets(&place.read("r/2.pcap")), [[2; 60]]);
     assert_eq!(packets(&place.read("r/4.pcap")), [[4; 60]]);
@@ -179,7 +179,7 @@ fn an_output_that_fails_on_the_way_is_not_taken_for_whole() {
     let run = format!("portcullis run f.wgsl --read '{}' --write o.pcap", crate::support::sample());
     // Where the signal is ignored, writing beyond the limit is an error.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run}"));
-    let why = "the file would be longer than its file system or your limits allow";
+    let why = "File too large (os error 27)";
     let count = "4 000 packets were judged, and not all are written";
     assert_eq!((ran.code, ran.err), (1, format!("error: o.pcap: writing failed: {why}\n{count}\n")));
 }
@@ -198,7 +198,11 @@ fn open_files_are_bounded_even_where_some_cannot_be_made() {
         std::fs::create_dir_all(place.path(&format!("r/{target}.pcap"))).unwrap();
     }
     let ran = place.shell(&format!("ulimit -n 128; {run} r"));
-    assert!(ran.code == 1 && ran.err.starts_with("error: r/0.pcap: cannot be created: it is a folder"), "{}", ran.err);
+    assert!(
+        ran.code == 1 && ran.err.starts_with("error: r/0.pcap: cannot be created: Is a directory (os error 21)"),
+        "{}",
+        ran.err
+    );
     for target in 64..300u16 {
         assert_eq!(packets(&place.read(&format!("r/{target}.pcap"))), [target.to_be_bytes()]);
     }

@@ -177,20 +177,20 @@ fn what_is_wrong_with_an_input_is_said_with_its_name() {
     place.file("long.pcap", long);
     std::fs::create_dir(place.path("dir")).unwrap();
     for (name, words) in [
-        ("none.pcap", "cannot be opened: there is no such file or folder\n"),
+        ("none.pcap", "cannot be opened: No such file or directory (os error 2)\n"),
         ("empty.pcap", "empty"),
         ("short.pcap", "byte 20"),
         ("text.pcap", "neither pcap nor pcapng"),
         ("wifi.pcap", "105"),
         ("long.pcap", "300000"),
-        ("dir", "cannot be opened: it is a folder, not a file\n"),
-        ("good.pcap/x", "cannot be opened: a part of its path is a file, not a folder\n"),
+        ("dir", "cannot be opened: Is a directory (os error 21)\n"),
+        ("good.pcap/x", "cannot be opened: Not a directory (os error 20)\n"),
     ] {
         place.run(&["run", filter, "--read", name, "--write", "o.pcap"]).failed(1, &["error: ", name, words]);
     }
     for (name, words) in [
-        ("none.wgsl", ": there is no such file or folder\n"),
-        ("dir", ": it is a folder, not a file\n"),
+        ("none.wgsl", ": No such file or directory (os error 2)\n"),
+        ("dir", ": Is a directory (os error 21)\n"),
         ("good.pcap", "--read"),
     ] {
         place.run(&["run", name, "--read", good]).failed(1, &["error: ", name, words]);

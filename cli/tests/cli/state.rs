@@ -134,7 +134,7 @@ fn files_that_are_no_state_are_refused_and_stay() {
         assert_eq!(place.read("bad"), content);
     }
     std::fs::create_dir(place.path("dir")).unwrap();
-    run("dir").failed(1, &["error: dir: cannot be created: it is a folder, not a file"]);
+    run("dir").failed(1, &["error: dir: cannot be created: Is a directory (os error 21)"]);
     run("none/s").failed(1, &["error: none/s: cannot be created: there is no folder none; create it first"]);
     #[cfg(unix)]
     run("/dev/null").failed(1, &["error: /dev/null: this is no file, and state is carried in one"]);

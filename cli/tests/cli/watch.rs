@@ -58,7 +58,7 @@ fn a_map_follows_its_file_and_nothing_is_lost() {
             // Seven tenths of 2048 places.
             "warning: h.csv:1434: there is no room in the map `hosts` for this row and those behind it (entries=1000)",
             stays,
-            "warning: h.csv: there is no such file or folder",
+            "warning: h.csv: No such file or directory (os error 2)",
             stays,
             "h.csv is right again, and the map `hosts` follows it",
         ];
@@ -106,7 +106,8 @@ fn wrong_uses_are_told_before_the_run() {
     let ran = run(&[filter, "--watch-map", "hosts=bad.csv"]).failed(1, &[]);
     let row = "a row is a key of 1 word and a value of 2 words";
     assert_eq!(ran.err, format!("error: bad.csv:1: the row ends after 1 of 2 words of its value; {row}\n"));
-    run(&[filter, "--watch-map", "hosts=no.csv"]).failed(1, &["error: no.csv: there is no such file or folder\n"]);
+    run(&[filter, "--watch-map", "hosts=no.csv"])
+        .failed(1, &["error: no.csv: No such file or directory (os error 2)\n"]);
 }
 
 #[test]
