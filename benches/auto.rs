@@ -1,13 +1,15 @@
-//! `--device auto` against the best of its devices at each size of batch. `cargo bench --bench auto --features opencl`.
+//! Compares `--device auto` with the best of its devices at each batch size: `cargo bench --bench
+//! auto --features opencl`.
 //!
-//! On a machine with a GPU the candidates are those that `auto` has: the GPU and the CPU. Without one, software devices take
-//! the GPU's place for the bench's sake, each beside the CPU and both at once: what they cost crosses what the CPU costs, or
-//! does not, as with a GPU, though they share its processors. The calibration is made at the start, and not kept.
+//! On a machine with a GPU the candidates are those of `auto`: the GPU and the CPU. Without a GPU,
+//! software devices take its place, each beside the CPU and both together: although they share its
+//! cores, their costs cross the CPU's, or not, as a GPU's would. The calibration is made at the
+//! start and not cached.
 //!
-//! Every side has the same packets, 64 bytes each, in batches of one size, three in flight, by turns; a side's turn is some
-//! batches, and the median of its turns counts. `auto/best` is the median, over the turns, of the time of the device that
-//! is the best at this size by the time of `auto` in the same turn: 1.00 is as good as knowing, and the bar is 0.90.
-//! `PORTCULLIS_BENCH_FILTERS` names other filters.
+//! All sides filter the same packets of 64 bytes in batches of one size, three in flight, in turn.
+//! A turn is some batches, and the median over the turns counts. `auto/best` is the median ratio of
+//! the best device's time to `auto`'s time in the same turn: 1.00 is a perfect choice, and the
+//! target is 0.90. `PORTCULLIS_BENCH_FILTERS` selects other filters.
 
 mod support;
 
@@ -22,25 +24,25 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
 use support::device::{DEPTH, stock};
-use support::{LENGTH, Traffic, note_bar, only_testing};
+use support::{LENGTH, Traffic, is_test_run, record_bar};
 
-/// Packets of a turn, about, and batches at least.
-const TURN: usize = 1 << 17;
-const LEAST: usize = 6;
+/// Approximate packets per turn, and minimum number of batches.
+const TURN_PACKETS: usize = 1 << 17;
+const MIN_TURN_BATCHES: usize = 6;
 
-/// Some batches through a session, as many in flight as it takes.
-fn turn(session: &mut dyn Session, batches: &mut Vec<Batch>, count: usize) -> Duration {
-    let begun = Instant::now();
+/// Times `count` batches through a session with as many in flight as it allows.
+fn time_turn(session: &mut dyn Session, batches: &mut Vec<Batch>, count: usize) -> Duration {
+    let start = Instant::now();
     for _ in 0..count {
         if batches.is_empty() || session.in_flight() == session.depth() {
             batches.push(session.complete().expect("no device fails").expect("a batch is in flight").batch);
         }
-        session.submit(batches.pop().expect("one came back")).expect("there is room in the queue");
+        session.submit(batches.pop().expect("a batch was completed")).expect("the queue has capacity");
     }
     while let Some(done) = session.complete().expect("no device fails") {
         batches.push(done.batch);
     }
-    begun.elapsed()
+    start.elapsed()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -48,7 +50,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The least part of the best device's speed that auto had.
+/// Minimum ratio of `auto`'s speed to the best device's.
 fn sweep(name: &str, program: &Arc<Program>, candidates: &[Arc<dyn Device>], sizes: &[usize], turns: usize) -> f64 {
     let settings =
         Settings { store: CalibrationStore::disabled(), mode: CalibrationMode::Always, ..Settings::default() };
@@ -66,14 +68,14 @@ fn sweep(name: &str, program: &Arc<Program>, candidates: &[Arc<dyn Device>], siz
     let mut least = f64::INFINITY;
     for &size in sizes {
         let mut batches: Vec<Batch> = (0..DEPTH).map(|_| support::batch(Traffic::Mixed, size, LENGTH)).collect();
-        let count = (TURN / size).max(LEAST);
+        let count = (TURN_PACKETS / size).max(MIN_TURN_BATCHES);
         let mut taken = vec![Vec::new(); sessions.len()];
         for round in 0..=turns {
-            // Nobody is always behind the same one, which has left the caches as it needs them.
-            for place in 0..sessions.len() {
-                let side = (place + round) % sessions.len();
+            // Vary the order: a side benefits from caches that the one before it has filled.
+            for position in 0..sessions.len() {
+                let side = (position + round) % sessions.len();
                 let side = if round % 2 == 0 { side } else { sessions.len() - 1 - side };
-                let time = turn(&mut *sessions[side], &mut batches, count);
+                let time = time_turn(&mut *sessions[side], &mut batches, count);
                 if round > 0 {
                     taken[side].push(time.as_secs_f64() / count as f64);
                 }
@@ -92,8 +94,8 @@ fn sweep(name: &str, program: &Arc<Program>, candidates: &[Arc<dyn Device>], siz
 }
 
 fn main() {
-    support::end_with_the_reader();
-    let (sizes, turns): (&[usize], _) = match only_testing() {
+    support::restore_sigpipe();
+    let (sizes, turns): (&[usize], _) = match is_test_run() {
         true => (&[64, 4096], 1),
         false => (&[64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1 << 20], 25),
     };
@@ -119,7 +121,7 @@ fn main() {
     }
     let least = ratios.iter().map(|(_, ratio)| *ratio).fold(f64::INFINITY, f64::min);
     let (what, against) = ("--device auto, at any batch size", "the best single device, same run");
-    note_bar(what, against, 0.9, "cargo bench --bench auto --features opencl", &ratios);
+    record_bar(what, against, 0.9, "cargo bench --bench auto --features opencl", &ratios);
     match least.is_finite() {
         true => println!("\nthe least auto/best of all: {least:.2} (the bar is 0.90)"),
         false => {

@@ -1,13 +1,14 @@
-//! CUDA's devices against what their memory and their bus can do. `cargo bench --bench cuda`.
+//! Compares CUDA devices with the limits of their memory and bus: `cargo bench --bench cuda`.
 //!
-//! - kernel: the filter over packets in the device's memory, against a copy within that memory, for the bytes
-//!   that the filter touches. A copy moves each byte twice, and so counts for twice its size.
-//! - end to end: batches from pinned memory and their verdicts back, against a copy to the device, for the bytes
-//!   that have to move there: packets and descriptors.
-//! - latency: from handing over a small batch to having its verdicts, by each dispatch method.
+//! - kernel: the filter over packets in device memory, compared with a copy within that memory of
+//!   as many bytes as the filter accesses. A copy moves each byte twice and counts twice its size.
+//! - end to end: batches from pinned memory and their verdicts back, compared with a copy to the
+//!   device of the bytes that must move there: packets and descriptors.
+//! - latency: from submitting a small batch to its verdicts, for each dispatch method.
 //!
-//! Ratios are times that the bytes would have taken by the copy's rate, over the times that were taken: 1 is all that
-//! the memory or the bus can do. Where `PORTCULLIS_BENCH_JSON` names a file the figures are written to it.
+//! A ratio is the time that the bytes take at the copy's rate, divided by the time measured: 1 is
+//! the limit of memory or bus. If `PORTCULLIS_BENCH_JSON` names a file, the figures are written to
+//! it.
 
 mod support;
 
@@ -22,27 +23,27 @@ use portcullis_cuda::measure::{KernelTimer, time_device_copy, time_upload};
 use serde_json::{Value, json};
 
 use support::device::{DEPTH, FILTERS, stock};
-use support::{LENGTH, Traffic, only_testing};
+use support::{LENGTH, Traffic, is_test_run};
 
 /// A filter that reads headers and writes nothing, and one that redirects.
-const SENT: [&str; 2] = ["http_only", "hash_lb"];
+const END_TO_END_FILTERS: [&str; 2] = ["http_only", "hash_lb"];
 
-/// The file for the figures.
-const JSON: &str = "PORTCULLIS_BENCH_JSON";
+/// File for the figures.
+const JSON_PATH_VARIABLE: &str = "PORTCULLIS_BENCH_JSON";
 
-/// Bytes of memory that are read and written together, in GPUs' memory.
-const SECTOR: u64 = 32;
+/// Size of a memory sector, the unit of GPU memory access, in bytes.
+const SECTOR_BYTES: u64 = 32;
 
-/// How much is measured.
+/// Amount of work to measure.
 struct Scale {
     /// Bytes of a copy, packets of the kernels' batch, and repetitions.
     copy: usize,
     packets: usize,
     rounds: u32,
-    /// Packets of a batch that is sent, in all, and how often.
-    sent: &'static [usize],
+    /// Packets per batch and in total for end-to-end runs, and repetitions.
+    end_to_end_packets: &'static [usize],
     turns: usize,
-    /// Small batches by each method.
+    /// Small batches for each dispatch method.
     small: usize,
 }
 
@@ -50,16 +51,17 @@ const FULL: Scale = Scale {
     copy: 256 << 20,
     packets: 8 << 20,
     rounds: 50,
-    sent: &[100_000, 1_000_000, 10_000_000],
+    end_to_end_packets: &[100_000, 1_000_000, 10_000_000],
     turns: 15,
     small: 20_000,
 };
 
-/// Whether it runs at all.
-const TRIAL: Scale = Scale { copy: 1 << 20, packets: 1000, rounds: 2, sent: &[1000], turns: 2, small: 20 };
+/// A short run that only checks that the bench works.
+const TRIAL: Scale =
+    Scale { copy: 1 << 20, packets: 1000, rounds: 2, end_to_end_packets: &[1000], turns: 2, small: 20 };
 
 fn main() {
-    support::end_with_the_reader();
+    support::restore_sigpipe();
     let devices = match portcullis_cuda::probe() {
         Ok(devices) => devices,
         Err(reason) => {
@@ -73,10 +75,10 @@ fn main() {
         if emulated {
             println!("{}: its times mean nothing", device.info().name);
         }
-        let scale = if emulated || only_testing() { &TRIAL } else { &FULL };
+        let scale = if emulated || is_test_run() { &TRIAL } else { &FULL };
         all.push(measure(&device, scale));
     }
-    if let Some(file) = std::env::var_os(JSON) {
+    if let Some(file) = std::env::var_os(JSON_PATH_VARIABLE) {
         let text =
             serde_json::to_string_pretty(&json!({ "bench": "cuda", "devices": all })).expect("numbers and texts");
         std::fs::write(&file, text + "\n").unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -92,7 +94,8 @@ fn measure(device: &CudaDevice, scale: &Scale) -> Value {
     };
     let to_device = time_upload(device, scale.copy, scale.rounds).unwrap_or_else(|e| panic!("{e}"));
     let to_device = scale.copy as f64 / to_device.as_secs_f64();
-    // Before and after, and the better counts: clocks change with what came before.
+    // Measure the copy before and after and use the better one: clock rates depend on the previous
+    // load.
     let before = on_device();
     let mut kernels = kernels(device, scale);
     let on_device = before.max(on_device());
@@ -111,11 +114,11 @@ fn measure(device: &CudaDevice, scale: &Scale) -> Value {
     })
 }
 
-/// Bytes that a kernel moves between the device's memory and itself for each packet: a descriptor, the sectors of
-/// the packet that it may read or write, and what it gives back.
+/// Bytes that a kernel moves to and from device memory per packet: a descriptor, the sectors of the
+/// packet that it may access, and its verdict.
 fn touched(program: &Program) -> f64 {
     let facts = program.facts();
-    let sectors = |reach: u32| u64::from(reach).min(LENGTH as u64).div_ceil(SECTOR) * SECTOR;
+    let sectors = |reach: u32| u64::from(reach).min(LENGTH as u64).div_ceil(SECTOR_BYTES) * SECTOR_BYTES;
     let packet =
         sectors(facts.reads.max_bytes()).max(sectors(facts.writes.max_bytes())) + sectors(facts.writes.max_bytes());
     (size_of::<Descriptor>() as u64 + packet + 1 + if facts.redirects { 4 } else { 0 }) as f64
@@ -127,8 +130,9 @@ fn kernels(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
     for name in FILTERS {
         let program = stock(name);
         let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let (time, back) =
-            kernel.time(batch.take().expect("it came back"), scale.rounds).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (time, back) = kernel
+            .time(batch.take().expect("the batch was completed"), scale.rounds)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         batch = Some(back);
         let (rate, bytes) = (scale.packets as f64 / time.as_secs_f64(), touched(&program));
         rows.push(json!({
@@ -138,7 +142,8 @@ fn kernels(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
     rows
 }
 
-/// Prints what kernels do beside a copy, and adds the ratios. One that looks at no packet has none: it is over before
+/// Prints kernel throughput relative to a copy, and records the ratios. A filter that reads no
+/// packet bytes has none, as memory does not limit it.
 /// memory is what holds it up.
 fn show_kernels(rows: &mut [Value], bandwidth: f64) {
     println!("\nkernel             Mpps   bytes a packet   of a copy's rate");
@@ -156,16 +161,17 @@ fn show_kernels(rows: &mut [Value], bandwidth: f64) {
 fn end_to_end(device: &CudaDevice, scale: &Scale, bandwidth: f64) -> Vec<Value> {
     println!("\nend to end         packets     Mpps   of the bus");
     let mut rows = Vec::new();
-    for name in SENT {
+    for name in END_TO_END_FILTERS {
         let program = stock(name);
-        for &packets in scale.sent {
+        for &packets in scale.end_to_end_packets {
             let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
             let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
-            // As many batches as are in flight, over and over: the bus need not wait for the host.
+            // As many batches as are in flight, over and over, so that the bus never waits for the
+            // host.
             let mut idle: Vec<_> = (0..DEPTH).map(|_| support::batch(Traffic::Mixed, packets, LENGTH)).collect();
             let mut done = 0;
             let mut began = Instant::now();
-            // The first of each makes buffers and registers memory.
+            // The first ones create buffers and register memory.
             let turns = DEPTH + scale.turns * DEPTH;
             while done < turns {
                 while let Some(batch) = idle.pop() {
@@ -202,11 +208,11 @@ fn latency(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
             let mut times = Vec::with_capacity(scale.small);
             for turn in 0..scale.small + scale.small / 10 {
                 let began = Instant::now();
-                let sent = batch.take().expect("it came back");
-                let done = session.run(sent).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
+                let end_to_end_packets = batch.take().expect("the batch was completed");
+                let done = session.run(end_to_end_packets).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
                 let time = began.elapsed();
                 batch = Some(done.batch);
-                // The first make buffers and wake the device.
+                // The first ones create buffers and wake the device up.
                 if turn >= scale.small / 10 {
                     times.push(time);
                 }
@@ -220,7 +226,7 @@ fn latency(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
     rows
 }
 
-/// Microseconds below which so many of a hundred are.
+/// Latency percentile in microseconds.
 fn quantile(sorted: &[Duration], percent: usize) -> f64 {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)].as_secs_f64() * 1e6
 }

@@ -1,9 +1,10 @@
-//! What keeping flows in order costs. `cargo bench --bench flows`, with `--features opencl` on its devices as well.
+//! Measures the cost of flow ordering: `cargo bench --bench flows`, with `--features opencl` on
+//! OpenCL devices as well.
 //!
-//! `conntrack_fw` as it is against the same text without `xdp_flow`, over a million packets of open connections in random
-//! order: on the CPU with a million connections, by one thread and by two, and on every device with sixty thousand.
-//! Then with nine packets in ten of one connection, against evenly spread ones: what that costs where a lane, or a
-//! thread, has to take all of those.
+//! Compares `conntrack_fw` with the same source without `xdp_flow`, over a million packets of open
+//! connections in random order: on the CPU with a million connections, one thread and two; and on
+//! every device with sixty thousand. Then with nine of ten packets on one connection, compared with
+//! an even distribution: the cost when one lane or thread must process all of these.
 
 mod support;
 
@@ -19,26 +20,27 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 use portcullis_wgsl as wgsl;
 
-use support::{LENGTH, Random, Table, in_turn, only_testing};
+use support::{LENGTH, Random, Table, is_test_run, time_in_turn};
 
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// Packets in a batch of the tables on every device.
+/// Packets per batch for the tables of all devices.
 const BATCH: usize = 1 << 17;
 
-/// The stock filter with room for so many connections; without `ordered` its packets are filtered in any order.
+/// The stock filter with this map capacity; unless `ordered`, its packets may be filtered in any
+/// order.
 fn program(connections: u32, ordered: bool) -> Arc<Program> {
     let text = include_str!("../shaders/conntrack_fw.wgsl").replace("entries=65536", &format!("entries={connections}"));
     let text = if ordered { text } else { text.replace("fn xdp_flow(", "fn no_flow(") };
     let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", text), &ProgramOptions::default());
     let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
     assert_eq!(program.has_flows(), ordered);
-    assert!(program.maps()[0].entries == connections, "the text says how many entries there are");
+    assert!(program.maps()[0].entries == connections, "the source declares the number of entries");
     Arc::new(program)
 }
 
-/// A segment of a connection, from its client or its server.
+/// A TCP segment of a connection, from its client or its server.
 fn write(packet: &mut [u8], connection: u32, from_client: bool, flags: u8) {
     packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
     packet[22..24].copy_from_slice(&[64, 6]);
@@ -56,7 +58,7 @@ fn write(packet: &mut [u8], connection: u32, from_client: bool, flags: u8) {
     packet[47] = flags;
 }
 
-/// Packets, each of the connection that is given for it.
+/// Packets that belong to the given connections.
 fn batch(packets: usize, mut each: impl FnMut(usize, &mut [u8])) -> Batch {
     let mut arena = Arena::new(packets * LENGTH).expect("memory for the packets");
     arena.chunks_exact_mut(LENGTH).enumerate().for_each(|(index, slot)| each(index, slot));
@@ -66,16 +68,16 @@ fn batch(packets: usize, mut each: impl FnMut(usize, &mut [u8])) -> Batch {
         .expect("slots do not overlap")
 }
 
-/// Segments of open connections in random order, so many in a hundred of one and the same.
-fn open(packets: usize, connections: u32, of_one: u32) -> Batch {
+/// Segments of open connections in random order, of which `skew` percent belong to a single one.
+fn open(packets: usize, connections: u32, skew: u32) -> Batch {
     let mut random = Random::new();
     batch(packets, |_, slot| {
-        let connection = if random.next() % 100 < of_one { 0 } else { random.next() % connections };
+        let connection = if random.next() % 100 < skew { 0 } else { random.next() % connections };
         write(slot, connection, random.next().is_multiple_of(2), ACK);
     })
 }
 
-/// A session in which so many connections are open.
+/// A session in which these connections are open.
 fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, threads: Option<usize>) -> Box<dyn Session> {
     let options = LoadOptions { threads: threads.and_then(NonZeroUsize::new), ..LoadOptions::default() };
     let mut session = device.load(program, &options).unwrap_or_else(|error| panic!("{error}"));
@@ -90,27 +92,27 @@ fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, thread
     session
 }
 
-/// A round of a batch that comes back each time.
+/// Filters a batch and returns it for the next round.
 fn round(session: &mut dyn Session, batch: &RefCell<Option<Batch>>) {
-    let taken = batch.borrow_mut().take().expect("it came back");
+    let taken = batch.borrow_mut().take().expect("the batch was completed");
     let done = session.run(taken).expect("the device does not fail");
     assert!(done.verdicts.actions().iter().all(|action| *action == 2), "all of it belongs to open connections");
     *batch.borrow_mut() = Some(black_box(done).batch);
 }
 
 fn on_the_cpu(table: &mut Table) {
-    let (connections, packets, rounds) = if only_testing() { (1 << 10, 1000, 1) } else { (1 << 20, 1 << 20, 15) };
+    let (connections, packets, rounds) = if is_test_run() { (1 << 10, 1000, 1) } else { (1 << 20, 1 << 20, 15) };
     let traffic = RefCell::new(Some(open(packets, connections, 0)));
     for threads in [1, 2] {
         let [mut ordered, mut any] = [true, false]
             .map(|ordered| session(&Cpu::new(), &program(connections, ordered), connections, Some(threads)));
-        let pair = in_turn(rounds, || round(&mut *ordered, &traffic), || round(&mut *any, &traffic));
+        let pair = time_in_turn(rounds, || round(&mut *ordered, &traffic), || round(&mut *any, &traffic));
         table.rates(&format!("cpu, {threads} threads, {connections} connections"), packets, pair);
     }
 }
 
 fn on_each_device(order: &mut Table, elephants: &mut Table) {
-    let (connections, packets, rounds) = if only_testing() { (1 << 8, 1000, 1) } else { (60_000, BATCH, 7) };
+    let (connections, packets, rounds) = if is_test_run() { (1 << 8, 1000, 1) } else { (60_000, BATCH, 7) };
     for backend in portcullis::devices::backends().iter().filter(|backend| !["noop", "interp"].contains(&backend.name))
     {
         for device in backend.probe().unwrap_or_default() {
@@ -118,18 +120,18 @@ fn on_each_device(order: &mut Table, elephants: &mut Table) {
             let [mut ordered, mut any] =
                 [true, false].map(|ordered| session(&*device, &program(1 << 16, ordered), connections, None));
             let spread = RefCell::new(Some(open(packets, connections, 0)));
-            let pair = in_turn(rounds, || round(&mut *ordered, &spread), || round(&mut *any, &spread));
+            let pair = time_in_turn(rounds, || round(&mut *ordered, &spread), || round(&mut *any, &spread));
             order.rates(id, packets, pair);
             let elephant = RefCell::new(Some(open(packets, connections, 90)));
             let mut twin = session(&*device, &program(1 << 16, true), connections, None);
-            let pair = in_turn(rounds, || round(&mut *ordered, &elephant), || round(&mut *twin, &spread));
+            let pair = time_in_turn(rounds, || round(&mut *ordered, &elephant), || round(&mut *twin, &spread));
             elephants.rates(id, packets, pair);
         }
     }
 }
 
 fn main() {
-    support::end_with_the_reader();
+    support::restore_sigpipe();
     let mut order = Table::new("conntrack_fw", "in order", "in any");
     let mut elephants = Table::new("conntrack_fw, 90 % of one flow", "that", "spread");
     on_the_cpu(&mut order);

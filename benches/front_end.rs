@@ -1,7 +1,7 @@
-//! How long it takes from a filter's text to a program: the stock filters in OpenCL C against their twins in WGSL, and
-//! a long filter in OpenCL C alone. `cargo bench --bench front_end`.
+//! Measures front ends from source to program: the stock filters in OpenCL C compared with their
+//! WGSL counterparts, and a long filter in OpenCL C. `cargo bench --bench front_end`.
 //!
-//! A program is checked and analysed, and no device has seen it yet: what it costs there is in the other benches.
+//! Includes validation and analysis, but not loading on a device, which other benches measure.
 
 mod support;
 
@@ -15,7 +15,7 @@ use portcullis_opencl_c::files::NoIncludes;
 use portcullis_opencl_c::{self as opencl_c, preprocessor};
 use portcullis_wgsl as wgsl;
 
-use support::{Table, Times, in_turn, only_testing, time};
+use support::{Table, Times, is_test_run, time, time_in_turn};
 
 const GATEWAY: &str = include_str!("filters/gateway.cl");
 
@@ -35,7 +35,7 @@ fn twins(rounds: usize) {
         let theirs = Source::new(format!("{name}.wgsl"), text);
         let path = format!("{}/shaders/{name}.cl", env!("CARGO_MANIFEST_DIR"));
         let ours = Source::new(path.as_str(), std::fs::read_to_string(&path).expect("every filter is there twice"));
-        let pair = in_turn(rounds, || in_c(&ours), || in_wgsl(&theirs));
+        let pair = time_in_turn(rounds, || in_c(&ours), || in_wgsl(&theirs));
         table.row(name, pair, |time| format!("{time:.2?}"));
     }
     table.print();
@@ -57,7 +57,7 @@ fn alone(rounds: usize) {
     });
 }
 
-/// The long one under criterion, which keeps a history and notices regressions.
+/// The long filter under criterion, which keeps a history and reports regressions.
 fn record(criterion: &mut Criterion) {
     let source = Source::new("gateway.cl", GATEWAY);
     let mut group = criterion.benchmark_group("front end");
@@ -67,8 +67,8 @@ fn record(criterion: &mut Criterion) {
 }
 
 fn main() {
-    support::end_with_the_reader();
-    let rounds = if only_testing() { 1 } else { 201 };
+    support::restore_sigpipe();
+    let rounds = if is_test_run() { 1 } else { 201 };
     twins(rounds);
     alone(rounds);
     let mut criterion = Criterion::default().configure_from_args();

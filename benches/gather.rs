@@ -1,9 +1,9 @@
-//! Gathering packets' windows into rows, against copying as many bytes by `memcpy` and against the plain loop that does the same.
-//! `cargo bench --bench gather`.
+//! Compares gathering packet windows into rows with `memcpy` of as many bytes and with a plain
+//! loop: `cargo bench --bench gather`.
 //!
-//! All sides run in turn. "Hot" is a batch that stays in the second cache, "cold" one of 2 million packets, each gathered by
-//! once a turn; "slots" lie 2,112 bytes apart, as a ring has them. `memcpy` copies what the rows have in all, from memory that
-//! is as hot or cold, to where the rows go.
+//! All sides run in turn. A "hot" batch stays in the L2 cache, a "cold" one has 2 million packets
+//! and is gathered once per turn; "slots" lie 2,112 bytes apart, as in a ring. `memcpy` copies the
+//! total size of the rows to the same destination, from memory that is equally hot or cold.
 
 mod support;
 
@@ -12,15 +12,15 @@ use std::hint::black_box;
 use portcullis_core::packet::Batch;
 use portcullis_core::packet::gather::{StorePolicy, WindowRows};
 
-use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, time};
 
-/// What the stock filters look at, and all of a short packet.
+/// The windows of the stock filters, and all of a short packet.
 const WINDOWS: [u32; 3] = [24, 54, 64];
 
 type Side<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 
-/// Times of a side each, in turn.
-fn in_turn(sides: &mut [Side<'_>], repeats: u32, rounds: usize) -> Vec<Times> {
+/// Times each side in turn.
+fn time_in_turn(sides: &mut [Side<'_>], repeats: u32, rounds: usize) -> Vec<Times> {
     let mut samples = vec![Vec::new(); sides.len()];
     for turn in 0..=rounds {
         for ((_, side), samples) in sides.iter_mut().zip(&mut samples) {
@@ -46,10 +46,10 @@ fn measure(what: &str, batch: &Batch, repeats: u32, rounds: usize) {
             ("the plain loop", Box::new(|| rows.write_reference(black_box(&mut plain)))),
             ("memcpy", Box::new(|| black_box(&mut copied)[..from.len()].copy_from_slice(black_box(&from)))),
         ];
-        let times = in_turn(&mut sides, repeats, rounds);
+        let times = time_in_turn(&mut sides, repeats, rounds);
         for (other, name) in [(2, "to the plain loop"), (3, "to memcpy")] {
             for (ours, how) in [(0, ""), (1, ", past the caches")] {
-                let pair = Pair { ours: times[ours], theirs: times[other] };
+                let pair = PairedTimes { ours: times[ours], theirs: times[other] };
                 table.rates(&format!("{window} bytes{how}, {name}"), batch.len(), pair);
             }
         }
@@ -58,8 +58,8 @@ fn measure(what: &str, batch: &Batch, repeats: u32, rounds: usize) {
 }
 
 fn main() {
-    support::end_with_the_reader();
-    let (scale, rounds) = if only_testing() { (64, 1) } else { (1, 15) };
+    support::restore_sigpipe();
+    let (scale, rounds) = if is_test_run() { (64, 1) } else { (1, 15) };
     let batch = |count: usize, stride| support::batch(Traffic::Mixed, count / scale, stride);
     measure("hot", &batch(8 << 10, LENGTH), 64 / scale as u32, rounds);
     measure("cold", &batch(2 << 20, LENGTH), 1, rounds);

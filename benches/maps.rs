@@ -1,10 +1,11 @@
-//! Maps on the CPU against tables of Rust. `cargo bench --bench maps`.
+//! Compares maps on the CPU with Rust hash tables: `cargo bench --bench maps`.
 //!
-//! Keys are pairs of addresses, and a million packets of 64 bytes come with keys in random order. `find` looks them up in
-//! a full table, where all are there, or, for `find strangers`, none; `count` counts the packets of each key, with an
-//! atomic addition on our side, and makes the entries of new ones (in the untimed round: a fresh table's pages would
-//! be all that is measured). The rival is the standard library's map, which is hashbrown, with a hash of one
-//! multiplication a word. Both sides of a row run in turn over the same packets.
+//! Keys are pairs of addresses, and a million packets of 64 bytes have keys in random order. `find`
+//! looks them up in a full table that has all of them, `find strangers` one that has none. `count`
+//! counts the packets of each key, with an atomic addition on our side, and inserts new keys in the
+//! untimed first round: otherwise page faults of a new table would dominate. The other side is the
+//! standard library's map (hashbrown) with a hash of one multiplication per word. Both sides of a
+//! row run in turn over the same packets.
 
 mod support;
 
@@ -23,9 +24,9 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 use portcullis_wgsl as wgsl;
 
-use support::{LENGTH, Random, Table, in_turn, only_testing};
+use support::{LENGTH, Random, Table, is_test_run, time_in_turn};
 
-/// What the packets are for.
+/// What the filter does with the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     Find,
@@ -64,11 +65,11 @@ impl Work {
     }
 }
 
-/// A multiplication a word, as the fastest hashers of Rust have it.
+/// A hasher with one multiplication per word, like the fastest ones in Rust.
 #[derive(Default)]
-struct Fast(u64);
+struct MultiplicativeHasher(u64);
 
-impl Hasher for Fast {
+impl Hasher for MultiplicativeHasher {
     fn write(&mut self, _: &[u8]) {
         unreachable!("keys are words")
     }
@@ -82,7 +83,7 @@ impl Hasher for Fast {
     }
 }
 
-type Rival = HashMap<(u32, u32), [u32; 2], BuildHasherDefault<Fast>>;
+type RustMap = HashMap<(u32, u32), [u32; 2], BuildHasherDefault<MultiplicativeHasher>>;
 
 fn program(work: Work, keys: u32) -> Arc<Program> {
     let text = format!("//! map flows: hash key=2 value=2 entries={keys}\n{}", work.filter());
@@ -99,7 +100,7 @@ fn batch(work: Work, packets: usize, keys: u32) -> Batch {
     let mut arena = Arena::new(packets * LENGTH).expect("memory for the packets");
     let mut random = Random::new();
     for slot in arena.chunks_exact_mut(LENGTH) {
-        // Strangers are numbers that the table has not.
+        // Strangers are keys that are not in the table.
         let first = if work == Work::FindStrangers { keys } else { 0 };
         let key = key(first + random.next() % keys);
         slot[26..30].copy_from_slice(&key[0].to_le_bytes());
@@ -115,7 +116,7 @@ fn word(packet: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
 }
 
-fn theirs(work: Work, rival: &mut Rival, batch: &Batch, out: &mut Vec<u8>) {
+fn theirs(work: Work, rival: &mut RustMap, batch: &Batch, out: &mut Vec<u8>) {
     out.clear();
     match work {
         Work::Find | Work::FindStrangers => out.extend(batch.packets().map(|packet| {
@@ -137,50 +138,50 @@ fn theirs(work: Work, rival: &mut Rival, batch: &Batch, out: &mut Vec<u8>) {
 
 fn session(program: &Arc<Program>, keys: &[u32], threads: usize) -> Box<dyn Session> {
     let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
-    let mut session = Cpu::new().load(program, &options).expect("the CPU takes it");
+    let mut session = Cpu::new().load(program, &options).expect("the CPU loads the filter");
     let mut table = MapTable::new(&program.maps()[0], Vec::new());
     for &number in keys {
-        table.set(&key(number), &[number, 0]).expect("there is room");
+        table.set(&key(number), &[number, 0]).expect("the map has capacity");
     }
     let (at, words) = table.changes();
-    session.set_map_words(0, at, words).expect("they lie in the map");
+    session.set_map_words(0, at, words).expect("the entries fit the map");
     session
 }
 
-/// The rows of one kind of work with so many keys.
+/// Measures one kind of work with `keys` keys.
 fn rows(work: Work, keys: u32, against_rival: &mut Table, threads: &mut Table) {
-    let (packets, rounds) = if only_testing() { (1000, 1) } else { (1 << 20, 15) };
+    let (packets, rounds) = if is_test_run() { (1000, 1) } else { (1 << 20, 15) };
     let program = program(work, keys);
-    // What is counted comes with the packets.
+    // The packets insert what is counted.
     let there: Vec<u32> = if work == Work::Count { Vec::new() } else { (0..keys).collect() };
-    let mut rival = Rival::with_capacity_and_hasher(keys as usize, Default::default());
+    let mut rival = RustMap::with_capacity_and_hasher(keys as usize, Default::default());
     rival.extend(there.iter().map(|&number| ((key(number).into()), [number, 0])));
     let mut ours = session(&program, &there, 1);
     let batch = RefCell::new(Some(batch(work, packets, keys)));
     let mut out = Vec::new();
     let round = |session: &mut Box<dyn Session>| {
-        let taken = batch.borrow_mut().take().expect("it came back");
+        let taken = batch.borrow_mut().take().expect("the batch was completed");
         let done = session.run(taken).expect("the CPU does not fail");
         *batch.borrow_mut() = Some(done.batch);
         black_box(done.verdicts)
     };
     let mut theirs = |out: &mut Vec<u8>| {
-        theirs(work, &mut rival, batch.borrow().as_ref().expect("it came back"), out);
+        theirs(work, &mut rival, batch.borrow().as_ref().expect("the batch was completed"), out);
         black_box(&out);
     };
     let verdicts = round(&mut ours);
     theirs(&mut out);
     assert_eq!(verdicts.actions(), out, "{}, {keys} keys", work.name());
     let name = format!("{}, {keys} keys", work.name());
-    let pair = in_turn(rounds, || _ = round(&mut ours), || theirs(&mut out));
+    let pair = time_in_turn(rounds, || _ = round(&mut ours), || theirs(&mut out));
     against_rival.rates(&name, packets, pair);
     let mut two = session(&program, &there, 2);
-    let pair = in_turn(rounds, || _ = round(&mut two), || _ = round(&mut ours));
+    let pair = time_in_turn(rounds, || _ = round(&mut two), || _ = round(&mut ours));
     threads.rates(&name, packets, pair);
 }
 
 fn main() {
-    support::end_with_the_reader();
+    support::restore_sigpipe();
     let mut against_rival = Table::new("hash, one thread", "ours", "hashbrown");
     let mut threads = Table::new("two threads against one", "two", "one");
     for work in [Work::Find, Work::FindStrangers, Work::Count] {

@@ -1,14 +1,15 @@
-//! OpenCL devices: the kernel that is written from a filter against one written by hand, and a session from end to
-//! end against its kernel alone. `cargo bench --bench opencl --features opencl`.
+//! Compares generated OpenCL kernels with hand-written ones, and sessions end to end with their
+//! kernels alone: `cargo bench --bench opencl --features opencl`.
 //!
-//! Both sides of a row run in turn over the same traffic, 1 Mi packets of 64 bytes in the host's memory, which a
-//! processor's device reads in place. A kernel's time is that of a launch over packets and descriptors that are in
-//! place already, four queued at once; end to end is a session with several batches in flight: descriptors in, kernel,
-//! verdict columns out. Each side goes over its packets five times a turn, and the last four are timed: what the other
-//! side has left in the caches is nobody's advantage.
+//! Both sides of a row run in turn over the same traffic, 1 Mi packets of 64 bytes in host memory,
+//! which CPU devices read in place. The kernel's time is that of a launch over packets and
+//! descriptors already in place, with four launches queued; end to end is a session with several
+//! batches in flight: descriptors in, kernel, verdict columns out. Each side goes over its packets
+//! five times per turn, of which the last four are timed, so that neither side profits from the
+//! caches that the other has left.
 //!
-//! The kernels by hand (`hand_written/filters.cl`) read packets by pointers to `uchar` and check lengths where they
-//! have to. They are held to the same verdicts before they are timed.
+//! The hand-written kernels (`hand_written/filters.cl`) read packets through `uchar` pointers and
+//! check lengths where necessary. Their verdicts are compared before they are timed.
 
 mod support;
 
@@ -18,31 +19,31 @@ use portcullis_opencl::OpenClDevice;
 use portcullis_opencl::measure::KernelTimer;
 
 use support::device::{DEPTH, FILTERS, batches, round, stock};
-use support::{LENGTH, Pair, Sample, Table, Times, Traffic, note_bar, only_testing, time};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, record_bar, time};
 
 const COMMAND: &str = "cargo bench --bench opencl --features opencl";
 
 const HAND_WRITTEN: &str = include_str!("hand_written/filters.cl");
 
-/// Those that there is a kernel by hand for.
+/// The filters with a hand-written kernel.
 const BOTH: [&str; 4] = ["simple_filter", "port_filter", "http_only", "hash_lb"];
 
-/// Times that a side goes over its packets in a turn: so many launches are queued at once.
+/// Timed passes over the packets per turn: the number of launches queued at once.
 const LAUNCHES: u32 = 4;
 
-/// A round of batches through a session.
+/// One round of batches through a session.
 fn session_time(session: &mut dyn Session, sent: &mut Vec<Batch>) -> Sample {
     round(session, sent);
     let all = time(|| (0..LAUNCHES).for_each(|_| round(session, sent)));
     Sample { wall: all.wall / LAUNCHES, processor: all.processor / LAUNCHES }
 }
 
-/// How long a launch takes. On a processor the driver's threads are this process's.
+/// Time per launch. On a CPU device the driver's threads belong to this process.
 fn kernel_time(kernel: &mut KernelTimer, batch: Batch) -> (Sample, Batch) {
     let mut result = None;
     let all = time(|| result = Some(kernel.time(batch, LAUNCHES)));
     let (wall, batch) = result.expect("it ran").unwrap_or_else(|e| panic!("{e}"));
-    // One more launch goes before those that are timed.
+    // One untimed launch goes first.
     (Sample { wall, processor: all.processor / (LAUNCHES + 1) }, batch)
 }
 
@@ -59,7 +60,7 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
             let mut by_hand = by_hand.unwrap_or_else(|e| panic!("{name}: {e}"));
             let mut verdicts = Vec::new();
             for side in [&mut written, &mut by_hand] {
-                let batch = resident.take().expect("it came back");
+                let batch = resident.take().expect("the batch was completed");
                 let done = side.session().run(batch).unwrap_or_else(|e| panic!("{name}: {e}"));
                 resident = Some(done.batch);
                 verdicts.push(done.verdicts);
@@ -68,7 +69,7 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
             let mut samples = [Vec::new(), Vec::new()];
             for turn in 0..=rounds {
                 for (side, samples) in [&mut written, &mut by_hand].into_iter().zip(&mut samples) {
-                    let batch = resident.take().expect("it came back");
+                    let batch = resident.take().expect("the batch was completed");
                     let (sample, batch) = kernel_time(side, batch);
                     resident = Some(batch);
                     if turn > 0 {
@@ -77,13 +78,13 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
                 }
             }
             let [ours, theirs] = samples.map(|samples| Times::of(&samples));
-            let (label, pair) = (format!("{name}, {}", traffic.name()), Pair { ours, theirs });
+            let (label, pair) = (format!("{name}, {}", traffic.name()), PairedTimes { ours, theirs });
             table.rates(&label, count, pair);
             ratios.push((label, pair.ratio()));
         }
     }
     table.print();
-    note_bar("OpenCL on PoCL, kernel", "hand-written OpenCL C on PoCL, same run", 0.95, COMMAND, &ratios);
+    record_bar("OpenCL on PoCL, kernel", "hand-written OpenCL C on PoCL, same run", 0.95, COMMAND, &ratios);
 }
 
 fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
@@ -100,26 +101,26 @@ fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for turn in 0..=rounds {
             let sample = session_time(&mut *session, &mut sent);
-            let batch = resident.take().expect("it came back");
+            let batch = resident.take().expect("the batch was completed");
             let (alone, batch) = kernel_time(&mut kernel, batch);
             resident = Some(batch);
-            // The first turn makes buffers and touches pages.
+            // The first round creates buffers and faults pages in.
             if turn > 0 {
                 ours.push(sample);
                 theirs.push(alone);
             }
         }
-        let pair = Pair { ours: Times::of(&ours), theirs: Times::of(&theirs) };
+        let pair = PairedTimes { ours: Times::of(&ours), theirs: Times::of(&theirs) };
         table.rates(name, count, pair);
         ratios.push((name.to_owned(), pair.ratio()));
     }
     table.print();
-    note_bar("OpenCL sessions, end to end", "their kernel alone, same run", 0.9, COMMAND, &ratios);
+    record_bar("OpenCL sessions, end to end", "their kernel alone, same run", 0.9, COMMAND, &ratios);
 }
 
 fn main() {
-    support::end_with_the_reader();
-    let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 25) };
+    support::restore_sigpipe();
+    let (count, rounds) = if is_test_run() { (1 << 10, 1) } else { (1 << 20, 25) };
     match portcullis_opencl::probe() {
         Ok(devices) => {
             for device in &devices {

@@ -1,8 +1,9 @@
-//! What the parts cost by themselves: compiling, reading captures, maps as the host sees them, carrying out verdicts; and how
-//! often each asks for memory. `cargo bench --bench parts`; behind `--` parts can be named.
+//! Microbenchmarks of components: compiling, reading captures, host access to maps, executing
+//! verdicts, and their memory allocations. `cargo bench --bench parts`; names after `--` select
+//! components.
 //!
-//! Figures of one machine: criterion keeps them in `target/criterion` and says what has changed since the last run. The
-//! number of times that memory is asked for does not depend on the machine.
+//! Times are kept by criterion in `target/criterion`, which reports changes since the last run.
+//! Numbers of allocations do not depend on the machine.
 
 mod support;
 
@@ -23,26 +24,26 @@ use portcullis_cpu::Cpu;
 use portcullis_io::{Sink, Source, SourceOptions, Written, capture};
 use portcullis_wgsl as wgsl;
 
-use support::allocations::{Counting, asked};
-use support::{Traffic, only_testing};
+use support::allocations::{CountingAllocator, count_allocations};
+use support::{Traffic, is_test_run};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// A part, how often it asks for memory in one round, and for how many bytes.
-struct Asked {
+/// Allocations of each component: name, operations per round, number of allocations and bytes.
+struct AllocationTable {
     rows: Vec<(String, u64, u64, u64)>,
 }
 
-impl Asked {
-    /// Counts one round, in which `of` things are done.
-    fn note(&mut self, name: impl Into<String>, of: usize, work: impl FnMut()) {
-        let (times, bytes) = asked(work);
-        self.rows.push((name.into(), of as u64, times, bytes));
+impl AllocationTable {
+    /// Counts the allocations of one round of `operations`.
+    fn record(&mut self, name: impl Into<String>, operations: usize, work: impl FnMut()) {
+        let (times, bytes) = count_allocations(work);
+        self.rows.push((name.into(), operations as u64, times, bytes));
     }
 
     fn print(&self) {
-        println!("\n{:<40} {:>10} {:>12} {:>14}", "memory asked for in a round", "of", "times", "bytes");
+        println!("\n{:<40} {:>10} {:>12} {:>14}", "allocations per round", "operations", "count", "bytes");
         for (name, of, times, bytes) in &self.rows {
             println!("{name:<40} {of:>10} {times:>12} {bytes:>14}");
         }
@@ -58,20 +59,20 @@ fn one_thread() -> LoadOptions {
     LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() }
 }
 
-/// From a filter's text to a program, and from that to native code.
-fn compiling(criterion: &mut Criterion, found: &mut Asked) {
+/// From a filter's source to a program, and from that to native code.
+fn compiling(criterion: &mut Criterion, allocations: &mut AllocationTable) {
     let mut group = criterion.benchmark_group("compile");
     for &(name, text) in STATELESS_WGSL {
         group.bench_function(BenchmarkId::new("program", name), |b| b.iter(|| black_box(program(name, text))));
         let program = program(name, text);
-        let load = || drop(black_box(Cpu::new().load(&program, &one_thread()).expect("the CPU takes it")));
+        let load = || drop(black_box(Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter")));
         group.bench_function(BenchmarkId::new("native code", name), |b| b.iter(load));
-        found.note(format!("native code, {name}"), 1, load);
+        allocations.record(format!("native code, {name}"), 1, load);
     }
     group.finish();
 }
 
-/// A capture in memory, of packets of 64 bytes.
+/// A capture in memory with packets of 64 bytes.
 fn in_memory(pcapng: bool, count: usize) -> Vec<u8> {
     let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
     let mut out = Vec::new();
@@ -79,7 +80,7 @@ fn in_memory(pcapng: bool, count: usize) -> Vec<u8> {
         |out: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
     let length = support::LENGTH as u32;
     if pcapng {
-        // A section (draft-ietf-opsawg-pcapng, 4.1), an interface (4.2), and enhanced packets (4.3).
+        // Section header (draft-ietf-opsawg-pcapng, 4.1), interface (4.2), enhanced packets (4.3).
         words(&mut out, &[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 0, 20]);
     } else {
         words(&mut out, &[0xa1b2_c3d4, 4 << 16 | 2, 0, 0, 65_535, 1]);
@@ -98,7 +99,7 @@ fn in_memory(pcapng: bool, count: usize) -> Vec<u8> {
     out
 }
 
-fn reading(criterion: &mut Criterion, found: &mut Asked, count: usize) {
+fn reading(criterion: &mut Criterion, allocations: &mut AllocationTable, count: usize) {
     let mut group = criterion.benchmark_group("read");
     group.throughput(Throughput::Elements(count as u64)).sample_size(20);
     for (name, pcapng) in [("pcap", false), ("pcapng", true)] {
@@ -114,24 +115,24 @@ fn reading(criterion: &mut Criterion, found: &mut Asked, count: usize) {
             assert_eq!(packets, count);
         };
         group.bench_function(name, |b| b.iter(read));
-        found.note(format!("read {name}, packets"), count, read);
+        allocations.record(format!("read {name}, packets"), count, read);
     }
     group.finish();
 }
 
-/// Maps as the host sees them, key by key, and as a whole.
-fn maps(criterion: &mut Criterion, found: &mut Asked, keys: u32) {
+/// Host access to maps, by key and as a whole.
+fn maps(criterion: &mut Criterion, allocations: &mut AllocationTable, keys: u32) {
     let text = format!(
         "//! map table: hash key=1 value=2 entries={}\n\
          fn xdp_filter(pkt: u32) -> u32 {{ return table_find(pkt_len(pkt)) & 1u; }}",
         2 * keys
     );
     let program = program("maps", &text);
-    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
+    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter");
     let table = MapHandle::<u32, u64>::open(&program, "table").expect("it is declared so");
     table
         .update(&mut *session, |rows| (0..keys).try_for_each(|key| rows.set(&key, &u64::from(key))))
-        .expect("there is room");
+        .expect("the map has capacity");
     let mut group = criterion.benchmark_group("map");
     let mut next = 0;
     let mut key = move || {
@@ -141,19 +142,19 @@ fn maps(criterion: &mut Criterion, found: &mut Asked, keys: u32) {
     group.bench_function("get", |b| {
         b.iter(|| assert!(table.get(&mut *session, &key()).expect("the CPU does not fail").is_some()));
     });
-    group.bench_function("set", |b| b.iter(|| table.set(&mut *session, &key(), &5).expect("there is room")));
+    group.bench_function("set", |b| b.iter(|| table.set(&mut *session, &key(), &5).expect("the map has capacity")));
     group.throughput(Throughput::Elements(keys.into()));
     group.bench_function("snapshot", |b| {
         b.iter(|| black_box(table.snapshot(&mut *session).expect("the CPU does not fail").iter().count()));
     });
     group.finish();
-    found.note("map get", 1, || {
+    allocations.record("map get", 1, || {
         black_box(table.get(&mut *session, &17).expect("the CPU does not fail"));
     });
-    found.note("map set", 1, || table.set(&mut *session, &17, &6).expect("there is room"));
+    allocations.record("map set", 1, || table.set(&mut *session, &17, &6).expect("the map has capacity"));
 }
 
-/// A sink that looks at each packet's first byte and keeps nothing.
+/// A sink that reads the first byte of each packet and keeps nothing.
 struct Nowhere;
 
 impl Sink for Nowhere {
@@ -168,11 +169,11 @@ impl Sink for Nowhere {
     }
 }
 
-/// Which packets go where, and their going there.
-fn verdicts(criterion: &mut Criterion, found: &mut Asked, count: usize) {
+/// Selecting packets by verdict, and writing them to sinks.
+fn verdicts(criterion: &mut Criterion, allocations: &mut AllocationTable, count: usize) {
     let mut group = criterion.benchmark_group("verdicts");
     group.throughput(Throughput::Elements(count as u64)).sample_size(20);
-    // In no order that could be foreseen: half pass, a quarter is sent back, a quarter dropped.
+    // In unpredictable order: half of the packets pass, a quarter is sent back, a quarter dropped.
     let mut random = support::Random::new();
     let returns: Vec<u32> = (0..count).map(|_| [1, 2, 2, 3][random.next() as usize % 4]).collect();
     let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
@@ -180,34 +181,34 @@ fn verdicts(criterion: &mut Criterion, found: &mut Asked, count: usize) {
     let mut outputs = Outputs::new(Some(Box::new(Nowhere)), Some(Box::new(Nowhere)), None);
     let mut take = || outputs.write(&done).expect("it goes nowhere");
     group.bench_function("to two sinks", |b| b.iter(&mut take));
-    found.note("verdicts to two sinks, packets", count, &mut take);
+    allocations.record("verdicts to two sinks, packets", count, &mut take);
     let mut counts = || {
         black_box(done.verdicts.counts());
     };
     group.bench_function("counted", |b| b.iter(&mut counts));
-    found.note("verdicts counted, packets", count, &mut counts);
+    allocations.record("verdicts counted, packets", count, &mut counts);
     let program =
         program("http_only", STATELESS_WGSL.iter().find(|(name, _)| *name == "http_only").expect("it is there").1);
-    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
+    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter");
     let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
     let mut filter = || {
-        let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+        let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
         batch = Some(done.batch);
     };
     group.bench_function("made by http_only", |b| b.iter(&mut filter));
-    found.note("verdicts made by http_only, packets", count, &mut filter);
+    allocations.record("verdicts made by http_only, packets", count, &mut filter);
     group.finish();
 }
 
 fn main() {
-    support::end_with_the_reader();
-    let (packets, keys) = if only_testing() { (1 << 10, 100) } else { (1 << 18, 65_536) };
+    support::restore_sigpipe();
+    let (packets, keys) = if is_test_run() { (1 << 10, 100) } else { (1 << 18, 65_536) };
     let mut criterion = Criterion::default().configure_from_args();
-    let mut found = Asked { rows: Vec::new() };
-    compiling(&mut criterion, &mut found);
-    reading(&mut criterion, &mut found, packets);
-    maps(&mut criterion, &mut found, keys);
-    verdicts(&mut criterion, &mut found, packets);
-    found.print();
+    let mut allocations = AllocationTable { rows: Vec::new() };
+    compiling(&mut criterion, &mut allocations);
+    reading(&mut criterion, &mut allocations, packets);
+    maps(&mut criterion, &mut allocations, keys);
+    verdicts(&mut criterion, &mut allocations, packets);
+    allocations.print();
     criterion.final_summary();
 }

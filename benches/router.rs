@@ -1,9 +1,10 @@
-//! Longest prefix match on the CPU, one thread, against DIR-24-8 in hand-written Rust, and against the kernel's trie.
-//! `cargo bench --bench router`.
+//! Compares longest prefix match on one CPU thread with hand-written DIR-24-8 in Rust and with the
+//! kernel's LPM trie: `cargo bench --bench router`.
 //!
-//! A million IPv4 routes and 200,000 of IPv6 (`support/routes.rs`), a million packets of 64 bytes. Addresses are random
-//! ones out of all that there are, and random ones inside a random route each. Both sides of a row give the same
-//! verdicts for the same packets, and the same bytes where they forward them, and run in turn.
+//! With a million IPv4 routes, 200,000 IPv6 routes (`support/routes.rs`) and a million packets of
+//! 64 bytes. Addresses are either uniformly random, or random within a random route each. Both
+//! sides of a row return the same verdicts and, when forwarding, write the same bytes; they run in
+//! turn.
 
 mod hand_written {
     pub mod dir24;
@@ -30,9 +31,9 @@ use hand_written::router::{self, DROP, NextHop, PASS, redirect};
 #[cfg(target_os = "linux")]
 use support::kernel::{Kernel, folded};
 use support::routes::{self, Random, Route, mask};
-use support::{LENGTH, Pair, Sample, Table, Times, in_turn, only_testing, time};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, is_test_run, time, time_in_turn};
 
-/// `redirect(next_hop)`, or a drop where there is no route.
+/// A filter that returns `redirect(next_hop)`, or drops packets without a route.
 const LOOKUP_V4: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         if pkt_len(pkt) < 34u || load_be16(pkt, 12u) != ETH_P_IP { return XDP_PASS; }
@@ -75,23 +76,23 @@ fn lookup_v6(tables: &Dir24, packet: &[u8]) -> u32 {
 type Lookup = fn(&Dir24, &[u8]) -> u32;
 type Router = fn(&Dir24, &[NextHop], &mut [u8]) -> u32;
 
-/// A family of addresses: its routes, and what packets go through.
-struct Family {
+/// An address family with its routes and filters.
+struct AddressFamily {
     name: &'static str,
     is_v6: bool,
     routes: Vec<Route>,
-    /// The search alone, and the same by hand.
+    /// The lookup filter, and its hand-written counterpart.
     lookup: (&'static str, Lookup),
-    /// The whole of a router, and the same by hand.
+    /// The router filter, and its hand-written counterpart.
     router: (&'static str, Router),
 }
 
-impl Family {
+impl AddressFamily {
     fn words(&self) -> u32 {
         if self.is_v6 { 4 } else { 1 }
     }
 
-    /// The same addresses whenever it is called: any, or each in one of the routes.
+    /// Reproducible addresses: any, or each within one of the routes.
     fn addresses(&self, in_routes: bool) -> impl FnMut() -> u128 {
         let mut random = Random(7);
         move || {
@@ -99,19 +100,19 @@ impl Family {
             let address = random.address();
             match in_routes {
                 true => route.address | address & !mask(route.length),
-                // Of IPv6 only an eighth is in use at all.
+                // Only an eighth of the IPv6 space is allocated.
                 false if self.is_v6 => 1 << 125 | address >> 3,
                 false => address,
             }
         }
     }
 
-    /// An address's bytes in a packet.
+    /// Bytes of an address in a packet.
     fn bytes<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         if self.is_v6 { &packet[38..54] } else { &packet[30..34] }
     }
 
-    /// Packets to such addresses, from any that routers forward.
+    /// Packets to these addresses, from arbitrary sources that routers forward.
     fn batch(&self, count: usize, mut address: impl FnMut() -> u128) -> Batch {
         let mut arena = Arena::new(count * LENGTH).expect("memory for the packets");
         let mut random = Random(8);
@@ -142,14 +143,16 @@ impl Family {
         let program = wgsl::compile(&Source::new("router.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
         let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
-        let mut session = Cpu::new().load(&program, &options).expect("the CPU takes it");
+        let mut session = Cpu::new().load(&program, &options).expect("the CPU loads the filter");
         let started = Instant::now();
         let mut table = MapTable::new(&program.maps()[0], Vec::new());
         let words = self.words();
-        self.routes.iter().for_each(|route| table.set(&route.key(words), &[route.next_hop]).expect("there is room"));
+        self.routes
+            .iter()
+            .for_each(|route| table.set(&route.key(words), &[route.next_hop]).expect("the map has capacity"));
         let (at, words) = table.changes();
         println!("{} routes made ready in {:.0} ms", self.routes.len(), started.elapsed().as_secs_f64() * 1e3);
-        session.set_map_words(0, at, words).expect("they lie in the map");
+        session.set_map_words(0, at, words).expect("the entries fit the map");
         (program, session)
     }
 
@@ -163,7 +166,7 @@ impl Family {
             let name = format!("{}, {which}", self.name);
             let batch = RefCell::new(Some(self.batch(packets, self.addresses(in_routes))));
             let mut ours = |check: Option<&[u32]>| {
-                let given = batch.borrow_mut().take().expect("it came back");
+                let given = batch.borrow_mut().take().expect("the batch was completed");
                 let done = session.run(given).expect("the CPU does not fail");
                 if let Some(theirs) = check {
                     assert!((0..packets).all(|i| done.verdicts.get(i).to_return() == theirs[i]), "{name}");
@@ -174,34 +177,40 @@ impl Family {
             let theirs = |out: &mut Vec<u32>| {
                 out.clear();
                 let batch = batch.borrow();
-                out.extend(batch.as_ref().expect("it came back").packets().map(|packet| by_hand(tables, packet)));
+                out.extend(
+                    batch.as_ref().expect("the batch was completed").packets().map(|packet| by_hand(tables, packet)),
+                );
                 black_box(out);
             };
             let mut out = Vec::with_capacity(packets);
             theirs(&mut out);
             ours(Some(&out));
-            let pair = in_turn(rounds, || ours(None), || theirs(&mut out));
+            let pair = time_in_turn(rounds, || ours(None), || theirs(&mut out));
             rows.lookups.rates(&name, packets, pair);
             #[cfg(target_os = "linux")]
             if let Some(kernel) = &mut kernel {
                 let packets_of = batch.borrow();
                 let addresses = packets_of.iter().flat_map(Batch::packets).flat_map(|packet| self.bytes(packet));
-                kernel.set_addresses(&addresses.copied().collect::<Vec<u8>>()).expect("there is room");
+                kernel.set_addresses(&addresses.copied().collect::<Vec<u8>>()).expect("the map has capacity");
                 drop(packets_of);
                 let answers = folded(out.iter().map(|&verdict| if verdict == DROP { 0 } else { (verdict >> 8) + 1 }));
                 let mut samples = (Vec::new(), Vec::new());
                 for _ in 0..rounds.div_ceil(3) {
                     samples.0.push(time(|| ours(None)));
-                    let (took, given) = kernel.run().expect("the programs are there");
+                    let (took, given) = kernel.run().expect("the programs are loaded");
                     assert_eq!(given, answers, "{name}: what the kernel finds");
                     samples.1.push(Sample::wall(took));
                 }
-                rows.kernel.rates(&name, packets, Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) });
+                rows.kernel.rates(
+                    &name,
+                    packets,
+                    PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) },
+                );
             }
         }
     }
 
-    /// The kernel's trie with these routes, where the kernel lets this process make one.
+    /// The kernel's trie with these routes, if this process may create one.
     #[cfg(target_os = "linux")]
     fn kernel(&self, addresses: usize) -> Option<Kernel> {
         let bytes = 4 * self.words() as usize;
@@ -223,10 +232,10 @@ impl Family {
         let next_hops: Vec<NextHop> = (0..NEXT_HOPS).map(NextHop::new).collect();
         let mut table = MapTable::new(&program.maps()[1], Vec::new());
         for (number, next_hop) in (0..).zip(&next_hops) {
-            table.set(&[number], &next_hop.words()).expect("there is room");
+            table.set(&[number], &next_hop.words()).expect("the map has capacity");
         }
         let (at, words) = table.changes();
-        session.set_map_words(1, at, words).expect("they lie in the map");
+        session.set_map_words(1, at, words).expect("the entries fit the map");
         for (which, in_routes) in [("any address", false), ("addresses of routes", true)] {
             let name = format!("{}, {which}", self.name);
             let mut batch = Some(self.batch(packets, self.addresses(in_routes)));
@@ -234,7 +243,7 @@ impl Family {
             let descriptors = batch.iter().flat_map(Batch::descriptors).copied().collect::<Vec<_>>();
             let mut verdicts = None;
             let ours = || {
-                let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+                let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
                 verdicts = Some(done.verdicts);
                 batch = Some(done.batch);
             };
@@ -247,42 +256,42 @@ impl Family {
                 }));
                 black_box(&out);
             };
-            let pair = in_turn(rounds, ours, theirs);
+            let pair = time_in_turn(rounds, ours, theirs);
             rows.whole.rates(&name, packets, pair);
-            let (batch, verdicts) = (batch.expect("it came back"), verdicts.expect("there was a round"));
+            let (batch, verdicts) = (batch.expect("the batch was completed"), verdicts.expect("at least one round"));
             assert!((0..packets).all(|i| verdicts.get(i).to_return() == out[i]), "{name}: verdicts");
             assert!(batch.packets().eq(copy.chunks_exact(LENGTH)), "{name}: bytes");
         }
     }
 }
 
-/// The tables of results.
+/// Result tables.
 struct Rows {
     lookups: Table,
     kernel: Table,
     whole: Table,
 }
 
-/// Next hops that routes lead to.
+/// Number of next hops.
 const NEXT_HOPS: u32 = 200;
 
 fn main() {
-    support::end_with_the_reader();
-    let (packets, rounds, share) = if only_testing() { (1024, 1, 100) } else { (1 << 20, 15, 1) };
+    support::restore_sigpipe();
+    let (packets, rounds, share) = if is_test_run() { (1024, 1, 100) } else { (1 << 20, 15, 1) };
     let mut rows = Rows {
         lookups: Table::new("longest prefix match, one thread", "ours", "DIR-24-8"),
         kernel: Table::new("the same, net of an empty program", "ours", "kernel"),
         whole: Table::new("router_v4 and router_v6", "ours", "by hand"),
     };
     let families = [
-        Family {
+        AddressFamily {
             name: "IPv4",
             is_v6: false,
             routes: routes::ipv4(1_000_000 / share, NEXT_HOPS, 1),
             lookup: (LOOKUP_V4, lookup_v4),
             router: (include_str!("../shaders/router_v4.wgsl"), router::ipv4),
         },
-        Family {
+        AddressFamily {
             name: "IPv6",
             is_v6: true,
             routes: routes::ipv6(200_000 / share, NEXT_HOPS, 2),

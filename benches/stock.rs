@@ -1,10 +1,11 @@
-//! The CPU's generated code against the same filters in hand-written safe Rust, one thread; code that
-//! has several packets at a time among it, against that which has one; two threads against one; and how
-//! long a filter takes to compile. `cargo bench --bench stock`.
+//! Compares generated CPU code with the same filters in hand-written safe Rust on one thread,
+//! vector code with scalar code, and two threads with one; and measures compile times. `cargo bench
+//! --bench stock`.
 //!
-//! Both sides of a row run in turn over the same packets in the same memory, of 64 bytes each: 16,384
-//! of them, which the second cache holds, and 1 Mi, next to each other, and in slots of 2112 bytes as
-//! a network card fills them. "Ours" is a whole round through a session, verdict columns made anew
+//! Both sides of a row run in turn over the same packets in the same memory: 16,384 packets of 64
+//! bytes, which fit the L2 cache, and 1 Mi packets, contiguous and in slots of 2112 bytes as a
+//! network card fills them. "Ours" is a whole round through a session, which builds new verdict
+//! columns each time.
 //! each time.
 
 mod hand_written;
@@ -23,9 +24,9 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 use portcullis_wgsl as wgsl;
 
-use support::{Table, Times, Traffic, in_turn, note_bar, only_testing, time};
+use support::{Table, Times, Traffic, is_test_run, record_bar, time, time_in_turn};
 
-/// A filter's name, and the hand-written side over a batch.
+/// A filter's name, and its hand-written counterpart for a batch.
 type Case = (&'static str, fn(&Batch, &mut Columns));
 
 const CASES: [Case; 4] = [
@@ -35,7 +36,7 @@ const CASES: [Case; 4] = [
     ("hash_lb", |batch, out| out.returns(batch, hand_written::hash_lb)),
 ];
 
-/// What the hand-written side writes: one column, kept from round to round.
+/// Output of the hand-written side: one column, reused between rounds.
 #[derive(Default)]
 struct Columns {
     actions: Vec<u8>,
@@ -68,19 +69,19 @@ fn compile(name: &str) -> Arc<Program> {
 
 fn load(cpu: &Cpu, program: &Arc<Program>, threads: usize) -> Box<dyn Session> {
     let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
-    cpu.load(program, &options).expect("the CPU takes every stock filter")
+    cpu.load(program, &options).expect("the CPU loads every stock filter")
 }
 
-/// One round through a session. The batch comes back for the next.
+/// One round through a session. Returns the batch for the next one.
 fn round(session: &mut dyn Session, batch: &mut Option<Batch>) {
-    let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+    let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
     black_box(&done.verdicts);
     *batch = Some(done.batch);
 }
 
-/// Both sides give the same verdicts, or the figures mean nothing.
+/// Asserts that both sides return the same verdicts.
 fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): Case) {
-    let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+    let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
     let mut columns = Columns::default();
     theirs(&done.batch, &mut columns);
     for (i, ours) in done.verdicts.iter().enumerate() {
@@ -93,14 +94,14 @@ fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): C
     *batch = Some(done.batch);
 }
 
-/// What is demanded (docs/design.md, section 8), and at the places of [`places`].
+/// The targets of docs/design.md, section 8, which the layouts of [`layouts`] are measured for.
 const WHAT: &str = "CPU, one thread, stock stateless filters";
 const AGAINST: &str = "the same filter in hand-written safe Rust, same run";
 const COMMAND: &str = "cargo bench --bench stock";
 const BARS: [(&str, f64); 3] = [("in a cache", 1.8), ("out of caches", 1.0), ("in slots of 2,112 bytes", 2.0)];
 
-/// How many packets, one every so many bytes, and how many rounds: what a cache holds, and what it does not.
-fn places(count: usize, rounds: usize) -> [(usize, usize, usize); 3] {
+/// Number of packets, their stride in bytes, and number of rounds: in cache and out of cache.
+fn layouts(count: usize, rounds: usize) -> [(usize, usize, usize); 3] {
     let few = count.min(1 << 14);
     [(few, support::LENGTH, 8 * rounds), (count, support::LENGTH, rounds), (count, 2112, rounds)]
 }
@@ -108,7 +109,7 @@ fn places(count: usize, rounds: usize) -> [(usize, usize, usize); 3] {
 fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
     let mut table = Table::new("one thread", "ours", "hand-written");
     let mut all = Vec::new();
-    for ((count, stride, rounds), (place, least)) in places(count, rounds).into_iter().zip(BARS) {
+    for ((count, stride, rounds), (layout, least)) in layouts(count, rounds).into_iter().zip(BARS) {
         let mut ratios = Vec::new();
         for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
             let mut batch = Some(support::batch(traffic, count, stride));
@@ -117,14 +118,14 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
                 let mut session = load(cpu, &compile(name), 1);
                 agree(&mut *session, &mut batch, case);
                 settle(&mut *session, &mut batch, count);
-                // Both closures want the batch, in turn.
+                // Both closures need the batch, one after the other.
                 let batch = std::cell::RefCell::new(&mut batch);
                 let mut columns = Columns::default();
-                let pair = in_turn(
+                let pair = time_in_turn(
                     rounds,
                     || round(&mut *session, &mut batch.borrow_mut()),
                     || {
-                        theirs(batch.borrow().as_ref().expect("it came back"), &mut columns);
+                        theirs(batch.borrow().as_ref().expect("the batch was completed"), &mut columns);
                         black_box(&columns.actions);
                         black_box(&columns.returns);
                     },
@@ -134,24 +135,24 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
                 ratios.push((label, pair.ratio()));
             }
         }
-        note_bar(&format!("{WHAT}, {place}"), AGAINST, least, COMMAND, &ratios);
+        record_bar(&format!("{WHAT}, {layout}"), AGAINST, least, COMMAND, &ratios);
         all.append(&mut ratios);
     }
-    note_bar(WHAT, AGAINST, 1.0, COMMAND, &all);
+    record_bar(WHAT, AGAINST, 1.0, COMMAND, &all);
     table.print();
 }
 
-/// All code that comes later, and rounds until the session has tried each style of it.
+/// Compiles in the background are finished, and the session has tried each code variant.
 fn settle(session: &mut dyn Session, batch: &mut Option<Batch>, count: usize) {
     session.finish_background_work();
     (0..(1_usize << 18).div_ceil(count)).for_each(|_| round(session, batch));
 }
 
-/// Every stock filter, with code that has several packets at a time to choose from and without.
+/// Every stock filter with and without vector code.
 fn against_one_by_one(cpu: &Cpu, count: usize, rounds: usize) {
     let mut table = Table::new("one thread", "ours", "scalar");
     let other = Cpu::scalar_only();
-    let (count, _, rounds) = places(count, rounds)[0];
+    let (count, _, rounds) = layouts(count, rounds)[0];
     for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
         let mut packed = Some(support::batch(traffic, count, support::LENGTH));
         let mut roomy = Some(support::batch_with(traffic, count, 320 + support::LENGTH, ResizeRoom::Both));
@@ -162,7 +163,7 @@ fn against_one_by_one(cpu: &Cpu, count: usize, rounds: usize) {
             settle(&mut *ours, batch, count);
             settle(&mut *theirs, batch, count);
             let batch = std::cell::RefCell::new(batch);
-            let pair = in_turn(
+            let pair = time_in_turn(
                 rounds,
                 || round(&mut *ours, &mut batch.borrow_mut()),
                 || round(&mut *theirs, &mut batch.borrow_mut()),
@@ -182,12 +183,15 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
         settle(&mut *two, &mut batch, count);
         settle(&mut *one, &mut batch, count);
         let batch = std::cell::RefCell::new(&mut batch);
-        let pair =
-            in_turn(rounds, || round(&mut *two, &mut batch.borrow_mut()), || round(&mut *one, &mut batch.borrow_mut()));
+        let pair = time_in_turn(
+            rounds,
+            || round(&mut *two, &mut batch.borrow_mut()),
+            || round(&mut *one, &mut batch.borrow_mut()),
+        );
         table.rates(name, count, pair);
     }
-    // What the machine makes of two threads, where the filter does next to nothing.
-    let batch = batch.as_ref().expect("it came back");
+    // Scaling to two threads with a filter that does almost nothing.
+    let batch = batch.as_ref().expect("the batch was completed");
     let mut actions = vec![0; count];
     let by_hand = |actions: &mut [u8], packets: std::ops::Range<usize>| {
         for (action, index) in actions.iter_mut().zip(packets) {
@@ -196,7 +200,7 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
         black_box(actions);
     };
     let mut halves = actions.clone();
-    let pair = in_turn(
+    let pair = time_in_turn(
         rounds,
         || {
             let (first, second) = halves.split_at_mut(count / 2);
@@ -221,7 +225,7 @@ fn compile_times(cpu: &Cpu, rounds: usize) {
     }
 }
 
-/// The same rounds under criterion, which keeps a history and notices regressions.
+/// Repeats the rounds under criterion, which keeps a history and reports regressions.
 fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
     let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
     for (name, theirs) in CASES {
@@ -231,7 +235,7 @@ fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
         settle(&mut *session, &mut batch, count);
         group.bench_function("generated", |b| b.iter(|| round(&mut *session, &mut batch)));
         let mut columns = Columns::default();
-        let batch = batch.as_ref().expect("it came back");
+        let batch = batch.as_ref().expect("the batch was completed");
         group.bench_function("hand-written", |b| {
             b.iter(|| {
                 theirs(black_box(batch), &mut columns);
@@ -243,9 +247,9 @@ fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
 }
 
 fn main() {
-    support::end_with_the_reader();
+    support::restore_sigpipe();
     let cpu = Cpu::new();
-    let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 31) };
+    let (count, rounds) = if is_test_run() { (1 << 10, 1) } else { (1 << 20, 31) };
     against_hand_written(&cpu, count, rounds);
     against_one_by_one(&cpu, count, rounds);
     two_threads_against_one(&cpu, count, rounds);

@@ -1,12 +1,13 @@
-//! wgpu's devices from end to end against their kernels alone. `cargo bench --bench wgpu`.
+//! Compares end-to-end throughput of wgpu devices with that of their kernels: `cargo bench --bench
+//! wgpu`.
 //!
-//! Both sides run in turn over the same kind of traffic, 1 Mi packets of 64 bytes in memory that the
-//! device has imported where its driver can. End to end is a session with several batches in flight:
-//! descriptors in, kernel, verdict columns out. Kernel only is launches over packets and descriptors
-//! that are in place already, four to a submission.
+//! Both sides run in turn over the same kind of traffic, 1 Mi packets of 64 bytes in memory that
+//! the device has imported if its driver can. End to end is a session with several batches in
+//! flight: descriptors in, kernel, verdict columns out. Kernel only is launches over packets and
+//! descriptors that are already in place, four per submission.
 //!
 //! Filters that write get a copy of their packets and are shown for comparison: imported memory is
-//! read in place only.
+//! only read in place.
 
 mod support;
 
@@ -15,9 +16,9 @@ use portcullis_wgpu::WgpuDevice;
 use portcullis_wgpu::measure::KernelTimer;
 
 use support::device::{DEPTH, FILTERS, batches, round, stock};
-use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
+use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, time};
 
-/// Launches in one submission of the kernel-only side.
+/// Launches per submission of the kernel-only side.
 const LAUNCHES: u32 = 4;
 
 fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
@@ -34,24 +35,28 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for turn in 0..=rounds {
             let end_to_end = time(|| round(&mut *session, &mut sent));
-            let batch = resident.take().expect("it came back");
+            let batch = resident.take().expect("the batch was completed");
             let (alone, batch) = kernel.time(batch, LAUNCHES).unwrap_or_else(|e| panic!("{name}: {e}"));
             resident = Some(batch);
-            // The first turn makes buffers and touches pages.
+            // The first round creates buffers and faults pages in.
             if turn > 0 {
                 ours.push(end_to_end);
                 theirs.push(Sample::wall(alone));
             }
         }
         let memory = if imported == Imported::InPlace { "in place" } else { "copied" };
-        table.rates(&format!("{name}, {memory}"), count, Pair { ours: Times::of(&ours), theirs: Times::of(&theirs) });
+        table.rates(
+            &format!("{name}, {memory}"),
+            count,
+            PairedTimes { ours: Times::of(&ours), theirs: Times::of(&theirs) },
+        );
     }
     table.print();
 }
 
 fn main() {
-    support::end_with_the_reader();
-    let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 15) };
+    support::restore_sigpipe();
+    let (count, rounds) = if is_test_run() { (1 << 10, 1) } else { (1 << 20, 15) };
     match portcullis_wgpu::probe() {
         Ok(devices) => devices.iter().for_each(|device| measure(device, count, rounds)),
         Err(error) => println!("nothing to measure: {error}"),

@@ -1,4 +1,4 @@
-//! A filter over a `Vec` of packets: `cargo run --example filter_a_vec`.
+//! Filters a `Vec` of packets: `cargo run --example filter_a_vec`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use portcullis::frontend::wgsl;
 use portcullis::packet::Batch;
 use portcullis::program::ProgramOptions;
 
-/// Drops what is no IPv4 packet.
+/// Drops packets that are not IPv4.
 const FILTER: &str = "fn xdp_filter(pkt: u32) -> u32 {
     if load_be16(pkt, 12u) != ETH_P_IP { return XDP_DROP; }
     return XDP_PASS;

@@ -1,8 +1,8 @@
-//! What there is to run filters on: `cargo run --example list_devices`.
+//! Lists the devices that can run filters: `cargo run --example list_devices`.
 
 fn main() {
     for backend in portcullis::devices::backends() {
-        // Looking for devices loads drivers, so it happens here and not before.
+        // Looking for devices loads drivers, so it happens only here.
         match backend.probe() {
             Ok(devices) => {
                 for device in devices {

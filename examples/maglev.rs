@@ -1,7 +1,7 @@
-//! A load balancer whose backend fails: `cargo run --example maglev`.
+//! A load balancer, one of whose backends fails: `cargo run --example maglev`.
 //!
-//! Three backends, one of which takes twice as much as the others. Maps are filled before the first packet, and one word
-//! is changed between two batches.
+//! Of three backends, one takes twice the share of the others. The maps are filled before the first
+//! packet, and one word is changed between two batches.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const FILTER: &str = include_str!("../shaders/maglev_lb.wgsl");
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// Sets entries of a map, and gives the session what has changed.
+/// Sets entries of a map, and writes the changed words to the session.
 fn set(
     program: &Program,
     session: &mut dyn Session,
@@ -34,7 +34,7 @@ fn set(
     Ok(session.set_map_words(number, at, words)?)
 }
 
-/// A UDP packet of a client's to the virtual address.
+/// A UDP packet from a client to the virtual address.
 fn packet(client: u32) -> Vec<u8> {
     let mut packet = vec![0; 60];
     packet[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
@@ -49,13 +49,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut session = portcullis::devices::open_auto()?.load(&program, &LoadOptions::default())?;
 
     let pool = [("10.9.0.1", 2), ("10.9.0.2", 1), ("10.9.0.3", 1)].map(|(name, weight)| Backend { name, weight });
-    // Whether it is healthy, its IP and MAC addresses, and the port that it is reached by.
+    // Health, IP address, MAC address and output port of the backend.
     let backend = |number: u32, healthy| (number, vec![healthy, 0x0a09_0000 | number, 0x0200, number, 100 + number]);
     set(&program, &mut *session, "vips", &[(VIP.to_bits(), vec![])])?;
     set(&program, &mut *session, "backends", &[1, 2, 3].map(|number| backend(number, 1)))?;
-    let places: Vec<_> =
-        (0..).zip(maglev::build_table(&pool, 65_537)?).map(|(place, number)| (place, vec![number])).collect();
-    set(&program, &mut *session, "table", &places)?;
+    let table_entries: Vec<_> =
+        (0..).zip(maglev::build_table(&pool, 65_537)?).map(|(entry, number)| (entry, vec![number])).collect();
+    set(&program, &mut *session, "table", &table_entries)?;
 
     let packets: Vec<_> = (0..10_000).map(packet).collect();
     let mut ports = Vec::new();

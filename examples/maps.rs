@@ -1,4 +1,5 @@
-//! What a filter counts, and what it is told between two batches: `cargo run --example maps`.
+//! Reads counters of a filter, and changes its maps between two batches: `cargo run --example
+//! maps`.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use portcullis::map::{MapHandle, UpdateError};
 use portcullis::pipeline;
 use portcullis::program::ProgramOptions;
 
-/// Counts packets and bytes by IPv4 source, and drops those of sources that are blocked.
+/// Counts packets and bytes by IPv4 source, and drops those of blocked sources.
 const FILTER: &str = "
     //! map sources: hash key=1 value=3 entries=65536
     //! map blocked: hash key=1 value=0 entries=1000
@@ -31,7 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = portcullis::devices::open_auto()?;
     let mut session = device.load(&program, &LoadOptions::default())?;
 
-    // Keys and values as types: an address, and bytes and packets. They must be as long as is declared.
+    // Typed access to keys and values: an address; bytes and packets. The types must have the
+    // declared sizes.
     let sources = MapHandle::<Ipv4Addr, (u64, u32)>::open(&program, "sources")?;
     let blocked = MapHandle::<Ipv4Addr, ()>::open(&program, "blocked")?;
 
@@ -41,8 +43,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(batch) = source.next_batch()? {
         let done = session.run(batch)?;
         let [_, dropped, passed, ..] = done.verdicts.counts();
-        // The source that has sent most is blocked from the next batch on. What was counted is forgotten: both maps are
-        // changed as a whole or not at all.
+        // Block the source with the most packets from the next batch on, and reset the counters.
+        // Each map is replaced as a whole or not at all.
         let most = sources.update(&mut *session, |rows| {
             let most = rows.iter().max_by_key(|(_, (bytes, _))| *bytes);
             for (address, _) in rows.iter() {

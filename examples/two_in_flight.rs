@@ -1,8 +1,7 @@
-//! Two batches in flight: a device can work on one while the next is read. `cargo run --example
-//! two_in_flight`. (It need not: a processor filters small batches when they are asked for.)
+//! Keeps two batches in flight, so that a device works on one while the next is read: `cargo run
+//! --example two_in_flight`. (A CPU may filter small batches only when they are completed.)
 //!
-//! [`portcullis::pipeline`] does the same with threads for reading and writing; this is what it
-//! looks like underneath.
+//! [`portcullis::pipeline`] does the same with threads for reading and writing.
 
 use std::sync::Arc;
 
@@ -23,8 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = LoadOptions { depth: 2, ..LoadOptions::default() };
     let mut session = device.load(&program, &options)?;
 
-    // A hundred thousand made-up packets, in batches of ten thousand. A path would do as well. What
-    // the filter does decides what else batches need: room around packets, metadata.
+    // 100,000 synthetic packets in batches of 10,000; a path to a capture works as well. The filter
+    // determines what else batches need: headroom and tailroom, or metadata.
     let batches =
         SourceOptions { max_packets: 10_000, ..pipeline::source_options(&program, device.info().kind, false) };
     let mut source = io::open("synth:packets=100000,size=64..300", &batches)?;
@@ -32,15 +31,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut totals = VerdictCounts::default();
     let mut more = true;
     loop {
-        // Fill the queue: submitting does not wait.
+        // Fill the queue: `submit` does not block.
         while more && session.in_flight() < session.depth() {
             match source.next_batch()? {
                 Some(batch) => session.submit(batch)?,
                 None => more = false,
             }
         }
-        // Batches come back in the order in which they went. Dropping one gives its memory back to
-        // the source.
+        // Batches complete in the order of submission. Dropping one returns its memory to the
+        // source.
         let Some(done) = session.complete()? else { break };
         for (total, count) in totals.iter_mut().zip(done.verdicts.counts()) {
             *total += count;

@@ -1,7 +1,7 @@
-//! Which devices there are, and how to get one.
+//! Finds and opens devices.
 //!
-//! Each backend is asked on its own, and only when somebody wants one of its devices: looking for
-//! GPUs loads drivers, which takes time and is not always quiet.
+//! Each backend is probed separately, and only if one of its devices is requested: looking for GPUs
+//! loads drivers, which takes time and may print messages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,25 +11,25 @@ use portcullis_core::device::noop::NoopDevice;
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, RUNS_NO_FILTER};
 use portcullis_core::interp::InterpDevice;
 
-/// A family of devices behind one piece of code.
+/// A kind of devices with a common implementation.
 #[derive(Debug)]
 pub struct Backend {
-    /// Its name, the first part of its devices' ids.
+    /// Name of the backend, which is the first part of its devices' ids.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// One-line description.
     pub description: &'static str,
     probe: fn() -> BackendDevices,
 }
 
-/// What a backend has found: its devices in the order of their numbers, or why there are none.
+/// A backend's devices in the order of their indices, or why there are none.
 pub type BackendDevices = Result<Vec<Arc<dyn Device>>, DeviceError>;
 
 impl Backend {
     /// Looks for the backend's devices.
     ///
     /// # Errors
-    /// [`DeviceError::Missing`] with what to install or load; [`DeviceError::Failed`] where a
-    /// driver broke down.
+    /// [`DeviceError::Missing`] with what to install or load; [`DeviceError::Failed`] if a driver
+    /// failed.
     pub fn probe(&self) -> BackendDevices {
         let found = (self.probe)()?;
         if found.is_empty() {
@@ -39,15 +39,15 @@ impl Backend {
     }
 }
 
-/// Every backend that there is, whether this build has it or not.
+/// Returns all backends, including those left out of this build.
 pub fn backends() -> &'static [Backend] {
     &[
-        Backend { name: "cpu", description: "the host's processor, native code by Cranelift", probe: cpu },
+        Backend { name: "cpu", description: "the CPU, native code by Cranelift", probe: cpu },
         Backend { name: "cuda", description: "NVIDIA GPUs through CUDA", probe: cuda },
         Backend { name: "wgpu", description: "GPUs through Vulkan, Metal or DX12", probe: wgpu },
-        Backend { name: "opencl", description: "GPUs and processors through OpenCL", probe: opencl },
-        Backend { name: "interp", description: "the reference interpreter: slow, and right", probe: interp },
-        Backend { name: "noop", description: "no filter at all: every packet passes", probe: noop },
+        Backend { name: "opencl", description: "GPUs and CPUs through OpenCL", probe: opencl },
+        Backend { name: "interp", description: "the reference interpreter: slow and exact", probe: interp },
+        Backend { name: "noop", description: "runs no filter: every packet passes", probe: noop },
     ]
 }
 
@@ -58,7 +58,7 @@ fn cpu() -> BackendDevices {
 
 #[cfg(not(feature = "cpu"))]
 fn cpu() -> BackendDevices {
-    Err(left_out("cpu"))
+    Err(not_in_this_build("cpu"))
 }
 
 #[cfg(feature = "cuda")]
@@ -68,7 +68,7 @@ fn cuda() -> BackendDevices {
 
 #[cfg(not(feature = "cuda"))]
 fn cuda() -> BackendDevices {
-    Err(left_out("cuda"))
+    Err(not_in_this_build("cuda"))
 }
 
 #[cfg(feature = "wgpu")]
@@ -78,7 +78,7 @@ fn wgpu() -> BackendDevices {
 
 #[cfg(not(feature = "wgpu"))]
 fn wgpu() -> BackendDevices {
-    Err(left_out("wgpu"))
+    Err(not_in_this_build("wgpu"))
 }
 
 #[cfg(feature = "opencl")]
@@ -88,7 +88,7 @@ fn opencl() -> BackendDevices {
 
 #[cfg(not(feature = "opencl"))]
 fn opencl() -> BackendDevices {
-    Err(left_out("opencl"))
+    Err(not_in_this_build("opencl"))
 }
 
 fn interp() -> BackendDevices {
@@ -100,30 +100,30 @@ fn noop() -> BackendDevices {
 }
 
 #[cfg(not(all(feature = "cpu", feature = "cuda", feature = "wgpu", feature = "opencl")))]
-fn left_out(feature: &str) -> DeviceError {
-    DeviceError::Missing(format!("this build leaves {feature} out; build with `--features {feature}` to have it"))
+fn not_in_this_build(feature: &str) -> DeviceError {
+    DeviceError::Missing(format!("this build lacks {feature}; build with `--features {feature}`"))
 }
 
-/// What `--device` says: which device is wanted.
+/// Selects a device, as the option `--device` does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// A real GPU, else the CPU; never a software device, never the interpreter. What opens devices by a selector takes one of
-    /// them; `portcullis run` has both share the work, by a calibration ([`crate::auto`]).
+    /// A real GPU, or else the CPU; never a software device or the interpreter. [`Selector::open`]
+    /// returns one of them; `portcullis run` may use both, by a calibration ([`crate::auto`]).
     Auto,
     /// A device of one backend.
     Backend {
-        /// The backend's name.
+        /// Name of the backend.
         backend: &'static str,
-        /// Which of its devices, from 0; `None` is the best: a real GPU before a software one.
+        /// Index of the device; `None` for the best one, with real GPUs before software devices.
         index: Option<usize>,
     },
 }
 
-/// A name that no backend has.
+/// No backend has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no device `{requested}`; there are auto, {}", names())]
+#[error("there is no device `{requested}`; expected one of auto, {}", names())]
 pub struct UnknownDevice {
-    /// What was asked for.
+    /// The requested device.
     pub requested: String,
 }
 
@@ -172,10 +172,10 @@ impl fmt::Display for Selector {
 }
 
 impl Selector {
-    /// Probes the backend asked for, and no other, and takes the device.
+    /// Probes the selected backend, and no other, and opens the device.
     ///
     /// # Errors
-    /// [`DeviceError::Missing`], with what there is or what to install.
+    /// [`DeviceError::Missing`] with the devices that exist or what to install.
     pub fn open(&self) -> Result<Arc<dyn Device>, DeviceError> {
         let (name, index) = match *self {
             Selector::Auto => return open_auto(),
@@ -189,72 +189,76 @@ impl Selector {
                 let there: Vec<_> = found.iter().map(|d| format!("{} ({})", d.info().id, d.info().name)).collect();
                 Err(DeviceError::Missing(format!("there is no {name}:{index}; there is {}", there.join(", "))))
             }
-            None => Ok(found.into_iter().min_by_key(|d| rank(d.info().kind)).expect("probe gives at least one")),
+            None => Ok(found
+                .into_iter()
+                .min_by_key(|d| preference_rank(d.info().kind))
+                .expect("probe returns at least one device")),
         }
     }
 }
 
-/// The device with this id (see [`Selector`]), after probing its backend only.
+/// Opens the device with this id (see [`Selector`]) after probing its backend only.
 ///
 /// # Errors
-/// [`DeviceError::Missing`], with what there is or what to install.
+/// [`DeviceError::Missing`] with the devices that exist or what to install.
 pub fn open(id: &str) -> Result<Arc<dyn Device>, DeviceError> {
     id.parse::<Selector>().map_err(|unknown| DeviceError::Missing(unknown.to_string()))?.open()
 }
 
-/// A real GPU, the strongest kind first, else the CPU: what `auto` is without a calibration.
+/// Opens the device that `auto` uses without a calibration: the best real GPU, or else the CPU.
 ///
 /// # Errors
-/// [`DeviceError::Missing`] where there is neither.
+/// [`DeviceError::Missing`] if there is neither.
 pub fn open_auto() -> Result<Arc<dyn Device>, DeviceError> {
-    match gpu() {
+    match best_gpu() {
         Some(gpu) => Ok(gpu),
-        None => processor(),
+        None => cpu_device(),
     }
 }
 
-/// What `auto` may choose from, the one first that it takes where nothing is known: a real GPU, if there is one, and the
-/// CPU. Never a software device, and of a card that is there under several names the first alone.
+/// Opens the devices that `auto` may choose from, the default one first: a real GPU if there is
+/// one, and the CPU. Never a software device. A GPU that several backends offer is included once.
 ///
 /// # Errors
-/// [`DeviceError::Missing`] where there is neither.
+/// [`DeviceError::Missing`] if there is neither.
 pub fn candidates() -> Result<Vec<Arc<dyn Device>>, DeviceError> {
-    match (gpu(), processor()) {
+    match (best_gpu(), cpu_device()) {
         (Some(gpu), cpu) => Ok([gpu].into_iter().chain(cpu.ok()).collect()),
         (None, cpu) => Ok(vec![cpu?]),
     }
 }
 
-/// A real GPU that filters can run on, the strongest kind first.
-fn gpu() -> Option<Arc<dyn Device>> {
+/// Opens the best real GPU that can run filters.
+fn best_gpu() -> Option<Arc<dyn Device>> {
     if !may_have_gpu() {
         return None;
     }
-    // A card may be there under several names: the one with the most ways of reaching it comes first.
+    // Several backends may offer the same GPU; prefer the one with the most transfer and dispatch
+    // methods.
     [cuda, wgpu, opencl].into_iter().find_map(|probe| {
-        // A GPU that cannot be had, or lacks its compiler, is no reason to fail while there is a CPU.
-        let gpus = probe().unwrap_or_default().into_iter().filter(|device| suits(device.info()));
-        gpus.min_by_key(|d| rank(d.info().kind))
+        // A GPU that fails to open or lacks its compiler is no error while the CPU can be used.
+        let gpus = probe().unwrap_or_default().into_iter().filter(|device| is_auto_candidate(device.info()));
+        gpus.min_by_key(|d| preference_rank(d.info().kind))
     })
 }
 
-fn processor() -> Result<Arc<dyn Device>, DeviceError> {
+fn cpu_device() -> Result<Arc<dyn Device>, DeviceError> {
     match cpu() {
         Ok(mut found) if !found.is_empty() => Ok(found.swap_remove(0)),
-        Ok(_) => Err(DeviceError::Missing("there is neither a GPU nor code for this processor".into())),
+        Ok(_) => Err(DeviceError::Missing("there is neither a GPU nor a JIT for this CPU".into())),
         Err(error) => Err(DeviceError::Missing(format!(
             "there is no GPU, and no cpu device: {error}. The reference interpreter runs everywhere: --device interp"
         ))),
     }
 }
 
-/// Whether `auto` may take a device: a real GPU that filters can run on.
-fn suits(info: &DeviceInfo) -> bool {
+/// Whether `auto` may choose a device: a real GPU that can run filters.
+fn is_auto_candidate(info: &DeviceInfo) -> bool {
     info.kind.is_gpu() && info.limits.iter().all(|(name, _)| *name != RUNS_NO_FILTER)
 }
 
-/// The order in which devices are preferred.
-fn rank(kind: DeviceKind) -> u8 {
+/// Order of preference, best first.
+fn preference_rank(kind: DeviceKind) -> u8 {
     match kind {
         DeviceKind::DiscreteGpu => 0,
         DeviceKind::IntegratedGpu => 1,
@@ -265,8 +269,8 @@ fn rank(kind: DeviceKind) -> u8 {
     }
 }
 
-/// Whether looking for a GPU is worth loading the drivers, which takes some 50 ms: on Linux every
-/// real GPU has a device file, and a software renderer needs none.
+/// Whether a GPU may exist. Avoids loading drivers in vain, which takes about 50 ms: on Linux every
+/// real GPU has a device file, and software renderers have none.
 fn may_have_gpu() -> bool {
     if !cfg!(target_os = "linux") {
         return true;
@@ -284,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_read_as_they_are_written() {
+    fn selectors_parse_their_own_display() {
         for text in
             ["auto", "cpu", "wgpu", "wgpu:0", "wgpu:17", "cuda", "cuda:1", "opencl", "opencl:3", "interp", "noop"]
         {
@@ -297,14 +301,14 @@ mod tests {
             assert!(
                 error
                     .to_string()
-                    .contains("there are auto, cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp, noop"),
+                    .contains("expected one of auto, cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp, noop"),
                 "{error}"
             );
         }
     }
 
     #[test]
-    fn a_number_too_high_says_what_there_is() {
+    fn an_index_out_of_range_lists_the_devices() {
         let error = open("noop:1").err().unwrap().to_string();
         assert!(error.contains("noop:1") && error.contains("there is noop ("), "{error}");
         assert_eq!(open("noop:0").unwrap().info().id, "noop");
@@ -314,8 +318,8 @@ mod tests {
     fn auto_takes_no_gpu_without_its_compiler() {
         let noop = open("noop").unwrap();
         let gpu = DeviceInfo { kind: DeviceKind::DiscreteGpu, ..noop.info().clone() };
-        assert!(suits(&gpu) && !suits(noop.info()));
-        assert!(!suits(&DeviceInfo { limits: vec![(RUNS_NO_FILTER, "no compiler".into())], ..gpu }));
+        assert!(is_auto_candidate(&gpu) && !is_auto_candidate(noop.info()));
+        assert!(!is_auto_candidate(&DeviceInfo { limits: vec![(RUNS_NO_FILTER, "no compiler".into())], ..gpu }));
     }
 
     #[test]
@@ -325,7 +329,7 @@ mod tests {
             let kind = device.info().kind;
             assert!(kind.is_gpu() || kind == DeviceKind::Cpu, "{kind:?}");
         }
-        // Each of them once, and that first which is taken where nothing is known.
+        // Each device occurs once, and the default comes first.
         let id = |device: &Arc<dyn Device>| device.info().id.clone();
         assert_eq!(candidates.first().map(id), open_auto().ok().as_ref().map(id));
         assert!(candidates.len() <= 2, "a GPU and the CPU");

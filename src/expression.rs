@@ -1,18 +1,18 @@
-//! tcpdump's expressions, compiled by libpcap: `docs/expressions.md`.
+//! tcpdump expressions, compiled to BPF by libpcap; see `docs/expressions.md`.
 //!
-//! What an expression means is libpcap's to say, and what its program means is
-//! [`lang::expression`](portcullis_bpf)'s. Without the feature `pcap-expr` there is no libpcap here, and an expression is
-//! refused with a word on what to do.
+//! libpcap defines what an expression means, and [`portcullis_bpf`] what its BPF program means.
+//! Without the feature `pcap-expr` expressions are rejected with advice.
 
 use portcullis_bpf::{Instruction, compile_program};
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::program::{Program, ProgramOptions};
 
-/// The program that tcpdump would have for a capture of Ethernet: optimised, and with no netmask, so that of IPv4's broadcasts only
-/// 0.0.0.0 and 255.255.255.255 are known. Names of hosts are looked up as tcpdump does.
+/// Compiles an expression to the BPF program that tcpdump uses for an Ethernet capture: optimised,
+/// and without a netmask, so that the only known IPv4 broadcast addresses are 0.0.0.0 and
+/// 255.255.255.255. Host names are looked up as tcpdump does.
 ///
 /// # Errors
-/// What libpcap has to say, with the whole expression as the place: it says no other.
+/// The error of libpcap, located at the whole expression because libpcap gives no position.
 #[cfg(feature = "pcap-expr")]
 pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
     use portcullis_bpf::parse;
@@ -23,22 +23,22 @@ pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
             other => other.to_string(),
         };
         let error = Diagnostic::new(message);
-        let error = match with_dots(&source.text).filter(|(text, _)| compiles(text)) {
+        let error = match with_dotted_networks(&source.text).filter(|(text, _)| compiles(text)) {
             Some((text, first)) => {
-                error.at(first, "libpcap takes a network of one number with a dot").note(format!("write `{text}`"))
+                error.at(first, "libpcap requires a dot in a network of one number").note(format!("write `{text}`"))
             }
-            None => error.at(0..source.text.len(), "libpcap takes no such expression"),
+            None => error.at(0..source.text.len(), "libpcap rejects this expression"),
         };
         Diagnostics::one(source, error)
     };
     let capture = pcap::Capture::dead(pcap::Linktype::ETHERNET).map_err(refused)?;
     let program = capture.compile(&source.text, true).map_err(refused)?;
-    // An instruction of that crate shows its numbers as text, and in no other way.
+    // The crate's instruction type exposes its fields only through `Display`.
     let instructions = program.get_instructions();
     let lines: String = instructions.iter().map(|instruction| format!("{instruction}\n")).collect();
     let mut program = parse(&Source::new("libpcap", format!("{}\n{lines}", instructions.len())))?;
-    for instruction in program.iter_mut().filter(|it| (it.code, it.k) == (RETURN, SNAPSHOT)) {
-        instruction.k = SNAPSHOT_OF_TCPDUMP;
+    for instruction in program.iter_mut().filter(|it| (it.code, it.k) == (RETURN_CONSTANT, PCAP_CRATE_SNAPLEN)) {
+        instruction.k = TCPDUMP_SNAPLEN;
     }
     Ok(program)
 }
@@ -48,10 +48,10 @@ fn compiles(expression: &str) -> bool {
     pcap::Capture::dead(pcap::Linktype::ETHERNET).is_ok_and(|capture| capture.compile(expression, true).is_ok())
 }
 
-/// An expression with networks of one number, `10/8`, as libpcap has them, `10.0/8`; and where the first is. Where there are none,
-/// nothing.
+/// Rewrites networks of one number, `10/8`, as libpcap accepts them, `10.0/8`. Returns the new text
+/// and the range of the first one, or `None` if there is none.
 #[cfg(feature = "pcap-expr")]
-fn with_dots(expression: &str) -> Option<(String, std::ops::Range<usize>)> {
+fn with_dotted_networks(expression: &str) -> Option<(String, std::ops::Range<usize>)> {
     let (mut text, mut first, mut at) = (String::new(), None, 0);
     for part in expression.split_inclusive(|c: char| c.is_whitespace() || c == '(' || c == ')') {
         let word = part.trim_end_matches(|c: char| c.is_whitespace() || c == '(' || c == ')');
@@ -68,34 +68,34 @@ fn with_dots(expression: &str) -> Option<(String, std::ops::Range<usize>)> {
     Some((text, first?))
 }
 
-/// The instruction that returns a constant (`BPF_RET | BPF_K`): how many bytes of the packet are to be kept.
+/// `BPF_RET | BPF_K`: returns a constant, the number of bytes of the packet to keep.
 #[cfg(feature = "pcap-expr")]
-const RETURN: u16 = 0x06;
+const RETURN_CONSTANT: u16 = 0x06;
 
-/// As many as the crate `pcap` has any program keep, which it compiles for no device, ...
+/// The snapshot length that the crate `pcap` uses for programs without a device …
 #[cfg(feature = "pcap-expr")]
-const SNAPSHOT: u32 = 65_535;
+const PCAP_CRATE_SNAPLEN: u32 = 65_535;
 
-/// ... and as tcpdump has it do without `-s` (`MAXIMUM_SNAPLEN`, its netdissect.h).
+/// … and the one that tcpdump uses without `-s` (`MAXIMUM_SNAPLEN` in netdissect.h).
 #[cfg(feature = "pcap-expr")]
-const SNAPSHOT_OF_TCPDUMP: u32 = 262_144;
+const TCPDUMP_SNAPLEN: u32 = 262_144;
 
-/// Refuses an expression: this was built without libpcap.
+/// Rejects any expression, as this build has no libpcap.
 ///
 /// # Errors
 /// Always.
 #[cfg(not(feature = "pcap-expr"))]
 pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
-    let error = Diagnostic::new("this was built without libpcap, which compiles tcpdump's expressions")
-        .note("build it with `--features pcap-expr`, for which libpcap is needed (Debian: libpcap-dev)")
+    let error = Diagnostic::new("this build lacks libpcap, which compiles tcpdump expressions")
+        .note("build with `--features pcap-expr`, which requires libpcap (Debian: libpcap-dev)")
         .note("or have tcpdump compile it: `tcpdump -y EN10MB -ddd EXPRESSION > filter.bpf`, and give that file as the filter");
     Err(Diagnostics::one(source, error))
 }
 
-/// Compiles an expression to a filter: packets that it matches PASS, others are dropped.
+/// Compiles an expression to a filter that passes matching packets and drops others.
 ///
 /// # Errors
-/// As [`program`], and what is wrong with the options.
+/// As [`program`], or if the options are invalid.
 pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     compile_program(source, &program(source)?, options)
 }
@@ -105,45 +105,45 @@ mod tests {
     use super::*;
     use portcullis_bpf::disassemble;
 
-    fn of(expression: &str) -> Result<String, String> {
+    fn compile_to_listing(expression: &str) -> Result<String, String> {
         let program = program(&Source::new("--expr", expression));
         program.map(|it| disassemble(&it)).map_err(|errors| errors.to_string())
     }
 
     #[test]
-    fn programs_are_those_for_a_capture_of_ethernet() {
-        let ip = of("ip").unwrap();
+    fn programs_are_compiled_for_ethernet_captures() {
+        let ip = compile_to_listing("ip").unwrap();
         assert!(ip.starts_with("(000) ldh      [12]\n(001) jeq      #0x800           jt 2\tjf 3\n"), "{ip}");
-        // Without anything, all packets match.
-        assert_eq!(of("").unwrap().lines().count(), 1);
-        // A tag is among the packet's bytes, and no netmask is known.
-        assert!(of("vlan 5").unwrap().contains("#0x8100"));
-        assert!(of("ip broadcast").unwrap().contains("#0xffffffff"));
+        // An empty expression matches all packets.
+        assert_eq!(compile_to_listing("").unwrap().lines().count(), 1);
+        // VLAN tags are part of the packet's bytes, and no netmask is known.
+        assert!(compile_to_listing("vlan 5").unwrap().contains("#0x8100"));
+        assert!(compile_to_listing("ip broadcast").unwrap().contains("#0xffffffff"));
     }
 
     #[test]
-    fn what_libpcap_says_is_shown_with_the_expression() {
+    fn errors_of_libpcap_are_shown_with_the_expression() {
         for (expression, said) in [("tcp port", "syntax error"), ("tcp and udp", "expression rejects all packets")] {
             let errors = program(&Source::new("--expr", expression)).unwrap_err();
             assert!(errors.errors[0].message.contains(said), "{errors}");
             assert!(errors.render().contains(expression), "{}", errors.render());
         }
-        assert!(of("tcp\0udp").is_err());
+        assert!(compile_to_listing("tcp\0udp").is_err());
     }
 
     #[test]
-    fn networks_of_one_number_are_written_with_a_dot() {
-        for (expression, as_it_is, at) in [
+    fn networks_of_one_number_are_corrected_with_a_dot() {
+        for (expression, corrected, at) in [
             ("tcp port 80 and not net 10/8", "tcp port 80 and not net 10.0/8", 24..28),
             ("(src net 10/8)or net (11/8 or 12.0/9)", "(src net 10.0/8)or net (11.0/8 or 12.0/9)", 9..13),
         ] {
             let errors = program(&Source::new("--expr", expression)).unwrap_err();
             let error = &errors.errors[0];
-            assert_eq!((&error.notes[0], error.labels[0].range.clone()), (&format!("write `{as_it_is}`"), at));
-            assert!(of(as_it_is).is_ok());
+            assert_eq!((&error.notes[0], error.labels[0].range.clone()), (&format!("write `{corrected}`"), at));
+            assert!(compile_to_listing(corrected).is_ok());
         }
-        // With that it would be no better.
+        // A dot would not make this expression valid.
         let errors = program(&Source::new("--expr", "net 10/8 and and")).unwrap_err();
-        assert!(errors.render().contains("libpcap takes no such expression"), "{}", errors.render());
+        assert!(errors.render().contains("libpcap rejects this expression"), "{}", errors.render());
     }
 }

@@ -1,7 +1,7 @@
-//! GPUs whose memory DPDK's packets come into: what stands behind `--gpu`.
+//! Selects the GPU whose memory DPDK receives packets into (`--gpu`).
 //!
-//! CUDA's GPUs get a driver in DPDK that is of this process ([`CudaDriver`]), so that those work as well which DPDK's own driver does not
-//! know; and that one is used for a GPU that it has found.
+//! CUDA GPUs get a gpudev driver implemented by this process ([`CudaDriver`]), so that GPUs unknown
+//! to DPDK's own driver work, too. A GPU that DPDK's driver has found uses that one.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -14,18 +14,18 @@ use portcullis_core::device::DeviceInfo;
 use portcullis_io::dpdk::Mempool;
 use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, SoftwareGpu};
 
-/// Bytes that the GPU has that there is not: none of them is taken before it is used.
-const SOFTWARE: usize = 4 << 30;
+/// Memory size of the software GPU; pages are allocated only when used.
+const SOFTWARE_GPU_BYTES: usize = 4 << 30;
 
-/// Which GPU is meant.
+/// A GPU for `--gpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuChoice {
-    /// One that there is not, in the host's memory.
+    /// An emulated GPU in host memory.
     Software,
-    /// The CUDA device of this number.
+    /// The CUDA device of this index.
     Cuda(usize),
-    /// The one that DPDK's own driver has found with this number.
-    Found(i16),
+    /// The GPU of this number among those that DPDK's own driver has found.
+    Enumerated(i16),
 }
 
 impl FromStr for GpuChoice {
@@ -37,10 +37,10 @@ impl FromStr for GpuChoice {
             ("software", _) => Some(GpuChoice::Software),
             ("cuda", _) => Some(GpuChoice::Cuda(0)),
             (_, Some(digits)) => number(digits).flatten().map(|number: u16| GpuChoice::Cuda(number.into())),
-            _ => number(text).flatten().and_then(|number: u16| i16::try_from(number).ok()).map(GpuChoice::Found),
+            _ => number(text).flatten().and_then(|number: u16| i16::try_from(number).ok()).map(GpuChoice::Enumerated),
         };
         choice.ok_or_else(|| {
-            "there are `software` (none, in the host's memory), `cuda:N`, and the number of one that DPDK's own driver has found".into()
+            "expected `software` (an emulated GPU in host memory), `cuda:N`, or the number of a GPU that DPDK's own driver has found".into()
         })
     }
 }
@@ -50,57 +50,57 @@ impl fmt::Display for GpuChoice {
         match self {
             GpuChoice::Software => f.write_str("software"),
             GpuChoice::Cuda(number) => write!(f, "cuda:{number}"),
-            GpuChoice::Found(number) => write!(f, "{number}"),
+            GpuChoice::Enumerated(number) => write!(f, "{number}"),
         }
     }
 }
 
 impl GpuChoice {
-    /// The GPU that is to have packets where none is named: the one that filters them.
+    /// The default GPU to receive packets into: the one that filters them.
     ///
     /// # Errors
-    /// Where that is no CUDA device: what to do.
+    /// If the device is not a CUDA device, with advice.
     pub fn for_device(device: &DeviceInfo) -> Result<GpuChoice, String> {
         let number = device.id.strip_prefix("cuda:").and_then(|number| number.parse().ok());
         number.map(GpuChoice::Cuda).ok_or_else(|| {
             format!(
-                "which one is to have packets that {} filters? `--gpu cuda:0` for example, or `--gpu software`",
+                "cannot choose a GPU to receive packets for {}; name one, for example `--gpu cuda:0` or `--gpu software`",
                 device.id
             )
         })
     }
 
-    /// Where packets' buffers are, for DPDK: in the GPU's memory, or in the host's, which it is shown.
+    /// Packet buffers for DPDK in GPU memory, or in host memory registered with the GPU.
     ///
     /// # Errors
-    /// As [`GpuChoice::spec`], with the option.
+    /// As [`GpuChoice::spec`], with the option's name.
     pub fn mempool(self, in_gpu: bool) -> Result<Mempool, String> {
         let spec = self.spec().map_err(|error| format!("--gpu {self}: {error}"))?;
         Ok(if in_gpu { Mempool::Gpu(spec) } else { Mempool::Pinned(spec) })
     }
 
-    /// The GPU, for DPDK.
+    /// The GPU as DPDK needs it.
     ///
     /// # Errors
-    /// Where there is no such CUDA device: what to do.
+    /// If there is no such CUDA device, with advice.
     pub fn spec(self) -> Result<GpuSpec, String> {
         Ok(match self {
-            GpuChoice::Software => GpuSpec::Driver(Arc::new(SoftwareGpu::new(SOFTWARE))),
+            GpuChoice::Software => GpuSpec::Driver(Arc::new(SoftwareGpu::new(SOFTWARE_GPU_BYTES))),
             #[cfg(feature = "cuda")]
             GpuChoice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number).map_err(|e| e.to_string())?)),
             #[cfg(not(feature = "cuda"))]
             GpuChoice::Cuda(_) => {
                 return Err("this program was built without CUDA; build it with `--features cuda`".into());
             }
-            GpuChoice::Found(number) => GpuSpec::Found { number, properties },
+            GpuChoice::Enumerated(number) => GpuSpec::Found { number, properties },
         })
     }
 }
 
-/// What sessions call a GPU that DPDK calls so.
+/// Properties of a GPU, given its name in DPDK.
 fn properties(_name: &str) -> Option<GpuProperties> {
     #[cfg(feature = "cuda")]
-    return cuda::at(_name);
+    return cuda::properties_at(_name);
     #[cfg(not(feature = "cuda"))]
     None
 }
@@ -116,16 +116,16 @@ mod cuda {
     use portcullis_cuda::memory::{CpuMapping, DeviceBuffer, EVERY_DEVICE, Gpu, HostRegistration};
     use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties};
 
-    /// A GPU's page, for others than itself.
-    const PAGE: usize = 64 << 10;
+    /// Page size of GPU memory for access by other devices.
+    const GPU_PAGE_BYTES: usize = 64 << 10;
 
-    /// A CUDA device as a driver of DPDK's.
+    /// A gpudev driver for a CUDA device.
     pub struct CudaDriver {
         gpu: Gpu,
         state: Mutex<State>,
     }
 
-    /// What it has given, by addresses.
+    /// Memory handed out, by address.
     #[derive(Default)]
     struct State {
         buffers: BTreeMap<u64, Arc<DeviceBuffer>>,
@@ -140,7 +140,7 @@ mod cuda {
     }
 
     impl CudaDriver {
-        /// The driver of `cuda:NUMBER`.
+        /// Opens the driver for `cuda:NUMBER`.
         ///
         /// # Errors
         /// As [`Gpu::open`].
@@ -149,13 +149,13 @@ mod cuda {
         }
 
         fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-            // Lists are whole whoever died meanwhile.
+            // The maps are valid after every operation, so a panic elsewhere does not spoil them.
             act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
         }
     }
 
-    /// What the CUDA device at a place at the PCI bus is called.
-    pub fn at(name: &str) -> Option<GpuProperties> {
+    /// Properties of the CUDA device at a PCI address.
+    pub fn properties_at(name: &str) -> Option<GpuProperties> {
         let all = (0..).map_while(|number| Gpu::open(number).ok());
         let found = all.filter(|gpu| gpu.pci_address().is_some_and(|pci| pci.eq_ignore_ascii_case(name)));
         found.map(|gpu| properties(&gpu)).next()
@@ -168,7 +168,7 @@ mod cuda {
             shown: Some(EVERY_DEVICE.to_owned()),
             processors: gpu.multiprocessors(),
             memory: gpu.total_memory(),
-            page: PAGE,
+            page: GPU_PAGE_BYTES,
             node: gpu.numa_node().and_then(|node| u16::try_from(node).ok()),
             pci: gpu.pci_address().map(str::to_owned),
         }
@@ -199,7 +199,7 @@ mod cuda {
         }
 
         unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<u64, DriverError> {
-            // SAFETY: the memory is there until it is unregistered, by the caller's promise.
+            // SAFETY: the caller guarantees that the memory stays valid until it is unregistered.
             let shown = unsafe { self.gpu.register(start, size) }.map_err(driver_error)?;
             let address = shown.address();
             self.with(|state| state.registered.insert(start.as_ptr() as u64, shown));
@@ -218,7 +218,7 @@ mod cuda {
             let buffer = self.with(|state| state.buffers.range(..=address).next_back().map(|(_, it)| it.clone()));
             let buffer = buffer.ok_or(unknown)?;
             let view = buffer.map().map_err(driver_error)?;
-            // SAFETY: the view is of the whole buffer, in which the address lies.
+            // SAFETY: the view covers the whole buffer, and the address is within it.
             let at = unsafe { view.start().add((address - buffer.address()) as usize) };
             self.with(|state| state.views.insert(address, view));
             Ok(at)
@@ -244,9 +244,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_read_as_they_are_written() {
+    fn gpu_choices_parse_their_own_display() {
         for (text, choice) in
-            [("software", GpuChoice::Software), ("cuda:3", GpuChoice::Cuda(3)), ("0", GpuChoice::Found(0))]
+            [("software", GpuChoice::Software), ("cuda:3", GpuChoice::Cuda(3)), ("0", GpuChoice::Enumerated(0))]
         {
             assert_eq!(text.parse(), Ok(choice));
             assert_eq!(choice.to_string(), text);

@@ -1,25 +1,25 @@
-//! XDP-style packet filters, written once in WGSL, run on CPUs and GPUs with the same verdicts.
+//! XDP-style packet filters, written once in WGSL, that run on CPUs and GPUs with the same
+//! verdicts.
 //!
-//! The design choices, in short:
+//! The main design decisions:
 //!
-//! - **One meaning.** A filter is one function, `fn xdp_filter(pkt: u32) -> u32`, called once for
-//!   each packet. What it may do and what that means is `docs/semantics.md`; the reference
-//!   interpreter ([`interp`]) runs exactly that, and every device must agree with it to the bit.
-//! - **One hub.** Front ends ([`frontend`]) make a [`Program`](program::Program): a validated naga
-//!   module and facts about it. Backends take that and nothing else, so N front ends and M
+//! - **One semantics.** A filter is one function, `fn xdp_filter(pkt: u32) -> u32`, called once for
+//!   each packet. `docs/semantics.md` specifies it; the reference interpreter ([`interp`])
+//!   implements exactly that, and every device must agree with it bit for bit.
+//! - **One intermediate form.** Front ends ([`frontend`]) produce a [`Program`](program::Program):
+//!   a validated naga module with inferred facts. Backends consume only that, so N front ends and M
 //!   backends cost N + M.
-//! - **Nobody copies packets to make a batch.** A source reads a large block into an
-//!   [`Arena`](packet::Arena) and cuts [`Batch`](packet::Batch)es out of it. Only a filter that
-//!   changes lengths makes it lay packets out anew, with room on both sides.
-//! - **Batches queue.** A [`Session`](device::Session) takes batches without waiting and gives
-//!   them back in the same order: several are in flight while the next is being read.
-//! - **A filter always ends and never reaches out of its packet.** Loops cost fuel, loads outside
-//!   the packet give 0, stores outside do nothing. No filter and no packet makes this library
-//!   panic.
-//! - **A missing device is not an error of the program.** [`devices`] probes only what is asked
-//!   for and says what to install for what is not there.
+//! - **Zero-copy batches.** A source reads a large block into an [`Arena`](packet::Arena) and cuts
+//!   [`Batch`](packet::Batch)es out of it. Packets are copied only for filters that change lengths,
+//!   to give them headroom and tailroom.
+//! - **Batches in flight.** A [`Session`](device::Session) accepts batches without blocking and
+//!   completes them in order: several are in flight while the next one is read.
+//! - **A filter terminates and stays within its packet.** Loops cost fuel, loads outside the packet
+//!   return 0, and stores outside it do nothing. No filter and no packet makes this library panic.
+//! - **A missing device is reported with advice.** [`devices`] probes only the requested backends
+//!   and says what to install for those that are missing.
 //!
-//! # A filter over a few packets
+//! # Filtering a few packets
 //!
 //! ```
 //! use std::sync::Arc;
@@ -41,13 +41,14 @@
 //!
 //! # Features
 //!
-//! - `cpu` (default): the Cranelift JIT for the host's processor;
+//! - `cpu` (default): the Cranelift JIT for the host CPU;
 //! - `wgpu` (default): Vulkan, Metal and DX12 devices;
-//! - `cuda` (default): NVIDIA GPUs. Needs nothing at build time; driver and compiler are found at run time;
-//! - `opencl`: OpenCL devices. Needs nothing at build time; what there is is found at run time;
-//! - `pcap-expr`: tcpdump's expressions as filters ([`expression`]). Needs libpcap.
+//! - `cuda` (default): NVIDIA GPUs. Needs nothing at build time; driver and compiler are found at
+//!   run time;
+//! - `opencl`: OpenCL devices. Needs nothing at build time; the library is found at run time;
+//! - `pcap-expr`: tcpdump expressions as filters ([`expression`]). Needs libpcap.
 //!
-//! Without any, the interpreter and the device that does nothing remain.
+//! Without any feature, the interpreter and the no-op device remain.
 
 pub mod auto;
 pub mod control;

@@ -1,5 +1,5 @@
-//! Where packets go by routes: the maps by which programs of XDP look for them ([`fib`]), filled
-//! from tables, for example the kernel's.
+//! Keeps the maps that XDP programs use for route lookups ([`fib`]) in sync with routing tables,
+//! for example the kernel's.
 
 use portcullis_core::device::{DeviceError, Session};
 use portcullis_core::map::{Declaration, Table};
@@ -9,74 +9,73 @@ use portcullis_xdp::fib;
 
 use crate::map_file::{self, Entries};
 
-/// The maps of a filter that are filled from tables: what is not in these is not in the maps
-/// either.
+/// The routing maps of a filter. Their content is exactly that of the routing tables applied last.
 #[derive(Debug, Clone)]
 pub struct RouteMaps {
-    numbers: fib::Maps,
+    indices: fib::Maps,
     maps: Vec<Declaration>,
-    /// What was last put into each of the filter's maps.
-    put: Vec<(usize, Entries)>,
+    /// Entries last written to each map, by its index.
+    written: Vec<(usize, Entries)>,
 }
 
-/// Why tables are not in the maps, which are as they were.
+/// Why tables were not applied. The maps are unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteMapsError {
-    /// There are more entries than a map has room for.
-    #[error("the map `{map}` has room for {room} entries, and {count} are to be in it")]
+    /// A map is too small.
+    #[error("the map `{map}` has capacity for {capacity} entries, but the routing tables need {count}")]
     Full {
-        /// The map.
+        /// Name of the map.
         map: String,
-        /// How many it has room for.
-        room: u32,
-        /// How many there are.
+        /// Capacity of the map in entries.
+        capacity: u32,
+        /// Number of entries required.
         count: usize,
     },
-    /// The device's.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
 impl RouteMaps {
-    /// Those of a filter; `None` where it looks for no routes.
+    /// Returns the routing maps of a filter, or `None` if it does no route lookups.
     pub fn from_program(program: &Program) -> Option<RouteMaps> {
-        let numbers =
+        let indices =
             portcullis_xdp::ObjectInfo::of(&program).map(|origin| origin.fib).filter(|maps| !maps.is_none())?;
-        Some(RouteMaps { numbers, maps: program.maps().to_vec(), put: Vec::new() })
+        Some(RouteMaps { indices, maps: program.maps().to_vec(), written: Vec::new() })
     }
 
-    /// Which they are.
+    /// Returns the declarations of the routing maps.
     pub fn maps(&self) -> impl Iterator<Item = &Declaration> {
-        self.numbers.all().map(|number| &self.maps[number])
+        self.indices.all().map(|index| &self.maps[index])
     }
 
-    /// Puts tables into the maps: between two batches, in all of them or in none.
+    /// Writes tables to the maps, all of them or none. Must be called between two batches.
     ///
     /// # Errors
     /// [`RouteMapsError`].
     pub fn apply_tables(&mut self, tables: &RoutingTables, session: &mut dyn Session) -> Result<(), RouteMapsError> {
         let mut changes = Vec::new();
-        for (number, rows) in self.numbers.rows(&tables) {
-            let map = &self.maps[number];
+        for (index, rows) in self.indices.rows(&tables) {
+            let map = &self.maps[index];
             let mut entries = Entries::new(map);
             rows.iter().for_each(|(key, value)| entries.push(&[&key[..], value].concat()));
-            let before = self.put.iter().find(|(put, _)| *put == number).map(|(_, entries)| entries);
+            let before = self.written.iter().find(|(written, _)| *written == index).map(|(_, entries)| entries);
             if before == Some(&entries) {
                 continue;
             }
             let none = Entries::new(map);
-            let mut table = Table::new(map, session.map_words(number)?);
+            let mut table = Table::new(map, session.map_words(index)?);
             if map_file::sync_table(map, &mut table, before.unwrap_or(&none), &entries).is_err() {
-                return Err(RouteMapsError::Full { map: map.name.clone(), room: map.entries, count: rows.len() });
+                return Err(RouteMapsError::Full { map: map.name.clone(), capacity: map.entries, count: rows.len() });
             }
-            changes.push((number, table, entries));
+            changes.push((index, table, entries));
         }
-        for (number, table, entries) in changes {
+        for (index, table, entries) in changes {
             let (at, words) = table.changes();
-            session.set_map_words(number, at, words)?;
-            self.put.retain(|(put, _)| *put != number);
-            self.put.push((number, entries));
+            session.set_map_words(index, at, words)?;
+            self.written.retain(|(written, _)| *written != index);
+            self.written.push((index, entries));
         }
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! Packets on their way from a source through a device to sinks: order, totals, and every way in
-//! which it can end early.
+//! Tests of the capture pipeline: packet order, totals, and every way in which a run can end early.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
@@ -17,7 +16,7 @@ use portcullis::packet::Batch;
 use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
 use portcullis::program::ProgramOptions;
 
-/// A session of the device that passes everything.
+/// A session on the no-op device, which passes all packets.
 fn session() -> Box<dyn Session> {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
     let program = wgsl::compile(&diagnostics::Source::new("f", text), &ProgramOptions::default()).unwrap();
@@ -29,17 +28,17 @@ fn synthetic(packets: u64, a_batch: usize) -> Box<dyn Source> {
     Box::new(SynthSource::new(&Spec { packets, ..Spec::default() }, &options))
 }
 
-/// Keeps copies of what it gets, and fails when it has as many as it may.
+/// A sink that keeps copies of its packets and fails once it has a certain number.
 #[derive(Clone)]
-struct Kept {
+struct RecordingSink {
     packets: Arc<Mutex<Vec<Vec<u8>>>>,
     most: usize,
     finished: Arc<Mutex<bool>>,
 }
 
-impl Kept {
-    fn new(most: usize) -> Kept {
-        Kept { packets: Arc::default(), most, finished: Arc::default() }
+impl RecordingSink {
+    fn new(most: usize) -> RecordingSink {
+        RecordingSink { packets: Arc::default(), most, finished: Arc::default() }
     }
 
     fn outputs(&self) -> Outputs {
@@ -55,7 +54,7 @@ impl Kept {
     }
 }
 
-impl Sink for Kept {
+impl Sink for RecordingSink {
     fn write(&mut self, batch: &Batch, indices: &[u32]) -> Result<(), SinkError> {
         let mut packets = self.packets.lock().unwrap();
         packets.extend(indices.iter().map(|&i| batch.packet(i as usize).to_vec()));
@@ -83,7 +82,7 @@ fn packets_keep_their_order_and_are_all_counted() {
         expected.extend(batch.packets().map(<[u8]>::to_vec));
     }
     for a_batch in [1, 7, 5000] {
-        let kept = Kept::new(usize::MAX);
+        let kept = RecordingSink::new(usize::MAX);
         let mut seen = 0;
         let mut observe = |event: Event<'_>| {
             if let Event::Batch { totals, .. } = event {
@@ -103,8 +102,8 @@ fn packets_keep_their_order_and_are_all_counted() {
 }
 
 #[test]
-fn a_stop_brings_home_what_is_under_way() {
-    let kept = Kept::new(usize::MAX);
+fn a_stop_completes_the_batches_in_flight() {
+    let kept = RecordingSink::new(usize::MAX);
     let stop = CancelToken::new();
     let mut observe = |event: Event<'_>| {
         if let Event::Batch { .. } = event {
@@ -119,16 +118,16 @@ fn a_stop_brings_home_what_is_under_way() {
 }
 
 #[test]
-fn a_sink_that_fails_ends_an_endless_run() {
-    let kept = Kept::new(25);
+fn a_failing_sink_ends_an_endless_run() {
+    let kept = RecordingSink::new(25);
     let finished = run(synthetic(u64::MAX, 10), kept.outputs());
     assert!(matches!(finished.error, Some(PipelineError::Sink(_))), "{:?}", finished.error);
     assert!(!finished.error.unwrap().is_broken_pipe());
 }
 
 #[test]
-fn a_sink_that_fails_leaves_the_others_finished() {
-    let (full, other) = (Kept::new(25), Kept::new(usize::MAX));
+fn a_failing_sink_leaves_the_others_finished() {
+    let (full, other) = (RecordingSink::new(25), RecordingSink::new(usize::MAX));
     let outputs = Outputs::new(Some(Box::new(full.clone())), Some(Box::new(other.clone())), None);
     let finished = run(synthetic(100, 10), outputs);
     assert!(matches!(finished.error, Some(PipelineError::Sink(_))), "{:?}", finished.error);
@@ -136,7 +135,7 @@ fn a_sink_that_fails_leaves_the_others_finished() {
     assert!(!full.is_finished(), "it is of no more use");
 }
 
-/// Gives what it is sent, waits where nothing is sent, and ends with an error.
+/// A source that returns what it is sent, blocks while nothing is sent, and ends with an error.
 struct Live {
     batches: Receiver<Batch>,
     format: CaptureFormat,
@@ -157,13 +156,13 @@ impl Source for Live {
 }
 
 #[test]
-fn what_comes_before_a_sources_error_is_kept() {
+fn packets_before_an_error_of_the_source_are_written() {
     let (send, batches) = channel();
     for byte in 0..5u8 {
         send.send(Batch::from_packets(&[[byte; 60], [byte; 60]]).unwrap()).unwrap();
     }
     drop(send);
-    let kept = Kept::new(usize::MAX);
+    let kept = RecordingSink::new(usize::MAX);
     let finished = run(Box::new(Live { batches, format: CaptureFormat::default() }), kept.outputs());
     assert!(matches!(finished.error, Some(PipelineError::Source(SourceError::Empty { .. }))));
     assert_eq!(finished.totals.packets, 10);
@@ -171,12 +170,12 @@ fn what_comes_before_a_sources_error_is_kept() {
     assert!(kept.is_finished());
 }
 
-/// A live source that has gone silent does not keep a stop waiting.
+/// A source that blocks on input must not delay a stop.
 #[test]
-fn a_stop_does_not_wait_for_a_silent_source() {
+fn a_stop_does_not_wait_for_a_blocking_source() {
     let (send, batches) = channel();
     send.send(Batch::from_packets(&[[1u8; 60]]).unwrap()).unwrap();
-    let kept = Kept::new(usize::MAX);
+    let kept = RecordingSink::new(usize::MAX);
     let stop = CancelToken::new();
     let mut observe = |event: Event<'_>| {
         if let Event::Batch { .. } = event {
@@ -188,19 +187,19 @@ fn a_stop_does_not_wait_for_a_silent_source() {
     assert!(finished.stopped && finished.error.is_none());
     assert_eq!(kept.packets(), [[1u8; 60]]);
     assert!(kept.is_finished());
-    // The source was waiting for more all along.
+    // The source has been blocking all along.
     drop(send);
 }
 
-/// Nor does a sink that fails: whoever watches is told at once.
+/// A source that blocks on input must not delay the error of a sink either.
 #[test]
-fn a_sinks_error_does_not_wait_for_a_silent_source() {
+fn an_error_of_a_sink_does_not_wait_for_a_blocking_source() {
     let (send, batches) = channel();
     send.send(Batch::from_packets(&[[1u8; 60]]).unwrap()).unwrap();
     let (tell, told) = channel();
     std::thread::spawn(move || {
         let source = Box::new(Live { batches, format: CaptureFormat::default() });
-        let _ = tell.send(run(source, Kept::new(0).outputs()));
+        let _ = tell.send(run(source, RecordingSink::new(0).outputs()));
     });
     let finished = told.recv_timeout(Duration::from_secs(30)).expect("it waits for the source");
     assert!(matches!(finished.error, Some(PipelineError::Sink(_))), "{:?}", finished.error);
@@ -222,14 +221,14 @@ impl Observer for Numbering {
 }
 
 #[test]
-fn what_is_done_at_a_boundary_is_there_for_the_batches_behind_it_alone() {
+fn map_changes_at_a_boundary_affect_only_later_batches() {
     let text = "//! map number: array value=1 entries=1
         fn xdp_filter(pkt: u32) -> u32 { store_be32(pkt, 0u, number_read(0u, 0u)); return XDP_PASS; }";
     let program = Arc::new(wgsl::compile(&diagnostics::Source::new("f", text), &ProgramOptions::default()).unwrap());
     for device in ["cpu", "interp"] {
         let Ok(device) = devices::open(device) else { continue };
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
-        let (kept, mut numbering) = (Kept::new(usize::MAX), Numbering { batches: 0 });
+        let (kept, mut numbering) = (RecordingSink::new(usize::MAX), Numbering { batches: 0 });
         let source = synthetic(500, 70);
         let finished = pipeline::run(source, &mut *session, kept.outputs(), &CancelToken::new(), &mut numbering);
         assert!(finished.error.is_none() && numbering.batches == 8, "{finished:?}");
@@ -249,7 +248,7 @@ fn an_error_at_a_boundary_ends_the_run() {
             session.set_map_words(7, 0, &[1])
         }
     }
-    let kept = Kept::new(usize::MAX);
+    let kept = RecordingSink::new(usize::MAX);
     let stop = CancelToken::new();
     let finished = pipeline::run(synthetic(500, 70), &mut *session(), kept.outputs(), &stop, &mut Failing);
     assert!(matches!(finished.error, Some(PipelineError::Device(_))), "{finished:?}");

@@ -1,9 +1,9 @@
 //! Lets programs link on a machine without OpenCL.
 //!
-//! The crate `cl-sys` asks the linker for `-lOpenCL`. Its functions are defined by this crate
-//! (`src/loader.rs`), so the library has to be there and may be empty: an archive without members.
-//! The linker looks here before it looks in the system, where a `libOpenCL.so` would become a
-//! library that the program does not start without.
+//! The crate `cl-sys` makes the linker look for `-lOpenCL`. Its functions are defined by this crate
+//! (`src/driver/loader.rs`), so that the library must exist but may be empty: an archive without
+//! members. The linker searches this folder before those of the system, where a `libOpenCL.so`
+//! would become a dependency of the program.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -11,7 +11,7 @@ use std::{env, fs};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let target = |key: &str| env::var(format!("CARGO_CFG_TARGET_{key}")).unwrap_or_default();
-    // macOS has OpenCL as a part of itself, and there is no such thing as an empty framework.
+    // On macOS OpenCL is a system framework, and there is no such thing as an empty framework.
     if target("OS") == "macos" {
         return;
     }

@@ -1,8 +1,8 @@
-// gateway: what stands between a small network and the world, in one filter. Ethernet with up to two VLAN tags; IPv4
-// and IPv6 with extension headers; TCP, UDP and ICMP; a first look at TLS, HTTP and DNS; addresses translated by a
-// table, checksums mended; what is let through is spread by a hash of its flow.
+// gateway: a firewall and NAT gateway for a small network in one filter. Ethernet with up to two VLAN
+// tags; IPv4 and IPv6 with extension headers; TCP, UDP and ICMP; inspection of TLS, HTTP and DNS;
+// static address translation with checksum updates; load balancing by flow hash.
 //
-// A realistic text for benches of the front end.
+// A realistic source for benchmarks of the front end.
 
 #include <portcullis.h>
 
@@ -131,7 +131,7 @@ static uint hash_of(struct flow flow)
 {
     uint hash = flow.protocol | (uint)flow.vlan << 8;
 
-    // The same for both directions of a flow.
+    // Symmetric: equal for both directions of a flow.
     for (int i = 0; i < 4; i++)
         hash = mix(hash, flow.source[i] ^ flow.destination[i]);
     hash = mix(hash, flow.source_port ^ flow.destination_port);
@@ -156,7 +156,7 @@ static bool is_inside(uint address)
     return (address & INSIDE_MASK) == (INSIDE & INSIDE_MASK);
 }
 
-// Whether a name's labels hold the blocked ones in a row.
+// Whether a name contains the blocked labels consecutively.
 static bool is_blocked(bytes name, bytes end)
 {
     for (int label = 0; label < MAX_LABELS && name < end && *name != 0 && *name < 64; label++) {
@@ -219,7 +219,7 @@ static enum verdict look_at_tcp(bytes segment, bytes end, struct flow *flow)
         break;
     }
     flow->application = application_of(segment + offset, end, flow);
-    // Nobody speaks SSH on another's port.
+    // SSH is allowed on its own port only.
     if (flow->application == SSH && flow->destination_port != 22)
         return FORBIDDEN;
     return tcp->flags & TH_ACK || allowed(flow) ? LET_THROUGH : FORBIDDEN;
@@ -261,7 +261,7 @@ static enum verdict look_at_transport(bytes at, bytes end, struct flow *flow)
     }
 }
 
-// The address that the world knows becomes the one inside, and every checksum says so.
+// Translates the public address to the inside one, and updates all checksums.
 static void translate(__global struct iphdr *ip, bytes transport, struct flow *flow)
 {
     for (int i = 0; i < 4; i++) {

@@ -1,26 +1,27 @@
-//! Longest prefix match as DPDK's `rte_lpm` and `rte_lpm6` have it, in safe Rust: a table of all first 24 bits of an
-//! address (DIR-24-8; Gupta, Lin and McKeown, 1998), and tables of 256 for each byte behind them.
+//! DIR-24-8 longest prefix match (Gupta, Lin and McKeown, 1998), as in DPDK's `rte_lpm` and
+//! `rte_lpm6`, in safe Rust: a table of all first 24 bits of an address, and tables of 256 entries
+//! for each further byte.
 
 use crate::support::routes::Route;
 
-/// A word has a next hop.
+/// Flag: the entry is valid.
 const VALID: u32 = 1 << 31;
-/// It is that of a table of the next byte.
+/// Flag: the entry refers to a table for the next byte.
 const MORE: u32 = 1 << 30;
-/// Its number.
+/// Mask of the next hop or table index.
 const NUMBER: u32 = MORE - 1;
 
-/// The tables.
+/// The first-level table, followed by the second-level ones.
 pub struct Dir24 {
     first: Vec<u32>,
     rest: Vec<[u32; 256]>,
 }
 
 impl Dir24 {
-    /// With these routes.
+    /// Builds the tables from routes.
     pub fn new(routes: &[Route]) -> Dir24 {
         let mut tables = Dir24 { first: vec![0; 1 << 24], rest: Vec::new() };
-        // Longer ones come on top of those that they lie in.
+        // Insert shorter routes first, so that more specific ones overwrite them.
         let mut routes = routes.to_vec();
         routes.sort_by_key(|route| route.length);
         routes.iter().for_each(|route| tables.add(route));
@@ -50,7 +51,7 @@ impl Dir24 {
         }
     }
 
-    /// The next hop of an IPv4 address.
+    /// Looks up the next hop of an IPv4 address.
     #[inline(always)]
     pub fn ipv4(&self, address: u32) -> Option<u32> {
         let mut word = self.first[(address >> 8) as usize];
@@ -60,7 +61,7 @@ impl Dir24 {
         (word & VALID != 0).then_some(word & NUMBER)
     }
 
-    /// The next hop of an IPv6 address.
+    /// Looks up the next hop of an IPv6 address.
     #[inline(always)]
     pub fn ipv6(&self, address: &[u8; 16]) -> Option<u32> {
         let first = u32::from_be_bytes([0, address[0], address[1], address[2]]);
@@ -75,7 +76,7 @@ impl Dir24 {
     }
 }
 
-/// The table behind a slot, which is made where there is none.
+/// Returns the table behind an entry, creating it if necessary.
 fn deeper(slot: &mut u32, rest: &mut Vec<[u32; 256]>) -> usize {
     if *slot & MORE == 0 {
         rest.push([*slot; 256]);

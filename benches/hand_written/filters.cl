@@ -1,6 +1,5 @@
-// Four stock filters as a good engineer writes them as OpenCL C kernels, over uchar pointers: a length is
-// checked once for what has a fixed place. The other side of `benches/opencl.rs`, which holds them to the
-// same verdicts.
+// Four stock filters as hand-written OpenCL C kernels over uchar pointers, with one length check for
+// fixed offsets. The other side of `benches/opencl.rs`, which compares their verdicts.
 
 #define DROP 1
 #define PASS 2
@@ -9,7 +8,7 @@
 #define TCP 6
 #define UDP 17
 
-// Where a packet lies in the arena, in bytes: offset, length.
+// Offset and length of a packet in the arena, in bytes.
 typedef uint2 place;
 
 uint be16(__global const uchar *p)
@@ -22,7 +21,7 @@ uint be32(__global const uchar *p)
     return be16(p) << 16 | be16(p + 2);
 }
 
-// Ethernet and the fixed part of IPv4's header are there, and are IPv4.
+// Whether the Ethernet header and the fixed part of an IPv4 header are present.
 bool is_ipv4(__global const uchar *p, uint len)
 {
     return len >= 34 && be16(p + 12) == 0x0800 && p[14] >= 0x45 && p[14] <= 0x4f;

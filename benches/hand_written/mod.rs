@@ -1,5 +1,5 @@
-//! Four stock filters as a good engineer writes them in safe Rust: the length is checked once for
-//! what has a fixed place, and the rest is read through `get`. The other side of `benches/stock.rs`.
+//! Four stock filters in hand-written safe Rust: one length check for fixed offsets, and `get` for
+//! the rest. The other side of `benches/stock.rs`.
 
 /// `XDP_DROP`.
 pub const DROP: u8 = 1;
@@ -20,7 +20,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|&b| u16::from_be_bytes(b))
 }
 
-/// Ethernet and the fixed part of IPv4's header, when they are there and are IPv4.
+/// The Ethernet header and the fixed part of the IPv4 header, if present.
 #[inline(always)]
 fn ipv4_header(packet: &[u8]) -> Option<&[u8; 34]> {
     let header = packet.first_chunk::<34>()?;
@@ -113,7 +113,7 @@ fn http_port_ipv6(ip: &[u8]) -> Option<u16> {
     if next == TCP { be16(ip, at + 2) } else { None }
 }
 
-/// `shaders/hash_lb.wgsl`; the verdict with the target in bits 8 to 31.
+/// `shaders/hash_lb.wgsl`; returns the verdict with the target in bits 8 to 31.
 #[inline(always)]
 pub fn hash_lb(packet: &[u8]) -> u32 {
     let Some(header) = ipv4_header(packet) else { return u32::from(PASS) };

@@ -1,23 +1,24 @@
-//! The routers of `shaders/router_v4.wgsl` and `shaders/router_v6.wgsl` as one would write them by hand, over DIR-24-8.
+//! Hand-written counterparts of `shaders/router_v4.wgsl` and `shaders/router_v6.wgsl`, over
+//! DIR-24-8.
 
 use super::dir24::Dir24;
 
 pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
 
-/// The verdict that sends a packet to a port.
+/// The verdict that redirects a packet to a port.
 pub fn redirect(port: u32) -> u32 {
     4 | port << 8
 }
 
-/// Where a route leads: a port, and the MAC addresses behind it and of it.
+/// A next hop: output port, its MAC address, and the MAC address of the neighbour.
 pub struct NextHop {
     port: u32,
     macs: [u8; 12],
 }
 
 impl NextHop {
-    /// Made up of a number; some have no address yet.
+    /// Derives a next hop from a number; some have no MAC address yet.
     pub fn new(number: u32) -> NextHop {
         let mut macs = [2; 12];
         macs[2..6].copy_from_slice(&number.to_be_bytes());
@@ -28,7 +29,7 @@ impl NextHop {
         NextHop { port: number % 16, macs }
     }
 
-    /// As the filters' map has it.
+    /// Encodes the next hop for the filters' map.
     pub fn words(&self) -> [u32; 5] {
         let two = |at: usize| u16::from_be_bytes([self.macs[at], self.macs[at + 1]]).into();
         let four = |at: usize| two(at) << 16 | two(at + 2);
@@ -36,7 +37,7 @@ impl NextHop {
     }
 }
 
-/// Forwards a packet of IPv4; its verdict.
+/// Forwards an IPv4 packet and returns its verdict.
 pub fn ipv4(routes: &Dir24, next_hops: &[NextHop], packet: &mut [u8]) -> u32 {
     let is_unicast = |first: u8| !matches!(first, 0 | 127 | 224..);
     let Some(header) = packet.first_chunk_mut::<34>() else { return PASS };
@@ -58,7 +59,7 @@ pub fn ipv4(routes: &Dir24, next_hops: &[NextHop], packet: &mut [u8]) -> u32 {
     redirect(next_hop.port)
 }
 
-/// Forwards a packet of IPv6; its verdict.
+/// Forwards an IPv6 packet and returns its verdict.
 pub fn ipv6(routes: &Dir24, next_hops: &[NextHop], packet: &mut [u8]) -> u32 {
     let is_forwarded = |first: u8, second: u8| !matches!((first, second), (0 | 0xff, _) | (0xfe, 0x80..0xc0));
     let Some(header) = packet.first_chunk_mut::<54>() else { return PASS };
@@ -76,7 +77,7 @@ pub fn ipv6(routes: &Dir24, next_hops: &[NextHop], packet: &mut [u8]) -> u32 {
     redirect(next_hop.port)
 }
 
-/// A next hop that has an address.
+/// Looks up a next hop that has a MAC address.
 fn reachable(next_hop: Option<u32>, next_hops: &[NextHop]) -> Option<&NextHop> {
     next_hops.get(next_hop? as usize).filter(|next_hop| next_hop.macs[..6] != [0; 6])
 }

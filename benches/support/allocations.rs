@@ -1,11 +1,12 @@
-//! How often memory is asked for. A bench that wants to know makes [`Counting`] its `#[global_allocator]`.
+//! Counts memory allocations. A bench that needs this makes [`CountingAllocator`] its
+//! `#[global_allocator]`.
 #![expect(unsafe_code, reason = "an allocator is; every call goes to the system's as it came")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The system's allocator, counting how often it is asked, and for how many bytes.
-pub struct Counting;
+/// The system allocator, with counters of allocations and bytes.
+pub struct CountingAllocator;
 
 static ASKED: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
@@ -15,11 +16,11 @@ fn count(bytes: usize) {
     BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: all calls are forwarded unchanged to the system allocator.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same here.
         unsafe { System.alloc(layout) }
     }
 
@@ -41,9 +42,9 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often memory is asked for while `work` is done, and for how many bytes: the least of some rounds, as other threads'
-/// are counted too.
-pub fn asked(mut work: impl FnMut()) -> (u64, u64) {
+/// Counts allocations and their bytes while `work` runs: the minimum over some rounds, as other
+/// threads are counted, too.
+pub fn count_allocations(mut work: impl FnMut()) -> (u64, u64) {
     let mut once = || {
         let before = (ASKED.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
         work();

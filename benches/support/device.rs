@@ -1,4 +1,4 @@
-//! What the benches of devices other than the CPU share: traffic cut into batches, and a round of them
+//! Shared by the benches of GPU and OpenCL devices: traffic cut into batches, and a round of them
 //! through a session.
 
 use std::hint::black_box;
@@ -13,17 +13,17 @@ use portcullis_wgsl as wgsl;
 
 use super::{LENGTH, Traffic};
 
-/// Batches that the end-to-end side cuts its packets into.
+/// Number of batches that the end-to-end side divides its packets into.
 const BATCHES: usize = 4;
 
-/// Batches in flight.
+/// Number of batches in flight.
 pub const DEPTH: usize = 3;
 
-/// The stock filters whose packets need no room around them.
+/// The stock filters that need no headroom or tailroom.
 pub const FILTERS: [&str; 8] =
     ["minimal", "simple_filter", "port_filter", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark"];
 
-/// A stock filter.
+/// Loads a stock filter.
 pub fn stock(name: &str) -> Arc<Program> {
     let (_, text) = STATELESS_WGSL.iter().find(|(stock, _)| *stock == name).expect("a stock filter");
     let source = Source::new(format!("{name}.wgsl"), *text);
@@ -45,7 +45,7 @@ pub fn batches(count: usize) -> Vec<Batch> {
         .collect()
 }
 
-/// All batches once through the session, as many in flight as it takes.
+/// Filters all batches once, with as many in flight as the session allows.
 pub fn round(session: &mut dyn Session, batches: &mut Vec<Batch>) {
     let mut back = Vec::with_capacity(batches.len());
     let mut complete = |session: &mut dyn Session| {
@@ -57,7 +57,7 @@ pub fn round(session: &mut dyn Session, batches: &mut Vec<Batch>) {
         if session.in_flight() == session.depth() {
             complete(session);
         }
-        session.submit(batch).expect("there is room in the queue");
+        session.submit(batch).expect("the queue has capacity");
     }
     while session.in_flight() > 0 {
         complete(session);

@@ -1,7 +1,8 @@
-//! The Linux kernel's trie for longest prefix match (`BPF_MAP_TYPE_LPM_TRIE`), timed as `bpftool prog run` does it, by
-//! `BPF_PROG_TEST_RUN`, but with another address in each run: the program takes them in turn out of an array.
+//! Times the Linux kernel's LPM trie (`BPF_MAP_TYPE_LPM_TRIE`) with `BPF_PROG_TEST_RUN`, as
+//! `bpftool prog run` does, but with another address in each run: the program reads them in turn
+//! from an array.
 //!
-//! Two programs do the same but for the search: the difference of their times is what the search takes.
+//! Two programs differ only in the lookup; the difference of their times is the time of the lookup.
 
 #![allow(unsafe_code, reason = "bpf(2) has no safe wrapper among our dependencies")]
 
@@ -9,24 +10,24 @@ use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// A trie, the two programs, and the maps that they have in common.
+/// A trie, the two programs, and the maps that they share.
 pub struct Kernel {
     addresses: OwnedFd,
-    /// The number of runs so far, and all answers folded into one number.
+    /// State: the number of runs so far, and a fold of all answers.
     state: OwnedFd,
     searching: OwnedFd,
     empty: OwnedFd,
-    /// How many addresses there are, and the bytes of each.
+    /// Number of addresses, and bytes of each.
     count: u32,
     bytes: usize,
 }
 
 impl Kernel {
-    /// With prefixes, for each its length and its address's bytes, and their next hops; for so many addresses, a power of
-    /// two.
+    /// Creates a trie of `count` prefixes, each given by length and address bytes, with their next
+    /// hops, and room for `addresses` to look up, a power of two.
     ///
     /// # Errors
-    /// What the kernel says: who may not use BPF is refused.
+    /// The kernel's error, for example if the process may not use BPF.
     pub fn new(prefixes: &[u8], next_hops: &[u8], count: u32, addresses: u32) -> Result<Kernel> {
         assert!(addresses.is_power_of_two(), "the program counts them by a mask");
         let key = prefixes.len() as u32 / count;
@@ -38,10 +39,10 @@ impl Kernel {
         Ok(Kernel { addresses: addresses.0, count: addresses.1, state, searching, empty, bytes: key as usize - 4 })
     }
 
-    /// The addresses to look up, one behind the other.
+    /// Writes the addresses to look up, concatenated.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_addresses(&mut self, addresses: &[u8]) -> Result<()> {
         let length = (self.bytes as u32 * 8).to_ne_bytes();
         let keys: Vec<u8> =
@@ -50,10 +51,10 @@ impl Kernel {
         update(&self.addresses, &numbers, &keys, self.count)
     }
 
-    /// Looks all of them up: how long the searches took, and [`folded`] of what they gave.
+    /// Looks all addresses up. Returns the time of the lookups, and [`folded`] of the answers.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn run(&self) -> Result<(Duration, u64)> {
         let timed = |program| {
             update(&self.state, &[0; 4], &[0; 16], 1)?;
@@ -67,20 +68,20 @@ impl Kernel {
     }
 }
 
-/// Answers, each the next hop and one or 0 where there is none, as the programs fold them into one number.
+/// Folds answers, the next hop or 0 without a route, into one number as the programs do.
 pub fn folded(answers: impl Iterator<Item = u32>) -> u64 {
     answers.fold(0, |all, answer| all.wrapping_mul(FOLD).wrapping_add(answer.into()))
 }
 
 const FOLD: u64 = 31;
 
-/// An instruction: what it does, to which register, with which, with which offset and number. RFC 9669 has the codes.
+/// An instruction: opcode, destination, source, offset and immediate (RFC 9669).
 const fn op(code: u8, to: u8, with: u8, offset: i16, number: i32) -> u64 {
     code as u64 | (to as u64) << 8 | (with as u64) << 12 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
 }
 
-/// The program, with the search or without. Register 0 has what a call gives, 1 and 2 what it is given, and 10 is the
-/// stack; 6 is the state, and 8 the answer.
+/// The program, with or without the lookup. Register 0 has return values, 1 and 2 have arguments,
+/// 10 is the stack pointer, 6 the state, and 8 the answer.
 fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&OwnedFd>) -> Vec<u64> {
     const FIND: u64 = op(0x85, 0, 0, 0, 1);
     // A map, and the value of an array's first entry.
@@ -101,7 +102,7 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         op(0xbf, 2, 10, 0, 0), // r2 = the key
         op(0x07, 2, 0, 0, -4),
         FIND,                 // r0 = the address
-        op(0x55, 0, 0, 1, 0), // where there is none,
+        op(0x55, 0, 0, 1, 0), // if NULL,
         op(0x95, 0, 0, 0, 0), // that is all
         op(0xb7, 8, 0, 0, 0), // r8 = 0
     ]);
@@ -110,7 +111,7 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         code.extend(map(1, trie));
         code.extend([
             FIND,                 // r0 = the next hop
-            op(0x15, 0, 0, 2, 0), // where there is any,
+            op(0x15, 0, 0, 2, 0), // if not NULL,
             op(0x61, 8, 0, 0, 0), // r8 = it
             op(0x07, 8, 0, 0, 1), // and one
         ]);
@@ -123,14 +124,14 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         op(0x0f, 7, 8, 0, 0),           // r7 += r8
         op(0x7b, 6, 7, 8, 0),           // which are all answers now
         op(0xb7, 0, 0, 0, 1),           // XDP_DROP
-        op(0x15, 8, 0, 1, 0),           // where there is an answer,
+        op(0x15, 8, 0, 1, 0),           // if there is an answer,
         op(0xb7, 0, 0, 0, 3),           // XDP_TX
         op(0x95, 0, 0, 0, 0),
     ]);
     code
 }
 
-/// Commands of bpf(2), as the kernel numbers them.
+/// Command numbers of bpf(2).
 #[derive(Clone, Copy)]
 enum Command {
     MapCreate = 0,
@@ -140,7 +141,7 @@ enum Command {
     MapUpdateBatch = 26,
 }
 
-/// Kinds of maps, as the kernel numbers them.
+/// Map types of the kernel.
 #[derive(Clone, Copy)]
 enum Map {
     Array = 2,
@@ -150,22 +151,22 @@ enum Map {
 fn create(kind: Map, key: u32, value: u32, entries: u32) -> Result<OwnedFd> {
     const NO_PREALLOC: u32 = 1;
     let flags = if matches!(kind, Map::LpmTrie) { NO_PREALLOC } else { 0 };
-    // SAFETY: there is no address in it.
+    // SAFETY: the attributes contain no address.
     owned(unsafe { bpf(Command::MapCreate, &mut [kind as u32, key, value, entries, flags]) }?)
 }
 
-/// Sets entries of a map, whose keys and values are behind each other.
+/// Sets entries of a map, whose keys and values are concatenated.
 fn update(map: &OwnedFd, keys: &[u8], values: &[u8], count: u32) -> Result<()> {
     let ([k0, k1], [v0, v1]) = (halves(keys.as_ptr()), halves(values.as_ptr()));
     let mut attributes = [0, 0, 0, 0, k0, k1, v0, v1, count, map.as_raw_fd() as u32, 0, 0, 0, 0];
-    // SAFETY: the kernel reads as many keys and values as the map's sizes say, which are those of the callers.
+    // SAFETY: the kernel reads keys and values of the map's sizes, which the caller provides.
     unsafe { bpf(Command::MapUpdateBatch, &mut attributes) }.map(drop)
 }
 
 fn lookup<const VALUE: usize>(map: &OwnedFd, key: &[u8]) -> Result<[u8; VALUE]> {
     let mut value = [0; VALUE];
     let ([k0, k1], [v0, v1]) = (halves(key.as_ptr()), halves(value.as_mut_ptr()));
-    // SAFETY: key and value are of the map's sizes.
+    // SAFETY: key and value have the map's sizes.
     unsafe { bpf(Command::MapLookup, &mut [map.as_raw_fd() as u32, 0, k0, k1, v0, v1, 0, 0]) }?;
     Ok(value)
 }
@@ -173,38 +174,38 @@ fn lookup<const VALUE: usize>(map: &OwnedFd, key: &[u8]) -> Result<[u8; VALUE]> 
 fn load(code: &[u64]) -> Result<OwnedFd> {
     const XDP: u32 = 6;
     let ([c0, c1], [l0, l1]) = (halves(code.as_ptr()), halves(c"MIT".as_ptr()));
-    // SAFETY: so many instructions are there, and a text that ends in zero.
+    // SAFETY: the pointers refer to the given number of instructions and a NUL-terminated text.
     owned(unsafe { bpf(Command::ProgramLoad, &mut [XDP, code.len() as u32, c0, c1, l0, l1]) }?)
 }
 
-/// Runs a program so many times; how long that took.
+/// Runs a program `times` times and returns the total time.
 fn test_run(program: &OwnedFd, times: u32) -> Result<Duration> {
     let packet = [0_u8; 64];
     let [p0, p1] = halves(packet.as_ptr());
     let mut attributes = [program.as_raw_fd() as u32, 0, 64, 0, p0, p1, 0, 0, times, 0];
-    // SAFETY: the packet has the length that is said.
+    // SAFETY: the packet has the given length.
     unsafe { bpf(Command::ProgramTestRun, &mut attributes) }?;
-    // The kernel gives the mean of a run, in nanoseconds.
+    // The kernel returns the mean time of a run in nanoseconds.
     Ok(times * Duration::from_nanos(attributes[9].into()))
 }
 
-/// An address as the two words that the kernel takes.
+/// Splits an address into the two words that the kernel takes.
 fn halves<T>(address: *const T) -> [u32; 2] {
     let bytes = (address as u64).to_ne_bytes();
     [0, 4].map(|at| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
 }
 
 fn owned(fd: i64) -> Result<OwnedFd> {
-    // SAFETY: the kernel has just made it for the caller.
+    // SAFETY: the kernel has just created it for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// The system call: a command and its attributes, the rest of which are zeros.
+/// The system call: a command and its attributes, which are padded with zeros.
 ///
 /// # Safety
-/// Where there are addresses among the attributes, the memory there is what the command makes of it.
+/// Addresses among the attributes must refer to memory that is valid for the command.
 unsafe fn bpf(command: Command, attributes: &mut [u32]) -> Result<i64> {
-    // SAFETY: attributes are memory of that size, and the caller answers for what they say.
+    // SAFETY: the attributes are memory of that size; the caller guarantees their content.
     let given =
         unsafe { libc::syscall(libc::SYS_bpf, command as i64, attributes.as_mut_ptr(), size_of_val(attributes)) };
     if given < 0 { Err(Error::last_os_error()) } else { Ok(given) }

@@ -1,4 +1,4 @@
-//! What the benches share: packets to filter, two sides timed in turn, and the table of results.
+//! Shared by the benches: packets to filter, timing of two sides in turn, and result tables.
 
 #![allow(dead_code, reason = "each bench uses its part")]
 
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, RESIZE_ROOM, ResizeRoom};
 
-/// What the packets are.
+/// Kind of packets to filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// TCP over IPv4 to port 80, each packet a flow of its own: every branch goes one way.
+    /// TCP over IPv4 to port 80, each packet a flow of its own: all branches are predictable.
     Uniform,
-    /// What a link carries, in random order: TCP and UDP to a few ports over IPv4 and IPv6, some
-    /// with options, tagged or fragmented, and some ICMP and ARP. Branches cannot be foreseen.
+    /// A mix as on a link, in random order: TCP and UDP to a few ports over IPv4 and IPv6, some
+    /// with options, tags or fragments, and some ICMP and ARP. Branches are unpredictable.
     Mixed,
-    /// As uniform, but for the headers of one packet in ten, at random, which have options.
+    /// As `Uniform`, but one packet in ten, at random, has IPv4 options.
     Options,
 }
 
 impl Traffic {
-    /// In a word.
+    /// One-word name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Traffic::Uniform => "uniform",
@@ -35,7 +35,7 @@ impl Traffic {
     }
 }
 
-/// Bytes of each packet: the shortest Ethernet frame with its checksum's place taken by payload.
+/// Bytes of each packet: a minimum-size Ethernet frame, with payload in place of the checksum.
 pub const LENGTH: usize = 64;
 
 /// A batch of `count` packets of [`LENGTH`] bytes, one every `stride` bytes.
@@ -43,7 +43,7 @@ pub fn batch(traffic: Traffic, count: usize, stride: usize) -> Batch {
     batch_with(traffic, count, stride, ResizeRoom::None)
 }
 
-/// The same with room for packets to grow, in front of each of them and behind it: slots have to be longer for that.
+/// Variant of [`batch`] with headroom and tailroom for each packet, which requires longer slots.
 pub fn batch_with(traffic: Traffic, count: usize, stride: usize, room: ResizeRoom) -> Batch {
     let before = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
     let mut arena = Arena::new(count * stride).expect("memory for the packets");
@@ -56,17 +56,17 @@ pub fn batch_with(traffic: Traffic, count: usize, stride: usize, room: ResizeRoo
     BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), room).expect("slots do not overlap")
 }
 
-/// Xorshift (Marsaglia, 2003): the same packets in every run.
+/// Xorshift pseudorandom numbers (Marsaglia, 2003): the same packets in every run.
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From the seed that all benches share.
+    /// Starts from the seed that all benches share.
     pub fn new() -> Random {
         Random(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Any number.
+    /// Returns a number of the full range.
     pub fn next(&mut self) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -74,7 +74,7 @@ impl Random {
         (self.0 >> 32) as u32
     }
 
-    /// 0 to 99.
+    /// Returns a number from 0 to 99.
     pub fn percent(&mut self) -> u32 {
         self.next() % 100
     }
@@ -126,7 +126,7 @@ fn write_packet(packet: &mut [u8], traffic: Traffic, random: &mut Random) {
     write_ports(&mut packet[ip + 20 + options * 4..], port, random);
 }
 
-/// Ethernet, IPv4 without options, the ports and nothing else: for packets of any length from 38.
+/// Writes Ethernet, IPv4 without options, ports and nothing else, for packets of at least 38 bytes.
 pub fn write_ipv4(packet: &mut [u8], protocol: u8, port: u16, random: &mut Random) {
     packet[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
@@ -150,9 +150,10 @@ fn write_ports(transport: &mut [u8], port: u16, random: &mut Random) {
     transport[2..4].copy_from_slice(&port.to_be_bytes());
 }
 
-/// Has this program end without a word where nobody reads any more what it prints (`| head`), as others do: Rust ignores
+/// Restores the default action of SIGPIPE, so that the program ends silently if its reader exits
+/// (`| head`). Rust ignores the signal, which makes `println!` panic.
 /// SIGPIPE, and `println!` panics then.
-pub fn end_with_the_reader() {
+pub fn restore_sigpipe() {
     #[cfg(target_os = "linux")]
     // SAFETY: no other thread runs yet, and nothing here handles the signal.
     #[expect(unsafe_code, reason = "the system's")]
@@ -161,32 +162,33 @@ pub fn end_with_the_reader() {
     }
 }
 
-/// Whether this is `cargo test --benches`, which wants to know only that the bench runs.
-pub fn only_testing() -> bool {
+/// Whether this is `cargo test --benches`, which only checks that the benches run.
+pub fn is_test_run() -> bool {
     std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench")
 }
 
-/// Notes what a bar was measured to be, for reports (docs/bench.md), where somebody asks for that and the bench is more than a trial.
-pub fn note_bar(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) {
-    if !only_testing() {
+/// Appends the measured value of a bar to the file for reports (docs/bench.md), if one is requested
+/// and this is not a trial run.
+pub fn record_bar(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) {
+    if !is_test_run() {
         let bar = portcullis_bench::bars::of_ratios(what, against, least, command, ratios);
         portcullis_bench::bars::record(bar).expect("the file that PORTCULLIS_BARS names can be written");
     }
 }
 
-/// Two sides timed in turn, so that whatever else the machine does hits both. One round of each
-/// goes before, untimed.
-pub fn in_turn(rounds: usize, ours: impl FnMut(), theirs: impl FnMut()) -> Pair {
-    in_turn_prepared(rounds, || (), ours, theirs)
+/// Times two sides in turn, so that other load on the machine affects both. Each has one untimed
+/// round first.
+pub fn time_in_turn(rounds: usize, ours: impl FnMut(), theirs: impl FnMut()) -> PairedTimes {
+    time_in_turn_prepared(rounds, || (), ours, theirs)
 }
 
-/// The same, with something to be done before each side's turn that is not timed.
-pub fn in_turn_prepared(
+/// Variant of [`time_in_turn`] with untimed preparation before each side's turn.
+pub fn time_in_turn_prepared(
     rounds: usize,
     mut prepare: impl FnMut(),
     mut ours: impl FnMut(),
     mut theirs: impl FnMut(),
-) -> Pair {
+) -> PairedTimes {
     let mut samples = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
     for round in 0..=rounds {
         prepare();
@@ -198,54 +200,54 @@ pub fn in_turn_prepared(
             samples.1.push(second);
         }
     }
-    Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) }
+    PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) }
 }
 
 /// Times of two sides.
 #[derive(Debug, Clone, Copy)]
-pub struct Pair {
-    /// This project's.
+pub struct PairedTimes {
+    /// The side of this project.
     pub ours: Times,
-    /// What it is held against.
+    /// The side to compare with.
     pub theirs: Times,
 }
 
-impl Pair {
-    /// Of the medians: above 1 ours is faster.
+impl PairedTimes {
+    /// Ratio of the medians: above 1 ours is faster.
     pub fn ratio(&self) -> f64 {
         self.theirs.median.as_secs_f64() / self.ours.median.as_secs_f64()
     }
 }
 
-/// How long one round took.
+/// Time of one round.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// By the clock on the wall.
+    /// Wall-clock time.
     pub wall: Duration,
-    /// On a processor, all threads of this process together.
+    /// CPU time of all threads of this process.
     pub processor: Duration,
 }
 
 impl Sample {
-    /// A time by the clock on the wall alone.
+    /// A time without CPU time.
     pub fn wall(wall: Duration) -> Sample {
         Sample { wall, processor: Duration::ZERO }
     }
 }
 
-/// The times of many rounds in three numbers.
+/// Statistics of the times of many rounds.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// The middle one by the clock on the wall.
+    /// Median of the wall-clock times.
     pub median: Duration,
-    /// The shortest by the clock on the wall: what the machine can do when nothing else runs.
+    /// Minimum of the wall-clock times: the speed of an otherwise idle machine.
     pub best: Duration,
-    /// The middle one of the times spent on a processor: waiting for one is not in it.
+    /// Median of the CPU times, which exclude waiting for a CPU.
     pub processor: Duration,
 }
 
 impl Times {
-    /// Of at least one round.
+    /// Summarises the times of at least one round.
     pub fn of(samples: &[Sample]) -> Times {
         let sorted = |get: fn(&Sample) -> Duration| {
             let mut times: Vec<Duration> = samples.iter().map(get).collect();
@@ -258,14 +260,14 @@ impl Times {
     }
 }
 
-/// How long it takes.
+/// Times one call.
 pub fn time(f: impl FnOnce()) -> Sample {
     let (wall, processor) = (Instant::now(), processor_time());
     f();
     Sample { processor: processor_time().saturating_sub(processor), wall: wall.elapsed() }
 }
 
-/// What this process has had of its processors so far; zero where the system has no such clock.
+/// CPU time of this process so far; zero if the system has no such clock.
 fn processor_time() -> Duration {
     #[cfg(unix)]
     {
@@ -276,22 +278,22 @@ fn processor_time() -> Duration {
     Duration::ZERO
 }
 
-/// Lines of a table: name, ours, theirs, and three ratios, of the medians, of the best rounds and of
-/// the medians of processor time. A ratio above 1 says that ours is faster. Where they are far apart,
-/// something else kept the machine busy.
+/// A table of comparisons: name, ours, theirs, and the ratios of the medians, of the best rounds
+/// and of the median CPU times. Above 1 ours is faster. If the ratios differ much, the machine was
+/// busy with something else.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<[String; 6]>,
 }
 
 impl Table {
-    /// A table whose columns have these heads.
+    /// Creates a table with these column headings.
     pub fn new(name: &str, ours: &str, theirs: &str) -> Table {
         Table { rows: vec![[name, ours, theirs, "ratio", "best", "cpu"].map(String::from)] }
     }
 
-    /// Adds a row, its times shown by `show`.
-    pub fn row(&mut self, name: &str, pair: Pair, show: impl Fn(Duration) -> String) {
+    /// Adds a row whose times are formatted by `show`.
+    pub fn row(&mut self, name: &str, pair: PairedTimes, show: impl Fn(Duration) -> String) {
         let ratio = |of: fn(&Times) -> Duration| {
             let (ours, theirs) = (of(&pair.ours), of(&pair.theirs));
             if ours.is_zero() || theirs.is_zero() {
@@ -304,12 +306,12 @@ impl Table {
         self.rows.push([name.into(), ours, theirs, ratio(|t| t.median), ratio(|t| t.best), ratio(|t| t.processor)]);
     }
 
-    /// Adds a row of two times for the same number of packets, shown as rates.
-    pub fn rates(&mut self, name: &str, packets: usize, pair: Pair) {
+    /// Adds a row of two times for the same number of packets, formatted as rates.
+    pub fn rates(&mut self, name: &str, packets: usize, pair: PairedTimes) {
         self.row(name, pair, |time| format!("{:.1} Mpps", packets as f64 / time.as_secs_f64() / 1e6));
     }
 
-    /// Prints it.
+    /// Prints the table.
     pub fn print(&self) {
         let width = |column: usize| self.rows.iter().map(|r| r[column].len()).max().unwrap_or(0);
         println!();

@@ -1,13 +1,14 @@
-//! Routing tables as large as the internet's: made up, but with the lengths that real ones have.
+//! Synthetic routing tables of internet size, with a realistic distribution of prefix lengths.
 //!
-//! The lengths are near what collectors of the global tables report; their addresses are random. Half of the routes lie in
-//! a shorter one made before, as more specific routes do. A table is the same for a seed, whoever makes it.
+//! The lengths approximate what collectors of the global tables report; the addresses are random.
+//! Half of the routes are more specific routes of one created before. The same seed always produces
+//! the same table.
 
 #![allow(dead_code, reason = "benches and tests each use their part")]
 
 use std::collections::HashSet;
 
-/// Of 10,000 IPv4 routes, how many are how long.
+/// Number of routes of each length among 10,000 IPv4 routes.
 const IPV4_LENGTHS: [(u32, u32); 24] = [
     (24, 6000),
     (22, 1150),
@@ -26,7 +27,7 @@ const IPV4_LENGTHS: [(u32, u32); 24] = [
     (10, 1),
     (9, 1),
     (8, 2),
-    // Those that providers keep to themselves.
+    // Internal routes of providers.
     (32, 80),
     (29, 60),
     (28, 40),
@@ -36,7 +37,7 @@ const IPV4_LENGTHS: [(u32, u32); 24] = [
     (30, 24),
 ];
 
-/// And of 10,000 IPv6 routes.
+/// Number of routes of each length among 10,000 IPv6 routes.
 const IPV6_LENGTHS: [(u32, u32); 24] = [
     (48, 4520),
     (32, 1500),
@@ -64,22 +65,22 @@ const IPV6_LENGTHS: [(u32, u32); 24] = [
     (20, 2),
 ];
 
-/// What the registries give IPv6 routes out of: the first 12 bits.
+/// First 12 bits of the IPv6 space that the registries allocate from.
 const IPV6_REGISTRIES: [u32; 6] = [0x200, 0x240, 0x260, 0x280, 0x2a0, 0x2c0];
 
-/// A prefix and where it leads.
+/// A prefix and its next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// The address, its first bit the highest of 128.
+    /// The address, with its first bit in the highest of 128 bits.
     pub address: u128,
-    /// How many bits of that count.
+    /// Length of the prefix in bits.
     pub length: u32,
-    /// The number of its next hop.
+    /// Index of the next hop.
     pub next_hop: u32,
 }
 
 impl Route {
-    /// The key in a map of the kind `lpm`: so many words of the address, and the length.
+    /// The key in a map of kind `lpm`: `words` words of the address, and the length.
     pub fn key(&self, words: u32) -> Vec<u32> {
         (0..words).map(|i| (self.address >> (96 - 32 * i)) as u32).chain([self.length]).collect()
     }
@@ -90,7 +91,7 @@ impl Route {
 pub struct Random(pub u64);
 
 impl Random {
-    /// Any number.
+    /// Returns a number of the full range.
     pub fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -98,7 +99,7 @@ impl Random {
         (mixed ^ mixed >> 31) as u32
     }
 
-    /// Any address.
+    /// Returns an arbitrary address.
     pub fn address(&mut self) -> u128 {
         (0..4).fold(0, |all, _| all << 32 | u128::from(self.next()))
     }
@@ -111,16 +112,17 @@ impl Random {
                 None => return *length,
             }
         }
-        unreachable!("the shares are all there is")
+        unreachable!("the shares cover everything")
     }
 }
 
-/// A mask of the first bits.
+/// Mask of the first `length` bits.
 pub fn mask(length: u32) -> u128 {
     u128::MAX.checked_shl(128 - length).unwrap_or(0)
 }
 
-/// So many IPv4 routes to `next_hops` next hops, in 1.0.0.0 to 223.255.255.255 without 10.0.0.0/8 and 127.0.0.0/8.
+/// Creates IPv4 routes with `next_hops` next hops, in 1.0.0.0 to 223.255.255.255 without 10.0.0.0/8
+/// and 127.0.0.0/8.
 pub fn ipv4(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
     let is_public = |address: u128| !matches!(address >> 120, 0 | 10 | 127 | 224..);
     table(count, next_hops, seed, &IPV4_LENGTHS, |random| {
@@ -128,7 +130,7 @@ pub fn ipv4(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
     })
 }
 
-/// So many IPv6 routes, in what the registries give.
+/// Creates IPv6 routes within the allocated space.
 pub fn ipv6(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
     table(count, next_hops, seed, &IPV6_LENGTHS, |random| {
         let registry = u128::from(IPV6_REGISTRIES[random.next() as usize % IPV6_REGISTRIES.len()]);
@@ -149,7 +151,7 @@ fn table(
         let length = random.length(lengths);
         let mut address = anywhere(&mut random);
         if random.next() & 1 == 0 && !routes.is_empty() {
-            // Most are too long for that, so several are tried.
+            // Most earlier routes are too long to contain another, so try several.
             let around =
                 (0..8).map(|_| routes[random.next() as usize % routes.len()]).find(|route| route.length < length);
             if let Some(around) = around {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::{Random, Table, in_turn_prepared, note_bar, only_testing};
+use support::{Random, Table, is_test_run, record_bar, time_in_turn_prepared};
 
 /// What `http_only` does.
 const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
@@ -140,8 +140,8 @@ fn peak_memory(mut command: Command, feed: Option<(PathBuf, usize)>) -> Option<u
 }
 
 fn main() {
-    support::end_with_the_reader();
-    let (count, rounds) = if only_testing() { (1000, 1) } else { (1_000_000, 9) };
+    support::restore_sigpipe();
+    let (count, rounds) = if is_test_run() { (1000, 1) } else { (1_000_000, 9) };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let input = folder.join("capture-bench.pcap");
     let (our_output, their_output) = (folder.join("capture-bench-ours.pcap"), folder.join("capture-bench-theirs.pcap"));
@@ -171,7 +171,7 @@ fn main() {
                     let _ = fs::remove_file(output);
                 }
             };
-            let mut pair = in_turn_prepared(
+            let mut pair = time_in_turn_prepared(
                 rounds,
                 fresh,
                 || must_succeed(&mut ours(filter, name, &our_output)),
@@ -186,7 +186,7 @@ fn main() {
         let (stock, expressions) = ratios.split_at(1);
         for (what, ratios) in [("capture in, capture out", stock), ("capture in, capture out, by --expr", expressions)]
         {
-            note_bar(what, against, 2.0, "cargo bench --bench capture", ratios);
+            record_bar(what, against, 2.0, "cargo bench --bench capture", ratios);
         }
         table.print();
     }

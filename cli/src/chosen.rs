@@ -67,7 +67,7 @@ impl Chosen {
             let auto = AutoDevice::new(candidates, Settings::default());
             return match auto.predict(program, &LoadOptions::default()) {
                 Ok(explanation) => explanation.to_string(),
-                Err(why) => format!("device auto: a calibration is not used: {why}\n"),
+                Err(why) => format!("device auto: ignoring the cached calibration: {why}\n"),
             };
         };
         alone(device.info())

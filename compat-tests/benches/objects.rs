@@ -17,7 +17,7 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() {
-    support::end_with_the_reader();
+    support::restore_sigpipe();
     linux::main();
 }
 
@@ -37,7 +37,9 @@ mod linux {
     use portcullis_cpu::Cpu;
     use portcullis_xdp::{self as xdp, Object};
 
-    use crate::support::{LENGTH, Pair, Random, Sample, Table, Times, in_turn, note_bar, only_testing, time};
+    use crate::support::{
+        LENGTH, PairedTimes, Random, Sample, Table, Times, is_test_run, record_bar, time, time_in_turn,
+    };
 
     const COMMAND: &str = "cargo bench -p portcullis-compat-tests --bench objects";
 
@@ -237,14 +239,14 @@ mod linux {
                         samples.1.push(theirs);
                     }
                 }
-                let pair = Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) };
+                let pair = PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) };
                 let name = format!("{}, {what}", case.name);
                 table.rates(&name, times * count, pair);
                 bars.push((name, pair.ratio()));
             }
         }
         table.print();
-        note_bar("CPU, one thread, XDP objects", "the kernel's JIT net of its harness", 1.0, COMMAND, &bars);
+        record_bar("CPU, one thread, XDP objects", "the kernel's JIT net of its harness", 1.0, COMMAND, &bars);
     }
 
     /// A packet for rbpf, which wants what it is given for as long as it lives itself.
@@ -291,7 +293,7 @@ mod linux {
                 assert_eq!(done.batch.packet(number), frame, "{name}: packet {number}");
             }
             copies.clone_from(&frames);
-            let pair = in_turn(
+            let pair = time_in_turn(
                 rounds,
                 || (0..8).for_each(|_| ours.run()),
                 || {
@@ -305,7 +307,7 @@ mod linux {
             );
             jit.rates(name, 8 * count, pair);
             bars.push((name.to_owned(), pair.ratio()));
-            let pair = in_turn(
+            let pair = time_in_turn(
                 rounds.min(3),
                 || ours.run(),
                 || {
@@ -318,7 +320,7 @@ mod linux {
         }
         jit.print();
         interpreter.print();
-        note_bar("CPU, one thread, XDP objects without maps", "rbpf's JIT", 2.0, COMMAND, &bars);
+        record_bar("CPU, one thread, XDP objects without maps", "rbpf's JIT", 2.0, COMMAND, &bars);
     }
 
     /// How long a program of 2,500 instructions takes from the object's bytes to the code.
@@ -342,7 +344,7 @@ mod linux {
         });
         let ratio = |name: &str, most: f64, took: f64| [(name.to_owned(), most / took)];
         let cpu = ratio("gateway", MOST_FOR_CPU, translating + compiling);
-        note_bar("an XDP object of 2,500 instructions, to code for the CPU", "100 ms", 1.0, COMMAND, &cpu);
+        record_bar("an XDP object of 2,500 instructions, to code for the CPU", "100 ms", 1.0, COMMAND, &cpu);
         let device = match portcullis::devices::open("wgpu:0") {
             Ok(device) => device,
             Err(error) => return println!("{error}"),
@@ -359,14 +361,14 @@ mod linux {
         });
         println!("{} ({}) {took:.2} s", device.info().id, device.info().name);
         let wgpu = ratio(&device.info().name, MOST_FOR_WGPU, took);
-        note_bar("the same, to a pipeline of wgpu's", "5 s", 1.0, COMMAND, &wgpu);
+        record_bar("the same, to a pipeline of wgpu's", "5 s", 1.0, COMMAND, &wgpu);
     }
 
     pub fn main() {
         if let Some(reason) = objects::missing() {
             return println!("{reason}");
         }
-        let (packets, rounds) = if only_testing() { (4096, 1) } else { (1 << 20, 11) };
+        let (packets, rounds) = if is_test_run() { (4096, 1) } else { (1 << 20, 11) };
         kernel::on_first_processor();
         against_rbpf(packets, rounds);
         translated(rounds);

@@ -40,7 +40,7 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) ->
     match device.load(program, &options) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
-            let asked = format!("the transfer `{transfer}` was asked for, and ");
+            let asked = format!("the transfer `{transfer}` was requested, but ");
             assert!(reason.starts_with(&asked) && reason.contains("take `"), "{reason}");
             None
         }
@@ -56,7 +56,7 @@ fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Ve
             Some(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }).collect())
         }
         Err(DeviceError::Refused(reason)) if transfer == Transfer::Imported => {
-            assert!(reason.starts_with("the transfer `imported` was asked for, and "), "{reason}");
+            assert!(reason.starts_with("the transfer `imported` was requested, but "), "{reason}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -206,7 +206,7 @@ fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -
             let changes = facts.writes.max_bytes() > 0 || facts.changes_length;
             let unseen = facts.reads.max_bytes() == 0;
             assert!(changes || facts.uses_metadata || unseen || !program.maps().is_empty(), "{name}: {reason}");
-            assert!(reason.starts_with("its packets cannot stay at the device"), "{reason}");
+            assert!(reason.starts_with("packets cannot stay resident"), "{reason}");
             None
         }
         Err(error) => panic!("{}: {error}", device.info().id),

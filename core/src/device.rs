@@ -1,5 +1,6 @@
-//! What every backend looks like: a [`Device`] loads a [`Program`] and gives a [`Session`], into
-//! which batches go and out of which they come, in order, with their verdicts.
+//! The interface between filters and backends: a [`Device`] compiles a [`Program`] and returns a
+//! [`Session`], a first-in, first-out queue that takes batches and returns them with their
+//! verdicts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,30 +32,30 @@ pub use synthetic_work::MAX_SYNTHETIC_WORK;
 pub use transfer::{Clock, Stages, Transfer, TransferCounts, UnknownTransfer};
 pub use transfer_planner::{TransferCosts, TransferPlan};
 
-/// What a device is made of, as far as it matters for choosing one.
+/// The class of hardware that a device is, as far as choosing a device depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
     /// The host's processor, running native code.
     Cpu,
-    /// A GPU with memory of its own.
+    /// A GPU with its own memory.
     DiscreteGpu,
     /// A GPU that shares the host's memory.
     IntegratedGpu,
-    /// A GPU as a virtual machine sees it.
+    /// A GPU as the guest of a virtual machine sees it.
     VirtualGpu,
-    /// A GPU driver that runs on the processor (lavapipe). Never chosen by `auto`.
+    /// A GPU driver that runs on the processor (lavapipe). `auto` never chooses it.
     Software,
-    /// The reference interpreter and the device that does nothing. Never chosen by `auto`.
+    /// The reference interpreter and the no-op device. `auto` never chooses them.
     Reference,
 }
 
 impl DeviceKind {
-    /// Whether it is a real GPU.
+    /// Whether this is GPU hardware, as opposed to a processor or a software driver.
     pub fn is_gpu(self) -> bool {
         matches!(self, DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu | DeviceKind::VirtualGpu)
     }
 
-    /// In words.
+    /// The name for people.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "CPU",
@@ -67,111 +68,117 @@ impl DeviceKind {
     }
 }
 
-/// The name of a limit that a device has on which no filter can be loaded; its value is the reason. Such a device is
-/// listed, and never chosen by `auto`.
+/// Name of the limit of a device that can load no filter; its value is the reason. Such a device is
+/// listed, and `auto` never chooses it.
 pub const RUNS_NO_FILTER: &str = "runs no filter";
 
-/// The name of a limit that says whether a device reaches packets in the host's memory itself, where the driver lets it
-/// ([`Session::import`]), or gets copies of them.
+/// Name of the limit that says whether the device accesses packets in host memory directly
+/// ([`Session::import`]) or works on copies.
 pub const READS_IN_PLACE: &str = "reads host memory in place";
 
-/// A device in words and numbers.
+/// Identity and properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// What `--device` takes: `cpu`, `wgpu:0`, `interp`.
+    /// The argument of `--device`: `cpu`, `wgpu:0`, `interp`.
     pub id: String,
-    /// What it calls itself: `llvmpipe (LLVM 15.0.6, 256 bits)`.
+    /// The name that the device or its driver reports: `llvmpipe (LLVM 15.0.6, 256 bits)`.
     pub name: String,
-    /// What it is made of.
+    /// The class of hardware.
     pub kind: DeviceKind,
     /// The driver or code generator, with its version.
     pub driver: String,
-    /// How batches can be handed to it; the first is what it does when nobody asks.
+    /// The supported dispatch methods; the first is the default.
     pub dispatch: &'static [Dispatch],
-    /// Limits worth knowing, each a name and a value with its unit.
+    /// Limits worth showing: name, and value with its unit.
     pub limits: Vec<(&'static str, String)>,
 }
 
-/// Tells work in flight to stop early; cheap to clone, shared by all clones.
+/// Cancels work in flight. Clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<Cancel>);
 
 #[derive(Debug, Default)]
 struct Cancel {
     cancelled: AtomicBool,
-    /// Held by those who are about to wait, and by those who wake them.
+    /// Locked by waiters before they wait and by the canceller before it notifies, so that no
+    /// wake-up is lost.
     waiting: Mutex<()>,
     woken: Condvar,
 }
 
 impl CancelToken {
-    /// A token that nobody has cancelled.
+    /// Creates a token that is not cancelled.
     pub fn new() -> CancelToken {
         CancelToken::default()
     }
 
-    /// Asks for an end. Safe in a signal handler's thread; asking twice changes nothing.
+    /// Requests cancellation; idempotent, and safe on a signal-handling thread.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Relaxed);
-        // Whoever has looked before waits by now, and is woken.
+        // A waiter that read the flag as unset holds the lock until it waits, so it gets this
+        // notification.
         drop(self.0.waiting.lock());
         self.0.woken.notify_all();
     }
 
-    /// Whether an end was asked for.
+    /// Whether cancellation was requested.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Waits until an end is asked for.
+    /// Blocks until cancellation is requested.
     pub fn wait(&self) {
         while !self.wait_for(Duration::MAX) {}
     }
 
-    /// Waits until an end is asked for, for this long at most; says whether it was.
-    pub fn wait_for(&self, most: Duration) -> bool {
+    /// Blocks until cancellation is requested, at most for `timeout`. Returns whether it was.
+    pub fn wait_for(&self, timeout: Duration) -> bool {
         let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let woken = self.0.woken.wait_timeout_while(waiting, most, |()| !self.is_cancelled());
+        let woken = self.0.woken.wait_timeout_while(waiting, timeout, |()| !self.is_cancelled());
         drop(woken.unwrap_or_else(PoisonError::into_inner));
         self.is_cancelled()
     }
 }
 
-/// How a program is loaded.
+/// Options for [`Device::load`].
 #[derive(Clone)]
 pub struct LoadOptions {
-    /// Threads for devices that run on the host's processor; all cores when `None`.
+    /// Number of threads for devices that run on the host's processor; one per core if `None`.
     pub threads: Option<std::num::NonZeroUsize>,
-    /// Batches that may be in flight at once, at least 1.
+    /// Maximum number of batches in flight, at least 1.
     pub depth: usize,
-    /// How batches are handed to the device; its own choice when `None`. One that it does not have
-    /// ([`DeviceInfo::dispatch`]) is an error.
+    /// The dispatch method; the device's default if `None`. Loading fails if
+    /// [`DeviceInfo::dispatch`] lacks it.
     pub dispatch: Option<Dispatch>,
-    /// For a filter with flows on a GPU: the device that takes batches most of whose packets are of one flow, which a GPU
-    /// would filter one after the other on one of its lanes. The filter's maps move there, and back. With `None` all
-    /// batches stay. Devices that gain nothing by it do not look at this.
+    /// Device that takes over batches dominated by one (elephant) flow. A GPU filters the packets
+    /// of a flow one after another on a single lane, so such a batch is faster elsewhere. The
+    /// filter's maps move to that device and back. Used by GPU devices for filters with flows only;
+    /// if `None`, all batches stay on the GPU.
     pub elephant_flow_device: Option<Arc<dyn Device>>,
-    /// For benches: how long each packet keeps its lane or thread beside the filter's own time, at least; [`MAX_SYNTHETIC_WORK`] at
-    /// most. The CPU and CUDA devices do so, others refuse.
+    /// For benchmarks: minimum time that each packet occupies its lane or thread beyond the
+    /// filter's own, at most [`MAX_SYNTHETIC_WORK`]. Only the CPU and CUDA devices support it; the
+    /// others refuse to load.
     pub synthetic_work: Option<Duration>,
-    /// How packets get to the device. One that the device does not have for the filter is an error, here or, where it
-    /// depends on the batch's memory, of [`Session::submit`].
+    /// How packets reach the device. If the device cannot do that for the filter, loading fails, or
+    /// [`Session::submit`] does if it depends on the batch's memory.
     pub transfer: Transfer,
-    /// What moving bytes costs, by which `auto` chooses a transfer; measured, or known from before, where it is `None`.
+    /// Costs of moving bytes, from which `auto` chooses a transfer; measured or taken from the
+    /// cache if `None`.
     pub costs: Option<TransferCosts>,
-    /// For benches: a batch stays at the device, and one that comes again with the same packets in the same place is filtered there
-    /// without being brought anew. Its bytes may not have changed. A device that has copies made of packets refuses filters that change them,
-    /// look at their metadata, or have maps, and dispatch methods that cannot; the CPU, which filters packets where they
-    /// are, does not look at this.
+    /// For benchmarks: batches stay resident on the device. A batch that is submitted again, with
+    /// the same packets at the same place and unchanged bytes, is filtered there without another
+    /// upload. Devices that copy packets refuse filters that write packets, read metadata or have
+    /// maps, and dispatch methods that cannot keep uploads. The CPU filters packets in place and
+    /// ignores this.
     pub resident: bool,
-    /// Takes note of what becomes of time and bytes ([`Session::stages`]). It costs some looks at the clock a batch, and on
-    /// devices with clocks of their own two of those a launch or copy.
+    /// Record time and bytes per stage ([`Session::stages`]). Costs a few clock reads per batch,
+    /// and on devices with timestamps two per launch and copy.
     pub record_stages: bool,
-    /// Gives work up. It is looked at between the pieces that a session cuts its work into, and while
-    /// the host waits for a device. [`Session::complete`] then ends with [`DeviceError::Cancelled`]
-    /// within a second or two, and so do [`Session::submit`], which gives a batch back of which nothing is
-    /// at the device yet, and [`Device::load`], where they have to wait for a GPU. What a device is still
-    /// busy with is left to itself: dropping the session does not wait for it either.
+    /// Cancels the session's work. Sessions check it between chunks and while the host waits for
+    /// the device. [`Session::complete`] then fails with [`DeviceError::Cancelled`] within a second
+    /// or two. So do [`Session::submit`], which returns the batch if none of it has reached the
+    /// device, and [`Device::load`] if it has to wait for a GPU. Work that the device has begun is
+    /// abandoned: dropping the session does not wait for it.
     pub cancel: CancelToken,
 }
 
@@ -209,74 +216,75 @@ impl fmt::Debug for LoadOptions {
     }
 }
 
-/// Why a device could not do what it was asked.
+/// Errors of devices and sessions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// No such device on this machine; the text says what to install or load.
+    /// The machine has no such device; the text says what to install or load.
     #[error("{0}")]
     Missing(String),
-    /// The device has no way to run this program; the text says what it lacks.
+    /// The device cannot run this program.
     #[error("{device} cannot run this filter: {reason}")]
     Unsupported {
         /// The device's id.
         device: String,
-        /// What it lacks.
+        /// The feature that it lacks.
         reason: String,
     },
-    /// The device has no such way of taking batches.
-    #[error("{device} has no dispatch method `{asked}`; it has {known}")]
+    /// The device does not support the dispatch method.
+    #[error("{device} has no dispatch method `{requested}`; it has {supported}")]
     NoDispatch {
         /// The device's id.
         device: String,
-        /// What was asked for.
-        asked: Dispatch,
-        /// What there is.
-        known: String,
+        /// The requested method.
+        requested: Dispatch,
+        /// The supported methods, for the message.
+        supported: String,
     },
-    /// A batch is larger than the device takes, or lacks room that the filter needs.
+    /// The batch was not accepted: it is too large, or lacks the headroom and tailroom that the
+    /// filter needs.
     #[error("batch refused: {0}")]
     Refused(String),
-    /// The driver gave up: out of memory, device lost, a timeout. The batches in flight are lost.
+    /// The driver failed: out of memory, device lost, timeout. The batches in flight are lost.
     #[error("{device}: {reason}")]
     Failed {
         /// The device's id.
         device: String,
-        /// The driver's words.
+        /// The driver's message.
         reason: String,
     },
-    /// A device returned what it must not: a fault of ours or of its driver.
-    #[error("{device} returned an impossible packet: {error}")]
+    /// The device returned an invalid result: a bug of ours or of its driver.
+    #[error("{device} returned an invalid result: {error}")]
     InvalidResult {
         /// The device's id.
         device: String,
-        /// What was wrong with it.
+        /// The rule that the result breaks.
         error: BatchError,
     },
-    /// The [`CancelToken`] was used. The batches in flight are lost.
+    /// The [`CancelToken`] was triggered. The batches in flight are lost.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// A batch that a session did not take, given back untouched.
+/// Error of [`Session::submit`], with the batch that was not accepted.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct SubmitError {
-    /// The batch, as it was.
+    /// The batch, unchanged.
     pub batch: Box<Batch>,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: DeviceError,
 }
 
-/// Time that a batch spent in each stage. Stages may overlap those of other batches; a device
-/// leaves at zero what it does not have or cannot tell apart.
+/// Time that one batch spent in each stage. Stages of different batches may overlap. Stages that a
+/// device does not have, or cannot tell apart, are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StageTimes {
-    /// Bringing packets to the device.
+    /// Copying packets to the device.
     pub upload: Duration,
     /// Running the filter.
     pub kernel: Duration,
-    /// Bringing verdicts and changed bytes back.
+    /// Copying verdicts and changed bytes back.
     pub download: Duration,
 }
 
@@ -288,163 +296,170 @@ impl std::ops::AddAssign for StageTimes {
     }
 }
 
-/// A batch that came back.
+/// A completed batch.
 #[derive(Debug)]
 pub struct Completion {
-    /// The batch, its packets rewritten and resized as the filter left them.
+    /// The batch, with packets rewritten and resized by the filter.
     pub batch: Batch,
-    /// One verdict a packet.
+    /// One verdict per packet.
     pub verdicts: Verdicts,
-    /// Where the time went.
+    /// Time spent per stage.
     pub times: StageTimes,
 }
 
-/// Whether a device reads a span of memory in place.
+/// How a device accesses a span of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Imported {
-    /// The device reaches the memory itself: nothing is copied on the way in.
+    /// The device accesses the memory directly, without a copy on the way in.
     InPlace,
-    /// The device gets a copy of what it needs of each batch.
+    /// The device gets a copy of the bytes it needs of each batch.
     Copied,
 }
 
 /// A device that filters can be loaded on.
 pub trait Device: Send + Sync {
-    /// What it is.
+    /// The device's identity and properties.
     fn info(&self) -> &DeviceInfo;
 
-    /// Compiles `program` for the device and gets ready to take batches.
+    /// Compiles `program` for the device and returns a session that takes batches.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where the device lacks something, [`DeviceError::Failed`]
-    /// where its compiler or driver gave up.
+    /// [`DeviceError::Unsupported`] if the device lacks a feature, [`DeviceError::Failed`] if its
+    /// compiler or driver fails.
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError>;
 }
 
 /// A program loaded on a device: a first-in, first-out queue of batches.
 pub trait Session: Send {
-    /// Announces memory that batches will come from, so that the device can map it once. Calling
-    /// it is never necessary: a session meets unknown memory in [`Session::submit`] too.
+    /// Registers memory that batches will come from, so that the device maps it once. Optional:
+    /// [`Session::submit`] accepts memory that was not registered.
     ///
     /// # Errors
-    /// Only where the driver is lost: memory that cannot be imported is [`Imported::Copied`].
+    /// Only if the driver is lost: memory that cannot be imported is [`Imported::Copied`].
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
 
-    /// Queues a batch and does not wait for it. At most [`LoadOptions::depth`] may be in flight. A
-    /// device may start on it now, or leave the filtering of a small one to [`Session::complete`]. The
-    /// batch may be one that came back, from this session or another, as long as the room that the
-    /// filter needs is there ([`Batch::room`]).
+    /// Queues a batch without waiting for it. At most [`LoadOptions::depth`] batches may be in
+    /// flight. A device may start at once, or defer a small batch to [`Session::complete`]. A
+    /// completed batch, of this session or another, may be submitted again as long as it has the
+    /// room that the filter needs ([`Batch::room`]).
     ///
     /// # Errors
-    /// Gives the batch back where it cannot be taken: the queue is full, the packets have no room
-    /// and the filter changes lengths, the batch is larger than the device takes.
+    /// Returns the batch if it cannot be accepted: the queue is full, the filter changes lengths
+    /// and the packets have no room, or the batch is too large for the device.
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError>;
 
-    /// Waits for the oldest batch in flight, or filters it on the caller's thread where the device left
-    /// that until now; `None` when there is none.
+    /// Waits for the oldest batch in flight, or filters it on the caller's thread if the device
+    /// deferred it. Returns `None` if no batch is in flight.
     ///
     /// # Errors
-    /// [`DeviceError::Failed`], [`DeviceError::InvalidResult`] or [`DeviceError::Cancelled`]; the session
-    /// is of no more use then.
+    /// [`DeviceError::Failed`], [`DeviceError::InvalidResult`] or [`DeviceError::Cancelled`]; the
+    /// session is unusable afterwards.
     fn complete(&mut self) -> Result<Option<Completion>, DeviceError>;
 
-    /// A copy of the memory of a map of the filter's, by its number ([`crate::map`] reads it), as the batches submitted
-    /// before leave it: this waits until they have been filtered. They stay in flight, to be completed.
+    /// Returns a copy of map `map`'s memory ([`crate::map`] interprets it) after all batches
+    /// submitted so far: waits until they are filtered. They stay in flight until completed.
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] where there is no such map; [`DeviceError::Unsupported`] where the device has no maps;
-    /// those of [`Session::complete`], after which the session is of no more use.
+    /// [`DeviceError::Refused`] if there is no such map; [`DeviceError::Unsupported`] if the device
+    /// has no maps; the errors of [`Session::complete`], after which the session is unusable.
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
 
-    /// Some words of a map's memory, from word `at` on: for who needs few of them, where a device need not copy all.
+    /// Returns `words` words of a map's memory from word `at` on, which saves a device from copying
+    /// the whole map.
     ///
     /// # Errors
-    /// As [`Session::map_words`]; [`DeviceError::Refused`] also where the map ends before the words do.
+    /// As [`Session::map_words`]; also [`DeviceError::Refused`] if the range exceeds the map.
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         let all = self.map_words(map)?;
-        let asked = at.checked_add(words).and_then(|end| all.get(at..end));
-        asked.map(<[u32]>::to_vec).ok_or_else(|| beyond(map, at, words, all.len()))
+        let range = at.checked_add(words).and_then(|end| all.get(at..end));
+        range.map(<[u32]>::to_vec).ok_or_else(|| out_of_map(map, at, words, all.len()))
     }
 
-    /// Writes words of a map's memory, from word `at` on ([`crate::map::Table`] makes them): all batches
-    /// submitted after this see them, and none submitted before, for which this waits.
+    /// Writes words of a map's memory from word `at` on ([`crate::map::Table`] produces them).
+    /// Waits for the batches submitted before; only batches submitted afterwards see the new words.
     ///
     /// # Errors
-    /// As [`Session::map_words`]; [`DeviceError::Refused`] also where the map ends before the words do.
+    /// As [`Session::map_words`]; also [`DeviceError::Refused`] if the range exceeds the map.
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         let _ = (at, words);
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
 
-    /// Has done now, and waits for, what the session would do beside filtering to get faster, like compiling more code: for
-    /// measurements. What is to be learnt of the traffic still is, from the batches that follow.
+    /// Runs pending background optimisation, such as compiling more code, to its end. For
+    /// measurements. What depends on the traffic is still learnt from later batches.
     fn finish_background_work(&mut self) {}
 
-    /// Batches in flight now.
+    /// Number of batches in flight.
     fn in_flight(&self) -> usize;
 
-    /// Batches that may be in flight at once.
+    /// Maximum number of batches in flight.
     fn depth(&self) -> usize;
 
-    /// What became of time and bytes in the batches that are complete; `None` where nobody asked for it when the filter was
-    /// loaded ([`LoadOptions::record_stages`]), or the device cannot tell.
+    /// Time and bytes of the completed batches, per stage; `None` if [`LoadOptions::record_stages`]
+    /// was not set, or the device cannot tell.
     fn stages(&self) -> Option<Stages> {
         None
     }
 
-    /// How the packets of the batch before came to the device, and why; `None` where nothing was decided.
+    /// How the packets of the previous batch reached the device, and why; `None` if there was
+    /// nothing to decide.
     fn transfer_plan(&self) -> Option<TransferPlan> {
         None
     }
 
-    /// A session of the same filter on another device, for batches that would have to wait since this one has all that it
-    /// takes ([`WithFallback`]); `None` where there is none.
+    /// A session of the same filter on another device ([`WithFallback`]), for batches that would
+    /// otherwise wait because this session is at its depth.
     fn fallback(&mut self) -> Option<&mut dyn Session> {
         None
     }
 
-    /// Submits one batch and waits for it. For tests and small programs: nothing else may be in
-    /// flight.
+    /// Submits one batch and waits for it. For tests and small programs.
     ///
     /// # Errors
     /// As [`Session::submit`] and [`Session::complete`].
+    ///
+    /// # Panics
+    /// If another batch is in flight.
     fn run(&mut self, batch: Batch) -> Result<Completion, DeviceError> {
-        assert_eq!(self.in_flight(), 0, "run needs an idle session");
+        assert_eq!(self.in_flight(), 0, "`run` needs a session without batches in flight");
         self.submit(batch).map_err(|refused| refused.error)?;
         Ok(self.complete()?.expect("one batch is in flight"))
     }
 }
 
-/// The layout of a map of a filter's, by its number.
+/// Returns the memory layout of map `map` of a program.
 ///
 /// # Errors
-/// [`DeviceError::Refused`] where there is no such map.
+/// [`DeviceError::Refused`] if there is no such map.
 pub fn map_layout(program: &Program, map: usize) -> Result<Layout, DeviceError> {
     let declared = program.maps().get(map).map(Layout::of);
     let all = program.maps().len();
     declared.ok_or_else(|| DeviceError::Refused(format!("there is no map {map}: the filter has {all}, counted from 0")))
 }
 
-/// Refuses words that do not all lie in a map's memory.
+/// Checks that `words` words from word `at` on lie inside a map's memory.
 ///
 /// # Errors
-/// [`DeviceError::Refused`].
+/// [`DeviceError::Refused`] if they do not, or there is no such map.
 pub fn check_map_range(program: &Program, map: usize, at: usize, words: usize) -> Result<(), DeviceError> {
     let all = map_layout(program, map)?.words();
     if at <= all && words <= all - at {
         return Ok(());
     }
-    Err(beyond(map, at, words, all))
+    Err(out_of_map(map, at, words, all))
 }
 
-fn beyond(map: usize, at: usize, words: usize, all: usize) -> DeviceError {
-    DeviceError::Refused(format!("words {at} to {} of map {map}, which has {all}", at.saturating_add(words)))
+fn out_of_map(map: usize, at: usize, words: usize, all: usize) -> DeviceError {
+    DeviceError::Refused(format!(
+        "words {at}..{} lie outside map {map}, which has {all} words",
+        at.saturating_add(words)
+    ))
 }
 
-/// Refuses a batch that no session of `program` may take: the check that every session makes first, whose device reaches
-/// the host's memory alone.
+/// The checks that every session makes first in [`Session::submit`] if its device accesses host
+/// memory only.
 ///
 /// # Errors
 /// As [`check_host_memory`] and [`check_batch`].
@@ -453,41 +468,44 @@ pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, dept
     check_batch(program, batch, in_flight, depth)
 }
 
-/// Refuses memory that the host does not reach.
+/// Checks that the host can access the memory.
 ///
 /// # Errors
-/// [`DeviceError::Refused`] where it is another device's.
+/// [`DeviceError::Refused`] if only a device can.
 pub fn check_host_memory(span: &Span) -> Result<(), DeviceError> {
     match span.device_view() {
         Some(DeviceView { device: owner, .. }) if !span.is_on_host() => Err(DeviceError::Refused(format!(
-            "its packets are in the memory of {owner}, which this device does not reach; run the filter on {owner}, or have \
-             packets in the host's memory"
+            "its packets are in the memory of {owner}, which this device does not reach; run the filter on {owner}, or \
+             receive packets into host memory"
         ))),
         _ => Ok(()),
     }
 }
 
-/// The same for devices that reach the batch's packets wherever they are.
+/// The checks of [`check_submission`] without that for host memory, for devices that access packets
+/// in device memory too.
 ///
 /// # Errors
-/// [`DeviceError::Refused`] where the queue is full or the filter needs room that is not there.
+/// [`DeviceError::Refused`] if the queue is full, or the packets lack the room that the filter
+/// needs.
 pub fn check_batch(program: &Program, batch: &Batch, in_flight: usize, depth: usize) -> Result<(), DeviceError> {
     if in_flight >= depth {
         return Err(DeviceError::Refused(format!("{in_flight} batches are in flight already, complete one first")));
     }
     if program.facts().changes_length && batch.room() == crate::packet::ResizeRoom::None && !batch.is_empty() {
         return Err(DeviceError::Refused(
-            "the filter changes packet lengths, and the packets have no room for it (Room::Both), or have used it up"
+            "the filter changes packet lengths, but the packets have no headroom and tailroom (`ResizeRoom::Both`), or \
+             have used it up"
                 .into(),
         ));
     }
     Ok(())
 }
 
-/// A session of a program whose maps hold what they hold from the beginning: the last that a device does to load it.
+/// Writes the initial contents of the program's maps: the last step of [`Device::load`].
 ///
 /// # Errors
-/// Those of [`Session::set_map_words`].
+/// As [`Session::set_map_words`].
 pub fn load_initial_maps(program: &Program, mut session: Box<dyn Session>) -> Result<Box<dyn Session>, DeviceError> {
     for initial in program.initial_map_words() {
         session.set_map_words(initial.map, initial.offset, &initial.words)?;
@@ -503,7 +521,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_an_end_is_woken_by_it() {
+    fn cancelling_wakes_all_waiters() {
         let token = CancelToken::new();
         assert!(!token.wait_for(Duration::ZERO) && !token.wait_for(Duration::from_millis(1)));
         thread::scope(|scope| {
@@ -513,8 +531,8 @@ mod tests {
             waiting.into_iter().for_each(|it| it.join().unwrap());
             assert!(long.join().unwrap());
         });
-        let begun = Instant::now();
+        let start = Instant::now();
         token.wait();
-        assert!(token.wait_for(Duration::MAX) && begun.elapsed() < Duration::from_secs(1000));
+        assert!(token.wait_for(Duration::MAX) && start.elapsed() < Duration::from_secs(1000));
     }
 }

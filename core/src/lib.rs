@@ -1,11 +1,11 @@
-//! What a packet filter is and what it means, apart from any file, socket or device.
+//! Filters, packets, devices and maps, independent of any file, socket or device driver.
 //!
-//! - [`packet`]: arenas, descriptors, batches, verdicts;
-//! - [`program`]: the validated filter, what is known about it, and the passes that ready it for a
-//!   device;
-//! - [`interp`]: the reference interpreter, which says what is right;
-//! - [`device`]: the traits that every backend implements;
-//! - [`map`]: kept for the state that filters share between packets.
+//! - [`packet`]: packet memory, descriptors, batches and verdicts;
+//! - [`lang`]: front ends, from source text to a [`program::Program`];
+//! - [`program`]: the validated filter, the facts inferred about it, and the lowering passes;
+//! - [`interp`]: the reference interpreter, which defines the correct result;
+//! - [`device`]: the interface that every backend implements;
+//! - [`map`]: maps, the state that filters share between packets.
 
 pub mod device;
 pub mod diagnostics;

@@ -77,7 +77,7 @@ fn carried(maps: &[Declaration], bytes: &[u8]) {
             return assert!(is_printable(&state::no_room_error(map, entries, entry).to_string()));
         }
         memories.push(memory(map, &table));
-        writer.map(map, &memories[memories.len() - 1]).expect("memory takes everything");
+        writer.write_map(map, &memories[memories.len() - 1]).expect("memory takes everything");
     }
     writer.finish().expect("memory takes everything");
     let read = state::read(maps, &again).expect("it was written just now");
@@ -126,7 +126,7 @@ mod tests {
                 *length = 32;
             }
             table.set(&key, &[7, 8]).unwrap();
-            writer.map(&map, &memory(&map, &table)).unwrap();
+            writer.write_map(&map, &memory(&map, &table)).unwrap();
         }
         writer.finish().unwrap();
         assert!(state::read(&maps(), &bytes).is_ok());

@@ -1,4 +1,5 @@
-//! What was measured, kept from run to run: for each machine as it is, filter, and way of running it.
+//! Persistent calibrations: measured costs in the user's cache, keyed by machine, filter and way of
+//! running it.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::{self, Write as _};
@@ -11,20 +12,23 @@ use serde::{Deserialize, Serialize};
 
 use super::costs::Costs;
 
-/// Counts the changes to what is measured, and how: what was kept before is of no use then.
-const GENERATION: u32 = 1;
+/// Format generation, part of the key: increment it when other things are measured or in another
+/// way.
+const FORMAT_GENERATION: u32 = 1;
 
-/// The folder in the user's cache.
-const KIND: &str = "auto";
+/// Subdirectory of the user's cache.
+const CACHE_DIRECTORY: &str = "auto";
 
-/// What a calibration is for. Another machine, driver, filter or way of running it has another.
+/// Identifies a calibration: describes the machine, drivers, filter and load options it is valid
+/// for.
+/// for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Key(String);
+pub struct CalibrationKey(String);
 
-impl Key {
-    /// For a filter on these candidates.
-    pub fn new(program: &Program, candidates: &[&DeviceInfo], options: &LoadOptions) -> Key {
-        let mut text = format!("calibration {GENERATION} portcullis {}\n", env!("CARGO_PKG_VERSION"));
+impl CalibrationKey {
+    /// Returns the key for a filter on these candidates.
+    pub fn new(program: &Program, candidates: &[&DeviceInfo], options: &LoadOptions) -> CalibrationKey {
+        let mut text = format!("calibration {FORMAT_GENERATION} portcullis {}\n", env!("CARGO_PKG_VERSION"));
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = options.threads.map_or(0, |threads| threads.get());
         let method = options.dispatch.map_or("any", |method| method.name());
@@ -36,88 +40,89 @@ impl Key {
             let _ = writeln!(text, "device {} | {} | {}", info.id, info.name, info.driver);
         }
         let _ = writeln!(text, "filter {:016x}", fingerprint(program));
-        Key(text)
+        CalibrationKey(text)
     }
 }
 
-/// A number for what a filter does: its module, parameters resolved, its maps and its fuel.
+/// Hash of what a filter does: its module with resolved parameters, its maps and its fuel.
 fn fingerprint(program: &Program) -> u64 {
-    /// Hashes what is written to it.
-    struct Hashed(DefaultHasher);
+    /// Hashes the text written to it.
+    struct HashWriter(DefaultHasher);
 
-    impl fmt::Write for Hashed {
+    impl fmt::Write for HashWriter {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             self.0.write(text.as_bytes());
             Ok(())
         }
     }
 
-    let mut hashed = Hashed(DefaultHasher::new());
-    let _ = write!(hashed, "{:?} {:?} {}", program.module(), program.maps(), program.fuel());
-    hashed.0.finish()
+    let mut writer = HashWriter(DefaultHasher::new());
+    let _ = write!(writer, "{:?} {:?} {}", program.module(), program.maps(), program.fuel());
+    writer.0.finish()
 }
 
-/// What is kept.
+/// A calibration as stored.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
-    /// The candidates' ids.
+struct CalibrationRecord {
+    /// Ids of the candidates.
     devices: Vec<String>,
     costs: Costs,
 }
 
-/// Where calibrations are kept.
+/// Store of calibrations.
 #[derive(Debug, Clone)]
 pub struct CalibrationStore(Result<Cache, CacheError>);
 
 impl CalibrationStore {
-    /// The user's.
+    /// Opens the store in the user's cache.
     pub fn open_user_cache() -> CalibrationStore {
-        CalibrationStore(Cache::try_open(KIND))
+        CalibrationStore(Cache::try_open(CACHE_DIRECTORY))
     }
 
-    /// Nowhere.
+    /// A store that keeps nothing.
     pub fn disabled() -> CalibrationStore {
-        CalibrationStore(Err(CacheError { path: Default::default(), reason: "calibrations are not kept" }))
+        CalibrationStore(Err(CacheError { path: Default::default(), reason: "caching is disabled" }))
     }
 
-    /// This one.
+    /// A store in this cache.
     pub fn with_cache(cache: Cache) -> CalibrationStore {
         CalibrationStore(Ok(cache))
     }
 
-    /// What was kept for a key, if something was.
+    /// Returns the costs stored for a key, if any.
     ///
     /// # Errors
-    /// What is wrong with the file, in words.
-    pub fn get(&self, key: &Key, ids: &[String]) -> Result<Option<Costs>, String> {
+    /// A description of what is wrong with the stored file.
+    pub fn get(&self, key: &CalibrationKey, ids: &[String]) -> Result<Option<Costs>, String> {
         let Ok(cache) = &self.0 else { return Ok(None) };
         let Some(bytes) = cache.try_get(key.0.as_bytes()).map_err(|unusable| unusable.to_string())? else {
             return Ok(None);
         };
-        let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| format!("it cannot be read: {error}"))?;
-        let is_sound = |costs: &Costs| {
+        let record: CalibrationRecord =
+            serde_json::from_slice(&bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+        let is_valid = |costs: &Costs| {
             let split = costs.split.as_ref();
             costs.devices.len() == ids.len()
                 && costs.devices.iter().any(Option::is_some)
                 && split.is_none_or(|split| split.first.max(split.second) < ids.len() && split.first != split.second)
         };
-        match kept.devices == ids && is_sound(&kept.costs) {
-            true => Ok(Some(kept.costs)),
-            false => Err("it is of other devices".into()),
+        match record.devices == ids && is_valid(&record.costs) {
+            true => Ok(Some(record.costs)),
+            false => Err("it was made for other devices".into()),
         }
     }
 
-    /// Keeps costs for a key.
+    /// Stores costs for a key.
     ///
     /// # Errors
-    /// Why they are not kept, in words.
-    pub fn put(&self, key: &Key, ids: &[String], costs: &Costs) -> Result<(), String> {
+    /// A description of why they are not stored.
+    pub fn put(&self, key: &CalibrationKey, ids: &[String], costs: &Costs) -> Result<(), String> {
         let cache = self.0.as_ref().map_err(CacheError::to_string)?;
-        let kept = Kept { devices: ids.to_vec(), costs: costs.clone() };
-        let bytes = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
+        let record = CalibrationRecord { devices: ids.to_vec(), costs: costs.clone() };
+        let bytes = serde_json::to_vec(&record).map_err(|error| error.to_string())?;
         match cache.put(key.0.as_bytes(), &bytes) {
             true => Ok(()),
-            false => Err("the folder of the cache cannot be written to".into()),
+            false => Err("the cache directory is not writable".into()),
         }
     }
 }
@@ -130,7 +135,7 @@ mod tests {
     use portcullis_core::program::ProgramOptions;
     use portcullis_wgsl as wgsl;
 
-    use super::super::curve::Curve;
+    use super::super::curve::CostCurve;
     use super::*;
 
     fn program(text: &str, parameters: &[(&str, &str)]) -> Program {
@@ -140,17 +145,19 @@ mod tests {
     }
 
     fn costs() -> Costs {
-        let curve = Curve::new(vec![(64, 100.5), (256, 1.0 / 3.0 + 300.0)]).unwrap();
+        let curve = CostCurve::new(vec![(64, 100.5), (256, 1.0 / 3.0 + 300.0)]).unwrap();
         Costs { devices: vec![Some([curve.clone(), curve.clone(), curve]), None], split: None }
     }
 
     #[test]
-    fn keys_tell_apart_what_costs_differently() {
+    fn keys_differ_for_whatever_affects_costs() {
         let text = "override limit: u32 = 3u;\nfn xdp_filter(pkt: u32) -> u32 { return select(1u, 2u, pkt_len(pkt) > limit); }";
         let noop = NoopDevice::new();
         let info = noop.info().clone();
         let options = LoadOptions::default();
-        let key = |program: &Program, info: &[&DeviceInfo], options: &LoadOptions| Key::new(program, info, options);
+        let key = |program: &Program, info: &[&DeviceInfo], options: &LoadOptions| {
+            CalibrationKey::new(program, info, options)
+        };
         let base = key(&program(text, &[]), &[&info], &options);
         assert_eq!(base, key(&program(text, &[]), &[&info], &options));
         let other = DeviceInfo { driver: "another".into(), ..info.clone() };
@@ -171,26 +178,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_and_what_is_not_sound_is_said_to_be() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = folder.path().join("auto");
+    fn stored_costs_are_returned_and_unusable_files_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("auto");
         let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
         let ids = ["cpu".to_owned(), "cuda:0".to_owned()];
-        let key = Key("a".into());
+        let key = CalibrationKey("a".into());
         assert_eq!(store.get(&key, &ids), Ok(None));
         store.put(&key, &ids, &costs()).unwrap();
         assert_eq!(store.get(&key, &ids), Ok(Some(costs())));
-        assert_eq!(store.get(&Key("b".into()), &ids), Ok(None));
-        assert_eq!(store.get(&key, &ids[..1]), Err("it is of other devices".into()));
+        assert_eq!(store.get(&CalibrationKey("b".into()), &ids), Ok(None));
+        assert_eq!(store.get(&key, &ids[..1]), Err("it was made for other devices".into()));
 
-        // A file that was cut off, or changed.
+        // A truncated file.
         let file = std::fs::read_dir(&at).unwrap().next().unwrap().unwrap().path();
         let whole = std::fs::read(&file).unwrap();
         std::fs::write(&file, &whole[..whole.len() - 3]).unwrap();
-        let said = store.get(&key, &ids).unwrap_err();
-        assert!(said.contains("is damaged, or somebody else's") && said.contains(".bin"), "{said}");
+        let message = store.get(&key, &ids).unwrap_err();
+        assert!(message.contains("is damaged, or somebody else's") && message.contains(".bin"), "{message}");
 
-        // What is whole, and means nothing.
+        // Intact files with unusable content.
         let cache = Cache::at(&at, 1 << 20).unwrap();
         for (text, what) in [
             ("", "cannot be read"),
@@ -206,8 +213,8 @@ mod tests {
             ),
         ] {
             assert!(cache.put(b"a", text.as_bytes()));
-            let said = store.get(&key, &ids).unwrap_err();
-            assert!(said.contains(what), "{text}: {said}");
+            let message = store.get(&key, &ids).unwrap_err();
+            assert!(message.contains(what), "{text}: {message}");
         }
 
         #[cfg(unix)]
@@ -216,9 +223,9 @@ mod tests {
             std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o777)).unwrap();
             let store = CalibrationStore(Cache::at(&at, 1 << 20));
             assert_eq!(store.get(&key, &ids), Ok(None));
-            let said = store.put(&key, &ids, &costs()).unwrap_err();
-            assert!(said.contains("others may enter it"), "{said}");
+            let message = store.put(&key, &ids, &costs()).unwrap_err();
+            assert!(message.contains("others may enter it"), "{message}");
         }
-        assert!(CalibrationStore::disabled().put(&key, &ids, &costs()).unwrap_err().contains("not kept"));
+        assert!(CalibrationStore::disabled().put(&key, &ids, &costs()).unwrap_err().contains("caching is disabled"));
     }
 }

@@ -1,8 +1,9 @@
-//! Measuring what batches cost on a device.
+//! Calibration: measures the cost of batches on a device.
 //!
-//! As they are filtered later: as many in flight as the session takes, with made-up traffic, which is on no network, so that
-//! nobody's packets wait for it. Each size has a few rounds, the median of which counts; a device gets [`BUDGET`] for all of
-//! them, so that a slow filter is measured at few sizes and seldom.
+//! Conditions are as in later runs, with as many batches in flight as the session allows, but with
+//! synthetic traffic from no network, so that no real packets wait. The result for a size is the
+//! median of a few rounds. A device gets [`BUDGET`] for all sizes, so a slow filter is measured at
+//! few sizes and with few rounds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,105 +15,107 @@ use portcullis_core::program::Program;
 use portcullis_core::program::facts::Window;
 use portcullis_io::{self as io, SourceOptions};
 
-use super::costs::LENGTHS;
-use super::curve::Curve;
+use super::costs::LENGTH_CLASSES;
+use super::curve::CostCurve;
 
-/// Time that a device has for all classes, beside what it takes to compile and to filter its first batch.
+/// Time for calibrating one device for all length classes, without compiling and the first batch.
 pub const BUDGET: Duration = Duration::from_millis(300);
 
-/// Sizes that are measured, as far as the time lasts.
+/// Batch sizes to measure, as far as the time allows.
 pub const SIZES: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
-/// Packets that there are in all, and bytes that they may take.
-pub const PACKETS: usize = 1 << 18;
-const BYTES: usize = 32 << 20;
+/// Maximum number of synthetic packets, and of their bytes.
+pub const MAX_PACKETS: usize = 1 << 18;
+const MAX_BYTES: usize = 32 << 20;
 
-/// Rounds of a size, at most.
-const ROUNDS: usize = 7;
+/// Maximum number of rounds per size.
+const MAX_ROUNDS: usize = 7;
 
-/// Batches of a round: so many packets in all, but not so few batches that a queue does not fill.
-const ROUND: usize = 1 << 14;
-const LEAST_BATCHES: usize = 8;
-const MOST_BATCHES: usize = 64;
+/// Packets per round, and limits of the number of batches: at least enough to fill the queue.
+const ROUND_PACKETS: usize = 1 << 14;
+const MIN_BATCHES: usize = 8;
+const MAX_BATCHES: usize = 64;
 
-/// How much more a packet may cost in larger batches before that is looked at again, and how often.
-const ODD: f64 = 1.5;
-const LOOKS: usize = 12;
+/// A size whose cost per packet exceeds that of the next smaller one by this factor is measured
+/// again, at most this many times.
+const OUTLIER_RATIO: f64 = 1.5;
+const MAX_REPEATS: usize = 12;
 
-/// What the time is.
+/// A source of time, which tests replace.
 pub trait Clock: Send + Sync {
-    /// Time since some moment.
+    /// Time since an arbitrary start.
     fn now(&self) -> Duration;
 }
 
-/// The machine's own.
+/// The system's monotonic clock.
 #[derive(Debug)]
-pub struct Monotonic(Instant);
+pub struct MonotonicClock(Instant);
 
-impl Default for Monotonic {
+impl Default for MonotonicClock {
     fn default() -> Self {
-        Monotonic(Instant::now())
+        MonotonicClock(Instant::now())
     }
 }
 
-impl Clock for Monotonic {
+impl Clock for MonotonicClock {
     fn now(&self) -> Duration {
         self.0.elapsed()
     }
 }
 
-/// Packets to measure with, of one class.
-pub struct Traffic {
+/// Synthetic packets of one length class to measure with.
+pub struct SyntheticTraffic {
     text: String,
     options: SourceOptions,
-    /// Whether the filter leaves packets other than it found them.
-    is_changed: bool,
-    /// All of them in one batch; gone with a device that failed.
+    /// Whether the filter modifies packets, so that they are restored before each round.
+    modifies_packets: bool,
+    /// All packets in one batch; lost with a device that failed.
     batch: Option<Batch>,
-    /// As they were.
+    /// Content of the packets before the filter changed them.
     pristine: Vec<u8>,
 }
 
-impl fmt::Debug for Traffic {
+impl fmt::Debug for SyntheticTraffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Traffic").field("text", &self.text).finish_non_exhaustive()
+        f.debug_struct("SyntheticTraffic").field("text", &self.text).finish_non_exhaustive()
     }
 }
 
-impl Traffic {
-    /// Of a class of lengths, for a filter; so many packets at most.
-    pub fn new(program: &Program, class: usize, most: usize) -> Traffic {
-        let length = LENGTHS[class];
+impl SyntheticTraffic {
+    /// Creates traffic of a length class for a filter, with at most `max_packets` packets.
+    pub fn new(program: &Program, class: usize, max_packets: usize) -> SyntheticTraffic {
+        let length = LENGTH_CLASSES[class];
         let options = crate::pipeline::source_options(program, DeviceKind::Cpu, false);
         let facts = program.facts();
-        let packets = most.min(BYTES / length as usize);
-        Traffic {
+        let packets = max_packets.min(MAX_BYTES / length as usize);
+        SyntheticTraffic {
             text: format!("synth:packets={packets},seed=1,size={length}"),
-            options: SourceOptions { max_packets: packets, block_size: BYTES, ..options },
-            is_changed: facts.changes_length || facts.writes != Window::Nothing,
+            options: SourceOptions { max_packets: packets, block_size: MAX_BYTES, ..options },
+            modifies_packets: facts.changes_length || facts.writes != Window::Nothing,
             batch: None,
             pristine: Vec::new(),
         }
     }
 
-    fn take(&mut self) -> Result<Batch, DeviceError> {
-        let missing = |what: String| DeviceError::Refused(format!("no traffic to measure with: {what}"));
+    fn take_batch(&mut self) -> Result<Batch, DeviceError> {
+        let no_traffic =
+            |what: String| DeviceError::Refused(format!("cannot generate traffic for calibration: {what}"));
         let mut batch = match self.batch.take() {
             Some(batch) => batch,
             None => {
-                let mut source = io::open(&self.text, &self.options).map_err(|error| missing(error.to_string()))?;
-                let batch = source.next_batch().map_err(|error| missing(error.to_string()))?;
-                let batch = batch.ok_or_else(|| missing("there is none".into()))?;
-                if self.is_changed {
+                let mut source = io::open(&self.text, &self.options).map_err(|error| no_traffic(error.to_string()))?;
+                let batch = source.next_batch().map_err(|error| no_traffic(error.to_string()))?;
+                let batch = batch.ok_or_else(|| no_traffic("the source is empty".into()))?;
+                if self.modifies_packets {
                     self.pristine.clear();
                     batch.packets().for_each(|packet| self.pristine.extend_from_slice(packet));
                 }
                 return Ok(batch);
             }
         };
-        if self.is_changed {
+        if self.modifies_packets {
             let original = batch.original().to_vec();
-            batch.resize(original).map_err(|error| missing(error.to_string()))?;
+            batch.resize(original).map_err(|error| no_traffic(error.to_string()))?;
             let mut rest = &self.pristine[..];
             for index in 0..batch.len() {
                 let packet = batch.packet_mut(index);
@@ -124,70 +127,72 @@ impl Traffic {
         Ok(batch)
     }
 
-    /// The costs of batches from `from` packets on, in `time`. The session is idle before, and after.
+    /// Measures the cost of batches of at least `from` packets, within `time`. The session must be
+    /// idle and is idle afterwards.
     ///
     /// # Errors
-    /// Those of the session, after which it is of no more use.
+    /// Errors of the session, which must not be used any more.
     pub fn measure(
         &mut self,
         session: &mut dyn Session,
         clock: &dyn Clock,
         from: u32,
         time: Duration,
-    ) -> Result<Option<Curve>, DeviceError> {
+    ) -> Result<Option<CostCurve>, DeviceError> {
         session.finish_background_work();
         let sizes: Vec<u32> = SIZES.into_iter().filter(|&size| size >= from).collect();
         let mut points: Vec<(u32, f64)> = Vec::new();
-        let mut begun = None;
+        let mut start = None;
         for (number, &size) in sizes.iter().enumerate() {
-            let left = |begun: Option<Duration>| {
-                begun.map_or(time, |begun| time.saturating_sub(clock.now().saturating_sub(begun)))
+            let left = |start: Option<Duration>| {
+                start.map_or(time, |start| time.saturating_sub(clock.now().saturating_sub(start)))
             };
-            // What one size leaves, the larger ones may use.
-            let share = left(begun) / (sizes.len() - number) as u32;
+            // Sizes share the remaining time, so larger ones may use what a smaller one left.
+            let share = left(start) / (sizes.len() - number) as u32;
             let until = clock.now() + share;
-            // What a batch takes is known, or guessed from the size before.
+            // Expected time of a batch: measured, or extrapolated from the previous size.
             let mut known = points.last().map(|last| last.1 * f64::from(size) / f64::from(last.0));
             let mut taken: Vec<f64> = Vec::new();
-            // The first round fills caches and queues; what drivers put off until the very first one is no cost of a batch.
-            for round in 0..=ROUNDS {
+            // Round 0 warms up caches and queues, and absorbs one-time work of drivers; it does not
+            // count.
+            for round in 0..=MAX_ROUNDS {
                 let batches = match known {
                     Some(ns) if round > 0 => {
-                        let fitting = share.as_secs_f64() * 1e9 / ns / ROUNDS as f64;
+                        let fitting = share.as_secs_f64() * 1e9 / ns / MAX_ROUNDS as f64;
                         (fitting as usize)
-                            .clamp(LEAST_BATCHES, (ROUND / size as usize).clamp(LEAST_BATCHES, MOST_BATCHES))
+                            .clamp(MIN_BATCHES, (ROUND_PACKETS / size as usize).clamp(MIN_BATCHES, MAX_BATCHES))
                     }
-                    _ => LEAST_BATCHES,
+                    _ => MIN_BATCHES,
                 };
                 let expected = Duration::from_nanos((known.unwrap_or(0.0) * batches as f64) as u64);
                 let fits = match (round, taken.is_empty()) {
-                    // The smallest size is measured in any case: there would be nothing to go by.
+                    // The smallest size is always measured, as without it there is no result.
                     _ if number == 0 && taken.is_empty() => true,
-                    (_, true) => expected * 2 <= left(begun),
+                    (_, true) => expected * 2 <= left(start),
                     _ => clock.now() + expected <= until,
                 };
                 if !fits {
                     break;
                 }
-                let Some(ns) = self.round(session, clock, size as usize, batches)? else { break };
+                let Some(ns) = self.run_round(session, clock, size as usize, batches)? else { break };
                 if round > 0 {
                     taken.push(ns);
                     known = Some(ns);
                 }
-                begun.get_or_insert_with(|| clock.now());
+                start.get_or_insert_with(|| clock.now());
             }
             match median(&mut taken) {
                 Some(ns) => points.push((size, ns.max(1.0))),
                 None => break,
             }
         }
-        self.look_again(session, clock, &mut points, time / 2)?;
-        Ok(Curve::new(points).ok())
+        self.repeat_outliers(session, clock, &mut points, time / 2)?;
+        Ok(CostCurve::new(points).ok())
     }
 
-    /// Measures sizes again of which a packet costs clearly more than of smaller ones: mostly something else had the machine
-    /// meanwhile. The lesser counts.
-    fn look_again(
+    /// Repeats sizes whose cost per packet is clearly above that of smaller ones, which usually
+    /// comes from other load on the machine. The minimum counts.
+    fn repeat_outliers(
         &mut self,
         session: &mut dyn Session,
         clock: &dyn Clock,
@@ -197,32 +202,33 @@ impl Traffic {
         let until = clock.now() + time;
         for at in 1..points.len() {
             let packet = |(size, ns): (u32, f64)| ns / f64::from(size);
-            for _ in 0..LOOKS {
+            for _ in 0..MAX_REPEATS {
                 let (size, ns) = points[at];
-                if packet(points[at]) <= packet(points[at - 1]) * ODD {
+                if packet(points[at]) <= packet(points[at - 1]) * OUTLIER_RATIO {
                     break;
                 }
-                // As long as before, at worst, for the queue as well.
-                let expected = Duration::from_nanos((ns * LEAST_BATCHES as f64) as u64);
+                // Assume that the repetition takes as long again.
+                let expected = Duration::from_nanos((ns * MIN_BATCHES as f64) as u64);
                 if clock.now() + expected > until {
                     return Ok(());
                 }
-                let Some(again) = self.round(session, clock, size as usize, LEAST_BATCHES)? else { break };
+                let Some(again) = self.run_round(session, clock, size as usize, MIN_BATCHES)? else { break };
                 points[at].1 = ns.min(again.max(1.0));
             }
         }
         Ok(())
     }
 
-    /// Filters some batches of a size; nanoseconds each, or nothing where there are not so many packets.
-    fn round(
+    /// Filters some batches of a size. Returns nanoseconds per batch, or `None` if there are too
+    /// few packets.
+    fn run_round(
         &mut self,
         session: &mut dyn Session,
         clock: &dyn Clock,
         size: usize,
         batches: usize,
     ) -> Result<Option<f64>, DeviceError> {
-        let mut whole = self.take()?;
+        let mut whole = self.take_batch()?;
         let batches = batches.min(whole.len() / size);
         if batches == 0 {
             self.batch = Some(whole);
@@ -231,21 +237,21 @@ impl Traffic {
         let rest = whole.split_off(batches * size);
         let mut parts: Vec<Batch> = (1..batches).rev().map(|part| whole.split_off(part * size)).collect();
         parts.push(whole);
-        let mut back = Vec::with_capacity(batches);
-        let begun = clock.now();
+        let mut completed = Vec::with_capacity(batches);
+        let start = clock.now();
         while let Some(part) = parts.pop() {
             if session.in_flight() >= session.depth() {
-                back.extend(session.complete()?.map(|done| done.batch));
+                completed.extend(session.complete()?.map(|done| done.batch));
             }
             session.submit(part).map_err(|refused| refused.error)?;
         }
         while let Some(done) = session.complete()? {
-            back.push(done.batch);
+            completed.push(done.batch);
         }
-        let taken = clock.now().saturating_sub(begun);
-        let mut back = back.into_iter();
-        if let Some(mut whole) = back.next() {
-            back.for_each(|part| whole.join(part));
+        let taken = clock.now().saturating_sub(start);
+        let mut completed = completed.into_iter();
+        if let Some(mut whole) = completed.next() {
+            completed.for_each(|part| whole.join(part));
             whole.join(rest);
             self.batch = Some(whole);
         }
@@ -258,18 +264,18 @@ fn median(taken: &mut [f64]) -> Option<f64> {
     taken.get(taken.len() / 2).copied()
 }
 
-/// Measures a device for all classes; `None` for a class whose first batch was too much.
+/// Calibrates a device for all length classes. Returns `None` if a class could not be measured.
 ///
 /// # Errors
-/// Those of the session.
+/// Errors of the session.
 pub fn measure(
-    traffic: &mut [Traffic; LENGTHS.len()],
+    traffic: &mut [SyntheticTraffic; LENGTH_CLASSES.len()],
     session: &mut dyn Session,
     clock: &Arc<dyn Clock>,
-) -> Result<Option<[Curve; LENGTHS.len()]>, DeviceError> {
-    let mut curves = Vec::with_capacity(LENGTHS.len());
+) -> Result<Option<[CostCurve; LENGTH_CLASSES.len()]>, DeviceError> {
+    let mut curves = Vec::with_capacity(LENGTH_CLASSES.len());
     for traffic in traffic {
-        curves.extend(traffic.measure(session, &**clock, 0, BUDGET / LENGTHS.len() as u32)?);
+        curves.extend(traffic.measure(session, &**clock, 0, BUDGET / LENGTH_CLASSES.len() as u32)?);
     }
     Ok(curves.try_into().ok())
 }

@@ -1,19 +1,23 @@
-//! `--device auto`: the device, or two of them, that batches cost least on, by a calibration of this machine.
+//! `--device auto`: runs each batch on the device that is fastest for it, or splits it between two,
+//! by a calibration of this machine.
 //!
-//! A processor filters a small batch before a GPU has been told of it, and a GPU a large one of costly packets before a
-//! processor has read it. Where between them lies depends on the machine, the filter and the packets, so it is measured:
+//! A CPU filters a small batch before a GPU has been launched; a GPU is faster with large batches
+//! of costly packets. The crossover depends on machine, filter and packets, so it is measured:
 //!
-//! - **when**: at the first load of a filter on a machine with more than one candidate, before the first packet, for
-//!   [`measure::BUDGET`] a device at most; or whenever `portcullis calibrate` is told to. Never while packets wait, and never
-//!   in the background, where it would share the processors with what it is compared with;
-//! - **what**: batches of made-up packets of a few sizes and lengths, as many in flight as later ([`measure`]), on each
-//!   candidate, and on two at once where that could pay;
-//! - **kept** in the user's cache for the machine as it is: processor, devices, drivers, version, filter and its parameters
-//!   ([`calibration`]). What cannot be read is measured anew, and said to be;
-//! - **corrected** by what real batches take ([`chooser`]).
+//! - **when**: at the first load of a filter on a machine with more than one candidate, before the
+//!   first packet, for at most [`measure::BUDGET`] per device; or by `portcullis calibrate`. Never
+//!   while packets wait, and never in the background, where it would compete for the CPUs that it
+//!   measures.
+//! - **what**: synthetic batches of a few sizes and packet lengths, with as many in flight as in a
+//!   run ([`measure`]), on each candidate, and split between two if that could pay.
+//! - **cached** in the user's cache for this combination of CPU, devices, drivers, version, filter
+//!   and parameters ([`calibration`]). A cache entry that cannot be read is reported and measured
+//!   again.
+//! - **corrected** by the time that real batches take ([`chooser`]).
 //!
-//! A filter with maps or flows has its state on one device, the cheapest for batches of the expected size. All others have a
-//! session on each device that is of use for batches of some size; where that is one, its session is given out as it is.
+//! A filter with maps or flows keeps its state on one device, the best one for batches of the
+//! expected size. Other filters get a session on each device that is useful for batches of some
+//! size; if that is only one, its session is returned directly.
 
 pub mod calibration;
 pub mod chooser;
@@ -32,41 +36,42 @@ use std::sync::{Arc, Mutex, PoisonError};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
-use calibration::{CalibrationStore, Key};
+use calibration::{CalibrationKey, CalibrationStore};
 use chooser::Chooser;
-use costs::{Costs, LENGTHS, Plan, SWEEP, SplitCosts, WORTH_SPLITTING};
+use costs::{Costs, LENGTH_CLASSES, Placement, SPLIT_COST_RATIO, SWEEP_SIZES, SplitCosts};
 pub use explain::Explanation;
-use measure::{Clock, Monotonic, SIZES, Traffic};
-use session::{AutoSession, Ready};
+use measure::{Clock, MonotonicClock, SIZES, SyntheticTraffic};
+use session::{AutoSession, LoadedDevice};
 
-/// Packets of a batch, where nobody knows how many there will be: what a block of a capture holds.
+/// Expected number of packets in a batch if unknown: the content of one block of a capture.
 pub const EXPECTED_BATCH_PACKETS: usize = 16_384;
 
-/// When a filter's costs are measured that are not known.
+/// When the costs of a filter are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalibrationMode {
-    /// Not at all: without a calibration it is the first candidate that takes the filter.
+    /// Never: without a cached calibration, the first candidate that accepts the filter is used.
     Never,
-    /// Of the first filter that is loaded, as nothing is under way yet.
+    /// For the first filter that is loaded, before any packets flow, unless its costs are cached.
     FirstLoad,
-    /// Anew, whatever is kept.
+    /// For every filter, even if its costs are cached.
     Always,
 }
 
-/// How a device is chosen.
+/// Settings of [`AutoDevice`].
 #[derive(Clone)]
 pub struct Settings {
-    /// Where calibrations are kept.
+    /// Store of calibrations.
     pub store: CalibrationStore,
     /// When to measure.
     pub mode: CalibrationMode,
-    /// Packets of a batch, about: filters with maps and flows are on one device, for batches of this size.
+    /// Expected number of packets in a batch. Filters with maps or flows use the best device for
+    /// this size.
     pub expected_packets: usize,
-    /// Packets to measure with, at most.
+    /// Maximum number of packets to measure with.
     pub max_packets: usize,
-    /// How batches are handed to the CPU where no other method was asked for; its own choice when `None`.
+    /// Dispatch method of the CPU unless the load options have one; `None` leaves it to the device.
     pub cpu_dispatch: Option<Dispatch>,
-    /// What tells the time.
+    /// Clock to measure with.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -76,53 +81,53 @@ impl Default for Settings {
             store: CalibrationStore::open_user_cache(),
             mode: CalibrationMode::FirstLoad,
             expected_packets: EXPECTED_BATCH_PACKETS,
-            max_packets: measure::PACKETS,
+            max_packets: measure::MAX_PACKETS,
             cpu_dispatch: None,
-            clock: Arc::new(Monotonic::default()),
+            clock: Arc::new(MonotonicClock::default()),
         }
     }
 }
 
-/// Where a calibration came from.
+/// Where a filter's costs came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// It was kept by an earlier run.
-    Kept,
-    /// It was made for this one.
+pub enum CostsOrigin {
+    /// Measured and cached by an earlier run.
+    Cached,
+    /// Measured by this process.
     Measured,
 }
 
-/// What became of a filter.
+/// Result of choosing devices for a filter.
 #[derive(Debug, Clone)]
-struct Decided {
-    costs: Option<(Costs, Origin)>,
-    /// Candidates, each with a device's id, and why they are out of the question.
-    left_out: Vec<(usize, String)>,
-    /// Which have a session.
-    ready: Vec<bool>,
-    /// Whether it was one device's from the beginning on, and for what reason.
-    alone: Option<&'static str>,
+struct PlacementOutcome {
+    costs: Option<(Costs, CostsOrigin)>,
+    /// Excluded candidates, by index, and why.
+    excluded: Vec<(usize, String)>,
+    /// Which candidates have a session.
+    loaded: Vec<bool>,
+    /// If a single device is used for all batches, the reason.
+    single_device_reason: Option<&'static str>,
 }
 
-/// Several devices as one. See the module.
+/// Several devices that act as one; see the [module](self).
 pub struct AutoDevice {
     info: DeviceInfo,
     candidates: Vec<Arc<dyn Device>>,
     settings: Settings,
-    /// Of filters that were loaded before.
-    decided: Mutex<HashMap<Key, Decided>>,
-    /// The last one of them.
-    last: Mutex<Option<Key>>,
-    notes: Mutex<Vec<String>>,
+    /// Outcomes for the filters loaded so far.
+    outcomes: Mutex<HashMap<CalibrationKey, PlacementOutcome>>,
+    /// CalibrationKey of the filter loaded last.
+    last: Mutex<Option<CalibrationKey>>,
+    warnings: Mutex<Vec<String>>,
     has_measured: AtomicBool,
 }
 
 impl AutoDevice {
-    /// Of these devices, the one first that is to be taken where nothing is known. The processor, which can take a part of a
-    /// batch beside another device, is the one whose kind says so, or the last one.
+    /// Creates a device from candidates in order of preference. The CPU, which can take a part of a
+    /// batch beside another device, is the candidate of that kind, or else the last one.
     ///
     /// # Panics
-    /// Without any device.
+    /// If there are no candidates.
     pub fn new(candidates: Vec<Arc<dyn Device>>, settings: Settings) -> AutoDevice {
         let first = candidates.first().expect("a device to choose from").info();
         let list = |of: fn(&DeviceInfo) -> &str| {
@@ -141,80 +146,80 @@ impl AutoDevice {
             info,
             candidates,
             settings,
-            decided: Mutex::default(),
+            outcomes: Mutex::default(),
             last: Mutex::default(),
-            notes: Mutex::default(),
+            warnings: Mutex::default(),
             has_measured: AtomicBool::new(false),
         }
     }
 
-    /// What there is to be said since this was last asked: calibrations that could not be read or kept, devices that failed
-    /// while they were measured, or cannot run a filter.
+    /// Takes the warnings collected since the last call: calibrations that could not be read or
+    /// stored, and devices that failed or cannot run a filter.
     pub fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn note(&self, text: String) {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        if !notes.contains(&text) {
-            notes.push(text);
+    fn warn(&self, text: String) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if !warnings.contains(&text) {
+            warnings.push(text);
         }
     }
 
-    /// What was decided for the filter that was loaded last, for people to read; `None` before the first one.
+    /// Explains the choice for the filter loaded last; `None` before the first one.
     pub fn explain(&self) -> Option<Explanation> {
         let key = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         let infos = self.candidates.iter().map(|device| device.info().clone()).collect();
-        Some(Explanation::new(infos, decided.get(&key)?.clone(), self.settings.expected_packets))
+        Some(Explanation::new(infos, outcome.get(&key)?.clone(), self.settings.expected_packets))
     }
 
-    /// What would be decided for a filter by what is kept of it, without loading it anywhere or measuring anything.
+    /// Predicts the choice for a filter from its cached calibration, without loading or measuring
+    /// anything.
     ///
     /// # Errors
-    /// Why what is kept is of no use, in words.
+    /// A description of why the cached calibration is unusable.
     pub fn predict(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Explanation, String> {
         let infos: Vec<_> = self.candidates.iter().map(|device| device.info()).collect();
-        let costs = self.settings.store.get(&Key::new(program, &infos, options), &self.ids())?;
-        let mut decided = Decided {
-            left_out: Vec::new(),
-            ready: vec![false; self.candidates.len()],
-            alone: None,
-            costs: costs.map(|costs| (costs, Origin::Kept)),
+        let costs = self.settings.store.get(&CalibrationKey::new(program, &infos, options), &self.ids())?;
+        let mut outcome = PlacementOutcome {
+            excluded: Vec::new(),
+            loaded: vec![false; self.candidates.len()],
+            single_device_reason: None,
+            costs: costs.map(|costs| (costs, CostsOrigin::Cached)),
         };
-        self.settle_on(program, &mut decided);
-        Ok(Explanation::new(infos.into_iter().cloned().collect(), decided, self.settings.expected_packets))
+        self.select_devices(program, &mut outcome);
+        Ok(Explanation::new(infos.into_iter().cloned().collect(), outcome, self.settings.expected_packets))
     }
 
-    /// What the devices in use for the filter that was loaded last are, for the making of batches: a GPU where one is among
-    /// them.
+    /// Kind of device to build batches for: that of the GPU if the filter loaded last uses one.
     pub fn kind(&self) -> DeviceKind {
         let key = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(decided) = key.and_then(|key| decided.get(&key)) else { return self.info.kind };
-        let kinds = self.candidates.iter().zip(&decided.ready).filter(|(_, ready)| **ready);
+        let outcome = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(outcome) = key.and_then(|key| outcome.get(&key)) else { return self.info.kind };
+        let kinds = self.candidates.iter().zip(&outcome.loaded).filter(|(_, ready)| **ready);
         let mut kinds = kinds.map(|(device, _)| device.info().kind);
         let cpu_alone = kinds.all(|kind| kind == DeviceKind::Cpu);
         if cpu_alone { DeviceKind::Cpu } else { self.info.kind }
     }
 
-    /// The costs of the filter that was loaded last, and where they came from.
-    pub fn costs(&self) -> Option<(Costs, Origin)> {
+    /// Returns the costs of the filter loaded last, and where they came from.
+    pub fn costs(&self) -> Option<(Costs, CostsOrigin)> {
         let key = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        self.decided.lock().unwrap_or_else(PoisonError::into_inner).get(&key)?.costs.clone()
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).get(&key)?.costs.clone()
     }
 
     fn ids(&self) -> Vec<String> {
         self.candidates.iter().map(|device| device.info().id.clone()).collect()
     }
 
-    /// The processor's number.
-    fn processor(&self) -> usize {
+    /// Index of the CPU among the candidates.
+    fn cpu_index(&self) -> usize {
         let cpu = self.candidates.iter().position(|device| device.info().kind == DeviceKind::Cpu);
         cpu.unwrap_or(self.candidates.len() - 1)
     }
 
-    /// How a candidate is loaded.
+    /// Load options for a candidate.
     fn options(&self, device: usize, options: &LoadOptions) -> LoadOptions {
         let kind = self.candidates[device].info().kind;
         LoadOptions {
@@ -224,40 +229,47 @@ impl AutoDevice {
         }
     }
 
-    /// Loads on a candidate; `None`, with a reason noted, where that is none for this filter.
+    /// Loads the filter on a candidate. If that does not support it, records why and returns
+    /// `None`.
     fn load_on(
         &self,
         device: usize,
         program: &Arc<Program>,
         options: &LoadOptions,
-        left_out: &mut Vec<(usize, String)>,
+        excluded: &mut Vec<(usize, String)>,
     ) -> Result<Option<Box<dyn Session>>, DeviceError> {
-        if left_out.iter().any(|(out, _)| *out == device) {
+        if excluded.iter().any(|(out, _)| *out == device) {
             return Ok(None);
         }
         match self.candidates[device].load(program, &self.options(device, options)) {
             Ok(session) => Ok(Some(session)),
             Err(DeviceError::Cancelled) => Err(DeviceError::Cancelled),
-            // It has no such method, or cannot run the filter, or is not there any more: there are others.
+            // The device lacks the dispatch method, cannot run the filter, or is gone. Others may
+            // do.
             Err(error) => {
                 if !matches!(error, DeviceError::NoDispatch { .. }) {
-                    self.note(format!("{error}; left out"));
+                    self.warn(format!("{error}; excluded"));
                 }
-                left_out.push((device, error.to_string()));
+                excluded.push((device, error.to_string()));
                 Ok(None)
             }
         }
     }
 
-    /// What is known of a filter's costs.
-    fn decide(&self, key: &Key, program: &Arc<Program>, options: &LoadOptions) -> Result<Decided, DeviceError> {
+    /// Finds the costs of a filter: cached, measured now, or none.
+    fn find_costs(
+        &self,
+        key: &CalibrationKey,
+        program: &Arc<Program>,
+        options: &LoadOptions,
+    ) -> Result<PlacementOutcome, DeviceError> {
         let ids = self.ids();
-        let mut left_out = Vec::new();
+        let mut excluded = Vec::new();
         let mut costs = None;
         if self.settings.mode != CalibrationMode::Always {
             match self.settings.store.get(key, &ids) {
-                Ok(kept) => costs = kept.map(|costs| (costs, Origin::Kept)),
-                Err(why) => self.note(format!("a calibration is not used: {why}")),
+                Ok(kept) => costs = kept.map(|costs| (costs, CostsOrigin::Cached)),
+                Err(why) => self.warn(format!("ignoring the cached calibration: {why}")),
             }
         }
         let may_measure = match self.settings.mode {
@@ -266,43 +278,43 @@ impl AutoDevice {
             CalibrationMode::Always => true,
         };
         if costs.is_none() && may_measure {
-            let measured = self.measure(program, options, &mut left_out)?;
-            // What failed may be back the next time.
+            let measured = self.measure(program, options, &mut excluded)?;
+            // Do not cache the result if a device failed; it may work next time.
             let is_whole = measured.devices.iter().all(Option::is_some);
-            let unsupported = left_out.len() == measured.devices.iter().filter(|costs| costs.is_none()).count();
+            let unsupported = excluded.len() == measured.devices.iter().filter(|costs| costs.is_none()).count();
             if measured.devices.iter().any(Option::is_some) {
                 if (is_whole || unsupported)
                     && let Err(why) = self.settings.store.put(key, &ids, &measured)
                 {
-                    self.note(format!("the calibration is not kept: {why}"));
+                    self.warn(format!("cannot cache the calibration: {why}"));
                 }
-                costs = Some((measured, Origin::Measured));
+                costs = Some((measured, CostsOrigin::Measured));
             }
         }
-        Ok(Decided { costs, left_out, ready: vec![false; self.candidates.len()], alone: None })
+        Ok(PlacementOutcome { costs, excluded, loaded: vec![false; self.candidates.len()], single_device_reason: None })
     }
 
-    /// Measures all candidates, and two at once where that could pay.
+    /// Measures all candidates, and split batches if those could pay.
     fn measure(
         &self,
         program: &Arc<Program>,
         options: &LoadOptions,
-        left_out: &mut Vec<(usize, String)>,
+        excluded: &mut Vec<(usize, String)>,
     ) -> Result<Costs, DeviceError> {
-        // Reading devices' clocks costs time that other runs do not take.
+        // Reading device clocks costs time that later runs do not spend.
         let options = &LoadOptions { record_stages: false, ..options.clone() };
         let clock = &self.settings.clock;
-        let mut traffic: [Traffic; LENGTHS.len()] =
-            std::array::from_fn(|class| Traffic::new(program, class, self.settings.max_packets));
+        let mut traffic: [SyntheticTraffic; LENGTH_CLASSES.len()] =
+            std::array::from_fn(|class| SyntheticTraffic::new(program, class, self.settings.max_packets));
         let mut costs = Costs { devices: vec![None; self.candidates.len()], split: None };
         for device in 0..self.candidates.len() {
-            let Some(mut session) = self.load_on(device, program, options, left_out)? else { continue };
+            let Some(mut session) = self.load_on(device, program, options, excluded)? else { continue };
             match measure::measure(&mut traffic, &mut *session, clock) {
                 Ok(curves) => costs.devices[device] = curves,
                 Err(DeviceError::Cancelled) => return Err(DeviceError::Cancelled),
                 Err(error) => {
-                    self.note(format!("{error}; left out of the calibration"));
-                    left_out.push((device, error.to_string()));
+                    self.warn(format!("{error}; excluded from the calibration"));
+                    excluded.push((device, error.to_string()));
                 }
             }
         }
@@ -312,57 +324,58 @@ impl AutoDevice {
         Ok(costs)
     }
 
-    /// The costs of batches cut between the processor and another device, from the size on from which that could pay.
+    /// Measures batches split between the CPU and another device, from the size at which that could
+    /// pay.
     fn measure_split(
         &self,
         program: &Arc<Program>,
         options: &LoadOptions,
         costs: &Costs,
-        traffic: &mut [Traffic; LENGTHS.len()],
+        traffic: &mut [SyntheticTraffic; LENGTH_CLASSES.len()],
     ) -> Result<Option<SplitCosts>, DeviceError> {
-        let first = self.processor();
-        // From which size on it pays, were neither to slow the other.
+        let first = self.cpu_index();
+        // The smallest size at which a split pays if neither device slows the other.
         let from = |second: usize, class: usize| {
             SIZES.into_iter().find(|&packets| {
                 let packets = packets as usize;
-                let plan = costs.split_between(first, second, class, packets);
-                let split = plan.and_then(|plan| costs.predicted_split(&plan, class, packets));
-                let best = costs.best(class, packets);
-                split.zip(best).is_some_and(|(split, (_, best))| split < best * WORTH_SPLITTING)
+                let placement = costs.balance_split(first, second, class, packets);
+                let split = placement.and_then(|placement| costs.predict_split(&placement, class, packets));
+                let best = costs.cheapest(class, packets);
+                split.zip(best).is_some_and(|(split, (_, best))| split < best * SPLIT_COST_RATIO)
             })
         };
-        // The one that takes the most off the processor, with the largest batches.
+        // Choose the device with which the largest batches are fastest.
         let gain = |second: usize| {
-            let packets = SWEEP[SWEEP.len() - 1];
-            let gains = (0..LENGTHS.len()).filter_map(|class| {
-                let plan = costs.split_between(first, second, class, packets)?;
-                costs.predicted_split(&plan, class, packets)
+            let packets = SWEEP_SIZES[SWEEP_SIZES.len() - 1];
+            let gains = (0..LENGTH_CLASSES.len()).filter_map(|class| {
+                let placement = costs.balance_split(first, second, class, packets)?;
+                costs.predict_split(&placement, class, packets)
             });
             gains.sum::<f64>()
         };
         let others = (0..self.candidates.len()).filter(|&second| second != first);
-        let useful = others.filter(|&second| (0..LENGTHS.len()).any(|class| from(second, class).is_some()));
+        let useful = others.filter(|&second| (0..LENGTH_CLASSES.len()).any(|class| from(second, class).is_some()));
         let Some(second) = useful.min_by(|&a, &b| gain(a).total_cmp(&gain(b))) else { return Ok(None) };
 
         let load = |device: usize| {
             let session = self.candidates[device].load(program, &self.options(device, options))?;
-            Ok::<_, DeviceError>(Ready { id: self.candidates[device].info().id.clone(), session })
+            Ok::<_, DeviceError>(LoadedDevice { id: self.candidates[device].info().id.clone(), session })
         };
-        let mut devices: Vec<Option<Ready>> = self.candidates.iter().map(|_| None).collect();
+        let mut devices: Vec<Option<LoadedDevice>> = self.candidates.iter().map(|_| None).collect();
         devices[first] = Some(load(first)?);
         devices[second] = Some(load(second)?);
-        let always = Chooser::always(costs.clone(), first, second);
+        let always = Chooser::split_all(costs.clone(), first, second);
         let clock = &self.settings.clock;
         let mut session = AutoSession::new(program, devices, always, clock.clone(), options.depth);
-        let mut curves: [_; LENGTHS.len()] = std::array::from_fn(|_| None);
-        for class in 0..LENGTHS.len() {
+        let mut curves: [_; LENGTH_CLASSES.len()] = std::array::from_fn(|_| None);
+        for class in 0..LENGTH_CLASSES.len() {
             let Some(from) = from(second, class) else { continue };
-            let time = measure::BUDGET / LENGTHS.len() as u32;
+            let time = measure::BUDGET / LENGTH_CLASSES.len() as u32;
             match traffic[class].measure(&mut session, &**clock, from, time) {
                 Ok(curve) => curves[class] = curve,
                 Err(DeviceError::Cancelled) => return Err(DeviceError::Cancelled),
                 Err(error) => {
-                    self.note(format!("{error}; batches are not cut in two"));
+                    self.warn(format!("{error}; batches are not split"));
                     return Ok(None);
                 }
             }
@@ -370,81 +383,84 @@ impl AutoDevice {
         Ok(curves.iter().any(Option::is_some).then_some(SplitCosts { first, second, curves }))
     }
 
-    /// The first candidate that takes the filter.
+    /// Loads the filter on the first candidate in `order` that accepts it.
     fn load_first(
         &self,
         program: &Arc<Program>,
         options: &LoadOptions,
         order: impl Iterator<Item = usize>,
-        decided: &mut Decided,
+        outcome: &mut PlacementOutcome,
     ) -> Result<Box<dyn Session>, DeviceError> {
         for device in order {
-            if let Some(session) = self.load_on(device, program, options, &mut decided.left_out)? {
-                decided.ready[device] = true;
+            if let Some(session) = self.load_on(device, program, options, &mut outcome.excluded)? {
+                outcome.loaded[device] = true;
                 return Ok(session);
             }
         }
-        let reasons: Vec<_> = decided.left_out.iter().map(|(_, why)| why.as_str()).collect();
+        let reasons: Vec<_> = outcome.excluded.iter().map(|(_, why)| why.as_str()).collect();
         Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reasons.join("; ") })
     }
 
-    /// Which devices are to be loaded, by what is known of a filter's costs, and why it is one alone.
-    fn settle_on(&self, program: &Program, decided: &mut Decided) {
-        decided.ready.fill(false);
-        let alone = match &decided.costs {
-            None => Some((0, "there is no calibration, so it is the first one that takes the filter")),
+    /// Selects the devices to load from the costs, and says why if it is only one.
+    fn select_devices(&self, program: &Program, outcome: &mut PlacementOutcome) {
+        outcome.loaded.fill(false);
+        let alone = match &outcome.costs {
+            None => Some((0, "without a calibration, the first device that accepts the filter is used")),
             Some((costs, _)) if !is_stateless(program) => {
-                let best = costs.one_for_all(self.settings.expected_packets).unwrap_or(0);
-                Some((best, "the filter's state is in one place, so all batches go to one device"))
+                let best = costs.best_single_device(self.settings.expected_packets).unwrap_or(0);
+                Some((best, "the filter keeps state, so all batches go to one device"))
             }
             Some((costs, _)) => {
-                decided.ready = costs.worth_keeping();
-                let mut worth = (0..decided.ready.len()).filter(|&device| decided.ready[device]);
+                outcome.loaded = costs.useful_devices();
+                let mut worth = (0..outcome.loaded.len()).filter(|&device| outcome.loaded[device]);
                 let one = worth.next().filter(|_| worth.next().is_none());
-                one.map(|device| (device, "no other is of use for batches of any size"))
+                one.map(|device| (device, "no other device is useful at any batch size"))
             }
         };
-        decided.alone = alone.map(|(device, why)| {
-            decided.ready[device] = true;
+        outcome.single_device_reason = alone.map(|(device, why)| {
+            outcome.loaded[device] = true;
             why
         });
     }
 
-    fn load_decided(
+    fn load_selected(
         &self,
         program: &Arc<Program>,
         options: &LoadOptions,
-        decided: &mut Decided,
+        outcome: &mut PlacementOutcome,
     ) -> Result<Box<dyn Session>, DeviceError> {
-        self.settle_on(program, decided);
+        self.select_devices(program, outcome);
         let all = self.candidates.len();
-        let wanted = std::mem::replace(&mut decided.ready, vec![false; all]);
+        let wanted = std::mem::replace(&mut outcome.loaded, vec![false; all]);
         let wanted: Vec<usize> = (0..all).filter(|&device| wanted[device]).collect();
-        let Some((costs, _)) = decided.costs.clone().filter(|_| is_stateless(program)) else {
+        let Some((costs, _)) = outcome.costs.clone().filter(|_| is_stateless(program)) else {
             let others = (0..all).filter(|device| !wanted.contains(device));
-            return self.load_first(program, options, wanted.iter().copied().chain(others), decided);
+            return self.load_first(program, options, wanted.iter().copied().chain(others), outcome);
         };
-        let mut devices: Vec<Option<Ready>> = self.candidates.iter().map(|_| None).collect();
+        let mut devices: Vec<Option<LoadedDevice>> = self.candidates.iter().map(|_| None).collect();
         for device in wanted {
-            if let Some(session) = self.load_on(device, program, options, &mut decided.left_out)? {
-                devices[device] = Some(Ready { id: self.candidates[device].info().id.clone(), session });
-                decided.ready[device] = true;
+            if let Some(session) = self.load_on(device, program, options, &mut outcome.excluded)? {
+                devices[device] = Some(LoadedDevice { id: self.candidates[device].info().id.clone(), session });
+                outcome.loaded[device] = true;
             }
         }
-        match decided.ready.iter().filter(|ready| **ready).count() {
+        match outcome.loaded.iter().filter(|ready| **ready).count() {
             0 => {
-                decided.alone = Some("none that is of use takes the filter, so it is the first one that does");
-                self.load_first(program, options, 0..all, decided)
+                outcome.single_device_reason =
+                    Some("no useful device accepts the filter, so the first one that does is used");
+                self.load_first(program, options, 0..all, outcome)
             }
             1 => {
-                decided.alone.get_or_insert("no other takes the filter that is of use for batches of some size");
+                outcome.single_device_reason.get_or_insert("no other useful device accepts the filter");
                 let alone = devices.into_iter().flatten().next();
-                alone.map(|ready| ready.session).ok_or_else(|| DeviceError::Missing("no device is left".into()))
+                alone
+                    .map(|ready| ready.session)
+                    .ok_or_else(|| DeviceError::Missing("no device accepted the filter".into()))
             }
             _ => {
-                // One batch at a time where that was asked for.
+                // Inline dispatch has one batch at a time.
                 let depth = if options.dispatch == Some(Dispatch::Inline) { 1 } else { options.depth };
-                let chooser = Chooser::new(costs, decided.ready.clone());
+                let chooser = Chooser::new(costs, outcome.loaded.clone());
                 let clock = self.settings.clock.clone();
                 Ok(Box::new(AutoSession::new(program, devices, chooser, clock, depth)))
             }
@@ -462,30 +478,30 @@ impl Device for AutoDevice {
         &self.info
     }
 
-    /// Measures first, where that is to be done and was not.
+    /// Loads the filter, after measuring its costs if the settings say so.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where no candidate takes the filter, with the reasons of all.
+    /// [`DeviceError::Unsupported`] with all reasons if no candidate accepts the filter.
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let infos: Vec<_> = self.candidates.iter().map(|device| device.info()).collect();
-        let key = Key::new(program, &infos, options);
-        let known = self.decided.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        let mut decided = match known {
-            Some(decided) => decided,
-            None => self.decide(&key, program, options)?,
+        let key = CalibrationKey::new(program, &infos, options);
+        let known = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let mut outcome = match known {
+            Some(outcome) => outcome,
+            None => self.find_costs(&key, program, options)?,
         };
-        let session = self.load_decided(program, options, &mut decided)?;
+        let session = self.load_selected(program, options, &mut outcome)?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.clone());
-        self.decided.lock().unwrap_or_else(PoisonError::into_inner).insert(key, decided);
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(key, outcome);
         Ok(session)
     }
 }
 
-/// The devices of a plan, as ids.
-fn plan_in_words(plan: &Plan, ids: &[String]) -> String {
-    match *plan {
-        Plan::One(device) => ids[device].clone(),
-        Plan::Split { first, second, share } => {
+/// Formats the devices of a placement by their ids.
+fn format_placement(placement: &Placement, ids: &[String]) -> String {
+    match *placement {
+        Placement::Single(device) => ids[device].clone(),
+        Placement::Split { first, second, share } => {
             format!("{} {:.0} % + {} {:.0} %", ids[first], share * 100.0, ids[second], (1.0 - share) * 100.0)
         }
     }

@@ -1,5 +1,5 @@
-//! A filter on several devices: each batch goes to the one that its size favours, or in two parts to two, and all come back in
-//! the order they went in.
+//! A filter loaded on several devices. Each batch goes to the device that the chooser picks, or
+//! split to two; batches complete in the order of submission.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,82 +13,83 @@ use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
 
 use super::chooser::{Choice, Chooser};
-use super::costs::{Plan, class_of};
+use super::costs::{Placement, length_class};
 use super::measure::Clock;
 
-/// Batches in a row that have company in flight before times of lone ones are of no interest, and the other way round.
-const COMPANY: u32 = 32;
+/// Number of consecutive batches after which the usual concurrency is reassessed: times of batches
+/// that ran alone count only if that is usual, and vice versa.
+const CONCURRENCY_MEMORY: u32 = 32;
 
-/// A device's session, where it is kept ready.
-pub struct Ready {
-    /// The device's id.
+/// A device that the filter is loaded on.
+pub struct LoadedDevice {
+    /// Id of the device.
     pub id: String,
-    /// Its session.
+    /// Session on the device.
     pub session: Box<dyn Session>,
 }
 
 /// A batch in flight.
-struct Entry {
-    place: Place,
+struct InFlightBatch {
+    location: BatchLocation,
     timing: Option<Timing>,
 }
 
-enum Place {
-    /// On a device.
+enum BatchLocation {
+    /// Submitted to a device.
     Device(usize),
-    /// The first part on one device, the second one on another.
+    /// First part submitted to one device, second part to another.
     Split(usize, usize),
-    /// Back already, for there was no room for one behind it.
-    Back(Box<Result<Completion, DeviceError>>),
+    /// Completed early to make room on its device.
+    Completed(Box<Result<Completion, DeviceError>>),
 }
 
-/// What is to be known of a batch to learn from its time.
+/// Data for correcting the costs by a batch's time.
 struct Timing {
-    plan: Plan,
+    placement: Placement,
     class: usize,
     packets: usize,
     submitted: Duration,
-    /// Time that submitting it took, in which it was brought to the device, or filtered.
+    /// Time that `submit` took: the transfer to the device, or all of the filtering.
     busy: Duration,
-    /// Whether one by the same plan was in flight before it, which its device was busy with.
-    company: bool,
+    /// Whether the previous batch, with the same placement, was in flight and kept the device busy.
+    is_concurrent: bool,
 }
 
-/// See the module.
+/// A session over several devices; see the [module](self).
 pub struct AutoSession {
     program: Arc<Program>,
-    devices: Vec<Option<Ready>>,
+    devices: Vec<Option<LoadedDevice>>,
     chooser: Chooser,
     clock: Arc<dyn Clock>,
-    queue: VecDeque<Entry>,
-    /// The device that has what is in flight behind the queue, and how many batches that are: of those nothing else is known,
-    /// for small ones are filtered in the time that more would take.
+    queue: VecDeque<InFlightBatch>,
+    /// The device that has the batches in flight behind the queue, and their number. Nothing else
+    /// is recorded of these small batches: it would take as long as filtering them.
     streak: (usize, usize),
-    again: Again,
+    repeated: RepeatedChoice,
     depth: usize,
-    /// By which plan the last batch went.
-    last_plan: Option<Plan>,
-    /// When the batch before the next one came back, where anybody looked.
-    last_back: Option<Duration>,
-    /// How usual it is that batches have company.
-    company: u32,
+    /// Placement of the last batch.
+    last_placement: Option<Placement>,
+    /// When the batch before the next one completed, if that was timed.
+    last_completion: Option<Duration>,
+    /// How many more batches concurrency counts as usual.
+    concurrency: u32,
 }
 
-/// What is decided for batches like the last one.
+/// The decision that is repeated for batches like the last one.
 #[derive(Clone, Copy, Default)]
-struct Again {
+struct RepeatedChoice {
     packets: usize,
     class: usize,
     device: usize,
-    /// How many of them.
+    /// Number of batches that it still applies to.
     left: u32,
 }
 
 impl AutoSession {
-    /// Of these devices, those of which the chooser holds for ready have a session.
+    /// Creates a session. Each device that the chooser may pick must be loaded.
     pub fn new(
         program: &Arc<Program>,
-        devices: Vec<Option<Ready>>,
+        devices: Vec<Option<LoadedDevice>>,
         chooser: Chooser,
         clock: Arc<dyn Clock>,
         depth: usize,
@@ -100,62 +101,62 @@ impl AutoSession {
             clock,
             queue: VecDeque::new(),
             streak: (0, 0),
-            again: Again::default(),
+            repeated: RepeatedChoice::default(),
             depth: depth.max(1),
-            last_plan: None,
-            last_back: None,
-            company: 0,
+            last_placement: None,
+            last_completion: None,
+            concurrency: 0,
         }
     }
 
-    fn device(&mut self, device: usize) -> Result<&mut Ready, DeviceError> {
+    fn device(&mut self, device: usize) -> Result<&mut LoadedDevice, DeviceError> {
         let ready = self.devices.get_mut(device).and_then(Option::as_mut);
-        ready.ok_or_else(|| DeviceError::Missing(format!("device {device} is not loaded (a fault of this program)")))
+        ready.ok_or_else(|| DeviceError::Missing(format!("device {device} is not loaded (internal error)")))
     }
 
-    /// The plan for a batch, which may be one device's alone by where its packets are.
+    /// Chooses the placement of a batch. Packets in device memory bind it to that device.
     fn choose(&mut self, batch: &Batch) -> (Choice, usize) {
-        let class = class_of(usual_length(batch));
+        let class = length_class(typical_length(batch));
         if let Some(view) = batch.span().device_view().filter(|_| !batch.span().is_on_host()) {
             let owner = self.devices.iter().position(|it| it.as_ref().is_some_and(|it| it.id == view.device));
-            // Where it is none of them, any of them says so.
+            // If none of the devices owns the memory, any of them will report that.
             let any = self.devices.iter().position(Option::is_some);
-            let plan = Plan::One(owner.or(any).unwrap_or(0));
-            return (Choice { plan, timed: false }, class);
+            let placement = Placement::Single(owner.or(any).unwrap_or(0));
+            return (Choice { placement, timed: false }, class);
         }
-        (self.chooser.next(class, batch.len()), class)
+        (self.chooser.choose(class, batch.len()), class)
     }
 
-    /// Has a device have room for one more batch. What it has first is completed, though it is not its turn.
-    fn make_room(&mut self, device: usize) -> Result<(), DeviceError> {
+    /// Ensures that a device has capacity for a batch, by completing its oldest batches early.
+    fn ensure_capacity(&mut self, device: usize) -> Result<(), DeviceError> {
         loop {
             let session = &mut self.device(device)?.session;
             if session.in_flight() < session.depth() {
                 return Ok(());
             }
-            let is_there = |entry: &Entry| match entry.place {
-                Place::Device(at) => at == device,
-                Place::Split(first, second) => first == device || second == device,
-                Place::Back(_) => false,
+            let is_there = |entry: &InFlightBatch| match entry.location {
+                BatchLocation::Device(at) => at == device,
+                BatchLocation::Split(first, second) => first == device || second == device,
+                BatchLocation::Completed(_) => false,
             };
             let Some(at) = self.queue.iter().position(is_there) else {
-                return Err(DeviceError::Refused("a device is busy with nothing (a fault of this program)".into()));
+                return Err(DeviceError::Refused("a device is full without a batch in flight (internal error)".into()));
             };
-            self.bring_back(at + 1);
-            self.last_back = None;
+            self.complete_entries(at + 1);
+            self.last_completion = None;
         }
     }
 
-    /// Completes the first `entries` of the queue, in order: each device gives its batches in the order in which it got
-    /// them, so that none may be taken before those of an earlier entry.
-    fn bring_back(&mut self, entries: usize) {
+    /// Completes the first `entries` of the queue. They must complete in order because each device
+    /// completes its batches in order of submission.
+    fn complete_entries(&mut self, entries: usize) {
         for at in 0..entries {
-            let done = match self.queue[at].place {
-                Place::Device(device) => self.complete_on(device),
-                Place::Split(first, second) => self.complete_both(first, second),
-                Place::Back(_) => continue,
+            let done = match self.queue[at].location {
+                BatchLocation::Device(device) => self.complete_on(device),
+                BatchLocation::Split(first, second) => self.complete_both(first, second),
+                BatchLocation::Completed(_) => continue,
             };
-            self.queue[at] = Entry { place: Place::Back(Box::new(done)), timing: None };
+            self.queue[at] = InFlightBatch { location: BatchLocation::Completed(Box::new(done)), timing: None };
         }
     }
 
@@ -164,15 +165,16 @@ impl AutoSession {
         let done = ready.session.complete()?;
         done.ok_or_else(|| DeviceError::Failed {
             device: ready.id.clone(),
-            reason: "has no batch where there must be one (a fault of this program)".into(),
+            reason: "has no batch to complete (internal error)".into(),
         })
     }
 
-    /// The first part is filtered on the caller's thread where it is small or the device does so: the other device works
-    /// meanwhile.
+    /// Completes both parts of a split batch. The first device may filter its part in this call,
+    /// while the second works.
     fn complete_both(&mut self, first: usize, second: usize) -> Result<Completion, DeviceError> {
         let head = self.complete_on(first);
-        // Whatever came of the first: a batch that stays there would be taken for the next one.
+        // Complete the second part in any case: left behind, it would be taken for the next
+        // batch's.
         let tail = self.complete_on(second);
         let (mut done, tail) = (head?, tail?);
         done.batch.join(tail.batch);
@@ -181,30 +183,31 @@ impl AutoSession {
         Ok(done)
     }
 
-    /// Sends a batch by a plan; gives it back where that does not do.
-    fn send(&mut self, mut batch: Batch, plan: Plan) -> Result<Place, SubmitError> {
+    /// Submits a batch with a placement, or returns it if that fails.
+    fn submit_to(&mut self, mut batch: Batch, placement: Placement) -> Result<BatchLocation, SubmitError> {
         let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
-        match plan {
-            Plan::One(device) => {
-                if let Err(error) = self.make_room(device) {
+        match placement {
+            Placement::Single(device) => {
+                if let Err(error) = self.ensure_capacity(device) {
                     return refuse(batch, error);
                 }
                 match self.device(device) {
-                    Ok(ready) => ready.session.submit(batch).map(|()| Place::Device(device)),
+                    Ok(ready) => ready.session.submit(batch).map(|()| BatchLocation::Device(device)),
                     Err(error) => refuse(batch, error),
                 }
             }
-            Plan::Split { first, second, share } => {
-                let room = self.make_room(first).and_then(|()| self.make_room(second));
-                let fits = room.and_then(|()| check_host_memory(batch.span()));
-                let fits = fits.and_then(|()| check_batch(&self.program, &batch, 0, 1));
-                let fits = fits.and_then(|()| self.device(first).map(drop));
-                let fits = fits.and_then(|()| self.device(second).map(drop));
-                if let Err(error) = fits {
+            Placement::Split { first, second, share } => {
+                let room = self.ensure_capacity(first).and_then(|()| self.ensure_capacity(second));
+                let checked = room.and_then(|()| check_host_memory(batch.span()));
+                let checked = checked.and_then(|()| check_batch(&self.program, &batch, 0, 1));
+                let checked = checked.and_then(|()| self.device(first).map(drop));
+                let checked = checked.and_then(|()| self.device(second).map(drop));
+                if let Err(error) = checked {
                     return refuse(batch, error);
                 }
-                let tail = batch.split_off(Plan::first_part(share, batch.len()));
-                // The one that works on its own begins: the first may filter its part here and now.
+                let tail = batch.split_off(Placement::first_part(share, batch.len()));
+                // Submit to the asynchronous device first: the first device may filter its part
+                // within `submit`.
                 let submitted = self.device(second).map(|ready| ready.session.submit(tail));
                 match submitted {
                     Ok(Ok(())) => {}
@@ -216,117 +219,124 @@ impl AutoSession {
                 }
                 let submitted = self.device(first).map(|ready| ready.session.submit(batch));
                 match submitted {
-                    Ok(Ok(())) => Ok(Place::Split(first, second)),
+                    Ok(Ok(())) => Ok(BatchLocation::Split(first, second)),
                     Ok(Err(SubmitError { batch: mut head, error })) => {
-                        // The other part is under way, and is waited for behind all that is there before it: nobody may
-                        // have its packets before.
-                        let tail = self.take_newest(second);
+                        // The other part is in flight and must complete, after everything before
+                        // it, before anyone may use its packets.
+                        let tail = self.complete_newest(second);
                         match tail {
-                            // What the filter wrote stays: the batch is no longer untouched, and so is none to send again.
+                            // The filter may have changed packets, so the batch cannot be submitted
+                            // again.
                             Ok(done) => {
                                 head.join(done.batch);
-                                Ok(Place::Back(Box::new(Err(error))))
+                                Ok(BatchLocation::Completed(Box::new(Err(error))))
                             }
-                            Err(failed) => Ok(Place::Back(Box::new(Err(failed)))),
+                            Err(failed) => Ok(BatchLocation::Completed(Box::new(Err(failed)))),
                         }
                     }
-                    Err(error) => Ok(Place::Back(Box::new(Err(error)))),
+                    Err(error) => Ok(BatchLocation::Completed(Box::new(Err(error)))),
                 }
             }
         }
     }
 
-    /// Whether a batch is like the one before it, which was decided for more like it: then it need not be looked at further.
-    fn is_again(&self, batch: &Batch) -> bool {
-        let Again { packets, class, device, left } = self.again;
+    /// Whether the last decision applies to this batch, so that nothing else need be looked at.
+    fn matches_repeated(&self, batch: &Batch) -> bool {
+        let RepeatedChoice { packets, class, device, left } = self.repeated;
         left > 0
             && batch.len() == packets
             && (self.streak.1 == 0 || self.streak.0 == device)
             && batch.span().is_on_host()
-            && class_of(usual_length(batch)) == class
+            && length_class(typical_length(batch)) == class
     }
 
-    /// The session for such a batch, if it has room.
-    fn again_session(&mut self) -> Option<&mut dyn Session> {
-        let ready = self.devices[self.again.device].as_mut().expect("it has had a batch");
+    /// The session of the repeated decision, if it has capacity.
+    fn repeated_session(&mut self) -> Option<&mut dyn Session> {
+        let ready = self.devices[self.repeated.device].as_mut().expect("it has had a batch");
         (ready.session.in_flight() < ready.session.depth()).then_some(&mut *ready.session)
     }
 
-    /// A batch that has to be decided about.
-    fn submit_anew(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        self.chooser.did_not_come(std::mem::take(&mut self.again.left));
+    /// Submits a batch with a new decision.
+    fn submit_with_new_choice(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        self.chooser.return_repeats(std::mem::take(&mut self.repeated.left));
         let (choice, class) = self.choose(&batch);
-        self.begin(batch, choice, class)
+        self.submit_with(batch, choice, class)
     }
 
-    /// Batches that went the way of all others become such as any.
+    /// Turns the batches of the streak into ordinary queue entries.
     fn end_streak(&mut self) {
         let (device, count) = std::mem::take(&mut self.streak);
-        self.queue.extend((0..count).map(|_| Entry { place: Place::Device(device), timing: None }));
+        self.queue.extend((0..count).map(|_| InFlightBatch { location: BatchLocation::Device(device), timing: None }));
     }
 
-    /// Begins with a batch by a plan, for which there is a place in the queue.
-    pub(super) fn begin(&mut self, batch: Batch, choice: Choice, class: usize) -> Result<(), SubmitError> {
+    /// Submits a batch with a placement. The caller has checked the depth.
+    pub(super) fn submit_with(&mut self, batch: Batch, choice: Choice, class: usize) -> Result<(), SubmitError> {
         self.end_streak();
-        let Choice { mut plan, timed } = choice;
+        let Choice { mut placement, timed } = choice;
         let packets = batch.len();
-        self.note_company(!self.queue.is_empty());
+        self.record_concurrency(!self.queue.is_empty());
         let submitted = timed.then(|| self.clock.now());
-        let place = match self.send(batch, plan) {
-            // What is too much for one device, another may take.
+        let location = match self.submit_to(batch, placement) {
+            // Another device may accept what one device refuses, for example a batch that is too
+            // large.
             Err(SubmitError { batch, error: error @ DeviceError::Refused(_) }) if batch.span().is_on_host() => {
-                match self.chooser.instead(&plan, class, packets) {
+                match self.chooser.alternative(&placement, class, packets) {
                     Some(other) => {
-                        plan = other;
-                        self.send(*batch, other)?
+                        placement = other;
+                        self.submit_to(*batch, other)?
                     }
                     None => return Err(SubmitError { batch, error }),
                 }
             }
             sent => sent?,
         };
-        let company = !self.queue.is_empty() && self.last_plan.is_some_and(|last| last.is_as(&plan));
+        let is_concurrent =
+            !self.queue.is_empty() && self.last_placement.is_some_and(|last| last.has_same_devices(&placement));
         let timing = submitted.map(|submitted| {
             let busy = self.clock.now().saturating_sub(submitted);
-            Timing { plan, class, packets, submitted, busy, company }
+            Timing { placement, class, packets, submitted, busy, is_concurrent }
         });
-        self.last_plan = Some(plan);
-        if let (Plan::One(device), &Place::Device(_)) = (plan, &place) {
-            let left = if plan.is_as(&choice.plan) { self.chooser.again(class, packets) } else { 0 };
-            self.again = Again { packets, class, device, left };
+        self.last_placement = Some(placement);
+        if let (Placement::Single(device), &BatchLocation::Device(_)) = (placement, &location) {
+            let left = if placement.has_same_devices(&choice.placement) {
+                self.chooser.reserve_repeats(class, packets)
+            } else {
+                0
+            };
+            self.repeated = RepeatedChoice { packets, class, device, left };
         }
-        self.queue.push_back(Entry { place, timing });
+        self.queue.push_back(InFlightBatch { location, timing });
         Ok(())
     }
 
-    /// Completes all that is under way, and gives the last that a device has.
-    fn take_newest(&mut self, device: usize) -> Result<Completion, DeviceError> {
-        self.bring_back(self.queue.len());
+    /// Completes everything in flight, and returns the newest batch of a device.
+    fn complete_newest(&mut self, device: usize) -> Result<Completion, DeviceError> {
+        self.complete_entries(self.queue.len());
         self.complete_on(device)
     }
 
-    /// Learns from a batch that came back.
-    fn learn(&mut self, timing: &Timing, asked: Duration, now: Duration) {
-        let before = if timing.company { self.last_back } else { Some(timing.submitted) };
-        // One that had nothing before it says how long one takes, but not how many a second there are.
-        let counts = timing.company || self.company == 0;
+    /// Corrects the costs by the time of a completed batch.
+    fn learn(&mut self, timing: &Timing, polled: Duration, now: Duration) {
+        let before = if timing.is_concurrent { self.last_completion } else { Some(timing.submitted) };
+        // The latency of a batch that ran alone says nothing about throughput.
+        let counts = timing.is_concurrent || self.concurrency == 0;
         if let Some(before) = before.filter(|_| counts) {
             let begun = before.max(timing.submitted);
             let most = now.saturating_sub(begun);
-            // It may have been done long before anybody asked.
-            let least = (timing.busy + now.saturating_sub(asked)).min(most);
+            // The batch may have been done long before `complete` was called.
+            let least = (timing.busy + now.saturating_sub(polled)).min(most);
             let [least, most] = [least, most].map(|time| time.as_secs_f64() * 1e9);
-            self.chooser.took(&timing.plan, timing.class, timing.packets, least, most);
+            self.chooser.record_time(&timing.placement, timing.class, timing.packets, least, most);
         }
     }
 
-    fn note_company(&mut self, is_there: bool) {
-        self.company = if is_there { COMPANY } else { self.company.saturating_sub(1) };
+    fn record_concurrency(&mut self, is_concurrent: bool) {
+        self.concurrency = if is_concurrent { CONCURRENCY_MEMORY } else { self.concurrency.saturating_sub(1) };
     }
 }
 
-/// What packets of a batch are long, by a few of them: costs are known for few lengths.
-fn usual_length(batch: &Batch) -> u32 {
+/// Typical packet length of a batch, from a sample of four: costs exist for few lengths only.
+fn typical_length(batch: &Batch) -> u32 {
     let descriptors = batch.descriptors();
     let Some(last) = descriptors.len().checked_sub(1) else { return 0 };
     let lengths = [0, last / 3, last / 2, last].map(|index| u64::from(descriptors[index].length));
@@ -354,52 +364,52 @@ impl Session for AutoSession {
             let error = DeviceError::Refused(format!("{in_flight} batches are in flight already, complete one first"));
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        // Small batches take no longer than moving them from place to place a few times: they are handed on as they are.
-        if self.is_again(&batch)
-            && let Some(session) = self.again_session()
+        // For small batches, even moving them through the queue would take as long as filtering.
+        if self.matches_repeated(&batch)
+            && let Some(session) = self.repeated_session()
         {
             return match session.submit(batch) {
                 Ok(()) => {
-                    self.again.left -= 1;
-                    self.streak = (self.again.device, self.streak.1 + 1);
+                    self.repeated.left -= 1;
+                    self.streak = (self.repeated.device, self.streak.1 + 1);
                     Ok(())
                 }
-                // It may be for another device.
-                Err(SubmitError { batch, error: DeviceError::Refused(_) }) => self.submit_anew(*batch),
+                // Another device may accept it.
+                Err(SubmitError { batch, error: DeviceError::Refused(_) }) => self.submit_with_new_choice(*batch),
                 failed => failed,
             };
         }
-        self.submit_anew(batch)
+        self.submit_with_new_choice(batch)
     }
 
     fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-        let Some(Entry { place, timing }) = self.queue.pop_front() else {
+        let Some(InFlightBatch { location, timing }) = self.queue.pop_front() else {
             let (device, count @ 1..) = self.streak else { return Ok(None) };
             self.streak.1 = count - 1;
-            self.last_back = None;
+            self.last_completion = None;
             return self.device(device)?.session.complete();
         };
         let timing = timing.map(|timing| (timing, self.clock.now()));
-        let done = match place {
-            Place::Device(device) => self.complete_on(device)?,
-            Place::Split(first, second) => self.complete_both(first, second)?,
-            Place::Back(done) => {
-                self.last_back = None;
+        let done = match location {
+            BatchLocation::Device(device) => self.complete_on(device)?,
+            BatchLocation::Split(first, second) => self.complete_both(first, second)?,
+            BatchLocation::Completed(done) => {
+                self.last_completion = None;
                 return done.map(Some);
             }
         };
         match timing {
-            Some((timing, asked)) => {
+            Some((timing, polled)) => {
                 let now = self.clock.now();
-                self.learn(&timing, asked, now);
-                self.last_back = Some(now);
+                self.learn(&timing, polled, now);
+                self.last_completion = Some(now);
             }
-            None => self.last_back = None,
+            None => self.last_completion = None,
         }
         Ok(Some(done))
     }
 
-    // Filters with maps are on one device, by its own session: what follows is for those that ask without need.
+    // Filters with maps have a plain session on one device, so these only check their arguments.
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         map_layout(&self.program, map).map(|_| Vec::new())
@@ -409,7 +419,7 @@ impl Session for AutoSession {
         check_map_range(&self.program, map, at, words.len())
     }
 
-    /// Those of all devices; a batch that was cut in two counts as two.
+    /// Sum over all devices; a split batch counts twice.
     fn stages(&self) -> Option<Stages> {
         let mut sum = Stages::default();
         for ready in self.devices.iter().flatten() {

@@ -1,5 +1,5 @@
-//! Auto on devices of which it is known what they cost: they run filters by the interpreter, and take the time that is
-//! written down for them on a clock of their own.
+//! Tests of `auto` on fake devices of known cost: they filter by the interpreter and take their
+//! time on a simulated clock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,17 +16,17 @@ use portcullis_wgsl as wgsl;
 use super::chooser::Choice;
 use super::*;
 
-/// A clock that goes on when somebody says so.
+/// A clock that advances only when told to.
 #[derive(Debug, Default)]
-struct Simulated(AtomicU64);
+struct SimulatedClock(AtomicU64);
 
-impl Clock for Simulated {
+impl Clock for SimulatedClock {
     fn now(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-impl Simulated {
+impl SimulatedClock {
     fn wait_until(&self, at: u64) {
         self.0.fetch_max(at, Ordering::Relaxed);
     }
@@ -36,50 +36,51 @@ impl Simulated {
     }
 }
 
-/// How a fake device filters.
+/// What a fake device does with packets.
 #[derive(Clone, Copy, PartialEq)]
-enum Filters {
-    /// As the reference does.
-    Rightly,
-    /// Not at all: everything passes, however much it is.
-    Not,
+enum FilterBehavior {
+    /// FilterBehavior like the reference interpreter.
+    Reference,
+    /// Passes all packets unfiltered, which is fast for any number.
+    PassAll,
 }
 
 /// A device of known cost.
-struct Fake {
+struct FakeDevice {
     info: DeviceInfo,
-    clock: Arc<Simulated>,
-    /// Nanoseconds a batch and a packet; they may change.
+    clock: Arc<SimulatedClock>,
+    /// Nanoseconds per batch and per packet; tests may change them.
     fixed: Arc<AtomicU64>,
     packet: Arc<AtomicU64>,
-    filters: Filters,
-    /// So many packets' first batches, and how many those are, that take six times as long: others have the machine.
-    disturbed: (usize, usize),
-    /// The most packets of a batch.
-    most: usize,
-    /// Batches after which it fails.
+    behavior: FilterBehavior,
+    /// Batch size, and the number of batches of that size that take six times as long because of
+    /// other load.
+    slowed_batches: (usize, usize),
+    /// Maximum number of packets in a batch.
+    max_packets: usize,
+    /// Number of batches after which it fails.
     fails_after: usize,
     loads: AtomicUsize,
-    /// Packets of each batch that came.
-    came: Arc<Mutex<Vec<usize>>>,
+    /// Number of packets of each submitted batch.
+    batch_sizes: Arc<Mutex<Vec<usize>>>,
     refuses: Option<&'static str>,
 }
 
-impl Fake {
-    fn new(id: &str, kind: DeviceKind, clock: &Arc<Simulated>, fixed: u64, packet: u64) -> Fake {
+impl FakeDevice {
+    fn new(id: &str, kind: DeviceKind, clock: &Arc<SimulatedClock>, fixed: u64, packet: u64) -> FakeDevice {
         let info =
             DeviceInfo { id: id.into(), name: format!("{id} of a test"), kind, ..InterpDevice::new().info().clone() };
-        Fake {
+        FakeDevice {
             info,
             clock: clock.clone(),
             fixed: Arc::new(fixed.into()),
             packet: Arc::new(packet.into()),
-            filters: Filters::Rightly,
-            disturbed: (0, 0),
-            most: usize::MAX,
+            behavior: FilterBehavior::Reference,
+            slowed_batches: (0, 0),
+            max_packets: usize::MAX,
             fails_after: usize::MAX,
             loads: AtomicUsize::new(0),
-            came: Arc::default(),
+            batch_sizes: Arc::default(),
             refuses: None,
         }
     }
@@ -93,20 +94,20 @@ struct FakeSession {
     id: String,
     program: Arc<Program>,
     reference: Box<dyn Session>,
-    filters: Filters,
-    clock: Arc<Simulated>,
+    behavior: FilterBehavior,
+    clock: Arc<SimulatedClock>,
     fixed: Arc<AtomicU64>,
     packet: Arc<AtomicU64>,
-    disturbed: (usize, usize),
-    most: usize,
+    slowed_batches: (usize, usize),
+    max_packets: usize,
     left: usize,
-    came: Arc<Mutex<Vec<usize>>>,
+    batch_sizes: Arc<Mutex<Vec<usize>>>,
     queue: VecDeque<(Batch, u64)>,
     busy_until: u64,
     depth: usize,
 }
 
-impl Device for Fake {
+impl Device for FakeDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -121,14 +122,14 @@ impl Device for Fake {
             id: self.info.id.clone(),
             program: program.clone(),
             reference: InterpDevice::new().load(program, &LoadOptions::default())?,
-            filters: self.filters,
+            behavior: self.behavior,
             clock: self.clock.clone(),
             fixed: self.fixed.clone(),
             packet: self.packet.clone(),
-            disturbed: self.disturbed,
-            most: self.most,
+            slowed_batches: self.slowed_batches,
+            max_packets: self.max_packets,
             left: self.fails_after,
-            came: self.came.clone(),
+            batch_sizes: self.batch_sizes.clone(),
             queue: VecDeque::new(),
             busy_until: 0,
             depth: options.depth,
@@ -143,22 +144,22 @@ impl Session for FakeSession {
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
         let fits = check_submission(&self.program, &batch, self.queue.len(), self.depth);
-        let fits = fits.and_then(|()| match batch.len() > self.most {
-            true => Err(DeviceError::Refused(format!("{} takes {} packets", self.id, self.most))),
+        let fits = fits.and_then(|()| match batch.len() > self.max_packets {
+            true => Err(DeviceError::Refused(format!("{} takes {} packets", self.id, self.max_packets))),
             false => Ok(()),
         });
         if let Err(error) = fits {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         let mut cost = self.fixed.load(Ordering::Relaxed) + self.packet.load(Ordering::Relaxed) * batch.len() as u64;
-        if let (size, left @ 1..) = self.disturbed
+        if let (size, left @ 1..) = self.slowed_batches
             && size == batch.len()
         {
-            self.disturbed.1 = left - 1;
+            self.slowed_batches.1 = left - 1;
             cost *= 6;
         }
         self.busy_until = self.busy_until.max(self.clock.nanos()) + cost;
-        self.came.lock().unwrap().push(batch.len());
+        self.batch_sizes.lock().unwrap().push(batch.len());
         self.queue.push_back((batch, self.busy_until));
         Ok(())
     }
@@ -170,9 +171,9 @@ impl Session for FakeSession {
         if self.left == 0 {
             return Err(DeviceError::Failed { device: self.id.clone(), reason: "fell off the bus".into() });
         }
-        match self.filters {
-            Filters::Rightly => self.reference.run(batch).map(Some),
-            Filters::Not => {
+        match self.behavior {
+            FilterBehavior::Reference => self.reference.run(batch).map(Some),
+            FilterBehavior::PassAll => {
                 let verdicts = Verdicts::new(vec![Action::Pass as u8; batch.len()], Vec::new());
                 Ok(Some(Completion { batch, verdicts, times: StageTimes::default() }))
             }
@@ -200,7 +201,8 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
-/// Verdicts of every kind, changes of bytes and of lengths, by the packets' first bytes.
+/// A filter with all verdicts, and changes of content and length, depending on the packet's first
+/// bytes.
 const BUSY: &str = "fn xdp_filter(pkt: u32) -> u32 {
     let kind = load_u8(pkt, 0u) % 7u;
     store_u8(pkt, 1u, load_u8(pkt, 2u) + 1u);
@@ -229,109 +231,115 @@ fn packets(count: usize, seed: u64) -> Vec<Vec<u8>> {
     (0..count).map(|_| (0..14 + next() % 90).map(|_| next() as u8).collect()).collect()
 }
 
-/// A CPU and a GPU that cross at about 20 000 packets.
-fn pair(clock: &Arc<Simulated>) -> [Fake; 2] {
-    [Fake::new("gpu", DeviceKind::DiscreteGpu, clock, 60_000, 1), Fake::new("cpu", DeviceKind::Cpu, clock, 400, 4)]
+/// A GPU and a CPU whose costs cross at about 20 000 packets.
+fn gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
+    [
+        FakeDevice::new("gpu", DeviceKind::DiscreteGpu, clock, 60_000, 1),
+        FakeDevice::new("cpu", DeviceKind::Cpu, clock, 400, 4),
+    ]
 }
 
-fn settings(clock: &Arc<Simulated>) -> Settings {
-    // Sizes up to 2,048 packets: what is simulated is the same beyond.
+fn settings(clock: &Arc<SimulatedClock>) -> Settings {
+    // Enough for batches of up to 2,048 packets: larger ones have the same simulated slope.
     Settings { store: CalibrationStore::disabled(), clock: clock.clone(), max_packets: 1 << 13, ..Settings::default() }
 }
 
-/// Fakes behind handles that stay.
-fn auto(fakes: Vec<Fake>, settings: Settings) -> (AutoDevice, Vec<Arc<Fake>>) {
-    let fakes: Vec<Arc<Fake>> = fakes.into_iter().map(Arc::new).collect();
+/// Builds an `AutoDevice` and returns handles to its fakes.
+fn auto(fakes: Vec<FakeDevice>, settings: Settings) -> (AutoDevice, Vec<Arc<FakeDevice>>) {
+    let fakes: Vec<Arc<FakeDevice>> = fakes.into_iter().map(Arc::new).collect();
     let devices = fakes.iter().map(|fake| fake.clone() as Arc<dyn Device>).collect();
     (AutoDevice::new(devices, settings), fakes)
 }
 
-/// What was seen of a batch that came back.
-fn seen(done: &Completion) -> (Vec<u32>, Vec<Vec<u8>>) {
+/// Verdicts and packets of a completed batch.
+fn contents(done: &Completion) -> (Vec<u32>, Vec<Vec<u8>>) {
     let verdicts = done.verdicts.iter().map(|verdict| verdict.to_return()).collect();
     (verdicts, done.batch.packets().map(<[u8]>::to_vec).collect())
 }
 
 fn reference(program: &Arc<Program>, packets: &[Vec<u8>]) -> (Vec<u32>, Vec<Vec<u8>>) {
     let mut session = InterpDevice::new().load(program, &LoadOptions::default()).unwrap();
-    seen(&session.run(Batch::from_packets(packets).unwrap()).unwrap())
+    contents(&session.run(Batch::from_packets(packets).unwrap()).unwrap())
 }
 
 #[test]
-fn every_cut_gives_what_the_interpreter_gives() {
+fn split_batches_match_the_interpreter_for_every_share() {
     let program = program(BUSY);
     let all = packets(1500, 77);
     let expected = reference(&program, &all);
-    let clock = Arc::new(Simulated::default());
+    let clock = Arc::new(SimulatedClock::default());
     for share in [0.2f32, 0.33, 0.5, 0.71, 0.8] {
-        let ready = |fake: Fake| {
+        let load = |fake: FakeDevice| {
             let session = fake.load(&program, &LoadOptions::default()).unwrap();
-            Some(Ready { id: fake.info.id.clone(), session })
+            Some(LoadedDevice { id: fake.info.id.clone(), session })
         };
-        // Costs by which the parts are of this share, whatever the number of packets.
+        // Costs with which any batch is split with this share.
         let curve = |packet: f64| {
             let points = [64u32, 65_536].map(|n| (n, packet * f64::from(n))).to_vec();
-            Some(std::array::from_fn(|_| curve::Curve::new(points.clone()).unwrap()))
+            Some(std::array::from_fn(|_| curve::CostCurve::new(points.clone()).unwrap()))
         };
         let costs = Costs { devices: vec![curve(1.0 - f64::from(share)), curve(f64::from(share))], split: None };
-        let [second, first] = pair(&clock);
-        let came = [first.came.clone(), second.came.clone()];
-        let chooser = Chooser::always(costs, 0, 1);
-        let devices = vec![ready(first), ready(second)];
+        let [second, first] = gpu_and_cpu(&clock);
+        let batch_sizes = [first.batch_sizes.clone(), second.batch_sizes.clone()];
+        let chooser = Chooser::split_all(costs, 0, 1);
+        let devices = vec![load(first), load(second)];
         let mut session = AutoSession::new(&program, devices, chooser, clock.clone(), 3);
         for make in [Batch::from_packets::<Vec<u8>>, Batch::in_frames::<Vec<u8>>] {
             let done = session.run(make(&all).unwrap()).unwrap();
-            assert_eq!(seen(&done), expected, "{share}");
+            assert_eq!(contents(&done), expected, "{share}");
         }
-        let [first, second] = came.map(|came| came.lock().unwrap().clone());
+        let [first, second] = batch_sizes.map(|batch_sizes| batch_sizes.lock().unwrap().clone());
         assert!(first.len() == 2 && first.iter().zip(&second).all(|(a, b)| a + b == 1500), "{first:?}, {second:?}");
         assert!((first[0] as f32 / 1500.0 - share).abs() < 0.05, "{share}: {first:?}");
     }
 }
 
-/// A device that has no room has what it is at completed, and that may wait for another's batches of before.
+/// A full device has its oldest batch completed, which may require completing earlier batches of
+/// others.
 #[test]
-fn devices_give_their_batches_in_the_order_in_which_they_got_them() {
+fn batches_complete_in_order_when_devices_are_full() {
     let program = program(BUSY);
-    let clock = Arc::new(Simulated::default());
-    let (one, split) = (Plan::One, |share| Plan::Split { first: 0, second: 1, share });
-    for plans in [
+    let clock = Arc::new(SimulatedClock::default());
+    let (one, split) = (Placement::Single, |share| Placement::Split { first: 0, second: 1, share });
+    for placements in [
         [one(1), split(0.5), one(0), one(1), split(0.3)],
         [one(0), one(1), split(0.5), split(0.5), one(0)],
         [split(0.2), one(1), one(1), one(0), split(0.7)],
     ] {
         for depths in [[1, 6], [6, 1], [1, 1], [2, 1]] {
-            let ready = |fake: Fake, depth| {
+            let load = |fake: FakeDevice, depth| {
                 let session = fake.load(&program, &LoadOptions { depth, ..LoadOptions::default() }).unwrap();
-                Some(Ready { id: fake.info.id.clone(), session })
+                Some(LoadedDevice { id: fake.info.id.clone(), session })
             };
-            let [second, first] = pair(&clock);
-            let devices = vec![ready(first, depths[0]), ready(second, depths[1])];
-            let curve = || curve::Curve::new([64, 65_536].map(|n| (n, f64::from(n))).to_vec()).unwrap();
+            let [second, first] = gpu_and_cpu(&clock);
+            let devices = vec![load(first, depths[0]), load(second, depths[1])];
+            let curve = || curve::CostCurve::new([64, 65_536].map(|n| (n, f64::from(n))).to_vec()).unwrap();
             let costs = Costs { devices: vec![Some(std::array::from_fn(|_| curve())); 2], split: None };
             let chooser = Chooser::new(costs, vec![true; 2]);
-            let mut session = AutoSession::new(&program, devices, chooser, clock.clone(), plans.len());
-            let batches: Vec<_> = (0..plans.len()).map(|i| packets(100 + 7 * i, i as u64)).collect();
-            for (batch, plan) in batches.iter().zip(plans) {
-                session.begin(Batch::from_packets(batch).unwrap(), Choice { plan, timed: false }, 0).unwrap();
+            let mut session = AutoSession::new(&program, devices, chooser, clock.clone(), placements.len());
+            let batches: Vec<_> = (0..placements.len()).map(|i| packets(100 + 7 * i, i as u64)).collect();
+            for (batch, placement) in batches.iter().zip(placements) {
+                session
+                    .submit_with(Batch::from_packets(batch).unwrap(), Choice { placement, timed: false }, 0)
+                    .unwrap();
             }
             for batch in &batches {
                 let done = session.complete().unwrap().unwrap();
-                assert_eq!(seen(&done), reference(&program, batch), "{plans:?}, {depths:?}");
+                assert_eq!(contents(&done), reference(&program, batch), "{placements:?}, {depths:?}");
             }
         }
     }
 }
 
 #[test]
-fn batches_come_back_in_order_whatever_their_sizes() {
+fn batches_of_any_sizes_complete_in_order() {
     for (cpu_dispatch, depth) in [(None, 3), (None, 1), (Some(Dispatch::Inline), 4)] {
-        let clock = Arc::new(Simulated::default());
-        // Crossing at 100 packets, so that the interpreter has little to do.
-        let fakes = |filters| {
-            let mut fakes = pair(&clock);
+        let clock = Arc::new(SimulatedClock::default());
+        // With a crossover at 100 packets, the interpreter has little to do.
+        let fakes = |behavior| {
+            let mut fakes = gpu_and_cpu(&clock);
             fakes[0].fixed = Arc::new(700.into());
-            fakes.iter_mut().for_each(|fake| fake.filters = filters);
+            fakes.iter_mut().for_each(|fake| fake.behavior = behavior);
             Vec::from(fakes)
         };
         let program = program(BUSY);
@@ -339,15 +347,15 @@ fn batches_come_back_in_order_whatever_their_sizes() {
         let folder = tempfile::tempdir().unwrap();
         let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
         let settings = Settings { store, cpu_dispatch, ..settings(&clock) };
-        auto(fakes(Filters::Not), settings.clone()).0.load(&program, &options).unwrap();
-        let (device, fakes) = auto(fakes(Filters::Rightly), settings);
+        auto(fakes(FilterBehavior::PassAll), settings.clone()).0.load(&program, &options).unwrap();
+        let (device, fakes) = auto(fakes(FilterBehavior::Reference), settings);
         let mut session = device.load(&program, &options).unwrap();
         assert_eq!((session.depth(), session.in_flight()), (depth, 0));
-        let before: Vec<usize> = fakes.iter().map(|fake| fake.came.lock().unwrap().len()).collect();
+        let before: Vec<usize> = fakes.iter().map(|fake| fake.batch_sizes.lock().unwrap().len()).collect();
         let mut sent = VecDeque::new();
         let complete = |session: &mut dyn Session, sent: &mut VecDeque<Vec<Vec<u8>>>| {
             let done = session.complete().unwrap().unwrap();
-            assert_eq!(seen(&done), reference(&program, &sent.pop_front().unwrap()));
+            assert_eq!(contents(&done), reference(&program, &sent.pop_front().unwrap()));
         };
         for round in 0..120usize {
             let packets = packets([5, 300, 90, 700, 0, 40, 1][round % 7], round as u64);
@@ -372,13 +380,13 @@ fn batches_come_back_in_order_whatever_their_sizes() {
         }
         assert!(session.complete().unwrap().is_none());
         for (fake, before) in fakes.iter().zip(before) {
-            assert!(fake.came.lock().unwrap().len() > before + 10, "{} got its batches", fake.info.id);
+            assert!(fake.batch_sizes.lock().unwrap().len() > before + 10, "{} got its batches", fake.info.id);
         }
     }
 }
 
-/// Nanoseconds a batch, several in flight.
-fn throughput(session: &mut dyn Session, clock: &Simulated, batch: &mut Vec<Batch>, rounds: usize) -> f64 {
+/// Nanoseconds per batch with several in flight.
+fn throughput(session: &mut dyn Session, clock: &SimulatedClock, batch: &mut Vec<Batch>, rounds: usize) -> f64 {
     let begun = clock.nanos();
     for _ in 0..rounds {
         if session.in_flight() == session.depth() || batch.is_empty() {
@@ -393,15 +401,16 @@ fn throughput(session: &mut dyn Session, clock: &Simulated, batch: &mut Vec<Batc
 }
 
 #[test]
-fn it_is_never_below_nine_tenths_of_the_best_device() {
+fn throughput_is_at_least_nine_tenths_of_the_best_device() {
     // (fixed, packet) of a GPU and a CPU.
     for (gpu, cpu) in
         [((60_000, 1), (400, 4)), ((20_000, 5), (300, 4)), ((900, 2), (4000, 8)), ((200_000, 1), (500, 30))]
     {
-        let clock = Arc::new(Simulated::default());
-        let mut fakes = pair(&clock);
+        let clock = Arc::new(SimulatedClock::default());
+        let mut fakes = gpu_and_cpu(&clock);
         for (fake, (fixed, packet)) in fakes.iter_mut().zip([gpu, cpu]) {
-            (fake.fixed, fake.packet, fake.filters) = (Arc::new(fixed.into()), Arc::new(packet.into()), Filters::Not);
+            (fake.fixed, fake.packet, fake.behavior) =
+                (Arc::new(fixed.into()), Arc::new(packet.into()), FilterBehavior::PassAll);
         }
         let (device, fakes) = auto(fakes.into(), settings(&clock));
         let program = program(PLAIN);
@@ -420,15 +429,15 @@ fn it_is_never_below_nine_tenths_of_the_best_device() {
 
 #[test]
 fn two_devices_are_faster_than_one_with_large_batches() {
-    let clock = Arc::new(Simulated::default());
-    let [mut gpu, mut cpu] = pair(&clock);
-    (gpu.filters, cpu.filters) = (Filters::Not, Filters::Not);
+    let clock = Arc::new(SimulatedClock::default());
+    let [mut gpu, mut cpu] = gpu_and_cpu(&clock);
+    (gpu.behavior, cpu.behavior) = (FilterBehavior::PassAll, FilterBehavior::PassAll);
     (gpu.fixed, gpu.packet, cpu.packet) = (Arc::new(1000.into()), Arc::new(3.into()), Arc::new(3.into()));
     let (device, fakes) = auto(vec![gpu, cpu], settings(&clock));
     let mut session = device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
     let (costs, origin) = device.costs().unwrap();
-    let split = costs.split.expect("they do not slow each other");
-    assert_eq!((origin, split.first, split.second), (Origin::Measured, 1, 0));
+    let split = costs.split.expect("the devices do not slow each other");
+    assert_eq!((origin, split.first, split.second), (CostsOrigin::Measured, 1, 0));
     let all = vec![[7u8; 60]; 200_000];
     let mut batches: Vec<_> = (0..3).map(|_| Batch::from_packets(&all).unwrap()).collect();
     let taken = throughput(&mut *session, &clock, &mut batches, 50);
@@ -436,36 +445,37 @@ fn two_devices_are_faster_than_one_with_large_batches() {
     let n = all.len() as f64;
     let by_hand = 400.0 + 3.0 * (n + 200.0) / 2.0;
     assert!(taken < by_hand * 1.05, "{taken}, by hand {by_hand}; alone {}", fakes[1].cost(all.len()));
-    // The first size at which that takes less than 0.9 of what the better one takes alone, of those that are measured:
-    // 400 + 1.5 (n + 200) < 0.9 (400 + 3 n) from 283 packets on; and (n + 200) / 2 of n is the processor's part, at 1024 60 %.
+    // The smallest measured size at which the split takes less than 0.9 of the better device's
+    // time: 400 + 1.5 (n + 200) < 0.9 (400 + 3 n) from 283 packets on; the CPU's part is (n + 200)
+    // / 2 of n, at 1024 packets 60 %.
     let text = device.explain().unwrap().to_string();
     assert!(text.contains("from 1024 packets on: cpu 60 % + gpu 40 %"), "{text}");
 }
 
 #[test]
-fn crossovers_are_where_arithmetic_has_them() {
-    let clock = Arc::new(Simulated::default());
-    let [mut gpu, mut cpu] = pair(&clock);
-    (gpu.filters, cpu.filters) = (Filters::Not, Filters::Not);
+fn crossovers_match_the_computed_ones() {
+    let clock = Arc::new(SimulatedClock::default());
+    let [mut gpu, mut cpu] = gpu_and_cpu(&clock);
+    (gpu.behavior, cpu.behavior) = (FilterBehavior::PassAll, FilterBehavior::PassAll);
     let (device, _) = auto(vec![gpu, cpu], settings(&clock));
     device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
     let (costs, _) = device.costs().unwrap();
     let alone = Costs { split: None, ..costs };
     let crossovers = Explanation::crossovers(&alone, 0);
-    let plans: Vec<_> = crossovers.iter().map(|(_, plan)| *plan).collect();
-    assert_eq!(plans, [Plan::One(1), Plan::One(0)]);
+    let placements: Vec<_> = crossovers.iter().map(|(_, placement)| *placement).collect();
+    assert_eq!(placements, [Placement::Single(1), Placement::Single(0)]);
     // 400 + 4 n = 60 000 + n.
     let by_hand = 59_600.0 / 3.0;
     assert!((crossovers[1].0 as f64 / by_hand - 1.0).abs() < 0.1, "{crossovers:?}, by hand {by_hand}");
 }
 
 #[test]
-fn filters_that_remember_stay_on_one_device() {
+fn filters_with_state_stay_on_one_device() {
     for (text, expected, where_to) in [(COUNTS, 1000, 1), (COUNTS, 100_000, 0), (FLOWS, 1000, 1), (FLOWS, 100_000, 0)] {
-        let clock = Arc::new(Simulated::default());
-        let mut measured = pair(&clock);
-        measured.iter_mut().for_each(|fake| fake.filters = Filters::Not);
-        // What it costs is known from devices that do not filter, as the interpreter is slow.
+        let clock = Arc::new(SimulatedClock::default());
+        let mut measured = gpu_and_cpu(&clock);
+        measured.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
+        // Calibrate with devices that do not filter, as the interpreter is slow.
         let folder = tempfile::tempdir().unwrap();
         let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
         let with =
@@ -473,118 +483,119 @@ fn filters_that_remember_stay_on_one_device() {
         let program = program(text);
         auto(measured.into(), with(CalibrationMode::FirstLoad)).0.load(&program, &LoadOptions::default()).unwrap();
 
-        let (device, fakes) = auto(pair(&clock).into(), with(CalibrationMode::Never));
+        let (device, fakes) = auto(gpu_and_cpu(&clock).into(), with(CalibrationMode::Never));
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
-        assert_eq!(device.costs().unwrap().1, Origin::Kept);
+        assert_eq!(device.costs().unwrap().1, CostsOrigin::Cached);
         let sizes = [3usize, 900, 40, 2000];
         for size in sizes {
             session.run(Batch::from_packets(&vec![[7u8; 60]; size]).unwrap()).unwrap();
         }
-        let came: Vec<usize> = fakes.iter().map(|fake| fake.came.lock().unwrap().len()).collect();
-        assert_eq!((came[where_to], came[1 - where_to]), (4, 0), "{text}");
+        let batch_sizes: Vec<usize> = fakes.iter().map(|fake| fake.batch_sizes.lock().unwrap().len()).collect();
+        assert_eq!((batch_sizes[where_to], batch_sizes[1 - where_to]), (4, 0), "{text}");
         if text == COUNTS {
             let words = session.map_words(0).unwrap();
             assert_eq!(words.last(), Some(&(2 * sizes.iter().sum::<usize>() as u32)));
         }
-        assert!(device.explain().unwrap().to_string().contains("state is in one place"));
+        assert!(device.explain().unwrap().to_string().contains("the filter keeps state"));
     }
 }
 
 #[test]
-fn it_is_measured_once_and_kept() {
+fn costs_are_measured_once_and_cached() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().join("auto");
     let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
-    let clock = Arc::new(Simulated::default());
+    let clock = Arc::new(SimulatedClock::default());
     let with = |measure| Settings { store: store.clone(), mode: measure, ..settings(&clock) };
     let fakes = || {
-        let mut fakes = pair(&clock);
-        fakes.iter_mut().for_each(|fake| fake.filters = Filters::Not);
+        let mut fakes = gpu_and_cpu(&clock);
+        fakes.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
         Vec::from(fakes)
     };
-    let came = |fakes: &[Arc<Fake>]| fakes.iter().map(|fake| fake.came.lock().unwrap().len()).sum::<usize>();
+    let batch_sizes =
+        |fakes: &[Arc<FakeDevice>]| fakes.iter().map(|fake| fake.batch_sizes.lock().unwrap().len()).sum::<usize>();
     let (one, other) = (program(PLAIN), program("fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }"));
     let options = LoadOptions::default();
 
-    // Nobody may measure: it is as it was before there were calibrations.
+    // Without calibration, the first candidate is used.
     let (device, tested) = auto(fakes(), with(CalibrationMode::Never));
     device.load(&one, &options).unwrap();
-    assert_eq!((came(&tested), device.costs()), (0, None));
+    assert_eq!((batch_sizes(&tested), device.costs()), (0, None));
     assert_eq!([0, 1].map(|at| tested[at].loads.load(Ordering::Relaxed)), [1, 0], "the GPU");
     assert!(device.explain().unwrap().to_string().contains("calibration: none"));
 
     let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
-    let measured = came(&tested);
+    let measured = batch_sizes(&tested);
     assert!(measured > 0 && device.take_warnings().is_empty());
     device.load(&one, &options).unwrap();
-    // By now packets may be under way.
+    // Packets may flow by now, so nothing is measured.
     device.load(&other, &options).unwrap();
-    assert_eq!((came(&tested), device.costs()), (measured, None));
+    assert_eq!((batch_sizes(&tested), device.costs()), (measured, None));
 
     let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
-    assert_eq!((came(&tested), device.costs().unwrap().1), (0, Origin::Kept));
-    assert!(device.explain().unwrap().to_string().contains("kept by an earlier run"));
+    assert_eq!((batch_sizes(&tested), device.costs().unwrap().1), (0, CostsOrigin::Cached));
+    assert!(device.explain().unwrap().to_string().contains("cached by an earlier run"));
 
     // A new driver.
     let mut changed = fakes();
     changed[0].info.driver = "2".into();
     let (device, tested) = auto(changed, with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
-    assert!(came(&tested) > 0);
+    assert!(batch_sizes(&tested) > 0);
 
-    // Files that are damaged are measured anew, and said to be.
+    // Damaged files are reported and measured again.
     for file in std::fs::read_dir(&at).unwrap() {
         std::fs::write(file.unwrap().path(), "nothing").unwrap();
     }
     let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
     device.load(&one, &options).unwrap();
     let notes = device.take_warnings();
-    assert!(came(&tested) > 0 && notes.len() == 1, "{notes:?}");
-    assert!(notes[0].starts_with("a calibration is not used: ") && notes[0].contains("damaged"), "{notes:?}");
+    assert!(batch_sizes(&tested) > 0 && notes.len() == 1, "{notes:?}");
+    assert!(notes[0].starts_with("ignoring the cached calibration: ") && notes[0].contains("damaged"), "{notes:?}");
 
     let (device, tested) = auto(fakes(), with(CalibrationMode::Always));
     device.load(&one, &options).unwrap();
-    assert!(came(&tested) > 0);
+    assert!(batch_sizes(&tested) > 0);
     let (device, _) = auto(fakes(), settings(&clock));
     device.load(&one, &options).unwrap();
-    assert_eq!(device.take_warnings(), ["the calibration is not kept: calibrations are not kept"]);
+    assert_eq!(device.take_warnings(), ["cannot cache the calibration: caching is disabled"]);
 }
 
 #[test]
-fn measuring_ends_in_time() {
-    // A millisecond a packet: a batch of 64 is more than all there is time for.
+fn the_calibration_stays_within_its_budget() {
+    // With a millisecond per packet, a batch of 64 exceeds the whole budget.
     for packet in [1_000_000, 30_000, 1000, 1] {
-        let clock = Arc::new(Simulated::default());
-        let mut cpu = Fake::new("cpu", DeviceKind::Cpu, &clock, 400, packet);
-        cpu.filters = Filters::Not;
+        let clock = Arc::new(SimulatedClock::default());
+        let mut cpu = FakeDevice::new("cpu", DeviceKind::Cpu, &clock, 400, packet);
+        cpu.behavior = FilterBehavior::PassAll;
         let (device, _) = auto(vec![cpu], settings(&clock));
         device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
         let (costs, _) = device.costs().unwrap();
         let curves = costs.devices[0].as_ref().unwrap();
-        // One round of the smallest size, and the one before it that is not timed, of each class.
+        // Two rounds of the smallest size, one of them the untimed warm-up, for each class.
         let least = 2 * 8 * 64 * packet * 3;
         let most = measure::BUDGET.as_nanos() as u64 * 5 / 4 + least;
         assert!(clock.nanos() <= most, "{packet}: {} ns, at most {most}", clock.nanos());
         for curve in curves {
-            let error = curve.at(64) / (400.0 + 64.0 * packet as f64) - 1.0;
+            let error = curve.cost_at(64) / (400.0 + 64.0 * packet as f64) - 1.0;
             assert!(error.abs() < 0.05, "{packet}: {error}");
         }
     }
 }
 
 #[test]
-fn what_took_long_because_others_had_the_machine_is_measured_again() {
+fn outliers_from_other_load_are_measured_again() {
     for size in [1024, 4096] {
-        let clock = Arc::new(Simulated::default());
-        let mut cpu = Fake::new("cpu", DeviceKind::Cpu, &clock, 400, 2);
-        (cpu.filters, cpu.disturbed) = (Filters::Not, (size, 10 * 8.min((1 << 13) / size)));
+        let clock = Arc::new(SimulatedClock::default());
+        let mut cpu = FakeDevice::new("cpu", DeviceKind::Cpu, &clock, 400, 2);
+        (cpu.behavior, cpu.slowed_batches) = (FilterBehavior::PassAll, (size, 10 * 8.min((1 << 13) / size)));
         let (device, _) = auto(vec![cpu], settings(&clock));
         device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
         let (costs, _) = device.costs().unwrap();
         for curve in costs.devices[0].as_ref().unwrap() {
-            let error = curve.at(size) / (400.0 + 2.0 * size as f64) - 1.0;
+            let error = curve.cost_at(size) / (400.0 + 2.0 * size as f64) - 1.0;
             assert!(error.abs() < 0.05, "{size}: {error}, {:?}", curve.points());
         }
         assert!(clock.nanos() < measure::BUDGET.as_nanos() as u64 * 5 / 4, "{} ns", clock.nanos());
@@ -592,97 +603,99 @@ fn what_took_long_because_others_had_the_machine_is_measured_again() {
 }
 
 #[test]
-fn what_would_be_chosen_is_told_without_loading_anything() {
-    let clock = Arc::new(Simulated::default());
+fn predictions_match_the_choice_and_load_nothing() {
+    let clock = Arc::new(SimulatedClock::default());
     let folder = tempfile::tempdir().unwrap();
     let kept = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
-    let (device, fakes) = auto(pair(&clock).into(), Settings { store: kept, ..settings(&clock) });
+    let (device, fakes) = auto(gpu_and_cpu(&clock).into(), Settings { store: kept, ..settings(&clock) });
     for text in [PLAIN, COUNTS] {
         let (program, options) = (program(text), LoadOptions::default());
         let before = device.predict(&program, &options).unwrap().to_string();
-        assert!(before.contains("there is no calibration"), "{before}");
+        assert!(before.contains("without a calibration"), "{before}");
         device.load(&program, &options).unwrap();
         let loads: Vec<_> = fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect();
         let (foreseen, explained) = (device.predict(&program, &options).unwrap(), device.explain().unwrap());
         let told = |explanation: Explanation| {
-            explanation.to_string().replace("made for this run, and kept for the next ones", "")
+            explanation.to_string().replace("made for this run and cached for later ones", "")
         };
         let kept =
-            foreseen.to_string().replace("kept by an earlier run, for these devices, drivers and this filter", "");
+            foreseen.to_string().replace("cached by an earlier run for these devices, drivers and this filter", "");
         assert_eq!(kept, told(explained));
         assert_eq!(loads, fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect::<Vec<_>>());
     }
 }
 
 #[test]
-fn devices_that_fail_are_named_and_others_left_in_use() {
+fn failing_devices_are_reported_and_others_used() {
     let options = LoadOptions::default();
     let program = program(PLAIN);
-    // It cannot run the filter.
-    let clock = Arc::new(Simulated::default());
-    let mut fakes = pair(&clock);
-    fakes.iter_mut().for_each(|fake| fake.filters = Filters::Not);
+    // A device cannot run the filter.
+    let clock = Arc::new(SimulatedClock::default());
+    let mut fakes = gpu_and_cpu(&clock);
+    fakes.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
     fakes[0].refuses = Some("it has no arithmetic");
     let (device, _) = auto(fakes.into(), settings(&clock));
     let mut session = device.load(&program, &options).unwrap();
     session.run(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
     let notes = device.take_warnings();
     assert!(notes[0].contains("gpu cannot run this filter: it has no arithmetic"), "{notes:?}");
-    assert!(device.explain().unwrap().to_string().contains("left out: gpu cannot run this filter"));
+    assert!(device.explain().unwrap().to_string().contains("excluded: gpu cannot run this filter"));
 
-    // None can.
-    let mut fakes = pair(&clock);
+    // No device can.
+    let mut fakes = gpu_and_cpu(&clock);
     fakes.iter_mut().for_each(|fake| fake.refuses = Some("not today"));
     let (device, _) = auto(fakes.into(), settings(&clock));
     let error = device.load(&program, &options).err().unwrap().to_string();
     assert!(error.contains("gpu cannot run this filter: not today; cpu cannot run"), "{error}");
 
-    // One is lost while it is measured.
-    let mut fakes = pair(&clock);
-    fakes.iter_mut().for_each(|fake| fake.filters = Filters::Not);
+    // A device is lost during the calibration.
+    let mut fakes = gpu_and_cpu(&clock);
+    fakes.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
     fakes[0].fails_after = 20;
     let (device, _) = auto(fakes.into(), settings(&clock));
     device.load(&program, &options).unwrap();
     let notes = device.take_warnings();
     assert!(notes[0].contains("gpu: fell off the bus"), "{notes:?}");
 
-    // One is lost later: that is an error with its name, and nothing is hidden.
+    // A device is lost later: the error names it.
     let points = |packet: f64| [64u32, 4096].map(|n| (n, packet * f64::from(n))).to_vec();
-    let curves = |packet| Some(std::array::from_fn(|_| curve::Curve::new(points(packet)).unwrap()));
+    let curves = |packet| Some(std::array::from_fn(|_| curve::CostCurve::new(points(packet)).unwrap()));
     let costs = Costs { devices: vec![curves(1.0), curves(1.2)], split: None };
-    let [mut gpu, cpu] = pair(&clock);
+    let [mut gpu, cpu] = gpu_and_cpu(&clock);
     gpu.fails_after = 1;
-    let ready = |fake: Fake| Some(Ready { id: fake.info.id.clone(), session: fake.load(&program, &options).unwrap() });
-    let devices = vec![ready(gpu), ready(cpu)];
+    let load = |fake: FakeDevice| {
+        Some(LoadedDevice { id: fake.info.id.clone(), session: fake.load(&program, &options).unwrap() })
+    };
+    let devices = vec![load(gpu), load(cpu)];
     let mut session = AutoSession::new(&program, devices, Chooser::new(costs, vec![true; 2]), clock.clone(), 3);
     session.submit(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
     assert_eq!(session.complete().unwrap_err().to_string(), "gpu: fell off the bus");
 }
 
 #[test]
-fn what_is_too_much_for_one_goes_to_another() {
-    let clock = Arc::new(Simulated::default());
+fn a_batch_that_one_device_refuses_goes_to_another() {
+    let clock = Arc::new(SimulatedClock::default());
     let program = program(BUSY);
     let points = |packet: f64| [64u32, 4096].map(|n| (n, packet * f64::from(n))).to_vec();
-    let curves = |packet| Some(std::array::from_fn(|_| curve::Curve::new(points(packet)).unwrap()));
+    let curves = |packet| Some(std::array::from_fn(|_| curve::CostCurve::new(points(packet)).unwrap()));
     let costs = Costs { devices: vec![curves(1.0), curves(1.2)], split: None };
-    let [mut gpu, cpu] = pair(&clock);
-    gpu.most = 100;
-    let came = cpu.came.clone();
-    let ready = |fake: Fake| {
+    let [mut gpu, cpu] = gpu_and_cpu(&clock);
+    gpu.max_packets = 100;
+    let batch_sizes = cpu.batch_sizes.clone();
+    let load = |fake: FakeDevice| {
         let session = fake.load(&program, &LoadOptions::default()).unwrap();
-        Some(Ready { id: fake.info.id.clone(), session })
+        Some(LoadedDevice { id: fake.info.id.clone(), session })
     };
-    let devices = vec![ready(gpu), ready(cpu)];
+    let devices = vec![load(gpu), load(cpu)];
     let mut session = AutoSession::new(&program, devices, Chooser::new(costs, vec![true; 2]), clock.clone(), 3);
     assert_eq!(session.import(Batch::from_packets(&[[0; 60]]).unwrap().span()).unwrap(), Imported::Copied);
     let (few, many) = (packets(50, 3), packets(150, 4));
     session.submit(Batch::from_packets(&few).unwrap()).unwrap();
     session.submit(Batch::from_packets(&many).unwrap()).unwrap();
-    assert_eq!(seen(&session.complete().unwrap().unwrap()), reference(&program, &few));
-    assert_eq!(seen(&session.complete().unwrap().unwrap()), reference(&program, &many));
-    assert_eq!(*came.lock().unwrap(), [150]);
-    // What no device takes comes back as it was.
+    assert_eq!(contents(&session.complete().unwrap().unwrap()), reference(&program, &few));
+    assert_eq!(contents(&session.complete().unwrap().unwrap()), reference(&program, &many));
+    assert_eq!(*batch_sizes.lock().unwrap(), [150]);
+    // A batch that no device accepts is returned unchanged.
     let mut without_room = Batch::from_packets(&few).unwrap();
     let moved: Vec<_> = without_room
         .descriptors()

@@ -1,4 +1,4 @@
-//! Entries of a map that goes on, in the text forms of maps' files.
+//! Commands of the control socket on map entries, in the text formats of map files.
 
 use portcullis_core::device::{DeviceError, Session};
 use portcullis_core::map::{Declaration, EntryAccess, EntryUpdate, Format, Row, Table, dump, dump_rows};
@@ -6,8 +6,13 @@ use portcullis_core::map::{Declaration, EntryAccess, EntryUpdate, Format, Row, T
 use super::{Refusal, Service};
 use crate::map_file::{self, Entries, text};
 
-/// All entries as text, or one of them.
-pub fn get(service: &mut dyn Service, name: &str, key: Option<&[String]>, format: Format) -> Result<String, Refusal> {
+/// Returns all entries of a map as text, or the entry of `key`.
+pub fn get_entries(
+    service: &mut dyn Service,
+    name: &str,
+    key: Option<&[String]>,
+    format: Format,
+) -> Result<String, Refusal> {
     let (number, map) = find(service, name)?;
     let mut out = Vec::new();
     let written = match key {
@@ -22,8 +27,8 @@ pub fn get(service: &mut dyn Service, name: &str, key: Option<&[String]>, format
     String::from_utf8(out).map_err(|error| Refusal::failed(error.to_string()))
 }
 
-/// Gives an entry a value.
-pub fn set(service: &mut dyn Service, name: &str, key: &[String], value: &[String]) -> Result<(), Refusal> {
+/// Sets the value of an entry, creating it if necessary.
+pub fn set_entry(service: &mut dyn Service, name: &str, key: &[String], value: &[String]) -> Result<(), Refusal> {
     let (number, map) = find(service, name)?;
     let (key, value) = text::parse_entry(&map, key, value).map_err(Refusal::failed)?;
     if service.set_entry(number, key, value)? {
@@ -37,7 +42,7 @@ pub fn set(service: &mut dyn Service, name: &str, key: &[String], value: &[Strin
 }
 
 /// Removes an entry.
-pub fn remove(service: &mut dyn Service, name: &str, cells: &[String]) -> Result<(), Refusal> {
+pub fn remove_entry(service: &mut dyn Service, name: &str, cells: &[String]) -> Result<(), Refusal> {
     let (number, map) = find(service, name)?;
     let key = text::parse_key(&map, cells).map_err(Refusal::failed)?;
     if service.remove_entry(number, key)? { Ok(()) } else { Err(no_entry(&map, cells)) }
@@ -53,11 +58,11 @@ fn no_entry(map: &Declaration, cells: &[String]) -> Refusal {
     Refusal::failed(format!("the map `{}` has no entry {}", map.name, cells.join(",")))
 }
 
-/// Gives a key of a session's map a value; whether there was room for it. Of the map only what a search for the key looks at
-/// is read, but where that does not do.
+/// Sets an entry of a session's map. Returns whether there was capacity for it. Reads only the
+/// words that a lookup of the key probes, unless that is not enough.
 ///
 /// # Errors
-/// The session's.
+/// Errors of the session.
 pub fn set_map_entry(
     session: &mut dyn Session,
     number: usize,
@@ -80,10 +85,11 @@ pub fn set_map_entry(
     }
 }
 
-/// Removes a key of a session's map, as [`set_map_entry`] sets it; whether it was there.
+/// Removes an entry of a session's map, in the way of [`set_map_entry`]. Returns whether it
+/// existed.
 ///
 /// # Errors
-/// The session's.
+/// Errors of the session.
 pub fn remove_map_entry(
     session: &mut dyn Session,
     number: usize,

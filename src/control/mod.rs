@@ -1,7 +1,7 @@
-//! The control socket: what is asked of a run that goes on, and what it answers. `docs/operating.md` is the specification.
+//! Protocol of the control socket of a running instance. `docs/operating.md` is its specification.
 //!
-//! A request is a line of JSON, and so is its answer. [`answer`] makes the one of the other for a [`Service`], which is a run, and
-//! keeps nothing in between.
+//! A request is a line of JSON, and so is the answer. [`answer`] handles one request for a
+//! [`Service`], the running instance, and keeps no state between requests.
 
 mod maps;
 
@@ -11,13 +11,13 @@ use serde_json::value::RawValue;
 
 pub use maps::{remove_map_entry, set_map_entry};
 
-/// The version of all this: a request of another is refused.
+/// Protocol version; requests of another version are rejected.
 pub const VERSION: u32 = 1;
 
-/// Bytes of a request, at most, the end of its line not counted.
+/// Maximum length of a request in bytes, without the newline.
 pub const MAX_REQUEST_BYTES: usize = 64 << 10;
 
-/// A request's line.
+/// A line with a request.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RequestLine<T> {
@@ -25,7 +25,7 @@ struct RequestLine<T> {
     request: T,
 }
 
-/// An answer's line.
+/// A line with an answer.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AnswerLine<T> {
@@ -33,91 +33,91 @@ struct AnswerLine<T> {
     answer: T,
 }
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// How things stand.
+    /// Print statistics.
     Stats,
-    /// Another filter is to take over.
+    /// Replace the filter.
     Reload(Reload),
-    /// All entries of a map, or one of them.
+    /// Get all entries of a map, or one of them.
     MapGet {
-        /// The map.
+        /// Name of the map.
         map: String,
-        /// The cells of the entry's key.
+        /// Cells of the entry's key; `None` for all entries.
         #[serde(default)]
         key: Option<Vec<String>>,
-        /// How entries are to be written.
+        /// Format of the entries.
         #[serde(default)]
         format: RowFormat,
     },
-    /// An entry is to have this value, and is made where it is not there.
+    /// Set the value of an entry, creating it if necessary.
     MapSet {
-        /// The map.
+        /// Name of the map.
         map: String,
-        /// The cells of its key.
+        /// Cells of the key.
         key: Vec<String>,
-        /// The cells of its value.
+        /// Cells of the value.
         #[serde(default)]
         value: Vec<String>,
     },
-    /// An entry is to go. One by number is zeros then.
+    /// Remove an entry. An entry of an array becomes zero.
     MapDel {
-        /// The map.
+        /// Name of the map.
         map: String,
-        /// The cells of its key.
+        /// Cells of the key.
         key: Vec<String>,
     },
 }
 
-/// A filter that is to take over: a file, or an expression.
+/// A filter to load: a file or an expression.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
-    /// Its file; an absolute path, since the run may have been started elsewhere.
+    /// Absolute path of the file, since the run may have another working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// An expression of tcpdump's, in place of a file.
+    /// A tcpdump expression, instead of a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expr: Option<String>,
-    /// What it is written in, `wgsl`, `opencl-c` or `bpf`, where the file's name does not say.
+    /// Language, `wgsl`, `opencl-c` or `bpf`, if the file name does not imply it.
     #[serde(default)]
     pub language: Option<String>,
-    /// Its parameters.
+    /// Parameters: names and values.
     #[serde(default)]
     pub set: Vec<(String, String)>,
-    /// Loop iterations for a packet; as many as a run has by itself where nothing is said.
+    /// Loop iterations per packet; `None` for the default.
     #[serde(default)]
     pub fuel: Option<u32>,
 }
 
 impl Reload {
-    /// What it is called: the file's name, or the expression.
+    /// Name of the filter: the file name, or the expression.
     pub fn name(&self) -> &str {
         self.filter.as_deref().or(self.expr.as_deref()).unwrap_or_default()
     }
 
-    /// Refuses what is neither a file nor an expression, or both.
+    /// Checks that exactly one of file and expression is given.
     fn check(&self) -> Result<(), Refusal> {
         match (&self.filter, &self.expr) {
             (Some(file), None) if !file.starts_with('/') => {
-                Err(Refusal::usage(format!("{file}: the filter's path is to be absolute")))
+                Err(Refusal::usage(format!("{file}: the path of the filter must be absolute")))
             }
             (Some(_), None) | (None, Some(_)) => Ok(()),
-            _ => Err(Refusal::usage("a filter is `filter`, a file, or `expr`, an expression, and not both")),
+            _ => Err(Refusal::usage("give either `filter`, a file, or `expr`, an expression, but not both")),
         }
     }
 }
 
-/// How entries are written.
+/// Format of map entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowFormat {
-    /// As rows of CSV, the names of the columns before them.
+    /// CSV with a header line.
     #[default]
     Csv,
-    /// As an array of JSON.
+    /// A JSON array.
     Json,
 }
 
@@ -130,155 +130,158 @@ impl From<RowFormat> for Format {
     }
 }
 
-/// What is answered.
+/// Answer to a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Answer {
-    /// It is done.
+    /// The request was executed.
     Done,
-    /// The filter has taken over.
+    /// The filter was replaced.
     Reloaded(ReloadReport),
-    /// A text, as it is to be printed.
+    /// Text to print as it is.
     Text(String),
-    /// How things stand: a run's summary, as `run --json` prints it.
+    /// Statistics: the run's summary, as `run --json` prints it.
     Stats(Box<RawValue>),
-    /// It is not done, and nothing is changed.
+    /// The request was not executed and changed nothing.
     Refused(Refusal),
 }
 
-/// What became of the maps when a filter took over.
+/// Result of replacing a filter: what became of the maps.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReloadReport {
-    /// The filter's name.
+    /// Name of the filter.
     pub filter: String,
-    /// Maps that have what the old filter's had.
+    /// Maps that took over the entries of the old filter's map.
     pub carried: Vec<String>,
-    /// Maps that begin empty: the old filter had none of the same name and shape.
+    /// Maps that start empty, because the old filter had none of this name and shape.
     pub empty: Vec<String>,
-    /// Maps of the old filter whose entries are gone.
+    /// Maps of the old filter whose entries are lost.
     pub gone: Vec<String>,
 }
 
-/// Why something is not done.
+/// Why a request was not executed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
-    /// Why.
+    /// The error message.
     pub error: String,
-    /// Whether `error` is a compiler's: several lines, with the places in the filter's text.
+    /// Whether `error` is rendered by a compiler: several lines, with locations in the filter's
+    /// source.
     #[serde(default)]
     pub is_rendered: bool,
-    /// Whether what was asked makes no sense, rather than what it is about being wrong.
+    /// Whether the request itself is invalid, rather than impossible to execute.
     #[serde(default)]
     pub is_usage: bool,
 }
 
 impl Refusal {
-    /// What is wrong.
+    /// A valid request that could not be executed.
     pub fn failed(error: impl Into<String>) -> Refusal {
         Refusal { error: error.into(), is_rendered: false, is_usage: false }
     }
 
-    /// What makes no sense.
+    /// An invalid request.
     pub fn usage(error: impl Into<String>) -> Refusal {
         Refusal { is_usage: true, ..Refusal::failed(error) }
     }
 }
 
-/// Who answers requests: a run.
+/// The running instance that executes requests.
 pub trait Service {
-    /// How it stands, in JSON.
+    /// Returns statistics in JSON.
     ///
     /// # Errors
-    /// Why that cannot be said.
+    /// If there are none.
     fn stats(&mut self) -> Result<Box<RawValue>, Refusal>;
 
-    /// Has another filter take over.
+    /// Replaces the filter.
     ///
     /// # Errors
-    /// Why it does not; the old one goes on.
+    /// If that fails; the old filter remains active.
     fn reload(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal>;
 
-    /// The maps of the filter that is in force.
+    /// Declarations of the active filter's maps.
     fn maps(&mut self) -> Vec<Declaration>;
 
-    /// The memory of one of them, by its number.
+    /// Reads the memory of a map, given by its index.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// If the session cannot read it.
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, Refusal>;
 
-    /// The value of a key, as long as the map's are.
+    /// Reads the value of a key, or `None` if it does not exist.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// If the session cannot read it.
     fn get_entry(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refusal>;
 
-    /// Gives a key a value; whether there was room for it.
+    /// Sets the value of a key. Returns whether there was capacity for it.
     ///
     /// # Errors
-    /// Why that cannot be done.
+    /// If the session cannot write it.
     fn set_entry(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refusal>;
 
-    /// Removes a key; whether it was there.
+    /// Removes a key. Returns whether it existed.
     ///
     /// # Errors
-    /// Why that cannot be done.
+    /// If the session cannot write it.
     fn remove_entry(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refusal>;
 }
 
-/// A request's line, its end included.
+/// Encodes a request as a line, including the newline.
 pub fn encode(request: &Request) -> Vec<u8> {
     line(&RequestLine { version: VERSION, request })
 }
 
 fn line(content: &impl Serialize) -> Vec<u8> {
-    let mut line = serde_json::to_vec(content).expect("numbers and texts, with texts for keys");
+    let mut line = serde_json::to_vec(content).expect("serialising strings and numbers cannot fail");
     line.push(b'\n');
     line
 }
 
-/// Reads a request, without the end of its line.
+/// Decodes a request from a line without its newline.
 ///
 /// # Errors
-/// What is wrong with it.
+/// If the request is invalid.
 pub fn decode(bytes: &[u8]) -> Result<Request, Refusal> {
     if bytes.len() > MAX_REQUEST_BYTES {
         return Err(Refusal::usage(format!("the request has more than {MAX_REQUEST_BYTES} bytes")));
     }
-    let line: RequestLine<&RawValue> = serde_json::from_slice(bytes).map_err(|error| wrong(&error, "a request"))?;
+    let line: RequestLine<&RawValue> =
+        serde_json::from_slice(bytes).map_err(|error| invalid_line(&error, "a request"))?;
     if line.version != VERSION {
         let version = line.version;
-        let what = format!("the request is of version {version}, and this run answers those of version {VERSION}");
+        let what = format!("the request has version {version}, but this run supports version {VERSION}");
         return Err(Refusal::usage(what + "; use the `portcullis ctl` of the same release"));
     }
-    serde_json::from_str(line.request.get()).map_err(|error| wrong(&error, "a request"))
+    serde_json::from_str(line.request.get()).map_err(|error| invalid_line(&error, "a request"))
 }
 
-/// Reads an answer, without the end of its line.
+/// Decodes an answer from a line without its newline.
 ///
 /// # Errors
-/// What is wrong with it.
+/// If the answer is invalid.
 pub fn decode_answer(bytes: &[u8]) -> Result<Answer, Refusal> {
-    let line: AnswerLine<Answer> = serde_json::from_slice(bytes).map_err(|error| wrong(&error, "an answer"))?;
+    let line: AnswerLine<Answer> = serde_json::from_slice(bytes).map_err(|error| invalid_line(&error, "an answer"))?;
     Ok(line.answer)
 }
 
-fn wrong(error: &serde_json::Error, what: &str) -> Refusal {
-    // Names out of the line are in it as they are there.
+fn invalid_line(error: &serde_json::Error, what: &str) -> Refusal {
+    // The message may quote control characters from the line.
     let error: String =
         error.to_string().chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
-    Refusal::usage(format!("this is no line of JSON that is {what}: {error}"))
+    Refusal::usage(format!("not a line of JSON with {what}: {error}"))
 }
 
-/// The line that answers a request, whatever that is. The request comes without the end of its line, the answer has one.
+/// Executes a request, given without its newline, and returns the answer as a line with newline.
+/// Any input gets an answer.
 pub fn answer(request: &[u8], service: &mut dyn Service) -> Vec<u8> {
     let answered = decode(request).and_then(|request| dispatch(request, service));
     line(&AnswerLine { version: VERSION, answer: answered.unwrap_or_else(Answer::Refused) })
 }
 
-/// Has a service do what is asked.
+/// Executes a request by calling the service.
 fn dispatch(request: Request, service: &mut dyn Service) -> Result<Answer, Refusal> {
     match request {
         Request::Stats => service.stats().map(Answer::Stats),
@@ -287,9 +290,9 @@ fn dispatch(request: Request, service: &mut dyn Service) -> Result<Answer, Refus
             service.reload(&filter).map(Answer::Reloaded)
         }
         Request::MapGet { map, key, format } => {
-            maps::get(service, &map, key.as_deref(), format.into()).map(Answer::Text)
+            maps::get_entries(service, &map, key.as_deref(), format.into()).map(Answer::Text)
         }
-        Request::MapSet { map, key, value } => maps::set(service, &map, &key, &value).map(|()| Answer::Done),
-        Request::MapDel { map, key } => maps::remove(service, &map, &key).map(|()| Answer::Done),
+        Request::MapSet { map, key, value } => maps::set_entry(service, &map, &key, &value).map(|()| Answer::Done),
+        Request::MapDel { map, key } => maps::remove_entry(service, &map, &key).map(|()| Answer::Done),
     }
 }

@@ -1,8 +1,8 @@
-//! Entries of a map, out of a file.
+//! A list of map entries, as read from a file.
 
 use portcullis_core::map::{Declaration, MapKind, sorted_rows};
 
-/// Entries, one behind the other: the words of the key, then those of the value.
+/// Map entries in one vector: the words of each key, followed by those of its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entries {
     key: usize,
@@ -11,12 +11,13 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// None yet.
+    /// Creates an empty list for entries of `map`.
     pub fn new(map: &Declaration) -> Entries {
         Entries { key: map.key_words() as usize, value: map.value as usize, words: Vec::new() }
     }
 
-    /// Those in a map's memory, in order of their keys. Of maps by number those that are zeros are left out.
+    /// Extracts the entries from a map's memory, in the order of their keys. Zero entries of arrays
+    /// and counters are omitted.
     pub fn in_memory(map: &Declaration, words: &[u32]) -> Entries {
         let mut entries = Entries::new(map);
         let numbered = matches!(map.kind, MapKind::Array | MapKind::Counter);
@@ -27,33 +28,33 @@ impl Entries {
         entries
     }
 
-    /// One more, whose key and value are as long as the map's.
+    /// Appends an entry, given as the words of its key and value.
     pub fn push(&mut self, key_and_value: &[u32]) {
         debug_assert_eq!(key_and_value.len(), self.width());
         self.words.extend(key_and_value);
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.words.len() / self.width()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// Keys and values, in the order in which they came.
+    /// Iterates over keys and values, in the order of insertion.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u32], &[u32])> {
         self.words.chunks_exact(self.width()).map(|words| words.split_at(self.key))
     }
 
-    /// All words.
+    /// Returns the words of all entries.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
 
-    /// Words of an entry, of which a key has one at least.
+    /// Number of words per entry; at least one, as keys are not empty.
     pub fn width(&self) -> usize {
         self.key + self.value
     }

@@ -1,12 +1,13 @@
-//! What people write in a map's rows: numbers, addresses, prefixes, MACs; and which words they are.
+//! Parses the literals of map rows: numbers, addresses, prefixes and MACs, as 32-bit words.
 //!
-//! Bytes of a packet become words as `load_be32` gives them, so that what is written here is what a filter looks for.
+//! Packet bytes become words as `load_be32` returns them, so that literals equal what a filter
+//! loads.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use portcullis_core::map::fields::FieldType;
 
-/// The words of a cell.
+/// The words of a literal, at most five.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Words {
     words: [u32; 5],
@@ -20,50 +21,50 @@ impl Words {
         Words { words: all, count: words.len() }
     }
 
-    /// As a slice.
-    pub fn get(&self) -> &[u32] {
+    /// Returns the words.
+    pub fn as_slice(&self) -> &[u32] {
         &self.words[..self.count]
     }
 }
 
-/// A number, an address or a MAC. Where it is none, what is wrong with it.
-pub fn cell(text: &str) -> Result<Words, String> {
+/// Parses a number, an address or a MAC.
+pub fn parse_cell(text: &str) -> Result<Words, String> {
     if text.contains('/') {
-        return Err("is a prefix, which only the keys of an `lpm` are".into());
+        return Err("is a prefix, which is valid only as the key of an `lpm` map".into());
     }
-    if let Some(mac) = mac(text) {
+    if let Some(mac) = parse_mac(text) {
         return Ok(mac);
     }
     if text.contains(':') {
-        let address: Ipv6Addr = text.parse().map_err(|_| "is no IPv6 address and no MAC")?;
+        let address: Ipv6Addr = text.parse().map_err(|_| "is neither an IPv6 address nor a MAC")?;
         return Ok(address_words(address.into()));
     }
     if text.contains('.') {
-        let address: Ipv4Addr = text.parse().map_err(|_| "is no IPv4 address")?;
+        let address: Ipv4Addr = text.parse().map_err(|_| "is not an IPv4 address")?;
         return Ok(address_words(address.into()));
     }
-    let number = number(text)?;
+    let number = parse_number(text)?;
     Ok(Words::new(&[u32::try_from(number).map_err(|_| "is more than 32 bits can hold")?]))
 }
 
-/// What a cell is more than others where a field of a form begins: a number of 64 bits, or an IPv4 address in place of the
-/// IPv6 address that stands for it.
-pub fn field(text: &str, ty: Option<FieldType>) -> Option<Result<Vec<u32>, String>> {
+/// Parses what only a field of type `ty` accepts: a 64-bit number, or an IPv4 address in place of
+/// its IPv4-mapped IPv6 address. `None` for anything else.
+pub fn parse_field(text: &str, ty: Option<FieldType>) -> Option<Result<Vec<u32>, String>> {
     match ty? {
         FieldType::U64 if !text.contains([':', '.', '/', '-']) => {
-            Some(number(text).map(|number| vec![number as u32, (number >> 32) as u32]))
+            Some(parse_number(text).map(|number| vec![number as u32, (number >> 32) as u32]))
         }
         FieldType::Ip => {
             let address: Ipv4Addr = text.parse().ok()?;
-            Some(Ok(address_words(address.to_ipv6_mapped().into()).get().to_vec()))
+            Some(Ok(address_words(address.to_ipv6_mapped().into()).as_slice().to_vec()))
         }
         _ => None,
     }
 }
 
-/// A prefix or an address, which is a prefix of full length: the address's words, then the length. None where the text is
-/// a number.
-pub fn prefix(text: &str) -> Option<Result<Words, String>> {
+/// Parses a prefix, or an address as a prefix of full length: the words of the address, then the
+/// length. `None` for a plain number.
+pub fn parse_prefix(text: &str) -> Option<Result<Words, String>> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
@@ -71,19 +72,19 @@ pub fn prefix(text: &str) -> Option<Result<Words, String>> {
     if length.is_none() && !text.contains([':', '.']) {
         return None;
     }
-    let whole = || {
-        let address: IpAddr = address.parse().map_err(|_| "is no prefix of an IPv4 or IPv6 address")?;
+    let parse = || {
+        let address: IpAddr = address.parse().map_err(|_| "is not a prefix of an IPv4 or IPv6 address")?;
         let words = address_words(address);
         let most = 32 * words.count as u64;
-        let length = length.map_or(Ok(most), |it| number(it).ok().filter(|it| *it <= most).ok_or(most));
-        let length = length.map_err(|most| format!("is no prefix: its length is a number from 0 to {most}"))?;
-        Ok(Words::new(&[words.get(), &[length as u32]].concat()))
+        let length = length.map_or(Ok(most), |it| parse_number(it).ok().filter(|it| *it <= most).ok_or(most));
+        let length = length.map_err(|most| format!("is not a prefix: its length is a number from 0 to {most}"))?;
+        Ok(Words::new(&[words.as_slice(), &[length as u32]].concat()))
     };
-    Some(whole())
+    Some(parse())
 }
 
-/// A number of up to 64 bits.
-pub fn number(text: &str) -> Result<u64, String> {
+/// Parses a number of up to 64 bits, decimal or hexadecimal.
+pub fn parse_number(text: &str) -> Result<u64, String> {
     let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (text, 10),
@@ -92,13 +93,14 @@ pub fn number(text: &str) -> Result<u64, String> {
         return Err("is empty".into());
     }
     if digits.is_empty() || !digits.chars().all(|c| c.is_digit(base)) {
-        return Err("is no number and no address".into());
+        return Err("is neither a number nor an address".into());
     }
     u64::from_str_radix(digits, base).map_err(|_| "is more than 64 bits can hold".into())
 }
 
-/// A MAC: its first two bytes, then its last four, as `load_be16` and `load_be32` behind it give them.
-fn mac(text: &str) -> Option<Words> {
+/// Parses a MAC: its first two bytes, then its last four, as `load_be16` and `load_be32` return
+/// them.
+fn parse_mac(text: &str) -> Option<Words> {
     let by = if text.contains('-') { '-' } else { ':' };
     let mut bytes = [0; 6];
     let mut parts = text.split(by);
@@ -125,11 +127,11 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> Vec<u32> {
-        cell(text).unwrap_or_else(|wrong| panic!("{text} {wrong}")).get().to_vec()
+        parse_cell(text).unwrap_or_else(|wrong| panic!("{text} {wrong}")).as_slice().to_vec()
     }
 
     #[test]
-    fn what_people_write_is_what_filters_load() {
+    fn literals_equal_what_filters_load() {
         for (text, wanted) in [
             ("0", &[0][..]),
             ("4294967295", &[u32::MAX]),
@@ -148,39 +150,39 @@ mod tests {
         }
         for (text, wrong) in [
             ("", "is empty"),
-            ("-1", "is no number"),
-            ("+1", "is no number"),
-            ("1 2", "is no number"),
-            ("0x", "is no number"),
-            ("1f", "is no number"),
-            ("1e3", "is no number"),
-            ("\u{663}", "is no number"),
+            ("-1", "is neither a number"),
+            ("+1", "is neither a number"),
+            ("1 2", "is neither a number"),
+            ("0x", "is neither a number"),
+            ("1f", "is neither a number"),
+            ("1e3", "is neither a number"),
+            ("\u{663}", "is neither a number"),
             ("4294967296", "more than 32 bits"),
             ("18446744073709551616", "more than 64 bits"),
-            ("1.5", "is no IPv4 address"),
-            ("10.0.0.256", "is no IPv4 address"),
-            ("010.0.0.1", "is no IPv4 address"),
-            ("1::2::3", "is no IPv6 address and no MAC"),
-            ("02:1a:2b:3c:4d", "is no IPv6 address and no MAC"),
-            ("02:1a:2b:3c:4d:5e:6f", "is no IPv6 address and no MAC"),
-            ("fe80::1%eth0", "is no IPv6 address and no MAC"),
-            ("10.0.0.0/8", "is a prefix, which only the keys of an `lpm` are"),
+            ("1.5", "is not an IPv4 address"),
+            ("10.0.0.256", "is not an IPv4 address"),
+            ("010.0.0.1", "is not an IPv4 address"),
+            ("1::2::3", "is neither an IPv6 address nor a MAC"),
+            ("02:1a:2b:3c:4d", "is neither an IPv6 address nor a MAC"),
+            ("02:1a:2b:3c:4d:5e:6f", "is neither an IPv6 address nor a MAC"),
+            ("fe80::1%eth0", "is neither an IPv6 address nor a MAC"),
+            ("10.0.0.0/8", "is a prefix, which is valid only as the key of an `lpm` map"),
         ] {
-            assert!(cell(text).unwrap_err().contains(wrong), "{text}: {:?}", cell(text));
+            assert!(parse_cell(text).unwrap_err().contains(wrong), "{text}: {:?}", parse_cell(text));
         }
     }
 
     #[test]
-    fn prefixes_are_an_address_and_a_length() {
-        let words = |text| prefix(text).unwrap().map(|words| words.get().to_vec());
+    fn prefixes_consist_of_an_address_and_a_length() {
+        let words = |text| parse_prefix(text).unwrap().map(|words| words.as_slice().to_vec());
         assert_eq!(words("10.0.0.0/8"), Ok(vec![0x0a00_0000, 8]));
         assert_eq!(words("0.0.0.0/0"), Ok(vec![0, 0]));
         assert_eq!(words("10.0.0.1"), Ok(vec![0x0a00_0001, 32]));
         assert_eq!(words("2001:db8::/32"), Ok(vec![0x2001_0db8, 0, 0, 0, 32]));
         assert_eq!(words("::1"), Ok(vec![0, 0, 0, 1, 128]));
-        assert_eq!(prefix("7"), None);
+        assert_eq!(parse_prefix("7"), None);
         for bad in ["10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0.0/x", "10.0.0.0/-1", "10.0.0/8", "/8", "1/2/3"] {
-            assert!(words(bad).unwrap_err().starts_with("is no prefix"), "{bad}");
+            assert!(words(bad).unwrap_err().starts_with("is not a prefix"), "{bad}");
         }
     }
 }

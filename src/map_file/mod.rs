@@ -1,8 +1,8 @@
-//! Maps in files: a map's rows as people write them ([`text`]), and all entries of a filter's maps from one run to the next
-//! ([`state`]); and files that a map follows while packets flow ([`watch`]).
+//! Files for maps: rows as people write them ([`text`]), the state of all maps kept between runs
+//! ([`state`]), and files that a map follows while packets flow ([`watch`]).
 //!
-//! What is in a file is looked at as a whole before a map is touched, and comes to a map by way of a
-//! [`Table`]: a copy, from which the session gets what has changed, or nothing.
+//! A file is parsed completely before a map is changed. Changes are made in a [`Table`], a copy of
+//! the map, of which the session gets the changed words, all or none.
 
 mod csv;
 mod entries;
@@ -20,15 +20,16 @@ use portcullis_core::spelling::nearest;
 
 pub use entries::Entries;
 
-/// The number of the map of this name among those of a filter.
+/// Returns the index of the map with this name.
 ///
 /// # Errors
-/// That there is none whose entries anybody could look at or set, and what there is.
+/// If there is no such map, with the names that exist, or if it is an event ring, which has no
+/// entries.
 pub fn find_map(maps: &[Declaration], name: &str) -> Result<usize, String> {
     match maps.iter().position(|map| map.is_called(name)) {
         Some(number) if maps[number].is_ring => Err(format!(
-            "`{}` is a ring of events, which has no entries: what the filter tells there is written by `run --events FILE` while packets flow",
-            text::shown(name)
+            "`{}` is an event ring, which has no entries; use `run --events FILE` to write its events",
+            text::quote_cell(name)
         )),
         Some(number) => Ok(number),
         None => {
@@ -36,30 +37,30 @@ pub fn find_map(maps: &[Declaration], name: &str) -> Result<usize, String> {
             let near = nearest(name, names()).map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
             let there: Vec<String> = names().map(|name| format!("`{name}`")).collect();
             let there = if there.is_empty() { "no maps".into() } else { there.join(", ") };
-            Err(format!("the filter has no map `{}`; it has {there}{near}", text::shown(name)))
+            Err(format!("the filter has no map `{}`; it has {there}{near}", text::quote_cell(name)))
         }
     }
 }
 
-/// What gives a map room for so many entries, for the end of an error's text: of an object, since a filter in text says it
-/// itself.
+/// Suggests how to give a map capacity for `entries`, as the end of an error message. Empty unless
+/// the map comes from an object: other filters declare the capacity themselves.
 pub fn capacity_hint(map: &Declaration, entries: usize) -> String {
     map.typed.as_ref().map_or_else(String::new, |typed| format!(": --set {}.max_entries={entries}", typed.name))
 }
 
-/// Sets entries in a table, over those of the same keys; the others stay.
+/// Inserts entries into a table, replacing entries with the same keys. Others stay.
 ///
 /// # Errors
-/// The number of the first entry that there is no room for. The table is of no more use then.
+/// The index of the first entry that does not fit. The table must not be used any more.
 pub fn insert_entries(table: &mut Table, entries: &Entries) -> Result<(), usize> {
     insert_with(table, entries, Table::set)
 }
 
-/// The same, of entries that were in a map of this kind before: there may be a few more than it has room for
-/// ([`Table::restore`]).
+/// Variant of [`insert_entries`] for entries that were in such a map before, which may exceed the
+/// declared number slightly ([`Table::restore`]).
 ///
 /// # Errors
-/// As [`insert_entries`]'s.
+/// As [`insert_entries`].
 pub fn restore_entries(table: &mut Table, entries: &Entries) -> Result<(), usize> {
     insert_with(table, entries, Table::restore)
 }
@@ -71,7 +72,7 @@ fn insert_with(
 ) -> Result<(), usize> {
     for (number, (key, value)) in entries.iter().enumerate() {
         if set(table, key, value).is_err() {
-            // Keys that were removed take room until they are forgotten.
+            // Removed keys occupy slots until the table is compacted.
             table.compact();
             set(table, key, value).map_err(|_| number)?;
         }
@@ -79,14 +80,14 @@ fn insert_with(
     Ok(())
 }
 
-/// Makes a table follow a file, in which there were the entries `before` and are now those of `after`.
+/// Updates a table for a file whose entries have changed from `before` to `after`.
 ///
-/// What is not in the file goes. Of what is in it, what filters have made of the values stays, where the file has the same
-/// as before. Entries by number are always there: those that the file had and has no more are zeros then, and those that
-/// it never had stay.
+/// Entries that are not in the file are removed. Values that the filter has changed are kept if the
+/// file has the same value as before. Arrays always have all their entries: those that disappeared
+/// from the file become zero, and those that were never in it stay.
 ///
 /// # Errors
-/// The number of the first entry that there is no room for. The table is of no more use then.
+/// The index of the first entry of `after` that does not fit. The table must not be used any more.
 pub fn sync_table(map: &Declaration, table: &mut Table, before: &Entries, after: &Entries) -> Result<(), usize> {
     let stay: HashSet<&[u32]> = after.iter().map(|(key, _)| key).collect();
     let goes = |key: &&[u32]| !stay.contains(key);
@@ -131,19 +132,23 @@ mod tests {
     }
 
     #[test]
-    fn a_table_follows_a_file_and_keeps_what_filters_wrote() {
+    fn a_table_follows_a_file_and_keeps_values_of_filters() {
         for kind in [MapKind::Hash, MapKind::LruHash] {
             let map = map(kind, 1, 1, 50);
             let mut table = Table::new(&map, Vec::new());
             let first = entries(&map, &[&[1, 10], &[2, 20], &[3, 30], &[4, 40]]);
             table.set(&[9], &[90]).unwrap();
             sync_table(&map, &mut table, &Entries::new(&map), &first).unwrap();
-            assert_eq!(rows(&table), [[1, 10], [2, 20], [3, 30], [4, 40]], "what was there before is not in the file");
-            // A filter counts, makes an entry and removes one.
+            assert_eq!(
+                rows(&table),
+                [[1, 10], [2, 20], [3, 30], [4, 40]],
+                "entries that are not in the file are removed"
+            );
+            // The filter changes values, adds an entry and removes one.
             (1..=3).for_each(|key| table.set(&[key], &[1000 + key]).unwrap());
             table.set(&[7], &[70]).unwrap();
             table.remove(&[4]);
-            // 1 stays, 2 has changed, 3 goes, 4 is the same in the file, 5 is new.
+            // 1 stays, 2 has changed, 3 is removed, 4 is the same in the file, 5 is new.
             let second = entries(&map, &[&[5, 50], &[1, 10], &[2, 21], &[4, 40]]);
             sync_table(&map, &mut table, &first, &second).unwrap();
             assert_eq!(rows(&table), [[1, 1001], [2, 21], [4, 40], [5, 50]]);
@@ -151,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_by_number_that_the_file_never_had_stay() {
+    fn array_entries_that_were_never_in_the_file_stay() {
         let map = map(MapKind::Array, 1, 1, 5);
         let mut table = Table::new(&map, Vec::new());
         let first = entries(&map, &[&[1, 10], &[2, 20]]);

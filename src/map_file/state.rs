@@ -1,8 +1,9 @@
-//! All entries of a filter's maps, carried from one run to the next. `docs/maps.md` has the format.
+//! State files: all entries of a filter's maps, kept from one run to the next. The format is
+//! specified in `docs/maps.md`.
 //!
-//! There are entries in such a file and not the maps' memory, so that a map can get another number of entries between
-//! two runs. A file is read as a whole before anything comes of it: what was cut off, or changed by as little as a bit, is
-//! refused.
+//! A file contains entries rather than the maps' memory, so that a map's capacity may change
+//! between runs. A checksum covers the whole file: truncation or a flipped bit is detected before
+//! any map is changed.
 
 use std::io::{self, Write};
 
@@ -10,96 +11,96 @@ use portcullis_core::map::{Declaration, MapKind};
 
 use super::entries::Entries;
 
-/// How such a file begins.
+/// First bytes of a state file.
 pub const MAGIC: &[u8; 16] = b"portcullis state";
 
-/// The only version of the format.
+/// Version of the format.
 pub const VERSION: u32 = 1;
 
-/// Why a file is not taken for state.
+/// Why a state file is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// It does not begin as one.
-    #[error("this is no file that --state has written; choose another name, or remove it to begin anew")]
-    Foreign,
-    /// A version that there was not when this was written.
-    #[error("its format is version {0}, and this program knows version {VERSION}; run the program that has written it")]
+    /// The file does not begin with [`MAGIC`].
+    #[error("not a state file written by --state; choose another name, or remove the file to start over")]
+    NotAStateFile,
+    /// The format has another version.
+    #[error("format version {0} is not supported (expected {VERSION}); use the release that wrote the file")]
     Version(u32),
-    /// It was cut off, or changed.
-    #[error("it is damaged ({0}); put a copy in its place, or remove it to begin anew")]
+    /// The file is truncated or corrupted.
+    #[error("the file is damaged ({0}); restore a copy, or remove it to start over")]
     Damaged(&'static str),
-    /// The filter has other maps.
-    #[error("{0}; give each filter a file of its own, or remove this one to begin anew")]
-    Differs(String),
-    /// A map has become smaller than what was in it.
-    #[error("{0}; declare more, or remove the file to begin anew")]
-    ResizeRoom(String),
+    /// The filter's maps differ from those in the file.
+    #[error("{0}; use a separate file for each filter, or remove this one to start over")]
+    MapsDiffer(String),
+    /// A map has become too small for its entries.
+    #[error("{0}; increase the number of entries, or remove the file to start over")]
+    NoRoom(String),
 }
 
-/// Writes state: maps one by one, in the filter's order.
+/// Writes a state file: the header, each map in the filter's order, and the checksum.
 pub struct Writer<'a> {
     out: &'a mut dyn Write,
-    sum: Sum,
+    checksum: Checksum,
 }
 
 impl<'a> Writer<'a> {
-    /// Writes how it begins.
+    /// Writes the header.
     ///
     /// # Errors
-    /// What `out` fails with.
+    /// Errors of `out`.
     pub fn new(out: &'a mut dyn Write, maps: usize) -> io::Result<Writer<'a>> {
-        let mut writer = Writer { out, sum: Sum::new() };
-        writer.bytes(MAGIC)?;
-        writer.words(&[VERSION, maps as u32])?;
+        let mut writer = Writer { out, checksum: Checksum::new() };
+        writer.write_bytes(MAGIC)?;
+        writer.write_words(&[VERSION, maps as u32])?;
         Ok(writer)
     }
 
-    /// Writes the entries of the next map, out of its memory as a session gives it.
+    /// Writes the entries of the next map, from its memory as a session returns it.
     ///
     /// # Errors
-    /// What `out` fails with.
-    pub fn map(&mut self, map: &Declaration, words: &[u32]) -> io::Result<()> {
+    /// Errors of `out`.
+    pub fn write_map(&mut self, map: &Declaration, words: &[u32]) -> io::Result<()> {
         let entries = Entries::in_memory(map, words);
         let (length, count) = (map.name.len() as u32, entries.len() as u32);
-        self.words(&[number(map.kind), map.key, map.value, map.entries, count, length])?;
+        self.write_words(&[kind_number(map.kind), map.key, map.value, map.entries, count, length])?;
         let mut name = map.name.clone().into_bytes();
         name.resize(name.len().next_multiple_of(4), 0);
-        self.bytes(&name)?;
-        self.words(entries.words())
+        self.write_bytes(&name)?;
+        self.write_words(entries.words())
     }
 
-    /// Writes how it ends.
+    /// Writes the checksum.
     ///
     /// # Errors
-    /// What `out` fails with.
+    /// Errors of `out`.
     pub fn finish(self) -> io::Result<()> {
-        self.out.write_all(&self.sum.0.to_le_bytes())
+        self.out.write_all(&self.checksum.0.to_le_bytes())
     }
 
-    fn words(&mut self, words: &[u32]) -> io::Result<()> {
+    fn write_words(&mut self, words: &[u32]) -> io::Result<()> {
         let mut buffer = [0; 4096];
         for words in words.chunks(buffer.len() / 4) {
             let bytes = &mut buffer[..4 * words.len()];
             bytes.chunks_exact_mut(4).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
-            self.bytes(bytes)?;
+            self.write_bytes(bytes)?;
         }
         Ok(())
     }
 
-    /// A whole number of words.
-    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.sum.take(bytes);
+    /// Writes bytes, a multiple of four of them, and adds them to the checksum.
+    fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.checksum.update(bytes);
         self.out.write_all(bytes)
     }
 }
 
-/// The entries of each of a filter's maps, in the filter's order.
+/// Parses a state file. Returns the entries of each map, in the filter's order.
 ///
 /// # Errors
 /// See [`StateError`].
 pub fn read(maps: &[Declaration], bytes: &[u8]) -> Result<Vec<Entries>, StateError> {
-    let content = bytes.strip_prefix(MAGIC).ok_or(StateError::Foreign)?;
+    let content = bytes.strip_prefix(MAGIC).ok_or(StateError::NotAStateFile)?;
     let short = StateError::Damaged("it is too short");
     let (version, _) = content.split_first_chunk::<4>().ok_or_else(|| short.clone())?;
     match u32::from_le_bytes(*version) {
@@ -107,81 +108,88 @@ pub fn read(maps: &[Declaration], bytes: &[u8]) -> Result<Vec<Entries>, StateErr
         version => return Err(StateError::Version(version)),
     }
     let (before, sum) = bytes.split_last_chunk::<8>().ok_or_else(|| short.clone())?;
-    let mut expected = Sum::new();
-    if !before.len().is_multiple_of(4) || expected.take(before) != u64::from_le_bytes(*sum) {
-        return Err(StateError::Damaged("cut off or changed: its checksum is another"));
+    let mut expected = Checksum::new();
+    if !before.len().is_multiple_of(4) || expected.update(before) != u64::from_le_bytes(*sum) {
+        return Err(StateError::Damaged("truncated or changed: wrong checksum"));
     }
     let mut reader = Reader { rest: before.get(MAGIC.len() + 4..).ok_or(short)? };
     let mut all: Vec<Option<Entries>> = vec![None; maps.len()];
-    for _ in 0..reader.word()? {
-        let (at, entries) = reader.map(maps)?;
+    for _ in 0..reader.read_word()? {
+        let (at, entries) = reader.read_map(maps)?;
         if all[at].replace(entries).is_some() {
-            return Err(StateError::Damaged("it has a map twice"));
+            return Err(StateError::Damaged("a map occurs twice"));
         }
     }
     if !reader.rest.is_empty() {
-        return Err(StateError::Damaged("there is something behind its end"));
+        return Err(StateError::Damaged("data after the end"));
     }
     let each = all.into_iter().zip(maps).map(|(entries, map)| {
-        entries.ok_or_else(|| StateError::Differs(format!("the filter's map `{}` is not in it", map.name)))
+        entries.ok_or_else(|| StateError::MapsDiffer(format!("it lacks the filter's map `{}`", map.name)))
     });
     each.collect()
 }
 
-/// That there is no room for an entry.
+/// The error for entry `number`, which does not fit into `map`.
 pub fn no_room_error(map: &Declaration, entries: &Entries, number: usize) -> StateError {
     let (name, room) = (&map.name, map.entries);
-    StateError::ResizeRoom(match (map.kind, entries.iter().nth(number)) {
+    StateError::NoRoom(match (map.kind, entries.iter().nth(number)) {
         (MapKind::Array | MapKind::Counter, Some((key, _))) => {
-            format!("entry {} of the map `{name}` is not zero, and the map ends before (entries={room})", key[0])
+            format!(
+                "entry {} of the map `{name}` is not zero, but the map has too few entries (entries={room})",
+                key[0]
+            )
         }
         _ => format!(
-            "the map `{name}` has {} entries in it, for which entries={room} of the filter's is too few{}",
+            "the map `{name}` has {} entries in the file, but entries={room} in the filter{}",
             entries.len(),
             super::capacity_hint(map, entries.len())
         ),
     })
 }
 
-/// What is left to read.
+/// Parser state: the bytes that are left.
 struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     fn take(&mut self, bytes: usize) -> Result<&'a [u8], StateError> {
-        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(StateError::Damaged("a map is cut off"))?;
+        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(StateError::Damaged("a map is truncated"))?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn word(&mut self) -> Result<u32, StateError> {
+    fn read_word(&mut self) -> Result<u32, StateError> {
         let bytes = self.take(4)?;
         Ok(bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte)))
     }
 
-    /// A map's number among the filter's, and its entries.
-    fn map(&mut self, maps: &[Declaration]) -> Result<(usize, Entries), StateError> {
-        let kind = self.word()?;
-        let kind = MapKind::ALL.into_iter().find(|other| number(*other) == kind);
-        let kind = kind.ok_or(StateError::Damaged("a map is of no kind"))?;
+    /// Reads a map. Returns its index in the filter, and its entries.
+    fn read_map(&mut self, maps: &[Declaration]) -> Result<(usize, Entries), StateError> {
+        let kind = self.read_word()?;
+        let kind = MapKind::ALL.into_iter().find(|other| kind_number(*other) == kind);
+        let kind = kind.ok_or(StateError::Damaged("unknown map kind"))?;
         let [key, value, entries, count, length] =
-            [self.word()?, self.word()?, self.word()?, self.word()?, self.word()?];
+            [self.read_word()?, self.read_word()?, self.read_word()?, self.read_word()?, self.read_word()?];
         let name = self.take((length as usize).next_multiple_of(4))?;
         let name = std::str::from_utf8(&name[..length as usize]).ok();
-        // It may come to be shown.
+        // The name may end up in a message, so it must be printable.
         let name = name.filter(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'));
-        let name = name.ok_or(StateError::Damaged("a map has no name"))?.to_owned();
+        let name = name.ok_or(StateError::Damaged("invalid map name"))?.to_owned();
         let there = Declaration::new(name, kind, key, value, entries);
         let Some(at) = maps.iter().position(|map| map.name == there.name) else {
-            let what =
-                format!("it has a map `{}` ({}), and the filter has none of this name", there.name, shape(&there));
-            return Err(StateError::Differs(what));
+            let what = format!(
+                "it has a map `{}` ({}), but the filter has no map of this name",
+                there.name,
+                compatible_declaration(&there)
+            );
+            return Err(StateError::MapsDiffer(what));
         };
-        if shape(&maps[at]) != shape(&there) {
-            let [name, there, here] = [&there.name, &shape(&there), &shape(&maps[at])];
-            let what = format!("its map `{name}` is declared as `{there}`, and the filter's as `{here}`");
-            return Err(StateError::Differs(what));
+        if compatible_declaration(&maps[at]) != compatible_declaration(&there) {
+            let [name, there, here] =
+                [&there.name, &compatible_declaration(&there), &compatible_declaration(&maps[at])];
+            let what = format!("its map `{name}` is declared as `{there}`, but the filter's as `{here}`");
+            return Err(StateError::MapsDiffer(what));
         }
         let mut found = Entries::new(&maps[at]);
         let bytes = (count as usize).checked_mul(4 * found.width()).ok_or(StateError::Damaged("a map is too long"))?;
@@ -195,8 +203,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A declaration as far as it must stay the same.
-fn shape(map: &Declaration) -> String {
+/// The part of a declaration that must not change between runs.
+fn compatible_declaration(map: &Declaration) -> String {
     match map.kind {
         MapKind::Counter => "counter".into(),
         MapKind::Array => format!("array value={}", map.value),
@@ -204,8 +212,8 @@ fn shape(map: &Declaration) -> String {
     }
 }
 
-/// A kind's number in files, which stays what it is.
-fn number(kind: MapKind) -> u32 {
+/// Number of a kind in the file format; must not change.
+fn kind_number(kind: MapKind) -> u32 {
     match kind {
         MapKind::Array => 0,
         MapKind::Hash => 1,
@@ -215,15 +223,15 @@ fn number(kind: MapKind) -> u32 {
     }
 }
 
-/// FNV-1a of 64 bits, over words of 4 bytes in place of bytes. A change of a single word changes it for certain.
-struct Sum(u64);
+/// 64-bit FNV-1a over 32-bit words instead of bytes. Any change of a single word changes it.
+struct Checksum(u64);
 
-impl Sum {
-    fn new() -> Sum {
-        Sum(0xcbf2_9ce4_8422_2325)
+impl Checksum {
+    fn new() -> Checksum {
+        Checksum(0xcbf2_9ce4_8422_2325)
     }
 
-    fn take(&mut self, bytes: &[u8]) -> u64 {
+    fn update(&mut self, bytes: &[u8]) -> u64 {
         for word in bytes.as_chunks().0 {
             self.0 = (self.0 ^ u64::from(u32::from_le_bytes(*word))).wrapping_mul(0x0000_0100_0000_01b3);
         }

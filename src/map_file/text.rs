@@ -1,4 +1,5 @@
-//! A map's rows as people write them and as `dump` does: CSV and JSON. `docs/maps.md` says what may be in them.
+//! Parses map rows from CSV and JSON, as people write them and as `dump` does. The syntax is
+//! specified in `docs/maps.md`.
 
 use std::fmt;
 use std::fs::File;
@@ -9,44 +10,44 @@ use portcullis_core::map::fields::{Columns, Field, FieldType};
 use portcullis_core::map::{Declaration, Format, MapKind, lpm};
 
 use super::entries::Entries;
-use super::typed_rows::Bytes;
+use super::typed_rows::TypedRowBuilder;
 use super::{csv, json, literals};
 
-/// Problems that are told of one by one.
-const SHOWN: usize = 8;
+/// Maximum number of errors that are reported individually.
+const MAX_REPORTED: usize = 8;
 
 /// The rows of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedRows {
-    /// What is in them.
+    /// Keys and values of the rows.
     pub entries: Entries,
-    /// The line that each begins in, from 1.
+    /// Line number of each row, starting at 1.
     pub lines: Vec<usize>,
 }
 
-/// What is wrong with a file's rows, the first things of it.
+/// Errors in the rows of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
 pub struct RowErrors {
-    /// A line, from 1, and what is wrong there.
+    /// The first errors: line numbers, starting at 1, and messages.
     pub first: Vec<(usize, String)>,
-    /// How many more there are.
+    /// Number of further errors.
     pub more: usize,
 }
 
 impl RowErrors {
-    /// A single one.
+    /// A single error.
     pub fn single(line: usize, what: impl Into<String>) -> RowErrors {
         RowErrors { first: vec![(line, what.into())], more: 0 }
     }
 
     pub(super) fn push(&mut self, line: usize, what: String) {
         match self.first.len() {
-            SHOWN => self.more += 1,
+            MAX_REPORTED => self.more += 1,
             _ => self.first.push((line, what)),
         }
     }
 
-    /// As text, a line each: `blocked.csv:17: …`.
+    /// Formats the errors, one per line: `blocked.csv:17: …`.
     pub fn with_file_name(&self, file: &str) -> String {
         let mut lines: Vec<String> = self.first.iter().map(|(line, what)| format!("{file}:{line}: {what}")).collect();
         match self.more {
@@ -64,82 +65,81 @@ impl fmt::Display for RowErrors {
     }
 }
 
-/// Reads rows, for a map that they are to be in.
+/// Parses rows for a map.
 ///
 /// # Errors
-/// What is wrong with them; there are none then.
+/// All errors, if there are any.
 pub fn parse(map: &Declaration, format: Format, bytes: &[u8]) -> Result<ParsedRows, RowErrors> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        RowErrors::single(before + 1, "this is no text in UTF-8; save it in that encoding")
+        RowErrors::single(before + 1, "not valid UTF-8; save the file in that encoding")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    check_variable(map).map_err(|what| RowErrors::single(1, what))?;
-    let mut reader = Reader::new(map);
+    reject_constants(map).map_err(|what| RowErrors::single(1, what))?;
+    let mut builder = RowBuilder::new(map);
     match format {
-        Format::Csv => csv::read(text, &mut reader),
-        Format::Json => json::read(text, &mut reader),
+        Format::Csv => csv::parse(text, &mut builder),
+        Format::Json => json::parse(text, &mut builder),
     }
-    reader.finish()
+    builder.finish()
 }
 
-/// Refuses what a program was compiled with.
-fn check_variable(map: &Declaration) -> Result<(), String> {
+/// Rejects maps of constants that the program was compiled with.
+fn reject_constants(map: &Declaration) -> Result<(), String> {
     match &map.typed {
-        Some(typed) if typed.constant => Err(format!(
-            "what is in `{}` are constants, with which the program was compiled: set them with --set",
-            typed.name
-        )),
+        Some(typed) if typed.constant => {
+            Err(format!("`{}` holds constants that the program was compiled with; set them with --set", typed.name))
+        }
         _ => Ok(()),
     }
 }
 
-/// The words of a key, out of cells as rows have them.
+/// Parses a key from cells like those of rows. Returns its words.
 ///
 /// # Errors
-/// What is wrong with them.
+/// A message about the wrong cell.
 pub fn parse_key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
-    let mut reader = Reader::new(map);
-    reader.key(cells)?;
-    if let Some(bytes) = &reader.bytes {
+    let mut builder = RowBuilder::new(map);
+    builder.parse_key_cells(cells)?;
+    if let Some(bytes) = &builder.bytes {
         return bytes.key_words();
     }
-    let (there, wanted) = (reader.words.len(), reader.length(Part::Key));
+    let (there, wanted) = (builder.words.len(), builder.length(Part::Key));
     if there < wanted {
-        return Err(format!("the key ends after {there} of {wanted} words; {}", reader.whole()));
+        return Err(format!("the key ends after {there} of {wanted} words; {}", builder.describe_row()));
     }
-    Ok(reader.words)
+    Ok(builder.words)
 }
 
-/// The words of a key and of a value, out of cells as rows have them.
+/// Parses a key and a value from cells like those of rows. Returns their words.
 ///
 /// # Errors
-/// What is wrong with them.
+/// A message about the wrong cell.
 pub fn parse_entry(
     map: &Declaration,
     key: &[impl AsRef<str>],
     value: &[impl AsRef<str>],
 ) -> Result<(Vec<u32>, Vec<u32>), String> {
-    check_variable(map)?;
-    let mut reader = Reader::new(map);
-    reader.key(key)?;
-    if reader.part() == Part::Value || reader.length(Part::Value) == 0 {
-        value.iter().try_for_each(|cell| reader.cell(cell.as_ref().trim(), Part::Value))?;
+    reject_constants(map)?;
+    let mut builder = RowBuilder::new(map);
+    builder.parse_key_cells(key)?;
+    if builder.part() == Part::Value || builder.length(Part::Value) == 0 {
+        value.iter().try_for_each(|cell| builder.parse_cell(cell.as_ref().trim(), Part::Value))?;
     }
-    reader.end(1)?;
-    let (key, value) = reader.rows.entries.iter().next().ok_or("there is no row")?;
+    builder.end_row(1)?;
+    let (key, value) = builder.rows.entries.iter().next().ok_or("there is no row")?;
     Ok((key.to_vec(), value.to_vec()))
 }
 
-/// The bytes of a file of rows. One that is larger than any rows of the map's can be is not read to its end, which it may
-/// not have.
+/// Reads a file of rows. A file larger than all rows of the map could be is not read to its end, as
+/// it may have none.
 ///
 /// # Errors
-/// Why there are none.
+/// If the file cannot be read or is too large.
 pub fn read_file(path: &Path, map: &Declaration) -> io::Result<Vec<u8>> {
-    // A cell of the longest, with its name in JSON and what people put around it; and comments.
+    // Enough for the longest cell with its name in JSON and generous formatting, and for comments.
     let row = match &map.typed {
-        // Each with its name, in all forms that there are.
+        // Each cell with its name, in each of the variants that bpftool writes.
         Some(typed) => {
             let (key, value) = typed.columns();
             let names: usize = key.iter().chain(&value).map(|leaf| leaf.name.len()).sum();
@@ -157,61 +157,61 @@ pub fn read_file(path: &Path, map: &Declaration) -> io::Result<Vec<u8>> {
     if length > most || bytes.len() as u64 > most {
         let (name, entries) = (&map.name, map.entries);
         return Err(io::Error::other(format!(
-            "it is larger than all rows of the map `{name}` can be (entries={entries}); name the file that was meant"
+            "larger than all rows of the map `{name}` could be (entries={entries}); is this the right file?"
         )));
     }
     Ok(bytes)
 }
 
-/// Which part of an entry a cell belongs to.
+/// The part of an entry that a cell belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Key,
     Value,
 }
 
-/// A field, as the next cell meets it.
+/// The field that the next cell belongs to.
 #[derive(Clone, Copy)]
 struct Column<'a> {
     field: &'a Field,
-    /// Whether the cell is its first.
-    begins: bool,
-    /// Words from there to its end.
+    /// Whether the cell is the first one of the field.
+    is_first_cell: bool,
+    /// Number of words from there to the end of the field.
     room: usize,
 }
 
-/// Rows on their way from cells to words.
-pub(super) struct Reader<'a> {
+/// Builds rows from cells, and collects errors.
+pub(super) struct RowBuilder<'a> {
     pub map: &'a Declaration,
     pub columns: Columns,
-    /// The columns' names.
+    /// Names of the columns.
     pub names: Vec<String>,
-    /// Where keys and values have types, all that becomes of cells.
-    pub bytes: Option<Bytes<'a>>,
+    /// Builder for maps with C types; it replaces everything else here.
+    pub bytes: Option<TypedRowBuilder<'a>>,
     rows: ParsedRows,
-    /// Of the row that is read now.
+    /// Words of the current row.
     words: Vec<u32>,
-    pub problems: RowErrors,
+    pub errors: RowErrors,
 }
 
-impl<'a> Reader<'a> {
-    fn new(map: &'a Declaration) -> Reader<'a> {
+impl<'a> RowBuilder<'a> {
+    fn new(map: &'a Declaration) -> RowBuilder<'a> {
         let rows = ParsedRows { entries: Entries::new(map), lines: Vec::new() };
-        let bytes = map.typed.as_ref().map(|typed| Bytes::new(map, typed));
+        let bytes = map.typed.as_ref().map(|typed| TypedRowBuilder::new(map, typed));
         let columns = Columns::of(map);
         let names = match &bytes {
             Some(bytes) => bytes.names(),
             None => columns.iter().map(|column| column.name.clone()).collect(),
         };
-        Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: RowErrors::default() }
+        RowBuilder { map, columns, names, bytes, rows, words: Vec::new(), errors: RowErrors::default() }
     }
 
-    /// Columns behind the map's own, which are nothing to read.
-    pub fn notes(&self) -> &'a [&'static str] {
+    /// Names of annotation columns, which are ignored.
+    pub fn annotation_columns(&self) -> &'a [&'static str] {
         self.map.annotations.as_ref().map(|annotations| annotations.columns.as_slice()).unwrap_or_default()
     }
 
-    /// Words of a part.
+    /// Number of words, or of cells in typed rows, in a part.
     pub fn length(&self, part: Part) -> usize {
         if let Some(bytes) = &self.bytes {
             return bytes.length(part);
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The part that the next cell is of.
+    /// Returns the part that the next cell belongs to.
     pub fn part(&self) -> Part {
         if let Some(bytes) = &self.bytes {
             return bytes.part();
@@ -230,27 +230,29 @@ impl<'a> Reader<'a> {
         if self.words.len() < self.length(Part::Key) { Part::Key } else { Part::Value }
     }
 
-    /// The cells of a row's key; what is wrong with one.
-    fn key(&mut self, cells: &[impl AsRef<str>]) -> Result<(), String> {
-        cells.iter().try_for_each(|cell| self.cell(cell.as_ref().trim(), Part::Key))
+    /// Parses the cells of a row's key.
+    fn parse_key_cells(&mut self, cells: &[impl AsRef<str>]) -> Result<(), String> {
+        cells.iter().try_for_each(|cell| self.parse_cell(cell.as_ref().trim(), Part::Key))
     }
 
-    /// The next cell of a row; what is wrong with it.
-    pub fn cell(&mut self, text: &str, part: Part) -> Result<(), String> {
+    /// Parses the next cell of a row.
+    pub fn parse_cell(&mut self, text: &str, part: Part) -> Result<(), String> {
         if let Some(bytes) = &mut self.bytes {
-            return bytes.cell(text, part);
+            return bytes.parse_cell(text, part);
         }
         let (before, all) = match part {
             Part::Key => (self.words.len(), self.length(part)),
             Part::Value => (self.words.len() - self.length(Part::Key), self.length(part)),
         };
         let column = self.column(part, before);
-        let wrong = |what: &str| format!("`{}` {what}; {}", shown(text), self.expected(part, all - before, column));
+        let wrong =
+            |what: &str| format!("`{}` {what}; {}", quote_cell(text), self.expected(part, all - before, column));
         if before == all {
-            return Err(format!("`{}` is one cell too many; {}", shown(text), self.whole()));
+            return Err(format!("`{}` is one cell too many; {}", quote_cell(text), self.describe_row()));
         }
-        let words = self.words_of(text, part, before).map_err(|what| wrong(&what))?;
-        // A cell ends with its field, so that one that is missing is not made up for by the next.
+        let words = self.parse_words(text, part, before).map_err(|what| wrong(&what))?;
+        // A cell must not extend beyond its field, so that a missing cell is not filled by the next
+        // one.
         let (name, room) = match column {
             Some(column) => (format!("`{}`", column.field.name), column.room),
             None => (format!("the {}", part_name(part)), all - before),
@@ -265,29 +267,29 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn words_of(&self, text: &str, part: Part, before: usize) -> Result<Vec<u32>, String> {
+    fn parse_words(&self, text: &str, part: Part, before: usize) -> Result<Vec<u32>, String> {
         if self.map.kind == MapKind::Counter && part == Part::Value {
-            let sum = literals::number(text)?;
+            let sum = literals::parse_number(text)?;
             return Ok(vec![sum as u32, (sum >> 32) as u32]);
         }
-        let ty = self.column(part, before).filter(|column| column.begins).map(|column| column.field.ty);
-        if let Some(words) = literals::field(text, ty) {
+        let ty = self.column(part, before).filter(|column| column.is_first_cell).map(|column| column.field.ty);
+        if let Some(words) = literals::parse_field(text, ty) {
             return words;
         }
         let prefix = match (self.map.kind, part, before) {
-            (MapKind::Lpm, Part::Key, 0) => literals::prefix(text),
+            (MapKind::Lpm, Part::Key, 0) => literals::parse_prefix(text),
             _ => None,
         };
-        let Some(prefix) = prefix else { return Ok(literals::cell(text)?.get().to_vec()) };
-        let words = prefix?.get().to_vec();
+        let Some(prefix) = prefix else { return Ok(literals::parse_cell(text)?.as_slice().to_vec()) };
+        let words = prefix?.as_slice().to_vec();
         match (words.len(), self.map.key) {
-            (2, 4) => Err(format!("is of IPv4, and the keys of the map `{}` are of IPv6 (key=4)", self.map.name)),
-            (5, 1) => Err(format!("is of IPv6, and the keys of the map `{}` are of IPv4 (key=1)", self.map.name)),
+            (2, 4) => Err(format!("is of IPv4, but the keys of the map `{}` are of IPv6 (key=4)", self.map.name)),
+            (5, 1) => Err(format!("is of IPv6, but the keys of the map `{}` are of IPv4 (key=1)", self.map.name)),
             _ => Ok(words),
         }
     }
 
-    /// The field that a word of a key or a value belongs to, where fields have names.
+    /// The field that a word belongs to, if fields are named.
     fn column(&self, part: Part, word: usize) -> Option<Column<'_>> {
         if self.map.fields.is_empty() {
             return None;
@@ -297,11 +299,11 @@ impl<'a> Reader<'a> {
         columns.iter().find_map(|field| {
             let start = end;
             end += field.ty.words().map_or(self.length(part), |words| words as usize);
-            (word < end).then(|| Column { field, begins: word == start, room: end - word })
+            (word < end).then(|| Column { field, is_first_cell: word == start, room: end - word })
         })
     }
 
-    /// What is wrong with the key that is there now.
+    /// Checks the key that has been parsed.
     fn check_key(&self) -> Result<(), String> {
         match self.map.kind {
             MapKind::Array | MapKind::Counter if self.words[0] >= self.map.entries => {
@@ -313,7 +315,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What a cell may be.
+    /// Describes what a cell may be, for error messages.
     fn expected(&self, part: Part, room: usize, column: Option<Column<'_>>) -> String {
         let numbered = matches!(self.map.kind, MapKind::Array | MapKind::Counter);
         match (self.map.kind, part) {
@@ -325,9 +327,9 @@ impl<'a> Reader<'a> {
             }
             _ => {}
         }
-        if let Some(Column { field, begins, .. }) = column {
+        if let Some(Column { field, is_first_cell, .. }) = column {
             let what = match field.ty {
-                _ if !begins => "numbers for the rest of its words",
+                _ if !is_first_cell => "numbers for the rest of its words",
                 FieldType::U32 => "a number (80, 0x50)",
                 FieldType::U64 => "a number of up to 64 bits",
                 FieldType::Ipv4 => "an IPv4 address (10.0.0.19)",
@@ -347,8 +349,8 @@ impl<'a> Reader<'a> {
         text
     }
 
-    /// What a row is.
-    fn whole(&self) -> String {
+    /// Describes a row, for error messages.
+    fn describe_row(&self) -> String {
         if !self.map.fields.is_empty() {
             return format!("a row is {}", self.columns.header());
         }
@@ -363,8 +365,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The end of a row that begins in this line; what is wrong with it.
-    pub fn end(&mut self, line: usize) -> Result<(), String> {
+    /// Ends a row that began in `line`.
+    pub fn end_row(&mut self, line: usize) -> Result<(), String> {
         if let Some(bytes) = &mut self.bytes {
             let words = bytes.words()?;
             bytes.clear();
@@ -380,18 +382,18 @@ impl<'a> Reader<'a> {
         }
         let (there, wanted, part) =
             if there < key { (there, key, Part::Key) } else { (there - key, all - key, Part::Value) };
-        Err(format!("the row ends after {there} of {wanted} words of its {}; {}", part_name(part), self.whole()))
+        Err(format!("the row ends after {there} of {wanted} words of its {}; {}", part_name(part), self.describe_row()))
     }
 
-    /// Takes the words of a row that begins in this line.
+    /// Adds the words of a row that began in `line`.
     pub fn push(&mut self, words: &[u32], line: usize) {
         self.rows.entries.push(words);
         self.rows.lines.push(line);
     }
 
-    /// The row is wrong.
-    pub fn wrong(&mut self, line: usize, what: String) {
-        self.problems.push(line, what);
+    /// Records an error, and discards the current row.
+    pub fn record_error(&mut self, line: usize, what: String) {
+        self.errors.push(line, what);
         self.words.clear();
         if let Some(bytes) = &mut self.bytes {
             bytes.clear();
@@ -399,25 +401,25 @@ impl<'a> Reader<'a> {
     }
 
     fn finish(mut self) -> Result<ParsedRows, RowErrors> {
-        if self.problems.first.is_empty() {
-            self.find_duplicates();
+        if self.errors.first.is_empty() {
+            self.report_duplicates();
         }
-        if self.problems.first.is_empty() { Ok(self.rows) } else { Err(self.problems) }
+        if self.errors.first.is_empty() { Ok(self.rows) } else { Err(self.errors) }
     }
 
-    /// A key that comes twice: of two values nobody knows which is meant.
-    fn find_duplicates(&mut self) {
+    /// Reports duplicate keys: it would be unclear which value is meant.
+    fn report_duplicates(&mut self) {
         let keys: Vec<&[u32]> = self.rows.entries.iter().map(|(key, _)| key).collect();
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|row| (keys[*row], *row));
-        // A chunk has the rows of one key.
+        // Each chunk contains the rows of one key.
         let again =
             order.chunk_by(|a, b| keys[*a] == keys[*b]).flat_map(|rows| rows[1..].iter().map(|row| (*row, rows[0])));
         let mut again: Vec<(usize, usize)> = again.collect();
         again.sort_unstable();
         for (row, first) in again {
             let [line, first] = [row, first].map(|row| self.rows.lines[row]);
-            self.problems.push(line, format!("its key is that of line {first}; a key may come once"));
+            self.errors.push(line, format!("its key is the same as in line {first}; keys must be unique"));
         }
     }
 }
@@ -429,11 +431,11 @@ fn part_name(part: Part) -> &'static str {
     }
 }
 
-/// A cell for a message: not too long, and without what a terminal would obey.
-pub(super) fn shown(text: &str) -> String {
-    const MOST: usize = 40;
-    let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MOST).is_some() {
+/// Formats a cell for a message: shortened, and with control characters escaped.
+pub(super) fn quote_cell(text: &str) -> String {
+    const MAX_CHARS: usize = 40;
+    let mut shown: String = text.chars().take(MAX_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_CHARS).is_some() {
         shown.push('…');
     }
     shown

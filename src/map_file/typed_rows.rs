@@ -1,5 +1,5 @@
-//! Rows of an object's maps, whose keys and values have types of C's: cells of CSV one by one, JSON by the names of members, as
-//! bpftool writes both.
+//! Rows of maps from objects, whose keys and values have C types: CSV cell by cell, JSON by member
+//! names, both as bpftool writes them.
 
 use std::fmt;
 
@@ -11,45 +11,45 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::literals;
-use super::text::{Part, shown};
+use super::text::{Part, quote_cell};
 
-/// A row on its way from cells to bytes.
-pub(super) struct Bytes<'a> {
+/// Builds a row's key and value bytes from its cells.
+pub(super) struct TypedRowBuilder<'a> {
     map: &'a Declaration,
     typed: &'a TypeInfo,
     of_key: Vec<ScalarField>,
     of_value: Vec<ScalarField>,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Cells of the row so far.
+    /// Number of cells of the current row.
     cells: usize,
 }
 
-impl<'a> Bytes<'a> {
-    pub fn new(map: &'a Declaration, typed: &'a TypeInfo) -> Bytes<'a> {
+impl<'a> TypedRowBuilder<'a> {
+    pub fn new(map: &'a Declaration, typed: &'a TypeInfo) -> TypedRowBuilder<'a> {
         let (of_key, of_value) = typed.columns();
         let (key, value) = (vec![0; typed.key.size as usize], vec![0; typed.value.size as usize]);
-        Bytes { map, typed, of_key, of_value, key, value, cells: 0 }
+        TypedRowBuilder { map, typed, of_key, of_value, key, value, cells: 0 }
     }
 
-    /// The columns' names.
+    /// Returns the column names.
     pub fn names(&self) -> Vec<String> {
         self.of_key.iter().chain(&self.of_value).map(|leaf| leaf.name.clone()).collect()
     }
 
-    /// Begins a row.
+    /// Starts a new row.
     pub fn clear(&mut self) {
         self.key.fill(0);
         self.value.fill(0);
         self.cells = 0;
     }
 
-    /// The part that the next cell is of.
+    /// Returns the part that the next cell belongs to.
     pub fn part(&self) -> Part {
         if self.cells < self.of_key.len() { Part::Key } else { Part::Value }
     }
 
-    /// Cells of a part.
+    /// Number of cells in a part.
     pub fn length(&self, part: Part) -> usize {
         match part {
             Part::Key => self.of_key.len(),
@@ -57,8 +57,9 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// The next cell; what is wrong with it. One that is empty leaves zeros, or what a member of a union before it says.
-    pub fn cell(&mut self, text: &str, part: Part) -> Result<(), String> {
+    /// Parses the next cell. An empty cell leaves zeros, or the value of an earlier member of the
+    /// same union.
+    pub fn parse_cell(&mut self, text: &str, part: Part) -> Result<(), String> {
         if part == Part::Key && self.cells == 0 && self.prefix(text)? {
             return Ok(());
         }
@@ -67,38 +68,39 @@ impl<'a> Bytes<'a> {
             Part::Value => (&self.of_value, self.cells - self.of_key.len(), &mut self.value),
         };
         let Some(leaf) = scalar_fields.get(before) else {
-            return Err(format!("`{}` is one cell too many; {}", shown(text), self.whole()));
+            return Err(format!("`{}` is one cell too many; {}", quote_cell(text), self.describe_row()));
         };
         if !text.is_empty() {
             let before = leaf.overlaps.then(|| whole.clone());
             typed::parse_into(&leaf.place(), text, NumberStyle::Human, whole)
-                .map_err(|what| format!("`{}` {what} (`{}` is {})", shown(text), leaf.name, leaf.ty.name))?;
+                .map_err(|what| format!("`{}` {what} (`{}` is {})", quote_cell(text), leaf.name, leaf.ty.name))?;
             let place = leaf.at as usize..(leaf.at + leaf.ty.size) as usize;
             let place = place.start..place.end.min(whole.len());
             if let Some(before) = before
                 && before[place.clone()].iter().any(|byte| *byte != 0)
                 && before[place.clone()] != whole[place]
             {
-                let what = "says otherwise than the member of the union before it: leave one of them empty";
-                return Err(format!("`{}` as `{}` {what}", shown(text), leaf.name));
+                let what = "contradicts the earlier member of the union; leave one of them empty";
+                return Err(format!("`{}` as `{}` {what}", quote_cell(text), leaf.name));
             }
         }
         self.cells += 1;
         if self.cells == self.of_key.len() && part == Part::Key { self.check_key() } else { Ok(()) }
     }
 
-    /// Takes a prefix, where the keys are prefixes and the text is one; whether it is.
+    /// Parses a prefix as the whole key, if the map's keys are prefixes and the text looks like
+    /// one. Returns whether it did.
     fn prefix(&mut self, text: &str) -> Result<bool, String> {
-        let prefix = if self.typed.is_trie() { literals::prefix(text) } else { None };
+        let prefix = if self.typed.is_trie() { literals::parse_prefix(text) } else { None };
         let Some(words) = prefix else { return Ok(false) };
-        let words = words.map_err(|what| format!("`{}` {what}", shown(text)))?;
-        let Some((length, address)) = words.get().split_last() else { return Ok(false) };
+        let words = words.map_err(|what| format!("`{}` {what}", quote_cell(text)))?;
+        let Some((length, address)) = words.as_slice().split_last() else { return Ok(false) };
         let address = address.iter().flat_map(|word| word.to_be_bytes());
         let key: Vec<u8> = length.to_le_bytes().into_iter().chain(address).collect();
         if key.len() != self.key.len() {
             let (bits, name) = (8 * (self.typed.key.size - 4), &self.typed.name);
-            let what = format!("is no prefix of an address of {bits} bits, as the keys of `{name}`");
-            return Err(format!("`{}` {what}", shown(text)));
+            let what = format!("is not a prefix of an address of {bits} bits, as the keys of `{name}`");
+            return Err(format!("`{}` {what}", quote_cell(text)));
         }
         self.key = key;
         self.cells = self.of_key.len();
@@ -106,7 +108,7 @@ impl<'a> Bytes<'a> {
         Ok(true)
     }
 
-    /// What is wrong with the key that is there now.
+    /// Checks the key that has been parsed.
     fn check_key(&self) -> Result<(), String> {
         self.typed.check_key(&self.key)?;
         let words = self.map.key_from_bytes(&self.key);
@@ -119,20 +121,20 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// The words of the key, once all its cells are there.
+    /// Returns the words of the key once it is complete.
     pub fn key_words(&self) -> Result<Vec<u32>, String> {
         let (there, wanted) = (self.cells, self.of_key.len());
         if there < wanted {
-            return Err(format!("the key ends after {there} of {wanted} cells; {}", self.whole()));
+            return Err(format!("the key ends after {there} of {wanted} cells; {}", self.describe_row()));
         }
         Ok(self.map.key_from_bytes(&self.key))
     }
 
-    /// The words of the row, once all its cells are there.
+    /// Returns the words of the row once it is complete.
     pub fn words(&self) -> Result<Vec<u32>, String> {
         let (there, wanted) = (self.cells, self.of_key.len() + self.of_value.len());
         if there < wanted {
-            return Err(format!("the row ends after {there} of {wanted} cells; {}", self.whole()));
+            return Err(format!("the row ends after {there} of {wanted} cells; {}", self.describe_row()));
         }
         Ok(self.all())
     }
@@ -141,69 +143,74 @@ impl<'a> Bytes<'a> {
         [self.map.key_from_bytes(&self.key), self.map.value_from_bytes(&self.value)].concat()
     }
 
-    /// What a row is.
-    pub fn whole(&self) -> String {
+    /// Describes a row, for error messages.
+    pub fn describe_row(&self) -> String {
         let names = self.names();
         let first: Vec<&str> = names.iter().take(12).map(String::as_str).collect();
         format!("a row is {}{}", first.join(","), if names.len() > 12 { ",…" } else { "" })
     }
 
-    /// The words of a row of JSON; where in it something is wrong, and what.
-    pub fn row(&mut self, text: &str) -> Result<Vec<u32>, (usize, String)> {
+    /// Parses a row of JSON into words. An error comes with its byte offset in `text`.
+    pub fn parse_json_row(&mut self, text: &str) -> Result<Vec<u32>, (usize, String)> {
         self.clear();
         let here = |at: usize, what: String| (at, what);
-        let row: Row = serde_json::from_str(text).map_err(|error| here(0, format!("{}; {SHAPE}", said(&error))))?;
-        // Where there is a form for people and one for machines, the one with names.
+        let row: Row =
+            serde_json::from_str(text).map_err(|error| here(0, format!("{}; {EXPECTED_ROW}", message_of(&error))))?;
+        // bpftool may add a formatted variant, which has member names: prefer it.
         let inner: Row = match row.formatted {
-            Some(formatted) => serde_json::from_str(formatted.get())
-                .map_err(|error| here(offset(text, formatted.get()), format!("{}; {SHAPE}", said(&error))))?,
+            Some(formatted) => serde_json::from_str(formatted.get()).map_err(|error| {
+                here(offset_of(text, formatted.get()), format!("{}; {EXPECTED_ROW}", message_of(&error)))
+            })?,
             None => row,
         };
-        let in_text = |(at, what): Wrong<'_>| (offset(text, at), what);
-        // The variables of a section are the only entry, for whose key bpftool has no type.
+        let in_text = |(at, what): JsonError<'_>| (offset_of(text, at), what);
+        // Variables of a section are a single entry, and bpftool has no type for its key.
         let is_section = matches!(self.typed.value.kind, CKind::Section(_));
         let (key, is_prefix) = match inner.key {
             Some(key) => {
-                let prefix = plain(key).map(|cell| self.prefix(&cell)).transpose();
-                let prefix = prefix.map_err(|what| here(offset(text, key.get()), what))?;
+                let prefix = scalar_text(key).map(|cell| self.prefix(&cell)).transpose();
+                let prefix = prefix.map_err(|what| here(offset_of(text, key.get()), what))?;
                 (Some(key), prefix.unwrap_or(false))
             }
             None if is_section => (None, true),
-            None => return Err(here(0, format!("the row has no `key`; {SHAPE}"))),
+            None => return Err(here(0, format!("the row has no `key`; {EXPECTED_ROW}"))),
         };
         if let (Some(key), false) = (key, is_prefix) {
-            fill(&FieldLocation::whole(&self.typed.key), key, "key", &mut self.key).map_err(in_text)?;
-            self.check_key().map_err(|what| here(offset(text, key.get()), what))?;
+            fill_value(&FieldLocation::whole(&self.typed.key), key, "key", &mut self.key).map_err(in_text)?;
+            self.check_key().map_err(|what| here(offset_of(text, key.get()), what))?;
         }
         match (inner.value, inner.values) {
             (Some(value), _) => {
-                fill(&FieldLocation::whole(&self.typed.value), value, "value", &mut self.value).map_err(in_text)?;
+                fill_value(&FieldLocation::whole(&self.typed.value), value, "value", &mut self.value)
+                    .map_err(in_text)?;
             }
             (None, Some(values)) if self.typed.is_per_cpu() => {
-                let all: Vec<OfProcessor> = serde_json::from_str(values.get())
-                    .map_err(|error| here(offset(text, values.get()), format!("`values`: {}", said(&error))))?;
+                let all: Vec<PerCpuValue> = serde_json::from_str(values.get()).map_err(|error| {
+                    here(offset_of(text, values.get()), format!("`values`: {}", message_of(&error)))
+                })?;
                 let mut each = Vec::new();
                 for one in all {
                     let mut bytes = vec![0; self.value.len()];
-                    fill(&FieldLocation::whole(&self.typed.value), one.value, "value", &mut bytes).map_err(in_text)?;
+                    fill_value(&FieldLocation::whole(&self.typed.value), one.value, "value", &mut bytes)
+                        .map_err(in_text)?;
                     each.push(bytes);
                 }
                 self.value = typed::sum_per_cpu(&self.of_value, self.typed.value.size, &each);
             }
             (None, Some(values)) => {
                 let what = format!("the map `{}` has one value for all processors: expected `value`", self.typed.name);
-                return Err(here(offset(text, values.get()), what));
+                return Err(here(offset_of(text, values.get()), what));
             }
             (None, None) if self.value.is_empty() => {}
-            (None, None) => return Err(here(0, format!("the row has no `value`; {SHAPE}"))),
+            (None, None) => return Err(here(0, format!("the row has no `value`; {EXPECTED_ROW}"))),
         }
         Ok(self.all())
     }
 }
 
-const SHAPE: &str = "expected a row as bpftool writes it: {\"key\": …, \"value\": …}";
+const EXPECTED_ROW: &str = "expected a row as bpftool writes it: {\"key\": …, \"value\": …}";
 
-/// A row as it stands in the text.
+/// A row whose members are not parsed yet.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a row")]
 struct Row<'a> {
@@ -217,21 +224,21 @@ struct Row<'a> {
     formatted: Option<&'a RawValue>,
 }
 
-/// A value of one of the kernel's processors.
+/// A value of one CPU.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OfProcessor<'a> {
+struct PerCpuValue<'a> {
     #[serde(rename = "cpu")]
     _processor: u32,
     #[serde(borrow)]
     value: &'a RawValue,
 }
 
-/// The members of an object in their order, also where names come twice: members without a name have the same.
-pub(super) struct Pairs<'a>(pub Vec<(String, &'a RawValue)>);
+/// The members of a JSON object in order, with duplicates: several members may have no name.
+pub(super) struct JsonMembers<'a>(pub Vec<(String, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Pairs<'a>, D::Error> {
+impl<'de: 'a, 'a> Deserialize<'de> for JsonMembers<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JsonMembers<'a>, D::Error> {
         struct All;
         impl<'de> Visitor<'de> for All {
             type Value = Vec<(String, &'de RawValue)>;
@@ -248,19 +255,24 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
                 Ok(all)
             }
         }
-        from.deserialize_map(All).map(Pairs)
+        from.deserialize_map(All).map(JsonMembers)
     }
 }
 
-/// What is wrong, and with which part of the text.
-type Wrong<'t> = (&'t str, String);
+/// The part of the text that is wrong, and an error message.
+type JsonError<'t> = (&'t str, String);
 
-/// Writes what JSON says into a place of a value; `name` is what it is called.
-fn fill<'t>(place: &FieldLocation, from: &'t RawValue, name: &str, whole: &mut [u8]) -> Result<(), Wrong<'t>> {
+/// Parses a JSON value into a location of the bytes in `whole`; `name` is its path, for messages.
+fn fill_value<'t>(
+    place: &FieldLocation,
+    from: &'t RawValue,
+    name: &str,
+    whole: &mut [u8],
+) -> Result<(), JsonError<'t>> {
     let text = from.get();
     let wrong = |what: String| (text, format!("`{name}`: {what}"));
-    if let Some(cell) = plain(from) {
-        // bpftool writes a character that is one number as itself.
+    if let Some(cell) = scalar_text(from) {
+        // bpftool writes a single char as a character.
         let mut letters = cell.chars();
         let code = match (&place.ty.kind, text.starts_with('"'), letters.next(), letters.next()) {
             (CKind::Int(Encoding::Char), true, Some(letter), None) => u8::try_from(letter).ok(),
@@ -268,10 +280,10 @@ fn fill<'t>(place: &FieldLocation, from: &'t RawValue, name: &str, whole: &mut [
         };
         let cell = code.map_or(cell, |code| (code as i8).to_string());
         return typed::parse_into(place, &cell, NumberStyle::Raw, whole)
-            .map_err(|what| wrong(format!("`{}` {what}", shown(&cell))));
+            .map_err(|what| wrong(format!("`{}` {what}", quote_cell(&cell))));
     }
     if text.starts_with('[') {
-        let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| wrong(said(&error)))?;
+        let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| wrong(message_of(&error)))?;
         if let CKind::Array { of, count, .. } = &place.ty.kind {
             let bytes_are_missing = place.ty.is_bytes() && items.len() < *count as usize;
             if items.len() > *count as usize || bytes_are_missing {
@@ -279,12 +291,12 @@ fn fill<'t>(place: &FieldLocation, from: &'t RawValue, name: &str, whole: &mut [
             }
             for (index, item) in (0..).zip(items) {
                 let element = FieldLocation { ty: of.clone(), at: place.at + index * of.size, bit: 0, bits: 0 };
-                fill(&element, item, &format!("{name}[{index}]"), whole)?;
+                fill_value(&element, item, &format!("{name}[{index}]"), whole)?;
             }
             return Ok(());
         }
-        // Bytes one by one, as where there is no BTF.
-        let byte = |item: &&RawValue| plain(item).and_then(|it| typed::parse_byte(&it));
+        // A list of bytes, as bpftool writes without BTF.
+        let byte = |item: &&RawValue| scalar_text(item).and_then(|it| typed::parse_byte(&it));
         let bytes: Option<Vec<u8>> = items.iter().map(byte).collect();
         let into = whole.get_mut(place.at as usize..(place.at + place.ty.size) as usize);
         return match (bytes, into) {
@@ -295,7 +307,7 @@ fn fill<'t>(place: &FieldLocation, from: &'t RawValue, name: &str, whole: &mut [
             _ => Err(wrong(format!("expected {}, or its {} bytes", place.ty.name, place.ty.size))),
         };
     }
-    let Pairs(pairs) = serde_json::from_str(text).map_err(|error| wrong(said(&error)))?;
+    let JsonMembers(pairs) = serde_json::from_str(text).map_err(|error| wrong(message_of(&error)))?;
     let (CKind::Members(members) | CKind::Section(members)) = &place.ty.kind else {
         return Err(wrong(format!("expected {}, and this has members", place.ty.name)));
     };
@@ -305,39 +317,40 @@ fn fill<'t>(place: &FieldLocation, from: &'t RawValue, name: &str, whole: &mut [
             let it = nameless
                 .next()
                 .ok_or_else(|| (value.get(), format!("`{name}`: there is no such member without a name")))?;
-            fill(&in_place(it, place.at), value, name, whole)?;
+            fill_value(&location_of(it, place.at), value, name, whole)?;
         } else if matches!(place.ty.kind, CKind::Section(_)) && member == place.ty.name && value.get().starts_with('[')
         {
-            let variables: Vec<Pairs> = serde_json::from_str(value.get()).map_err(|error| wrong(said(&error)))?;
-            for (variable, value) in variables.into_iter().flat_map(|Pairs(pairs)| pairs) {
-                named(&place.ty, (&variable, value), (name, place.at), whole)?;
+            let variables: Vec<JsonMembers> =
+                serde_json::from_str(value.get()).map_err(|error| wrong(message_of(&error)))?;
+            for (variable, value) in variables.into_iter().flat_map(|JsonMembers(pairs)| pairs) {
+                fill_member(&place.ty, (&variable, value), (name, place.at), whole)?;
             }
         } else {
-            named(&place.ty, (&member, value), (name, place.at), whole)?;
+            fill_member(&place.ty, (&member, value), (name, place.at), whole)?;
         }
     }
     Ok(())
 }
 
-/// The same of a member by its name.
-fn named<'t>(
+/// Parses the JSON value of a named member, like [`fill_value`].
+fn fill_member<'t>(
     ty: &std::sync::Arc<CType>,
     (member, value): (&str, &'t RawValue),
     (name, at): (&str, u32),
     whole: &mut [u8],
-) -> Result<(), Wrong<'t>> {
+) -> Result<(), JsonError<'t>> {
     let found = typed::find_member(ty, member).map_err(|what| (value.get(), format!("`{name}`: {what}")))?;
     let place = FieldLocation { at: at + found.at, bit: 8 * at + found.bit, ..found };
-    fill(&place, value, &format!("{name}.{member}"), whole)
+    fill_value(&place, value, &format!("{name}.{member}"), whole)
 }
 
-fn in_place(member: &CMember, at: u32) -> FieldLocation {
+fn location_of(member: &CMember, at: u32) -> FieldLocation {
     let bit = 8 * at + member.bit;
     FieldLocation { ty: member.ty.clone(), at: bit / 8, bit, bits: member.bits }
 }
 
-/// What is no list and no object: a number's digits, or what is between the quotes of a text.
-fn plain(value: &RawValue) -> Option<String> {
+/// The digits of a number or the content of a string; `None` for lists and objects.
+fn scalar_text(value: &RawValue) -> Option<String> {
     let text = value.get();
     match text.as_bytes().first()? {
         b'[' | b'{' => None,
@@ -346,15 +359,15 @@ fn plain(value: &RawValue) -> Option<String> {
     }
 }
 
-/// Where a part of a text begins in it.
-fn offset(text: &str, part: &str) -> usize {
+/// Byte offset of `part` in `text`.
+fn offset_of(text: &str, part: &str) -> usize {
     let offset = (part.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
     if text.is_char_boundary(offset) { offset } else { 0 }
 }
 
-/// What is wrong, without the place, which is told apart.
-fn said(error: &serde_json::Error) -> String {
-    super::json::words_of(error)
+/// Message of an error without its position, which is reported separately.
+fn message_of(error: &serde_json::Error) -> String {
+    super::json::message_of(error)
 }
 
 #[cfg(test)]
@@ -381,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_the_command_line_are_cells_of_rows() {
+    fn command_line_entries_are_parsed_like_rows() {
         let numbered = map(2, 4, 8);
         assert_eq!(text::parse_entry(&numbered, &["3"], &["0x100000002"]), Ok((vec![3], vec![2, 1])));
         assert_eq!(text::parse_key(&numbered, &["3"]), Ok(vec![3]));
@@ -392,21 +405,23 @@ mod tests {
             (&["0", "1"], &["1"], "one cell too many"),
             (&["0"], &["-1"], "is not in __u64"),
         ] {
-            let said = text::parse_entry(&numbered, key, value).unwrap_err();
-            assert!(said.contains(wrong), "{key:?} {value:?}: {said}");
+            let message = text::parse_entry(&numbered, key, value).unwrap_err();
+            assert!(message.contains(wrong), "{key:?} {value:?}: {message}");
         }
-        // Bytes of no number's size, and a prefix.
+        // A key whose size is not that of a number, and a prefix.
         let hash = map(1, 6, 3);
         let (key, value) = text::parse_entry(&hash, &["02:00:00:00:00:01"], &["0a:0b:0c"]).unwrap();
         assert_eq!((key, value), (vec![2, 0x0100], vec![0x000c_0b0a]));
         let trie = map(11, 8, 4);
         assert_eq!(text::parse_key(&trie, &["10.255.0.0/12"]), Ok(vec![12, 0x0000_f00a]));
-        assert!(text::parse_key(&trie, &["2001:db8::/32"]).unwrap_err().contains("no prefix of an address of 32 bits"));
+        assert!(
+            text::parse_key(&trie, &["2001:db8::/32"]).unwrap_err().contains("not a prefix of an address of 32 bits")
+        );
         assert!(text::parse_key(&map(1, 8, 4), &["10.0.0.0/8"]).is_err(), "the keys are no prefixes");
     }
 
     #[test]
-    fn members_whose_names_have_dots_come_back() {
+    fn members_with_dots_in_their_names_survive_a_dump() {
         let mut map = map(2, 4, 8);
         let members = [("a", 0), ("a.loc", 4)].map(|(name, at)| (name.to_owned(), at, CType::unknown(4)));
         let typed = TypeInfo { value: CType::section(".bss", 8, members), ..map.typed.as_deref().unwrap().clone() };
@@ -421,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_bytes_are_as_long_as_what_they_are_for() {
+    fn byte_lists_must_have_the_length_of_the_type() {
         let map = map(1, 4, 16);
         let read = |count: usize| {
             let row = format!(r#"[{{"key": 1, "value": [{}]}}]"#, vec![r#""0x1""#; count].join(","));
@@ -429,13 +444,13 @@ mod tests {
         };
         assert!(read(16).is_ok());
         for count in [1, 15, 17] {
-            let said = read(count).unwrap_err();
-            assert!(said.contains(&format!("__u8[16] has 16 elements, and here are {count}")), "{said}");
+            let message = read(count).unwrap_err();
+            assert!(message.contains(&format!("__u8[16] has 16 elements, and here are {count}")), "{message}");
         }
     }
 
     #[test]
-    fn damaged_rows_do_no_harm() {
+    fn damaged_rows_do_not_panic() {
         let map = map(5, 4, 16);
         let whole = br#"[{"key": 7, "values": [{"cpu": 0, "value": [1,2,"0x03"]}], "formatted": {"key": ["1","2","3","4"], "value": "::1"}}]"#;
         let mut state = 9_u32;

@@ -1,8 +1,8 @@
-//! A file that a map follows.
+//! Watches a file whose rows a map follows.
 //!
-//! A thread of its own looks at the file a few times a second, and reads it when it has changed. What came of that waits
-//! until it is asked for, between two batches, so that packets wait neither for a disk nor for a parser. Of several
-//! changes the last counts.
+//! A thread polls the file a few times per second and parses it when it has changed. The result is
+//! kept until the caller takes it between two batches, so packets wait for neither disk nor parser.
+//! Of several changes only the latest counts.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, Metadata};
@@ -18,57 +18,60 @@ use portcullis_core::reason;
 
 use super::text::{self, ParsedRows};
 
-/// How often the file is looked at.
-const PERIOD: Duration = Duration::from_millis(250);
+/// Interval of polling.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Looks, one after the other, for which a file that changes all the time is waited for: whoever writes it may not have
+/// Number of polls after which a file that keeps changing is read anyway. Until then, its writer
+/// may not have finished.
 /// come to the end.
-const PATIENCE: u32 = 4;
+const MAX_UNSETTLED_POLLS: u32 = 4;
 
-/// How coarse the times of some file systems are: within this, a file may have changed again and have the same time.
-const COARSE: Duration = Duration::from_secs(2);
+/// Assumed granularity of modification times: within this, a file may change again without a new
+/// time.
+const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
-/// A file that is being watched, until this is dropped.
+/// Watches a file until dropped.
 #[derive(Debug)]
 pub struct FileWatcher {
-    changes: Arc<Mutex<Changes>>,
+    changes: Arc<Mutex<PendingChanges>>,
 }
 
-/// What came of a change, or why there is nothing in it to be had, as text.
+/// The rows of a changed file, or a message about why there are none.
 pub type Change = Result<ParsedRows, String>;
 
-/// What nobody has asked for yet. Rows that are no good do not take away those before them, which the map is to have
+/// Results that have not been taken. An error does not replace earlier rows, which the map gets
 /// meanwhile.
 #[derive(Debug, Default)]
-struct Changes {
+struct PendingChanges {
     rows: Option<ParsedRows>,
-    wrong: Option<String>,
+    error: Option<String>,
 }
 
-impl Changes {
+impl PendingChanges {
     fn put(&mut self, change: Change) {
         match change {
-            Ok(rows) => *self = Changes { rows: Some(rows), wrong: None },
-            Err(wrong) => self.wrong = Some(wrong),
+            Ok(rows) => *self = PendingChanges { rows: Some(rows), error: None },
+            Err(error) => self.error = Some(error),
         }
     }
 
-    /// The older one first.
+    /// Takes the rows first, as they are older than the error.
     fn take(&mut self) -> Option<Change> {
-        self.rows.take().map(Ok).or_else(|| self.wrong.take().map(Err))
+        self.rows.take().map(Ok).or_else(|| self.error.take().map(Err))
     }
 }
 
 impl FileWatcher {
-    /// Reads the file, and watches it from then on.
+    /// Reads the file, and starts to watch it.
     ///
     /// # Errors
-    /// Why the file cannot be read or what is wrong with its rows, as text.
+    /// A message: the file cannot be read, or its rows are wrong.
     pub fn start(path: &Path, map: &Declaration, format: Format) -> Result<(ParsedRows, FileWatcher), String> {
-        let mut file = File::new(path, map, format);
-        let rows = match file.look() {
+        let mut file = WatchedFile::new(path, map, format);
+        let rows = match file.read_if_changed() {
             Some(change) => change?,
-            // It was written to while it was read. What is wrong then, a later look tells.
+            // The file was written while it was read. If the rows are wrong, a later poll corrects
+            // that.
             None => file.read()?,
         };
         let changes = Arc::default();
@@ -76,88 +79,88 @@ impl FileWatcher {
         thread::Builder::new()
             .name("watch".into())
             .spawn(move || file.watch(&of_thread))
-            .map_err(|error| format!("{}: it cannot be watched: {}", path.display(), reason(&error)))?;
+            .map_err(|error| format!("{}: cannot watch it: {}", path.display(), reason(&error)))?;
         Ok((rows, FileWatcher { changes }))
     }
 
-    /// What came of changes since this was asked: of the last one, and of the last that was good, which comes first.
+    /// Takes the result of the latest change, or first the latest valid rows if an error followed.
     pub fn take_change(&mut self) -> Option<Change> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// What tells a file from what it was before.
+/// Metadata that shows whether a file has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
     length: u64,
-    /// On Unix, where a file lies that was renamed over another.
-    place: (u64, u64),
+    /// Device and inode on Unix, which change if another file is renamed over this one.
+    file_id: (u64, u64),
 }
 
 impl Stamp {
     fn new(metadata: &Metadata) -> Stamp {
         #[cfg(unix)]
-        let place = (std::os::unix::fs::MetadataExt::dev(metadata), std::os::unix::fs::MetadataExt::ino(metadata));
+        let file_id = (std::os::unix::fs::MetadataExt::dev(metadata), std::os::unix::fs::MetadataExt::ino(metadata));
         #[cfg(not(unix))]
-        let place = (0, 0);
-        Stamp { modified: metadata.modified().ok(), length: metadata.len(), place }
+        let file_id = (0, 0);
+        Stamp { modified: metadata.modified().ok(), length: metadata.len(), file_id }
     }
 
-    /// Whether the file may change without this showing it.
+    /// Whether the file may have changed again without a new modification time.
     fn is_recent(&self) -> bool {
         let age = self.modified.and_then(|modified| modified.elapsed().ok());
-        age.is_some_and(|age| age < COARSE)
+        age.is_some_and(|age| age < MTIME_GRANULARITY)
     }
 }
 
-/// Why a file was not read, or when it was and what was in it.
+/// The result that was reported last.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum Report {
     Content { stamp: Stamp, hash: u64 },
-    Nothing(String),
+    Error(String),
 }
 
-struct File {
+struct WatchedFile {
     path: PathBuf,
     map: Declaration,
     format: Format,
-    /// What was told of last.
-    told: Option<Seen>,
+    /// The last reported result, to report each only once.
+    last_report: Option<Report>,
 }
 
-impl File {
-    fn new(path: &Path, map: &Declaration, format: Format) -> File {
-        File { path: path.to_owned(), map: map.clone(), format, told: None }
+impl WatchedFile {
+    fn new(path: &Path, map: &Declaration, format: Format) -> WatchedFile {
+        WatchedFile { path: path.to_owned(), map: map.clone(), format, last_report: None }
     }
 
     fn stamp(&self) -> io::Result<Stamp> {
         let metadata = fs::metadata(&self.path)?;
-        // A pipe or a device gives something else each time.
+        // Pipes and devices return something else each time.
         if metadata.is_dir() || metadata.is_file() {
             Ok(Stamp::new(&metadata))
         } else {
-            Err(io::Error::other("this is no file, and only files can be watched"))
+            Err(io::Error::other("not a regular file; only regular files can be watched"))
         }
     }
 
-    /// Looks at the file until nobody wants to know.
-    fn watch(mut self, changes: &Weak<Mutex<Changes>>) {
-        let (mut before, mut restless) = (None, 0);
+    /// Polls the file until the [`FileWatcher`] is dropped.
+    fn watch(mut self, changes: &Weak<Mutex<PendingChanges>>) {
+        let (mut before, mut unsettled_polls) = (None, 0);
         loop {
-            thread::sleep(PERIOD);
+            thread::sleep(POLL_INTERVAL);
             let now = self.stamp().ok();
-            // Who writes a file does so in several goes, and who replaces it may remove it first.
+            // Writers may write in several steps, and may remove a file before replacing it.
             let settled = before.as_ref() == Some(&now);
             before = Some(now);
-            restless = if settled { 0 } else { restless + 1 };
-            if !settled && restless < PATIENCE {
+            unsettled_polls = if settled { 0 } else { unsettled_polls + 1 };
+            if !settled && unsettled_polls < MAX_UNSETTLED_POLLS {
                 if changes.strong_count() == 0 {
                     return;
                 }
                 continue;
             }
-            let change = self.look();
+            let change = self.read_if_changed();
             let Some(changes) = changes.upgrade() else { return };
             if let Some(change) = change {
                 changes.lock().unwrap_or_else(PoisonError::into_inner).put(change);
@@ -165,13 +168,13 @@ impl File {
         }
     }
 
-    /// What is in the file, where that has changed since it was told of.
-    fn look(&mut self) -> Option<Change> {
+    /// Reads the file. Returns its rows if they have changed since the last report.
+    fn read_if_changed(&mut self) -> Option<Change> {
         let stamp = match self.stamp() {
             Ok(stamp) => stamp,
-            Err(error) => return self.nothing(&error),
+            Err(error) => return self.report_error(&error),
         };
-        if let Some(Seen::Content { stamp: before, .. }) = &self.told
+        if let Some(Report::Content { stamp: before, .. }) = &self.last_report
             && *before == stamp
             && !stamp.is_recent()
         {
@@ -179,29 +182,29 @@ impl File {
         }
         let bytes = match text::read_file(&self.path, &self.map) {
             Ok(bytes) => bytes,
-            Err(error) => return self.nothing(&error),
+            Err(error) => return self.report_error(&error),
         };
         if self.stamp().ok().as_ref() != Some(&stamp) {
-            // Somebody writes to it: another look will tell.
+            // The file is being written; read it at a later poll.
             return None;
         }
         let mut hasher = DefaultHasher::new();
         hasher.write(&bytes);
         let hash = hasher.finish();
-        let same = matches!(&self.told, Some(Seen::Content { hash: before, .. }) if *before == hash);
-        self.told = Some(Seen::Content { stamp, hash });
+        let same = matches!(&self.last_report, Some(Report::Content { hash: before, .. }) if *before == hash);
+        self.last_report = Some(Report::Content { stamp, hash });
         (!same).then(|| self.parse(&bytes))
     }
 
-    /// That there is nothing to read; once.
-    fn nothing(&mut self, error: &io::Error) -> Option<Change> {
-        let why = Seen::Nothing(format!("{}: {}", self.path.display(), reason(error)));
-        if self.told.as_ref() == Some(&why) {
+    /// Reports once that the file cannot be read.
+    fn report_error(&mut self, error: &io::Error) -> Option<Change> {
+        let why = Report::Error(format!("{}: {}", self.path.display(), reason(error)));
+        if self.last_report.as_ref() == Some(&why) {
             return None;
         }
-        let Seen::Nothing(text) = &why else { return None };
+        let Report::Error(text) = &why else { return None };
         let text = text.clone();
-        self.told = Some(why);
+        self.last_report = Some(why);
         Some(Err(text))
     }
 
@@ -213,13 +216,11 @@ impl File {
 
     fn parse(&self, bytes: &[u8]) -> Change {
         let name = self.path.display().to_string();
-        // What is cut down to nothing is about to be written anew, or was lost.
+        // A file truncated to nothing is about to be rewritten, or was lost.
         if bytes.is_empty() && self.format == Format::Csv {
-            return Err(format!(
-                "{name}: it is empty; where a map is to have no entries, write a line of names or `#`"
-            ));
+            return Err(format!("{name}: the file is empty; for a map without entries, write a header line or `#`"));
         }
-        text::parse(&self.map, self.format, bytes).map_err(|problems| problems.with_file_name(&name))
+        text::parse(&self.map, self.format, bytes).map_err(|errors| errors.with_file_name(&name))
     }
 }
 
@@ -229,17 +230,17 @@ mod tests {
 
     use super::*;
 
-    fn file(path: &Path) -> File {
+    fn file(path: &Path) -> WatchedFile {
         let map = Declaration::new("m", MapKind::Hash, 1, 0, 9);
-        File::new(path, &map, Format::Csv)
+        WatchedFile::new(path, &map, Format::Csv)
     }
 
-    /// The keys, or what is wrong.
+    /// The keys of the rows, or the error.
     fn keys(change: Option<Change>) -> Option<Result<Vec<u32>, String>> {
         change.map(|change| change.map(|rows| rows.entries.iter().map(|(key, _)| key[0]).collect()))
     }
 
-    /// A file that was last written some time ago.
+    /// Writes a file with a modification time `age` seconds ago.
     fn write(path: &Path, text: &str, age: u64) {
         fs::write(path, text).unwrap();
         let file = fs::File::options().write(true).open(path).unwrap();
@@ -247,19 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_good_do_not_take_those_before_away() {
+    fn invalid_rows_do_not_replace_earlier_valid_ones() {
         let dir = tempfile::tempdir().unwrap();
         let file = file(&dir.path().join("m.csv"));
-        let mut changes = Changes::default();
+        let mut changes = PendingChanges::default();
         assert_eq!(keys(changes.take()), None);
-        // Two that are good, one that is not, and another.
+        // Two valid files, an invalid one, and another.
         for text in ["1\n", "2\n", "x\ny\n", "z\nz\n"] {
             changes.put(file.parse(text.as_bytes()));
         }
         assert_eq!(keys(changes.take()), Some(Ok(vec![2])));
-        assert!(matches!(keys(changes.take()), Some(Err(wrong)) if wrong.contains('z')));
+        assert!(matches!(keys(changes.take()), Some(Err(error)) if error.contains('z')));
         assert_eq!(keys(changes.take()), None);
-        // Right again before anybody has asked: nobody needs to know.
+        // Valid again before anyone took the error, which is then obsolete.
         for text in ["x\ny\n", "3\n"] {
             changes.put(file.parse(text.as_bytes()));
         }
@@ -268,57 +269,57 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_once() {
+    fn each_change_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.csv");
         let name = path.display();
         let mut file = file(&path);
-        let missing = format!("{name}: No such file or directory (os error 2)");
-        assert_eq!(keys(file.look()), Some(Err(missing.clone())));
-        assert_eq!(keys(file.look()), None);
+        let missing = format!("{name}: there is no such file or folder");
+        assert_eq!(keys(file.read_if_changed()), Some(Err(missing.clone())));
+        assert_eq!(keys(file.read_if_changed()), None);
         write(&path, "1\n2\n", 100);
-        assert_eq!(keys(file.look()), Some(Ok(vec![1, 2])));
-        assert_eq!(keys(file.look()), None);
-        // Another time, the same content.
+        assert_eq!(keys(file.read_if_changed()), Some(Ok(vec![1, 2])));
+        assert_eq!(keys(file.read_if_changed()), None);
+        // Another time with the same content.
         write(&path, "1\n2\n", 90);
-        assert_eq!(keys(file.look()), None);
-        // Another content of the same length at the same time: another file by the same name.
+        assert_eq!(keys(file.read_if_changed()), None);
+        // Other content of the same length and time: another file renamed to this name.
         let other = dir.path().join("other");
         fs::write(&other, "1\n3\n").unwrap();
         let time = path.metadata().unwrap().modified().unwrap();
         fs::File::options().write(true).open(&other).unwrap().set_modified(time).unwrap();
         fs::rename(&other, &path).unwrap();
-        assert_eq!(keys(file.look()), if cfg!(unix) { Some(Ok(vec![1, 3])) } else { None });
+        assert_eq!(keys(file.read_if_changed()), if cfg!(unix) { Some(Ok(vec![1, 3])) } else { None });
         write(&path, "1\n3\nx y\n", 80);
-        let wrong = keys(file.look()).unwrap().unwrap_err();
-        assert!(wrong.starts_with(&format!("{name}:3: column 1: `x y` is no number")), "{wrong}");
-        assert_eq!(keys(file.look()), None);
+        let error = keys(file.read_if_changed()).unwrap().unwrap_err();
+        assert!(error.starts_with(&format!("{name}:3: column 1: `x y` is neither a number")), "{error}");
+        assert_eq!(keys(file.read_if_changed()), None);
         write(&path, "", 70);
-        let empty = keys(file.look()).unwrap().unwrap_err();
-        assert!(empty.starts_with(&format!("{name}: it is empty; ")), "{empty}");
+        let empty = keys(file.read_if_changed()).unwrap().unwrap_err();
+        assert!(empty.starts_with(&format!("{name}: the file is empty; ")), "{empty}");
         write(&path, "key0\n", 60);
-        assert_eq!(keys(file.look()), Some(Ok(vec![])));
+        assert_eq!(keys(file.read_if_changed()), Some(Ok(vec![])));
         fs::remove_file(&path).unwrap();
-        assert_eq!(keys(file.look()), Some(Err(missing)));
+        assert_eq!(keys(file.read_if_changed()), Some(Err(missing)));
         fs::create_dir(&path).unwrap();
-        assert_eq!(keys(file.look()), Some(Err(format!("{name}: Is a directory (os error 21)"))));
-        assert_eq!(keys(file.look()), None);
+        assert_eq!(keys(file.read_if_changed()), Some(Err(format!("{name}: it is a folder, not a file"))));
+        assert_eq!(keys(file.read_if_changed()), None);
     }
 
-    /// Within what the file system's clock can tell, neither time nor length need show a change.
+    /// Within the clock granularity, neither time nor length need reveal a change.
     #[test]
-    fn a_file_written_twice_at_once_is_read_twice() {
+    fn a_file_written_twice_at_the_same_time_is_read_twice() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.csv");
         let mut file = file(&path);
         fs::write(&path, "1\n").unwrap();
         let time = path.metadata().unwrap().modified().unwrap();
-        assert_eq!(keys(file.look()), Some(Ok(vec![1])));
+        assert_eq!(keys(file.read_if_changed()), Some(Ok(vec![1])));
         fs::write(&path, "2\n").unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
-        // Unless this takes longer than that.
-        if time.elapsed().unwrap() < COARSE / 2 {
-            assert_eq!(keys(file.look()), Some(Ok(vec![2])));
+        // Unless this test was slower than that.
+        if time.elapsed().unwrap() < MTIME_GRANULARITY / 2 {
+            assert_eq!(keys(file.read_if_changed()), Some(Ok(vec![2])));
         }
     }
 }

@@ -287,15 +287,17 @@ mod tests {
     fn compiler_messages_are_shown_and_truncated() {
         for device in devices() {
             let gpu = Gpu::open(device.properties(), false).unwrap();
-            let Err(error) = build_kernel(&gpu, &source("out[0] = no_such_name;"), "", None) else { panic!("taken") };
+            let Err(error) = build_kernel(&gpu, &source("out[0] = no_such_name;"), "", None) else {
+                panic!("the source was accepted")
+            };
             let text = error.to_string();
             assert!(text.contains(&device.info().id) && text.contains("no_such_name"), "{text}");
             let Err(error) = build_kernel(&gpu, &source(&"out[0] = unknown;".repeat(2000)), "", None) else {
-                panic!("taken")
+                panic!("the source was accepted")
             };
             assert!(error.to_string().len() < MAX_LOG_BYTES + 200, "{}", error.to_string().len());
             let missing = Source { entry: "come".into(), ..source("out[0] = 1;") };
-            let Err(error) = build_kernel(&gpu, &missing, "", None) else { panic!("taken") };
+            let Err(error) = build_kernel(&gpu, &missing, "", None) else { panic!("the source was accepted") };
             assert!(error.to_string().contains("CL_INVALID_KERNEL_NAME"), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! For benches: the kernel alone. No part of the crate's interface.
+//! Measurements for benchmarks: the kernel alone. Not part of the crate's public interface.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use portcullis_core::device::{DeviceError, LoadOptions};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
-use crate::probe::WgpuDevice;
+use crate::device::WgpuDevice;
 use crate::session::{self, WgpuSession};
 
-/// A program whose kernel can be run over packets that are already where it reads them.
+/// Times a program's kernel over packets that are already where it reads them.
 pub struct KernelTimer(WgpuSession);
 
 impl KernelTimer {
-    /// Loads a program as [`Device::load`](portcullis_core::device::Device::load) does.
+    /// Loads a program like [`Device::load`](portcullis_core::device::Device::load).
     ///
     /// # Errors
     /// As there.
     pub fn load(device: &WgpuDevice, program: &Arc<Program>) -> Result<KernelTimer, DeviceError> {
-        Ok(KernelTimer(session::open(device, program, &LoadOptions::default())?))
+        Ok(KernelTimer(session::open(device.properties(), program, &LoadOptions::default())?))
     }
 
-    /// Runs the kernel `rounds` times over the batch, which is imported or copied before, and gives
-    /// the time of a round: launches only, no descriptors sent, no verdicts read.
+    /// Imports or uploads the batch, runs the kernel over it `rounds` times and returns the time of
+    /// a round, without transfers of descriptors or verdicts.
     ///
     /// # Errors
-    /// As a session's.
+    /// As those of a session.
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
-        session::kernel_only(&mut self.0, batch, rounds)
+        session::time_kernel(&mut self.0, batch, rounds)
     }
 }

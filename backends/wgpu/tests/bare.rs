@@ -1,4 +1,4 @@
-//! What a machine without Vulkan drivers is told. The drivers are hidden from a child process.
+//! What a machine without Vulkan drivers reports. The drivers are hidden from a child process.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use portcullis_core::device::{DeviceError, DeviceKind};
 
-/// Set in the child, which is this test again.
+/// Environment variable that is set in the child process.
 const CHILD: &str = "PORTCULLIS_TEST_BARE";
 
 #[test]
@@ -15,7 +15,7 @@ fn a_machine_without_drivers_is_told_what_to_install() {
     if std::env::var_os(CHILD).is_some() {
         let error = portcullis_wgpu::probe().expect_err("the drivers are hidden");
         let DeviceError::Missing(text) = error else { panic!("{error:?}") };
-        // Whether it is the loader or the drivers that are missing depends on the machine.
+        // Whether the loader or the drivers are missing depends on the machine.
         assert!(text.contains("mesa-vulkan-drivers"), "{text}");
         eprintln!("{text}");
         return;
@@ -34,13 +34,13 @@ fn a_machine_without_drivers_is_told_what_to_install() {
 }
 
 #[test]
-fn devices_say_what_they_are() {
+fn devices_are_described_and_gpus_come_first() {
     let devices = common::devices();
     for (index, device) in devices.iter().enumerate() {
         let info = portcullis_core::device::Device::info(device);
         assert_eq!(info.id, format!("wgpu:{index}"));
         assert!(!info.name.is_empty() && !info.driver.is_empty());
-        // What it takes of a filter too, where that is bounded.
+        // Software devices also list the limits of a filter.
         assert_eq!(info.limits.len(), 5 + usize::from(info.kind == DeviceKind::Software));
     }
     let gpus: Vec<bool> =

@@ -1,4 +1,4 @@
-//! How batches travel where it matters what the device can bind. All else about batches is in
+//! Batches that depend on what the device can bind. All other tests of batches are in
 //! `compat-tests/tests/batches.rs`, for every device.
 
 mod common;
@@ -24,8 +24,8 @@ fn numbers(count: usize, length: usize, start: usize, stride: usize) -> Batch {
 }
 
 #[test]
-fn memory_beyond_a_binding_is_split() {
-    // 300 MiB: more than the 128 MiB that lavapipe, and WebGPU's default, bind at once.
+fn batches_larger_than_a_binding_are_split() {
+    // 300 MiB: more than the 128 MiB that lavapipe, and WebGPU by default, can bind.
     let (count, stride) = (75_000, 4200);
     for device in devices() {
         let mut session = load(&device, &program(NUMBER));
@@ -48,7 +48,7 @@ fn memory_beyond_a_binding_is_split() {
 }
 
 #[test]
-fn memory_is_read_in_place_only_where_nothing_is_written() {
+fn only_filters_that_do_not_write_read_in_place() {
     for device in devices() {
         let batch = numbers(10, 60, 0, 64);
         let imported = load(&device, &program(COUNT)).import(batch.span()).unwrap();
@@ -59,7 +59,7 @@ fn memory_is_read_in_place_only_where_nothing_is_written() {
     }
 }
 
-/// Burns all of its fuel on every packet.
+/// Uses up its fuel on every packet.
 const BURN: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         var x = load_le32(pkt, 0u);
@@ -68,12 +68,12 @@ const BURN: &str = "
     }";
 
 #[test]
-fn software_devices_refuse_loops_that_they_would_leave() {
+fn software_devices_refuse_loops_that_they_would_cut_short() {
     for device in devices() {
         let program = program_with(BURN, &ProgramOptions { fuel: 70_000, ..ProgramOptions::default() });
         let loaded = device.load(&program, &LoadOptions::default());
         if device.info().kind == DeviceKind::Software {
-            let Err(error) = loaded else { panic!("taken") };
+            let Err(error) = loaded else { panic!("the filter was accepted") };
             assert!(matches!(&error, DeviceError::Unsupported { reason, .. } if reason.contains("65000")), "{error}");
         } else {
             assert!(loaded.is_ok());
@@ -82,7 +82,7 @@ fn software_devices_refuse_loops_that_they_would_leave() {
 }
 
 #[test]
-fn software_devices_refuse_what_they_would_compile_for_minutes() {
+fn software_devices_refuse_filters_that_take_minutes_to_compile() {
     // Each helper calls the one below it twice.
     let doubling = |depth: u32| {
         let mut text = String::from("fn f0(pkt: u32, a: u32) -> u32 { return a * 31u + load_u8(pkt, a & 63u); }\n");
@@ -98,14 +98,14 @@ fn software_devices_refuse_what_they_would_compile_for_minutes() {
             continue;
         }
         load(&device, &doubling(4));
-        let Err(error) = device.load(&doubling(12), &LoadOptions::default()) else { panic!("taken") };
+        let Err(error) = device.load(&doubling(12), &LoadOptions::default()) else { panic!("the filter was accepted") };
         let said = |reason: &str| reason.contains("expressions") && reason.contains("--device cpu");
         assert!(matches!(&error, DeviceError::Unsupported { reason, .. } if said(reason)), "{error}");
     }
 }
 
 #[test]
-fn a_packet_larger_than_a_binding_is_given_back() {
+fn a_packet_larger_than_a_binding_is_refused() {
     for device in devices() {
         if device.info().kind != DeviceKind::Software {
             println!("skipped on {}: it may bind whatever fits into an arena", device.info().id);

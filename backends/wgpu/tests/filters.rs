@@ -1,4 +1,4 @@
-//! What filters do, on every device there is, against values worked out by hand.
+//! What filters do on every device, compared with values computed by hand.
 
 mod common;
 
@@ -7,7 +7,7 @@ use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::ProgramOptions;
 
 #[test]
-fn a_filter_that_looks_at_nothing() {
+fn a_filter_that_reads_nothing() {
     for device in devices() {
         let packets = vec![vec![0; 60]; 3];
         let (verdicts, after) = run(&device, "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }", &packets);
@@ -17,7 +17,7 @@ fn a_filter_that_looks_at_nothing() {
 }
 
 #[test]
-fn ports() {
+fn ports_select_verdicts() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             if load_be16(pkt, 12u) != ETH_P_IP || load_u8(pkt, 23u) != IPPROTO_TCP { return XDP_DROP; }
@@ -35,7 +35,7 @@ fn ports() {
         Verdict::Redirect(7),
         Verdict::Drop,
         Verdict::Drop,
-        // One byte of the port is missing: 0 as a whole.
+        // One byte of the port is missing, so the load gives 0.
         Verdict::Tx,
     ];
     for device in devices() {
@@ -46,7 +46,7 @@ fn ports() {
 }
 
 #[test]
-fn values_that_are_no_verdicts_abort() {
+fn invalid_return_values_abort() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return load_le32(pkt, 0u); }";
     let values: [u32; 8] = [0, 1, 2, 3, 5, 0x102, 0x0000_0904, 0xffff_ff04];
     let expected = [
@@ -64,9 +64,9 @@ fn values_that_are_no_verdicts_abort() {
     }
 }
 
-/// Each packet holds operands; the answer is written behind them.
+/// Each packet holds operands; the results are written after them.
 #[test]
-fn arithmetic_is_wgsl_s() {
+fn arithmetic_has_wgsl_semantics() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             let a = load_le32(pkt, 0u);
@@ -119,7 +119,7 @@ fn arithmetic_is_wgsl_s() {
 }
 
 #[test]
-fn dynamic_indices_stop_at_the_last_element() {
+fn dynamic_indices_are_clamped() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             var table = array<u32, 5>(10u, 11u, 12u, 13u, 14u);
@@ -140,7 +140,7 @@ fn dynamic_indices_stop_at_the_last_element() {
 }
 
 #[test]
-fn heads_and_tails_move() {
+fn head_and_tail_move_within_their_room() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             let how = load_u8(pkt, 0u);
@@ -168,7 +168,7 @@ fn heads_and_tails_move() {
 }
 
 #[test]
-fn a_packet_without_fuel_is_aborted_and_keeps_what_was_done() {
+fn running_out_of_fuel_aborts_and_keeps_writes() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             var rounds = load_le32(pkt, 0u);
@@ -183,7 +183,7 @@ fn a_packet_without_fuel_is_aborted_and_keeps_what_was_done() {
     let rounds = [0u32, 1, 98, 99, 100, 101, 0xffff_ffff];
     let packets = rounds.map(|r| [&r.to_le_bytes()[..], &[0; 8]].concat());
     for device in devices() {
-        // The round that finds no more to do costs one as well.
+        // The round that finds nothing left to do costs fuel as well.
         let program = program_with(text, &ProgramOptions { fuel: 100, ..ProgramOptions::default() });
         let (verdicts, after) = run_batch(&device, &program, Batch::from_packets(&packets).unwrap());
         for ((rounds, verdict), packet) in rounds.into_iter().zip(verdicts).zip(after) {
@@ -196,8 +196,8 @@ fn a_packet_without_fuel_is_aborted_and_keeps_what_was_done() {
 }
 
 #[test]
-fn full_fuel_is_burnt_and_not_a_round_less() {
-    // 32,768 rounds, and no driver leaves the loop before.
+fn no_driver_cuts_loops_short() {
+    // 32,768 rounds, which no driver may cut short.
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             for (var i = 0u; i < load_le32(pkt, 0u); i = i + 1u) { store_le32(pkt, 4u, i); }
@@ -212,7 +212,7 @@ fn full_fuel_is_burnt_and_not_a_round_less() {
 }
 
 #[test]
-fn sixty_four_bits() {
+fn sixty_four_bit_arithmetic_is_exact() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             let a = (u64(load_be32(pkt, 0u)) << 32u) | u64(load_be32(pkt, 4u));
@@ -232,11 +232,11 @@ fn sixty_four_bits() {
 }
 
 #[test]
-fn the_spir_v_of_a_filter_has_its_entry_point() {
+fn spirv_output_has_one_compute_entry_point() {
     let program = program_with("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }", &ProgramOptions::default());
     let words = portcullis_wgpu::spirv(&program).unwrap();
-    // SPIR-V specification, 2.3: the magic number; 3.32.5: OpEntryPoint is operation 15, and 5 the
-    // execution model GLCompute.
+    // SPIR-V specification, 2.3: the magic number; 3.32.5: OpEntryPoint is operation 15, and 5 is
+    // the execution model GLCompute.
     assert_eq!(words[0], 0x0723_0203);
     let mut at = 5;
     let mut entries = 0;

@@ -1,4 +1,4 @@
-//! Branches in each other, of which software devices take only so many.
+//! Nested branches, whose depth is limited on software devices.
 
 mod common;
 
@@ -7,15 +7,15 @@ use portcullis_core::device::{Device, DeviceError, DeviceKind, LoadOptions};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::packet::{Batch, Metadata, Verdict};
 
-/// A filter with `n` branches in each other, or one behind the other with jumps out of them, which compilers turn
-/// into the same.
+/// A filter with `n` nested branches, or `n` branches in sequence with jumps out of them, which
+/// compilers turn into nested ones.
 type Nested = fn(usize) -> String;
 
 fn repeat(n: usize, part: impl Fn(usize) -> String) -> String {
     (0..n).map(part).collect()
 }
 
-/// Mixes `y`, and is true for few packets.
+/// Mixes `y`; true for few packets.
 fn rare(i: usize) -> String {
     format!("y = y * 5u + {i}u; if y % 251u == {i}u")
 }
@@ -60,10 +60,10 @@ fn filter(body: &str) -> String {
     )
 }
 
-/// Of each kind the deepest filter that a device takes gives the interpreter's verdicts, and a software device refuses
-/// what is deeper.
+/// For each kind, the deepest filter that a device accepts agrees with the interpreter, and a
+/// software device refuses deeper ones.
 #[test]
-fn what_is_taken_is_right_and_the_rest_refused() {
+fn accepted_filters_agree_with_the_interpreter() {
     let packets: Vec<Vec<u8>> = (0..256u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()).collect();
     for device in devices() {
         for (kind, nested) in KINDS {
@@ -74,13 +74,13 @@ fn what_is_taken_is_right_and_the_rest_refused() {
             };
             let (mut most, mut beyond) = (1, 90);
             if device.info().kind == DeviceKind::Software {
-                let reason = refused(beyond).unwrap_or_else(|| panic!("{kind}: {beyond} are taken"));
+                let reason = refused(beyond).unwrap_or_else(|| panic!("{kind}: {beyond} are accepted"));
                 assert!(reason.contains("deep") && reason.contains("--device cpu"), "{kind}: {reason}");
                 while beyond - most > 1 {
                     let n = usize::midpoint(most, beyond);
                     if refused(n).is_none() { most = n } else { beyond = n }
                 }
-                assert!(most >= 15, "{kind}: only {most} are taken");
+                assert!(most >= 15, "{kind}: only {most} are accepted");
             } else {
                 most = beyond;
             }

@@ -81,7 +81,7 @@ impl State {
             let mut writer = state::Writer::new(out, lasting(program).count())?;
             for (number, map) in lasting(program) {
                 let words = session.map_words(number).map_err(io::Error::other)?;
-                writer.map(map, &words)?;
+                writer.write_map(map, &words)?;
             }
             writer.finish()
         });

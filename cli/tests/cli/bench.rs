@@ -180,7 +180,7 @@ fn a_full_disk_loses_no_other_file() {
     let place = Place::new();
     let ran = run(&place, &["--filter", "minimal", "--batch", "64", "--json", "/dev/full", "--csv", "r.csv"]);
     assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("/dev/full: ") && ran.err.contains("no space left"), "{}", ran.err);
+    assert!(ran.err.contains("/dev/full: ") && ran.err.contains("No space left on device"), "{}", ran.err);
     assert!(String::from_utf8(place.read("r.csv")).unwrap().contains("minimal,cpu,64,"));
     assert!(ran.out.contains("minimal, 64-byte packets"), "{}", ran.out);
 }
@@ -401,7 +401,7 @@ char LICENSE[] SEC("license") = "GPL";
             2,
             "--map none=sized.csv: the filter has no map `none`",
         ),
-        (&["--set", "sized.max_entries=4", "--map", "told=sized.csv"], 2, "`told` is a ring of events"),
+        (&["--set", "sized.max_entries=4", "--map", "told=sized.csv"], 2, "`told` is an event ring"),
         (&["--set", "sized.max_entries=3", "--map", "sized=sized.csv"], 1, "sized.csv:1: "),
         (&["--set", "sized.max_entries=4", "--map", "sized=gone.csv"], 1, "gone.csv"),
         (&["--set", "sized.max_entries=4", "--kernel-routes"], 2, "--kernel-routes: the filter looks for no routes"),

@@ -89,7 +89,7 @@ fn without_libpcap_it_is_said_what_to_do() {
         let ran = place.run(&[command, &["--expr", "udp port 53"]].concat());
         ran.failed(
             1,
-            &["--expr: ", "built without libpcap", "--features pcap-expr", "libpcap-dev", "tcpdump -y EN10MB -ddd"],
+            &["--expr: ", "this build lacks libpcap", "--features pcap-expr", "libpcap-dev", "tcpdump -y EN10MB -ddd"],
         );
     }
 }

@@ -161,12 +161,12 @@ fn wrong_rows_are_told_by_line_and_nothing_is_run() {
         "routes=r.csv",
         "from,to\n10.0.0.1,1,2\n10.0.0.2,02:1:2:3:4:5\n10.0.0.2,y,z\n10.0.0.3,4294967296,z\n",
         &format!(
-            "r.csv:3: column 2 (to): `02:1:2:3:4:5` is no IPv6 address and no MAC; {cell}\n\
-             r.csv:4: column 2 (to): `y` is no number and no address; {cell}\n\
+            "r.csv:3: column 2 (to): `02:1:2:3:4:5` is neither an IPv6 address nor a MAC; {cell}\n\
+             r.csv:4: column 2 (to): `y` is neither a number nor an address; {cell}\n\
              r.csv:5: column 2 (to): `4294967296` is more than 32 bits can hold; {cell}"
         ),
     );
-    refused("routes=r.csv", "1,1,2\n2,2,2\n1,1,2\n", "r.csv:3: its key is that of line 1; a key may come once");
+    refused("routes=r.csv", "1,1,2\n2,2,2\n1,1,2\n", "r.csv:3: its key is the same as in line 1; keys must be unique");
     refused("settings=r.csv", "3,1,2", "r.csv:1: column 1: the map `settings` has no entry 3: its entries are 0 to 2");
     // Eight places, of which seven tenths are used.
     let rows: String = (0..9).map(|n| format!("{n},0,0\n")).collect();
@@ -175,13 +175,13 @@ fn wrong_rows_are_told_by_line_and_nothing_is_run() {
         &format!("a,b,c\n{rows}"),
         "r.csv:7: there is no room in the map `routes` for this row and those behind it (entries=3)",
     );
-    let commas = |line, cell: &str| format!("r.csv:{line}: column 1: `{cell}` is one cell; commas stand between cells");
+    let commas = |line, cell: &str| format!("r.csv:{line}: column 1: `{cell}` is one cell; separate cells by commas");
     refused(
         "routes=r.csv",
         "from;to\n10.0.0.1\t1\t2\n10.0.0.2 1 2\n",
         &[commas(1, "from;to"), commas(2, "10.0.0.1\\t1\\t2"), commas(3, "10.0.0.2 1 2")].join("\n"),
     );
-    let json = "this is JSON, and CSV is expected; files of JSON have names that end in .json";
+    let json = "this is JSON, but CSV is expected; JSON files must have names that end in .json";
     refused("routes=r.csv", "\n[{\"key\": 1, \"value\": [1, 2]}]", &format!("r.csv:2: column 1: {json}"));
     refused("routes=none.csv", "", "none.csv: No such file or directory (os error 2)");
     refused("routes=f.wgsl/a.csv", "", "f.wgsl/a.csv: Not a directory (os error 20)");
@@ -196,7 +196,7 @@ fn endless_files_are_refused() {
     let capture = place.file("c.pcap", capture());
     std::os::unix::fs::symlink("/dev/zero", place.path("zero.json")).unwrap();
     std::fs::File::create(place.path("sparse.csv")).unwrap().set_len(1 << 40).unwrap();
-    let why = "it is larger than all rows of the map `routes` can be (entries=3); name the file that was meant";
+    let why = "larger than all rows of the map `routes` could be (entries=3); is this the right file?";
     for (option, file) in [("--map", "zero.json"), ("--map", "sparse.csv"), ("--watch-map", "sparse.csv")] {
         let ran = place.run(&["run", filter, "--read", capture, option, &format!("routes={file}")]);
         assert_eq!(ran.failed(1, &[]).err, format!("error: {file}: {why}\n"));

@@ -145,7 +145,7 @@ fn what_cannot_be_written_is_named() {
         assert_eq!(with(option, to).failed(1, &[]).err, format!("error: {to}: {why}\n"), "{option}");
     }
     if std::path::Path::new("/dev/full").exists() {
-        let why = "writing failed: No space left on device (os error 28); free space there or choose another place";
+        let why = "writing failed: No space left on device (os error 28); free some space, or choose another path";
         assert_eq!(with("--write", "/dev/full").failed(1, &[]).err, format!("error: /dev/full: {why}\n"));
     }
     #[cfg(unix)]

@@ -183,7 +183,7 @@ fn what_is_wrong_with_an_input_is_said_with_its_name() {
         ("text.pcap", "neither pcap nor pcapng"),
         ("wifi.pcap", "105"),
         ("long.pcap", "300000"),
-        ("dir", "cannot be opened: Is a directory (os error 21)\n"),
+        ("dir", "cannot be opened: is a directory\n"),
         ("good.pcap/x", "cannot be opened: Not a directory (os error 20)\n"),
     ] {
         place.run(&["run", filter, "--read", name, "--write", "o.pcap"]).failed(1, &["error: ", name, words]);

@@ -78,25 +78,25 @@ fn a_map_may_get_another_size_and_nothing_else() {
         assert_eq!(ran.err, format!("error: s: {why}\n"));
         assert!(place.read("s") == saved && !place.has("s.csv"), "all is as it was");
     };
-    let own = "give each filter a file of its own, or remove this one to begin anew";
+    let own = "use a separate file for each filter, or remove this one to start over";
     refused(
         "key=1 value=1",
         "key=1 value=2",
         &format!(
-            "its map `sources` is declared as `hash key=1 value=1`, and the filter's as `hash key=1 value=2`; {own}"
+            "its map `sources` is declared as `hash key=1 value=1`, but the filter's as `hash key=1 value=2`; {own}"
         ),
     );
     let other = format!("{PASS}\n//! map other: counter entries=1\n");
     place.file("other.wgsl", other);
     let ran = place.run(&["run", "other.wgsl", "--read", &sample(), "--state", "s"]);
-    let none = "it has a map `sources` (hash key=1 value=1), and the filter has none of this name";
+    let none = "it has a map `sources` (hash key=1 value=1), but the filter has no map of this name";
     assert_eq!(ran.failed(1, &[]).err, format!("error: s: {none}; {own}\n"));
     let count = sources(1).lines().count() - 1;
-    let more = "declare more, or remove the file to begin anew";
+    let more = "increase the number of entries, or remove the file to start over";
     refused(
         "entries=4096",
         "entries=9",
-        &format!("the map `sources` has {count} entries in it, for which entries=9 of the filter's is too few; {more}"),
+        &format!("the map `sources` has {count} entries in the file, but entries=9 in the filter; {more}"),
     );
     let longest = packets(&std::fs::read(sample()).unwrap()).iter().map(Vec::len).max().unwrap();
     assert!(longest < 2000, "so that there is room to lose");
@@ -118,16 +118,16 @@ fn files_that_are_no_state_are_refused_and_stay() {
     let saved = place.read("s");
     let mut changed = saved.clone();
     changed[saved.len() / 2] ^= 8;
-    let advice = "put a copy in its place, or remove it to begin anew";
-    let foreign = "this is no file that --state has written; choose another name, or remove it to begin anew";
+    let advice = "restore a copy, or remove it to start over";
+    let foreign = "not a state file written by --state; choose another name, or remove the file to start over";
     let newer = [&saved[..16], &[9, 0, 0, 0], &saved[20..]].concat();
     for (content, why) in [
         (&b""[..], foreign),
         (b"key0,value0\n1,2\n", foreign),
-        (&saved[..saved.len() - 12], &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),
-        (&saved[..21], &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),
-        (&changed, &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),
-        (&newer, "its format is version 9, and this program knows version 1; run the program that has written it"),
+        (&saved[..saved.len() - 12], &format!("the file is damaged (truncated or changed: wrong checksum); {advice}")),
+        (&saved[..21], &format!("the file is damaged (truncated or changed: wrong checksum); {advice}")),
+        (&changed, &format!("the file is damaged (truncated or changed: wrong checksum); {advice}")),
+        (&newer, "format version 9 is not supported (expected 1); use the release that wrote the file"),
     ] {
         place.file("bad", content);
         assert_eq!(run("bad").failed(1, &[]).err, format!("error: bad: {why}\n"));
@@ -138,7 +138,7 @@ fn files_that_are_no_state_are_refused_and_stay() {
     run("none/s").failed(1, &["error: none/s: cannot be created: there is no folder none; create it first"]);
     #[cfg(unix)]
     run("/dev/null").failed(1, &["error: /dev/null: this is no file, and state is carried in one"]);
-    run("f.wgsl").failed(1, &["error: f.wgsl: this is no file that --state has written"]);
+    run("f.wgsl").failed(1, &["error: f.wgsl: not a state file written by --state"]);
     assert_eq!(place.names(), ["bad", "dir", "f.wgsl", "s"]);
 }
 

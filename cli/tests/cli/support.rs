@@ -103,7 +103,7 @@ impl Ran {
         ran
     }
 
-    /// Nothing may ever look like a crash to the user, or like a number to look up.
+    /// Output must never look like a crash.
     fn no_panic(&self) {
         for word in ["panicked", "internal error", "RUST_BACKTRACE", "unwrap"] {
             assert!(!self.err.contains(word) && !self.out.contains(word), "{}{}", self.out, self.err);

@@ -240,7 +240,7 @@ fn rings_are_no_maps_to_look_into() {
         ["--watch-map", "told=x.csv"],
         ["--from-pin", "told=/x"],
     ] {
-        let words = [arguments[0], "`told` is a ring of events, which has no entries", "--events FILE"];
+        let words = [arguments[0], "`told` is an event ring, which has no entries", "--events FILE"];
         place.run(&run(&arguments)).failed(2, &words);
         assert!(!place.path("x.json").exists());
     }

@@ -53,7 +53,7 @@ fn a_map_follows_its_file_and_nothing_is_lost() {
         let said = live.end();
         let stays = "the map `hosts` stays as it is until h.csv is right again";
         let wanted = [
-            "warning: h.csv:2: column 2: `x` is no number and no address; expected a number (80, 0x50) or an IPv4 address, a MAC",
+            "warning: h.csv:2: column 2: `x` is neither a number nor an address; expected a number (80, 0x50) or an IPv4 address, a MAC",
             stays,
             // Seven tenths of 2048 places.
             "warning: h.csv:1434: there is no room in the map `hosts` for this row and those behind it (entries=1000)",

@@ -237,11 +237,11 @@ fn maps_are_read_and_written_under_load() {
                 (&["get", "nothing"][..], "the filter has no map `nothing`; it has `blocked`, `routes`"),
                 (&["get", "blocked", "4"], "the map `blocked` has no entry 4"),
                 (&["del", "blocked", "1001"], "the map `blocked` has no entry 1001"),
-                (&["set", "blocked", "x", "1"], "`x` is no number"),
+                (&["set", "blocked", "x", "1"], "`x` is neither a number nor an address"),
                 (&["set", "blocked", "1", "2", "3"], "`3` is one cell too many"),
                 (&["set", "blocked", "1"], "the row ends after 0 of 1 words of its value"),
                 (&["set", "blocked", "1,2", "3"], "`2` is one cell too many"),
-                (&["get", "routes", "10.0.0.0/99"], "is no prefix"),
+                (&["get", "routes", "10.0.0.0/99"], "is not a prefix"),
             ] {
                 let said_so = desk.refused(1, &[&["map"], arguments].concat());
                 assert!(said_so.contains(said), "{arguments:?}: {said_so}");
@@ -302,15 +302,15 @@ fn who_asks_badly_gets_an_answer_or_nothing_and_packets_go_on() {
             answer
         };
         for (request, said) in [
-            (&b""[..], "no line of JSON"),
-            (b"\n", "no line of JSON"),
-            (b"hello\n", "no line of JSON"),
-            (b"\xff\xfe\n", "no line of JSON"),
+            (&b""[..], "not a line of JSON"),
+            (b"\n", "not a line of JSON"),
+            (b"hello\n", "not a line of JSON"),
+            (b"\xff\xfe\n", "not a line of JSON"),
             (br#"{"version":2,"request":"stats"}"#, "of version 2"),
             (br#"{"version":1,"request":"stop"}"#, "unknown variant"),
             (br#"{"version":1,"request":{"reload":{"filter":"a.wgsl"}}}"#, "absolute"),
-            (br#"{"version":1,"request":{"reload":{}}}"#, "and not both"),
-            (br#"{"version":1,"request":{"reload":{"filter":"/a.wgsl","expr":"tcp"}}}"#, "and not both"),
+            (br#"{"version":1,"request":{"reload":{}}}"#, "but not both"),
+            (br#"{"version":1,"request":{"reload":{"filter":"/a.wgsl","expr":"tcp"}}}"#, "but not both"),
             (br#"{"version":1,"request":{"reload":{"expr":"tcp port"}}}"#, "--expr"),
             (br#"{"version":1,"request":{"map-get":{"map":"m"}}}"#, "no map `m`"),
             (br#"{"version":1,"request":"stats"}"#, r#""stats":{"filter":"#),

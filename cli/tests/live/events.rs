@@ -83,7 +83,7 @@ fn events_are_told_while_packets_come_and_by_each_filter_that_takes_over() {
         // 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 18 of data.
         assert!(lines().iter().all(|line| line["map"] == "lengths" && line["data"] == "3c000000"), "{:?}", lines());
         // They are no entries to look at.
-        assert!(desk.refused(1, &["map", "get", "lengths"]).contains("`lengths` is a ring of events"));
+        assert!(desk.refused(1, &["map", "get", "lengths"]).contains("`lengths` is an event ring"));
         desk.refused(1, &["map", "set", "lengths", "0", "1"]);
         desk.done(&["reload", &print]);
         send(5);

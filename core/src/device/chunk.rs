@@ -1,108 +1,110 @@
-//! How a batch is cut into pieces that each fit a device's bindings, and where its packets lie in
-//! what the kernel sees as the arena.
+//! Splitting batches into chunks that fit a device's bindings, and mapping packet locations between
+//! the batch and the arena that the kernel sees.
 
 use std::ops::Range;
 
 use crate::packet::{Batch, Descriptor, READABLE_PAST_END, RESIZE_ROOM, gather};
 use crate::program::Program;
 
-/// Bytes behind the last packet that a kernel may look at (two words are loaded to get one that
-/// straddles them), and that a binding therefore covers.
+/// Bytes behind the last packet that a kernel may read, because it loads two words to get one that
+/// straddles them, and that a binding therefore covers.
 pub const OVERREAD_BYTES: u64 = READABLE_PAST_END as u64;
 
-/// Where a kernel finds the packets.
+/// Where the kernel finds the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketLayout {
-    /// Nowhere: it looks at none.
+    /// The kernel accesses no packet bytes.
     NoAccess,
-    /// In the batch's own memory, which the device reads in place.
+    /// In the batch's own memory, which the device accesses in place.
     InPlace,
     /// In a copy of that memory, from the first packet to the last.
     Copied,
-    /// In a buffer into which each packet is copied by itself, at multiples of 4 bytes.
+    /// In a buffer to which each packet is copied by itself, at 4-byte-aligned offsets.
     Packed,
-    /// The same, in rows of one length: the window, in whole words.
+    /// In a buffer of rows with equal stride, each the window of a packet rounded up to whole
+    /// words.
     Rows,
 }
 
 impl PacketLayout {
-    /// Whether the kernel works on a copy, which is not the batch's memory.
+    /// Whether the kernel works on a copy instead of the batch's memory.
     pub fn is_copy(self) -> bool {
         matches!(self, PacketLayout::Copied | PacketLayout::Packed | PacketLayout::Rows)
     }
 }
 
-/// What bounds a piece.
+/// Upper bounds of a chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkLimits {
-    /// Bytes that a storage binding may have.
+    /// Maximum size of a storage binding in bytes.
     pub binding: u64,
-    /// What a binding's offset in its buffer must be a multiple of.
+    /// Required alignment of a binding's offset in its buffer, in bytes.
     pub alignment: u64,
-    /// Number of packets.
+    /// Maximum number of packets.
     pub packets: usize,
 }
 
-/// What a filter does, as far as it matters here.
+/// Which packet bytes a filter may access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AccessNeeds {
-    /// Bytes of each packet, from its start, that the filter may touch.
+    /// The window: number of bytes from a packet's start that the filter may access.
     pub window: u32,
-    /// Whether packets may grow into their room.
+    /// Whether the filter may resize packets into their headroom and tailroom.
     pub room: bool,
 }
 
 impl AccessNeeds {
-    /// What a program needs.
+    /// The access needs of a program.
     pub fn of_program(program: &Program) -> AccessNeeds {
         let facts = program.facts();
-        // What a filter adds to a packet, and what it finds there, is not bounded by the windows,
-        // which are about the packet as it arrived.
+        // The windows count from the packet's original start, so they do not bound what a filter
+        // that moves the start accesses.
         let window =
             if facts.changes_length { u32::MAX } else { facts.reads.max_bytes().max(facts.writes.max_bytes()) };
         AccessNeeds { window, room: facts.changes_length }
     }
 
-    /// Bytes before and behind a packet that are its own.
-    pub(super) fn margin(self) -> u64 {
+    /// Headroom, and tailroom, of each packet in bytes.
+    pub(super) fn room_bytes(self) -> u64 {
         if self.room { RESIZE_ROOM.into() } else { 0 }
     }
 
-    /// Bytes of a packet that have to be copied.
-    pub fn of(self, length: u32) -> u32 {
+    /// Number of bytes of a packet of `length` bytes that have to be copied.
+    pub fn copied_len(self, length: u32) -> u32 {
         length.min(self.window)
     }
 }
 
-/// A part of a batch that one set of bindings can show a kernel.
+/// A range of a batch's packets that one set of bindings can cover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Which packets.
+    /// The packets, by index.
     pub packets: Range<usize>,
-    /// The bytes that hold them: of the batch's memory, or, packed, of the buffer. Packets' rooms
-    /// are included where the filter may use them.
+    /// The bytes that hold the packets, and their rooms if the filter may use them: in the batch's
+    /// memory, or in the buffer of a packed or row layout.
     pub bytes: Range<u64>,
 }
 
-/// A packet too large for any piece.
+/// Error: a packet exceeds the largest chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge {
-    /// Its place in the batch.
+    /// The packet's index in the batch.
     pub index: usize,
-    /// Its length in bytes.
+    /// The packet's length in bytes.
     pub length: u32,
 }
 
-/// The bytes from the first word of these packets to the last, rooms included; `None` where none of them has any.
+/// The byte range from the first word to the last of these packets, rooms included; `None` if all
+/// of them are empty.
 pub fn extent(batch: &Batch, packets: Range<usize>, needs: AccessNeeds) -> Option<Range<u64>> {
-    let mut seen =
+    let mut occupied =
         batch.descriptors()[packets].iter().filter(|d| d.length > 0 || needs.room).map(|d| word_range(d, needs));
-    let first = seen.next()?;
+    let first = occupied.next()?;
     if batch.is_scattered() {
-        return Some(seen.fold(first, hull));
+        return Some(occupied.fold(first, hull));
     }
-    // They ascend in memory.
-    let last = seen.next_back().unwrap_or(first.clone());
+    // These packets ascend in memory.
+    let last = occupied.next_back().unwrap_or(first.clone());
     Some(first.start..last.end)
 }
 
@@ -110,123 +112,124 @@ fn hull(a: Range<u64>, b: Range<u64>) -> Range<u64> {
     a.start.min(b.start)..a.end.max(b.end)
 }
 
-/// The words of the span that a packet lies in. A packet without bytes may be anywhere, and lies
-/// in none.
+/// The word-aligned byte range of a packet with its room. Only meaningful for packets with bytes:
+/// the offset of an empty one is arbitrary.
 fn word_range(d: &Descriptor, needs: AccessNeeds) -> Range<u64> {
-    let (start, margin) = (u64::from(d.offset), needs.margin());
-    (start - margin) & !3..(start + u64::from(d.length) + margin + 3) & !3
+    let (start, room) = (u64::from(d.offset), needs.room_bytes());
+    (start - room) & !3..(start + u64::from(d.length) + room + 3) & !3
 }
 
-/// Cuts a batch. Every packet is in exactly one piece, in order; an empty batch has no piece.
+/// Splits a batch into chunks. Each packet is in exactly one chunk, in order; an empty batch has
+/// none.
 pub fn split_batch(
     batch: &Batch,
     layout: PacketLayout,
     needs: AccessNeeds,
-    bounds: ChunkLimits,
+    limits: ChunkLimits,
 ) -> Result<Vec<Chunk>, TooLarge> {
     let descriptors = batch.descriptors();
     if layout == PacketLayout::NoAccess {
-        let starts = (0..descriptors.len()).step_by(bounds.packets);
-        let pieces = starts.map(|start| start..(start + bounds.packets).min(descriptors.len()));
-        return Ok(pieces.map(|packets| Chunk { packets, bytes: 0..0 }).collect());
+        let starts = (0..descriptors.len()).step_by(limits.packets);
+        let chunks = starts.map(|start| start..(start + limits.packets).min(descriptors.len()));
+        return Ok(chunks.map(|packets| Chunk { packets, bytes: 0..0 }).collect());
     }
-    let (alignment, room) = (alignment(layout, bounds), bounds.binding - OVERREAD_BYTES);
-    let mut pieces: Vec<Chunk> = Vec::new();
+    let (alignment, capacity) = (alignment(layout, limits), limits.binding - OVERREAD_BYTES);
+    let mut chunks: Vec<Chunk> = Vec::new();
     if layout == PacketLayout::Rows {
         let stride = gather::stride(needs.window) as u64;
-        let most = usize::try_from(room / stride).unwrap_or(usize::MAX).min(bounds.packets);
-        if let (0, Some(first)) = (most, descriptors.first()) {
+        let max_packets = usize::try_from(capacity / stride).unwrap_or(usize::MAX).min(limits.packets);
+        if let (0, Some(first)) = (max_packets, descriptors.first()) {
             return Err(TooLarge { index: 0, length: first.length });
         }
-        let starts = (0..descriptors.len()).step_by(most.max(1));
-        let pieces = starts.map(|start| start..(start + most).min(descriptors.len()));
-        return Ok(pieces.map(|packets| Chunk { bytes: 0..packets.len() as u64 * stride, packets }).collect());
+        let starts = (0..descriptors.len()).step_by(max_packets.max(1));
+        let chunks = starts.map(|start| start..(start + max_packets).min(descriptors.len()));
+        return Ok(chunks.map(|packets| Chunk { bytes: 0..packets.len() as u64 * stride, packets }).collect());
     }
-    for (number, chunk) in descriptors.chunks(bounds.packets).enumerate() {
-        let first = number * bounds.packets;
+    for (number, group) in descriptors.chunks(limits.packets).enumerate() {
+        let first = number * limits.packets;
         if layout != PacketLayout::Packed {
-            // The usual case needs no look at each packet.
-            let all = extent(batch, first..first + chunk.len(), needs).unwrap_or(0..0);
+            // The common case needs no pass over the packets.
+            let all = extent(batch, first..first + group.len(), needs).unwrap_or(0..0);
             let start = all.start / alignment * alignment;
-            if all.end - start <= room {
-                pieces.push(Chunk { packets: first..first + chunk.len(), bytes: start..all.end });
+            if all.end - start <= capacity {
+                chunks.push(Chunk { packets: first..first + group.len(), bytes: start..all.end });
                 continue;
             }
         }
-        split_by_packet(chunk, first, layout, needs, bounds, &mut pieces)?;
+        split_by_packet(group, first, layout, needs, limits, &mut chunks)?;
     }
-    Ok(pieces)
+    Ok(chunks)
 }
 
-/// Appends packets, the first of which is packet `first` of the batch.
+/// Appends packets one by one; the first has index `first` in the batch.
 fn split_by_packet(
     descriptors: &[Descriptor],
     first: usize,
     layout: PacketLayout,
     needs: AccessNeeds,
-    bounds: ChunkLimits,
-    pieces: &mut Vec<Chunk>,
+    limits: ChunkLimits,
+    chunks: &mut Vec<Chunk>,
 ) -> Result<(), TooLarge> {
-    let (alignment, room) = (alignment(layout, bounds), bounds.binding - OVERREAD_BYTES);
+    let (alignment, capacity) = (alignment(layout, limits), limits.binding - OVERREAD_BYTES);
     for (index, d) in (first..).zip(descriptors) {
-        let nothing = d.length == 0 && !needs.room;
-        // Where the packet begins and ends in a piece of its own.
-        let fresh = if layout == PacketLayout::Packed {
-            0..(u64::from(needs.of(d.length)) + 2 * needs.margin() + 3) & !3
-        } else if nothing {
+        let is_empty = d.length == 0 && !needs.room;
+        // The byte range of a chunk that starts with this packet.
+        let alone = if layout == PacketLayout::Packed {
+            0..(u64::from(needs.copied_len(d.length)) + 2 * needs.room_bytes() + 3) & !3
+        } else if is_empty {
             0..0
         } else {
             let word_range = word_range(d, needs);
             word_range.start / alignment * alignment..word_range.end
         };
-        if let Some(piece) = pieces.last_mut().filter(|piece| piece.packets.len() < bounds.packets) {
-            let all = piece.bytes.clone();
+        if let Some(chunk) = chunks.last_mut().filter(|chunk| chunk.packets.len() < limits.packets) {
+            let all = chunk.bytes.clone();
             let both = match layout {
-                PacketLayout::Packed => all.start..all.end + fresh.end,
-                _ if nothing => all,
-                // A piece that has only empty packets so far begins with the first that is not.
-                _ if all.is_empty() => fresh.clone(),
-                _ => hull(all, fresh.clone()),
+                PacketLayout::Packed => all.start..all.end + alone.end,
+                _ if is_empty => all,
+                // A chunk of only empty packets so far starts with this one.
+                _ if all.is_empty() => alone.clone(),
+                _ => hull(all, alone.clone()),
             };
-            if both.end - both.start <= room {
-                piece.packets.end = index + 1;
-                piece.bytes = both;
+            if both.end - both.start <= capacity {
+                chunk.packets.end = index + 1;
+                chunk.bytes = both;
                 continue;
             }
         }
-        if fresh.end - fresh.start > room {
+        if alone.end - alone.start > capacity {
             return Err(TooLarge { index, length: d.length });
         }
-        pieces.push(Chunk { packets: index..index + 1, bytes: fresh });
+        chunks.push(Chunk { packets: index..index + 1, bytes: alone });
     }
     Ok(())
 }
 
-/// What is bound begins where the device lets a binding begin; a copy begins at the first word.
-fn alignment(layout: PacketLayout, bounds: ChunkLimits) -> u64 {
-    if layout == PacketLayout::InPlace { bounds.alignment.max(4) } else { 4 }
+/// Alignment of a chunk's start: that of bindings for packets in place, whole words for copies.
+fn alignment(layout: PacketLayout, limits: ChunkLimits) -> u64 {
+    if layout == PacketLayout::InPlace { limits.alignment.max(4) } else { 4 }
 }
 
-/// The packets of a piece as its kernel sees them: offsets from the start of what is bound.
+/// The packets of a chunk as the kernel sees them: offsets count from the start of the binding.
 pub fn kernel_descriptors<'a>(
     batch: &'a Batch,
-    piece: &'a Chunk,
+    chunk: &'a Chunk,
     layout: PacketLayout,
     needs: AccessNeeds,
 ) -> impl Iterator<Item = Descriptor> + 'a {
     let packed = matches!(layout, PacketLayout::Packed | PacketLayout::Rows);
-    let base = if layout == PacketLayout::NoAccess { 0 } else { piece.bytes.start as u32 };
-    // Of what nobody sees nothing is bound, and nothing is read.
-    let size = if layout == PacketLayout::NoAccess { u64::MAX } else { piece.bytes.end - piece.bytes.start };
-    let margin = needs.margin() as u32;
+    let base = if layout == PacketLayout::NoAccess { 0 } else { chunk.bytes.start as u32 };
+    // Without packet access nothing is bound, so no offset is out of bounds.
+    let size = if layout == PacketLayout::NoAccess { u64::MAX } else { chunk.bytes.end - chunk.bytes.start };
+    let room = needs.room_bytes() as u32;
     let row = if layout == PacketLayout::Rows { gather::stride(needs.window) as u32 } else { 0 };
-    let mut at = margin;
-    batch.descriptors()[piece.packets.clone()].iter().map(move |d| {
+    let mut at = room;
+    batch.descriptors()[chunk.packets.clone()].iter().map(move |d| {
         if !packed {
-            // A packet without bytes may lie outside of the piece. Kernels may load what is readable behind a packet's first
-            // byte before they look at its length, so it is said to lie at the piece's beginning.
+            // An empty packet may lie outside the chunk. Kernels may load readable bytes behind a
+            // packet's start before they check its length, so place it at the chunk's start.
             let within = d.offset.checked_sub(base).filter(|&offset| u64::from(offset) <= size);
-            debug_assert!(within.is_some() || d.length == 0, "pieces hold their packets");
+            debug_assert!(within.is_some() || d.length == 0, "a chunk contains its packets");
             return Descriptor { offset: within.unwrap_or(0), length: d.length };
         }
         if row > 0 {
@@ -235,43 +238,43 @@ pub fn kernel_descriptors<'a>(
             return Descriptor { offset, length: d.length };
         }
         let offset = at;
-        at += (needs.of(d.length) + 2 * margin + 3) & !3;
+        at += (needs.copied_len(d.length) + 2 * room + 3) & !3;
         Descriptor { offset, length: d.length }
     })
 }
 
-/// Where the packets of a piece lie in their batch now: `before` there, `seen` and `after` as the kernel
-/// found them and left them.
+/// Translates the descriptors that a kernel left, `after`, back to the batch. `before` are the
+/// packets in the batch and `in_kernel` those in the kernel's arena, both from before the launch.
 pub fn translate_descriptors(
     before: &[Descriptor],
-    seen: impl Iterator<Item = Descriptor>,
+    in_kernel: impl Iterator<Item = Descriptor>,
     after: impl Iterator<Item = Descriptor>,
 ) -> impl Iterator<Item = Descriptor> {
-    // How far the packet's start moved is the same in either memory.
-    before.iter().zip(seen).zip(after).map(|((before, seen), after)| Descriptor {
-        offset: before.offset.wrapping_add(after.offset.wrapping_sub(seen.offset)),
+    // A packet's start moves by the same distance in either memory.
+    before.iter().zip(in_kernel).zip(after).map(|((before, in_kernel), after)| Descriptor {
+        offset: before.offset.wrapping_add(after.offset.wrapping_sub(in_kernel.offset)),
         length: after.length,
     })
 }
 
-/// Copies the packets of a piece from a copy that a kernel worked on, `from`, back into their batch,
-/// which knows already where the kernel left their ends. `before` is where they lay, `seen` where the
-/// kernel found them; `window` is how many bytes of each it may have changed.
+/// Copies the packets of a chunk from the kernel's copy, `from`, back into the batch, whose
+/// descriptors are already updated. `before` are the packets in the batch and `in_kernel` those in
+/// the copy, both from before the launch; at most `window` bytes of each may have changed.
 pub fn write_back(
     batch: &mut Batch,
-    piece: &Chunk,
+    chunk: &Chunk,
     before: &[Descriptor],
-    seen: &[Descriptor],
+    in_kernel: &[Descriptor],
     window: u32,
     from: &[u8],
 ) {
-    for ((index, before), seen) in piece.packets.clone().zip(before).zip(seen) {
+    for ((index, before), in_kernel) in chunk.packets.clone().zip(before).zip(in_kernel) {
         let moved = batch.descriptors()[index].offset.wrapping_sub(before.offset);
-        let at = seen.offset.wrapping_add(moved) as usize;
+        let at = in_kernel.offset.wrapping_add(moved) as usize;
         let packet = batch.packet_mut(index);
         let length = packet.len().min(window as usize);
         if length == 0 {
-            continue; // It lies nowhere.
+            continue; // The offset of an empty packet is arbitrary.
         }
         packet[..length].copy_from_slice(&from[at..at + length]);
     }
@@ -289,26 +292,26 @@ mod tests {
         BatchCutter::new(Arena::new(1 << 16).unwrap(), None).cut_batch(descriptors, vec![], room).unwrap()
     }
 
-    fn bounds(binding: u64, alignment: u64, packets: usize) -> ChunkLimits {
+    fn limits(binding: u64, alignment: u64, packets: usize) -> ChunkLimits {
         ChunkLimits { binding: binding + OVERREAD_BYTES, alignment, packets }
     }
 
-    fn piece(packets: Range<usize>, bytes: Range<u64>) -> Chunk {
+    fn chunk(packets: Range<usize>, bytes: Range<u64>) -> Chunk {
         Chunk { packets, bytes }
     }
 
     #[test]
-    fn what_fits_is_one_piece() {
+    fn a_batch_that_fits_is_one_chunk() {
         let b = batch(&[(70, 30), (100, 1)], ResizeRoom::None);
-        let split_batch = |layout| split_batch(&b, layout, WHOLE, bounds(100, 16, 10));
-        assert_eq!(split_batch(PacketLayout::InPlace), Ok(vec![piece(0..2, 64..104)]));
-        assert_eq!(split_batch(PacketLayout::Copied), Ok(vec![piece(0..2, 68..104)]));
-        assert_eq!(split_batch(PacketLayout::Packed), Ok(vec![piece(0..2, 0..36)]));
-        assert_eq!(split_batch(PacketLayout::NoAccess), Ok(vec![piece(0..2, 0..0)]));
+        let split_batch = |layout| split_batch(&b, layout, WHOLE, limits(100, 16, 10));
+        assert_eq!(split_batch(PacketLayout::InPlace), Ok(vec![chunk(0..2, 64..104)]));
+        assert_eq!(split_batch(PacketLayout::Copied), Ok(vec![chunk(0..2, 68..104)]));
+        assert_eq!(split_batch(PacketLayout::Packed), Ok(vec![chunk(0..2, 0..36)]));
+        assert_eq!(split_batch(PacketLayout::NoAccess), Ok(vec![chunk(0..2, 0..0)]));
     }
 
     #[test]
-    fn no_packet_is_no_piece() {
+    fn an_empty_batch_has_no_chunks() {
         let b = batch(&[], ResizeRoom::None);
         for layout in [
             PacketLayout::InPlace,
@@ -318,38 +321,38 @@ mod tests {
             PacketLayout::NoAccess,
         ] {
             let needs = AccessNeeds { window: 54, ..WHOLE };
-            assert_eq!(split_batch(&b, layout, needs, bounds(100, 16, 10)), Ok(vec![]));
+            assert_eq!(split_batch(&b, layout, needs, limits(100, 16, 10)), Ok(vec![]));
         }
     }
 
     #[test]
-    fn pieces_keep_to_the_binding_and_to_the_number_of_packets() {
+    fn chunks_respect_binding_size_alignment_and_packet_count() {
         let b = batch(&[(0, 40), (40, 40), (80, 40), (120, 8), (60000, 4)], ResizeRoom::None);
-        let in_place = |binding, packets| split_batch(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 16, packets));
-        // 40 is not a multiple of 16: the second piece's binding begins at 32.
-        assert_eq!(in_place(88, 10), Ok(vec![piece(0..2, 0..80), piece(2..4, 80..128), piece(4..5, 60000..60004)]));
+        let in_place = |binding, packets| split_batch(&b, PacketLayout::InPlace, WHOLE, limits(binding, 16, packets));
+        // 40 is not a multiple of 16: the second chunk's binding starts at 32.
+        assert_eq!(in_place(88, 10), Ok(vec![chunk(0..2, 0..80), chunk(2..4, 80..128), chunk(4..5, 60000..60004)]));
         assert_eq!(
             in_place(48, 10),
-            Ok(vec![piece(0..1, 0..40), piece(1..2, 32..80), piece(2..4, 80..128), piece(4..5, 60000..60004)])
+            Ok(vec![chunk(0..1, 0..40), chunk(1..2, 32..80), chunk(2..4, 80..128), chunk(4..5, 60000..60004)])
         );
         assert_eq!(in_place(47, 10), Err(TooLarge { index: 1, length: 40 }));
-        assert_eq!(in_place(1 << 16, 2), Ok(vec![piece(0..2, 0..80), piece(2..4, 80..128), piece(4..5, 60000..60004)]));
+        assert_eq!(in_place(1 << 16, 2), Ok(vec![chunk(0..2, 0..80), chunk(2..4, 80..128), chunk(4..5, 60000..60004)]));
     }
 
     #[test]
-    fn a_packet_without_bytes_lies_nowhere() {
-        // The first lies behind the others, which is nobody's business.
+    fn empty_packets_do_not_extend_chunks() {
+        // The first packet, which is empty, lies behind the others.
         let b = batch(&[(9000, 0), (64, 8), (0, 0), (72, 8), (9000, 8)], ResizeRoom::None);
         for binding in [16, 1 << 16] {
-            let pieces = split_batch(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 16, 10)).unwrap();
-            assert_eq!(pieces.first().unwrap().packets.start, 0);
-            assert_eq!(pieces.last().unwrap().packets.end, 5);
-            let seen: Vec<_> =
-                pieces.iter().flat_map(|p| kernel_descriptors(&b, p, PacketLayout::InPlace, WHOLE)).collect();
-            for (piece, index) in pieces.iter().flat_map(|p| p.packets.clone().map(move |i| (p, i))) {
+            let chunks = split_batch(&b, PacketLayout::InPlace, WHOLE, limits(binding, 16, 10)).unwrap();
+            assert_eq!(chunks.first().unwrap().packets.start, 0);
+            assert_eq!(chunks.last().unwrap().packets.end, 5);
+            let in_kernel: Vec<_> =
+                chunks.iter().flat_map(|p| kernel_descriptors(&b, p, PacketLayout::InPlace, WHOLE)).collect();
+            for (chunk, index) in chunks.iter().flat_map(|p| p.packets.clone().map(move |i| (p, i))) {
                 if b.descriptors()[index].length > 0 {
                     assert_eq!(
-                        u64::from(seen[index].offset) + piece.bytes.start,
+                        u64::from(in_kernel[index].offset) + chunk.bytes.start,
                         u64::from(b.descriptors()[index].offset)
                     );
                 }
@@ -357,19 +360,18 @@ mod tests {
         }
     }
 
-    /// As a ring delivers them: in any order, with others' frames between.
-    /// Kernels may load what is always readable behind a packet's first byte before they look at its length.
+    /// Kernels may load readable bytes behind a packet's start before they check its length.
     #[test]
-    fn a_packet_without_bytes_is_looked_for_in_its_piece() {
+    fn empty_packets_are_placed_inside_their_chunk() {
         let b = batch(&[(9000, 0), (64, 8), (0, 0), (72, 8), (9000, 8)], ResizeRoom::None);
         for layout in [PacketLayout::InPlace, PacketLayout::Copied] {
             for binding in [16, 1 << 16] {
-                for piece in split_batch(&b, layout, WHOLE, bounds(binding, 16, 10)).unwrap() {
-                    let size = piece.bytes.end - piece.bytes.start;
-                    for (seen, index) in kernel_descriptors(&b, &piece, layout, WHOLE).zip(piece.packets.clone()) {
-                        let end = u64::from(seen.offset) + u64::from(seen.length);
-                        assert!(end <= size, "{layout:?}, {binding}: packet {index}: {seen:?} of {size} bytes");
-                        assert_eq!(seen.length, b.descriptors()[index].length);
+                for chunk in split_batch(&b, layout, WHOLE, limits(binding, 16, 10)).unwrap() {
+                    let size = chunk.bytes.end - chunk.bytes.start;
+                    for (in_kernel, index) in kernel_descriptors(&b, &chunk, layout, WHOLE).zip(chunk.packets.clone()) {
+                        let end = u64::from(in_kernel.offset) + u64::from(in_kernel.length);
+                        assert!(end <= size, "{layout:?}, {binding}: packet {index}: {in_kernel:?} of {size} bytes");
+                        assert_eq!(in_kernel.length, b.descriptors()[index].length);
                     }
                 }
             }
@@ -377,48 +379,48 @@ mod tests {
     }
 
     #[test]
-    fn scattered_packets_are_bound_from_the_lowest_to_the_highest_and_never_copied_with_what_is_between() {
-        // Frames of 1,756 bytes, the room included, the first packet in the last one.
+    fn scattered_packets_are_bound_from_the_lowest_to_the_highest() {
+        // Frames of 1,756 bytes, rooms included, the first packet in the last frame.
         let b = Batch::in_frames(&[&[0; 60][..], &[0; 60], &[], &[0; 1500]]).unwrap();
         assert_eq!(extent(&b, 0..4, WHOLE), Some(128..3 * 1756 + 128 + 60));
         assert_eq!(extent(&b, 1..4, WHOLE), Some(128..2 * 1756 + 128 + 60));
         assert_eq!(extent(&b, 1..4, AccessNeeds { room: true, ..WHOLE }), Some(0..2 * 1756 + 316));
-        let in_place = |binding| split_batch(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 64, 10));
-        assert_eq!(in_place(1 << 16), Ok(vec![piece(0..4, 128..5456)]));
-        assert_eq!(in_place(4000), Ok(vec![piece(0..3, 3640 / 64 * 64..5456), piece(3..4, 128..1628)]));
+        let in_place = |binding| split_batch(&b, PacketLayout::InPlace, WHOLE, limits(binding, 64, 10));
+        assert_eq!(in_place(1 << 16), Ok(vec![chunk(0..4, 128..5456)]));
+        assert_eq!(in_place(4000), Ok(vec![chunk(0..3, 3640 / 64 * 64..5456), chunk(3..4, 128..1628)]));
         assert_eq!(in_place(1499), Err(TooLarge { index: 3, length: 1500 }));
     }
 
     #[test]
-    fn packing_takes_the_window_and_keeps_the_room() {
+    fn packed_chunks_hold_windows_or_whole_packets_with_room() {
         let b = batch(&[(1000, 100), (3000, 10)], ResizeRoom::Both);
         let needs = AccessNeeds { window: 54, room: false };
-        let pieces = split_batch(&b, PacketLayout::Packed, needs, bounds(1000, 16, 10)).unwrap();
-        assert_eq!(pieces, [piece(0..2, 0..56 + 12)]);
+        let chunks = split_batch(&b, PacketLayout::Packed, needs, limits(1000, 16, 10)).unwrap();
+        assert_eq!(chunks, [chunk(0..2, 0..56 + 12)]);
         let at = |needs| {
-            kernel_descriptors(&b, &pieces[0], PacketLayout::Packed, needs)
+            kernel_descriptors(&b, &chunks[0], PacketLayout::Packed, needs)
                 .map(|d| (d.offset, d.length))
                 .collect::<Vec<_>>()
         };
         assert_eq!(at(needs), [(0, 100), (56, 10)]);
         let needs = AccessNeeds { window: u32::MAX, room: true };
-        let pieces = split_batch(&b, PacketLayout::Packed, needs, bounds(1000, 16, 10)).unwrap();
-        assert_eq!(pieces, [piece(0..2, 0..356 + 268)]);
+        let chunks = split_batch(&b, PacketLayout::Packed, needs, limits(1000, 16, 10)).unwrap();
+        assert_eq!(chunks, [chunk(0..2, 0..356 + 268)]);
         assert_eq!(at(needs), [(128, 100), (356 + 128, 10)]);
     }
 
     #[test]
-    fn rows_are_of_one_length_whatever_the_packets_are() {
+    fn rows_have_equal_stride_whatever_the_packet_lengths() {
         let b = batch(&[(1000, 100), (3000, 10), (4000, 0), (5000, 54)], ResizeRoom::None);
         let needs = AccessNeeds { window: 54, room: false };
         // 54 bytes are 14 words.
-        let pieces = |binding, packets| split_batch(&b, PacketLayout::Rows, needs, bounds(binding, 16, packets));
-        assert_eq!(pieces(1000, 10), Ok(vec![piece(0..4, 0..224)]));
-        assert_eq!(pieces(1000, 3), Ok(vec![piece(0..3, 0..168), piece(3..4, 0..56)]));
-        assert_eq!(pieces(112, 10), Ok(vec![piece(0..2, 0..112), piece(2..4, 0..112)]));
-        assert_eq!(pieces(55, 10), Err(TooLarge { index: 0, length: 100 }));
-        let piece = piece(1..4, 0..168);
-        let seen = kernel_descriptors(&b, &piece, PacketLayout::Rows, needs);
-        assert_eq!(seen.map(|d| (d.offset, d.length)).collect::<Vec<_>>(), [(0, 10), (56, 0), (112, 54)]);
+        let chunks = |binding, packets| split_batch(&b, PacketLayout::Rows, needs, limits(binding, 16, packets));
+        assert_eq!(chunks(1000, 10), Ok(vec![chunk(0..4, 0..224)]));
+        assert_eq!(chunks(1000, 3), Ok(vec![chunk(0..3, 0..168), chunk(3..4, 0..56)]));
+        assert_eq!(chunks(112, 10), Ok(vec![chunk(0..2, 0..112), chunk(2..4, 0..112)]));
+        assert_eq!(chunks(55, 10), Err(TooLarge { index: 0, length: 100 }));
+        let chunk = chunk(1..4, 0..168);
+        let in_kernel = kernel_descriptors(&b, &chunk, PacketLayout::Rows, needs);
+        assert_eq!(in_kernel.map(|d| (d.offset, d.length)).collect::<Vec<_>>(), [(0, 10), (56, 0), (112, 54)]);
     }
 }

@@ -1,4 +1,4 @@
-//! How batches are handed to a device: the dispatch methods, and the one that every device has.
+//! Dispatch methods, how batches are handed to a device, and the inline method that works for any.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,31 +10,31 @@ use super::{
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
-/// A way of getting batches to a device and verdicts back. One vocabulary for all backends; which
-/// of them a device has is in [`DeviceInfo::dispatch`].
+/// How batches reach a device and verdicts come back. All backends share these names;
+/// [`DeviceInfo::dispatch`] lists the methods that a device supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dispatch {
-    /// Submit one batch and wait for it: nothing overlaps.
+    /// Submit one batch and wait for it; nothing overlaps.
     Inline,
-    /// Several batches in flight: one is copied in while another is filtered and a third copied out.
+    /// Several batches in flight: copying in, filtering and copying out overlap.
     Pipelined,
-    /// One resident kernel that polls a ring of batch slots: no launch for a batch.
+    /// A persistent kernel polls a ring of batch slots; no launch per batch.
     Persistent,
-    /// Kernels queued ahead of their batches, each behind a wait for a value in memory.
+    /// Kernels are queued ahead of their batches, each behind a stream wait on a value in memory.
     WaitValue,
-    /// A graph of copies and kernel, made once for each slot and launched as one.
+    /// One graph of copies and kernel per slot, recorded once and launched as a unit.
     Graph,
 }
 
 impl Dispatch {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Dispatch; 5] =
         [Dispatch::Inline, Dispatch::Pipelined, Dispatch::Persistent, Dispatch::WaitValue, Dispatch::Graph];
 
-    /// What a device has that has nothing special: the default first.
+    /// The methods that every device can support, the default first.
     pub const COMMON: &[Dispatch] = &[Dispatch::Pipelined, Dispatch::Inline];
 
-    /// It alone.
+    /// A slice of this method only.
     fn as_single_slice(self) -> &'static [Dispatch] {
         match self {
             Dispatch::Inline => &[Dispatch::Inline],
@@ -45,7 +45,7 @@ impl Dispatch {
         }
     }
 
-    /// What `--dispatch` takes.
+    /// The argument of `--dispatch`.
     pub fn name(self) -> &'static str {
         match self {
             Dispatch::Inline => "inline",
@@ -56,25 +56,27 @@ impl Dispatch {
         }
     }
 
-    /// The method to use on a device: the one asked for, or the device's own choice.
+    /// Selects the method for a device: the requested one, or the device's default.
     ///
     /// # Errors
-    /// [`DeviceError::NoDispatch`] where the device does not have it.
+    /// [`DeviceError::NoDispatch`] if the device does not support it.
     pub fn select(info: &DeviceInfo, options: &LoadOptions) -> Result<Dispatch, DeviceError> {
         let first = info.dispatch.first().copied().unwrap_or(Dispatch::Pipelined);
         match options.dispatch {
             None => Ok(first),
-            Some(asked) if info.dispatch.contains(&asked) => Ok(asked),
-            Some(asked) => {
-                Err(DeviceError::NoDispatch { device: info.id.clone(), asked, known: join_names(info.dispatch.iter()) })
-            }
+            Some(requested) if info.dispatch.contains(&requested) => Ok(requested),
+            Some(requested) => Err(DeviceError::NoDispatch {
+                device: info.id.clone(),
+                requested,
+                supported: join_names(info.dispatch.iter()),
+            }),
         }
     }
 
-    /// A session that takes several batches, as one that works by this method: inline where this is
-    /// [`Dispatch::Inline`], as it is otherwise.
+    /// Wraps a pipelined session so that it dispatches inline if this is [`Dispatch::Inline`];
+    /// returns it unchanged otherwise.
     pub fn wrap(self, session: impl Session + 'static) -> Box<dyn Session> {
-        if self == Dispatch::Inline { Box::new(InlineSession { session, done: None }) } else { Box::new(session) }
+        if self == Dispatch::Inline { Box::new(InlineSession { session, completion: None }) } else { Box::new(session) }
     }
 }
 
@@ -84,24 +86,24 @@ impl fmt::Display for Dispatch {
     }
 }
 
-/// A name that no method has.
+/// Error of parsing a [`Dispatch`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no dispatch method `{asked}`; there are {}", join_names(Dispatch::ALL.iter()))]
+#[error("unknown dispatch method `{name}`; known are {}", join_names(Dispatch::ALL.iter()))]
 pub struct UnknownDispatch {
-    /// What was asked for.
-    pub asked: String,
+    /// The unknown name, escaped.
+    pub name: String,
 }
 
 impl FromStr for Dispatch {
     type Err = UnknownDispatch;
 
     fn from_str(text: &str) -> Result<Dispatch, UnknownDispatch> {
-        let found = Dispatch::ALL.into_iter().find(|method| method.name() == text);
-        found.ok_or_else(|| UnknownDispatch { asked: text.escape_debug().to_string() })
+        let method = Dispatch::ALL.into_iter().find(|method| method.name() == text);
+        method.ok_or_else(|| UnknownDispatch { name: text.escape_debug().to_string() })
     }
 }
 
-/// `a, b and c`.
+/// Joins names as `a, b and c`.
 fn join_names<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
     let names: Vec<&str> = methods.map(|method| method.name()).collect();
     match names.as_slice() {
@@ -111,7 +113,7 @@ fn join_names<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
     }
 }
 
-/// A device by one of its methods, as if it had no other: for judging and measuring each by itself.
+/// A device restricted to one dispatch method, for testing and measuring each by itself.
 pub struct SingleDispatch {
     device: Arc<dyn Device>,
     info: DeviceInfo,
@@ -119,10 +121,10 @@ pub struct SingleDispatch {
 }
 
 impl SingleDispatch {
-    /// The device by this method, under the id `ID METHOD`.
+    /// Restricts a device to `dispatch`; the id becomes `ID METHOD`.
     ///
     /// # Errors
-    /// [`DeviceError::NoDispatch`] where the device does not have it.
+    /// [`DeviceError::NoDispatch`] if the device does not support it.
     pub fn new(device: &Arc<dyn Device>, dispatch: Dispatch) -> Result<SingleDispatch, DeviceError> {
         let info = device.info();
         Dispatch::select(info, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })?;
@@ -146,10 +148,10 @@ impl Device for SingleDispatch {
     }
 }
 
-/// A session whose batches are done when [`Session::submit`] returns.
+/// Runs each batch to completion inside [`Session::submit`].
 struct InlineSession<S> {
     session: S,
-    done: Option<Result<Completion, DeviceError>>,
+    completion: Option<Result<Completion, DeviceError>>,
 }
 
 impl<S: Session> Session for InlineSession<S> {
@@ -158,17 +160,17 @@ impl<S: Session> Session for InlineSession<S> {
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        if self.done.is_some() {
+        if self.completion.is_some() {
             let error = DeviceError::Refused("one batch is in flight already, complete it first".into());
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         self.session.submit(batch)?;
-        self.done = self.session.complete().transpose();
+        self.completion = self.session.complete().transpose();
         Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-        self.done.take().transpose()
+        self.completion.take().transpose()
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
@@ -196,7 +198,7 @@ impl<S: Session> Session for InlineSession<S> {
     }
 
     fn in_flight(&self) -> usize {
-        usize::from(self.done.is_some())
+        usize::from(self.completion.is_some())
     }
 
     fn depth(&self) -> usize {
@@ -215,19 +217,19 @@ mod tests {
     use crate::testing as wgsl;
 
     #[test]
-    fn names_read_as_they_are_written() {
+    fn names_parse_to_the_method_that_prints_them() {
         for method in Dispatch::ALL {
             assert_eq!(method.to_string().parse(), Ok(method));
         }
         let error = "Inline\n".parse::<Dispatch>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "there is no dispatch method `Inline\\n`; there are inline, pipelined, persistent, waitvalue and graph"
+            "unknown dispatch method `Inline\\n`; known are inline, pipelined, persistent, waitvalue and graph"
         );
     }
 
     #[test]
-    fn a_method_that_a_device_lacks_is_an_error_that_lists_those_it_has() {
+    fn an_unsupported_method_is_refused_with_a_list_of_supported_ones() {
         let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_sessions_give_and_take_maps_behind_their_batch() {
+    fn inline_sessions_access_maps_after_the_batch() {
         let text = "//! map m: array value=1 entries=2\nfn xdp_filter(pkt: u32) -> u32 { m_add(1u, 0u, 2u); return XDP_PASS; }";
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));

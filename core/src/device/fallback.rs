@@ -1,4 +1,4 @@
-//! A device that another one relieves of what it has no time for.
+//! A device with an overload fallback: a second device that filters batches when the first is busy.
 
 use std::sync::Arc;
 
@@ -9,16 +9,17 @@ use super::{
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
-/// A device, and another one that has every filter too, so that whoever drives a session may give it batches which would have
-/// to wait ([`Session::fallback`]), but for those in a device's memory. It takes filters without maps and without flows: what a filter has seen before would be in
-/// two places.
+/// A device and a fallback that has the same filter loaded. Whoever drives the session may give
+/// batches to the fallback that would otherwise wait ([`Session::fallback`]), except batches in
+/// device memory. Filters with maps or flows are refused, because their state would be in two
+/// places.
 pub struct WithFallback {
     device: Arc<dyn Device>,
     fallback: Arc<dyn Device>,
 }
 
 impl WithFallback {
-    /// A device, and what relieves it.
+    /// Combines a device with its fallback.
     pub fn new(device: Arc<dyn Device>, fallback: Arc<dyn Device>) -> WithFallback {
         WithFallback { device, fallback }
     }
@@ -29,25 +30,26 @@ impl Device for WithFallback {
         self.device.info()
     }
 
-    /// As the device, and as what relieves it.
+    /// Loads the program on both devices.
     ///
     /// # Errors
-    /// Those of both, and [`DeviceError::Unsupported`] for a filter that two devices cannot have at once.
+    /// As [`Device::load`] of either; [`DeviceError::Unsupported`] for a filter with maps or flows.
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let (id, fallback) = (&self.info().id, &self.fallback.info().id);
         let reason = match () {
             _ if !program.maps().is_empty() => {
-                format!("its maps would be in two places, as `{fallback}` relieves `{id}`")
+                format!("its maps would be in two places, with `{fallback}` as fallback for `{id}`")
             }
             _ if program.has_flows() => {
-                format!("packets of a flow would not stay in order (`xdp_flow`), as `{fallback}` relieves `{id}`")
+                format!("packets of a flow (`xdp_flow`) would be reordered, with `{fallback}` as fallback for `{id}`")
             }
-            // Each batch is waited for, and none has to wait.
+            // With inline dispatch the caller waits for each batch, so no batch ever queues for the
+            // fallback.
             _ if Dispatch::select(self.info(), options)? == Dispatch::Inline => {
                 return self.device.load(program, options);
             }
             _ => {
-                // It has one batch at a time, and nobody waits for it meanwhile.
+                // The driver of the session runs one fallback batch at a time and waits for it.
                 let inline = LoadOptions { dispatch: Some(Dispatch::Inline), ..options.clone() };
                 let fallback = self.fallback.load(program, &inline)?;
                 return Ok(Box::new(FallbackSession { session: self.device.load(program, options)?, fallback }));
@@ -128,10 +130,10 @@ mod tests {
     use crate::testing as wgsl;
 
     fn load(text: &str) -> Result<Box<dyn Session>, DeviceError> {
-        load_by(Dispatch::Pipelined, text)
+        load_with(Dispatch::Pipelined, text)
     }
 
-    fn load_by(dispatch: Dispatch, text: &str) -> Result<Box<dyn Session>, DeviceError> {
+    fn load_with(dispatch: Dispatch, text: &str) -> Result<Box<dyn Session>, DeviceError> {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()))
@@ -139,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn the_device_and_its_relief_have_the_filter_each() {
+    fn the_device_and_its_fallback_both_run_the_filter() {
         let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }";
-        assert!(load_by(Dispatch::Inline, text).unwrap().fallback().is_none(), "no batch waits there");
+        assert!(load_with(Dispatch::Inline, text).unwrap().fallback().is_none(), "inline dispatch queues no batch");
         let mut session = load(text).unwrap();
         let batch = || Batch::from_packets(&[[0u8; 20]; 3]).unwrap();
         assert_eq!((session.depth(), session.in_flight()), (3, 0));
         assert_eq!(session.run(batch()).unwrap().verdicts.counts(), [0, 3, 0, 0, 0]);
-        // The one that does nothing passes all.
+        // The no-op device passes every packet.
         let fallback = session.fallback().unwrap();
         assert_eq!(fallback.depth(), 1);
         assert_eq!(fallback.run(batch()).unwrap().verdicts.counts(), [0, 0, 3, 0, 0]);
@@ -154,17 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_remember_are_refused() {
+    fn filters_with_state_are_refused() {
         let error = |text| load(text).err().unwrap().to_string();
         let maps = "//! map m: array value=1 entries=2\nfn xdp_filter(pkt: u32) -> u32 { m_add(1u, 0u, 2u); return XDP_PASS; }";
         assert_eq!(
             error(maps),
-            "interp cannot run this filter: its maps would be in two places, as `noop` relieves `interp`"
+            "interp cannot run this filter: its maps would be in two places, with `noop` as fallback for `interp`"
         );
         let flows = "fn xdp_flow(pkt: u32) -> u32 { return load_u8(pkt, 0u); }\nfn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
         assert_eq!(
             error(flows),
-            "interp cannot run this filter: packets of a flow would not stay in order (`xdp_flow`), as `noop` relieves `interp`"
+            "interp cannot run this filter: packets of a flow (`xdp_flow`) would be reordered, with `noop` as fallback for `interp`"
         );
     }
 }

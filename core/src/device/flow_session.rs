@@ -1,5 +1,11 @@
-//! A session for filters with flows, out of one that gives the numbers of packets' flows and one that keeps packets of
-//! equal numbers in order.
+//! Sessions for filters with flows: packets of a flow are filtered one at a time, in order.
+//!
+//! A first kernel, the classifier, computes the flow id of each packet (a hash of what `xdp_flow`
+//! returns). A second session then runs the filter and keeps packets with equal ids in order.
+//!
+//! A lane takes all packets of a flow, so a batch dominated by one (elephant) flow runs on a single
+//! lane. Such batches go to another device ([`LoadOptions::elephant_flow_device`]), and the maps
+//! move along.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,70 +16,69 @@ use super::{
 use crate::packet::{Batch, Span};
 use crate::program::{FLOW_BITS, Program};
 
-/// A session that filters packets of a flow one at a time, in the order in which they came.
+/// A session that filters the packets of each flow one at a time, in arrival order.
 pub trait OrderedSession: Session {
-    /// Whether [`OrderedSession::submit_with_flows`] would take the batch, as far as the batch can tell.
+    /// Whether [`OrderedSession::submit_with_flows`] would accept the batch, as far as that depends
+    /// on the batch.
     ///
     /// # Errors
-    /// Why it would not.
+    /// The reason why it would not.
     fn check_submit(&mut self, batch: &Batch) -> Result<(), DeviceError>;
 
-    /// As [`Session::submit`], of a batch whose packets belong to flows of these numbers, one a packet.
+    /// Like [`Session::submit`], with the flow id of each packet.
     ///
     /// # Errors
-    /// As [`Session::submit`]'s.
+    /// As [`Session::submit`].
     fn submit_with_flows(&mut self, batch: Batch, flow_ids: &[u32]) -> Result<(), SubmitError>;
 }
 
-/// Packets of one flow that make a batch one-sided, at least.
+/// Minimum number of packets of one flow that makes it an elephant flow.
 const MIN_ELEPHANT_PACKETS: usize = 1024;
 
-/// And which part of the batch they have to be, at least.
+/// An elephant flow has at least this fraction of the batch: one in `MIN_ELEPHANT_SHARE` packets.
 const MIN_ELEPHANT_SHARE: usize = 64;
 
-/// How many one-sided batches more than others there have to have been lately for a change of device, and how many of
-/// them are remembered: moving costs a copy of all maps.
+/// Skewed batches in excess of others, counted up to `MAX_SKEW`, that move the filter to the other
+/// device. Moving copies all maps, so a single batch does not suffice.
 const MIGRATE_THRESHOLD: u32 = 2;
 const MAX_SKEW: u32 = 4;
 
-/// A filter with flows on a device: see the module.
-///
-/// A lane takes all packets of a flow. So a batch most of which is one flow is left to another device where there is one
-/// ([`LoadOptions::elephant_flow_device`]), and the maps go with it.
+/// A session for a filter with flows; see the module.
 pub struct FlowSession<S> {
     program: Arc<Program>,
     options: LoadOptions,
-    /// Redirects packets to the numbers of their flows.
-    flow_ids: Box<dyn Session>,
+    /// Redirects each packet to its flow id.
+    classifier: Box<dyn Session>,
     session: S,
-    /// What takes one-sided batches; there once it was needed.
+    /// Session on the device for elephant flows, loaded on first use.
     fallback: Option<Box<dyn Session>>,
-    /// Where batches go now, and with them the maps.
+    /// Whether new batches, and the maps, are on the fallback session.
     on_fallback: bool,
-    /// How many batches were one-sided lately.
+    /// Recent skewed batches in excess of others.
     skew: u32,
-    /// Of each batch that went on, whether it went aside.
+    /// For each batch that was classified and submitted: whether to the fallback session.
     routed: VecDeque<bool>,
-    /// Why a batch between the sessions is lost; all behind it are as well.
+    /// The error that lost a classified batch, and with it all batches behind.
     failed: Option<DeviceError>,
 }
 
 impl<S: OrderedSession> FlowSession<S> {
-    /// Over a session of the program on the device, which is asked for the numbers as well.
+    /// Creates a session from `session` for the program on `device`, which also runs the
+    /// classifier.
     ///
     /// # Errors
-    /// As [`Device::load`]'s.
+    /// As [`Device::load`].
     pub fn new(
         device: &dyn Device,
         session: S,
         program: &Arc<Program>,
         options: &LoadOptions,
     ) -> Result<FlowSession<S>, DeviceError> {
-        let flows = program.flow_program().expect("it is for programs with flows");
+        let flows = program.flow_program().expect("a flow session needs a program with flows");
         Ok(FlowSession {
             program: program.clone(),
             options: options.clone(),
-            flow_ids: device.load(&Arc::new(flows), &LoadOptions { synthetic_work: None, ..options.clone() })?,
+            classifier: device.load(&Arc::new(flows), &LoadOptions { synthetic_work: None, ..options.clone() })?,
             session,
             fallback: None,
             on_fallback: false,
@@ -83,9 +88,9 @@ impl<S: OrderedSession> FlowSession<S> {
         })
     }
 
-    /// Has the oldest batch go on whose numbers are asked for, once they are there.
+    /// Completes the classification of the oldest batch and submits the batch to its session.
     fn forward_oldest(&mut self) -> Result<(), DeviceError> {
-        let Some(Completion { batch, verdicts, .. }) = self.flow_ids.complete()? else { return Ok(()) };
+        let Some(Completion { batch, verdicts, .. }) = self.classifier.complete()? else { return Ok(()) };
         self.choose_session(&batch, verdicts.targets())?;
         let routed = match (self.on_fallback, &mut self.fallback) {
             (true, Some(fallback)) => fallback.submit(batch),
@@ -96,15 +101,15 @@ impl<S: OrderedSession> FlowSession<S> {
         Ok(())
     }
 
-    /// Decides where the next batch goes, and moves the maps there.
+    /// Selects the session for the next batch, and moves the maps if it changes.
     fn choose_session(&mut self, batch: &Batch, flow_ids: &[u32]) -> Result<(), DeviceError> {
         let Some(device) = self.options.elephant_flow_device.clone() else { return Ok(()) };
         let on_fallback = if !batch.span().is_on_host() {
-            // The other one need not reach it.
+            // The other device may be unable to access device memory.
             self.skew = 0;
             false
         } else if flow_ids.len() <= MIN_ELEPHANT_PACKETS {
-            // Nothing can be said of it, and it is soon done wherever it goes.
+            // Too few packets to tell, and quickly filtered on either device.
             self.on_fallback
         } else {
             self.skew = match largest_flow(flow_ids) > MIN_ELEPHANT_PACKETS.max(flow_ids.len() / MIN_ELEPHANT_SHARE) {
@@ -120,12 +125,12 @@ impl<S: OrderedSession> FlowSession<S> {
             let options = LoadOptions { dispatch: None, elephant_flow_device: None, ..self.options.clone() };
             match device.load(&self.program, &options) {
                 Ok(fallback) => self.fallback = Some(fallback),
-                // It was not asked for: what there is goes on.
+                // The other device is an optimisation: carry on without it.
                 Err(_) => self.options.elephant_flow_device = None,
             }
         }
         let Some(fallback) = &mut self.fallback else { return Ok(()) };
-        // Both wait for the batches before.
+        // Both wait for the batches submitted before.
         for map in 0..self.program.maps().len() {
             match on_fallback {
                 true => fallback.set_map_words(map, 0, &self.session.map_words(map)?)?,
@@ -136,14 +141,15 @@ impl<S: OrderedSession> FlowSession<S> {
         Ok(())
     }
 
-    /// Has batches go on until no more than so many are asked about. One that fails is told of when it is completed.
-    fn forward_until(&mut self, most: usize) {
-        while self.failed.is_none() && self.flow_ids.in_flight() > most {
+    /// Forwards batches until at most `max_pending` are being classified. [`Session::complete`]
+    /// reports an error.
+    fn forward_until(&mut self, max_pending: usize) {
+        while self.failed.is_none() && self.classifier.in_flight() > max_pending {
             self.failed = self.forward_oldest().err();
         }
     }
 
-    /// The session that has the maps, when all batches have gone on.
+    /// The session that holds the maps, after all batches have been forwarded to it.
     fn map_owner(&mut self) -> Result<&mut dyn Session, DeviceError> {
         self.forward_until(0);
         match (&self.failed, &mut self.fallback) {
@@ -154,34 +160,34 @@ impl<S: OrderedSession> FlowSession<S> {
     }
 }
 
-/// How many packets have the number that most have.
+/// Estimates the number of packets of the largest flow.
 fn largest_flow(flow_ids: &[u32]) -> usize {
-    // By the highest bits, as lanes share flows out.
+    // Count by the highest bits of the id, by which lanes tell flows apart too.
     const BITS: u32 = 12;
     let mut counts = vec![0_usize; 1 << BITS];
-    flow_ids.iter().for_each(|number| counts[(number >> (FLOW_BITS - BITS)) as usize & ((1 << BITS) - 1)] += 1);
-    // Others share those bits: an even part of the batch is not the flow's.
+    flow_ids.iter().for_each(|id| counts[(id >> (FLOW_BITS - BITS)) as usize & ((1 << BITS) - 1)] += 1);
+    // Other flows share these bits: subtract twice the mean.
     counts.into_iter().max().unwrap_or(0).saturating_sub((2 * flow_ids.len()) >> BITS)
 }
 
 impl<S: OrderedSession> Session for FlowSession<S> {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        self.flow_ids.import(span)?;
+        self.classifier.import(span)?;
         self.session.import(span)
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
         let checked = check_batch(&self.program, &batch, self.in_flight(), self.depth());
-        // Once its numbers are known nobody could be given it back.
+        // Check now: after classification the batch cannot be returned to the caller.
         if let Err(error) = checked.and_then(|()| self.session.check_submit(&batch)) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        self.forward_until(self.flow_ids.depth() - 1);
+        self.forward_until(self.classifier.depth() - 1);
         if let Some(error) = &self.failed {
             return Err(SubmitError { batch: Box::new(batch), error: error.clone() });
         }
-        self.flow_ids.submit(batch)?;
-        // The numbers of this one are found while those before are filtered.
+        self.classifier.submit(batch)?;
+        // Classify this batch while the ones before are being filtered.
         self.forward_until(1);
         Ok(())
     }
@@ -214,9 +220,10 @@ impl<S: OrderedSession> Session for FlowSession<S> {
         self.session.transfer_plan()
     }
 
-    /// Finding the numbers of flows is the filter's time as well; its bytes are not counted twice as packets.
+    /// Classification counts as the filter's time and bytes, but not as batches or packets of its
+    /// own.
     fn stages(&self) -> Option<Stages> {
-        let (mut sum, flow_ids) = self.session.stages().zip(self.flow_ids.stages())?;
+        let (mut sum, flow_ids) = self.session.stages().zip(self.classifier.stages())?;
         let (batches, packets, transfers) = (sum.batches, sum.packets, sum.transfers);
         sum += flow_ids;
         (sum.batches, sum.packets, sum.transfers) = (batches, packets, transfers);
@@ -227,7 +234,7 @@ impl<S: OrderedSession> Session for FlowSession<S> {
     }
 
     fn in_flight(&self) -> usize {
-        self.flow_ids.in_flight() + self.routed.len()
+        self.classifier.in_flight() + self.routed.len()
     }
 
     fn depth(&self) -> usize {
@@ -240,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_large_flow_makes_a_batch_one_sided() {
+    fn only_elephant_flows_skew_a_batch() {
         let flow_ids = |count: u32, of_one: u32| -> Vec<u32> {
             let number = |i: u32| if i % 100 < of_one { 7 << 12 } else { i.wrapping_mul(0x9e37_79b1) >> 8 };
             (0..count).map(number).collect()
@@ -248,7 +255,7 @@ mod tests {
         let large = |count, of_one| {
             largest_flow(&flow_ids(count, of_one)) > MIN_ELEPHANT_PACKETS.max(count as usize / MIN_ELEPHANT_SHARE)
         };
-        assert!(!large(1000, 100), "a lane is done with them soon");
+        assert!(!large(1000, 100), "a lane filters so few packets quickly");
         assert!(large(2000, 90) && large(100_000, 90) && large(1_000_000, 3));
         assert!(!large(2000, 20) && !large(100_000, 1) && !large(1_000_000, 0));
     }

@@ -1,5 +1,5 @@
-//! The device that passes every packet and looks at none: for tests of everything else, and for
-//! measuring what sources and sinks cost. A filter's maps are there, and say what the host has put into them.
+//! The no-op device: passes every packet without reading it. For tests, and for measuring the cost
+//! of sources and sinks. A filter's maps exist and keep what the host writes to them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::{
 use crate::packet::{Action, Batch, Span, Verdicts};
 use crate::program::Program;
 
-/// See the module.
+/// The device `noop`.
 #[derive(Debug)]
 pub struct NoopDevice {
     info: DeviceInfo,
 }
 
 impl NoopDevice {
-    /// The device; it is always there.
+    /// Returns the device, which is always available.
     pub fn new() -> NoopDevice {
         NoopDevice {
             info: DeviceInfo {

@@ -1,21 +1,21 @@
-//! Records that a host has parsed, filtered by kernels written by hand: how others drive a device, for benches that hold
-//! this project to them.
+//! Hand-written kernels over records that the host has parsed, as other packet engines on GPUs use
+//! them. Benchmarks compare this project with that approach.
 
 use super::DeviceError;
 
-/// Where the host has its records.
+/// Kind of host memory that holds the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HostMemory {
-    /// Anywhere.
+    /// Ordinary memory.
     Pageable,
-    /// Where the device copies from and to by itself.
+    /// Page-locked memory, which the device copies from and to by DMA.
     Pinned,
-    /// Where kernels reach it: nothing is copied.
+    /// Memory mapped into the device's address space: kernels access it without copies.
     Imported,
 }
 
 impl HostMemory {
-    /// In a word.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             HostMemory::Pageable => "pageable",
@@ -25,29 +25,33 @@ impl HostMemory {
     }
 }
 
-/// A device with a kernel over records, and the host's memory for them.
+/// A device with a hand-written kernel, and host memory for records.
 pub trait RecordKernel {
-    /// The host's records, all of them.
+    /// All records in host memory.
     fn host(&mut self) -> &mut [u8];
 
-    /// Sends the first `count` records to the device, `chunk` at a time, has each looked at, and waits until all are back.
+    /// Runs the kernel over the first `count` records, `chunk` at a time, and waits until all of
+    /// them are back in host memory.
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] where there is no room for so many; [`DeviceError::Failed`] where the device gives up.
+    /// [`DeviceError::Refused`] if `count` or `chunk` exceeds the capacity; [`DeviceError::Failed`]
+    /// if the driver fails.
     fn run(&mut self, count: usize, chunk: usize) -> Result<(), DeviceError>;
 }
 
-/// Whether there is room for so many records, and for chunks of so many: both on either side.
+/// Checks `requested` (records, records per chunk) against `capacity` (the same).
 ///
 /// # Errors
-/// [`DeviceError::Refused`] where there is not.
-pub fn check_capacity(device: &str, room: (usize, usize), asked: (usize, usize)) -> Result<(), DeviceError> {
-    let (count, chunk) = asked;
-    if count <= room.0 && chunk.min(count) <= room.1.min(room.0) && u32::try_from(count).is_ok() {
+/// [`DeviceError::Refused`] if either exceeds it.
+pub fn check_capacity(device: &str, capacity: (usize, usize), requested: (usize, usize)) -> Result<(), DeviceError> {
+    let (count, chunk) = requested;
+    if count <= capacity.0 && chunk.min(count) <= capacity.1.min(capacity.0) && u32::try_from(count).is_ok() {
         return Ok(());
     }
-    let reason =
-        format!("{device} has room for {} records, {} at a time, not for {count}, {chunk} at a time", room.0, room.1);
+    let reason = format!(
+        "{device} holds {} records, {} per chunk; {count}, {chunk} per chunk, were requested",
+        capacity.0, capacity.1
+    );
     Err(DeviceError::Refused(reason))
 }
 
@@ -56,18 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_asks_for_more_than_there_is_room_for() {
-        let fits = |room, asked| check_capacity("a device", room, asked).is_ok();
-        for asked in [(0, 0), (10, 4), (10, 1), (3, 4), (3, 100)] {
-            assert!(fits((10, 4), asked), "{asked:?}");
+    fn requests_beyond_the_capacity_are_refused() {
+        let fits = |capacity, requested| check_capacity("a device", capacity, requested).is_ok();
+        for requested in [(0, 0), (10, 4), (10, 1), (3, 4), (3, 100)] {
+            assert!(fits((10, 4), requested), "{requested:?}");
         }
-        // A chunk of all there are is a chunk of no more.
+        // A chunk is at most as long as all records.
         assert!(fits((10, 50), (10, 70)));
-        for asked in [(11, 4), (10, 5), (11, 1), (5, 5)] {
-            assert!(!fits((10, 4), asked), "{asked:?}");
+        for requested in [(11, 4), (10, 5), (11, 1), (5, 5)] {
+            assert!(!fits((10, 4), requested), "{requested:?}");
         }
         assert!(!fits((1 << 33, 4), (1 << 32, 4)));
         let refused = check_capacity("a device", (10, 4), (11, 2)).unwrap_err().to_string();
-        assert!(refused.contains("a device has room for 10 records, 4 at a time"), "{refused}");
+        assert!(refused.contains("a device holds 10 records, 4 per chunk"), "{refused}");
     }
 }

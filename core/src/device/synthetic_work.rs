@@ -1,16 +1,16 @@
-//! Work that is made up: packets keep their lane or thread for a time beside what the filter does, so that benches can
-//! tell what becomes of a run whose filter takes so long.
+//! Synthetic work for benchmarks: each packet occupies its lane or thread for a fixed time beyond
+//! the filter's own, which shows how a run behaves with filters that slow.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::{DeviceError, LoadOptions};
 
-/// The longest time that a packet can be made to keep its lane or thread.
+/// Maximum synthetic work per packet.
 pub const MAX_SYNTHETIC_WORK: Duration = Duration::from_millis(20);
 
 impl LoadOptions {
-    /// The work for each packet that was asked for, in nanoseconds: for devices that have it.
+    /// The requested synthetic work per packet in nanoseconds, for devices that support it.
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] for more than [`MAX_SYNTHETIC_WORK`].
@@ -19,24 +19,24 @@ impl LoadOptions {
         if work > MAX_SYNTHETIC_WORK {
             return Err(DeviceError::Unsupported {
                 device: device.into(),
-                reason: format!(
-                    "work of {work:?} was asked for each packet, and there is none above {MAX_SYNTHETIC_WORK:?}"
-                ),
+                reason: format!("synthetic work of {work:?} per packet exceeds the maximum of {MAX_SYNTHETIC_WORK:?}"),
             });
         }
         Ok(NonZeroU64::new(work.as_nanos() as u64))
     }
 
-    /// Refuses to do any: for devices that have none.
+    /// Refuses synthetic work, for devices that do not support it.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where it was asked for.
+    /// [`DeviceError::Unsupported`] if any was requested.
     pub fn refuse_synthetic_work(&self, device: &str) -> Result<(), DeviceError> {
         let Some(work) = self.synthetic_work_ns(device)? else { return Ok(()) };
         let work = Duration::from_nanos(work.get());
         Err(DeviceError::Unsupported {
             device: device.into(),
-            reason: format!("work of {work:?} was asked for each packet, which the CPU and CUDA devices do alone"),
+            reason: format!(
+                "synthetic work of {work:?} per packet was requested; only the CPU and CUDA devices support it"
+            ),
         })
     }
 }
@@ -54,14 +54,15 @@ mod tests {
     use crate::testing as wgsl;
 
     #[test]
-    fn work_has_a_bound_and_is_refused_where_there_is_none() {
+    fn synthetic_work_is_bounded_and_refused_by_other_devices() {
         let options = |work| LoadOptions { synthetic_work: work, ..LoadOptions::default() };
         let of = |nanos| options(Some(Duration::from_nanos(nanos))).synthetic_work_ns("cpu");
         assert_eq!((options(None).synthetic_work_ns("cpu"), of(0)), (Ok(None), Ok(None)));
         assert_eq!((of(7), of(20_000_000)), (Ok(NonZeroU64::new(7)), Ok(NonZeroU64::new(20_000_000))));
         let text = of(20_000_001).unwrap_err().to_string();
         assert!(
-            text.starts_with("cpu cannot run this filter: work of 20.000001ms") && text.ends_with("above 20ms"),
+            text.starts_with("cpu cannot run this filter: synthetic work of 20.000001ms")
+                && text.ends_with("maximum of 20ms"),
             "{text}"
         );
 
@@ -72,7 +73,9 @@ mod tests {
             assert!(device.load(&program, &options(Some(Duration::ZERO))).is_ok());
             let text = device.load(&program, &options(Some(Duration::from_micros(3)))).err().unwrap().to_string();
             assert!(
-                text.contains("work of 3µs was asked for each packet, which the CPU and CUDA devices do alone"),
+                text.contains(
+                    "synthetic work of 3µs per packet was requested; only the CPU and CUDA devices support it"
+                ),
                 "{text}"
             );
         }

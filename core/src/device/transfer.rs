@@ -1,4 +1,4 @@
-//! How packets get to a device: what may be asked for, and what was done and measured.
+//! Transfers, how packets reach a device, and statistics of the transfers made.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -7,25 +7,26 @@ use std::time::Duration;
 
 use super::{DeviceError, LoadOptions};
 
-/// How packets get to a device that is not the host's processor.
+/// How packets reach a device other than the host's processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Transfer {
-    /// By whichever way costs least, batch by batch ([`super::transfer_planner::plan_transfer`]).
+    /// The cheapest transfer, chosen per batch ([`super::transfer_planner::plan_transfer`]).
     #[default]
     Auto,
-    /// Every packet whole: in one copy with what lies between, or, where that is others', each by itself.
+    /// Whole packets: in one copy together with the bytes between them, or packet by packet if
+    /// those bytes belong to others.
     Whole,
-    /// Of each packet what the filter may read or write, gathered by the host.
+    /// The window of each packet that the filter may access, gathered by the host.
     Window,
-    /// Not at all: the device reads packets where they lie, in its own memory or in the host's.
+    /// No copy: the device accesses the packets in place, in its own memory or the host's.
     Imported,
 }
 
 impl Transfer {
-    /// All of them.
+    /// All transfers.
     pub const ALL: [Transfer; 4] = [Transfer::Auto, Transfer::Whole, Transfer::Window, Transfer::Imported];
 
-    /// What `--transfer` takes.
+    /// The argument of `--transfer`.
     pub fn name(self) -> &'static str {
         match self {
             Transfer::Auto => "auto",
@@ -42,35 +43,35 @@ impl fmt::Display for Transfer {
     }
 }
 
-/// A name that no transfer has.
+/// Error of parsing a [`Transfer`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no transfer `{asked}`; there are auto, whole, window and imported")]
+#[error("unknown transfer `{name}`; known are auto, whole, window and imported")]
 pub struct UnknownTransfer {
-    /// What was asked for.
-    pub asked: String,
+    /// The unknown name, escaped.
+    pub name: String,
 }
 
 impl FromStr for Transfer {
     type Err = UnknownTransfer;
 
     fn from_str(text: &str) -> Result<Transfer, UnknownTransfer> {
-        let found = Transfer::ALL.into_iter().find(|transfer| transfer.name() == text);
-        found.ok_or_else(|| UnknownTransfer { asked: text.escape_debug().to_string() })
+        let transfer = Transfer::ALL.into_iter().find(|transfer| transfer.name() == text);
+        transfer.ok_or_else(|| UnknownTransfer { name: text.escape_debug().to_string() })
     }
 }
 
 impl LoadOptions {
-    /// Refuses to copy packets: for devices that filter them in the host's memory.
+    /// Refuses transfers that copy packets, for devices that filter them in host memory.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where a copy was asked for.
+    /// [`DeviceError::Unsupported`] if a copy was requested.
     pub fn refuse_copies(&self, device: &str) -> Result<(), DeviceError> {
         match self.transfer {
             Transfer::Auto | Transfer::Imported => Ok(()),
             Transfer::Whole | Transfer::Window => Err(DeviceError::Unsupported {
                 device: device.into(),
                 reason: format!(
-                    "the transfer `{}` was asked for, and packets are filtered where they lie: take `imported` or `auto`",
+                    "the transfer `{}` was requested, but the device filters packets in place; use `imported` or `auto`",
                     self.transfer
                 ),
             }),
@@ -78,60 +79,62 @@ impl LoadOptions {
     }
 }
 
-/// Whose clock a time was taken on.
+/// The clock that a time was measured with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Clock {
-    /// The host's: from when the device was free for the work, as far as the host knows, until the host saw its end. What
-    /// is copied in and out for the same launch, and waking the host, is in it.
+    /// The host's clock: from the moment the device was free for the work, as far as the host
+    /// knows, until the host saw it finish. Includes copies made by the same launch, and waking the
+    /// host.
     #[default]
     Host,
-    /// The device's own: nothing but the work.
+    /// The device's clock, which measures the work alone.
     Device,
 }
 
-/// By which transfer batches came, each counted once. Those whose packets a filter does not look at are `without_access`.
+/// Number of batches per kind of transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TransferCounts {
-    /// No packet was looked at, and none was brought.
+    /// The filter accesses no packet bytes, so nothing was transferred.
     pub unseen: u64,
-    /// Packets lay in the device's own memory.
+    /// Packets were in the device's own memory.
     pub resident: u64,
-    /// Packets lay in the host's memory, where the device read them.
+    /// The device accessed packets in host memory.
     pub imported: u64,
     /// Packets were copied whole.
     pub whole: u64,
-    /// What the filter may read was gathered.
+    /// The windows of packets were gathered.
     pub window: u64,
 }
 
-/// What became of a session's time and bytes, from its first batch on, of the batches that are complete. Only with
-/// [`LoadOptions::record_stages`]. Times of several batches that are under way at once overlap: their sum may be more than what the
-/// clock on the wall has seen.
+/// Time and bytes of a session's completed batches, per stage. Recorded with
+/// [`LoadOptions::record_stages`] only. Batches in flight overlap, so the times may add up to more
+/// than the elapsed time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stages {
-    /// The host's time for copying packets, or their windows, to where the device copies them from, or reads them.
+    /// Host time for copying packets, or their windows, to where the device reads or copies them.
     pub gather: Duration,
-    /// Bringing that to the device, with descriptors and metadata: on the device's clock where there is one, else the host's
-    /// time for making and queueing it, gathering left out.
+    /// Copying that to the device, with descriptors and metadata: on the device's clock if it has
+    /// one, else the host's time for recording and queueing it, without gathering.
     pub upload: Duration,
     /// Running the filter.
     pub kernel: Duration,
-    /// Bringing answers and changed packets back, on the device's clock; zero where there is none, since it is in `kernel` then.
+    /// Copying results and changed packets back, on the device's clock; zero without one, because
+    /// it is part of `kernel` then.
     pub download: Duration,
-    /// The host's time for making verdicts of the answers, and for writing changed bytes into the batch.
+    /// Host time for converting results to verdicts and writing changed bytes into the batch.
     pub verdicts: Duration,
-    /// Whose clock `kernel` was taken on.
+    /// The clock that measured `kernel`.
     pub clock: Clock,
-    /// Bytes that were copied for the device to read: packets, descriptors, metadata. What it reads of the host's memory by
-    /// itself is not counted, nor is anything of a batch in its own.
+    /// Bytes copied for the device to read: packets, descriptors, metadata. Bytes that it accesses
+    /// in place, in host or device memory, do not count.
     pub bytes_to_device: u64,
-    /// Bytes that were copied back: verdicts, targets, ends and packets.
+    /// Bytes copied back: verdicts, targets, descriptors and packets.
     pub bytes_to_host: u64,
-    /// Batches that are complete.
+    /// Number of completed batches.
     pub batches: u64,
-    /// Their packets.
+    /// Number of packets in them.
     pub packets: u64,
-    /// How they came.
+    /// The kind of transfer of each batch.
     pub transfers: TransferCounts,
 }
 
@@ -145,16 +148,16 @@ impl AddAssign for TransferCounts {
     }
 }
 
-/// The times of both; the device's clock only where both have it.
+/// Sums of both; the clock is the device's only if it is in both.
 impl AddAssign for Stages {
     fn add_assign(&mut self, other: Stages) {
-        let fresh = self.batches == 0;
+        let is_empty = self.batches == 0;
         self.gather += other.gather;
         self.upload += other.upload;
         self.kernel += other.kernel;
         self.download += other.download;
         self.verdicts += other.verdicts;
-        self.clock = if fresh || self.clock == other.clock { other.clock } else { Clock::Host };
+        self.clock = if is_empty || self.clock == other.clock { other.clock } else { Clock::Host };
         self.bytes_to_device += other.bytes_to_device;
         self.bytes_to_host += other.bytes_to_host;
         self.batches += other.batches;
@@ -164,7 +167,7 @@ impl AddAssign for Stages {
 }
 
 impl Stages {
-    /// Adds a batch that was filtered in the host's memory in so much time: for devices that have nothing else to tell.
+    /// Adds a batch that was filtered in host memory, for devices without other stages.
     pub fn record_batch(&mut self, packets: usize, kernel: Duration) {
         self.kernel += kernel;
         self.batches += 1;
@@ -178,16 +181,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_as_they_are_written() {
+    fn names_parse_to_the_transfer_that_prints_them() {
         for transfer in Transfer::ALL {
             assert_eq!(transfer.to_string().parse(), Ok(transfer));
         }
         let error = "Whole\n".parse::<Transfer>().unwrap_err().to_string();
-        assert_eq!(error, "there is no transfer `Whole\\n`; there are auto, whole, window and imported");
+        assert_eq!(error, "unknown transfer `Whole\\n`; known are auto, whole, window and imported");
     }
 
     #[test]
-    fn sums_are_of_the_same_clock_only_where_both_are() {
+    fn sums_have_the_device_clock_only_if_both_have_it() {
         let of =
             |clock, kernel| Stages { clock, kernel: Duration::from_nanos(kernel), batches: 1, ..Stages::default() };
         let mut sum = Stages::default();

@@ -1,11 +1,11 @@
-//! The memory that packets lie in.
+//! Packet memory: page-aligned arenas, and the spans that devices import.
 //!
-//! This is the one place of the crate with `unsafe`: it owns raw memory that a device may map, and
-//! says who may touch which part of it. The argument is short. An [`Arena`] is the only handle
-//! through which safe code reaches all of its bytes, and it cannot be cloned. Giving it up (see
-//! [`BatchCutter`](super::Carver)) hands out [`Batch`](super::Batch)es whose packets share no 4-byte
-//! word, and each batch reaches its own packets only. A device reaches bytes through
-//! [`Span::as_ptr`] or [`Span::device_view`], which are safe to call and unsafe to use, and only while it holds the batch.
+//! This module owns raw memory that a device may map, and defines who may access which part of it.
+//! An [`Arena`] is the only handle through which safe code reaches all of its bytes, and it cannot
+//! be cloned. Consuming it in a [`BatchCutter`](super::BatchCutter) yields
+//! [`Batch`](super::Batch)es whose packets share no 4-byte word, and each batch accesses its own
+//! packets only. A device accesses bytes through [`Span::as_ptr`] or [`Span::device_view`], which
+//! are safe to call and unsafe to use, and only while it holds the batch.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -16,64 +16,64 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes past an arena's end that may be read (their value is of no meaning), so that a device can
-/// load whole vectors at the last packet. `docs/abi.md`, section "Arena".
+/// Bytes past an arena's end that may be read, so that a device can load whole vectors at the last
+/// packet. Their values are meaningless. See `docs/abi.md`, section "Arena".
 pub const READABLE_PAST_END: usize = 128;
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Why an arena could not be made.
+/// Errors of allocating an arena.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArenaError {
-    /// Offsets into an arena are 32 bits wide.
-    #[error("an arena holds at most {max} bytes, {asked} were asked for", max = Arena::MAX_LEN)]
+    /// The arena would be longer than its 32-bit offsets can address.
+    #[error("an arena holds at most {max} bytes, {requested} were requested", max = Arena::MAX_LEN)]
     TooLarge {
-        /// The length asked for, in bytes.
-        asked: usize,
+        /// The requested length in bytes.
+        requested: usize,
     },
-    /// The system has no such amount of memory to give.
-    #[error("no memory for an arena of {asked} bytes")]
+    /// The system could not allocate the memory.
+    #[error("cannot allocate an arena of {requested} bytes: out of memory")]
     OutOfMemory {
-        /// The length asked for, in bytes.
-        asked: usize,
+        /// The requested length in bytes.
+        requested: usize,
     },
 }
 
-/// Where a device finds memory that it reaches by itself.
+/// Address of a span on a device that accesses it without an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceView {
-    /// The device, as [`DeviceInfo::id`](crate::device::DeviceInfo) has it: `cuda:0`.
+    /// The device's id, as in [`DeviceInfo::id`](crate::device::DeviceInfo): `cuda:0`.
     pub device: String,
-    /// The first byte's address there.
+    /// The device address of the first byte.
     pub address: u64,
 }
 
-/// The raw memory that packets lie in: an [`Arena`]'s, a ring's frames, a device's. Page-aligned, at addresses that never
-/// change, alive as long as anyone holds it.
+/// Reference-counted, page-aligned raw memory that holds packets: an [`Arena`], the frames of a
+/// ring, or device memory. Its addresses never change.
 ///
-/// It is in the host's memory, in a device's, or has a view from either side. Whoever reads packets on the host asks
-/// first ([`Span::is_on_host`]); sessions refuse batches in memory that they do not reach.
+/// A span is visible to the host, to a device, or to both. Code that reads packets on the host
+/// checks [`Span::is_on_host`] first; sessions refuse batches in memory that they cannot access.
 ///
-/// A device that imported the memory keeps an `Arc<Span>`. Holding a span gives no right to read
-/// or write through it: that right belongs to whoever holds the arena or the batch.
+/// A device that imported the memory keeps an `Arc<Span>`. Holding a span does not permit reading
+/// or writing through it: only the holder of the arena or of the batch may.
 pub struct Span {
-    /// As the host sees it.
+    /// Host address of the first byte.
     start: Option<NonNull<u8>>,
-    /// As a device sees it, without being shown it.
+    /// Device address, for memory that a device accesses without an import.
     device: Option<DeviceView>,
     len: usize,
     allocated: usize,
     id: u64,
-    owner: Owner,
+    owner: Backing,
 }
 
-/// Who gives the memory back.
-enum Owner {
-    /// It lies in what came from the allocator, with this layout.
-    Allocator(NonNull<u8>, Layout),
-    /// It is somebody else's, and stays as long as this is kept.
-    Foreign(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Any + Send + Sync>),
+/// Owner of a span's memory, which decides how it is freed.
+enum Backing {
+    /// A block from the global allocator, with its layout; the span starts inside it.
+    Allocation(NonNull<u8>, Layout),
+    /// Memory allocated elsewhere, freed when this is dropped.
+    External(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Any + Send + Sync>),
 }
 
 impl fmt::Debug for Span {
@@ -89,25 +89,26 @@ impl fmt::Debug for Span {
 }
 
 // SAFETY: a span only owns memory and hands out its address; every access goes through `Arena` and
-// `Batch`, which order them (see the module's head).
+// `Batch`, which order them (see the module's documentation).
 unsafe impl Send for Span {}
 // SAFETY: as above; `&Span` gives out a pointer and plain numbers.
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// Memory that somebody else allocated, with a view from the host, from a device, or from both. `owner` is dropped when
-    /// nobody holds the span any more.
+    /// Creates a span over memory that was allocated elsewhere and is visible to the host, to a
+    /// device, or to both. `owner` is dropped with the last reference to the span.
     ///
     /// # Errors
     /// More than [`Arena::MAX_LEN`] bytes.
     ///
     /// # Panics
-    /// Where there is no view at all.
+    /// If the memory is visible to neither.
     ///
     /// # Safety
-    /// From each view's first byte on (aligned to 4 KiB), there are `allocated` initialised bytes, the same ones, readable and writable from
-    /// there until `owner` is dropped; `allocated` is at least `len` + [`READABLE_PAST_END`]. Who reads and writes them is the caller's affair:
-    /// batches are made of a span by [`Batch::from_frames`](super::Batch::from_frames).
+    /// Both addresses, aligned to 4 KiB, refer to the same `allocated` initialised bytes, readable
+    /// and writable until `owner` is dropped, and `allocated` is at least `len` +
+    /// [`READABLE_PAST_END`]. The caller orders accesses;
+    /// [`Batch::from_frames`](super::Batch::from_frames) makes batches of a span.
     pub unsafe fn from_views(
         host: Option<NonNull<u8>>,
         device: Option<DeviceView>,
@@ -115,66 +116,66 @@ impl Span {
         allocated: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Arc<Span>, ArenaError> {
-        assert!(host.is_some() || device.is_some(), "memory that nobody sees");
+        assert!(host.is_some() || device.is_some(), "a span is visible to the host or to a device");
         debug_assert!(allocated >= len + READABLE_PAST_END);
         debug_assert!(host.is_none_or(|start| (start.as_ptr() as usize).is_multiple_of(PAGE)));
         if len > Arena::MAX_LEN {
-            return Err(ArenaError::TooLarge { asked: len });
+            return Err(ArenaError::TooLarge { requested: len });
         }
-        Ok(Arc::new(Span::made_of(host, device, len, allocated, Owner::Foreign(owner))))
+        Ok(Arc::new(Span::with_backing(host, device, len, allocated, Backing::External(owner))))
     }
 
-    fn made_of(
+    fn with_backing(
         start: Option<NonNull<u8>>,
         device: Option<DeviceView>,
         len: usize,
         allocated: usize,
-        owner: Owner,
+        owner: Backing,
     ) -> Span {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Span { start, device, len, allocated, id, owner }
     }
 
-    /// Whether the host reads and writes the memory. Where it does not, a device does.
+    /// Whether the host can access the memory. If not, only a device can.
     pub fn is_on_host(&self) -> bool {
         self.start.is_some()
     }
 
-    /// Where a device finds the memory that need not be shown it.
+    /// The device address of memory that a device accesses without an import.
     pub fn device_view(&self) -> Option<&DeviceView> {
         self.device.as_ref()
     }
 
-    /// The first byte's address for the host, aligned to a page of 4 KiB.
+    /// The host address of the first byte, aligned to a 4 KiB page.
     ///
     /// # Panics
-    /// For memory that only a device sees.
+    /// If only a device can access the memory.
     pub fn as_ptr(&self) -> *mut u8 {
         match (self.start, &self.device) {
             (Some(start), _) => start.as_ptr(),
-            (None, Some(view)) => panic!("memory of {}, which the host does not see", view.device),
-            (None, None) => unreachable!("a span has a view"),
+            (None, Some(view)) => panic!("memory of {}, which the host cannot access", view.device),
+            (None, None) => unreachable!("a span is visible to the host or to a device"),
         }
     }
 
-    /// Bytes that packets may lie in.
+    /// Number of bytes that may hold packets.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no room for any packet.
+    /// Whether the span cannot hold any packet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes from the first one to the end of the allocation: a multiple of 4 KiB and at least
-    /// [`Span::len`] + [`READABLE_PAST_END`]. What a device imports.
+    /// Number of bytes from the first one to the end of the allocation, which is what a device
+    /// imports: a multiple of 4 KiB and at least [`Span::len`] + [`READABLE_PAST_END`].
     pub fn allocated(&self) -> usize {
         self.allocated
     }
 
-    /// A number that no other span of this process has or had.
+    /// An id that is unique in this process and never reused.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -182,62 +183,62 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Owner::Allocator(block, layout) = self.owner {
-            // SAFETY: `block` came from `alloc_zeroed` with this very layout, in `Arena::new`.
+        if let Backing::Allocation(block, layout) = self.owner {
+            // SAFETY: `block` was allocated with exactly this layout in `Arena::new`.
             unsafe { dealloc(block.as_ptr(), layout) }
         }
     }
 }
 
-/// One page-aligned span of host memory with exclusive access to all of it, as a byte slice.
+/// A page-aligned span of host memory with exclusive access to all of it, as a byte slice.
 #[derive(Debug)]
 pub struct Arena {
     span: Arc<Span>,
 }
 
 impl Arena {
-    /// The greatest length in bytes: offsets are `u32`, and the end is readable past.
+    /// Maximum length in bytes: offsets are `u32`, and the end is readable past.
     pub const MAX_LEN: usize = (1 << 32) - PAGE;
 
-    /// An arena of `len` zero bytes.
+    /// Allocates an arena of `len` zero bytes.
     ///
-    /// Pages are touched when they are first used. From 2 MiB on the kernel is asked for huge
-    /// pages: packets are read all over a large arena, and 4 KiB pages then miss the TLB.
+    /// Pages are populated on first use. Arenas from 2 MiB on ask for huge pages: packets are
+    /// accessed all over a large arena, and 4 KiB pages would miss the TLB.
     ///
     /// # Errors
-    /// More than [`Arena::MAX_LEN`] bytes, or more than the system gives.
+    /// More than [`Arena::MAX_LEN`] bytes, or more than the system can allocate.
     pub fn new(len: usize) -> Result<Arena, ArenaError> {
         if len > Self::MAX_LEN {
-            return Err(ArenaError::TooLarge { asked: len });
+            return Err(ArenaError::TooLarge { requested: len });
         }
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
         let allocated = (len + READABLE_PAST_END).next_multiple_of(PAGE);
-        // Aligned here: for what it has to align itself, Rust's allocator writes all the zeros, where it otherwise takes the
-        // system's new pages, which are zero without being touched.
+        // Align by hand: for a larger alignment Rust's allocator zeroes the memory itself and so
+        // touches every page, instead of taking fresh pages that are zero already.
         let layout = Layout::from_size_align(allocated + align, align_of::<u64>())
-            .map_err(|_| ArenaError::OutOfMemory { asked: len })?;
+            .map_err(|_| ArenaError::OutOfMemory { requested: len })?;
         // SAFETY: the layout's size is not zero.
-        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(ArenaError::OutOfMemory { asked: len })?;
-        // SAFETY: the block has `align` bytes more than are needed from there on.
+        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(ArenaError::OutOfMemory { requested: len })?;
+        // SAFETY: the block is `align` bytes longer than needed.
         let start = unsafe { block.add(block.align_offset(align)) };
         #[cfg(target_os = "linux")]
         if align == HUGE_PAGE {
-            // SAFETY: the range lies in the allocation; MADV_HUGEPAGE changes no contents, and
-            // a refusal changes nothing at all.
+            // SAFETY: the range lies in the allocation; MADV_HUGEPAGE changes no contents, and a
+            // failure has no effect.
             unsafe { libc::madvise(start.as_ptr().cast(), allocated, libc::MADV_HUGEPAGE) };
         }
-        Ok(Arena::made_of(start, len, allocated, Owner::Allocator(block, layout)))
+        Ok(Arena::with_backing(start, len, allocated, Backing::Allocation(block, layout)))
     }
 
-    /// An arena over memory that somebody else allocated: a ring's frames, a driver's pinned pages.
-    /// `owner` is dropped when nobody holds the memory any more.
+    /// Creates an arena over memory that was allocated elsewhere: the frames of a ring, a driver's
+    /// pinned pages. `owner` is dropped with the last reference to the memory.
     ///
     /// # Errors
     /// More than [`Arena::MAX_LEN`] bytes.
     ///
     /// # Safety
-    /// From `start` (aligned to 4 KiB) on, `allocated` bytes are initialised, readable and
-    /// writable, and nobody else's, until `owner` is dropped; `allocated` is at least `len` +
+    /// From `start`, aligned to 4 KiB, `allocated` bytes are initialised, readable, writable and
+    /// used by nothing else until `owner` is dropped; `allocated` is at least `len` +
     /// [`READABLE_PAST_END`].
     pub unsafe fn from_raw_parts(
         start: NonNull<u8>,
@@ -247,16 +248,16 @@ impl Arena {
     ) -> Result<Arena, ArenaError> {
         debug_assert!(allocated >= len + READABLE_PAST_END && (start.as_ptr() as usize).is_multiple_of(PAGE));
         if len > Self::MAX_LEN {
-            return Err(ArenaError::TooLarge { asked: len });
+            return Err(ArenaError::TooLarge { requested: len });
         }
-        Ok(Arena::made_of(start, len, allocated, Owner::Foreign(owner)))
+        Ok(Arena::with_backing(start, len, allocated, Backing::External(owner)))
     }
 
-    fn made_of(start: NonNull<u8>, len: usize, allocated: usize, owner: Owner) -> Arena {
-        Arena { span: Arc::new(Span::made_of(Some(start), None, len, allocated, owner)) }
+    fn with_backing(start: NonNull<u8>, len: usize, allocated: usize, owner: Backing) -> Arena {
+        Arena { span: Arc::new(Span::with_backing(Some(start), None, len, allocated, owner)) }
     }
 
-    /// The memory behind the arena, for a device to import.
+    /// The arena's memory, for a device to import.
     pub fn span(&self) -> &Arc<Span> {
         &self.span
     }
@@ -266,8 +267,8 @@ impl Deref for Arena {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the span is initialised (zeroed), and this handle alone may reach it: it is not
-        // `Clone`, and it is given up for batches only by moving it into a `BatchCutter`.
+        // SAFETY: the span is initialised (zeroed), and only this handle accesses it: it is not
+        // `Clone`, and is consumed by the `BatchCutter` that makes batches of it.
         unsafe { std::slice::from_raw_parts(self.span.as_ptr(), self.span.len()) }
     }
 }
@@ -282,20 +283,20 @@ impl DerefMut for Arena {
 /// The bytes `at..at + len` of a span.
 ///
 /// # Safety
-/// The range lies in the span, and for `'a` nobody writes to it.
+/// The range lies in the span, and nothing writes to it during `'a`.
 pub(super) unsafe fn bytes<'a>(span: &Span, at: usize, len: usize) -> &'a [u8] {
     debug_assert!(at + len <= span.len());
-    // SAFETY: in bounds and unshared for writing by the caller's promise; initialised since birth.
+    // SAFETY: in bounds and without writers by the caller's promise; initialised at allocation.
     unsafe { std::slice::from_raw_parts(span.as_ptr().add(at), len) }
 }
 
 /// The bytes `at..at + len` of a span, for writing.
 ///
 /// # Safety
-/// The range lies in the span, and for `'a` nobody else reads or writes it.
+/// The range lies in the span, and nothing else reads or writes it during `'a`.
 pub(super) unsafe fn bytes_mut<'a>(span: &Span, at: usize, len: usize) -> &'a mut [u8] {
     debug_assert!(at + len <= span.len());
-    // SAFETY: in bounds and unique by the caller's promise; initialised since birth.
+    // SAFETY: in bounds and unique by the caller's promise; initialised at allocation.
     unsafe { std::slice::from_raw_parts_mut(span.as_ptr().add(at), len) }
 }
 
@@ -304,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_zeroed_and_page_aligned_and_longer_than_asked() {
+    fn arenas_are_zeroed_page_aligned_and_readable_past_the_end() {
         for len in [0, 1, 4095, 4096, HUGE_PAGE, HUGE_PAGE + 1] {
             let arena = Arena::new(len).unwrap();
             assert_eq!(arena.len(), len);
@@ -317,8 +318,8 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn pages_are_there_once_they_are_used() {
-        // Resident pages of this process, in which other tests have some, too.
+    fn pages_are_populated_on_first_use() {
+        // Resident pages of this process, which include those of other tests.
         let resident = || {
             let numbers = std::fs::read_to_string("/proc/self/statm").unwrap();
             numbers.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
@@ -330,19 +331,19 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_told_of_memory_that_it_does_not_see() {
+    fn host_access_to_device_memory_panics_with_the_device() {
         let view = DeviceView { device: "cuda:0".into(), address: 0x7000_0000 };
-        // SAFETY: nobody looks at the memory, which is not there.
+        // SAFETY: the memory does not exist, and nothing accesses it.
         let span = unsafe { Span::from_views(None, Some(view.clone()), 4096, 8192, Box::new(())) }.unwrap();
         assert_eq!((span.is_on_host(), span.device_view()), (false, Some(&view)));
-        let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| span.as_ptr())).unwrap_err();
-        assert!(looked.downcast_ref::<String>().unwrap().contains("cuda:0"));
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| span.as_ptr())).unwrap_err();
+        assert!(panic.downcast_ref::<String>().unwrap().contains("cuda:0"));
         let host = Arena::new(4096).unwrap();
         assert!(host.span().is_on_host() && host.span().device_view().is_none());
     }
 
     #[test]
-    fn refuses_what_offsets_cannot_reach() {
+    fn arenas_longer_than_offsets_can_address_are_refused() {
         assert!(matches!(Arena::new(Arena::MAX_LEN + 1), Err(ArenaError::TooLarge { .. })));
     }
 

@@ -1,4 +1,4 @@
-//! Packets gathered for one run of a filter.
+//! Batches of packets: descriptors and metadata over a span of packet memory.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -10,40 +10,42 @@ use super::arena::{Arena, Span, bytes, bytes_mut};
 
 mod split;
 
-/// Bytes that `adjust_head` may add in front of a packet and `adjust_tail` behind it.
+/// Headroom and tailroom in bytes: how far `adjust_head` may grow a packet at its start and
+/// `adjust_tail` at its end.
 pub const RESIZE_ROOM: u32 = 128;
 
-/// The shortest packet that `adjust_head` and `adjust_tail` leave: an Ethernet header.
+/// Minimum packet length in bytes that `adjust_head` and `adjust_tail` leave: an Ethernet header.
 pub const MIN_PACKET_LENGTH: u32 = 14;
 
-/// Where a packet lies: `length` bytes from `offset` on, both in bytes, in the batch's arena.
+/// Location of a packet in its batch's arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Descriptor {
-    /// The first byte's offset in the arena.
+    /// Offset of the first byte in the arena, in bytes.
     pub offset: u32,
-    /// Bytes captured.
+    /// Captured length in bytes.
     pub length: u32,
 }
 
-/// What is known of a packet beside its bytes; as devices see it, `docs/abi.md`.
+/// Per-packet metadata, in the layout that devices read (`docs/abi.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Metadata {
-    /// Bytes on the wire, which may be more than were captured.
+    /// Length on the wire in bytes, which may exceed the captured length.
     pub wire_length: u32,
     /// The ingress port: 0, or a capture's interface number.
     pub port: u32,
-    /// Nanoseconds since the epoch, low word.
+    /// Receive time in nanoseconds since the epoch, low word.
     pub time_low: u32,
-    /// Nanoseconds since the epoch, high word.
+    /// Receive time in nanoseconds since the epoch, high word.
     pub time_high: u32,
-    /// Milliseconds since the epoch, modulo 2^32 (devices without 64-bit division need it made).
+    /// Receive time in milliseconds since the epoch, modulo 2^32, for devices without 64-bit
+    /// division.
     pub time_ms: u32,
 }
 
 impl Metadata {
-    /// Metadata with the time given in nanoseconds since the epoch.
+    /// Creates metadata for a packet received `time_ns` nanoseconds after the epoch.
     pub fn new(wire_length: u32, port: u32, time_ns: u64) -> Metadata {
         Metadata {
             wire_length,
@@ -64,30 +66,30 @@ impl Metadata {
         bytes
     }
 
-    /// Nanoseconds since the epoch.
+    /// Receive time in nanoseconds since the epoch.
     pub fn time_ns(&self) -> u64 {
         u64::from(self.time_high) << 32 | u64::from(self.time_low)
     }
 }
 
-/// Whether a batch's packets have [`RESIZE_ROOM`] bytes of their own before and behind them.
+/// Whether a batch's packets have headroom and tailroom of [`RESIZE_ROOM`] bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ResizeRoom {
-    /// Packets may lie next to each other. Not for filters that change lengths.
+    /// Packets may be adjacent. Not for filters that change lengths.
     None,
-    /// Each packet has at least [`RESIZE_ROOM`] bytes on either side that belong to nobody else.
+    /// Each packet has at least [`RESIZE_ROOM`] bytes of its own before and behind it.
     Both,
 }
 
-/// Why descriptors do not make a batch.
+/// Errors in the descriptors or metadata of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// The packet (or the room it needs) reaches out of the arena.
-    #[error("packet {index}: bytes {offset}..{end} (room included) lie outside the arena of {arena} bytes")]
+    /// A packet, its room included, exceeds the arena.
+    #[error("packet {index}: bytes {offset}..{end}, headroom and tailroom included, exceed the arena of {arena} bytes")]
     OutOfArena {
         /// The packet's index in the batch.
         index: usize,
-        /// The first byte, possibly below zero because of the room.
+        /// The first byte, which the room may take below zero.
         offset: i64,
         /// One past the last byte.
         end: i64,
@@ -96,26 +98,28 @@ pub enum BatchError {
     },
     /// Two packets (or their rooms) share a 4-byte word, or the packets are not in ascending order.
     #[error(
-        "packet {index}: starts at byte {offset}, inside or before the 4-byte word where the packet before it ends ({end})"
+        "packet {index}: starts at byte {offset}, but the 4-byte words before byte {end} are in use by the packets before it"
     )]
     Overlap {
         /// The packet's index in the batch.
         index: usize,
-        /// Its first byte, room included.
+        /// The packet's first byte, room included.
         offset: u32,
-        /// One past the last word already given out, in bytes.
+        /// End of the last word in use, in bytes.
         end: u64,
     },
-    /// There is metadata, but not for every packet.
-    #[error("{packets} packets, but metadata for {metadata}")]
+    /// The batch has metadata for some of its packets only.
+    #[error("{metadata} metadata entries for {packets} packets")]
     MetadataCount {
         /// Number of descriptors.
         packets: usize,
         /// Number of metadata entries.
         metadata: usize,
     },
-    /// A device moved a packet's ends further than it may.
-    #[error("packet {index}: the device returned bytes {offset}..{end}, outside the packet's room")]
+    /// A device moved the start or end of a packet beyond its room.
+    #[error(
+        "packet {index}: the device returned bytes {offset}..{end}, which exceed the packet's headroom or tailroom"
+    )]
     OutOfRoom {
         /// The packet's index in the batch.
         index: usize,
@@ -126,44 +130,45 @@ pub enum BatchError {
     },
 }
 
-/// An arena given up for batches. When the last batch is gone it goes home, if it has one.
+/// An arena shared by the batches cut from it. The last one to be dropped sends it back for reuse.
 #[derive(Debug)]
-struct Shared {
+struct SharedArena {
     arena: Option<Arena>,
-    home: Option<Sender<Arena>>,
+    return_to: Option<Sender<Arena>>,
 }
 
-impl Drop for Shared {
+impl Drop for SharedArena {
     fn drop(&mut self) {
-        if let (Some(arena), Some(home)) = (self.arena.take(), self.home.take()) {
-            // Nobody waiting for it is no fault: then it is freed.
-            let _ = home.send(arena);
+        if let (Some(arena), Some(return_to)) = (self.arena.take(), self.return_to.take()) {
+            // If the receiver is gone, nothing reuses the arena and it is freed.
+            let _ = return_to.send(arena);
         }
     }
 }
 
-/// Cuts an arena into batches, from its start to its end, so that no two packets share a word.
+/// Cuts an arena into batches, front to back, so that no two packets share a word.
 #[derive(Debug)]
 pub struct BatchCutter {
     span: Arc<Span>,
-    shared: Arc<Shared>,
-    taken: u64,
+    shared: Arc<SharedArena>,
+    next_free: u64,
 }
 
 impl BatchCutter {
-    /// Gives up `arena` for batches. It is sent to `home` when the carver and all its batches are
-    /// gone, and freed when there is no home.
-    pub fn new(arena: Arena, home: Option<Sender<Arena>>) -> BatchCutter {
+    /// Takes over `arena`. Once the cutter and all of its batches are dropped, the arena is sent to
+    /// `return_to`, or freed if that is `None`.
+    pub fn new(arena: Arena, return_to: Option<Sender<Arena>>) -> BatchCutter {
         let span = arena.span().clone();
-        BatchCutter { span, shared: Arc::new(Shared { arena: Some(arena), home }), taken: 0 }
+        BatchCutter { span, shared: Arc::new(SharedArena { arena: Some(arena), return_to }), next_free: 0 }
     }
 
-    /// The next batch. Descriptors ascend in the arena, behind those of the batches before, and
-    /// no two packets (with [`ResizeRoom::Both`]: nor their rooms) share a 4-byte word. `metadata` is one
-    /// entry a packet, or empty: then the wire length is the captured length and the rest is zero.
+    /// Cuts the next batch. Its descriptors ascend in the arena, behind those of the batches
+    /// before, and no two packets (with [`ResizeRoom::Both`]: nor their rooms) share a 4-byte word.
+    /// `metadata` has one entry per packet or is empty; then the wire length is the captured length
+    /// and the rest is zero.
     ///
     /// # Errors
-    /// See [`BatchError`]; nothing is taken then.
+    /// [`BatchError`]; no part of the arena is used up then.
     pub fn cut_batch(
         &mut self,
         descriptors: Vec<Descriptor>,
@@ -173,75 +178,76 @@ impl BatchCutter {
         if !metadata.is_empty() && metadata.len() != descriptors.len() {
             return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
         }
-        let mut taken = self.taken;
+        let mut next_free = self.next_free;
         for (index, d) in descriptors.iter().enumerate() {
-            let Range { start, end } = check_arena(index, d, room, self.span.len())?;
+            let Range { start, end } = check_in_arena(index, d, room, self.span.len())?;
             if end > start {
                 let (first, last) = (start as u64 & !3, (end as u64 + 3) & !3);
-                if first < taken {
-                    return Err(BatchError::Overlap { index, offset: start as u32, end: taken });
+                if first < next_free {
+                    return Err(BatchError::Overlap { index, offset: start as u32, end: next_free });
                 }
-                taken = last;
+                next_free = last;
             }
         }
-        self.taken = taken;
+        self.next_free = next_free;
         Ok(Batch::new(self.span.clone(), Some(self.shared.clone()), descriptors, metadata, room, None))
     }
 }
 
 /// The bytes of a packet, room included.
-fn reach(d: &Descriptor, room: ResizeRoom) -> Range<i64> {
-    let margin = if room == ResizeRoom::Both { i64::from(RESIZE_ROOM) } else { 0 };
-    i64::from(d.offset) - margin..i64::from(d.offset) + i64::from(d.length) + margin
+fn occupied_bytes(d: &Descriptor, room: ResizeRoom) -> Range<i64> {
+    let room_bytes = if room == ResizeRoom::Both { i64::from(RESIZE_ROOM) } else { 0 };
+    i64::from(d.offset) - room_bytes..i64::from(d.offset) + i64::from(d.length) + room_bytes
 }
 
-/// Whether any of them lies outside an arena of this length.
-fn outside(d: &Descriptor, room: ResizeRoom, arena: usize) -> bool {
-    let Range { start, end } = reach(d, room);
+/// Whether a packet, room included, exceeds an arena of `arena` bytes.
+fn is_outside(d: &Descriptor, room: ResizeRoom, arena: usize) -> bool {
+    let Range { start, end } = occupied_bytes(d, room);
     (start < 0) | (end > arena as i64)
 }
 
-/// The bytes of a packet, room included, where they lie in an arena of this length.
-fn check_arena(index: usize, d: &Descriptor, room: ResizeRoom, arena: usize) -> Result<Range<i64>, BatchError> {
-    let Range { start, end } = reach(d, room);
-    match outside(d, room, arena) {
+/// The bytes of a packet, room included, checked against the arena's length.
+fn check_in_arena(index: usize, d: &Descriptor, room: ResizeRoom, arena: usize) -> Result<Range<i64>, BatchError> {
+    let Range { start, end } = occupied_bytes(d, room);
+    match is_outside(d, room, arena) {
         true => Err(BatchError::OutOfArena { index, offset: start, end, arena }),
         false => Ok(start..end),
     }
 }
 
-/// What a source wants back with a batch ([`Batch::into_source_data`]).
+/// Data that a source attaches to a batch, to get it back with the batch
+/// ([`Batch::into_source_data`]).
 pub type SourceData = Box<dyn Any + Send + Sync>;
 
-/// What a batch was made of ([`Batch::into_parts`]).
+/// The parts of a batch that its source reuses ([`Batch::into_parts`]).
 #[derive(Debug)]
 pub struct BatchParts<T> {
-    /// What its source wanted back.
+    /// The data that the source attached.
     pub source_data: Box<T>,
-    /// Where its packets lay in the end.
+    /// The final location of each packet.
     pub descriptors: Vec<Descriptor>,
-    /// One entry a packet, or none at all.
+    /// One entry per packet, or empty.
     pub metadata: Vec<Metadata>,
 }
 
-/// Packets on their way through a device: exclusive access to the bytes of each.
+/// A batch of packets, with exclusive access to the bytes of each.
 pub struct Batch {
     span: Arc<Span>,
-    /// Of a batch that was cut from an arena: what gives that back.
-    shared: Option<Arc<Shared>>,
+    /// The arena that the batch was cut from, unless it lies in frames.
+    shared: Option<Arc<SharedArena>>,
     descriptors: Vec<Descriptor>,
-    /// The descriptors as the source made them; empty where lengths cannot change.
+    /// The descriptors as the source made them; empty if lengths cannot change.
     original: Vec<Descriptor>,
     metadata: Vec<Metadata>,
     room: ResizeRoom,
-    /// Whether packets lie in any order, each in a frame of its own, and between them are others'.
+    /// Whether packets lie in separate frames in any order, with foreign memory between them.
     is_scattered: bool,
     source_data: Option<SourceData>,
-    /// Where it is a part of a batch ([`Batch::split_off`]), which.
-    cut: Option<split::Cut>,
+    /// The range of packets in the original batch, for a part made by [`Batch::split_off`].
+    range_in_parent: Option<split::BatchRange>,
 }
 
-/// In short: a batch may hold millions of descriptors, and errors that give one back get printed.
+/// Abbreviated: a batch may hold millions of descriptors, and errors that contain one are printed.
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (packets, metadata) = (self.len(), !self.metadata.is_empty());
@@ -257,28 +263,38 @@ impl std::fmt::Debug for Batch {
 impl Batch {
     fn new(
         span: Arc<Span>,
-        shared: Option<Arc<Shared>>,
+        shared: Option<Arc<SharedArena>>,
         descriptors: Vec<Descriptor>,
         metadata: Vec<Metadata>,
         room: ResizeRoom,
         source_data: Option<SourceData>,
     ) -> Batch {
         let original = if room == ResizeRoom::Both { descriptors.clone() } else { Vec::new() };
-        Batch { span, shared, descriptors, original, metadata, room, is_scattered: false, source_data, cut: None }
+        Batch {
+            span,
+            shared,
+            descriptors,
+            original,
+            metadata,
+            room,
+            is_scattered: false,
+            source_data,
+            range_in_parent: None,
+        }
     }
 
-    /// A batch of packets that each lie in a frame of a ring's memory: an AF_XDP UMEM's, a mempool's. They may lie in any
-    /// order. Metadata is as in [`BatchCutter::cut_batch`].
+    /// Creates a batch of packets that each lie in a frame of their own: of an AF_XDP UMEM or a
+    /// mempool. They may be in any order. Metadata is as in [`BatchCutter::cut_batch`].
     ///
-    /// `source_data` is dropped with the batch, and so may give the frames back then; [`Batch::into_source_data`] has it
-    /// instead.
+    /// `source_data` is dropped with the batch, and may release the frames then;
+    /// [`Batch::into_source_data`] returns it instead.
     ///
     /// # Errors
-    /// [`BatchError::OutOfArena`] and [`BatchError::MetadataCount`]; the companion is dropped.
+    /// [`BatchError::OutOfArena`] and [`BatchError::MetadataCount`]; `source_data` is dropped.
     ///
     /// # Safety
-    /// No two packets (with [`ResizeRoom::Both`]: nor their rooms) share a 4-byte word, and until `source_data` is dropped, or given
-    /// away, nobody else reads or writes any of these words.
+    /// No two packets (with [`ResizeRoom::Both`]: nor their rooms) share a 4-byte word, and until
+    /// `source_data` is dropped or returned nothing else reads or writes these words.
     pub unsafe fn from_frames(
         span: Arc<Span>,
         descriptors: Vec<Descriptor>,
@@ -289,43 +305,45 @@ impl Batch {
         if !metadata.is_empty() && metadata.len() != descriptors.len() {
             return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
         }
-        // All at once, without a branch a packet, and one by one only to say which.
-        let outside = |is: bool, descriptor: &Descriptor| is | outside(descriptor, room, span.len());
-        if descriptors.iter().fold(false, outside) {
+        // Check all packets without a branch per packet first; only a failure needs the packet's
+        // index.
+        let is_outside = |is: bool, descriptor: &Descriptor| is | is_outside(descriptor, room, span.len());
+        if descriptors.iter().fold(false, is_outside) {
             for (index, descriptor) in descriptors.iter().enumerate() {
-                check_arena(index, descriptor, room, span.len())?;
+                check_in_arena(index, descriptor, room, span.len())?;
             }
         }
         let batch = Batch::new(span, None, descriptors, metadata, room, Some(source_data));
         Ok(Batch { is_scattered: true, ..batch })
     }
 
-    /// Whether packets lie in any order, each in a frame of its own ([`Batch::from_frames`]), and not from the first to the
-    /// last with nothing of others between.
+    /// Whether packets lie in separate frames in any order ([`Batch::from_frames`]), rather than
+    /// ascending in memory that belongs to this batch alone.
     pub fn is_scattered(&self) -> bool {
         self.is_scattered
     }
 
-    /// Adds what the batch's source wants back with it.
+    /// Attaches the data that the batch's source wants back with it.
     ///
     /// # Panics
-    /// When it has something already: that may be what keeps its memory. When it is a part of a batch
-    /// ([`Batch::split_off`]): that has what it has.
+    /// If the batch has source data already, which may be what keeps its memory alive, or is a part
+    /// made by [`Batch::split_off`], whose source data belongs to the whole.
     pub fn set_source_data(&mut self, source_data: SourceData) {
-        assert!(self.cut.is_none(), "a part of a batch has no companion of its own");
-        assert!(self.source_data.is_none(), "a batch has one companion");
+        assert!(self.range_in_parent.is_none(), "a part of a split batch cannot have source data of its own");
+        assert!(self.source_data.is_none(), "a batch has source data already");
         self.source_data = Some(source_data);
     }
 
-    /// What the batch's source wants back with it, in exchange for the batch.
+    /// Consumes the batch and returns its source data.
     ///
     /// # Errors
-    /// The batch, where it has none, or one of another type.
+    /// The batch, if it has no source data, or of another type than `T`.
     pub fn into_source_data<T: Any>(self) -> Result<Box<T>, Box<Batch>> {
         self.into_parts().map(|parts| parts.source_data)
     }
 
-    /// The same, and the lists that the batch was made of, for the source's next one.
+    /// Consumes the batch and returns its source data and its vectors, for reuse in the source's
+    /// next batch.
     ///
     /// # Errors
     /// As [`Batch::into_source_data`].
@@ -342,10 +360,10 @@ impl Batch {
         }
     }
 
-    /// Copies packets into a batch of their own, with [`ResizeRoom::Both`]: for tests and small programs.
+    /// Copies packets into a new batch with [`ResizeRoom::Both`]. For tests and small programs.
     ///
     /// # Errors
-    /// The packets together are larger than an arena can be.
+    /// If the packets together exceed the largest arena.
     pub fn from_packets<P: AsRef<[u8]>>(packets: &[P]) -> Result<Batch, super::ArenaError> {
         let mut at = 0usize;
         let mut offsets = Vec::with_capacity(packets.len());
@@ -366,71 +384,71 @@ impl Batch {
             .expect("laid out without overlap, inside the arena"))
     }
 
-    /// Copies packets as a ring might deliver them, each into a frame of its own, the first into the last frame, with
-    /// [`ResizeRoom::Both`]: for tests of what takes batches.
+    /// Copies packets as a ring might deliver them, each into a frame of its own, in descending
+    /// order, with [`ResizeRoom::Both`]. For tests.
     ///
     /// # Errors
     /// As [`Batch::from_packets`].
     pub fn in_frames<P: AsRef<[u8]>>(packets: &[P]) -> Result<Batch, super::ArenaError> {
         let longest = packets.iter().map(|packet| packet.as_ref().len()).max().unwrap_or(0);
         let frame = (longest + 2 * RESIZE_ROOM as usize).next_multiple_of(4);
-        let asked = frame.saturating_mul(packets.len());
-        let mut arena = Arena::new(asked)?;
+        let bytes = frame.saturating_mul(packets.len());
+        let mut arena = Arena::new(bytes)?;
         let mut descriptors = Vec::with_capacity(packets.len());
         for (packet, frame) in packets.iter().map(AsRef::as_ref).zip(arena.chunks_exact_mut(frame.max(1)).rev()) {
             frame[RESIZE_ROOM as usize..][..packet.len()].copy_from_slice(packet);
         }
         for (number, packet) in packets.iter().map(AsRef::as_ref).enumerate() {
-            let offset = asked - (number + 1) * frame + RESIZE_ROOM as usize;
+            let offset = bytes - (number + 1) * frame + RESIZE_ROOM as usize;
             descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
         }
         let span = arena.span().clone();
-        // SAFETY: no two packets have a frame in common, which begins and ends between words, and the companion is the only
-        // handle on the memory.
+        // SAFETY: each packet has a frame of its own, which starts and ends at a word, and the
+        // source data is the only handle on the memory.
         let batch = unsafe { Batch::from_frames(span, descriptors, Vec::new(), ResizeRoom::Both, Box::new(arena)) };
         Ok(batch.expect("laid out inside the arena"))
     }
 
-    /// Packets with [`ResizeRoom::Both`] in the memory of a device that is not there: whoever reads or writes them on the host
-    /// panics.
+    /// A batch with [`ResizeRoom::Both`] in memory of a fictitious device: host access panics.
     #[cfg(test)]
-    pub(crate) fn out_of_reach(device: &str, descriptors: Vec<Descriptor>) -> Batch {
+    pub(crate) fn in_device_memory(device: &str, descriptors: Vec<Descriptor>) -> Batch {
         let view = super::DeviceView { device: device.into(), address: 1 << 40 };
-        // SAFETY: nobody looks at the memory.
+        // SAFETY: nothing accesses the memory.
         let span = unsafe { Span::from_views(None, Some(view), 1 << 20, 2 << 20, Box::new(())) }.unwrap();
         // SAFETY: as above.
         unsafe { Batch::from_frames(span, descriptors, Vec::new(), ResizeRoom::Both, Box::new(())) }.unwrap()
     }
 
-    /// The number of packets.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.descriptors.len()
     }
 
-    /// Whether there is no packet.
+    /// Whether the batch has no packets.
     pub fn is_empty(&self) -> bool {
         self.descriptors.is_empty()
     }
 
-    /// Where the packets lie now.
+    /// The current location of each packet.
     pub fn descriptors(&self) -> &[Descriptor] {
         &self.descriptors
     }
 
-    /// Where the packets lay before any filter changed their lengths.
+    /// The location of each packet before any filter resized it.
     pub fn original(&self) -> &[Descriptor] {
         if self.original.is_empty() { &self.descriptors } else { &self.original }
     }
 
-    /// One entry a packet, or none at all (see [`BatchCutter::cut_batch`]).
+    /// One entry per packet, or empty (see [`BatchCutter::cut_batch`]).
     pub fn metadata(&self) -> &[Metadata] {
         &self.metadata
     }
 
-    /// The metadata of packet `index`, made up as [`BatchCutter::cut_batch`] says where the batch has none.
+    /// The metadata of packet `index`; derived from the descriptor, as [`BatchCutter::cut_batch`]
+    /// describes, if the batch has none.
     ///
     /// # Panics
-    /// When there is no such packet.
+    /// If `index` is out of range.
     pub fn metadata_of(&self, index: usize) -> Metadata {
         match self.metadata.get(index) {
             Some(metadata) => *metadata,
@@ -438,11 +456,11 @@ impl Batch {
         }
     }
 
-    /// Whether the packets, as they lie now, have room for length changes. Where a filter has moved an
-    /// end into a packet's room, less than [`RESIZE_ROOM`] is left there: such a batch has none until its
-    /// packets are laid out anew.
+    /// Whether the packets, as they are now, have room for length changes. A packet that grew into
+    /// its room has less than [`RESIZE_ROOM`] bytes left, so a batch with such a packet counts as
+    /// having none until its packets are copied to a new layout.
     pub fn room(&self) -> ResizeRoom {
-        // Without room there is no `original`, and nothing has grown.
+        // Without room `original` is empty, and nothing can have grown.
         let grew = self.descriptors.iter().zip(&self.original).any(|(now, source)| {
             let end = |d: &Descriptor| u64::from(d.offset) + u64::from(d.length);
             now.offset < source.offset || end(now) > end(source)
@@ -450,9 +468,9 @@ impl Batch {
         if grew { ResizeRoom::None } else { self.room }
     }
 
-    /// The memory that the packets lie in. What a device may do with it: read and write the bytes
-    /// of this batch's packets (and their rooms), while it holds the batch, and read (not rely on)
-    /// everything up to [`READABLE_PAST_END`](super::READABLE_PAST_END) bytes past the end.
+    /// The memory that holds the packets. While a device holds the batch it may read and write the
+    /// bytes of its packets and their rooms, and read (without relying on the values) up to
+    /// [`READABLE_PAST_END`](super::READABLE_PAST_END) bytes past the end.
     pub fn span(&self) -> &Arc<Span> {
         &self.span
     }
@@ -460,37 +478,38 @@ impl Batch {
     /// The bytes of packet `index`.
     ///
     /// # Panics
-    /// When there is no such packet.
+    /// If `index` is out of range.
     pub fn packet(&self, index: usize) -> &[u8] {
         let d = self.descriptors[index];
-        // SAFETY: `cut_batch` (and `resize`) checked that the range lies in the span and gave its words
-        // to this batch alone; `&self` keeps writers (`packet_mut`, a device, which owns the
-        // batch) away.
+        // SAFETY: `cut_batch` (and `resize`) checked that the range lies in the span and gave its
+        // words to this batch alone; `&self` excludes writers (`packet_mut`, or a device, which
+        // owns the batch).
         unsafe { bytes(&self.span, d.offset as usize, d.length as usize) }
     }
 
-    /// Bytes of the arena from one packet of this batch to another, for devices that get all of them as one copy.
+    /// A range of the arena that contains only packets of this batch, for devices that copy them
+    /// all at once.
     ///
     /// # Panics
-    /// When the range does not lie in the words from the first packet's to the last one's, rooms included, or the packets
-    /// are scattered.
+    /// If the range exceeds the words from the first packet to the last, rooms included, or if the
+    /// packets are scattered.
     pub(crate) fn bytes(&self, range: Range<u64>) -> &[u8] {
-        assert!(!self.is_scattered, "others' packets lie between");
-        // Where they lay at first: what has been moved meanwhile lies in its room.
-        let margin = if self.room == ResizeRoom::Both { RESIZE_ROOM } else { 0 };
-        let mut lying = self.original().iter().filter(|d| d.length > 0 || margin > 0);
-        let Some(first) = lying.next() else {
-            assert!(range.is_empty(), "outside the batch");
+        assert!(!self.is_scattered, "scattered packets cannot be copied as one range");
+        // Packets that were resized since still lie within the room of their original location.
+        let room_bytes = if self.room == ResizeRoom::Both { RESIZE_ROOM } else { 0 };
+        let mut occupied = self.original().iter().filter(|d| d.length > 0 || room_bytes > 0);
+        let Some(first) = occupied.next() else {
+            assert!(range.is_empty(), "the range exceeds the batch");
             return &[];
         };
-        let last = lying.next_back().unwrap_or(first);
-        let start = u64::from(first.offset - margin) & !3;
-        let end = (u64::from(last.offset) + u64::from(last.length) + u64::from(margin) + 3) & !3;
-        assert!(range.is_empty() || (start <= range.start && range.end <= end), "outside the batch");
-        // SAFETY: the range lies in the span, as the packets and their rooms do (`cut_batch`), but for the last word's
-        // end, behind which a span is readable too. Between the packets lies nothing of other batches (a carver hands
-        // out an arena from its start to its end, and no two packets share a word), so nobody writes there while we
-        // hold the batch.
+        let last = occupied.next_back().unwrap_or(first);
+        let start = u64::from(first.offset - room_bytes) & !3;
+        let end = (u64::from(last.offset) + u64::from(last.length) + u64::from(room_bytes) + 3) & !3;
+        assert!(range.is_empty() || (start <= range.start && range.end <= end), "the range exceeds the batch");
+        // SAFETY: the packets and their rooms lie in the span (`cut_batch`), and a span is readable
+        // behind its end, where the last word may end. No other batch has bytes in between: a
+        // cutter hands out the arena front to back, and no two packets share a word. So nothing
+        // writes there while we hold the batch.
         unsafe {
             let from = self.span.as_ptr().add(range.start as usize);
             std::slice::from_raw_parts(from, (range.end - range.start) as usize)
@@ -500,30 +519,30 @@ impl Batch {
     /// The bytes of packet `index`, for writing.
     ///
     /// # Panics
-    /// When there is no such packet.
+    /// If `index` is out of range.
     pub fn packet_mut(&mut self, index: usize) -> &mut [u8] {
         let d = self.descriptors[index];
         // SAFETY: as for `packet`; `&mut self` makes the access unique.
         unsafe { bytes_mut(&self.span, d.offset as usize, d.length as usize) }
     }
 
-    /// The packets' bytes in order.
+    /// The bytes of each packet, in order.
     pub fn packets(&self) -> impl ExactSizeIterator<Item = &[u8]> + '_ {
         (0..self.len()).map(|i| self.packet(i))
     }
 
-    /// Keeps the first `len` packets and gives up the others.
+    /// Drops all packets behind the first `len`.
     pub fn truncate(&mut self, len: usize) {
         self.descriptors.truncate(len);
         self.original.truncate(len);
         self.metadata.truncate(len);
     }
 
-    /// Moves the packets' ends to where a filter left them.
+    /// Sets the descriptors to what a filter left.
     ///
     /// # Errors
-    /// [`BatchError::OutOfRoom`] when a packet leaves its room, or the batch has none;
-    /// [`BatchError::MetadataCount`] when it is not one descriptor a packet. Nothing changes then.
+    /// [`BatchError::OutOfRoom`] if a packet exceeds its room; [`BatchError::MetadataCount`] if
+    /// there is not one descriptor per packet. The batch is unchanged then.
     pub fn resize(&mut self, descriptors: Vec<Descriptor>) -> Result<(), BatchError> {
         if descriptors.len() != self.descriptors.len() {
             return Err(BatchError::MetadataCount { packets: self.descriptors.len(), metadata: descriptors.len() });
@@ -533,10 +552,10 @@ impl Batch {
         Ok(())
     }
 
-    /// Moves the ends of some packets, from packet `first` on, as [`Batch::resize`] does of all.
+    /// Sets the descriptors of the packets from `first` on, like [`Batch::resize`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Batch::resize`].
     pub fn resize_from(&mut self, first: usize, descriptors: &[Descriptor]) -> Result<(), BatchError> {
         let packets = self.descriptors.len().saturating_sub(first);
         if descriptors.len() > packets {
@@ -548,11 +567,11 @@ impl Batch {
     }
 
     fn check_room(&self, first: usize, descriptors: &[Descriptor]) -> Result<(), BatchError> {
-        let margin = if self.room == ResizeRoom::Both { u64::from(RESIZE_ROOM) } else { 0 };
+        let room_bytes = if self.room == ResizeRoom::Both { u64::from(RESIZE_ROOM) } else { 0 };
         for (index, (new, old)) in descriptors.iter().zip(&self.original()[first..]).enumerate() {
             let (offset, end) = (u64::from(new.offset), u64::from(new.offset) + u64::from(new.length));
             let (start, last) = (u64::from(old.offset), u64::from(old.offset) + u64::from(old.length));
-            if offset + margin < start || end > last + margin {
+            if offset + room_bytes < start || end > last + room_bytes {
                 return Err(BatchError::OutOfRoom { index: first + index, offset, end });
             }
         }
@@ -571,20 +590,20 @@ mod tests {
 
     #[test]
     fn packets_may_touch_but_share_no_word() {
-        let mut carver = BatchCutter::new(Arena::new(64).unwrap(), None);
+        let mut cutter = BatchCutter::new(Arena::new(64).unwrap(), None);
         assert!(matches!(
-            carver.cut_batch(vec![d(0, 5), d(5, 3)], vec![], ResizeRoom::None),
+            cutter.cut_batch(vec![d(0, 5), d(5, 3)], vec![], ResizeRoom::None),
             Err(BatchError::Overlap { index: 1, .. })
         ));
-        let first = carver.cut_batch(vec![d(0, 5), d(8, 4)], vec![], ResizeRoom::None).unwrap();
+        let first = cutter.cut_batch(vec![d(0, 5), d(8, 4)], vec![], ResizeRoom::None).unwrap();
         assert_eq!(first.len(), 2);
-        assert!(matches!(carver.cut_batch(vec![d(8, 4)], vec![], ResizeRoom::None), Err(BatchError::Overlap { .. })));
-        assert!(carver.cut_batch(vec![d(12, 52)], vec![], ResizeRoom::None).is_ok());
+        assert!(matches!(cutter.cut_batch(vec![d(8, 4)], vec![], ResizeRoom::None), Err(BatchError::Overlap { .. })));
+        assert!(cutter.cut_batch(vec![d(12, 52)], vec![], ResizeRoom::None).is_ok());
     }
 
     #[test]
-    fn what_lies_outside_is_refused_room_included() {
-        let mut carver = BatchCutter::new(Arena::new(512).unwrap(), None);
+    fn packets_that_exceed_the_arena_with_their_room_are_refused() {
+        let mut cutter = BatchCutter::new(Arena::new(512).unwrap(), None);
         for (bad, room) in [
             (d(512, 1), ResizeRoom::None),
             (d(500, 13), ResizeRoom::None),
@@ -592,13 +611,13 @@ mod tests {
             (d(127, 10), ResizeRoom::Both),
             (d(128, 257), ResizeRoom::Both),
         ] {
-            assert!(matches!(carver.cut_batch(vec![bad], vec![], room), Err(BatchError::OutOfArena { .. })), "{bad:?}");
+            assert!(matches!(cutter.cut_batch(vec![bad], vec![], room), Err(BatchError::OutOfArena { .. })), "{bad:?}");
         }
-        assert!(carver.cut_batch(vec![d(128, 256)], vec![], ResizeRoom::Both).is_ok());
+        assert!(cutter.cut_batch(vec![d(128, 256)], vec![], ResizeRoom::Both).is_ok());
     }
 
     #[test]
-    fn a_filter_may_move_the_ends_within_the_room_only() {
+    fn packets_can_grow_only_within_their_room() {
         let mut batch = Batch::from_packets(&[[7u8; 60]]).unwrap();
         let at = batch.descriptors()[0].offset;
         for bad in [d(at.wrapping_sub(129), 60), d(at, 60 + 129), d(at - 128, 60 + 128 + 129), d(0, u32::MAX)] {
@@ -612,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_grew_has_no_room() {
+    fn a_batch_with_a_grown_packet_has_no_room() {
         let mut batch = Batch::from_packets(&[[7u8; 60], [8; 60]]).unwrap();
         let at: Vec<u32> = batch.descriptors().iter().map(|d| d.offset).collect();
         for (second, room) in [
@@ -638,23 +657,31 @@ mod tests {
         assert!(batch.is_empty());
     }
 
-    /// Says when it is dropped.
-    struct Frames(std::sync::mpsc::Sender<&'static str>, &'static str);
+    /// Source data that reports when it is dropped.
+    struct DropReporter(std::sync::mpsc::Sender<&'static str>, &'static str);
 
-    impl Drop for Frames {
+    impl Drop for DropReporter {
         fn drop(&mut self) {
             let _ = self.0.send(self.1);
         }
     }
 
     #[test]
-    fn frames_go_back_with_their_batch_or_in_exchange_for_it() {
-        let (home, returned) = channel();
+    fn source_data_is_dropped_with_the_batch_or_returned_for_it() {
+        let (return_to, returned) = channel();
         let span = Arena::new(4096).unwrap().span().clone();
         let batch = |name, at: &[(u32, u32)], room| {
             let descriptors = at.iter().map(|&(offset, length)| d(offset, length)).collect();
-            // SAFETY: nobody looks at the packets.
-            unsafe { Batch::from_frames(span.clone(), descriptors, vec![], room, Box::new(Frames(home.clone(), name))) }
+            // SAFETY: nothing accesses the packets.
+            unsafe {
+                Batch::from_frames(
+                    span.clone(),
+                    descriptors,
+                    vec![],
+                    room,
+                    Box::new(DropReporter(return_to.clone(), name)),
+                )
+            }
         };
         let first = batch("first", &[(2176, 60), (128, 60)], ResizeRoom::Both).unwrap();
         assert!(first.is_scattered() && first.room() == ResizeRoom::Both);
@@ -665,7 +692,7 @@ mod tests {
         drop(first);
         assert_eq!(returned.try_recv(), Ok("first"));
         let second = second.into_source_data::<u32>().unwrap_err();
-        let BatchParts { source_data: frames, descriptors, metadata } = second.into_parts::<Frames>().unwrap();
+        let BatchParts { source_data: frames, descriptors, metadata } = second.into_parts::<DropReporter>().unwrap();
         assert_eq!((descriptors, metadata), (vec![d(0, 60)], vec![]));
         assert!(returned.try_recv().is_err());
         drop(frames);
@@ -677,12 +704,12 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_goes_home_with_its_last_batch() {
-        let (home, arenas) = channel();
-        let mut carver = BatchCutter::new(Arena::new(4096).unwrap(), Some(home));
-        let one = carver.cut_batch(vec![d(0, 64)], vec![], ResizeRoom::None).unwrap();
-        let two = carver.cut_batch(vec![d(64, 64)], vec![], ResizeRoom::None).unwrap();
-        drop(carver);
+    fn an_arena_is_returned_with_its_last_batch() {
+        let (return_to, arenas) = channel();
+        let mut cutter = BatchCutter::new(Arena::new(4096).unwrap(), Some(return_to));
+        let one = cutter.cut_batch(vec![d(0, 64)], vec![], ResizeRoom::None).unwrap();
+        let two = cutter.cut_batch(vec![d(64, 64)], vec![], ResizeRoom::None).unwrap();
+        drop(cutter);
         drop(one);
         assert!(arenas.try_recv().is_err());
         drop(two);

@@ -1,5 +1,6 @@
-//! Packets as devices see them: an [`Arena`] of bytes, [`Descriptor`]s into it, a [`Batch`] of
-//! those, and the [`Verdicts`] that come back. `docs/abi.md` gives the layout in memory.
+//! Packet memory and batches: an [`Arena`] of bytes, [`Descriptor`]s that locate packets in it, a
+//! [`Batch`] of those, and the [`Verdicts`] that a device returns. `docs/abi.md` specifies the
+//! layout in memory.
 
 mod arena;
 mod batch;

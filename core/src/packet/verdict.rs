@@ -1,36 +1,36 @@
-//! What a filter decides about a packet.
+//! Verdicts: the decisions of filters about packets.
 
 use std::fmt;
 
-/// The greatest redirect target: targets are 24 bits wide.
+/// Maximum redirect target: targets are 24 bits wide.
 pub const MAX_REDIRECT_TARGET: u32 = (1 << 24) - 1;
 
-/// A verdict without its target, numbered as `enum xdp_action` of `linux/bpf.h`.
+/// A verdict without its target, numbered like `enum xdp_action` in `linux/bpf.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Action {
-    /// The filter failed: it ran out of fuel, or returned no verdict that there is.
+    /// The filter failed: it ran out of fuel, or returned an invalid verdict.
     Aborted = 0,
-    /// The packet ends here.
+    /// Drop the packet.
     Drop = 1,
-    /// The packet goes on.
+    /// Pass the packet on.
     Pass = 2,
-    /// The packet goes out of the port it came from.
+    /// Send the packet out of its ingress port.
     Tx = 3,
-    /// The packet goes out of another port, the target.
+    /// Send the packet out of another port, the target.
     Redirect = 4,
 }
 
 impl Action {
-    /// All of them, in numerical order.
+    /// All actions, in numerical order.
     pub const ALL: [Action; 5] = [Action::Aborted, Action::Drop, Action::Pass, Action::Tx, Action::Redirect];
 
-    /// The action numbered `byte`, if there is one.
+    /// The action with this number, if there is one.
     pub fn from_byte(byte: u8) -> Option<Action> {
         Action::ALL.get(usize::from(byte)).copied()
     }
 
-    /// Its name in lower case, as reports print it.
+    /// The lower-case name, as reports print it.
     pub fn name(self) -> &'static str {
         match self {
             Action::Aborted => "aborted",
@@ -42,7 +42,7 @@ impl Action {
     }
 }
 
-/// What happens to one packet.
+/// The decision about one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// See [`Action::Aborted`].
@@ -58,8 +58,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// What a filter's return value means: the action in the low byte, a redirect's target in bits
-    /// 8–31, which are zero otherwise. Any other value is [`Verdict::Aborted`].
+    /// Decodes a filter's return value: the action is in the low byte; bits 8–31 are the target of
+    /// a redirect and zero otherwise. Any other value is [`Verdict::Aborted`].
     pub fn from_return(value: u32) -> Verdict {
         match (value & 0xff, value >> 8) {
             (1, 0) => Verdict::Drop,
@@ -70,7 +70,7 @@ impl Verdict {
         }
     }
 
-    /// The return value that means this verdict.
+    /// Encodes the verdict as a return value.
     pub fn to_return(self) -> u32 {
         match self {
             Verdict::Redirect(target) => target << 8 | Action::Redirect as u32,
@@ -78,7 +78,7 @@ impl Verdict {
         }
     }
 
-    /// The verdict without the target.
+    /// The verdict without its target.
     pub fn action(self) -> Action {
         match self {
             Verdict::Aborted => Action::Aborted,
@@ -99,10 +99,10 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// How many packets got each action, indexed by `Action as usize`.
+/// Number of packets per action, indexed by `Action as usize`.
 pub type VerdictCounts = [u64; 5];
 
-/// The verdicts of a batch, one a packet, in the batch's order.
+/// The verdicts of a batch, one per packet, in the batch's order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verdicts {
     actions: Vec<u8>,
@@ -110,43 +110,42 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// Takes a column of action bytes and a column of redirect targets, which is empty for a filter
-    /// that never redirects. A byte that is no action becomes [`Action::Aborted`].
+    /// Creates verdicts from a column of action bytes and a column of redirect targets, which is
+    /// empty for a filter that never redirects. An invalid action byte becomes [`Action::Aborted`].
     ///
     /// # Panics
-    /// When there are targets, but not as many as actions: a fault of the device's code.
+    /// If there are targets, but not one per action: a bug in the device's code.
     pub fn new(mut actions: Vec<u8>, targets: Vec<u32>) -> Verdicts {
-        assert!(targets.is_empty() || targets.len() == actions.len(), "one target a packet");
+        assert!(targets.is_empty() || targets.len() == actions.len(), "one target per packet");
         for byte in &mut actions {
-            // Branch-free, so that the loop becomes vector code.
+            // Branch-free, so that the loop is vectorised.
             *byte = if *byte > Action::Redirect as u8 { 0 } else { *byte };
         }
         Verdicts { actions, targets }
     }
 
-    /// Takes columns as [`Verdicts::new`] does, from a device whose code writes no other bytes than
-    /// actions: looking for others is one more pass over the column. In debug builds it
-    /// is done all the same.
+    /// Like [`Verdicts::new`], without the pass over the column that looks for invalid action
+    /// bytes, for devices that never write any. Debug builds check it.
     ///
     /// # Panics
     /// As [`Verdicts::new`].
     pub fn from_columns(actions: Vec<u8>, targets: Vec<u32>) -> Verdicts {
-        assert!(targets.is_empty() || targets.len() == actions.len(), "one target a packet");
-        debug_assert!(actions.iter().all(|&byte| byte <= Action::Redirect as u8), "a byte that is no action");
+        assert!(targets.is_empty() || targets.len() == actions.len(), "one target per packet");
+        debug_assert!(actions.iter().all(|&byte| byte <= Action::Redirect as u8), "invalid action byte");
         Verdicts { actions, targets }
     }
 
-    /// Takes apart a column of normalised return values (see [`Verdict::from_return`]).
+    /// Creates verdicts from a column of normalised return values (see [`Verdict::from_return`]).
     pub fn from_returns(values: &[u32], can_redirect: bool) -> Verdicts {
         let actions = values.iter().map(|&v| v as u8).collect();
         let targets = if can_redirect { values.iter().map(|&v| v >> 8).collect() } else { Vec::new() };
         Verdicts::new(actions, targets)
     }
 
-    /// Adds the verdicts on the packets behind these.
+    /// Appends the verdicts of the packets that follow.
     pub fn append(&mut self, mut next: Verdicts) {
         let packets = self.actions.len() + next.actions.len();
-        // Of two devices one may give a column of targets where the other sees that none is needed.
+        // One device may produce a target column when the other found that none is needed.
         if !(self.targets.is_empty() && next.targets.is_empty()) {
             self.targets.resize(self.actions.len(), 0);
             self.targets.append(&mut next.targets);
@@ -155,12 +154,12 @@ impl Verdicts {
         self.actions.append(&mut next.actions);
     }
 
-    /// The number of packets.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.actions.len()
     }
 
-    /// Whether there is no packet.
+    /// Whether there are no packets.
     pub fn is_empty(&self) -> bool {
         self.actions.is_empty()
     }
@@ -168,7 +167,7 @@ impl Verdicts {
     /// The verdict on packet `index`.
     ///
     /// # Panics
-    /// When there is no such packet.
+    /// If `index` is out of range.
     pub fn get(&self, index: usize) -> Verdict {
         match Action::from_byte(self.actions[index]) {
             Some(Action::Drop) => Verdict::Drop,
@@ -179,26 +178,26 @@ impl Verdicts {
         }
     }
 
-    /// The verdicts in order.
+    /// The verdicts, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Verdict> + '_ {
         (0..self.len()).map(|i| self.get(i))
     }
 
-    /// The action bytes, one a packet, each a number of [`Action`].
+    /// The action bytes, one per packet, each the number of an [`Action`].
     pub fn actions(&self) -> &[u8] {
         &self.actions
     }
 
-    /// The redirect targets, one a packet and meaningful where the action is a redirect; empty for
-    /// a filter that never redirects.
+    /// The redirect targets, one per packet and meaningful for redirects only; empty for a filter
+    /// that never redirects.
     pub fn targets(&self) -> &[u32] {
         &self.targets
     }
 
-    /// How many packets got each action.
+    /// Counts the packets per action.
     pub fn counts(&self) -> VerdictCounts {
         let mut counts = VerdictCounts::default();
-        // One pass an action over bytes is vector code; a table of counters is not.
+        // One pass per action over bytes is vectorised; a table of counters is not.
         for (action, count) in counts.iter_mut().enumerate() {
             *count = self
                 .actions
@@ -209,7 +208,7 @@ impl Verdicts {
         counts
     }
 
-    /// Appends to `into` the indices of the packets with this action, in order.
+    /// Appends the indices of the packets with this action to `into`, in order.
     pub fn indices(&self, action: Action, into: &mut Vec<u32>) {
         into.extend(self.actions.iter().enumerate().filter(|&(_, &b)| b == action as u8).map(|(i, _)| i as u32));
     }
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_follow_one_another_with_their_targets() {
+    fn appended_verdicts_keep_their_targets() {
         let verdicts = [Verdict::Redirect(7), Verdict::Drop, Verdict::Pass, Verdict::Redirect(9), Verdict::Tx];
         for (at, first, second) in
             [(0, true, true), (2, true, true), (5, true, true), (1, true, false), (4, false, true)]
@@ -250,7 +249,7 @@ mod tests {
             };
             let mut all = part(&verdicts[..at], first);
             all.append(part(&verdicts[at..], second));
-            // Without its column a redirect's target is 0.
+            // Without a target column a redirect's target is 0.
             let expected = verdicts.iter().enumerate().map(|(index, verdict)| match verdict {
                 Verdict::Redirect(_) if !(if index < at { first } else { second }) => Verdict::Redirect(0),
                 other => *other,

@@ -33,18 +33,17 @@ impl Drop for Mapping {
 /// As [`Arena::new`].
 pub(super) fn arena(len: usize) -> Result<Arena, ArenaError> {
     if len > Arena::MAX_LEN {
-        return Err(ArenaError::TooLarge { asked: len });
+        return Err(ArenaError::TooLarge { requested: len });
     }
     let allocated = (len + READABLE_PAST_END).next_multiple_of(PAGE);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping at an address of the kernel's choice.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), allocated, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
-        return Err(ArenaError::OutOfMemory { asked: len });
+        return Err(ArenaError::OutOfMemory { requested: len });
     }
-    let start = NonNull::new(start.cast::<u8>()).ok_or(ArenaError::OutOfMemory { asked: len })?;
-    // SAFETY: `allocated` zeroed bytes at a page boundary, owned by the mapping until it is
-    // dropped.
+    let start = NonNull::new(start.cast::<u8>()).ok_or(ArenaError::OutOfMemory { requested: len })?;
+    // SAFETY: `allocated` bytes, zero and ours, at a page's beginning, until the mapping is dropped.
     unsafe { Arena::from_raw_parts(start, len, allocated, Box::new(Mapping { start, len: allocated })) }
 }
 
@@ -61,6 +60,9 @@ mod tests {
         drop(arena);
         // SAFETY: the span keeps the memory alive, and nothing writes to it.
         assert_eq!(unsafe { *span.as_ptr().add(4999) }, 7);
-        assert_eq!(super::arena(Arena::MAX_LEN + 1).unwrap_err(), ArenaError::TooLarge { asked: Arena::MAX_LEN + 1 });
+        assert_eq!(
+            super::arena(Arena::MAX_LEN + 1).unwrap_err(),
+            ArenaError::TooLarge { requested: Arena::MAX_LEN + 1 }
+        );
     }
 }

@@ -20,7 +20,7 @@ fn maps() -> Vec<Declaration> {
 
 type Model = BTreeMap<Vec<u32>, Vec<u32>>;
 
-/// What is in the maps: of those by number, what is not zero.
+/// Content of the maps: for arrays and counters, the entries that are not zero.
 fn models() -> Vec<Model> {
     let flows = (0..30_u32).map(|n| (vec![n.wrapping_mul(0x9e37_79b9), n], vec![n, 0, u32::MAX - n]));
     let settings = [(vec![2], vec![0, 7]), (vec![8], vec![1, 0])];
@@ -41,7 +41,7 @@ fn memory(map: &Declaration, model: &Model) -> Vec<u32> {
 fn written(maps: &[Declaration], models: &[Model]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, maps.len()).unwrap();
-    maps.iter().zip(models).for_each(|(map, model)| writer.map(map, &memory(map, model)).unwrap());
+    maps.iter().zip(models).for_each(|(map, model)| writer.write_map(map, &memory(map, model)).unwrap());
     writer.finish().unwrap();
     bytes
 }
@@ -50,7 +50,7 @@ fn model(entries: &Entries) -> Model {
     entries.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
-/// The format as docs/maps.md has it, word by word.
+/// Encodes words as docs/maps.md specifies.
 fn as_specified(words: &[u32]) -> Vec<u8> {
     let mut bytes = b"portcullis state".to_vec();
     words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -65,19 +65,19 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn state_survives_writing_and_reading() {
     let (maps, models) = (maps(), models());
     let bytes = written(&maps, &models);
     let read_again: Vec<Model> = read(&maps, &bytes).unwrap().iter().map(model).collect();
     assert_eq!(read_again, models);
-    // In any order of the filter's.
+    // The filter may declare the maps in another order.
     let turned: Vec<Declaration> = maps.iter().rev().cloned().collect();
     let read_again: Vec<Model> = read(&turned, &bytes).unwrap().iter().rev().map(model).collect();
     assert_eq!(read_again, models);
 }
 
 #[test]
-fn files_are_as_specified() {
+fn files_match_the_specification() {
     let maps = [map("ab", MapKind::Hash, 1, 2, 10), map("count", MapKind::Counter, 1, 2, 3)];
     let models = [Model::from([(vec![9], vec![1, 2]), (vec![3], vec![0, 0])]), [(vec![1], vec![u32::MAX, 4])].into()];
     let (ab, coun, t) = (0x0000_6261, 0x6e75_6f63, 0x74);
@@ -115,7 +115,7 @@ fn files_are_as_specified() {
 }
 
 #[test]
-fn maps_may_get_another_size() {
+fn maps_may_change_their_capacity() {
     let (maps, models) = (maps(), models());
     let bytes = written(&maps, &models);
     let resized = |entries: [u32; 4]| -> Vec<Result<Model, String>> {
@@ -133,41 +133,46 @@ fn maps_may_get_another_size() {
     let all: Vec<Result<Model, String>> = models.into_iter().map(Ok).collect();
     assert_eq!(resized([1000, 10, 4000, 8]), all);
     assert_eq!(resized([30, 9, 3, 7]), all, "just enough");
-    let short = |map: &str, what: &str| Err(format!("{map} {what}; declare more, or remove the file to begin anew"));
+    let short = |map: &str, what: &str| {
+        Err(format!("{map} {what}; increase the number of entries, or remove the file to start over"))
+    };
     let few = resized([10, 8, 3, 6]);
+    assert_eq!(few[0], short("the map `flows` has 30 entries in the file,", "but entries=10 in the filter"));
     assert_eq!(
-        few[0],
-        short("the map `flows` has 30 entries in it,", "for which entries=10 of the filter's is too few")
+        few[1],
+        short("entry 8 of the map `settings`", "is not zero, but the map has too few entries (entries=8)")
     );
-    assert_eq!(few[1], short("entry 8 of the map `settings`", "is not zero, and the map ends before (entries=8)"));
-    assert_eq!(few[3], short("entry 6 of the map `sums`", "is not zero, and the map ends before (entries=6)"));
+    assert_eq!(few[3], short("entry 6 of the map `sums`", "is not zero, but the map has too few entries (entries=6)"));
 }
 
 #[test]
-fn other_maps_are_refused_by_name() {
+fn differing_maps_are_reported_by_name() {
     let (ours, bytes) = (maps(), written(&maps(), &models()));
     let refused = |change: fn(&mut Vec<Declaration>), words: &[&str]| {
         let mut maps = ours.clone();
         change(&mut maps);
         let error = read(&maps, &bytes).unwrap_err();
-        assert!(matches!(error, StateError::Differs(_)));
+        assert!(matches!(error, StateError::MapsDiffer(_)));
         words.iter().for_each(|word| assert!(error.to_string().contains(word), "{error}"));
     };
     refused(|maps| maps[0].value = 4, &["`flows`", "`hash key=2 value=3`", "`hash key=2 value=4`"]);
     refused(|maps| maps[2].key = 4, &["`seen`", "`hash key=5 value=0`", "`hash key=4 value=0`"]);
     refused(|maps| maps[1].kind = MapKind::Counter, &["`settings`", "`array value=2`", "`counter`"]);
-    refused(|maps| maps[3].name = "summs".into(), &["it has a map `sums` (counter), and the filter has none"]);
-    refused(|maps| maps.push(map("more", MapKind::Array, 1, 1, 1)), &["the filter's map `more` is not in it"]);
+    refused(
+        |maps| maps[3].name = "summs".into(),
+        &["it has a map `sums` (counter), but the filter has no map of this name"],
+    );
+    refused(|maps| maps.push(map("more", MapKind::Array, 1, 1, 1)), &["it lacks the filter's map `more`"]);
     refused(Vec::clear, &["it has a map `flows` (hash key=2 value=3)"]);
 }
 
-/// Nothing that is cut off or changed by a bit is taken, and nothing makes it panic.
+/// Truncation and flipped bits are rejected without a panic.
 #[test]
-fn damage_is_seen() {
+fn damage_is_detected() {
     let (maps, bytes) = (maps(), written(&maps(), &models()));
     for length in 0..bytes.len() {
         let error = read(&maps, &bytes[..length]).unwrap_err();
-        assert!(matches!(error, StateError::Foreign | StateError::Damaged(_)), "{length} bytes: {error}");
+        assert!(matches!(error, StateError::NotAStateFile | StateError::Damaged(_)), "{length} bytes: {error}");
     }
     for bit in 0..8 * bytes.len() {
         let mut changed = bytes.clone();
@@ -178,9 +183,9 @@ fn damage_is_seen() {
     assert!(matches!(read(&maps, &longer), Err(StateError::Damaged(_))));
 }
 
-/// Damage whose checksum is right: what comes of it, comes of it without a panic.
+/// Damage with a valid checksum must not cause a panic.
 #[test]
-fn nonsense_with_a_right_checksum_does_no_harm() {
+fn invalid_content_with_a_valid_checksum_does_not_panic() {
     let (maps, bytes) = (maps(), written(&maps(), &models()));
     let content = &bytes[..bytes.len() - 8];
     let mut refused = 0;
@@ -192,16 +197,16 @@ fn nonsense_with_a_right_checksum_does_no_harm() {
         }
         refused += usize::from(read(&maps, &sealed(content[..at].to_vec())).is_err());
     }
-    // All that is cut off, and what is wrong in the headers of four maps.
+    // All truncated files, and errors in the headers of four maps.
     assert!(refused > content.len() / 4 - 4 + 4 * 6, "{refused}");
     let all = [&[1, 2][..], &[4, 1, 2, 7, 0, 1, 0x61], &[4, 1, 2, 7, 0, 1, 0x61]].concat();
     let twice = read(&[map("a", MapKind::Counter, 1, 2, 7)], &as_specified(&all));
-    assert_eq!(twice, Err(StateError::Damaged("it has a map twice")));
+    assert_eq!(twice, Err(StateError::Damaged("a map occurs twice")));
 }
 
 #[test]
-fn other_files_and_versions_are_told_apart() {
-    assert_eq!(read(&maps(), b""), Err(StateError::Foreign));
-    assert_eq!(read(&maps(), b"key0,value0\n1,2\n"), Err(StateError::Foreign));
+fn other_files_and_versions_are_distinguished() {
+    assert_eq!(read(&maps(), b""), Err(StateError::NotAStateFile));
+    assert_eq!(read(&maps(), b"key0,value0\n1,2\n"), Err(StateError::NotAStateFile));
     assert_eq!(read(&maps(), &as_specified(&[2, 0, 0])), Err(StateError::Version(2)));
 }

@@ -20,16 +20,16 @@ fn entries(rows: &ParsedRows) -> Vec<(&[u32], &[u32])> {
     rows.entries.iter().collect()
 }
 
-/// The only problem.
-fn problem(read: Result<ParsedRows, RowErrors>) -> String {
-    let problems = read.unwrap_err();
-    assert_eq!((problems.first.len(), problems.more), (1, 0), "{problems}");
-    problems.with_file_name("f")
+/// Formats the only error.
+fn only_error(read: Result<ParsedRows, RowErrors>) -> String {
+    let errors = read.unwrap_err();
+    assert_eq!((errors.first.len(), errors.more), (1, 0), "{errors}");
+    errors.with_file_name("f")
 }
 
 #[test]
 fn cells_fill_the_words_of_key_and_value() {
-    // A destination and its port; a MAC, an address and a number.
+    // Key: an address and a port. Value: a MAC, an address and a number.
     let next = map(MapKind::Hash, 5, 4, 10);
     let text = "\u{feff}# next hops\naddress, port, mac, via, weight\n\n\
                 2001:db8::1, 443, 02:00:00:00:00:01, 10.0.0.1, 0x10\r\n\r\n\
@@ -45,7 +45,7 @@ fn cells_fill_the_words_of_key_and_value() {
 }
 
 #[test]
-fn keys_of_one_cell_need_no_list() {
+fn single_cell_keys_need_no_list() {
     let set = map(MapKind::Hash, 1, 0, 10);
     let wanted: Vec<(&[u32], &[u32])> = vec![(&[0x0a00_0001], &[]), (&[7], &[])];
     assert_eq!(entries(&json(&set, r#"[{"key": "10.0.0.1"}, {"key": [7], "value": []}]"#).unwrap()), wanted);
@@ -55,7 +55,7 @@ fn keys_of_one_cell_need_no_list() {
 }
 
 #[test]
-fn an_lpm_has_prefixes() {
+fn lpm_keys_are_prefixes() {
     let four = map(MapKind::Lpm, 1, 1, 10);
     let wanted: Vec<(&[u32], &[u32])> =
         vec![(&[0x0a00_0000, 8], &[1]), (&[0x0a00_0001, 32], &[2]), (&[0, 0], &[3]), (&[0x0a01_0000, 16], &[4])];
@@ -75,26 +75,26 @@ fn an_lpm_has_prefixes() {
         (
             &four,
             "2001:db8::/32,1",
-            "column 1: `2001:db8::/32` is of IPv6, and the keys of the map `m` are of IPv4 (key=1); expected a prefix (10.0.0.0/8)",
+            "column 1: `2001:db8::/32` is of IPv6, but the keys of the map `m` are of IPv4 (key=1); expected a prefix (10.0.0.0/8)",
         ),
         (
             &six,
             "10.0.0.0/8,1",
-            "column 1: `10.0.0.0/8` is of IPv4, and the keys of the map `m` are of IPv6 (key=4); expected a prefix (2001:db8::/32)",
+            "column 1: `10.0.0.0/8` is of IPv4, but the keys of the map `m` are of IPv6 (key=4); expected a prefix (2001:db8::/32)",
         ),
         (
             &four,
             "10.0.0.0/40,1",
-            "column 1: `10.0.0.0/40` is no prefix: its length is a number from 0 to 32; expected a prefix (10.0.0.0/8)",
+            "column 1: `10.0.0.0/40` is not a prefix: its length is a number from 0 to 32; expected a prefix (10.0.0.0/8)",
         ),
-        (&four, "10.0.0.0/8,1\n10.0.0.0/8,2", "its key is that of line 1; a key may come once"),
+        (&four, "10.0.0.0/8,1\n10.0.0.0/8,2", "its key is the same as in line 1; keys must be unique"),
     ] {
-        assert_eq!(problem(csv(map, text)), format!("f:{}: {wanted}", text.lines().count()), "{text}");
+        assert_eq!(only_error(csv(map, text)), format!("f:{}: {wanted}", text.lines().count()), "{text}");
     }
 }
 
 #[test]
-fn fields_say_what_is_expected_and_where_a_cell_ends() {
+fn named_fields_limit_their_cells() {
     let declared = |line: &str| declarations(line, CommentSyntax::Wgsl).unwrap().remove(0);
     let next = declared("//! map m: array value=4 entries=9 fields=next_hop,via:ipv4,mac:mac,port");
     let wanted: Vec<(&[u32], &[u32])> = vec![(&[3], &[0x0a00_0001, 0x0200, 1, 7])];
@@ -107,7 +107,7 @@ fn fields_say_what_is_expected_and_where_a_cell_ends() {
     assert_eq!(entries(&json(&routes, text).unwrap()), wanted);
     let flows = declared("//! map m: hash key=4 value=2 entries=9 fields=source:ip,bytes:u64");
     for (map, text, wanted) in [
-        // Columns in each other's place would be as many words.
+        // Swapped columns with the same total number of words.
         (
             &next,
             "3,02:00:00:00:00:01,10.0.0.1,7",
@@ -123,37 +123,37 @@ fn fields_say_what_is_expected_and_where_a_cell_ends() {
         (
             &next,
             "3,10.0.0.1,aa,7",
-            "column 3: `aa` is no number and no address; expected a MAC (02:1a:2b:3c:4d:5e) as `mac`",
+            "column 3: `aa` is neither a number nor an address; expected a MAC (02:1a:2b:3c:4d:5e) as `mac`",
         ),
         (&next, "3,10.0.0.1", "the row ends after 1 of 4 words of its value; a row is next_hop,via,mac,port"),
         (
             &routes,
             "2001:db8::/32,02:00:00:00:00:01,eth0",
-            "column 3: `eth0` is no number and no address; expected a number (80, 0x50) as `port`",
+            "column 3: `eth0` is neither a number nor an address; expected a number (80, 0x50) as `port`",
         ),
         (
             &routes,
             "10.0.0.0/8,02:00:00:00:00:01,7",
-            "column 1: `10.0.0.0/8` is of IPv4, and the keys of the map `m` are of IPv6 (key=4); expected a prefix (2001:db8::/32)",
+            "column 1: `10.0.0.0/8` is of IPv4, but the keys of the map `m` are of IPv6 (key=4); expected a prefix (2001:db8::/32)",
         ),
         (
             &flows,
             "x,1",
-            "column 1: `x` is no number and no address; \
+            "column 1: `x` is neither a number nor an address; \
              expected an IPv6 or IPv4 address (2001:db8::7, 10.0.0.19) as `source`",
         ),
         (
             &flows,
             "::1,10k",
-            "column 2: `10k` is no number and no address; expected a number of up to 64 bits as `bytes`",
+            "column 2: `10k` is neither a number nor an address; expected a number of up to 64 bits as `bytes`",
         ),
     ] {
-        assert_eq!(problem(csv(map, text)), format!("f:1: {wanted}"));
+        assert_eq!(only_error(csv(map, text)), format!("f:1: {wanted}"));
     }
 }
 
 #[test]
-fn sums_have_64_bits() {
+fn counter_sums_have_64_bits() {
     let sums = map(MapKind::Counter, 1, 2, 3);
     let wanted: Vec<(&[u32], &[u32])> = vec![(&[0], &[u32::MAX, u32::MAX]), (&[2], &[5, 1])];
     assert_eq!(entries(&csv(&sums, "0,18446744073709551615\n2,0x100000005").unwrap()), wanted);
@@ -162,16 +162,16 @@ fn sums_have_64_bits() {
     let most = "expected a number up to 18446744073709551615";
     for (text, wanted) in [
         ("3,1", "column 1: the map `m` has no entry 3: its entries are 0 to 2"),
-        ("1,-1", &format!("column 2: `-1` is no number and no address; {most}")),
+        ("1,-1", &format!("column 2: `-1` is neither a number nor an address; {most}")),
         ("1,18446744073709551616", &format!("column 2: `18446744073709551616` is more than 64 bits can hold; {most}")),
         ("1", "the row ends after 0 of 2 words of its value; a row is a number and a sum"),
     ] {
-        assert_eq!(problem(csv(&sums, text)), format!("f:1: {wanted}"));
+        assert_eq!(only_error(csv(&sums, text)), format!("f:1: {wanted}"));
     }
 }
 
 #[test]
-fn what_is_wrong_is_told_by_line_and_column() {
+fn errors_have_line_and_column() {
     let flows = map(MapKind::Hash, 2, 3, 10);
     let whole = "a row is a key of 2 words and a value of 3 words";
     let cell = "expected a number (80, 0x50) or an IPv4 address";
@@ -180,7 +180,7 @@ fn what_is_wrong_is_told_by_line_and_column() {
         ("\n# x\n1", 3, format!("the row ends after 1 of 2 words of its key; {whole}")),
         ("1,2,3,4,5,6", 1, format!("column 6: `6` is one cell too many; {whole}")),
         ("1,,3,4,5", 1, format!("column 2: `` is empty; {cell}")),
-        ("a,b\n1,2,3,4,5\n1,x,3,4,5", 3, format!("column 2 (b): `x` is no number and no address; {cell}")),
+        ("a,b\n1,2,3,4,5\n1,x,3,4,5", 3, format!("column 2 (b): `x` is neither a number nor an address; {cell}")),
         (
             "1,02:00:00:00:00:01,4,5,6",
             1,
@@ -194,23 +194,29 @@ fn what_is_wrong_is_told_by_line_and_column() {
         (
             "1,2,10.0.0.0/8,4,5",
             1,
-            format!("column 3: `10.0.0.0/8` is a prefix, which only the keys of an `lpm` are; {cell}, a MAC"),
+            format!(
+                "column 3: `10.0.0.0/8` is a prefix, which is valid only as the key of an `lpm` map; {cell}, a MAC"
+            ),
         ),
-        ("1,2,3,4,5\r\n7,2,3,4,5\r\n\r\n1,2,0,0,0\r\n", 4, "its key is that of line 1; a key may come once".into()),
+        (
+            "1,2,3,4,5\r\n7,2,3,4,5\r\n\r\n1,2,0,0,0\r\n",
+            4,
+            "its key is the same as in line 1; keys must be unique".into(),
+        ),
         (
             "value0,key0,key1,value1,value2\n",
             1,
             "the columns are in another order; expected `key0,key1,value0,value1,value2`".into(),
         ),
-        ("1,2,\u{1b}[2J,4,5", 1, format!("column 3: `\\u{{1b}}[2J` is no number and no address; {cell}, a MAC")),
-        ("10.0.0.300,2,3,4,5", 1, format!("column 1: `10.0.0.300` is no IPv4 address; {cell}, a MAC")),
+        ("1,2,\u{1b}[2J,4,5", 1, format!("column 3: `\\u{{1b}}[2J` is neither a number nor an address; {cell}, a MAC")),
+        ("10.0.0.300,2,3,4,5", 1, format!("column 1: `10.0.0.300` is not an IPv4 address; {cell}, a MAC")),
     ] {
-        assert_eq!(problem(csv(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
+        assert_eq!(only_error(csv(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
     }
     let shape = r#"expected a row as {"key": [1, 1], "value": [1, 1, 1]}"#;
     let array = "expected an array of objects";
     for (text, line, wanted) in [
-        ("", 1, "it is empty; where a map is to have no entries, write `[]`".into()),
+        ("", 1, "the file is empty; for a map without entries, write `[]`".into()),
         (" \n{}", 2, format!("it begins with `{{`; {array}, as [{{\"key\": [1, 1], \"value\": [1, 1, 1]}}]")),
         ("key0,key1\n1,2", 1, format!("it begins with `k`; {array}, as [{{\"key\": [1, 1], \"value\": [1, 1, 1]}}]")),
         ("[\n{},\n", 3, format!("column 1: EOF while parsing a value; {array}")),
@@ -225,34 +231,38 @@ fn what_is_wrong_is_told_by_line_and_column() {
         ("[{\"key\":[1,2],\"key\":[1,2],\"value\":[1,2,3]}]", 1, format!("duplicate field `key`; {shape}")),
         ("[{\"key\":1,\"value\":[1,2,3]}]", 1, format!("the row ends after 1 of 2 words of its key; {whole}")),
         ("[{\"key\":[1,2],\"value\":1}]", 1, format!("the row ends after 1 of 3 words of its value; {whole}")),
-        ("[\n{\"key\":[1,\n2.5],\"value\":1}]", 3, format!("item 2 of `key`: `2.5` is no IPv4 address; {cell}")),
-        ("[{\"key\":[1,null],\"value\":1}]", 1, format!("item 2 of `key`: `null` is no number and no address; {cell}")),
-        ("[{\"key\":[1,[2]],\"value\":1}]", 1, "item 2 of `key`: `[2]` is no number and no text".into()),
-        ("[{\"key\":{},\"value\":1}]", 1, "`key`: `{}` is no number and no text".into()),
+        ("[\n{\"key\":[1,\n2.5],\"value\":1}]", 3, format!("item 2 of `key`: `2.5` is not an IPv4 address; {cell}")),
+        (
+            "[{\"key\":[1,null],\"value\":1}]",
+            1,
+            format!("item 2 of `key`: `null` is neither a number nor an address; {cell}"),
+        ),
+        ("[{\"key\":[1,[2]],\"value\":1}]", 1, "item 2 of `key`: `[2]` is neither a number nor a text".into()),
+        ("[{\"key\":{},\"value\":1}]", 1, "`key`: `{}` is neither a number nor a text".into()),
         (
             "[{\"key\":[1,2],\n\"value\":[1,2,3]},\n{\"key\":[1,2],\"value\":[1,2,3]}]",
             3,
-            "its key is that of line 1; a key may come once".into(),
+            "its key is the same as in line 1; keys must be unique".into(),
         ),
     ] {
-        assert_eq!(problem(json(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
+        assert_eq!(only_error(json(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
     }
     let not_text = parse(&flows, Format::Csv, b"1,2,3,4,5\n1,\xff");
-    assert_eq!(problem(not_text), "f:2: this is no text in UTF-8; save it in that encoding");
+    assert_eq!(only_error(not_text), "f:2: not valid UTF-8; save the file in that encoding");
     let array = csv(&map(MapKind::Array, 1, 1, 1), "1,1");
-    assert_eq!(problem(array), "f:1: column 1: the map `m` has no entry 1: its entries are 0 to 0");
+    assert_eq!(only_error(array), "f:1: column 1: the map `m` has no entry 1: its entries are 0 to 0");
 }
 
 #[test]
-fn of_many_problems_the_first_are_told() {
+fn only_the_first_errors_are_reported() {
     let flows = map(MapKind::Hash, 1, 0, 10);
     let text: String = (0..20).map(|n| format!("x{n}.\n{n}\n")).collect();
-    let problems = csv(&flows, &text).unwrap_err();
-    assert_eq!((problems.first.len(), problems.more), (8, 12));
-    let text = problems.with_file_name("f");
+    let errors = csv(&flows, &text).unwrap_err();
+    assert_eq!((errors.first.len(), errors.more), (8, 12));
+    let text = errors.with_file_name("f");
     assert!(text.starts_with("f:1: column 1: `x0.`") && text.ends_with("\nand 12 more rows are wrong"), "{text}");
     assert_eq!(text.lines().nth(7).unwrap().split(" is").next(), Some("f:15: column 1: `x7.`"));
-    // A row that comes three times is told of twice.
+    // A key that occurs three times is reported twice.
     assert_eq!(csv(&flows, "1\n2\n1\n1").unwrap_err().first.iter().map(|it| it.0).collect::<Vec<_>>(), [3, 4]);
 }
 
@@ -299,7 +309,7 @@ fn with_fields() -> Declaration {
 }
 
 #[test]
-fn fields_say_what_cells_are() {
+fn field_types_determine_how_cells_are_parsed() {
     let wanted: (&[u32], &[u32]) = (&[0, 0, 0xffff, 0x0a00_0013, 0x0a00_0001], &[u32::MAX, 7, 80]);
     let text = "from,via,bytes,port\n10.0.0.19,10.0.0.1,34359738367,80\n";
     let rows = csv(&with_fields(), text).unwrap();
@@ -307,7 +317,7 @@ fn fields_say_what_cells_are() {
     assert_eq!(dumped(&with_fields(), &table_of(&with_fields(), &rows), Format::Csv), text.as_bytes());
     let text = r#"[{"key":["10.0.0.19","10.0.0.1"],"value":["0x7ffffffff",80]}]"#;
     assert_eq!(entries(&json(&with_fields(), text).unwrap()), [wanted]);
-    // As words they may be written too, but for numbers of 64 bits.
+    // Fields may also be written as words, except for 64-bit numbers.
     let text = "0,0,0xffff,0x0a000013,0x0a000001,34359738367,80\n";
     assert_eq!(entries(&csv(&with_fields(), text).unwrap()), [wanted]);
 }
@@ -319,7 +329,7 @@ fn random_table(map: &Declaration, random: &mut Random) -> Table {
         let numbered = matches!(map.kind, MapKind::Array | MapKind::Counter);
         let mut key: Vec<u32> = (0..map.key).map(|_| if numbered { word() % map.entries } else { word() }).collect();
         if map.kind == MapKind::Lpm {
-            // Only the first word has bits, and the length says how many.
+            // The length says how many bits of the first word are used.
             let length = word() % 33;
             key[0] &= u32::MAX.checked_shl(32 - length).unwrap_or(0);
             key[1..].fill(0);
@@ -332,7 +342,7 @@ fn random_table(map: &Declaration, random: &mut Random) -> Table {
 }
 
 #[test]
-fn what_is_dumped_can_be_read() {
+fn dumps_can_be_parsed() {
     let mut random = Random(7);
     for map in maps() {
         let table = random_table(&map, &mut random);
@@ -343,9 +353,9 @@ fn what_is_dumped_can_be_read() {
     }
 }
 
-/// Files that are wrong somewhere are refused, or are other rows; nothing makes it panic.
+/// Damaged files are rejected or parsed as other rows, without a panic.
 #[test]
-fn damaged_files_do_no_harm() {
+fn damaged_files_do_not_panic() {
     let mut random = Random(11);
     let pieces: [&[u8]; 12] =
         [b",", b"\n", b"\"", b"[", b"}", b"::", b"/", b"10.0.0.0/8", b"\xff", b"0x", b"#", b"99999999999999999999"];
@@ -365,9 +375,9 @@ fn damaged_files_do_no_harm() {
                     }
                 }
                 match parse(map, format, &text) {
-                    Err(problems) => {
+                    Err(errors) => {
                         refused += 1;
-                        assert!(problems.first.iter().all(|(line, what)| *line > 0 && !what.is_empty()));
+                        assert!(errors.first.iter().all(|(line, what)| *line > 0 && !what.is_empty()));
                     }
                     Ok(rows) => {
                         taken += 1;

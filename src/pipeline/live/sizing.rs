@@ -3,14 +3,14 @@
 //! A batch of *n* packets costs a device *a* + *b*·*n*: *a* to launch it and *b* per packet. At λ
 //! packets per second the device keeps up if a batch is done before the next one is there, *a* +
 //! *b*·*n* ≤ *n*/λ; so the smallest sufficient batch has *n* = *a*·λ / (1 − *b*·λ) packets. In a
-//! larger one packets wait in vain; with smaller ones packets pile up. *a* and *b* come from a
-//! least-squares fit and λ is a moving average, both with exponential decay. [`HEADROOM`] allows
-//! for their errors.
+//! larger one packets wait longer than needed; with smaller ones packets pile up. *a* and *b* come
+//! from a least-squares fit and λ is a moving average, both with exponential decay. [`HEADROOM`]
+//! allows for their errors.
 //!
 //! The cost of a batch is the time that it occupies the device: from its submission, or the end of
 //! the previous batch if that is later, until its verdicts are executed. The device's own account
-//! ([`Completion::times`](portcullis_core::device::Completion)) lacks the host's part and adds up stages that
-//! overlap.
+//! ([`Completion::times`](portcullis_core::device::Completion)) lacks the host's part and adds up
+//! stages that overlap.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -390,8 +390,8 @@ fn packets_that_await_memory_are_received_before_the_end() {
     }
 }
 
-/// Number of times that a batch waits until it is closed, on a receiver whose ring holds `ring_capacity`
-/// packets at this arrival rate.
+/// Number of times that a batch waits until it is closed, on a receiver whose ring holds
+/// `ring_capacity` packets at this arrival rate.
 fn count_waits(ring_capacity: usize, rate: f64) -> usize {
     let shared = SharedSizing::new();
     let mut receiver = ScriptedReceiver { ring_capacity, ..ScriptedReceiver::new(vec![Step::Packets(3)]) };
@@ -469,7 +469,7 @@ fn a_session_is_replaced_between_two_batches() {
         assert!(results.error.is_none(), "{:?}", results.error);
         let packets = results.batches[0].concat();
         assert_eq!(packets.iter().map(|it| it.0).collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
-        let first = packets.iter().position(|it| it.1 == Action::Tx).expect("the new filter has had packets");
+        let first = packets.iter().position(|it| it.1 == Action::Tx).expect("the new filter has filtered packets");
         let old = |number| if number % 2 == 1 { Action::Pass } else { Action::Drop };
         assert!(packets[..first].iter().all(|(number, action)| *action == old(*number)), "{dispatch}");
         assert!(packets[first..].iter().all(|(_, action)| *action == Action::Tx), "{dispatch}");

@@ -1,4 +1,4 @@
-//! Sessions seen from the inside.
+//! Tests of sessions that need access to their internals.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
@@ -9,13 +9,14 @@ use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
 
 use super::*;
+use crate::device::WgpuDevice;
 use crate::probe;
 
-/// Far more than giving up a device takes, far less than the device below is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than abandoning a device takes, far shorter than the device below is busy.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_busy_device_is_left_behind() {
+fn a_busy_device_is_abandoned() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             var x = load_le32(pkt, 0u);
@@ -38,13 +39,14 @@ fn a_busy_device_is_left_behind() {
         }
         let program = program.clone();
         let (done, outcome) = channel();
-        // A thread of its own: a session that waits for the device does so for minutes.
+        // In a thread of its own, so that a session that waits for the device cannot block the
+        // test.
         let thread = std::thread::spawn(move || {
-            leave_busy(&device, &program);
+            cancel_while_the_device_is_busy(&device, &program);
             let _ = done.send(());
         });
-        match outcome.recv_timeout(PATIENCE) {
-            Err(RecvTimeoutError::Timeout) => panic!("a busy device is waited for: {PATIENCE:?} and no end"),
+        match outcome.recv_timeout(TEST_TIMEOUT) {
+            Err(RecvTimeoutError::Timeout) => panic!("a busy device is waited for: {TEST_TIMEOUT:?} and no end"),
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }
@@ -52,13 +54,13 @@ fn a_busy_device_is_left_behind() {
     }
 }
 
-/// Keeps a device busy, cancels, and sees to it that nobody waits for the device.
-fn leave_busy(device: &WgpuDevice, program: &Arc<Program>) {
+/// Keeps a device busy, cancels, and checks that nothing waits for the device.
+fn cancel_while_the_device_is_busy(device: &WgpuDevice, program: &Arc<Program>) {
     const PACKETS: u32 = 4 << 20;
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
-    // A batch in one launch keeps the device busy for minutes, as a driver that compiles does.
-    let mut session = open(device, program, &options).unwrap().with_unlimited_launches();
+    // A batch in one launch keeps the device busy for minutes, like a driver that compiles.
+    let mut session = open(device.properties(), program, &options).unwrap().with_unlimited_launches();
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();
     let arena = Arena::new(PACKETS as usize * 8).unwrap();
     session.submit(BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()).unwrap();
@@ -67,7 +69,7 @@ fn leave_busy(device: &WgpuDevice, program: &Arc<Program>) {
     assert_eq!(session.in_flight(), 0);
     let (gpu, queue) = (session.launcher().gpu.device.clone(), session.launcher().gpu.queue.clone());
     drop(session);
-    // Nobody has waited for it.
+    // Dropping did not wait.
     let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::ZERO) };
     assert!(matches!(gpu.poll(wait), Err(wgpu::PollError::Timeout)));
     drop((gpu, queue));

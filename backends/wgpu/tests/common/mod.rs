@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Shared by the tests of this crate.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgpu::WgpuDevice;
 use portcullis_wgsl as wgsl;
 
-/// All devices, or none with the reason printed; a run that demands them fails without.
+/// All devices. Without any, prints the reason and returns none, unless `PORTCULLIS_REQUIRE` lists
+/// `wgpu`.
 pub fn devices() -> Vec<WgpuDevice> {
     match portcullis_wgpu::probe() {
         Ok(devices) => devices,
         Err(error) => {
-            let demanded = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
-            assert!(!demanded.split(',').any(|device| device.trim() == "wgpu"), "wgpu is demanded: {error}");
+            let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|device| device.trim() == "wgpu"), "wgpu is required: {error}");
             println!("skipped: {error}");
             Vec::new()
         }
@@ -35,19 +36,20 @@ pub fn load(device: &WgpuDevice, program: &Arc<Program>) -> Box<dyn Session> {
     device.load(program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", device.info().id))
 }
 
-/// What came back of one batch: verdicts, and packets.
+/// Runs a batch, and returns verdicts and packets.
 pub fn run_batch(device: &WgpuDevice, program: &Arc<Program>, batch: Batch) -> (Vec<Verdict>, Vec<Vec<u8>>) {
     let done = load(device, program).run(batch).unwrap_or_else(|e| panic!("{}: {e}", device.info().id));
     assert_eq!(done.verdicts.len(), done.batch.len());
     (done.verdicts.iter().collect(), done.batch.packets().map(<[u8]>::to_vec).collect())
 }
 
-/// The same of packets in a batch of their own.
+/// Runs packets in a batch of their own.
 pub fn run(device: &WgpuDevice, text: &str, packets: &[Vec<u8>]) -> (Vec<Verdict>, Vec<Vec<u8>>) {
     run_batch(device, &program(text), Batch::from_packets(packets).unwrap())
 }
 
-/// `count` packets of `length` bytes, `stride` apart from `start` on, written by `fill`.
+/// A batch of `count` packets of `length` bytes, `stride` bytes apart from byte `start` on, filled
+/// by `fill`.
 pub fn strided(
     count: usize,
     length: usize,
@@ -65,7 +67,7 @@ pub fn strided(
     BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
 }
 
-/// An Ethernet, IPv4, TCP frame to port `dport`, `length` bytes long, at least 54.
+/// An Ethernet, IPv4, TCP frame to port `dport` of `length` bytes, at least 54.
 pub fn tcp(dport: u16, length: usize) -> Vec<u8> {
     let mut frame = vec![0; length];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);

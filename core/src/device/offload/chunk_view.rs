@@ -1,33 +1,34 @@
-//! What a launcher is shown of a batch.
+//! A launcher's view of a chunk of a batch.
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::flow_order::Order;
+use super::flow_order::FlowOrder;
 use crate::device::chunk::{self, AccessNeeds, Chunk, OVERREAD_BYTES, PacketLayout};
 use crate::packet::gather::{StorePolicy, WindowRows};
 use crate::packet::{Batch, Descriptor, Metadata};
 
-/// Bytes from which on a copy is not worth having in the caches: there is no room for more.
-const STREAMED: usize = 1 << 20;
+/// Size in bytes from which a copy is written with non-temporal stores: it would evict too much of
+/// the caches.
+const MIN_STREAMED_BYTES: usize = 1 << 20;
 
-/// A piece of a batch, with where the kernel finds it.
+/// A chunk of a batch, and where the kernel finds its packets.
 pub struct ChunkView<'a, I> {
     pub(super) batch: &'a Batch,
-    pub(super) piece: &'a Chunk,
+    pub(super) chunk: &'a Chunk,
     pub(super) layout: PacketLayout,
     pub(super) needs: AccessNeeds,
     pub(super) import: Option<&'a I>,
-    pub(super) order: Option<&'a Order>,
-    /// How long the host has copied packets.
-    pub(super) gathered: Cell<Duration>,
+    pub(super) flow_order: Option<&'a FlowOrder>,
+    /// Host time spent copying packets.
+    pub(super) gather_time: Cell<Duration>,
 }
 
 impl<'a, I> ChunkView<'a, I> {
     /// Number of packets; at least one.
     pub fn packets(&self) -> usize {
-        self.piece.packets.len()
+        self.chunk.packets.len()
     }
 
     /// Where the kernel finds the packets.
@@ -35,116 +36,123 @@ impl<'a, I> ChunkView<'a, I> {
         self.layout
     }
 
-    /// What [`Launcher::batch_memory`](super::Launcher::site) said of the batch's memory.
+    /// The handle that [`Launcher::batch_memory`](super::Launcher::batch_memory) returned for the
+    /// batch's memory.
     pub fn import(&self) -> Option<&'a I> {
         self.import
     }
 
-    /// The bytes that hold the packets: of the batch's memory, or, packed, of the buffer.
+    /// The byte range that holds the packets: in the batch's memory, or in the buffer of a packed
+    /// or row layout.
     pub fn bytes(&self) -> Range<u64> {
-        self.piece.bytes.clone()
+        self.chunk.bytes.clone()
     }
 
-    /// Whether the kernel gets a copy of the packets.
+    /// Whether the kernel works on a copy of the packets.
     pub fn is_copied(&self) -> bool {
         self.layout.is_copy()
     }
 
-    /// Bytes of a buffer that holds the copy, with what may be looked at behind it.
+    /// Size in bytes of a buffer for the copy, including the bytes behind it that kernels may read.
     pub fn copy_size(&self) -> u64 {
-        self.piece.bytes.end - self.piece.bytes.start + OVERREAD_BYTES
+        self.chunk.bytes.end - self.chunk.bytes.start + OVERREAD_BYTES
     }
 
-    /// What the copy is made of where it is no rows: where in the buffer, and the bytes. All of it as one, or packet by packet.
-    fn copies(&self) -> impl Iterator<Item = (usize, &'a [u8])> + '_ {
-        let whole = (self.layout == PacketLayout::Copied).then(|| (0, self.batch.bytes(self.piece.bytes.clone())));
-        let packed = if self.layout == PacketLayout::Packed { self.piece.packets.clone() } else { 0..0 };
-        let packed = packed.zip(self.seen()).map(|(index, d)| {
-            let bytes = &self.batch.packet(index)[..self.needs.of(d.length) as usize];
+    /// The ranges to copy, with their offsets in the buffer: all packets as one range, or one range
+    /// per packet. None for rows.
+    fn copy_ranges(&self) -> impl Iterator<Item = (usize, &'a [u8])> + '_ {
+        let whole = (self.layout == PacketLayout::Copied).then(|| (0, self.batch.bytes(self.chunk.bytes.clone())));
+        let packed = if self.layout == PacketLayout::Packed { self.chunk.packets.clone() } else { 0..0 };
+        let packed = packed.zip(self.kernel_descriptors()).map(|(index, d)| {
+            let bytes = &self.batch.packet(index)[..self.needs.copied_len(d.length) as usize];
             (d.offset as usize, bytes)
         });
         whole.into_iter().chain(packed)
     }
 
-    /// Writes the copy to the start of a buffer of [`ChunkView::copy_size`] bytes, and takes note of how long that takes. `store` is
-    /// how, where the copy is large.
+    /// Writes the copy to the start of a buffer of [`ChunkView::copy_size`] bytes, and adds the
+    /// time to `gather_time`. Large copies are stored by `store`.
     ///
     /// # Panics
-    /// Where there is no room for it.
+    /// If `to` is too short.
     pub fn copy_into(&self, to: &mut [u8], store: StorePolicy) {
-        let began = Instant::now();
+        let start = Instant::now();
         if self.layout == PacketLayout::Rows {
-            let rows = WindowRows::new(self.batch, self.piece.packets.clone(), self.needs.window);
-            rows.write(to, if rows.size() >= STREAMED { store } else { StorePolicy::Cached });
+            let rows = WindowRows::new(self.batch, self.chunk.packets.clone(), self.needs.window);
+            rows.write(to, if rows.size() >= MIN_STREAMED_BYTES { store } else { StorePolicy::Cached });
         }
-        for (at, bytes) in self.copies() {
+        for (at, bytes) in self.copy_ranges() {
             to[at..at + bytes.len()].copy_from_slice(bytes);
         }
-        self.gathered.set(self.gathered.get() + began.elapsed());
+        self.gather_time.set(self.gather_time.get() + start.elapsed());
     }
 
-    /// The bytes of the batch's memory from the first packet to the last, rooms included where the filter may use
-    /// them; `None` where no packet has any.
+    /// The byte range of the batch's memory from the first packet to the last, rooms included if
+    /// the filter may use them; `None` if all packets are empty.
     pub fn extent(&self) -> Option<Range<u64>> {
-        chunk::extent(self.batch, self.piece.packets.clone(), self.needs)
+        chunk::extent(self.batch, self.chunk.packets.clone(), self.needs)
     }
 
-    /// Where the packets lie in the batch's memory.
+    /// The packets in the batch's memory.
     pub fn descriptors(&self) -> &'a [Descriptor] {
-        &self.batch.descriptors()[self.piece.packets.clone()]
+        &self.batch.descriptors()[self.chunk.packets.clone()]
     }
 
-    /// Where the packets lie in the arena that the kernel sees.
-    pub fn seen(&self) -> impl Iterator<Item = Descriptor> + 'a {
-        chunk::kernel_descriptors(self.batch, self.piece, self.layout, self.needs)
+    /// The packets in the arena that the kernel sees.
+    pub fn kernel_descriptors(&self) -> impl Iterator<Item = Descriptor> + 'a {
+        chunk::kernel_descriptors(self.batch, self.chunk, self.layout, self.needs)
     }
 
-    /// The order in which the kernel takes the packets, where it is that of their flows.
-    pub(super) fn order(&self) -> Option<&'a Order> {
-        self.order
+    /// The flow order, for filters with flows.
+    pub(super) fn flow_order(&self) -> Option<&'a FlowOrder> {
+        self.flow_order
     }
 
-    /// Whether the kernel takes the packets in the order of their flows: then what it reads of each is not as the batch
-    /// has it.
+    /// Whether the kernel takes the packets in flow order. Then descriptors and metadata differ in
+    /// order from the batch.
     pub fn is_ordered(&self) -> bool {
-        self.order.is_some()
+        self.flow_order.is_some()
     }
 
-    /// Number of lanes that take the packets: one a packet, or one a run of packets of a flow.
+    /// Number of lanes: one per packet, or one per run of packets of a flow.
     pub fn lanes(&self) -> usize {
-        self.order.map_or(self.packets(), Order::runs)
+        self.flow_order.map_or(self.packets(), FlowOrder::runs)
     }
 
-    /// The number of the descriptor that tells what a lane takes, a packet's or a run's: a kernel's `base`.
+    /// Index of the descriptor, of a packet or of a run, that tells `lane` what to filter: a
+    /// kernel's `base`.
     pub fn base(&self, lane: usize) -> usize {
         if self.is_ordered() { self.packets() + lane } else { lane }
     }
 
-    /// Number of descriptors that the kernel reads: of the packets, and of the runs where there are any.
+    /// Number of descriptors that the kernel reads: those of the packets, and of the runs if there
+    /// are any.
     pub fn descriptor_count(&self) -> usize {
         self.base(self.lanes())
     }
 
-    /// Where the packets lie, as the kernel reads it (`docs/abi.md`), in the kernel's order, and behind that the runs.
+    /// The descriptors as the kernel reads them (`docs/abi.md`): packets in the kernel's order,
+    /// then runs.
     pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
-        let plain = self.order.is_none().then(|| self.seen());
-        let ordered = self.order.map(|order| order.descriptors(self.seen().collect()));
+        let plain = self.flow_order.is_none().then(|| self.kernel_descriptors());
+        let ordered = self.flow_order.map(|order| order.descriptors(self.kernel_descriptors().collect()));
         let all = plain.into_iter().flatten().chain(ordered.into_iter().flatten());
         all.map(|d| (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes())
     }
 
-    /// The packets' metadata, where the batch has any and the kernel takes it as it is there.
+    /// The packets' metadata as a slice of the batch's, if the batch has any and the kernel reads
+    /// it in this order.
     pub fn metadata(&self) -> Option<&'a [Metadata]> {
         let all = self.batch.metadata();
-        (!all.is_empty() && self.order.is_none()).then(|| &all[self.piece.packets.clone()])
+        (!all.is_empty() && self.flow_order.is_none()).then(|| &all[self.chunk.packets.clone()])
     }
 
-    /// The packets' metadata, made up where the batch has none, as the kernel reads it (`docs/abi.md`), in the kernel's
-    /// order.
+    /// The packets' metadata as the kernel reads it (`docs/abi.md`), in the kernel's order; derived
+    /// from the descriptors if the batch has none.
     pub fn metadata_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Metadata>()]> + 'a {
-        let (batch, order, start) = (self.batch, self.order, self.piece.packets.start);
-        self.piece.packets.clone().map(move |index| {
-            let index = order.map_or(index, |order| start + order.positions()[index - start] as usize);
+        let (batch, flow_order, first) = (self.batch, self.flow_order, self.chunk.packets.start);
+        self.chunk.packets.clone().map(move |index| {
+            let index = flow_order.map_or(index, |order| first + order.positions()[index - first] as usize);
             batch.metadata_of(index).to_bytes()
         })
     }

@@ -1,4 +1,4 @@
-//! Compilers that cannot be told to stop.
+//! Running a driver's compiler, which cannot be interrupted, on a thread of its own.
 
 use std::any::Any;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -7,14 +7,15 @@ use super::CANCEL_POLL_INTERVAL;
 use crate::device::{CancelToken, DeviceError};
 use crate::reason;
 
-/// Writers and drivers' compilers walk nested blocks by recursion.
-const STACK: usize = 64 << 20;
+/// Stack size in bytes: our writers and the drivers' compilers recurse over nested blocks.
+const STACK_BYTES: usize = 64 << 20;
 
-/// Runs a driver's compiler, and what goes before and after it, on a thread of its own with a large stack. When the
-/// token is used meanwhile the thread is left behind: drivers cannot be told to stop. `device` is for messages.
+/// Runs `work`, a driver's compiler with the steps around it, on a new thread with a large stack.
+/// On cancellation the thread is abandoned, because drivers cannot be interrupted. `device` is for
+/// messages.
 ///
 /// # Errors
-/// The work's own; [`DeviceError::Cancelled`]; [`DeviceError::Failed`] where the work panics.
+/// The errors of `work`; [`DeviceError::Cancelled`]; [`DeviceError::Failed`] if `work` panics.
 pub fn compile_on_thread<T: Send + 'static>(
     device: &str,
     cancel: &CancelToken,
@@ -25,8 +26,8 @@ pub fn compile_on_thread<T: Send + 'static>(
     let work = move || {
         let _ = done.send(work());
     };
-    let thread = std::thread::Builder::new().name("compile".into()).stack_size(STACK).spawn(work);
-    let thread = thread.map_err(|error| failed(format!("no thread to compile on: {}", reason(&error))))?;
+    let thread = std::thread::Builder::new().name("compile".into()).stack_size(STACK_BYTES).spawn(work);
+    let thread = thread.map_err(|error| failed(format!("cannot create a compiler thread: {}", reason(&error))))?;
     loop {
         match result.recv_timeout(CANCEL_POLL_INTERVAL) {
             Ok(result) => return result,
@@ -34,17 +35,17 @@ pub fn compile_on_thread<T: Send + 'static>(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 let panic = thread.join().err();
-                let panic_message = panic.as_deref().map_or("no reason given", panic_message);
-                return Err(failed(format!("the filter could not be compiled: {panic_message}")));
+                let message = panic.as_deref().map_or("no message", panic_message);
+                return Err(failed(format!("compiling the filter failed: {message}")));
             }
         }
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 #[cfg(test)]
@@ -52,12 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_panics_or_never_ends_is_an_error() {
+    fn panics_and_cancellation_are_errors() {
         let token = CancelToken::new();
         assert_eq!(compile_on_thread("gpu", &token, || Ok(7)), Ok(7));
         let failed = |reason: &str| DeviceError::Failed { device: "gpu".into(), reason: reason.into() };
         let panics = compile_on_thread::<()>("gpu", &token, || panic!("at {}", 3));
-        assert_eq!(panics, Err(failed("the filter could not be compiled: at 3")));
+        assert_eq!(panics, Err(failed("compiling the filter failed: at 3")));
         let (end, ends) = mpsc::channel::<()>();
         token.cancel();
         let endless = compile_on_thread("gpu", &token, move || {

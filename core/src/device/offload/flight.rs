@@ -1,10 +1,10 @@
-//! A batch on its way through a device.
+//! State of a batch in flight on a device.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::{ChunkView, DeviceTimes, Launcher, Order, VerdictColumns};
+use super::{ChunkView, DeviceTimes, FlowOrder, Launcher, VerdictColumns};
 use crate::device::chunk::Chunk;
 use crate::device::transfer_planner::{MemoryReach, TransferPlan};
 use crate::device::{Clock, DeviceError, StageTimes, Stages, Transfer, TransferCounts};
@@ -12,106 +12,108 @@ use crate::packet::Batch;
 
 /// A batch in flight.
 pub(super) struct BatchInFlight<L: Launcher> {
-    // Before the batch: buffers may be made over its memory. One after the other has the parts in turn.
+    /// Buffers of the slot that the batch occupies; chunks use them round-robin. Declared before
+    /// the batch, and so dropped first: buffers may be made over the batch's memory.
     pub slot: Vec<L::Buffers>,
     pub import: Option<L::Import>,
     pub batch: Batch,
     pub plan: TransferPlan,
-    /// It was at the device already.
-    pub again: bool,
-    pub pieces: Vec<Chunk>,
-    /// Of each piece, where packets are to be filtered in the order of their flows; else none.
-    pub orders: Vec<Order>,
-    /// How many pieces were brought to the device, and how many have been read back.
+    /// Whether the batch was resident on the device already.
+    pub is_resident: bool,
+    pub chunks: Vec<Chunk>,
+    /// The flow order of each chunk; empty for filters without flows.
+    pub flow_orders: Vec<FlowOrder>,
+    /// Number of chunks uploaded.
     pub uploaded: usize,
+    /// Number of chunks whose results were read back.
     pub collected: usize,
-    /// The piece that is launched next, and how many of its lanes have been launched.
-    pub next: usize,
-    pub launched: usize,
-    pub running: VecDeque<QueuedLaunch<L::Ticket>>,
+    /// The chunk that the next launch belongs to.
+    pub launching: usize,
+    /// Number of that chunk's lanes that were launched.
+    pub launched_lanes: usize,
+    pub queued: VecDeque<QueuedLaunch<L::Ticket>>,
     pub columns: VerdictColumns,
-    /// Why no more of it can be launched; completing it tells.
-    pub failed: Option<DeviceError>,
-    /// Whether something may be queued that no ticket is about.
-    pub torn: bool,
+    /// The error that prevents further launches, which [`Session::complete`] will report.
+    ///
+    /// [`Session::complete`]: crate::device::Session::complete
+    pub error: Option<DeviceError>,
+    /// Whether work may be queued on the device that no ticket covers.
+    pub has_untracked_work: bool,
     pub times: StageTimes,
     pub stages: Stages,
-    /// What the device's clock says of the parts that were read back.
-    pub own: Option<DeviceTimes>,
-    pub started: Instant,
+    /// Sum of the collected chunks' times on the device's clock.
+    pub device_times: Option<DeviceTimes>,
+    /// When the host began to wait for the device on behalf of this batch.
+    pub waiting_since: Instant,
 }
 
-/// How the packets of a batch are to lie, and the pieces that the device can take.
+/// A batch's transfer plan and its chunks.
 pub(super) struct ChunkedBatch<L: Launcher> {
     pub plan: TransferPlan,
     pub import: Option<L::Import>,
-    pub pieces: Vec<Chunk>,
+    pub chunks: Vec<Chunk>,
 }
 
-/// A launch on its way.
+/// A launch queued on the device.
 pub(super) struct QueuedLaunch<T> {
     pub ticket: T,
-    /// For how many packets it stands, and whether there would have been more but for the pace.
+    /// Number of packets that the launch counts for in the launch budget.
     pub packets: usize,
-    pub cut: bool,
-    /// Whether its piece ends with it.
-    pub ends: bool,
+    /// Whether the launch budget kept the launch from covering its whole chunk.
+    pub is_limited: bool,
+    /// Whether the launch is the last of its chunk.
+    pub ends_chunk: bool,
 }
 
 impl<L: Launcher> BatchInFlight<L> {
-    /// A piece, and its buffers.
-    pub(super) fn part(&mut self, index: usize) -> (ChunkView<'_, L::Import>, &mut L::Buffers) {
-        let BatchInFlight { slot, import, batch, plan, pieces, orders, .. } = self;
-        let part = part(batch, plan, pieces, orders, import.as_ref(), index);
-        let place = index % slot.len();
-        (part, &mut slot[place])
+    /// A chunk and its buffers.
+    pub(super) fn chunk_and_buffers(&mut self, index: usize) -> (ChunkView<'_, L::Import>, &mut L::Buffers) {
+        let BatchInFlight { slot, import, batch, plan, chunks, flow_orders, .. } = self;
+        let chunk = chunk_view(batch, plan, chunks, flow_orders, import.as_ref(), index);
+        let buffers = index % slot.len();
+        (chunk, &mut slot[buffers])
     }
 
-    /// The packets lie in a copy, which is not the batch's memory.
+    /// Whether the kernel works on a copy instead of the batch's memory.
     pub(super) fn is_copied(&self) -> bool {
         self.plan.layout.is_copy()
     }
 
-    /// What became of its time and bytes; `clock` is whose clock is asked for.
+    /// Time and bytes of the completed batch. `clock` is the clock in use by the session.
     pub(super) fn stage_totals(&self, clock: Clock) -> Stages {
-        let one = |is: bool| u64::from(is);
-        let (transfer, own) = (self.plan.transfer(), self.plan.reach == MemoryReach::DeviceLocal);
+        let one_if = |condition: bool| u64::from(condition);
+        let (transfer, is_local) = (self.plan.transfer(), self.plan.reach == MemoryReach::DeviceLocal);
         let transfers = TransferCounts {
-            unseen: one(transfer.is_none()),
-            resident: one(transfer == Some(Transfer::Imported) && own),
-            imported: one(transfer == Some(Transfer::Imported) && !own),
-            whole: one(transfer == Some(Transfer::Whole)),
-            window: one(transfer == Some(Transfer::Window)),
+            unseen: one_if(transfer.is_none()),
+            resident: one_if(transfer == Some(Transfer::Imported) && is_local),
+            imported: one_if(transfer == Some(Transfer::Imported) && !is_local),
+            whole: one_if(transfer == Some(Transfer::Whole)),
+            window: one_if(transfer == Some(Transfer::Window)),
         };
         let (batches, packets, kernel) = (1, self.batch.len() as u64, self.times.kernel);
         let mut stages = Stages { kernel, batches, packets, transfers, clock, ..self.stages };
-        match self.own {
-            Some(own) => (stages.upload, stages.kernel, stages.download) = (own.upload, own.kernel, own.download),
-            // Of a batch without packets there is nothing to be said.
-            None if self.pieces.is_empty() => {}
+        match self.device_times {
+            Some(times) => {
+                (stages.upload, stages.kernel, stages.download) = (times.upload, times.kernel, times.download)
+            }
+            // A batch without packets has no times, on either clock.
+            None if self.chunks.is_empty() => {}
             None => stages.clock = Clock::Host,
         }
         stages
     }
 }
 
-/// A piece of a batch.
-pub(super) fn part<'a, I>(
+/// A view of chunk `index` of a batch.
+pub(super) fn chunk_view<'a, I>(
     batch: &'a Batch,
     plan: &TransferPlan,
-    pieces: &'a [Chunk],
-    orders: &'a [Order],
+    chunks: &'a [Chunk],
+    flow_orders: &'a [FlowOrder],
     import: Option<&'a I>,
     index: usize,
 ) -> ChunkView<'a, I> {
     let &TransferPlan { layout, needs, .. } = plan;
-    ChunkView {
-        batch,
-        piece: &pieces[index],
-        layout,
-        needs,
-        import,
-        order: orders.get(index),
-        gathered: Cell::default(),
-    }
+    let flow_order = flow_orders.get(index);
+    ChunkView { batch, chunk: &chunks[index], layout, needs, import, flow_order, gather_time: Cell::default() }
 }

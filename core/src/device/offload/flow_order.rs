@@ -1,9 +1,10 @@
-//! Packets of a part in the order of their flows, for filters that have any: those of a flow one behind the other, as
-//! they came. A kernel gives each run of them to one lane, which takes them one after the other.
+//! Flow order: the packets of a chunk sorted stably by flow, for filters with flows.
 //!
-//! Kernels are told of runs by descriptors behind those of the packets, one a lane: where a run begins among the packets,
-//! and how many packets it has. No launch has two runs of one flow, and launches come one after the other, so a flow
-//! that has more packets than a lane may take in a launch has several runs, in several launches.
+//! Each *run* of packets of one flow is filtered by one lane, one packet after another. Kernels get
+//! the runs as descriptors behind those of the packets, one per lane: the index of the run's first
+//! packet, and its number of packets. No launch has two runs of one flow, and launches are
+//! sequential. So a flow with more packets than a lane may filter per launch has several runs, in
+//! several launches.
 
 use std::cmp::Reverse;
 
@@ -15,111 +16,119 @@ use crate::packet::Descriptor;
 use crate::program::prelude::Intrinsic;
 use crate::program::{FLOW_BITS, Program};
 
-/// What a lane may do in a launch, in expressions, as [`super::super::pace`] counts them for all lanes together: one alone
-/// is much slower than a GPU, and about as fast as a processor.
-const LANE: u64 = 1 << 27;
+/// Maximum number of expressions that a lane may evaluate in a launch;
+/// [`launch_budget`](super::super::launch_budget) counts those of all lanes together. A single lane
+/// is much slower than a GPU, and about as fast as a processor core.
+const MAX_LANE_EXPRESSIONS: u64 = 1 << 27;
 
-/// Rounds of loops that an invocation may take on a software GPU: llvmpipe leaves them all after 65,535, without a word.
-const SOFTWARE_ROUNDS: u64 = 65_000;
+/// Maximum number of loop iterations per invocation on a software GPU: llvmpipe silently leaves all
+/// loops after 65,535.
+const MAX_SOFTWARE_ITERATIONS: u64 = 65_000;
 
-/// Rounds of a search in a map at most, and of what is done where it ends.
-const SEARCH: u64 = MAX_PROBES as u64 + MAX_VALUE_WORDS as u64 + 8;
+/// Upper bound on the loop iterations of a map lookup, with the work on the entry found.
+const MAX_LOOKUP_ITERATIONS: u64 = MAX_PROBES as u64 + MAX_VALUE_WORDS as u64 + 8;
 
-/// Packets of one run that a launch may have: a lane takes them one after the other. `size` is the number of expressions
-/// of a kernel for the program, `work` as [`super::super::pace`] has it.
-pub(super) fn longest(kind: DeviceKind, program: &Program, size: u64, work: u64) -> usize {
-    let rounds = u64::from(program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel())) + 1;
-    let by_work = LANE / rounds.saturating_mul(size.max(1)).saturating_add(work);
-    let by_rounds = if kind == DeviceKind::Software {
-        let searches = program.max_calls(|intrinsic| {
+/// Maximum number of packets in a run, so that a lane's work stays within bounds. `size` is the
+/// kernel's number of expressions, `work` the synthetic work as in
+/// [`LaunchBudget::new`](super::LaunchBudget).
+pub(super) fn max_run_length(kind: DeviceKind, program: &Program, size: u64, work: u64) -> usize {
+    let iterations = u64::from(program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel())) + 1;
+    let by_expressions = MAX_LANE_EXPRESSIONS / iterations.saturating_mul(size.max(1)).saturating_add(work);
+    let by_iterations = if kind == DeviceKind::Software {
+        let lookups = program.max_calls(|intrinsic| {
             matches!(
                 intrinsic,
                 Intrinsic::Map { call: MapFunction::Find | MapFunction::Insert | MapFunction::Remove, .. }
             )
         });
-        SOFTWARE_ROUNDS / searches.saturating_mul(SEARCH).saturating_add(rounds)
+        MAX_SOFTWARE_ITERATIONS / lookups.saturating_mul(MAX_LOOKUP_ITERATIONS).saturating_add(iterations)
     } else {
         u64::MAX
     };
-    usize::try_from(by_work.min(by_rounds)).unwrap_or(usize::MAX).max(1)
+    usize::try_from(by_expressions.min(by_iterations)).unwrap_or(usize::MAX).max(1)
 }
 
-/// Bits of flows' numbers that tell runs apart, at most.
-const BITS: u32 = 16;
+/// Maximum number of bits of the flow id that tell runs apart.
+const MAX_BUCKET_BITS: u32 = 16;
 
-/// The packets of a part in their new order.
+/// A permutation of a chunk's packets, with the runs of equal flows in it.
 #[derive(Debug, Default)]
-pub(super) struct Order {
-    /// Where in the part each of them was.
+pub(super) struct FlowOrder {
+    /// For each packet in flow order, its index in the chunk.
     positions: Vec<u32>,
-    /// The runs, round by round: no round has two of one flow.
-    runs: Vec<Run>,
-    /// Where in the runs each round ends.
+    /// The runs, round by round; no round has two runs of one flow.
+    runs: Vec<FlowRun>,
+    /// End of each round, as an index into `runs`.
     rounds: Vec<usize>,
 }
 
-/// Packets of a flow, or of flows that are not told apart, which a lane takes in a launch.
+/// Consecutive packets of one flow, or of flows that share a bucket, for one lane in one launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct FlowRun {
     first: u32,
     packets: u32,
 }
 
-impl Order {
-    /// The order of packets with these flow numbers, in runs of at most so many packets: flows are told apart by the
-    /// numbers' highest bits.
+impl FlowOrder {
+    /// Sorts packets by flow id, with a stable counting sort over the highest bits of the id, into
+    /// runs of at most `max_run` packets.
     ///
-    /// The longest runs of a round come first, so that lanes that go in step have about as much to do.
-    pub fn new(numbers: &[u32], longest: usize) -> Order {
-        // As many kinds as packets, about, so that clearing the counts is not more work than counting.
-        let bits = (numbers.len().max(2).ilog2() + 2).min(BITS);
-        let kind = |number: &u32| (*number >> (FLOW_BITS - bits)) as usize & ((1 << bits) - 1);
+    /// The longest runs of a round come first, so that neighbouring lanes, which run in lockstep,
+    /// have about equally much to do.
+    pub fn new(flow_ids: &[u32], max_run: usize) -> FlowOrder {
+        // About as many buckets as packets: clearing the counters then costs no more than counting.
+        let bits = (flow_ids.len().max(2).ilog2() + 2).min(MAX_BUCKET_BITS);
+        let bucket = |id: &u32| (*id >> (FLOW_BITS - bits)) as usize & ((1 << bits) - 1);
         let mut ends = vec![0_u32; 1 << bits];
-        numbers.iter().for_each(|number| ends[kind(number)] += 1);
-        let (mut sum, mut left) = (0, Vec::with_capacity(ends.len().min(numbers.len())));
+        flow_ids.iter().for_each(|id| ends[bucket(id)] += 1);
+        let (mut sum, mut pending) = (0, Vec::with_capacity(ends.len().min(flow_ids.len())));
         for end in &mut ends {
             let packets = *end;
             if packets > 0 {
-                left.push(Run { first: sum, packets });
+                pending.push(FlowRun { first: sum, packets });
             }
-            // Where they begin; it becomes where they end as the packets are put there.
+            // The start of the bucket. Placing the packets moves it to the bucket's end.
             *end = sum;
             sum += packets;
         }
-        let mut positions = vec![0; numbers.len()];
-        for (position, number) in (0..).zip(numbers) {
-            let at = &mut ends[kind(number)];
+        let mut positions = vec![0; flow_ids.len()];
+        for (position, id) in (0..).zip(flow_ids) {
+            let at = &mut ends[bucket(id)];
             positions[*at as usize] = position;
             *at += 1;
         }
-        let longest = u32::try_from(longest.max(1)).unwrap_or(u32::MAX);
-        left.sort_unstable_by_key(|run| (Reverse(run.packets), run.first));
-        let (mut runs, mut rounds) = (Vec::with_capacity(left.len()), Vec::new());
-        while !left.is_empty() {
-            runs.extend(left.iter().map(|run| Run { packets: run.packets.min(longest), ..*run }));
+        let max_run = u32::try_from(max_run.max(1)).unwrap_or(u32::MAX);
+        pending.sort_unstable_by_key(|run| (Reverse(run.packets), run.first));
+        let (mut runs, mut rounds) = (Vec::with_capacity(pending.len()), Vec::new());
+        while !pending.is_empty() {
+            runs.extend(pending.iter().map(|run| FlowRun { packets: run.packets.min(max_run), ..*run }));
             rounds.push(runs.len());
-            // They stay in order: what is taken of each that goes on is the same.
-            left.truncate(left.partition_point(|run| run.packets > longest));
-            left.iter_mut().for_each(|run| *run = Run { first: run.first + longest, packets: run.packets - longest });
+            // The order is preserved, since all runs that continue lose the same number of packets.
+            pending.truncate(pending.partition_point(|run| run.packets > max_run));
+            pending
+                .iter_mut()
+                .for_each(|run| *run = FlowRun { first: run.first + max_run, packets: run.packets - max_run });
         }
-        Order { positions, runs, rounds }
+        FlowOrder { positions, runs, rounds }
     }
 
-    /// The order of packets each of which is a flow.
-    pub fn apart(packets: usize) -> Order {
+    /// The order in which each packet is a flow of its own.
+    pub fn singletons(packets: usize) -> FlowOrder {
         let positions: Vec<u32> = (0..packets as u32).collect();
-        let runs = positions.iter().map(|&first| Run { first, packets: 1 }).collect();
-        Order { positions, runs, rounds: vec![packets] }
+        let runs = positions.iter().map(|&first| FlowRun { first, packets: 1 }).collect();
+        FlowOrder { positions, runs, rounds: vec![packets] }
     }
 
-    /// How many runs from `first` on, at least one, are of one round and have at most so many packets; and how many packets
-    /// that is, or, where the next run has no room, for how many it stands.
-    pub fn cut(&self, first: usize, most: usize) -> (usize, usize) {
+    /// Selects the runs of the next launch, from run `first` on: at least one, all of one round,
+    /// with at most `max_packets` packets unless a single run has more. Returns the number of runs,
+    /// and the number of packets that count for the launch budget: `max_packets` if the limit was
+    /// reached.
+    pub fn next_launch(&self, first: usize, max_packets: usize) -> (usize, usize) {
         let round = self.rounds[self.rounds.partition_point(|end| *end <= first)];
         let (mut count, mut packets) = (0, 0);
         for run in &self.runs[first..round] {
-            if count > 0 && packets + run.packets as usize > most {
-                return (count, most.max(packets));
+            if count > 0 && packets + run.packets as usize > max_packets {
+                return (count, max_packets.max(packets));
             }
             (count, packets) = (count + 1, packets + run.packets as usize);
         }
@@ -131,28 +140,28 @@ impl Order {
         self.runs.len()
     }
 
-    /// Where in the part the packets are, in their order.
+    /// For each packet in flow order, its index in the chunk.
     pub fn positions(&self) -> &[u32] {
         &self.positions
     }
 
-    /// Things that there is one of for each packet of the part, in this order.
-    pub fn of<T: Copy>(&self, things: &[T]) -> Vec<T> {
-        self.positions.iter().map(|position| things[*position as usize]).collect()
+    /// Permutes per-packet items from chunk order to flow order.
+    pub fn apply<T: Copy>(&self, items: &[T]) -> Vec<T> {
+        self.positions.iter().map(|position| items[*position as usize]).collect()
     }
 
-    /// And back: things in this order, as the part has its packets.
-    pub fn back<T: Copy>(&self, things: &mut [T]) {
-        let ordered = things.to_vec();
-        for (position, thing) in self.positions.iter().zip(ordered) {
-            things[*position as usize] = thing;
+    /// Permutes per-packet items from flow order back to chunk order.
+    pub fn undo<T: Copy>(&self, items: &mut [T]) {
+        let ordered = items.to_vec();
+        for (position, item) in self.positions.iter().zip(ordered) {
+            items[*position as usize] = item;
         }
     }
 
-    /// The part's descriptors in this order, and behind them those of the runs.
-    pub fn descriptors(&self, seen: Vec<Descriptor>) -> impl Iterator<Item = Descriptor> + '_ {
+    /// The packets' descriptors in flow order, followed by those of the runs.
+    pub fn descriptors(&self, descriptors: Vec<Descriptor>) -> impl Iterator<Item = Descriptor> + '_ {
         let runs = self.runs.iter().map(|run| Descriptor { offset: run.first, length: run.packets });
-        self.of(&seen).into_iter().chain(runs)
+        self.apply(&descriptors).into_iter().chain(runs)
     }
 }
 
@@ -160,15 +169,15 @@ impl Order {
 mod tests {
     use super::*;
 
-    /// Packets of each run of each launch.
-    fn launches(order: &Order, most: usize) -> Vec<Vec<u32>> {
+    /// The packet counts of each launch's runs.
+    fn launches(order: &FlowOrder, max_packets: usize) -> Vec<Vec<u32>> {
         let (mut launches, mut first) = (Vec::new(), 0);
         while first < order.runs() {
-            let (count, packets) = order.cut(first, most);
+            let (count, packets) = order.next_launch(first, max_packets);
             let runs: Vec<u32> = order.runs[first..first + count].iter().map(|run| run.packets).collect();
             let (sum, next) = (runs.iter().sum::<u32>() as usize, order.runs.get(first + count));
-            let is_full = !order.rounds.contains(&(first + count)) && next.is_some_and(|_| sum <= most);
-            assert_eq!(packets, if is_full { most } else { sum });
+            let is_full = !order.rounds.contains(&(first + count)) && next.is_some_and(|_| sum <= max_packets);
+            assert_eq!(packets, if is_full { max_packets } else { sum });
             launches.push(runs);
             first += count;
         }
@@ -176,16 +185,16 @@ mod tests {
     }
 
     #[test]
-    fn launches_end_where_a_run_gets_long() {
-        // Of three flows five, one and three packets.
-        let numbers = [5, 5, 7, 5, 9, 9, 5, 5, 9].map(|flow| flow << 19);
-        let cuts = |longest, most| launches(&Order::new(&numbers, longest), most);
-        assert_eq!(cuts(100, 100), [vec![5, 3, 1]]);
-        assert_eq!(cuts(100, 4), [vec![5], vec![3, 1]]);
-        assert_eq!(cuts(2, 100), [vec![2, 2, 1], vec![2, 1], vec![1]]);
-        assert_eq!(cuts(2, 1), [[2], [2], [1], [2], [1], [1]]);
-        assert_eq!(cuts(1, 2), [vec![1, 1], vec![1], vec![1, 1], vec![1, 1], vec![1], vec![1]]);
-        assert!(launches(&Order::new(&[], 7), 100).is_empty());
+    fn launches_respect_rounds_and_the_packet_limit() {
+        // Three flows with five, one and three packets.
+        let flow_ids = [5, 5, 7, 5, 9, 9, 5, 5, 9].map(|flow| flow << 19);
+        let split = |max_run, max_packets| launches(&FlowOrder::new(&flow_ids, max_run), max_packets);
+        assert_eq!(split(100, 100), [vec![5, 3, 1]]);
+        assert_eq!(split(100, 4), [vec![5], vec![3, 1]]);
+        assert_eq!(split(2, 100), [vec![2, 2, 1], vec![2, 1], vec![1]]);
+        assert_eq!(split(2, 1), [[2], [2], [1], [2], [1], [1]]);
+        assert_eq!(split(1, 2), [vec![1, 1], vec![1], vec![1, 1], vec![1, 1], vec![1], vec![1]]);
+        assert!(launches(&FlowOrder::new(&[], 7), 100).is_empty());
     }
 
     #[test]
@@ -197,36 +206,39 @@ mod tests {
         };
         let packets = [0, 1, 2, 2, 50, 1000, 1000, 1000, 70_000];
         for (count, flows) in packets.into_iter().zip([1, 1, 1, 2, 3, 1, 7, 5000, 90_000]) {
-            let numbers: Vec<u32> =
+            let flow_ids: Vec<u32> =
                 (0..count).map(|_| next(flows).wrapping_mul(0x9e37_79b1) >> (32 - FLOW_BITS)).collect();
-            for longest in [1, 3, 1 << 20] {
-                let order = Order::new(&numbers, longest);
-                let seen: Vec<_> = (0..count as u32).map(|offset| Descriptor { offset, length: 60 }).collect();
-                let descriptors: Vec<_> = order.descriptors(seen).collect();
-                let (packets, runs) = descriptors.split_at(numbers.len());
+            for max_run in [1, 3, 1 << 20] {
+                let order = FlowOrder::new(&flow_ids, max_run);
+                let unordered: Vec<_> = (0..count as u32).map(|offset| Descriptor { offset, length: 60 }).collect();
+                let descriptors: Vec<_> = order.descriptors(unordered).collect();
+                let (packets, runs) = descriptors.split_at(flow_ids.len());
                 assert_eq!(runs.len(), order.runs());
-                // As launches take them, one after the other: each packet once, those of a number as they came.
-                let (mut taken, mut last) = (vec![false; numbers.len()], std::collections::HashMap::new());
+                // Across all launches: each packet once, and the packets of a flow in order.
+                let (mut taken, mut last) = (vec![false; flow_ids.len()], std::collections::HashMap::new());
                 let mut first = 0;
                 while first < runs.len() {
-                    let (lanes, _) = order.cut(first, usize::MAX);
+                    let (lanes, _) = order.next_launch(first, usize::MAX);
                     let mut lane_of = std::collections::HashMap::new();
                     for (lane, run) in runs[first..first + lanes].iter().enumerate() {
-                        assert!((1..=longest).contains(&(run.length as usize)));
+                        assert!((1..=max_run).contains(&(run.length as usize)));
                         for packet in &packets[run.offset as usize..][..run.length as usize] {
-                            let (index, number) = (packet.offset as usize, numbers[packet.offset as usize]);
+                            let (index, flow) = (packet.offset as usize, flow_ids[packet.offset as usize]);
                             assert!(!std::mem::replace(&mut taken[index], true) && packet.length == 60);
-                            assert!(last.insert(number, index).is_none_or(|last| last < index), "as they came");
-                            assert_eq!(*lane_of.entry(number).or_insert(lane), lane, "one lane a number");
+                            assert!(
+                                last.insert(flow, index).is_none_or(|last| last < index),
+                                "packets of a flow keep their order"
+                            );
+                            assert_eq!(*lane_of.entry(flow).or_insert(lane), lane, "one lane per flow");
                         }
                     }
                     assert!(runs[first..first + lanes].is_sorted_by_key(|run| Reverse(run.length)));
                     first += lanes;
                 }
-                assert!(taken.into_iter().all(|taken| taken), "each packet is there");
-                let (things, mut back) = (numbers.clone(), order.of(&numbers));
-                order.back(&mut back);
-                assert_eq!(things, back);
+                assert!(taken.into_iter().all(|taken| taken), "each packet is launched once");
+                let (items, mut restored) = (flow_ids.clone(), order.apply(&flow_ids));
+                order.undo(&mut restored);
+                assert_eq!(items, restored);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a backend says of its device: how buffers, copies and launches are made there.
+//! The interface between the shared session and a backend: buffers, copies and launches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,154 +9,164 @@ use crate::device::transfer_planner::{BatchMemory, TransferCosts};
 use crate::device::{CancelToken, DeviceError, Imported};
 use crate::packet::{Batch, Metadata, Span};
 
-/// Parts of a batch at a device at once: enough to copy in, filter and copy out side by side.
-pub(super) const PARTS: usize = 8;
+/// Maximum number of a batch's chunks on the device at once: enough for copying in, filtering and
+/// copying out to overlap.
+pub(super) const MAX_CHUNKS_IN_FLIGHT: usize = 8;
 
-/// What a kernel does, as far as it says what a session brings to it and back.
+/// What a kernel accesses and returns, which determines the transfers around it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelEffects {
-    /// It looks at packets at all.
+    /// The kernel reads or writes packet bytes.
     pub accesses_packets: bool,
-    /// It writes to packets.
+    /// The kernel writes packet bytes.
     pub writes_packets: bool,
-    /// It moves packets' ends, and leaves them in the descriptors.
+    /// The kernel resizes packets, and returns their descriptors.
     pub resizes_packets: bool,
-    /// It reads metadata.
+    /// The kernel reads metadata.
     pub metadata: bool,
-    /// It gives targets beside the verdicts.
+    /// The kernel returns redirect targets beside the actions.
     pub redirects: bool,
-    /// Expressions that it has, all functions inlined.
+    /// Number of expressions, with all functions inlined.
     pub size: u64,
 }
 
-/// How a device takes pieces of batches. One of these belongs to one session.
+/// A backend's operations on chunks of batches. A launcher belongs to one session.
 ///
-/// What it may rely on, also for memory that the device reaches by itself: the packets of a part that was shown to
-/// [`Launcher::upload`] stay where they are and untouched by others, their import too, until [`Launcher::release`] was
-/// called for the part's buffers, or until whatever was given to [`Launcher::outlive`] is dropped; both come after
-/// the last launch over them was waited for, or [`Launcher::settle`] or [`Launcher::outlive`] saw to the device.
+/// Guarantee to launchers, also for memory that the device accesses in place: after
+/// [`Launcher::upload`] the chunk's packets, and their import, stay valid and are accessed by
+/// nothing else until [`Launcher::release`] is called for its buffers, or the value given to
+/// [`Launcher::keep_alive`] is dropped. Either comes after the last launch over them was waited
+/// for, or after [`Launcher::wait_idle`], [`Launcher::try_drain`] or [`Launcher::keep_alive`].
 pub trait Launcher: Send + 'static {
-    /// The buffers that a part needs. They are used for part after part, and live as long as the session.
+    /// Buffers for one chunk. They are reused for chunk after chunk, and live as long as the
+    /// session.
     type Buffers: Send + 'static;
-    /// Memory of batches that the device reaches.
+    /// Handle on memory of batches that the device accesses.
     type Import: Send + 'static;
-    /// A launch that somebody will wait for.
+    /// A queued launch that can be waited for.
     type Ticket: Send + 'static;
 
     /// The device's id, for messages.
     fn id(&self) -> &str;
 
-    /// Announces memory that batches will come from.
+    /// Imports memory that batches will come from; see
+    /// [`Session::import`](crate::device::Session::import).
     ///
     /// # Errors
-    /// Where the driver is lost.
+    /// If the driver is lost.
     fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
 
-    /// Whether the device reaches packets in this memory. Where the host does not, they are filtered where they are.
+    /// Whether the device can access packets in this memory. If the host cannot, they are filtered
+    /// in place.
     fn can_reach(&self, span: &Span) -> bool {
         span.is_on_host()
     }
 
-    /// What the device has to do with the memory of a batch, which is not empty and whose packets the kernel sees. With
-    /// `asked` it is to reach that by itself if it can, else where that is worth it.
-    fn batch_memory(&mut self, batch: &Batch, asked: bool) -> BatchMemory<Self::Import>;
+    /// Returns the device's access to the memory of a batch that is not empty and whose packets the
+    /// kernel accesses. With `requested` the device is to access it directly if it can, otherwise
+    /// only if that pays.
+    fn batch_memory(&mut self, batch: &Batch, requested: bool) -> BatchMemory<Self::Import>;
 
-    /// Why the filter's packets cannot be filtered where they lie, whatever memory that is.
+    /// The reason why packets can never be filtered in place with this program, in any memory.
     fn no_in_place_reason(&self) -> Option<String> {
         None
     }
 
-    /// What moving bytes costs, where nobody says: asked for where there is a choice between ways that cost differently. The
-    /// device may be measured for it, in a few milliseconds, where that was not done before.
+    /// Costs of moving bytes, if none were given when loading. Called when the choice depends on
+    /// them; may measure the device in a few milliseconds if there is no cached measurement.
     fn transfer_costs(&self) -> TransferCosts {
         TransferCosts::GEN4
     }
 
-    /// Bytes that are copied for a part: to where the device reads them, and back. Of what it reads and writes where it lies
-    /// there are none.
-    fn traffic(&self, part: &ChunkView<'_, Self::Import>, effects: KernelEffects) -> TransferBytes {
-        TransferBytes::of(part, effects)
+    /// Bytes copied for a chunk, in either direction. Bytes that the device accesses in place do
+    /// not count.
+    fn traffic(&self, chunk: &ChunkView<'_, Self::Import>, effects: KernelEffects) -> TransferBytes {
+        TransferBytes::of(chunk, effects)
     }
 
-    /// Begins to take times on the device's own clock; it says whether it can. Before anything is queued.
+    /// Starts to record times on the device's clock, before anything is queued. Returns whether the
+    /// device can.
     fn enable_device_clock(&mut self) -> bool {
         false
     }
 
-    /// What the device's clock says of the part that was in these buffers, all of whose launches were waited for; `None` where
-    /// it says nothing.
+    /// Times on the device's clock of the chunk in these buffers, after all of its launches were
+    /// waited for; `None` if the device has none.
     fn device_times(&mut self, buffers: &mut Self::Buffers) -> Option<DeviceTimes> {
         let _ = buffers;
         None
     }
 
-    /// What bounds a piece.
+    /// Limits of a chunk in this layout.
     fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits;
 
-    /// New buffers, which need not have any room yet.
+    /// Creates buffers, which need no capacity yet.
     fn new_buffers(&self) -> Self::Buffers;
 
-    /// Parts of a batch that may be at the device at once, at least 1. A batch of more has the others wait, and takes no
-    /// more memory.
+    /// Maximum number of a batch's chunks on the device at once, at least 1. Further chunks wait,
+    /// so a batch of more chunks takes no more memory.
     fn max_chunks(&self) -> usize {
-        PARTS
+        MAX_CHUNKS_IN_FLIGHT
     }
 
-    /// Makes room for all parts of a batch before the first is brought to the device. Part `n` goes into buffers `n`
-    /// modulo their number; none of them is in use. Nothing is queued that looks at the batch's memory. For devices that
-    /// stop for that: others make room with each part.
+    /// Reserves capacity for all chunks of a batch before the first is uploaded, for devices that
+    /// stall when they allocate; others allocate in [`Launcher::upload`]. Chunk `n` uses buffers
+    /// `n` modulo their number; none of them is in use. Queues nothing that accesses the batch's
+    /// memory.
     ///
     /// # Errors
-    /// As [`Launcher::upload`]'s.
+    /// As [`Launcher::upload`].
     fn reserve_chunks(
         &mut self,
-        parts: &mut dyn Iterator<Item = ChunkView<'_, Self::Import>>,
+        chunks: &mut dyn Iterator<Item = ChunkView<'_, Self::Import>>,
         effects: KernelEffects,
         buffers: &mut [Self::Buffers],
     ) -> Result<(), DeviceError> {
-        let _ = (parts, effects, buffers);
+        let _ = (chunks, effects, buffers);
         Ok(())
     }
 
-    /// Brings to the device what the kernel reads of a part, or sees to it that it comes before the kernel runs, and
-    /// makes room for what the kernel writes.
+    /// Uploads what the kernel reads of a chunk, or queues that before the kernel, and reserves
+    /// capacity for what the kernel writes.
     ///
     /// # Errors
-    /// Where there is no memory, or the driver gives up. The batch then goes back to the caller, but where the session is cancelled:
-    /// then completing it tells.
+    /// If memory cannot be allocated or the driver fails. The batch is then returned to the caller,
+    /// unless the session is cancelled: then
+    /// [`Session::complete`](crate::device::Session::complete) reports it.
     fn upload(
         &mut self,
-        part: &ChunkView<'_, Self::Import>,
+        chunk: &ChunkView<'_, Self::Import>,
         effects: KernelEffects,
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError>;
 
-    /// Queues the kernel for `count` lanes of a part, from lane `first` of it on ([`ChunkView::lanes`]), and, where that is the
-    /// rest of the part, bringing its results back. The launches of a part come in order. A ticket's launch has ended
-    /// when all of this has.
+    /// Queues the kernel for `count` lanes of a chunk from lane `first` on ([`ChunkView::lanes`]),
+    /// and, if these are the last lanes, reading back its results. The launches of a chunk come in
+    /// order. The ticket covers all of this.
     ///
     /// # Errors
-    /// Where the driver gives up. The device may have begun all the same.
+    /// If the driver fails. The device may have begun nevertheless.
     fn launch(
         &mut self,
-        part: &ChunkView<'_, Self::Import>,
+        chunk: &ChunkView<'_, Self::Import>,
         effects: KernelEffects,
         buffers: &mut Self::Buffers,
         first: usize,
         count: usize,
     ) -> Result<Self::Ticket, DeviceError>;
 
-    /// Waits for a launch, looking at the token every [`CANCEL_POLL_INTERVAL`](super::SLICE) or so.
+    /// Waits for a launch, checking the token about every
+    /// [`CANCEL_POLL_INTERVAL`](super::CANCEL_POLL_INTERVAL).
     ///
     /// # Errors
-    /// [`DeviceError::Cancelled`] where the token was used meanwhile, and the device may be busy still;
-    /// [`DeviceError::Failed`] where the launch has failed, or does not end.
+    /// [`DeviceError::Cancelled`] if the token was triggered; the device may still be busy.
+    /// [`DeviceError::Failed`] if the launch failed or does not end.
     fn wait(&mut self, ticket: &Self::Ticket, cancel: &CancelToken) -> Result<(), DeviceError>;
 
-    /// Appends a part's verdicts, which have come back, one a packet.
+    /// Appends a completed chunk's verdicts, one per packet.
     ///
     /// # Errors
-    /// Where the driver gives up.
+    /// If the driver fails.
     fn read_verdicts(
         &mut self,
         packets: usize,
@@ -164,10 +174,11 @@ pub trait Launcher: Send + 'static {
         columns: &mut VerdictColumns,
     ) -> Result<(), DeviceError>;
 
-    /// Reads a part's descriptors as the kernel left them, two little-endian words a packet.
+    /// Passes a completed chunk's descriptors, as the kernel left them, to `read`: two
+    /// little-endian words per packet.
     ///
     /// # Errors
-    /// As [`Launcher::verdicts`].
+    /// If the driver fails.
     fn read_descriptors(
         &mut self,
         packets: usize,
@@ -175,10 +186,11 @@ pub trait Launcher: Send + 'static {
         read: &mut dyn FnMut(&[u8]),
     ) -> Result<(), DeviceError>;
 
-    /// Reads a part's packets as the kernel left them, `bytes` bytes in the part's layout, which is a copy.
+    /// Passes a completed chunk's packets, as the kernel left them, to `read`: `bytes` bytes in the
+    /// chunk's layout, which is a copy.
     ///
     /// # Errors
-    /// As [`Launcher::verdicts`].
+    /// If the driver fails.
     fn read_packets(
         &mut self,
         bytes: u64,
@@ -186,17 +198,18 @@ pub trait Launcher: Send + 'static {
         read: &mut dyn FnMut(&[u8]),
     ) -> Result<(), DeviceError>;
 
-    /// A copy of so many words of a map of the filter's, from word `at` on, which lie in it. Nothing is queued.
+    /// Copies `words` words of map `map` from word `at` on; the range lies in the map. Nothing is
+    /// queued.
     ///
     /// # Errors
-    /// Where there are no maps, or the driver gives up.
+    /// If the device has no maps, or the driver fails.
     fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         let _ = (at, words);
         Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
     }
 
-    /// Writes words of a map of the filter's, which lie in it. Nothing is queued, and what is queued after this finds
-    /// them.
+    /// Writes words of a map; the range lies in the map. Nothing is queued, and work queued
+    /// afterwards sees the new words.
     ///
     /// # Errors
     /// As [`Launcher::read_map`].
@@ -205,82 +218,86 @@ pub trait Launcher: Send + 'static {
         Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
     }
 
-    /// Whether a part can be launched again over what it left in its buffers ([`Launcher::again`]).
+    /// Whether a chunk can be launched again over its previous upload ([`Launcher::reuse_upload`]).
     fn can_reuse_uploads(&self) -> bool {
         false
     }
 
-    /// A part that was shown to [`Launcher::upload`] just now stays at the device: what was brought there is not to be written to
-    /// until the session ends, and the buffers are released only then. Where [`Launcher::can_reuse_uploads`] says so.
+    /// Called after [`Launcher::upload`] of a chunk that stays resident: its upload must not be
+    /// overwritten, nor its buffers released, until the session ends. Only if
+    /// [`Launcher::can_reuse_uploads`].
     fn retain_upload(&mut self, buffers: &mut Self::Buffers) {
         let _ = buffers;
     }
 
-    /// In place of [`Launcher::upload`] for a part that was kept, all of whose launches were waited for, and whose verdicts were read:
-    /// it is launched again. The batch's memory is not what it was made of, and there is no import.
+    /// Replaces [`Launcher::upload`] for a resident chunk, after all of its launches were waited
+    /// for and its verdicts read. The batch is in other memory than the upload, and there is no
+    /// import.
     ///
     /// # Errors
-    /// As [`Launcher::upload`]'s.
+    /// As [`Launcher::upload`].
     fn reuse_upload(
         &mut self,
-        part: &ChunkView<'_, Self::Import>,
+        chunk: &ChunkView<'_, Self::Import>,
         effects: KernelEffects,
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError> {
-        let _ = (part, effects, buffers);
+        let _ = (chunk, effects, buffers);
         Ok(())
     }
 
-    /// Lets go of the batch that the buffers were used for last.
+    /// Releases the batch that the buffers were last used for.
     fn release(&mut self, buffers: &mut Self::Buffers) {
         let _ = buffers;
     }
 
-    /// Waits until the device has nothing queued any more.
+    /// Waits until the device has nothing queued.
     fn wait_idle(&mut self);
 
-    /// Whether the device is done with these launches within [`DRAIN_TIMEOUT`](super::GRACE). With `torn` there may be something queued
-    /// that no ticket is about.
-    fn try_drain(&mut self, tickets: &[&Self::Ticket], torn: bool) -> bool;
+    /// Waits at most [`DRAIN_TIMEOUT`](super::DRAIN_TIMEOUT) for these launches, and returns
+    /// whether the device is done. With `has_untracked_work`, work without a ticket may be queued
+    /// too.
+    fn try_drain(&mut self, tickets: &[&Self::Ticket], has_untracked_work: bool) -> bool;
 
-    /// Keeps something until the device is done with everything, without waiting for that.
-    fn keep_alive(&mut self, kept: impl Send + 'static);
+    /// Keeps a value alive until the device is done with everything, without waiting for it.
+    fn keep_alive(&mut self, value: impl Send + 'static);
 }
 
-/// Bytes that are copied for a part of a batch.
+/// Number of bytes copied for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TransferBytes {
-    /// Packets, descriptors and metadata, to where the device reads them.
+    /// Packets, descriptors and metadata, copied to where the device reads them.
     pub to_device: u64,
-    /// Verdicts, targets, ends and packets, to where the host does.
+    /// Verdicts, targets, descriptors and packets, copied to where the host reads them.
     pub to_host: u64,
 }
 
 impl TransferBytes {
-    /// Where everything is copied but packets that are filtered where they lie, and a verdict is a byte.
-    pub fn of<I>(part: &ChunkView<'_, I>, effects: KernelEffects) -> TransferBytes {
-        let (packets, copied) = (part.packets() as u64, if part.is_copied() { part.bytes() } else { 0..0 });
+    /// The bytes if everything but packets in place is copied, and a verdict is one byte.
+    pub fn of<I>(chunk: &ChunkView<'_, I>, effects: KernelEffects) -> TransferBytes {
+        let (packets, copied) = (chunk.packets() as u64, if chunk.is_copied() { chunk.bytes() } else { 0..0 });
         let bytes = copied.end - copied.start;
-        let when = |asked: bool, bytes: u64| if asked { bytes } else { 0 };
-        let descriptors = when(effects.accesses_packets || part.is_ordered(), 8 * part.descriptor_count() as u64);
+        let if_needed = |needed: bool, bytes: u64| if needed { bytes } else { 0 };
+        let descriptors =
+            if_needed(effects.accesses_packets || chunk.is_ordered(), 8 * chunk.descriptor_count() as u64);
         TransferBytes {
-            to_device: descriptors + when(effects.metadata, packets * size_of::<Metadata>() as u64) + bytes,
+            to_device: descriptors + if_needed(effects.metadata, packets * size_of::<Metadata>() as u64) + bytes,
             to_host: packets
-                + when(effects.redirects, 4 * packets)
-                + when(effects.resizes_packets, 8 * packets)
-                + when(effects.writes_packets, bytes),
+                + if_needed(effects.redirects, 4 * packets)
+                + if_needed(effects.resizes_packets, 8 * packets)
+                + if_needed(effects.writes_packets, bytes),
         }
     }
 }
 
-/// What a device's clock says of a part.
+/// Times of a chunk on the device's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceTimes {
-    /// Copying it in.
+    /// Copying in.
     pub upload: Duration,
-    /// Its launches, without what was between them.
+    /// The launches, without gaps between them.
     pub kernel: Duration,
-    /// Copying its results out.
+    /// Copying the results out.
     pub download: Duration,
 }
 

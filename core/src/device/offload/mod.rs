@@ -1,10 +1,11 @@
-//! The session of a device that runs kernels: what such devices have in common.
+//! The session of devices that run kernels, shared by the CUDA, OpenCL and wgpu backends.
 //!
-//! A batch becomes pieces that the device can take ([`plan`]), each piece gets buffers, is
-//! brought to the device and launched, at once or in several launches where it could take long
-//! ([`pace`](super::pace)); then verdicts, ends and changed bytes come back. Several batches are under way at
-//! once. All of that, first in, first out, cancelling and giving up included, is here; a backend says by its
-//! [`Launcher`] how buffers, copies and launches are made.
+//! A batch is split into chunks that the device can take ([`chunk`]). Each chunk gets buffers, is
+//! uploaded, and is launched in one launch, or in several if one could take long
+//! ([`launch_budget`](super::launch_budget)); then verdicts, descriptors and changed bytes are read
+//! back. Several batches are in flight at once, first in, first out. This module does all of that,
+//! with cancellation and failures; a backend implements buffers, copies and launches as a
+//! [`Launcher`].
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -34,25 +35,25 @@ mod verdict_columns;
 
 pub use chunk_view::ChunkView;
 pub use compile_thread::{compile_on_thread, panic_message};
-use flight::{BatchInFlight, QueuedLaunch, part};
-use flow_order::{Order, longest};
+use flight::{BatchInFlight, QueuedLaunch, chunk_view};
+use flow_order::{FlowOrder, max_run_length};
 pub use launcher::{DeviceTimes, KernelEffects, Launcher, TransferBytes};
 use map_access::DeviceMapMemory;
 use resident::{ResidentBatch, ResidentBuffers};
 pub use verdict_columns::VerdictColumns;
 
-/// Launches that a batch may have queued at the device where they are paced: the next one starts without
-/// waiting for the host, and cancelling waits for no more than these.
-const QUEUED: usize = 2;
+/// Maximum number of launches that a batch has queued if the launch budget limits them: the next
+/// one starts without waiting for the host, and cancelling waits for no more than these.
+const MAX_QUEUED_LAUNCHES: usize = 2;
 
-/// How long a device may be silent: launches are cut to a fraction of a second, so a device that takes this
-/// long has died without telling, or its driver compiles.
+/// How long to wait for a launch before the device counts as lost. Launches are limited to a
+/// fraction of a second, so a device silent for this long hangs, or its driver compiles.
 pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often a cancel token is looked at while nothing else would wake who waits.
+/// How often a waiting host checks its cancel token.
 pub const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a device that is given up may take to finish what is queued.
+/// How long a session that is abandoned waits for the device to finish queued work.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A program loaded on a device that runs kernels.
@@ -63,32 +64,34 @@ pub struct OffloadSession<L: Launcher> {
     effects: KernelEffects,
     needs: AccessNeeds,
     compactor: Option<MapCompactor>,
-    /// Packets of one flow that a launch may have.
-    longest: usize,
+    /// Maximum number of packets of one flow in a launch.
+    max_run_length: usize,
     launch_budget: LaunchBudget,
     transfer: Transfer,
-    /// What moving bytes costs, once it is known.
+    /// Costs of moving bytes, once known.
     costs: Option<TransferCosts>,
-    /// How packets of the batch before came.
+    /// The transfer plan of the last completed batch.
     plan: Option<TransferPlan>,
-    /// Where somebody asked for it.
+    /// Per-stage totals, if requested.
     stages: Option<Stages>,
-    /// Slots that no batch is in, the last used at the back.
-    idle: Vec<Vec<L::Buffers>>,
-    flights: VecDeque<BatchInFlight<L>>,
-    /// Batches that stay at the device, where somebody asked for that.
+    /// Buffers not in use by a batch, the most recently used at the back.
+    free_slots: Vec<Vec<L::Buffers>>,
+    in_flight: VecDeque<BatchInFlight<L>>,
+    /// Batches that stay resident on the device, if requested.
     resident: Option<ResidentBuffers<L::Buffers>>,
-    /// When the device was last seen to finish something.
-    finished: Instant,
-    // Last: the buffers above go first.
+    /// When the host last saw the device finish a launch.
+    last_finished: Instant,
+    /// Declared last, and so dropped after the buffers above.
     launcher: L,
 }
 
 impl<L: Launcher> OffloadSession<L> {
-    /// A session over a launcher for a kernel of the program with these effects.
+    /// Creates a session over a launcher for a kernel of the program with these effects.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where packets are to be filtered where they lie, and never are.
+    /// [`DeviceError::Unsupported`] if [`Transfer::Imported`] was requested, but the device cannot
+    /// filter this program's packets in place; or if resident batches were requested, but the
+    /// program or the launcher does not allow them.
     pub fn new(
         mut launcher: L,
         kind: DeviceKind,
@@ -99,14 +102,15 @@ impl<L: Launcher> OffloadSession<L> {
         if let (Transfer::Imported, true, Some(reason)) =
             (options.transfer, effects.accesses_packets, launcher.no_in_place_reason())
         {
-            let reason = format!("the transfer `imported` was asked for, and {reason}; take `auto`");
+            let reason = format!("the transfer `imported` was requested, but {reason}; use `auto`");
             return Err(DeviceError::Unsupported { device: launcher.id().into(), reason });
         }
         let work = options.synthetic_work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
         let clock = if options.record_stages && launcher.enable_device_clock() { Clock::Device } else { Clock::Host };
         let resident = options.resident.then(|| ResidentBuffers::new(&launcher, effects, program)).transpose()?;
         Ok(OffloadSession {
-            // Wherever they come from, they are copied to the device's own memory, and as a whole.
+            // Resident batches are whole copies in the device's own memory, wherever they come
+            // from.
             transfer: if options.resident { Transfer::Whole } else { options.transfer },
             resident,
             costs: options.costs,
@@ -118,22 +122,21 @@ impl<L: Launcher> OffloadSession<L> {
             effects,
             needs: AccessNeeds::of_program(program),
             compactor: MapCompactor::new(program),
-            longest: longest(kind, program, effects.size, work),
+            max_run_length: max_run_length(kind, program, effects.size, work),
             launch_budget: LaunchBudget::new(kind, program, effects.size, work),
-            idle: Vec::new(),
-            flights: VecDeque::new(),
-            finished: Instant::now(),
+            free_slots: Vec::new(),
+            in_flight: VecDeque::new(),
+            last_finished: Instant::now(),
             launcher,
         })
     }
 
-    /// The launcher, to look at.
+    /// The backend's launcher, for tests.
     pub fn launcher(&self) -> &L {
         &self.launcher
     }
 
-    /// The same session, which cuts no launches whatever the filter does: for tests of devices that are busy for
-    /// long.
+    /// Disables the launch budget, for tests that need long launches.
     #[doc(hidden)]
     #[must_use]
     pub fn with_unlimited_launches(mut self) -> OffloadSession<L> {
@@ -141,272 +144,277 @@ impl<L: Launcher> OffloadSession<L> {
         self
     }
 
-    /// Brings the next piece to the device; there is one, and buffers are free for it.
+    /// Uploads the next chunk. There must be one, and free buffers for it.
     fn upload(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
-        let began = Instant::now();
-        // One that fails half-way is to be released as well.
+        let start = Instant::now();
+        // Count it first: the buffers of an upload that fails half-way have to be released too.
         flight.uploaded += 1;
-        let again = flight.again;
-        let (part, buffers) = flight.part(flight.uploaded - 1);
-        if again {
-            self.launcher.reuse_upload(&part, self.effects, buffers)?;
+        let is_resident = flight.is_resident;
+        let (chunk, buffers) = flight.chunk_and_buffers(flight.uploaded - 1);
+        if is_resident {
+            self.launcher.reuse_upload(&chunk, self.effects, buffers)?;
         } else {
-            self.launcher.upload(&part, self.effects, buffers)?;
+            self.launcher.upload(&chunk, self.effects, buffers)?;
             if self.resident.is_some() {
                 self.launcher.retain_upload(buffers);
             }
         }
-        let took = began.elapsed();
+        let elapsed = start.elapsed();
         if self.stages.is_some() {
-            let (gathered, traffic) = (part.gathered.get(), self.launcher.traffic(&part, self.effects));
-            flight.stages.gather += gathered;
-            flight.stages.upload += took.saturating_sub(gathered);
-            flight.stages.bytes_to_device += if again { 0 } else { traffic.to_device };
+            let (gather_time, traffic) = (chunk.gather_time.get(), self.launcher.traffic(&chunk, self.effects));
+            flight.stages.gather += gather_time;
+            flight.stages.upload += elapsed.saturating_sub(gather_time);
+            flight.stages.bytes_to_device += if is_resident { 0 } else { traffic.to_device };
             flight.stages.bytes_to_host += traffic.to_host;
         }
-        flight.times.upload += took;
+        flight.times.upload += elapsed;
         Ok(())
     }
 
-    /// Queues the next launch of a batch; there is one, and its piece is at the device.
+    /// Queues the next launch of a batch. There must be one, and its chunk must be uploaded.
     fn launch(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
-        let (first, most) = (flight.launched, self.launch_budget.max_launch_packets());
-        let (part, buffers) = flight.part(flight.next);
-        let total = part.lanes();
-        let (count, packets) = match part.order() {
-            Some(order) => order.cut(first, most),
-            None => ((total - first).min(most), (total - first).min(most)),
+        let (first, max_packets) = (flight.launched_lanes, self.launch_budget.max_launch_packets());
+        let (chunk, buffers) = flight.chunk_and_buffers(flight.launching);
+        let lanes = chunk.lanes();
+        let (count, packets) = match chunk.flow_order() {
+            Some(flow_order) => flow_order.next_launch(first, max_packets),
+            None => ((lanes - first).min(max_packets), (lanes - first).min(max_packets)),
         };
-        let ticket = self.launcher.launch(&part, self.effects, buffers, first, count)?;
-        let ends = first + count == total;
-        if ends {
-            flight.next += 1;
-            flight.launched = 0;
+        let ticket = self.launcher.launch(&chunk, self.effects, buffers, first, count)?;
+        let ends_chunk = first + count == lanes;
+        if ends_chunk {
+            flight.launching += 1;
+            flight.launched_lanes = 0;
         } else {
-            flight.launched += count;
+            flight.launched_lanes += count;
         }
-        flight.running.push_back(QueuedLaunch { ticket, packets, cut: !(first == 0 && ends), ends });
+        let is_limited = !(first == 0 && ends_chunk);
+        flight.queued.push_back(QueuedLaunch { ticket, packets, is_limited, ends_chunk });
         Ok(())
     }
 
-    /// Brings to the device and launches until the batch has all of its launches, or as many queued as it may have.
+    /// Uploads and launches until the batch has all of its launches, or as many queued as it may
+    /// have.
     fn advance(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
-        while flight.next < flight.pieces.len() && (self.launch_budget.is_unlimited() || flight.running.len() < QUEUED)
+        while flight.launching < flight.chunks.len()
+            && (self.launch_budget.is_unlimited() || flight.queued.len() < MAX_QUEUED_LAUNCHES)
         {
-            let fresh = flight.next == flight.uploaded;
-            if fresh && flight.uploaded - flight.collected == flight.slot.len() {
+            let needs_upload = flight.launching == flight.uploaded;
+            if needs_upload && flight.uploaded - flight.collected == flight.slot.len() {
                 break;
             }
             if self.cancel.is_cancelled() {
                 return Err(DeviceError::Cancelled);
             }
-            flight.torn = true;
-            if fresh {
+            flight.has_untracked_work = true;
+            if needs_upload {
                 self.upload(flight)?;
             }
             self.launch(flight)?;
-            flight.torn = false;
+            flight.has_untracked_work = false;
         }
         Ok(())
     }
 
-    /// Runs a batch to its end.
+    /// Runs a batch to completion.
     fn finish(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
         loop {
-            if let Some(error) = flight.failed.take() {
+            if let Some(error) = flight.error.take() {
                 return Err(error);
             }
             self.advance(flight)?;
-            let Some(running) = flight.running.front() else { break };
-            let began = self.finished.max(flight.started);
-            self.launcher.wait(&running.ticket, &self.cancel)?;
-            self.finished = Instant::now();
-            let took = self.finished.saturating_duration_since(began);
-            flight.times.kernel += took;
-            flight.started = self.finished;
-            if running.cut {
-                self.launch_budget.record_launch(running.packets, took);
+            let Some(launch) = flight.queued.front() else { break };
+            let start = self.last_finished.max(flight.waiting_since);
+            self.launcher.wait(&launch.ticket, &self.cancel)?;
+            self.last_finished = Instant::now();
+            let elapsed = self.last_finished.saturating_duration_since(start);
+            flight.times.kernel += elapsed;
+            flight.waiting_since = self.last_finished;
+            if launch.is_limited {
+                self.launch_budget.record_launch(launch.packets, elapsed);
             }
-            if flight.running.pop_front().is_some_and(|running| running.ends) {
-                self.collect(flight)?;
-                // That was no time of the device's.
-                flight.started = Instant::now();
+            if flight.queued.pop_front().is_some_and(|launch| launch.ends_chunk) {
+                self.collect_results(flight)?;
+                // Reading results is not device time.
+                flight.waiting_since = Instant::now();
             }
         }
         Ok(())
     }
 
-    /// Takes a batch, and begins with it.
-    fn begin(&mut self, batch: Batch, flow_ids: Option<&[u32]>) -> Result<(), SubmitError> {
+    /// Accepts a batch and starts it.
+    fn start(&mut self, batch: Batch, flow_ids: Option<&[u32]>) -> Result<(), SubmitError> {
         let checked = self.check_reach(batch.span());
-        let checked = checked.and_then(|()| check_batch(&self.program, &batch, self.flights.len(), self.depth));
+        let checked = checked.and_then(|()| check_batch(&self.program, &batch, self.in_flight.len(), self.depth));
         if let Err(error) = checked {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        if let Err(error) = self.keep_order().and_then(|()| self.keep_up(batch.len())) {
+        if let Err(error) = self.serialize_batches().and_then(|()| self.compact_maps(batch.len())) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         let mut flight = self.prepare(batch, flow_ids)?;
-        // The first piece here: a batch that cannot be brought to the device goes back to the caller.
-        let uploaded = if flight.pieces.is_empty() { Ok(()) } else { self.upload(&mut flight) };
-        flight.started = Instant::now();
-        let begun = match uploaded {
+        // Upload the first chunk here: if that fails, the batch can still be returned.
+        let uploaded = if flight.chunks.is_empty() { Ok(()) } else { self.upload(&mut flight) };
+        flight.waiting_since = Instant::now();
+        let started = match uploaded {
             Ok(()) => self.advance(&mut flight),
-            // Whoever cancels waits for nobody, and the device may be one that hangs.
+            // The device may hang, and a cancelled session must not wait for it.
             Err(_) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
             Err(error) => {
-                // What was queued may look at the batch's memory.
+                // Queued copies may still access the batch's memory.
                 self.launcher.wait_idle();
                 self.release(&mut flight);
                 return Err(SubmitError { batch: Box::new(flight.batch), error });
             }
         };
-        if let Err(error) = begun {
-            // One that the device has begun, if only with bringing it there, cannot be given back: completing it tells of the end.
-            flight.torn |= flight.running.is_empty();
-            flight.failed = Some(error);
+        if let Err(error) = started {
+            // The device has begun with the batch, so it cannot be returned: `complete` reports the
+            // error.
+            flight.has_untracked_work |= flight.queued.is_empty();
+            flight.error = Some(error);
         }
-        self.flights.push_back(flight);
+        self.in_flight.push_back(flight);
         Ok(())
     }
 
-    /// Runs all batches in flight to their ends; they stay to be completed.
+    /// Runs all batches in flight to their ends; they stay in flight until completed.
     fn finish_all(&mut self) -> Result<(), DeviceError> {
-        let mut flights = std::mem::take(&mut self.flights);
-        let finished = flights.iter_mut().try_for_each(|flight| {
+        let mut in_flight = std::mem::take(&mut self.in_flight);
+        let finished = in_flight.iter_mut().try_for_each(|flight| {
             let finished = self.finish(flight);
-            // Completing it tells again.
-            flight.failed = finished.clone().err();
+            // `complete` reports the error again.
+            flight.error = finished.clone().err();
             finished
         });
-        self.flights = flights;
+        self.in_flight = in_flight;
         finished
     }
 
-    /// Sees to it that a filter whose packets share something has the batches one after the other: launches that are paced
-    /// of those before come first.
-    fn keep_order(&mut self) -> Result<(), DeviceError> {
-        let shares = self.program.has_flows() || !self.program.maps().is_empty();
-        let waits = self.flights.iter().any(|flight| flight.next < flight.pieces.len());
-        if shares && waits { self.finish_all() } else { Ok(()) }
+    /// Finishes earlier batches whose launches are not all queued yet, if packets share state:
+    /// their launches must come before those of the next batch.
+    fn serialize_batches(&mut self) -> Result<(), DeviceError> {
+        let shares_state = self.program.has_flows() || !self.program.maps().is_empty();
+        let has_pending = self.in_flight.iter().any(|flight| flight.launching < flight.chunks.len());
+        if shares_state && has_pending { self.finish_all() } else { Ok(()) }
     }
 
-    /// Sees to the maps before a batch of so many packets, where that is due.
-    fn keep_up(&mut self, packets: usize) -> Result<(), DeviceError> {
+    /// Compacts the maps before a batch of `packets` packets if they need it.
+    fn compact_maps(&mut self, packets: usize) -> Result<(), DeviceError> {
         let Some(mut compactor) = self.compactor.take() else { return Ok(()) };
-        let kept = if compactor.needs_compaction(packets) {
+        let compacted = if compactor.needs_compaction(packets) {
             self.finish_all()
                 .and_then(|()| compactor.compact_if_needed(packets, &mut DeviceMapMemory { session: self }))
         } else {
             Ok(())
         };
         self.compactor = Some(compactor);
-        kept
+        compacted
     }
 
-    /// Lets go of all batches in flight. Their memory goes back to its owner, who may write to it, so not before the
-    /// device is done with it: usually in a fraction of a second, but a driver that compiles can take minutes, and
-    /// nobody waits for that here.
-    fn give_up(&mut self) {
-        let mut flights = std::mem::take(&mut self.flights);
-        let tickets: Vec<_> = flights.iter().flat_map(|f| &f.running).map(|running| &running.ticket).collect();
-        let torn = flights.iter().any(|flight| flight.torn);
-        if self.launcher.try_drain(&tickets, torn) {
-            for flight in &mut flights {
+    /// Drops all batches in flight. Their memory returns to its owner, who may write to it, so the
+    /// device must be done with it first. That usually takes a fraction of a second, but a driver
+    /// that compiles can take minutes; then the batches are kept alive without waiting here.
+    fn abandon_all(&mut self) {
+        let mut in_flight = std::mem::take(&mut self.in_flight);
+        let tickets: Vec<_> = in_flight.iter().flat_map(|f| &f.queued).map(|launch| &launch.ticket).collect();
+        let has_untracked_work = in_flight.iter().any(|flight| flight.has_untracked_work);
+        if self.launcher.try_drain(&tickets, has_untracked_work) {
+            for flight in &mut in_flight {
                 self.release(flight);
             }
         } else {
-            self.launcher.keep_alive(flights);
+            self.launcher.keep_alive(in_flight);
         }
     }
 
+    /// Releases the buffers of chunks that were uploaded and not collected.
     fn release(&mut self, flight: &mut BatchInFlight<L>) {
         for index in flight.collected..flight.uploaded {
-            let place = index % flight.slot.len();
-            self.launcher.release(&mut flight.slot[place]);
+            let buffers = index % flight.slot.len();
+            self.launcher.release(&mut flight.slot[buffers]);
         }
     }
 
-    /// Reads what came back of the next piece, whose launches have ended, and lets go of its buffers.
-    fn collect(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
-        let began = Instant::now();
-        let copied = flight.is_copied() && self.effects.writes_packets;
-        let BatchInFlight { slot, batch, plan, pieces, orders, collected, columns, .. } = &mut *flight;
-        let (piece, order) = (&pieces[*collected], orders.get(*collected));
-        let (packets, place) = (piece.packets.clone(), *collected % slot.len());
-        let buffers = &mut slot[place];
+    /// Reads the results of the next chunk, whose launches have ended, and releases its buffers.
+    fn collect_results(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        let copies_back = flight.is_copied() && self.effects.writes_packets;
+        let BatchInFlight { slot, batch, plan, chunks, flow_orders, collected, columns, .. } = &mut *flight;
+        let (chunk, flow_order) = (&chunks[*collected], flow_orders.get(*collected));
+        let (packets, index) = (chunk.packets.clone(), *collected % slot.len());
+        let buffers = &mut slot[index];
         self.launcher.read_verdicts(packets.len(), buffers, columns)?;
-        if let Some(order) = order {
-            columns.reorder(packets.clone(), order);
+        if let Some(flow_order) = flow_order {
+            columns.undo_flow_order(packets.clone(), flow_order);
         }
-        // Where each packet lay, in the batch and in the copy, before it moved.
-        let (mut before, mut seen) = (Vec::new(), Vec::new());
-        if (copied && plan.layout != PacketLayout::Rows) || self.effects.resizes_packets {
+        // The packets before the launch, in the batch and in the kernel's arena.
+        let (mut before, mut in_kernel) = (Vec::new(), Vec::new());
+        if (copies_back && plan.layout != PacketLayout::Rows) || self.effects.resizes_packets {
             before = batch.descriptors()[packets.clone()].to_vec();
-            seen = chunk::kernel_descriptors(batch, piece, plan.layout, plan.needs).collect();
+            in_kernel = chunk::kernel_descriptors(batch, chunk, plan.layout, plan.needs).collect();
         }
         if self.effects.resizes_packets {
-            let mut ends = Vec::with_capacity(packets.len());
+            let mut resized = Vec::with_capacity(packets.len());
             self.launcher.read_descriptors(packets.len(), buffers, &mut |bytes| {
                 let mut after: Vec<Descriptor> = descriptors(bytes).collect();
-                if let Some(order) = order.filter(|order| order.positions().len() == after.len()) {
-                    order.back(&mut after);
+                if let Some(flow_order) = flow_order.filter(|order| order.positions().len() == after.len()) {
+                    flow_order.undo(&mut after);
                 }
-                ends.extend(chunk::translate_descriptors(&before, seen.iter().copied(), after.into_iter()));
+                resized.extend(chunk::translate_descriptors(&before, in_kernel.iter().copied(), after.into_iter()));
             })?;
-            // From here on the batch knows that every packet lies within its room, and so within its piece.
-            let broken = |error: BatchError| DeviceError::InvalidResult { device: self.launcher.id().into(), error };
-            if ends.len() != packets.len() {
-                return Err(broken(BatchError::MetadataCount { packets: packets.len(), metadata: ends.len() }));
+            // `resize_from` checks that every packet lies within its room, and so within its chunk.
+            let invalid = |error: BatchError| DeviceError::InvalidResult { device: self.launcher.id().into(), error };
+            if resized.len() != packets.len() {
+                return Err(invalid(BatchError::MetadataCount { packets: packets.len(), metadata: resized.len() }));
             }
-            batch.resize_from(packets.start, &ends).map_err(broken)?;
+            batch.resize_from(packets.start, &resized).map_err(invalid)?;
         }
-        let bytes = piece.bytes.end - piece.bytes.start;
-        if copied && bytes > 0 {
+        let bytes = chunk.bytes.end - chunk.bytes.start;
+        if copies_back && bytes > 0 {
             let window = if self.effects.resizes_packets { u32::MAX } else { self.program.facts().writes.max_bytes() };
             self.launcher.read_packets(bytes, buffers, &mut |from| {
                 if plan.layout == PacketLayout::Rows {
                     let stride = gather::stride(plan.needs.window);
-                    gather::scatter(batch, piece.packets.clone(), window.min(plan.needs.window), from, stride);
+                    gather::scatter(batch, chunk.packets.clone(), window.min(plan.needs.window), from, stride);
                 } else {
-                    chunk::write_back(batch, piece, &before, &seen, window, from);
+                    chunk::write_back(batch, chunk, &before, &in_kernel, window, from);
                 }
             })?;
         }
-        let own = if self.stages.is_some() { self.launcher.device_times(buffers) } else { None };
+        let device_times = if self.stages.is_some() { self.launcher.device_times(buffers) } else { None };
         if self.resident.is_none() {
             self.launcher.release(buffers);
         }
         *collected += 1;
-        let took = began.elapsed();
-        flight.times.download += took;
-        flight.stages.verdicts += took;
-        if let Some(own) = own {
-            flight.own.get_or_insert_default().add(own);
+        let elapsed = start.elapsed();
+        flight.times.download += elapsed;
+        flight.stages.verdicts += elapsed;
+        if let Some(device_times) = device_times {
+            flight.device_times.get_or_insert_default().add(device_times);
         }
         Ok(())
     }
 
-    /// Lets go of the slot of a batch that is complete, or has the batch stay there.
-    fn leave(&mut self, slot: Vec<L::Buffers>, batch: &Batch, plan: TransferPlan, pieces: Vec<Chunk>) {
+    /// Frees the slot of a completed batch, or keeps the batch resident in it.
+    fn retire_slot(&mut self, slot: Vec<L::Buffers>, batch: &Batch, plan: TransferPlan, chunks: Vec<Chunk>) {
         match &mut self.resident {
-            Some(resident) => resident.insert(batch, ResidentBatch { slot, plan, pieces }),
-            None => self.idle.push(slot),
+            Some(resident) => resident.insert(batch, ResidentBatch { slot, plan, chunks }),
+            None => self.free_slots.push(slot),
         }
     }
 
-    /// Takes note of what became of a batch's time and bytes, where somebody asked for that.
-    fn note(&mut self, flight: &BatchInFlight<L>) {
+    /// Records the plan of a completed batch, and its time and bytes if requested.
+    fn record_stages(&mut self, flight: &BatchInFlight<L>) {
         self.plan = Some(flight.plan);
-        let Some(sum) = &mut self.stages else { return };
-        *sum += flight.stage_totals(sum.clock);
+        let Some(totals) = &mut self.stages else { return };
+        *totals += flight.stage_totals(totals.clock);
     }
 
-    /// Brings a batch to the device and lets `work` use the launcher on it: for measuring kernels by themselves.
-    /// What it queues has to have ended when it returns.
+    /// Uploads a batch and lets `work` use the launcher on its chunks, for measuring kernels by
+    /// themselves. Everything that `work` queues must have ended when it returns.
     ///
     /// # Errors
-    /// As [`Session::submit`](super::Session::submit)'s, and `work`'s.
+    /// As [`Session::submit`](super::Session::submit), and the errors of `work`.
     #[doc(hidden)]
     pub fn with_uploaded<T>(
         &mut self,
@@ -414,45 +422,46 @@ impl<L: Launcher> OffloadSession<L> {
         work: impl FnOnce(&mut L, &mut [(ChunkView<'_, L::Import>, &mut L::Buffers)]) -> Result<T, DeviceError>,
     ) -> Result<(T, Batch), DeviceError> {
         let mut flight = self.prepare(batch, None).map_err(|refused| refused.error)?;
-        // All of it at once, whatever memory that takes.
-        while flight.slot.len() < flight.pieces.len() {
+        // Buffers for all chunks at once, whatever memory that takes.
+        while flight.slot.len() < flight.chunks.len() {
             flight.slot.push(self.launcher.new_buffers());
         }
-        let uploaded = (flight.uploaded..flight.pieces.len()).try_for_each(|_| self.upload(&mut flight));
+        let uploaded = (flight.uploaded..flight.chunks.len()).try_for_each(|_| self.upload(&mut flight));
         let result = uploaded.and_then(|()| {
-            let BatchInFlight { slot, import, batch, plan, pieces, orders, .. } = &mut flight;
-            let parts = (0..pieces.len()).map(|index| part(batch, plan, pieces, orders, import.as_ref(), index));
-            let mut parts: Vec<_> = parts.zip(slot.iter_mut()).collect();
-            work(&mut self.launcher, &mut parts)
+            let BatchInFlight { slot, import, batch, plan, chunks, flow_orders, .. } = &mut flight;
+            let views =
+                (0..chunks.len()).map(|index| chunk_view(batch, plan, chunks, flow_orders, import.as_ref(), index));
+            let mut views: Vec<_> = views.zip(slot.iter_mut()).collect();
+            work(&mut self.launcher, &mut views)
         });
         if result.is_err() {
             self.launcher.wait_idle();
         }
         self.release(&mut flight);
         flight.slot.truncate(self.launcher.max_chunks());
-        self.idle.push(flight.slot);
+        self.free_slots.push(flight.slot);
         Ok((result?, flight.batch))
     }
 }
 
-/// Keeps something until `settle` returns, which may take long, on a thread of its own. What the process still keeps
-/// when it ends goes with it.
+/// Drops `guarded` after `wait_idle` has returned, which may take long, on a thread of its own. If
+/// the process exits first, the value is never dropped.
 pub fn drop_after<T: Send + 'static>(guarded: T, wait_idle: impl FnOnce() + Send + 'static) {
-    // Without a thread all of it is leaked.
+    // If the thread cannot be created, leak the value: the device may still use it.
     let guarded = ManuallyDrop::new(guarded);
-    let keep = move || {
+    let wait_and_drop = move || {
         wait_idle();
         drop(ManuallyDrop::into_inner(guarded));
     };
-    let _ = std::thread::Builder::new().name("device".into()).spawn(keep);
+    let _ = std::thread::Builder::new().name("device".into()).spawn(wait_and_drop);
 }
 
-/// The words of a device's buffer.
+/// The little-endian words of a device buffer.
 pub fn le_words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-/// The descriptors in a device's buffer.
+/// The descriptors in a device buffer.
 fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Descriptor> + '_ {
     let mut words = le_words(bytes);
     std::iter::from_fn(move || Some(Descriptor { offset: words.next()?, length: words.next()? }))

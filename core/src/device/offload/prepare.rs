@@ -1,153 +1,158 @@
-//! Where a batch's packets are to lie for the kernel, and the pieces that the device can take.
+//! Preparing a batch for the device: planning the transfer, splitting into chunks, reserving
+//! buffers.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::flight::{BatchInFlight, ChunkedBatch, part};
+use super::flight::{BatchInFlight, ChunkedBatch, chunk_view};
 use super::resident::ResidentBatch;
-use super::{Launcher, OffloadSession, Order, VerdictColumns};
+use super::{FlowOrder, Launcher, OffloadSession, VerdictColumns};
 use crate::device::chunk::{self, Chunk, PacketLayout};
 use crate::device::transfer_planner::{self, MemoryReach, TransferPlan};
 use crate::device::{DeviceError, StageTimes, Stages, SubmitError, Transfer, check_host_memory};
 use crate::packet::{Batch, Descriptor, Span};
 
 impl<L: Launcher> OffloadSession<L> {
-    /// Refuses memory that the device does not reach.
+    /// Refuses memory that neither the device nor the host can access, unless the kernel accesses
+    /// no packet bytes.
     pub(super) fn check_reach(&self, span: &Span) -> Result<(), DeviceError> {
         if !self.effects.accesses_packets || self.launcher.can_reach(span) { Ok(()) } else { check_host_memory(span) }
     }
 
-    /// Why a batch is not filtered where it is, where the host cannot copy it either.
-    fn cannot_copy(&self, batch: &Batch) -> DeviceError {
-        let lies = |d: &Descriptor| d.length > 0 && !d.offset.is_multiple_of(4);
-        let why = match batch.descriptors().iter().position(lies) {
+    /// The error for packets in device memory that would have to be copied, which the host cannot
+    /// do.
+    fn copy_error(&self, batch: &Batch) -> DeviceError {
+        let is_misaligned = |d: &Descriptor| d.length > 0 && !d.offset.is_multiple_of(4);
+        let reason = match batch.descriptors().iter().position(is_misaligned) {
             Some(index) => {
                 let offset = batch.descriptors()[index].offset;
-                format!("packet {index} begins at byte {offset} there, which is no multiple of 4")
+                format!("packet {index} starts at byte {offset}, which is not a multiple of 4")
             }
             None => "the device would need a copy of them".into(),
         };
         let owner = batch.span().device_view().map_or("a device", |view| &view.device);
         DeviceError::Refused(format!(
-            "its packets are in the memory of {owner}, where {} does not filter them: {why}",
+            "its packets are in the memory of {owner}, where {} cannot filter them: {reason}",
             self.launcher.id()
         ))
     }
 
-    /// Cuts a batch.
-    pub(super) fn cut(&mut self, batch: &Batch) -> Result<ChunkedBatch<L>, DeviceError> {
+    /// Plans the transfer of a batch and splits it into chunks.
+    pub(super) fn split(&mut self, batch: &Batch) -> Result<ChunkedBatch<L>, DeviceError> {
         let (plan, import) = match self.effects.accesses_packets && !batch.is_empty() {
-            true => self.place(batch)?,
+            true => self.plan_transfer(batch)?,
             false => (TransferPlan::without_access(self.needs), None),
         };
         let TransferPlan { layout, needs, .. } = plan;
         if layout.is_copy() && !batch.span().is_on_host() {
-            return Err(self.cannot_copy(batch));
+            return Err(self.copy_error(batch));
         }
-        let bounds = self.launcher.chunk_limits(layout);
-        let pieces = chunk::split_batch(batch, layout, needs, bounds).map_err(|large| {
+        let limits = self.launcher.chunk_limits(layout);
+        let chunks = chunk::split_batch(batch, layout, needs, limits).map_err(|large| {
             DeviceError::Refused(format!(
-                "packet {} has {} bytes, and {} takes {} at a time, its own needs included",
+                "packet {} has {} bytes, but a chunk on {} holds at most {}, overhead included",
                 large.index,
                 large.length,
                 self.launcher.id(),
-                bounds.binding
+                limits.binding
             ))
         })?;
-        Ok(ChunkedBatch { plan, import, pieces })
+        Ok(ChunkedBatch { plan, import, chunks })
     }
 
-    /// Decides where the kernel is to find a batch's packets, which it sees.
-    fn place(&mut self, batch: &Batch) -> Result<(TransferPlan, Option<L::Import>), DeviceError> {
-        let site = self.launcher.batch_memory(batch, self.transfer == Transfer::Imported);
-        // As was said, or as it is here, which is looked up once.
-        let (known, launcher) = (&mut self.costs, &self.launcher);
-        let costs = || *known.get_or_insert_with(|| launcher.transfer_costs());
-        let plan = transfer_planner::plan_transfer(batch, self.needs, &site, self.transfer, costs).map_err(|why| {
+    /// Plans the transfer of a batch that is not empty and whose packets the kernel accesses.
+    fn plan_transfer(&mut self, batch: &Batch) -> Result<(TransferPlan, Option<L::Import>), DeviceError> {
+        let memory = self.launcher.batch_memory(batch, self.transfer == Transfer::Imported);
+        // The costs given when loading, or else the launcher's, which are determined once.
+        let (costs, launcher) = (&mut self.costs, &self.launcher);
+        let costs = || *costs.get_or_insert_with(|| launcher.transfer_costs());
+        let plan = transfer_planner::plan_transfer(batch, self.needs, &memory, self.transfer, costs).map_err(|reason| {
             DeviceError::Refused(format!(
-                "the transfer `imported` was asked for, and {} does not filter these packets where they lie: {why}; take \
-                 `auto`",
+                "the transfer `imported` was requested, but {} cannot filter these packets in place: {reason}; use `auto`",
                 self.launcher.id()
             ))
         })?;
-        // Packets are where it says, or are copied from there by the device.
+        // The device accesses the batch's memory itself, either from the kernel or to copy from it.
         let uses_import = plan.layout == PacketLayout::InPlace
-            || (plan.layout == PacketLayout::Copied && site.reach == MemoryReach::Bus);
-        Ok((plan, site.import.filter(|_| uses_import)))
+            || (plan.layout == PacketLayout::Copied && memory.reach == MemoryReach::Bus);
+        Ok((plan, memory.import.filter(|_| uses_import)))
     }
 
-    /// Cuts a batch, and has room made for it at the device; brings nothing there yet. Without flow numbers each packet is a flow.
+    /// Prepares a batch and reserves buffers for it; uploads nothing yet. Without flow ids each
+    /// packet is a flow of its own.
     pub(super) fn prepare(&mut self, batch: Batch, flow_ids: Option<&[u32]>) -> Result<BatchInFlight<L>, SubmitError> {
         let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
         if self.cancel.is_cancelled() {
             return refuse(batch, DeviceError::Cancelled);
         }
-        let started = Instant::now();
-        let stay = self.resident.as_mut().and_then(|resident| resident.take(&batch));
-        let again = stay.is_some();
-        let (cut, slot) = match stay {
-            Some(ResidentBatch { slot, plan, pieces }) => (Ok(ChunkedBatch { plan, import: None, pieces }), slot),
-            None => (self.cut(&batch), self.idle.pop().unwrap_or_default()),
+        let waiting_since = Instant::now();
+        let resident_batch = self.resident.as_mut().and_then(|resident| resident.take(&batch));
+        let is_resident = resident_batch.is_some();
+        let (chunked, slot) = match resident_batch {
+            Some(ResidentBatch { slot, plan, chunks }) => (Ok(ChunkedBatch { plan, import: None, chunks }), slot),
+            None => (self.split(&batch), self.free_slots.pop().unwrap_or_default()),
         };
-        let ChunkedBatch { plan, mut import, pieces } = match cut {
-            Ok(cut) => cut,
+        let ChunkedBatch { plan, mut import, chunks } = match chunked {
+            Ok(chunked) => chunked,
             Err(error) => {
-                self.idle.push(slot);
+                self.free_slots.push(slot);
                 return refuse(batch, error);
             }
         };
-        let order = |piece: &Chunk| match flow_ids {
-            Some(flow_ids) => Order::new(&flow_ids[piece.packets.clone()], self.longest),
-            None => Order::apart(piece.packets.len()),
+        let flow_order = |chunk: &Chunk| match flow_ids {
+            Some(flow_ids) => FlowOrder::new(&flow_ids[chunk.packets.clone()], self.max_run_length),
+            None => FlowOrder::singletons(chunk.packets.len()),
         };
-        let orders = if self.program.has_flows() { pieces.iter().map(order).collect() } else { Vec::new() };
+        let flow_orders = if self.program.has_flows() { chunks.iter().map(flow_order).collect() } else { Vec::new() };
         let mut slot = slot;
-        let parts = if self.resident.is_some() { pieces.len() } else { pieces.len().min(self.launcher.max_chunks()) };
-        while slot.len() < parts {
+        let buffers = if self.resident.is_some() { chunks.len() } else { chunks.len().min(self.launcher.max_chunks()) };
+        while slot.len() < buffers {
             slot.push(self.launcher.new_buffers());
         }
         if self.resident.is_some() {
-            // They are copied by the host: where they come from is not theirs for long.
+            // Have the host copy the packets: the batch's memory may be reused while the copy
+            // stays.
             import = None;
         }
-        let columns = VerdictColumns::of(batch.len());
+        let columns = VerdictColumns::new(batch.len());
         let mut flight = BatchInFlight {
             slot,
             import,
             batch,
             plan,
-            again,
-            pieces,
-            orders,
+            is_resident,
+            chunks,
+            flow_orders,
             uploaded: 0,
             collected: 0,
-            next: 0,
-            launched: 0,
-            running: VecDeque::new(),
+            launching: 0,
+            launched_lanes: 0,
+            queued: VecDeque::new(),
             columns,
-            failed: None,
-            torn: false,
+            error: None,
+            has_untracked_work: false,
             times: StageTimes::default(),
             stages: Stages::default(),
-            own: None,
-            started,
+            device_times: None,
+            waiting_since,
         };
-        if flight.pieces.is_empty() || again {
+        if flight.chunks.is_empty() || is_resident {
             return Ok(flight);
         }
-        match self.make_room(&mut flight) {
+        match self.reserve(&mut flight) {
             Ok(()) => Ok(flight),
-            // Nothing of it is queued yet.
+            // Nothing is queued yet, so the batch can go back at once.
             Err(error) => {
-                self.idle.push(flight.slot);
+                self.free_slots.push(flight.slot);
                 refuse(flight.batch, error)
             }
         }
     }
 
-    fn make_room(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
-        let BatchInFlight { slot, import, batch, plan, pieces, orders, .. } = flight;
-        let mut parts = (0..pieces.len()).map(|index| part(batch, plan, pieces, orders, import.as_ref(), index));
-        self.launcher.reserve_chunks(&mut parts, self.effects, slot)
+    fn reserve(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
+        let BatchInFlight { slot, import, batch, plan, chunks, flow_orders, .. } = flight;
+        let mut views =
+            (0..chunks.len()).map(|index| chunk_view(batch, plan, chunks, flow_orders, import.as_ref(), index));
+        self.launcher.reserve_chunks(&mut views, self.effects, slot)
     }
 }

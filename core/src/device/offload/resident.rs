@@ -1,5 +1,4 @@
-//! Batches that stay at the device between one time and the next: for measuring what a device does with packets that are in its
-//! memory already.
+//! Batches that stay resident on the device, for benchmarks that exclude the transfer.
 
 use std::collections::HashMap;
 
@@ -10,64 +9,66 @@ use crate::device::transfer_planner::TransferPlan;
 use crate::packet::{Batch, Descriptor};
 use crate::program::Program;
 
-/// What is at the device.
+/// The resident batches of a session.
 pub(super) struct ResidentBuffers<B> {
     batches: HashMap<BatchKey, ResidentBatch<B>>,
 }
 
-/// By what a batch is known again: its memory, its first packet and its last one there, and how many there are. To look at all of
-/// them would take what is to be measured.
+/// Identifies a batch by its memory, its first and last packet and its number of packets. Comparing
+/// all packets would take as long as what is being measured.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct BatchKey {
-    memory: u64,
-    ends: Option<(Descriptor, Descriptor)>,
+    span: u64,
+    first_and_last: Option<(Descriptor, Descriptor)>,
     packets: usize,
 }
 
-/// A batch that is at the device.
+/// A batch resident on the device.
 pub(super) struct ResidentBatch<B> {
-    /// As many as there are pieces.
+    /// Buffers, one per chunk.
     pub slot: Vec<B>,
     pub plan: TransferPlan,
-    pub pieces: Vec<Chunk>,
+    pub chunks: Vec<Chunk>,
 }
 
 impl<B> ResidentBuffers<B> {
-    /// Nothing yet, for a filter that may be run over the same packets again.
+    /// Creates an empty set, for a filter whose result depends on the packet bytes alone.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] for all other filters, and where the launcher has no way of running again.
+    /// [`DeviceError::Unsupported`] for any other filter, or if the launcher cannot reuse uploads.
     pub fn new<L: Launcher<Buffers = B>>(
         launcher: &L,
         effects: KernelEffects,
         program: &Program,
     ) -> Result<Self, DeviceError> {
-        let stateful = !program.maps().is_empty() || program.has_flows();
-        let why = match effects {
-            KernelEffects { accesses_packets: false, .. } => "it looks at none",
+        let has_state = !program.maps().is_empty() || program.has_flows();
+        let reason = match effects {
+            KernelEffects { accesses_packets: false, .. } => "the filter accesses no packet bytes",
             KernelEffects { writes_packets: true, .. } | KernelEffects { resizes_packets: true, .. } => {
-                "it changes them"
+                "the filter changes packets"
             }
-            KernelEffects { metadata: true, .. } => "it looks at their metadata, which is not kept",
-            _ if stateful => "it has maps or flows, which would change with each time",
-            _ if !launcher.can_reuse_uploads() => "this dispatch method brings them anew each time",
+            KernelEffects { metadata: true, .. } => "the filter reads metadata, which does not stay",
+            _ if has_state => "the filter has maps or flows, which change with each run",
+            _ if !launcher.can_reuse_uploads() => "this dispatch method uploads packets for each run",
             _ => return Ok(ResidentBuffers { batches: HashMap::new() }),
         };
-        let reason = format!("its packets cannot stay at the device from one time to the next: {why}");
+        let reason = format!("packets cannot stay resident: {reason}");
         Err(DeviceError::Unsupported { device: launcher.id().into(), reason })
     }
 
-    pub fn key_of(batch: &Batch) -> BatchKey {
+    fn key_of(batch: &Batch) -> BatchKey {
         let packets = batch.descriptors();
-        let ends = packets.first().copied().zip(packets.last().copied());
-        BatchKey { memory: batch.span().id(), ends, packets: packets.len() }
+        let first_and_last = packets.first().copied().zip(packets.last().copied());
+        BatchKey { span: batch.span().id(), first_and_last, packets: packets.len() }
     }
 
+    /// Removes and returns the resident copy of a batch.
     pub fn take(&mut self, batch: &Batch) -> Option<ResidentBatch<B>> {
         self.batches.remove(&Self::key_of(batch))
     }
 
-    pub fn insert(&mut self, batch: &Batch, stay: ResidentBatch<B>) {
-        self.batches.insert(Self::key_of(batch), stay);
+    /// Records the resident copy of a batch.
+    pub fn insert(&mut self, batch: &Batch, resident: ResidentBatch<B>) {
+        self.batches.insert(Self::key_of(batch), resident);
     }
 }

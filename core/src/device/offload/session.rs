@@ -1,4 +1,4 @@
-//! What callers see of it.
+//! The [`Session`] and [`OrderedSession`] implementations of [`OffloadSession`].
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use crate::packet::{Batch, Span};
 
 impl<L: Launcher> Session for OffloadSession<L> {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        // Of what no kernel looks at nothing is copied.
+        // No import is needed if the kernel does not access packet bytes.
         if self.effects.accesses_packets { self.launcher.import_span(span) } else { Ok(Imported::InPlace) }
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        self.begin(batch, None)
+        self.start(batch, None)
     }
 
     fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-        let Some(mut flight) = self.flights.pop_front() else { return Ok(None) };
+        let Some(mut flight) = self.in_flight.pop_front() else { return Ok(None) };
         if let Err(error) = self.finish(&mut flight) {
-            self.flights.push_front(flight);
-            self.give_up();
+            self.in_flight.push_front(flight);
+            self.abandon_all();
             return Err(error);
         }
-        self.note(&flight);
-        self.leave(flight.slot, &flight.batch, flight.plan, flight.pieces);
+        self.record_stages(&flight);
+        self.retire_slot(flight.slot, &flight.batch, flight.plan, flight.chunks);
         let verdicts = flight.columns.into_verdicts();
         Ok(Some(Completion { batch: flight.batch, verdicts, times: flight.times }))
     }
@@ -62,7 +62,7 @@ impl<L: Launcher> Session for OffloadSession<L> {
     }
 
     fn in_flight(&self) -> usize {
-        self.flights.len()
+        self.in_flight.len()
     }
 
     fn depth(&self) -> usize {
@@ -72,8 +72,8 @@ impl<L: Launcher> Session for OffloadSession<L> {
 
 impl<L: Launcher> OrderedSession for OffloadSession<L> {
     fn check_submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
-        let largest = batch.descriptors().iter().map(|packet| u64::from(packet.length)).max().unwrap_or(0);
-        // Cutting is work, and only a packet that comes near what a piece may have is ever refused.
+        let longest = batch.descriptors().iter().map(|packet| u64::from(packet.length)).max().unwrap_or(0);
+        // Splitting is expensive, and fails only for packets close to the size of a chunk.
         let mut layouts = [
             PacketLayout::NoAccess,
             PacketLayout::InPlace,
@@ -84,25 +84,25 @@ impl<L: Launcher> OrderedSession for OffloadSession<L> {
         .into_iter();
         let fits = layouts.all(|layout| {
             let ChunkLimits { binding, alignment, .. } = self.launcher.chunk_limits(layout);
-            largest + alignment < binding / 2
+            longest + alignment < binding / 2
         });
         self.check_reach(batch.span())?;
-        if fits && batch.span().is_on_host() { Ok(()) } else { self.cut(batch).map(drop) }
+        if fits && batch.span().is_on_host() { Ok(()) } else { self.split(batch).map(drop) }
     }
 
     fn submit_with_flows(&mut self, batch: Batch, flow_ids: &[u32]) -> Result<(), SubmitError> {
         if flow_ids.len() == batch.len() {
-            return self.begin(batch, Some(flow_ids));
+            return self.start(batch, Some(flow_ids));
         }
-        let text = format!("{} flow numbers for {} packets", flow_ids.len(), batch.len());
+        let text = format!("{} flow ids for {} packets", flow_ids.len(), batch.len());
         Err(SubmitError { batch: Box::new(batch), error: DeviceError::Refused(text) })
     }
 }
 
 impl<L: Launcher> Drop for OffloadSession<L> {
     fn drop(&mut self) {
-        if !self.flights.is_empty() {
-            self.give_up();
+        if !self.in_flight.is_empty() {
+            self.abandon_all();
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The shared session over a launcher that works in host memory and can be told to fail.
+//! Tests of the shared session with a launcher that runs in host memory and can be made to fail.
 
 use std::sync::Mutex;
 
-use super::launcher::PARTS;
+use super::launcher::MAX_CHUNKS_IN_FLIGHT;
 use super::*;
 use crate::device::chunk::{ChunkLimits, OVERREAD_BYTES};
 use crate::device::noop::NoopDevice;
@@ -15,23 +15,24 @@ use crate::packet::gather::StorePolicy;
 use crate::program::ProgramOptions;
 use crate::testing as wgsl;
 
-/// What was asked of the launcher, in order, and when it is to fail.
+/// Log of the calls to the launcher, and the failures to simulate.
 #[derive(Default)]
 struct Script {
     calls: Vec<String>,
-    /// Name of the call that fails.
+    /// Prefix of the calls that fail.
     fails: Option<&'static str>,
     /// Whether launches never end.
     hangs: bool,
-    /// Used by uploads.
+    /// Triggered by uploads.
     cancels: Option<CancelToken>,
-    kept: usize,
-    /// The device's own memory, where it has any.
+    /// Number of values kept alive.
+    kept_alive: usize,
+    /// The device's own memory, if it has any.
     memory: Option<Vec<u8>>,
 }
 
-/// A device whose kernel gives a packet's first byte as the verdict, adds one to it, and, where it moves ends, has the
-/// packet end a byte earlier.
+/// A launcher whose kernel returns a packet's first byte as the verdict, increments that byte, and,
+/// if it resizes packets, shortens each by a byte.
 struct Host {
     script: Arc<Mutex<Script>>,
     layout: PacketLayout,
@@ -44,16 +45,16 @@ struct Buffers {
     packets: Vec<u8>,
     actions: Vec<u8>,
     ends: Vec<u8>,
-    lent: bool,
+    in_use: bool,
 }
 
 impl Host {
-    fn say(&self, call: impl Into<String>) -> Result<(), DeviceError> {
+    fn log(&self, call: impl Into<String>) -> Result<(), DeviceError> {
         let mut script = self.script.lock().unwrap();
         let call = call.into();
         let fails = script.fails.is_some_and(|name| call.starts_with(name));
         script.calls.push(call);
-        if fails { Err(DeviceError::Failed { device: "host".into(), reason: "as told".into() }) } else { Ok(()) }
+        if fails { Err(DeviceError::Failed { device: "host".into(), reason: "simulated".into() }) } else { Ok(()) }
     }
 }
 
@@ -80,7 +81,7 @@ impl Launcher for Host {
         BatchMemory { reach, import: None, word_aligned_only: false, gather_only: self.layout == PacketLayout::Packed }
     }
 
-    /// Copying packets with what is between them costs nothing.
+    /// Copying packets together with the bytes between them costs nothing.
     fn transfer_costs(&self) -> TransferCosts {
         TransferCosts { copy_bytes_per_ns: f64::INFINITY, ..TransferCosts::GEN4.without_bus() }
     }
@@ -99,21 +100,26 @@ impl Launcher for Host {
         _: KernelEffects,
         _: &mut [Buffers],
     ) -> Result<(), DeviceError> {
-        // Of other devices it is nothing, and not told of.
-        let fails = self.script.lock().unwrap().fails == Some("make room");
-        if fails { self.say("make room") } else { Ok(()) }
+        // Not logged, because most launchers do nothing here.
+        let fails = self.script.lock().unwrap().fails == Some("reserve");
+        if fails { self.log("reserve") } else { Ok(()) }
     }
 
-    fn upload(&mut self, part: &ChunkView<'_, ()>, _: KernelEffects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        chunk: &ChunkView<'_, ()>,
+        _: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         if let Some(cancel) = &self.script.lock().unwrap().cancels {
             cancel.cancel();
         }
-        self.say(format!("upload {}", part.packets()))?;
-        assert!(!buffers.lent, "a slot that no batch is in");
-        buffers.lent = true;
-        buffers.packets = vec![0xee; part.copy_size() as usize];
-        if part.is_copied() {
-            part.copy_into(&mut buffers.packets, StorePolicy::Streamed);
+        self.log(format!("upload {}", chunk.packets()))?;
+        assert!(!buffers.in_use, "buffers are uploaded to only when free");
+        buffers.in_use = true;
+        buffers.packets = vec![0xee; chunk.copy_size() as usize];
+        if chunk.is_copied() {
+            chunk.copy_into(&mut buffers.packets, StorePolicy::Streamed);
         }
         buffers.actions.clear();
         buffers.ends.clear();
@@ -126,36 +132,36 @@ impl Launcher for Host {
 
     fn reuse_upload(
         &mut self,
-        part: &ChunkView<'_, ()>,
+        chunk: &ChunkView<'_, ()>,
         _: KernelEffects,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
-        self.say(format!("again {}", part.packets()))?;
-        assert!(buffers.lent, "a slot that has not been released");
+        self.log(format!("reuse {}", chunk.packets()))?;
+        assert!(buffers.in_use, "buffers of a resident chunk are not released");
         Ok(())
     }
 
     fn launch(
         &mut self,
-        part: &ChunkView<'_, ()>,
+        chunk: &ChunkView<'_, ()>,
         _: KernelEffects,
         buffers: &mut Buffers,
         first: usize,
         count: usize,
     ) -> Result<usize, DeviceError> {
-        self.say(format!("launch {first}+{count}"))?;
+        self.log(format!("launch {first}+{count}"))?;
         let mut script = self.script.lock().unwrap();
-        let (packets, start) = match (part.layout(), &mut script.memory) {
-            (PacketLayout::InPlace, Some(memory)) => (memory, part.bytes().start as usize),
+        let (packets, start) = match (chunk.layout(), &mut script.memory) {
+            (PacketLayout::InPlace, Some(memory)) => (memory, chunk.bytes().start as usize),
             _ => (&mut buffers.packets, 0),
         };
-        let bytes: Vec<_> = part.descriptor_bytes().collect();
+        let bytes: Vec<_> = chunk.descriptor_bytes().collect();
         let of_kernel: Vec<_> = descriptors(bytes.as_flattened()).collect();
-        buffers.actions.resize(part.packets(), 0xee);
-        buffers.ends.resize(part.packets() * 8, 0xee);
+        buffers.actions.resize(chunk.packets(), 0xee);
+        buffers.ends.resize(chunk.packets() * 8, 0xee);
         for lane in first..first + count {
-            let taken = match part.is_ordered() {
-                true => of_kernel[part.base(lane)],
+            let taken = match chunk.is_ordered() {
+                true => of_kernel[chunk.base(lane)],
                 false => Descriptor { offset: lane as u32, length: 1 },
             };
             for index in (taken.offset as usize..).take(taken.length as usize) {
@@ -172,7 +178,7 @@ impl Launcher for Host {
     }
 
     fn wait(&mut self, ticket: &usize, cancel: &CancelToken) -> Result<(), DeviceError> {
-        self.say(format!("wait {ticket}"))?;
+        self.log(format!("wait {ticket}"))?;
         if cancel.is_cancelled() { Err(DeviceError::Cancelled) } else { Ok(()) }
     }
 
@@ -209,22 +215,22 @@ impl Launcher for Host {
     }
 
     fn release(&mut self, buffers: &mut Buffers) {
-        buffers.lent = false;
+        buffers.in_use = false;
     }
 
     fn wait_idle(&mut self) {
-        self.say("settle").unwrap();
+        self.log("wait idle").unwrap();
     }
 
-    fn try_drain(&mut self, tickets: &[&usize], torn: bool) -> bool {
-        self.say(format!("settles {tickets:?} {torn}")).unwrap();
+    fn try_drain(&mut self, tickets: &[&usize], has_untracked_work: bool) -> bool {
+        self.log(format!("drain {tickets:?} {has_untracked_work}")).unwrap();
         !self.script.lock().unwrap().hangs
     }
 
-    fn keep_alive(&mut self, kept: impl Send + 'static) {
-        self.script.lock().unwrap().kept += 1;
-        // The device is busy for ever.
-        std::mem::forget(kept);
+    fn keep_alive(&mut self, value: impl Send + 'static) {
+        self.script.lock().unwrap().kept_alive += 1;
+        // The simulated device never finishes.
+        std::mem::forget(value);
     }
 }
 
@@ -267,8 +273,11 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
-/// A session for a filter whose flows are told by a packet's second byte.
-fn in_order(layout: PacketLayout, resizes_packets: bool) -> (FlowSession<OffloadSession<Host>>, Arc<Mutex<Script>>) {
+/// A session for a filter whose flow is the packet's second byte.
+fn flow_session(
+    layout: PacketLayout,
+    resizes_packets: bool,
+) -> (FlowSession<OffloadSession<Host>>, Arc<Mutex<Script>>) {
     let program = program(&format!(
         "fn xdp_flow(pkt: u32) -> u32 {{ return load_u8(pkt, 1u); }}
          fn xdp_filter(pkt: u32) -> u32 {{ {} store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return load_u8(pkt, 0u) - 1u; }}",
@@ -299,7 +308,7 @@ fn calls(script: &Mutex<Script>) -> Vec<String> {
 }
 
 #[test]
-fn batches_are_cut_and_come_back_in_order_with_their_changes() {
+fn batches_are_split_and_complete_in_order_with_their_changes() {
     for layout in [PacketLayout::Copied, PacketLayout::Packed] {
         let (mut session, script) = session(layout, 2, false, &LoadOptions::default());
         session.submit(batch(&[1, 2, 3])).unwrap();
@@ -317,7 +326,7 @@ fn batches_are_cut_and_come_back_in_order_with_their_changes() {
         }
         assert!(session.complete().unwrap().is_none());
         assert_eq!(calls(&script), ["wait 1", "wait 2", "wait 3"]);
-        // The slots are used again: `upload` checks that they were released.
+        // Buffers are reused: `upload` checks that they were released.
         for _ in 0..4 {
             assert_eq!(session.run(batch(&[1, 1, 1])).unwrap().verdicts.len(), 3);
         }
@@ -325,7 +334,7 @@ fn batches_are_cut_and_come_back_in_order_with_their_changes() {
 }
 
 #[test]
-fn batches_that_stay_at_the_device_are_brought_there_once() {
+fn resident_batches_are_uploaded_once() {
     let (options, script) = (LoadOptions { resident: true, ..LoadOptions::default() }, Arc::<Mutex<Script>>::default());
     let reads = KernelEffects { accesses_packets: true, size: 1, ..KernelEffects::default() };
     let load = |effects, text: &str| {
@@ -335,49 +344,49 @@ fn batches_that_stay_at_the_device_are_brought_there_once() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }";
     let mut session = load(reads, text).unwrap();
     let (mut one, mut other) = (batch(&[1, 2, 1]), batch(&[0]));
-    // The launcher's kernel adds one to what it finds: it finds what the time before has left, and not what the host has.
-    for time in 0..3 {
+    // The kernel increments the bytes that its previous run left, not those in host memory.
+    for round in 0..3 {
         session.submit(one).unwrap();
         session.submit(other).unwrap();
         let (first, second) = (session.complete().unwrap().unwrap(), session.complete().unwrap().unwrap());
-        assert_eq!(first.verdicts.actions(), [1 + time, 2 + time, 1 + time]);
-        assert_eq!(second.verdicts.actions(), [time]);
+        assert_eq!(first.verdicts.actions(), [1 + round, 2 + round, 1 + round]);
+        assert_eq!(second.verdicts.actions(), [round]);
         (one, other) = (first.batch, second.batch);
         one.packet_mut(0).fill(9);
-        let brought = if time == 0 { "upload" } else { "again" };
+        let upload = if round == 0 { "upload" } else { "reuse" };
         let calls: Vec<_> = calls(&script).into_iter().filter(|call| !call.starts_with("wait")).collect();
-        let wanted = [2, 1, 1].map(|packets| [format!("{brought} {packets}"), format!("launch 0+{packets}")]);
+        let wanted = [2, 1, 1].map(|packets| [format!("{upload} {packets}"), format!("launch 0+{packets}")]);
         assert_eq!(calls, wanted.concat());
     }
-    // Another batch is not taken for one that is there.
+    // A different batch is not mistaken for a resident one.
     assert_eq!(session.run(batch(&[3])).unwrap().verdicts.actions(), [3]);
 
     for (effects, text, why) in [
-        (KernelEffects { writes_packets: true, ..reads }, text, "it changes them"),
+        (KernelEffects { writes_packets: true, ..reads }, text, "changes packets"),
         (KernelEffects { metadata: true, ..reads }, text, "metadata"),
         (
             KernelEffects { accesses_packets: false, ..reads },
             "fn xdp_filter(pkt: u32) -> u32 { return 1u; }",
-            "it looks at none",
+            "accesses no packet bytes",
         ),
     ] {
         let error = load(effects, text).err().expect("it is refused").to_string();
-        assert!(error.contains("cannot stay at the device") && error.contains(why), "{error}");
+        assert!(error.contains("cannot stay resident") && error.contains(why), "{error}");
     }
 }
 
 #[test]
-fn a_lane_takes_a_flow_and_all_comes_back_where_it_was() {
+fn one_lane_filters_a_flow_and_results_keep_the_batch_order() {
     for resizes_packets in [false, true] {
-        let (mut session, script) = in_order(PacketLayout::Packed, resizes_packets);
-        // Three flows in a part of five packets, and one in another.
+        let (mut session, script) = flow_session(PacketLayout::Packed, resizes_packets);
+        // Three flows in a chunk of five packets, and one in the next chunk.
         let packets =
             [(1, 9), (2, 8), (3, 9), (4, 7), (1, 9), (2, 8)].map(|(v, flow)| [&[v, flow][..], &[5; 30]].concat());
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
         assert_eq!(done.verdicts.actions(), [1, 2, 3, 4, 1, 2]);
-        for (packet, mut was) in done.batch.packets().zip(packets) {
-            was[0] += 1;
-            assert_eq!(packet, &was[..was.len() - usize::from(resizes_packets)]);
+        for (packet, mut before) in done.batch.packets().zip(packets) {
+            before[0] += 1;
+            assert_eq!(packet, &before[..before.len() - usize::from(resizes_packets)]);
         }
         let launches: Vec<_> = calls(&script).into_iter().filter(|call| call.starts_with("launch")).collect();
         assert_eq!(launches, ["launch 0+3", "launch 0+1"]);
@@ -385,18 +394,18 @@ fn a_lane_takes_a_flow_and_all_comes_back_where_it_was() {
 }
 
 #[test]
-fn a_batch_that_only_the_device_refuses_comes_back_before_its_flows_are_looked_for() {
-    let (mut session, script) = in_order(PacketLayout::Copied, false);
+fn batches_too_large_for_the_device_are_refused_before_classification() {
+    let (mut session, script) = flow_session(PacketLayout::Copied, false);
     let large = [vec![1, 9, 2], vec![3; 2 << 20]];
     let refused = session.submit(Batch::from_packets(&large).unwrap()).unwrap_err();
     assert!(refused.error.to_string().contains("packet 1 has 2097152 bytes"), "{}", refused.error);
     assert!(refused.batch.packets().eq(large.iter().map(|packet| &packet[..])));
     assert_eq!((session.in_flight(), calls(&script).len()), (0, 0));
-    assert!(session.run(Batch::from_packets(&large[..1]).unwrap()).is_ok(), "others are taken");
+    assert!(session.run(Batch::from_packets(&large[..1]).unwrap()).is_ok(), "smaller batches are accepted");
 }
 
 #[test]
-fn a_byte_that_is_no_action_is_aborted() {
+fn an_invalid_action_byte_becomes_aborted() {
     let (mut session, _) = session(PacketLayout::Copied, 2, false, &LoadOptions::default());
     let done = session.run(batch(&[0, 4, 5, 200, 255, 3])).unwrap();
     assert_eq!(done.verdicts.actions(), [0, 4, 0, 0, 0, 3]);
@@ -406,10 +415,10 @@ fn a_byte_that_is_no_action_is_aborted() {
 fn a_column_of_the_whole_batch_is_not_copied() {
     let mut columns = VerdictColumns { packets: 4, ..VerdictColumns::default() };
     let (actions, targets) = (vec![4, 5, 255, 3], vec![1, 2, 3, 4]);
-    let (at, targets_at) = (actions.as_ptr(), targets.as_ptr());
+    let (actions_at, targets_at) = (actions.as_ptr(), targets.as_ptr());
     columns.adopt(actions);
     columns.adopt_targets(targets);
-    assert_eq!((columns.actions.as_ptr(), columns.targets.as_ptr()), (at, targets_at));
+    assert_eq!((columns.actions.as_ptr(), columns.targets.as_ptr()), (actions_at, targets_at));
     assert_eq!((columns.actions, columns.targets), (vec![4, 0, 0, 3], vec![1, 2, 3, 4]));
 
     let mut columns = VerdictColumns { packets: 4, ..VerdictColumns::default() };
@@ -421,20 +430,20 @@ fn a_column_of_the_whole_batch_is_not_copied() {
 }
 
 #[test]
-fn a_batch_of_many_parts_takes_the_memory_of_a_few() {
+fn chunks_in_flight_per_batch_are_limited() {
     for (layout, resizes_packets) in
         [(PacketLayout::Copied, false), (PacketLayout::Packed, true), (PacketLayout::Copied, true)]
     {
         let (mut session, script) = session_of(layout, 3, false, resizes_packets, &LoadOptions::default());
         let verdicts: Vec<u8> = (0..100).map(|i| i % 4).collect();
-        // Longer than the shortest that there may be, so that their ends can be moved.
+        // Longer than the minimum packet length, so that they can be shortened.
         let packets: Vec<Vec<u8>> = verdicts.iter().map(|&v| [&[v][..], &[v ^ 0x55; 30]].concat()).collect();
         for _ in 0..2 {
             session.submit(Batch::from_packets(&packets).unwrap()).unwrap();
             let uploads = |calls: Vec<String>| calls.iter().filter(|call| call.starts_with("upload")).count();
-            assert_eq!(uploads(calls(&script)), PARTS);
+            assert_eq!(uploads(calls(&script)), MAX_CHUNKS_IN_FLIGHT);
             let done = session.complete().unwrap().unwrap();
-            assert_eq!(uploads(calls(&script)), 34 - PARTS);
+            assert_eq!(uploads(calls(&script)), 34 - MAX_CHUNKS_IN_FLIGHT);
             assert_eq!(done.verdicts.actions(), verdicts);
             for (after, before) in done.batch.packets().zip(&packets) {
                 let length = before.len() - usize::from(resizes_packets);
@@ -445,41 +454,41 @@ fn a_batch_of_many_parts_takes_the_memory_of_a_few() {
 }
 
 #[test]
-fn filters_that_may_take_long_have_two_launches_queued() {
+fn expensive_filters_queue_at_most_two_launches() {
     let (mut session, script) = session(PacketLayout::Copied, 1 << 20, true, &LoadOptions::default());
     assert_eq!(session.launch_budget.max_launch_packets(), 1);
     session.submit(batch(&[1, 2, 3])).unwrap();
     assert_eq!(calls(&script), ["upload 3", "launch 0+1", "launch 1+1"]);
     let done = session.complete().unwrap().unwrap();
     assert_eq!(done.verdicts.actions(), [1, 2, 3]);
-    // Each was quick, so the pace doubles after the first.
+    // Each launch was fast, so the budget doubles after the first.
     assert_eq!(calls(&script), ["wait 1", "launch 2+1", "wait 2", "wait 3"]);
 }
 
 #[test]
-fn a_batch_that_cannot_be_brought_to_the_device_comes_back_when_the_device_has_settled() {
+fn a_failed_upload_returns_the_batch_once_the_device_is_idle() {
     let (mut session, script) = session(PacketLayout::Copied, 1, false, &LoadOptions::default());
     script.lock().unwrap().fails = Some("upload");
     let refused = session.submit(batch(&[3, 2])).unwrap_err();
     assert_eq!(refused.batch.packet(0), [3, 1, 2, 3, 4]);
-    assert_eq!(calls(&script), ["upload 1", "settle"]);
+    assert_eq!(calls(&script), ["upload 1", "wait idle"]);
     assert_eq!(session.in_flight(), 0);
 }
 
 #[test]
-fn a_batch_that_the_device_has_no_room_for_comes_back_at_once() {
+fn a_failed_reservation_returns_the_batch_at_once() {
     let (mut session, script) = session(PacketLayout::Copied, 1, false, &LoadOptions::default());
-    script.lock().unwrap().fails = Some("make room");
+    script.lock().unwrap().fails = Some("reserve");
     let refused = session.submit(batch(&[3, 2])).unwrap_err();
     assert_eq!(refused.batch.packet(0), [3, 1, 2, 3, 4]);
-    // Nothing of it is there that could be waited for.
-    assert_eq!((calls(&script), session.in_flight()), (vec!["make room".to_owned()], 0));
+    // Nothing is queued, so nothing is waited for.
+    assert_eq!((calls(&script), session.in_flight()), (vec!["reserve".to_owned()], 0));
     script.lock().unwrap().fails = None;
     assert_eq!(session.run(*refused.batch).unwrap().verdicts.actions(), [3, 2]);
 }
 
 #[test]
-fn a_launch_that_fails_may_have_begun_so_that_completing_tells_of_it() {
+fn a_failed_launch_is_reported_by_complete() {
     let (mut session, script) = session(PacketLayout::Copied, 1, false, &LoadOptions::default());
     session.submit(batch(&[1])).unwrap();
     script.lock().unwrap().fails = Some("launch");
@@ -488,13 +497,13 @@ fn a_launch_that_fails_may_have_begun_so_that_completing_tells_of_it() {
     assert_eq!(session.complete().unwrap().unwrap().verdicts.actions(), [1]);
     calls(&script);
     assert!(matches!(session.complete(), Err(DeviceError::Failed { .. })));
-    // No ticket, and yet something may be queued.
-    assert_eq!(calls(&script), ["settles [] true"]);
+    // There is no ticket, but work may be queued nevertheless.
+    assert_eq!(calls(&script), ["drain [] true"]);
     assert_eq!(session.in_flight(), 0);
 }
 
 #[test]
-fn whoever_cancels_while_a_batch_is_brought_to_a_device_that_hangs_does_not_wait_for_it() {
+fn cancelling_during_an_upload_does_not_wait_for_a_hanging_device() {
     for (fails, hangs) in [(None, true), (Some("upload"), true), (None, false)] {
         let cancel = CancelToken::new();
         let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
@@ -508,15 +517,15 @@ fn whoever_cancels_while_a_batch_is_brought_to_a_device_that_hangs_does_not_wait
         session.submit(batch).unwrap();
         assert_eq!(session.submit(self::batch(&[2])).unwrap_err().error, DeviceError::Cancelled);
         assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
-        // The copy may be on its way still, and then its memory stays.
-        assert_eq!(calls(&script), ["upload 1", "settles [] true"]);
-        assert_eq!(script.lock().unwrap().kept, usize::from(hangs));
+        // The copy may still be running; then its memory is kept alive.
+        assert_eq!(calls(&script), ["upload 1", "drain [] true"]);
+        assert_eq!(script.lock().unwrap().kept_alive, usize::from(hangs));
         assert_eq!((span.upgrade().is_some(), session.in_flight()), (hangs, 0));
     }
 }
 
 #[test]
-fn a_batch_that_nothing_is_queued_of_comes_back_when_cancelled() {
+fn cancelling_returns_a_batch_of_which_nothing_is_queued() {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
     let (mut session, script) = session(PacketLayout::Copied, 4, false, &options);
@@ -527,7 +536,7 @@ fn a_batch_that_nothing_is_queued_of_comes_back_when_cancelled() {
 }
 
 #[test]
-fn what_a_busy_device_uses_outlives_the_session() {
+fn memory_in_use_by_the_device_outlives_the_session() {
     for cancels in [false, true] {
         let cancel = CancelToken::new();
         let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
@@ -544,79 +553,76 @@ fn what_a_busy_device_uses_outlives_the_session() {
             assert_eq!(session.in_flight(), 0);
         }
         drop(session);
-        assert_eq!(calls(&script).last().unwrap(), "settles [1, 2] false");
-        assert_eq!(script.lock().unwrap().kept, 1);
+        assert_eq!(calls(&script).last().unwrap(), "drain [1, 2] false");
+        assert_eq!(script.lock().unwrap().kept_alive, 1);
         assert!(spans.iter().all(|span| span.upgrade().is_some()));
     }
 }
 
-/// Packets of these first bytes in the device's own memory, a number of bytes apart.
-fn of_device(script: &Mutex<Script>, verdicts: &[u8], apart: u32) -> Batch {
+/// Packets with these first bytes in the device's own memory, `apart` bytes apart.
+fn device_batch(script: &Mutex<Script>, verdicts: &[u8], apart: u32) -> Batch {
     let at = |index| Descriptor { offset: 128 + index * apart, length: 30 };
     let descriptors: Vec<_> = (0..verdicts.len() as u32).map(at).collect();
     let mut memory = vec![0xcc; 1 << 16];
     descriptors.iter().zip(verdicts).for_each(|(d, verdict)| memory[d.offset as usize] = *verdict);
     script.lock().unwrap().memory = Some(memory);
-    Batch::out_of_reach("host", descriptors)
+    Batch::in_device_memory("host", descriptors)
 }
 
 #[test]
-fn packets_in_the_devices_own_memory_are_filtered_there() {
+fn packets_in_device_memory_are_filtered_in_place() {
     let (mut session, script) = session_of(PacketLayout::InPlace, 2, false, true, &LoadOptions::default());
-    let batch = of_device(&script, &[1, 2, 3], 400);
+    let batch = device_batch(&script, &[1, 2, 3], 400);
     let original = batch.descriptors().to_vec();
     let done = session.run(batch).unwrap();
     assert_eq!(done.verdicts.actions(), [1, 2, 3]);
-    // Their ends have moved, and the batch knows; their bytes have changed, and it need not.
+    // The batch has the new lengths; the changed bytes stay in device memory.
     assert!(
         done.batch
             .descriptors()
             .iter()
             .zip(&original)
-            .all(|(now, was)| { (now.offset, now.length) == (was.offset, was.length - 1) })
+            .all(|(now, before)| { (now.offset, now.length) == (before.offset, before.length - 1) })
     );
     let script = script.lock().unwrap();
     let memory = script.memory.as_ref().unwrap();
-    let mut want = vec![0xcc; 1 << 16];
-    original.iter().zip([2, 3, 4]).for_each(|(d, byte)| want[d.offset as usize] = byte);
-    assert!(*memory == want);
+    let mut expected = vec![0xcc; 1 << 16];
+    original.iter().zip([2, 3, 4]).for_each(|(d, byte)| expected[d.offset as usize] = byte);
+    assert!(*memory == expected);
 }
 
 #[test]
-fn packets_that_a_device_would_have_to_copy_and_nobody_can_are_refused() {
-    for (apart, why) in [(401, "packet 1 begins at byte 529 there, which is no multiple of 4"), (400, "need a copy")] {
+fn packets_in_device_memory_that_need_a_copy_are_refused() {
+    for (apart, why) in [(401, "packet 1 starts at byte 529, which is not a multiple of 4"), (400, "need a copy")] {
         let (mut session, script) = session(PacketLayout::Packed, 2, false, &LoadOptions::default());
-        let refused = session.submit(of_device(&script, &[1, 2, 3], apart)).unwrap_err();
+        let refused = session.submit(device_batch(&script, &[1, 2, 3], apart)).unwrap_err();
         let text = refused.to_string();
-        assert!(
-            text.contains("in the memory of host, where host does not filter them") && text.contains(why),
-            "{text}"
-        );
+        assert!(text.contains("in the memory of host, where host cannot filter them") && text.contains(why), "{text}");
         assert_eq!((refused.batch.len(), session.in_flight(), calls(&script).len()), (3, 0, 0));
     }
 }
 
 #[test]
-fn packets_in_memory_that_a_session_does_not_reach_are_refused_with_what_to_do() {
-    let batch = || Batch::out_of_reach("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
+fn unreachable_device_memory_is_refused_with_a_next_step() {
+    let batch = || Batch::in_device_memory("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
     let load = |device: &dyn Device| {
         device.load(&program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"), &LoadOptions::default())
     };
-    let relieved = WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()));
+    let with_fallback = WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()));
     let sessions: [Box<dyn Session>; 6] = [
         load(&InterpDevice::new()).unwrap(),
         load(&NoopDevice::new()).unwrap(),
-        load(&relieved).unwrap(),
+        load(&with_fallback).unwrap(),
         Dispatch::Inline.wrap(session(PacketLayout::InPlace, 2, false, &LoadOptions::default()).0),
         Box::new(session(PacketLayout::InPlace, 2, false, &LoadOptions::default()).0),
-        Box::new(in_order(PacketLayout::InPlace, false).0),
+        Box::new(flow_session(PacketLayout::InPlace, false).0),
     ];
     for (number, mut session) in sessions.into_iter().enumerate() {
         let refused = session.submit(batch()).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "batch refused: its packets are in the memory of cuda:7, which this device does not reach; run the filter on \
-             cuda:7, or have packets in the host's memory",
+             cuda:7, or receive packets into host memory",
             "session {number}"
         );
         assert_eq!((refused.batch.len(), session.in_flight()), (1, 0), "session {number}");
@@ -625,9 +631,9 @@ fn packets_in_memory_that_a_session_does_not_reach_are_refused_with_what_to_do()
 }
 
 #[test]
-fn a_filter_that_looks_at_no_packet_takes_them_wherever_they_are() {
+fn filters_without_packet_access_accept_any_memory() {
     let (mut session, _) = session(PacketLayout::InPlace, 2, false, &LoadOptions::default());
-    let batch = Batch::out_of_reach("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
+    let batch = Batch::in_device_memory("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
     assert!(session.check_reach(batch.span()).is_err());
     session.effects.accesses_packets = false;
     assert!(session.check_reach(batch.span()).is_ok());

@@ -1,4 +1,4 @@
-//! What the host takes for its share of a transfer, measured.
+//! Measures the host's costs of a transfer: copying and gathering.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -7,24 +7,27 @@ use super::{CostSource, REFERENCE_WINDOW, TransferCosts};
 use crate::packet::gather::{StorePolicy, WindowRows};
 use crate::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 
-/// Packets of [`REFERENCE_WINDOW`] bytes close together, and packets in slots of [`SLOT_STRIDE`]: few, since whoever asks waits for this.
+/// Number of packets of [`REFERENCE_WINDOW`] bytes, adjacent and in slots of [`SLOT_STRIDE`] bytes.
+/// Few, because a caller waits for the measurement.
 const PACKED_PACKETS: u32 = 1 << 14;
 const SLOT_PACKETS: u32 = 1 << 11;
 
-/// Bytes from one slot to the next: no power of two, as sources have it.
+/// Distance between slots in bytes; not a power of two, as in real sources.
 const SLOT_STRIDE: u32 = 2112;
 
-/// The quietest of so many rounds counts: others' work only adds to it.
+/// Number of rounds per measurement. The fastest counts, since other processes only slow a round
+/// down.
 const ROUNDS: usize = 3;
 
-/// Measures copying and gathering on this thread, in some milliseconds, of packets that are in no cache, as another has just
-/// written them. Where there is no memory for that nothing is measured.
+/// Measures copying and gathering on this thread, in a few milliseconds, with packets that are in
+/// no cache, as if another device had just written them. Returns [`TransferCosts::GEN4`] if the
+/// memory cannot be allocated.
 pub fn measure_host() -> TransferCosts {
-    let known = TransferCosts::GEN4;
+    let default = TransferCosts::GEN4;
     let (Some(packed), Some(slots)) =
         (batch(PACKED_PACKETS, REFERENCE_WINDOW as u32), batch(SLOT_PACKETS, SLOT_STRIDE))
     else {
-        return known;
+        return default;
     };
     let mut to = vec![0; PACKED_PACKETS as usize * REFERENCE_WINDOW as usize];
     let bytes = to.len() as u64;
@@ -42,10 +45,10 @@ pub fn measure_host() -> TransferCosts {
     };
     let (gather_packed_ns, gather_slots_ns) = (gather(&packed), gather(&slots));
     let copy_bytes_per_ns = bytes as f64 / copy.as_nanos().max(1) as f64;
-    TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host_source: CostSource::Measured, ..known }
+    TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host_source: CostSource::Measured, ..default }
 }
 
-/// Packets of [`REFERENCE_WINDOW`] bytes, so far apart, in memory that is there.
+/// Packets of [`REFERENCE_WINDOW`] bytes, `stride` bytes apart, in memory that is populated.
 fn batch(packets: u32, stride: u32) -> Option<Batch> {
     let mut arena = Arena::new((packets * stride) as usize).ok()?;
     arena.fill(1);
@@ -57,25 +60,27 @@ fn batch(packets: u32, stride: u32) -> Option<Batch> {
 fn fastest_round(batch: &Batch, mut work: impl FnMut()) -> Duration {
     let once = |()| {
         evict(batch);
-        let began = Instant::now();
+        let start = Instant::now();
         work();
-        began.elapsed()
+        start.elapsed()
     };
     std::iter::repeat_n((), ROUNDS).map(once).min().unwrap_or_default()
 }
 
-/// Has packets leave all caches, where the processor lets anyone say so. Elsewhere costs are those of packets that stay there.
+/// Evicts the packets from all caches, where the processor allows it. Elsewhere the measured costs
+/// are those of cached packets.
 fn evict(batch: &Batch) {
     let packets = || batch.packets().flat_map(|packet| packet.chunks(CACHE_LINE));
     #[cfg(target_arch = "x86_64")]
     #[allow(unsafe_code)]
     packets().for_each(|line| {
-        // SAFETY: the address is of memory that is there; what it holds stays the same. Every x86-64 has SSE2.
+        // SAFETY: flushing a line of valid memory does not change its contents. Every x86-64 has
+        // SSE2.
         unsafe { std::arch::x86_64::_mm_clflush(line.as_ptr()) }
     });
     #[cfg(target_arch = "x86_64")]
     #[allow(unsafe_code)]
-    // SAFETY: waits until all of them have left.
+    // SAFETY: only orders the flushes above before the measurement.
     unsafe {
         std::arch::x86_64::_mm_mfence();
     }
@@ -83,7 +88,7 @@ fn evict(batch: &Batch) {
     drop(packets());
 }
 
-/// Bytes of a cache's line.
+/// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
 
 #[cfg(test)]
@@ -91,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_is_possible() {
+    fn measured_costs_are_positive_and_finite() {
         let TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host_source: known, .. } =
             measure_host();
         assert_eq!(known, CostSource::Measured);

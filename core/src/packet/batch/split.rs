@@ -1,40 +1,40 @@
-//! A batch in two parts, for two devices to have at once, and one again.
+//! Splitting a batch into parts for several devices, and joining them again.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Batch, SourceData};
 
-/// What the parts of a batch have in common. It stays until the last of them is gone or joined: whatever the companion
-/// gives back when it is dropped belongs to the packets of all parts.
-pub(super) struct Whole {
+/// State shared by the parts of a split batch. The source data stays here until all parts are
+/// joined or dropped: what it releases on drop belongs to the packets of every part.
+pub(super) struct SplitParent {
     source_data: Option<SourceData>,
 }
 
-/// Which packets of a whole batch a part has.
-pub(super) struct Cut {
-    whole: Arc<Whole>,
+/// Position of a part in the batch that it was split from.
+pub(super) struct BatchRange {
+    parent: Arc<SplitParent>,
     packets: Range<usize>,
 }
 
 impl Batch {
-    /// Takes the packets from number `at` on away, as a batch of their own in the same memory: no packet is copied.
-    /// [`Batch::join`] undoes it. Each part may go to a device of its own meanwhile, as no packet of one shares a word with
-    /// any of the other. What the source wants back goes with neither part: it is there again when they are joined, and
-    /// dropped with the last of them if they are not.
+    /// Splits off the packets from index `at` on as a batch in the same memory; no packet is
+    /// copied. Different devices may use the parts at once, since their packets share no word.
+    /// [`Batch::join`] reverses it. Neither part has source data: the joined batch gets it back,
+    /// and if the parts are never joined it is dropped with the last of them.
     ///
     /// # Panics
-    /// When there are fewer packets than `at`.
+    /// If the batch has fewer than `at` packets.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Batch {
         let source_data = &mut self.source_data;
-        let cut = self.cut.get_or_insert_with(|| Cut {
-            whole: Arc::new(Whole { source_data: source_data.take() }),
+        let range_in_parent = self.range_in_parent.get_or_insert_with(|| BatchRange {
+            parent: Arc::new(SplitParent { source_data: source_data.take() }),
             packets: 0..self.descriptors.len(),
         });
-        let middle = cut.packets.start + at;
-        let rest = Cut { whole: cut.whole.clone(), packets: middle..cut.packets.end };
-        cut.packets.end = middle;
+        let middle = range_in_parent.packets.start + at;
+        let rest = BatchRange { parent: range_in_parent.parent.clone(), packets: middle..range_in_parent.packets.end };
+        range_in_parent.packets.end = middle;
         let has_original = !self.original.is_empty();
         let has_metadata = !self.metadata.is_empty();
         Batch {
@@ -46,32 +46,34 @@ impl Batch {
             room: self.room,
             is_scattered: self.is_scattered,
             source_data: None,
-            cut: Some(rest),
+            range_in_parent: Some(rest),
         }
     }
 
-    /// Puts the part behind this one back, as the devices have left both.
+    /// Appends the part that follows this one, with the changes that devices made to either.
     ///
     /// # Panics
-    /// When `next` is not what [`Batch::split_off`] took away behind this part's last packet, or either has lost packets
-    /// since ([`Batch::truncate`]): their packets would not be those of one batch.
+    /// If `next` is not the part that [`Batch::split_off`] made behind this one, or if either was
+    /// truncated since ([`Batch::truncate`]).
     pub fn join(&mut self, mut next: Batch) {
-        let behind = next.cut.take().filter(|cut| cut.packets.len() == next.descriptors.len());
-        let (Some(cut), Some(behind)) = (&mut self.cut, behind) else { panic!("not parts of one batch") };
-        let is_next = Arc::ptr_eq(&cut.whole, &behind.whole)
-            && cut.packets.len() == self.descriptors.len()
-            && cut.packets.end == behind.packets.start;
-        assert!(is_next, "not the part behind this one");
-        cut.packets.end = behind.packets.end;
+        let following = next.range_in_parent.take().filter(|range| range.packets.len() == next.descriptors.len());
+        let (Some(range_in_parent), Some(following)) = (&mut self.range_in_parent, following) else {
+            panic!("the batches are not complete parts of one batch")
+        };
+        let is_next = Arc::ptr_eq(&range_in_parent.parent, &following.parent)
+            && range_in_parent.packets.len() == self.descriptors.len()
+            && range_in_parent.packets.end == following.packets.start;
+        assert!(is_next, "the batch is not the part behind this one");
+        range_in_parent.packets.end = following.packets.end;
         self.descriptors.append(&mut next.descriptors);
         self.original.append(&mut next.original);
         self.metadata.append(&mut next.metadata);
-        drop(behind);
-        // Where this is all of it, it is a batch like any other.
-        if let Some(Cut { whole, packets }) = self.cut.take() {
-            match Arc::try_unwrap(whole) {
-                Ok(whole) => self.source_data = whole.source_data,
-                Err(whole) => self.cut = Some(Cut { whole, packets }),
+        drop(following);
+        // The last join makes the batch whole again: no other part holds the shared state.
+        if let Some(BatchRange { parent, packets }) = self.range_in_parent.take() {
+            match Arc::try_unwrap(parent) {
+                Ok(parent) => self.source_data = parent.source_data,
+                Err(parent) => self.range_in_parent = Some(BatchRange { parent, packets }),
             }
         }
     }
@@ -85,9 +87,9 @@ mod tests {
     use super::super::*;
 
     #[derive(Debug)]
-    struct Frames(Sender<()>);
+    struct DropReporter(Sender<()>);
 
-    impl Drop for Frames {
+    impl Drop for DropReporter {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
@@ -97,16 +99,16 @@ mod tests {
         (0..count).map(|number| vec![number; 14 + usize::from(number)]).collect()
     }
 
-    /// Of packets that lie next to each other, with metadata.
-    fn carved(count: u32) -> Batch {
+    /// Adjacent packets with metadata.
+    fn adjacent_batch(count: u32) -> Batch {
         let descriptors = (0..count).map(|i| Descriptor { offset: i * 64, length: 60 }).collect();
         let metadata = (0..count).map(|i| Metadata::new(100 + i, i, 0)).collect();
-        let mut carver = BatchCutter::new(Arena::new(64 * count as usize).unwrap(), None);
-        carver.cut_batch(descriptors, metadata, ResizeRoom::None).unwrap()
+        let mut cutter = BatchCutter::new(Arena::new(64 * count as usize).unwrap(), None);
+        cutter.cut_batch(descriptors, metadata, ResizeRoom::None).unwrap()
     }
 
     #[test]
-    fn parts_have_their_packets_and_the_whole_has_all() {
+    fn parts_share_packet_memory_with_the_joined_batch() {
         let all = packets(9);
         for make in [Batch::from_packets::<Vec<u8>>, Batch::in_frames::<Vec<u8>>] {
             for at in 0..=9 {
@@ -117,7 +119,7 @@ mod tests {
                 assert!(head.packets().eq(all[..at].iter().map(Vec::as_slice)));
                 assert!(tail.packets().eq(all[at..].iter().map(Vec::as_slice)));
                 assert_eq!(tail.original(), &original[at..]);
-                // What a device does to one part is seen in the whole.
+                // Changes that a device makes to a part are visible in the whole.
                 let mut moved = tail.descriptors().to_vec();
                 if let Some(last) = moved.last_mut() {
                     last.length -= 1;
@@ -136,7 +138,7 @@ mod tests {
 
     #[test]
     fn metadata_stays_with_its_packets() {
-        let mut head = carved(5);
+        let mut head = adjacent_batch(5);
         let tail = head.split_off(2);
         let ports = |batch: &Batch| (0..batch.len()).map(|i| batch.metadata_of(i).port).collect::<Vec<_>>();
         assert_eq!((ports(&head), ports(&tail)), (vec![0, 1], vec![2, 3, 4]));
@@ -145,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_copy_a_part_as_one_get_no_packet_of_the_other() {
-        let mut head = carved(4);
+    fn the_byte_range_of_a_part_excludes_the_other_part() {
+        let mut head = adjacent_batch(4);
         let tail = head.split_off(1);
         assert_eq!(head.bytes(0..60).len(), 60);
         assert_eq!(tail.bytes(64..252).len(), 188);
@@ -156,22 +158,22 @@ mod tests {
     }
 
     #[test]
-    fn what_the_source_wants_back_stays_until_no_part_is_left() {
-        let (home, back) = channel();
+    fn source_data_lives_until_the_last_part_is_dropped_or_joined() {
+        let (dropped, drops) = channel();
         let make = || {
             let mut batch = Batch::from_packets(&packets(6)).unwrap();
-            batch.set_source_data(Box::new(Frames(home.clone())));
+            batch.set_source_data(Box::new(DropReporter(dropped.clone())));
             batch
         };
         let mut head = make();
         let mut middle = head.split_off(2);
         let tail = middle.split_off(1);
-        let head = head.into_source_data::<Frames>().unwrap_err();
+        let head = head.into_source_data::<DropReporter>().unwrap_err();
         drop(head);
         drop(tail);
-        assert!(back.try_recv().is_err(), "packets of the middle are still somebody's");
+        assert!(drops.try_recv().is_err(), "the middle part still uses its packets");
         drop(middle);
-        assert!(back.try_recv().is_ok());
+        assert!(drops.try_recv().is_ok());
 
         // Three parts, joined in either order.
         for first in [true, false] {
@@ -186,19 +188,19 @@ mod tests {
                 head.join(middle);
             }
             assert_eq!(head.len(), 6);
-            let parts = head.into_parts::<Frames>().unwrap();
+            let parts = head.into_parts::<DropReporter>().unwrap();
             assert_eq!(parts.descriptors.len(), 6);
-            assert!(back.try_recv().is_err());
+            assert!(drops.try_recv().is_err());
             drop(parts);
-            assert!(back.try_recv().is_ok());
+            assert!(drops.try_recv().is_ok());
         }
     }
 
     #[test]
-    fn only_parts_that_belong_together_are_joined() {
+    fn joining_parts_that_do_not_follow_each_other_panics() {
         let refused = |mut head: Batch, next: Batch| catch_unwind(AssertUnwindSafe(|| head.join(next))).is_err();
         let three = || {
-            let mut head = carved(6);
+            let mut head = adjacent_batch(6);
             let mut middle = head.split_off(2);
             let tail = middle.split_off(2);
             (head, middle, tail)
@@ -207,13 +209,13 @@ mod tests {
         assert!(refused(head, tail), "the middle is missing");
         drop(middle);
         let (head, middle, tail) = three();
-        assert!(refused(tail, head), "the wrong way round");
+        assert!(refused(tail, head), "the parts are in reverse order");
         drop(middle);
         let (mut head, middle, tail) = three();
         head.truncate(1);
-        assert!(refused(head, middle), "packets are gone");
+        assert!(refused(head, middle), "the first part was truncated");
         drop(tail);
-        assert!(refused(carved(2), carved(2)), "two batches");
+        assert!(refused(adjacent_batch(2), adjacent_batch(2)), "neither batch was split");
         let (head, _, _) = three();
         let (_, middle, _) = three();
         assert!(refused(head, middle), "parts of two batches");

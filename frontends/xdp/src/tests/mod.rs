@@ -1,12 +1,13 @@
-//! Programs through the whole front end, in the interpreter of filters, against an interpreter of eBPF's own.
+//! Whole programs through the front end, run by the reference interpreter for filters and compared
+//! with an independent interpreter of eBPF (the model).
 
-mod blocks;
-mod by_hand;
-mod found;
-mod instructions;
+mod arithmetic_corners;
+mod cross_block_passes;
+mod instruction_tables;
 #[allow(dead_code, reason = "the tests with the kernel use the rest")]
 mod model;
-mod programs;
+mod random_programs;
+mod regressions;
 
 use crate as xdp;
 
@@ -15,10 +16,10 @@ use model::{Code, Instruction, MapSpec, op};
 
 const EXIT: Instruction = op(0x95, 0, 0, 0, 0);
 
-/// The values of the first map are an array's, of 16 bytes.
+/// The maps of the programs: an array with one value of 16 bytes.
 const MAPS: [MapSpec; 1] = [MapSpec { ty: 2, key: 4, value: 16, entries: 1 }];
 
-/// The first map's only value in r0.
+/// Puts a pointer to the map's only value in r0.
 const VALUE: [Instruction; 8] = [
     op(0x62, 10, 0, -4, 0),
     op(0xbf, 2, 10, 0, 0),
@@ -34,9 +35,9 @@ fn code(instructions: &[Instruction]) -> Code {
     Code { instructions: instructions.to_vec(), functions: vec![0], maps: MAPS.to_vec() }
 }
 
-/// Holds a program to the model over packets; gives it.
+/// Asserts that a program does what the model says for these packets; returns it.
 #[track_caller]
-fn held_to_the_model(instructions: &[Instruction], packets: &[Vec<u8>]) -> Code {
+fn assert_matches_model(instructions: &[Instruction], packets: &[Vec<u8>]) -> Code {
     let code = code(instructions);
     match compare(&code, packets) {
         Ok(Comparison::Same(count, None)) if count == packets.len() => code,

@@ -22,7 +22,8 @@ fn inconsistent_types_are_rejected() {
     // 1: a structure that contains itself. 2: an array of itself. 3: a typedef of itself.
     let itself = btf(b"\0a\0", &[1, STRUCT | 1, 4, 1, 1, 0, 0, ARRAY, 0, 2, 0, 3, 1, TYPEDEF, 3]);
     assert_eq!([1, 2, 3, 4, u32::MAX].map(|ty| itself.c_type(ty)), [None, None, None, None, None]);
-    // 1: an empty structure. 2: very many of those, which take no room. 3 to 60: each two of the one before.
+    // 1: an empty structure. 2: a huge array of it, which takes no room. 3 to 60: each a pair of
+    // the one before.
     let mut types = vec![1, STRUCT, 0, 0, ARRAY, 0, 1, 0, u32::MAX];
     (3..=60_u32).for_each(|number| types.extend([1, STRUCT | 2, 0, 1, number - 1, 0, 1, number - 1, 0]));
     let many = btf(b"\0a\0", &types);
@@ -33,7 +34,7 @@ fn inconsistent_types_are_rejected() {
     let doubled = btf(b"\0a\0", &types);
     assert!(doubled.c_type(10).is_some());
     assert_eq!(doubled.c_type(60), None, "two to the power of sixty parts");
-    // A member beyond the end, and one that is no whole number of bytes.
+    // A member beyond the end, and one that does not start at a byte.
     for at in [8, 33, u32::MAX] {
         let beyond = btf(b"\0a\0", &[1, INT, 4, 32, 1, STRUCT | 1, 4, 1, 1, at]);
         assert_eq!(beyond.c_type(2), None, "{at}");
@@ -53,18 +54,18 @@ fn types_beyond_the_limits_are_rejected() {
     from_above.reverse();
     assert_eq!(from_below, from_above);
     assert!(from_below[20] && !from_below[60]);
-    // What is in it is the same in memory.
+    // Shared types are shared in memory.
     let part = deep.c_type(10).and_then(|ty| match &ty.kind {
         CKind::Members(members) => Some(members[0].ty.clone()),
         _ => None,
     });
     assert!(Arc::ptr_eq(&part.expect("a member"), &deep.c_type(9).expect("a type")));
-    // 2: an array of 1,000 structures of a member with a name of 5,000 letters, 3: of 100.
+    // 2: an array of 1,000 structures with a member name of 5,000 characters. 3: of 100.
     let strings = format!("\0{}\0", "n".repeat(5000));
     let types = [1, INT, 4, 32, 1, STRUCT | 1, 4, 1, 1, 0, 0, ARRAY, 0, 2, 1, 1000, 0, ARRAY, 0, 2, 1, 100];
     let long = btf(strings.as_bytes(), &types);
     assert_eq!([2, 3, 4].map(|ty| long.c_type(ty).is_some()), [true, false, true]);
-    // Variables over each other: as many as may be have names for their parts.
+    // Overlapping variables share the budget for names of parts.
     let hundred = long.c_type(4).expect("a type");
     let section = CType::section("data", 400, (0..100).map(|_| ("v".to_owned(), 0, hundred.clone())));
     let letters: usize = scalar_fields(&section, "").iter().map(|leaf| leaf.name.len()).sum();

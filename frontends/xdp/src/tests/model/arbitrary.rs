@@ -1,5 +1,6 @@
-//! Programs that nobody would write, and that the kernel takes for the most part: whatever is read was set, accesses lie in
-//! memory, packets are compared with their ends, loops are bounded. What they compute is added up in the end.
+//! Generator of random programs, most of which the kernel accepts: registers are set before they
+//! are read, accesses are in bounds, packets are compared with their ends, loops are bounded. At
+//! the end a program combines everything it computed.
 
 mod calls;
 mod control;
@@ -8,17 +9,17 @@ mod packet;
 
 use super::{Code, Instruction, MapSpec, Random, op};
 
-/// What a register holds, as far as the rest of a program may rely on it.
+/// Content of a register, as far as the rest of the program may rely on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Unset,
     Number,
     Context,
-    /// Into the packet, of which so many bytes are there from it on.
+    /// A pointer into the packet with so many bytes after it.
     Packet(i32),
-    /// 16 bytes of the caller's stack.
+    /// A pointer to 16 bytes of the caller's stack.
     Outer,
-    /// To a map's value, of which so many bytes are left.
+    /// A pointer into a map's value with so many bytes left.
     Value(usize, i32),
 }
 
@@ -28,7 +29,7 @@ impl Kind {
     }
 }
 
-/// Eight bytes of the stack.
+/// Content of eight bytes of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slot {
     Unset,
@@ -36,10 +37,10 @@ enum Slot {
     Kept(Kind),
 }
 
-/// Slots that are used: the first is at the top, -8.
+/// Number of stack slots in use, downwards from -8.
 const SLOTS: usize = 8;
 
-/// Maps: an array that results are added up in, a hash, a small array, and one per processor.
+/// Maps: an array for results, a hash, a small array, and a per-CPU array.
 pub const MAPS: [MapSpec; 4] = [
     MapSpec { ty: 2, key: 4, value: 16, entries: 2 },
     MapSpec { ty: 1, key: 8, value: 24, entries: 64 },
@@ -47,36 +48,36 @@ pub const MAPS: [MapSpec; 4] = [
     MapSpec { ty: 6, key: 4, value: 32, entries: 3 },
 ];
 
-/// What there is at a place.
+/// Facts that hold at a program point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct State {
     registers: [Kind; 10],
     slots: [Slot; SLOTS],
-    /// Registers and slots that may not be written.
+    /// Bit masks of registers and slots that must not be written.
     frozen: u32,
     frozen_slots: u32,
 }
 
-/// A program being made.
-struct Making<'r> {
+/// State of generating a function.
+struct Generator<'r> {
     random: &'r mut Random,
     code: Vec<Instruction>,
     state: State,
     is_main: bool,
-    /// How deep blocks are nested, and loops.
+    /// Nesting depth of blocks, and of loops.
     depth: u32,
     loops: u32,
-    /// Instructions of other functions that call: which function.
+    /// Instructions that call, and the function that each calls.
     calls: Vec<(usize, usize)>,
-    /// The function's number: it calls only later ones.
+    /// Number of the function; it calls only functions with higher numbers.
     number: usize,
     functions: usize,
 }
 
-/// Functions: the odd ones are those of `bpf_loop`.
+/// Number of functions besides the program. Odd ones are callbacks of `bpf_loop`.
 const FUNCTIONS: usize = 4;
 
-/// A program of about so many statements.
+/// Generates a program of about `budget` statements.
 pub fn program(random: &mut Random, budget: u32) -> Code {
     let mut whole = Code { maps: MAPS.to_vec(), ..Code::default() };
     let mut calls = Vec::new();
@@ -90,13 +91,13 @@ pub fn program(random: &mut Random, budget: u32) -> Code {
             continue;
         }
         whole.functions.push(first);
-        let mut making = Making::new(random, number, functions);
-        making.function(if number == 0 { budget } else { budget / 4 });
-        for &(at, to) in &making.calls {
+        let mut generator = Generator::new(random, number, functions);
+        generator.function(if number == 0 { budget } else { budget / 4 });
+        for &(at, to) in &generator.calls {
             called[to] = true;
             calls.push((first + at, to));
         }
-        whole.instructions.extend(making.code);
+        whole.instructions.extend(generator.code);
     }
     for (at, to) in calls {
         whole.instructions[at].imm = (whole.functions[to] as i64 - at as i64 - 1) as i32;
@@ -105,7 +106,7 @@ pub fn program(random: &mut Random, budget: u32) -> Code {
     whole
 }
 
-/// Packets for such programs: of 14 bytes and more, as the kernel takes them.
+/// Generates packets of at least 14 bytes, as the kernel requires.
 pub fn packets(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     let packet = |_| {
         let length = 14 + random.below(90);
@@ -120,7 +121,7 @@ pub fn packets(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(packet).collect()
 }
 
-/// Changes something of a program: mostly it is none the kernel takes any more.
+/// Damages a program, so that the kernel mostly rejects it.
 pub fn damaged(random: &mut Random, code: &Code) -> Code {
     let mut code = code.clone();
     for _ in 0..1 + random.below(3) {
@@ -153,7 +154,7 @@ pub fn damaged(random: &mut Random, code: &Code) -> Code {
     code
 }
 
-/// Instructions of no kind, some of which are what they should be.
+/// Generates random instructions, some of which are valid.
 pub fn noise(random: &mut Random, count: u32) -> Code {
     let any = |random: &mut Random| {
         let code = match random.below(4) {
@@ -180,11 +181,11 @@ fn constant(random: &mut Random) -> i32 {
     }
 }
 
-impl<'r> Making<'r> {
-    fn new(random: &'r mut Random, number: usize, functions: usize) -> Making<'r> {
+impl<'r> Generator<'r> {
+    fn new(random: &'r mut Random, number: usize, functions: usize) -> Generator<'r> {
         let state = State { registers: [Kind::Unset; 10], slots: [Slot::Unset; SLOTS], frozen: 0, frozen_slots: 0 };
         let is_main = number == 0;
-        Making { random, code: Vec::new(), state, is_main, depth: 0, loops: 0, calls: Vec::new(), number, functions }
+        Generator { random, code: Vec::new(), state, is_main, depth: 0, loops: 0, calls: Vec::new(), number, functions }
     }
 
     fn emit(&mut self, code: u8, dst: u8, src: u8, off: i16, imm: i32) {
@@ -203,7 +204,7 @@ impl<'r> Making<'r> {
             self.state.registers[2] = if is_round { Kind::Outer } else { Kind::Number };
             self.state.registers[3] = if is_round { Kind::Unset } else { Kind::Outer };
         }
-        // Something to begin with.
+        // Two numbers to start with.
         for register in [7, 8] {
             let imm = constant(self.random);
             self.emit(0xb7, register, 0, 0, imm);
@@ -213,7 +214,7 @@ impl<'r> Making<'r> {
         self.end();
     }
 
-    /// Adds up what there is, and returns.
+    /// Combines all numbers in r0 and returns.
     fn end(&mut self) {
         let numbers: Vec<u8> = (1..10).filter(|&r| self.state.registers[usize::from(r)] == Kind::Number).collect();
         let has_result = self.state.registers[0] == Kind::Number;
@@ -232,7 +233,7 @@ impl<'r> Making<'r> {
             }
         }
         if self.is_main {
-            // r0 is added to the first map's first value.
+            // Adds r0 to the first value of the first map.
             self.emit(0xbf, 7, 0, 0, 0);
             self.emit(0x62, 10, 0, -4, 0);
             self.emit(0xbf, 2, 10, 0, 0);
@@ -290,7 +291,7 @@ impl<'r> Making<'r> {
         if all.is_empty() { None } else { Some(self.random.pick(&all)) }
     }
 
-    /// A number that may be written.
+    /// A register with a number that may be written.
     fn own_number(&mut self) -> u8 {
         let frozen = self.state.frozen;
         let all: Vec<u8> = (0..10).filter(|&r| self.of(r) == Kind::Number && frozen >> r & 1 == 0).collect();
@@ -309,7 +310,7 @@ impl<'r> Making<'r> {
         }
     }
 
-    /// A number in a register: from the instruction.
+    /// Puts a constant in a register.
     fn fresh(&mut self, register: u8) {
         if self.random.once_in(4) {
             let (low, high) = (constant(self.random), constant(self.random));
@@ -330,21 +331,21 @@ impl<'r> Making<'r> {
                 let register = self.free();
                 self.fresh(register);
             }
-            10 => self.moved(),
-            11 | 12 => self.reach(),
+            10 => self.copy_register(),
+            11 | 12 => self.checked_pointer(),
             13..17 => self.memory(),
             17 | 18 => self.spill(),
             19 | 20 => self.fill(),
             21..25 if self.depth < 3 => self.branch(),
-            25 if self.loops < 2 && self.depth < 3 => self.again(),
+            25 if self.loops < 2 && self.depth < 3 => self.loop_of_rounds(),
             26 | 27 => self.lookup(),
-            28 => self.change(),
+            28 => self.change_map(),
             29 => self.call(),
-            30 => self.bytes(),
-            31 if self.is_main && self.loops == 0 => self.ends(),
+            30 => self.call_byte_helper(),
+            31 if self.is_main && self.loops == 0 => self.move_ends(),
             32 if self.random.once_in(2) => self.distance(),
-            32 if self.is_main && self.depth < 3 => self.far(),
-            _ => self.narrowed(),
+            32 if self.is_main && self.depth < 3 => self.far_pointer(),
+            _ => self.bound_number(),
         }
     }
 
@@ -374,7 +375,7 @@ impl<'r> Making<'r> {
                     self.emit(operation << 4 | 8 | class, dst, src, off, 0);
                 } else {
                     let width = if class == 7 { 64 } else { 32 };
-                    // The kernel takes no shift by more than there is, and no division by a constant zero.
+                    // The kernel rejects shifts beyond the width and division by a constant zero.
                     let imm = match operation {
                         6 | 7 | 12 => self.random.below(width) as i32,
                         3 | 9 => constant(self.random).max(1),
@@ -386,8 +387,8 @@ impl<'r> Making<'r> {
         }
     }
 
-    /// A number within bounds, as programs come by them.
-    fn narrowed(&mut self) {
+    /// Bounds a number, as programs do.
+    fn bound_number(&mut self) {
         let dst = self.own_number();
         let mask = self.random.pick(&[1, 3, 7, 15, 63, 0xff, 0xffff, 0x7fff_ffff]);
         let code = self.random.pick(&[0x57, 0x54]);
@@ -399,7 +400,7 @@ impl<'r> Making<'r> {
         }
     }
 
-    fn moved(&mut self) {
+    fn copy_register(&mut self) {
         let Some(src) = self.any(|kind| kind != Kind::Unset) else { return };
         let dst = self.free();
         self.emit(0xbf, dst, src, 0, 0);
@@ -408,7 +409,7 @@ impl<'r> Making<'r> {
     }
 }
 
-/// Where a slot is.
+/// Stack offset of a slot.
 fn at(slot: usize) -> i16 {
     -8 * (slot as i16 + 1)
 }

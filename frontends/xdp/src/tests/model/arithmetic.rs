@@ -1,19 +1,20 @@
-//! Arithmetic and comparisons by RFC 9669, sections 4.1 to 4.3, on whole numbers.
+//! Arithmetic and comparisons of RFC 9669, sections 4.1 to 4.3, on 64-bit numbers.
 
 use super::Instruction;
 
-/// Classes (section 3.1).
+/// Instruction classes (section 3.1).
 pub const ALU: u8 = 4;
 pub const JMP: u8 = 5;
 pub const JMP32: u8 = 6;
 pub const ALU64: u8 = 7;
 
-/// What an instruction of arithmetic leaves in its first register; `None` where there is no such instruction.
+/// Result of an arithmetic instruction; `None` if it does not exist.
 pub fn alu(it: Instruction, dst: u64, src: u64) -> Option<u64> {
     let wide = it.code & 7 == ALU64;
     let by_register = it.code & 8 != 0;
     let operation = it.code >> 4;
-    // Neg and byte swaps have one operand: of the one the bit must be clear, of the other it says the order.
+    // Neg and byte swaps have one operand. The register bit must be clear for Neg, and gives the
+    // byte order for swaps.
     if operation == 8 && (by_register || it.off != 0) || operation == 13 && it.off != 0 {
         return None;
     }
@@ -43,19 +44,21 @@ fn wide_alu(operation: u8, off: i16, a: u64, b: u64) -> Option<u64> {
         0 => a.wrapping_add(b),
         1 => a.wrapping_sub(b),
         2 => a.wrapping_mul(b),
-        // "If the execution would result in division by zero, the destination register is instead set to zero"; the most
-        // negative number by -1 is itself.
+        // "If the execution would result in division by zero, the destination register is instead
+        // set to zero". The minimum by -1 is itself.
         3 if b == 0 => 0,
         3 if signed => x.wrapping_div(y) as u64,
         3 => a / b,
         4 => a | b,
         5 => a & b,
-        // "Shift operations use a mask of 0x3F (63) for 64-bit operations and 0x1F (31) for 32-bit operations."
+        // "Shift operations use a mask of 0x3F (63) for 64-bit operations and 0x1F (31) for 32-bit
+        // operations."
         6 => a << (b & 63),
         7 => a >> (b & 63),
         8 => a.wrapping_neg(),
-        // "If execution would result in modulo by zero, for ALU64 the value of the destination register is unchanged whereas
-        // for ALU the upper 32 bits of the destination register are zeroed."
+        // "If execution would result in modulo by zero, for ALU64 the value of the destination
+        // register is unchanged whereas for ALU the upper 32 bits of the destination register are
+        // zeroed."
         9 if b == 0 => a,
         9 if signed => x.wrapping_rem(y) as u64,
         9 => a % b,
@@ -101,14 +104,14 @@ fn narrow_alu(operation: u8, off: i16, a: u32, b: u32) -> Option<u64> {
     Some(low.into())
 }
 
-/// Byte swaps (section 4.2): of ALU to the order that the bit says, of ALU64 in any case.
+/// Byte swaps (section 4.2): ALU converts to the order that the bit gives, ALU64 always swaps.
 fn swap(it: Instruction, dst: u64) -> Option<u64> {
     let wide = it.code & 7 == ALU64;
     let to_big = it.code & 8 != 0;
     if wide && to_big {
         return None;
     }
-    // This machine's order is the little one, as the kernel's that is asked.
+    // The kernel that results are compared with is little-endian.
     Some(match (it.imm, wide || to_big) {
         (16, false) => dst & 0xffff,
         (32, false) => dst & 0xffff_ffff,
@@ -120,11 +123,11 @@ fn swap(it: Instruction, dst: u64) -> Option<u64> {
     })
 }
 
-/// Whether a conditional jump is taken; `None` where there is no such instruction.
+/// Whether a conditional jump is taken; `None` if it does not exist.
 pub fn holds(it: Instruction, dst: u64, src: u64) -> Option<bool> {
     let second = if it.code & 8 != 0 { src } else { i64::from(it.imm) as u64 };
     if it.code & 7 == JMP32 {
-        // The signs of the lower halves are those of the whole when they are extended.
+        // Sign extension keeps the order of 32-bit numbers.
         let (x, y) = (i64::from(dst as i32), i64::from(second as i32));
         compare(it.code >> 4, u64::from(dst as u32), u64::from(second as u32), x, y)
     } else {

@@ -1,4 +1,5 @@
-//! The front end held to the model: what it makes of a program, run by the interpreter of filters, packet by packet.
+//! Comparison of a compiled program, run by the reference interpreter for filters, with the model,
+//! packet by packet.
 
 use std::sync::Arc;
 
@@ -11,24 +12,26 @@ use portcullis_core::map::Table;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 
-/// Instructions that the model runs for a packet, at most; each round of a loop has several, so that there is fuel for all.
+/// Upper bound on instructions per packet in the model; low enough that a filter never runs out of
+/// fuel within it.
 pub const STEPS: u32 = 30_000;
 
-/// What became of a program.
+/// Outcome of a comparison without a difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Comparison {
-    /// It is refused, for this reason.
+    /// The front end rejects the program for this reason.
     Refused(String),
-    /// It does what it should for so many packets, and nobody can say what it should do for the next.
+    /// Both agree on so many packets; if there is a reason, the model cannot tell what the next one
+    /// does.
     Same(usize, Option<&'static str>),
 }
 
-/// Where the front end and the model part ways.
+/// A difference between the front end and the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// In words.
+    /// Description.
     pub what: String,
-    /// The first byte of the packet that differs.
+    /// First byte of the packet that differs.
     pub at: Option<usize>,
 }
 
@@ -41,13 +44,15 @@ impl From<String> for Difference {
 /// Compiles a program.
 ///
 /// # Errors
-/// Why it is refused.
+///
+/// The rendered rejection.
 pub fn compile(code: &Code) -> Result<Arc<Program>, String> {
     let program = xdp::compile_object(&code.object(), None, &ProgramOptions::default());
     program.map(Arc::new).map_err(|errors| errors.render())
 }
 
-/// What is in one of our maps, by number in the object: as the model has it. `None` where the program does not use it.
+/// Entries of a map in the model's form, by index in the object; `None` if the program does not use
+/// the map.
 pub fn entries(
     program: &Program,
     number: usize,
@@ -70,10 +75,11 @@ pub fn entries(
     Some(rows)
 }
 
-/// Holds a program to the model over packets, one after the other.
+/// Compares a program with the model over a sequence of packets.
 ///
 /// # Errors
-/// Where they differ.
+///
+/// The first difference.
 pub fn compare(code: &Code, packets: &[Vec<u8>]) -> Result<Comparison, Difference> {
     let program = match compile(code) {
         Ok(program) => program,
@@ -96,7 +102,7 @@ pub fn compare(code: &Code, packets: &[Vec<u8>]) -> Result<Comparison, Differenc
         let done = session.run(batch).map_err(|error| error.to_string())?;
         let got = (done.verdicts.get(0), done.batch.packet(0));
         let Some(want) = want else { return Ok(Comparison::Same(number, Some("a redirect to nowhere"))) };
-        // What a packet that is aborted leaves behind is nobody's business.
+        // The content of an aborted packet does not matter.
         if ending == Ending::Outside {
             if got.0 != Verdict::Aborted {
                 return differs(format!("packet {number}, {packet:02x?}: {:?}, and it should be aborted", got.0));
@@ -129,7 +135,7 @@ pub fn compare(code: &Code, packets: &[Vec<u8>]) -> Result<Comparison, Differenc
     Ok(Comparison::Same(packets.len(), None))
 }
 
-/// The verdict of what a program returns; `None` of a redirect that says nowhere to go.
+/// The verdict for a program's return value; `None` for a redirect without a valid target.
 pub fn verdict(returned: u64, target: Option<u64>) -> Option<u32> {
     match returned as u32 {
         4 => target.filter(|target| *target < 1 << 24).map(|_| 4),

@@ -1,45 +1,46 @@
-//! eBPF by its standard, RFC 9669, and linux/bpf.h for what helpers do: an interpreter that shares nothing with the front end.
+//! Interpreter of eBPF written from RFC 9669 and, for helpers, linux/bpf.h.
 //!
-//! It knows of every number whether it is one, or a pointer and into what. Where a program does what nobody can rely on (an
-//! address as a number, bytes of the stack that nobody wrote, what a helper leaves in r1 to r5), it ends as [`Ending::Undefined`].
+//! It knows of every register whether it is a number or a pointer to what. A program that does what
+//! no program can rely on (an address as a number, uninitialised stack, r1 to r5 after a call) ends
+//! with [`Ending::Undefined`].
 
 use super::arithmetic::{self, ALU, ALU64, JMP, JMP32};
 use super::{Code, Instruction, MapSpec};
 
-/// What a register holds.
+/// Content of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
     Number(u64),
-    /// Into something, so many bytes from its beginning (of a stack, from its top).
+    /// A pointer, with a byte offset from the start of the region; from the top of a stack.
     Pointer(Region, i64),
 }
 
-/// What a pointer points into.
+/// What a pointer points to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Region {
     Context,
-    /// The packet, after its ends have moved so many times.
+    /// The packet, as of so many moves of its ends.
     Packet(u32),
-    /// A frame by its depth.
+    /// A frame by depth.
     Stack(usize),
     Map(usize),
-    /// A map's value, by the entry's number.
+    /// A map value, by map and entry index.
     Value(usize, usize),
     /// A function.
     Code,
 }
 
-/// How a packet's run ends.
+/// How the run of a packet ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     Returned(u64),
-    /// Memory is accessed that is not there.
+    /// An access out of bounds.
     Outside,
-    /// Nobody can rely on what comes now.
+    /// Behaviour that programs cannot rely on.
     Undefined(&'static str),
-    /// There is no such instruction, or it leads nowhere.
+    /// An instruction that does not exist, or a jump out of the program.
     Unknown,
-    /// It takes more steps than it was given.
+    /// The step limit was exceeded.
     Endless,
 }
 
@@ -50,11 +51,11 @@ type Step<T> = Result<T, Ending>;
 struct Entry {
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Whether it is still in the map.
-    lives: bool,
+    /// Whether the entry is still in the map.
+    is_live: bool,
 }
 
-/// What is in a map.
+/// Contents of a map.
 #[derive(Debug, Clone)]
 struct Table {
     of: MapSpec,
@@ -64,17 +65,17 @@ struct Table {
 impl Table {
     fn new(of: MapSpec) -> Table {
         let value = vec![0; of.value as usize];
-        let entry = |index: u32| Entry { key: index.to_le_bytes().to_vec(), value: value.clone(), lives: true };
+        let entry = |index: u32| Entry { key: index.to_le_bytes().to_vec(), value: value.clone(), is_live: true };
         let count = if of.ty == HASH { 0 } else { of.entries };
         Table { of, entries: (0..count).map(entry).collect() }
     }
 
     fn find(&self, key: &[u8]) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.lives && entry.key == key)
+        self.entries.iter().position(|entry| entry.is_live && entry.key == key)
     }
 }
 
-/// `BPF_MAP_TYPE_HASH`; whatever else there is here is an array.
+/// `BPF_MAP_TYPE_HASH`; other types are treated as arrays.
 const HASH: u32 = 1;
 
 /// A byte of a stack.
@@ -86,20 +87,20 @@ enum Byte {
     Part(Region, i64, u8),
 }
 
-/// A function under way.
+/// An active function.
 #[derive(Debug, Clone)]
 struct Frame {
     stack: Vec<Byte>,
-    /// r6 to r9 of whoever called it, and what goes on then.
+    /// r6 to r9 of the caller, and where to continue.
     saved: [Option<Cell>; 4],
-    back: Back,
+    continuation: Continuation,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Back {
+enum Continuation {
     Nowhere,
     To(usize),
-    /// A `bpf_loop`: the function, the round, how many there are, the argument, and where it goes on.
+    /// In a `bpf_loop`: callback, round, limit, argument, and where to continue after it.
     Round {
         function: usize,
         round: u64,
@@ -112,25 +113,26 @@ enum Back {
 const STACK: i64 = 512;
 const FRAMES: usize = 8;
 
-/// Addresses lie so far from zero, and things from each other.
+/// Distance of addresses from zero, and of regions from each other.
 const FAR: i64 = 1 << 40;
 
-/// A program with its maps, through which packets go one after the other.
+/// A program with its maps, which processes packets one after another.
 #[derive(Debug, Clone)]
 pub struct Machine<'a> {
     code: &'a Code,
     tables: Vec<Table>,
     packet: Vec<u8>,
-    /// How often its ends have moved.
+    /// Number of moves of the packet's ends.
     moves: u32,
-    /// Whether bytes were cut off at its front: what comes back there is what it was, or zero.
+    /// Whether bytes were cut off at the front. If the front grows back, they may be the old ones
+    /// or zero.
     is_cut: bool,
     port: u32,
-    /// Where it is to be redirected to.
+    /// Redirect target.
     pub target: Option<u64>,
     registers: [Option<Cell>; 10],
     frames: Vec<Frame>,
-    /// Instructions that the last packet took.
+    /// Number of instructions executed for the last packet.
     pub steps: u32,
 }
 
@@ -152,22 +154,26 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What is in a map, in order of the keys.
+    /// Entries of a map, sorted by key.
     pub fn entries(&self, map: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let entries = self.tables[map].entries.iter().filter(|entry| entry.lives);
+        let entries = self.tables[map].entries.iter().filter(|entry| entry.is_live);
         let mut entries: Vec<_> = entries.map(|entry| (entry.key.clone(), entry.value.clone())).collect();
         entries.sort();
         entries
     }
 
-    /// Runs a packet that came in by a port: how it ends, and the packet then.
+    /// Runs a packet received at a port; returns how it ended and the packet's final content.
     pub fn run(&mut self, packet: &[u8], port: u32, most: u32) -> (Ending, Vec<u8>) {
         (self.packet, self.port, self.target) = (packet.to_vec(), port, None);
         self.moves += 1;
         self.is_cut = false;
         self.registers = [None; 10];
         self.registers[1] = Some(Cell::Pointer(Region::Context, 0));
-        self.frames = vec![Frame { stack: vec![Byte::Unset; STACK as usize], saved: [None; 4], back: Back::Nowhere }];
+        self.frames = vec![Frame {
+            stack: vec![Byte::Unset; STACK as usize],
+            saved: [None; 4],
+            continuation: Continuation::Nowhere,
+        }];
         let ending = self.go(most);
         (ending, std::mem::take(&mut self.packet))
     }
@@ -227,7 +233,7 @@ impl<'a> Machine<'a> {
                 self.set(it.dst, cell)?;
                 return Ok(at + 2);
             }
-            // Loads: as they are, or with their sign.
+            // Loads, plain or sign-extending.
             1 => {
                 let size = size(it);
                 let (Cell::Pointer(region, off), signed) = (self.get(it.src)?, it.code >> 5 == 4) else {
@@ -262,7 +268,7 @@ impl<'a> Machine<'a> {
         let zero = Cell::Number(0);
         let a = if is_move { zero } else { self.get(it.dst)? };
         let b = if it.code & 8 != 0 && !one { self.get(it.src)? } else { Cell::Number(i64::from(it.imm) as u64) };
-        // Whether there is such an instruction does not depend on what it is given.
+        // Whether an instruction exists does not depend on its operands.
         arithmetic::alu(it, 1, 1).ok_or(Ending::Unknown)?;
         let strange = Err(Ending::Undefined("an address as a number"));
         let moved = |region, off: i64, by: Option<i64>| {
@@ -288,7 +294,7 @@ impl<'a> Machine<'a> {
             0x05 => return self.jump(at, it.off.into()),
             0x06 => return self.jump(at, it.imm.into()),
             0x95 => return self.leave(),
-            0x85 if it.src == 1 => return self.enter(self.jump(at, it.imm.into())?, Back::To(at + 1)),
+            0x85 if it.src == 1 => return self.enter(self.jump(at, it.imm.into())?, Continuation::To(at + 1)),
             0x85 if it.src == 0 && it.imm == 181 => return self.begin_loop(at + 1),
             0x85 if it.src == 0 => {
                 let result = self.helper(it.imm)?;
@@ -304,7 +310,7 @@ impl<'a> Machine<'a> {
         let wide = it.code & 7 == JMP;
         let taken = match (a, b) {
             (Cell::Number(a), Cell::Number(b)) => arithmetic::holds(it, a, b),
-            // In one thing addresses are in the order of offsets, in whose place no sign can be told.
+            // Addresses in one region compare like offsets, but not by sign.
             (Cell::Pointer(a, x), Cell::Pointer(b, y)) if wide && a == b && !is_signed(it) => {
                 arithmetic::holds(it, (x + 2 * FAR) as u64, (y + 2 * FAR) as u64)
             }
@@ -316,14 +322,14 @@ impl<'a> Machine<'a> {
         if taken == Some(true) { self.jump(at, it.off.into()) } else { Ok(at + 1) }
     }
 
-    fn enter(&mut self, function: usize, back: Back) -> Step<usize> {
+    fn enter(&mut self, function: usize, continuation: Continuation) -> Step<usize> {
         if self.frames.len() == FRAMES {
             return Err(Ending::Unknown);
         }
         let saved = [6, 7, 8, 9].map(|register| self.registers[register]);
         (6..10).for_each(|register| self.registers[register] = None);
         self.registers[0] = None;
-        self.frames.push(Frame { stack: vec![Byte::Unset; STACK as usize], saved, back });
+        self.frames.push(Frame { stack: vec![Byte::Unset; STACK as usize], saved, continuation });
         Ok(function)
     }
 
@@ -333,14 +339,14 @@ impl<'a> Machine<'a> {
         (1..6).for_each(|register| self.registers[register] = None);
         let number = match result {
             Cell::Number(number) => number,
-            Cell::Pointer(..) if matches!(frame.back, Back::To(_)) => 0,
+            Cell::Pointer(..) if matches!(frame.continuation, Continuation::To(_)) => 0,
             Cell::Pointer(..) => return Err(Ending::Undefined("an address as a number")),
         };
         (6..10).zip(frame.saved).for_each(|(register, saved)| self.registers[register] = saved);
-        match frame.back {
-            Back::Nowhere => Err(Ending::Returned(number)),
-            Back::To(at) => Ok(at),
-            Back::Round { function, round, rounds, argument, then } => {
+        match frame.continuation {
+            Continuation::Nowhere => Err(Ending::Returned(number)),
+            Continuation::To(at) => Ok(at),
+            Continuation::Round { function, round, rounds, argument, then } => {
                 let round = round + 1;
                 if number != 0 || round == rounds {
                     self.registers[0] = Some(Cell::Number(round));
@@ -367,12 +373,12 @@ impl<'a> Machine<'a> {
     }
 
     fn round(&mut self, function: usize, round: u64, rounds: u64, argument: Cell, then: usize) -> Step<usize> {
-        let to = self.enter(function, Back::Round { function, round, rounds, argument, then })?;
+        let to = self.enter(function, Continuation::Round { function, round, rounds, argument, then })?;
         (self.registers[1], self.registers[2]) = (Some(Cell::Number(round)), Some(argument));
         Ok(to)
     }
 
-    /// Bytes that are there, and are numbers.
+    /// Bytes that exist and are numbers.
     fn bytes(&self, region: Region, off: i64, count: usize) -> Step<Vec<u8>> {
         let within = |bytes: &[u8]| {
             let from = usize::try_from(off).map_err(|_| Ending::Outside)?;
@@ -384,7 +390,7 @@ impl<'a> Machine<'a> {
             Region::Value(map, entry) => {
                 let entry = &self.tables[map].entries[entry];
                 let there = within(&entry.value)?;
-                if entry.lives { Ok(there) } else { Err(Ending::Undefined("an entry that is gone")) }
+                if entry.is_live { Ok(there) } else { Err(Ending::Undefined("an entry that is gone")) }
             }
             Region::Stack(frame) => {
                 let bytes = self.frames.get(frame).ok_or(Ending::Undefined("the stack of a function that is over"))?;
@@ -408,7 +414,7 @@ impl<'a> Machine<'a> {
             Region::Packet(_) => return Err(Ending::Undefined("a pointer from before the packet's ends moved")),
             Region::Value(map, entry) => {
                 let entry = &mut self.tables[map].entries[entry];
-                if !entry.lives {
+                if !entry.is_live {
                     return Err(Ending::Undefined("an entry that is gone"));
                 }
                 &mut entry.value
@@ -444,7 +450,7 @@ impl<'a> Machine<'a> {
                     _ => Err(Ending::Unknown),
                 };
             }
-            // What the kernel's verifier demands of each.
+            // The verifier requires aligned stack accesses.
             Region::Stack(_) if off % size as i64 != 0 => return Err(Ending::Outside),
             _ => {}
         }
@@ -533,7 +539,7 @@ impl<'a> Machine<'a> {
                 let found = table.find(&key);
                 match (flags, found) {
                     (3.., _) => error(22),
-                    // Of an array all entries are there.
+                    // All entries of an array exist.
                     (1, _) if of.ty != HASH && found.is_some() => error(17),
                     (_, None) if of.ty != HASH => error(7),
                     (1, Some(_)) => error(17),
@@ -543,13 +549,13 @@ impl<'a> Machine<'a> {
                         done
                     }
                     (_, found) => {
-                        // The kernel puts another entry in the old one's place: who has a pointer to that has it still.
+                        // The kernel replaces the entry: pointers to the old one keep its value.
                         if let Some(entry) = found {
-                            table.entries[entry].lives = false;
-                        } else if table.entries.iter().filter(|entry| entry.lives).count() == of.entries as usize {
+                            table.entries[entry].is_live = false;
+                        } else if table.entries.iter().filter(|entry| entry.is_live).count() == of.entries as usize {
                             return Err(Ending::Undefined("a map is full"));
                         }
-                        table.entries.push(Entry { key, value, lives: true });
+                        table.entries.push(Entry { key, value, is_live: true });
                         done
                     }
                 }
@@ -561,7 +567,7 @@ impl<'a> Machine<'a> {
                     _ if table.of.ty != HASH => error(22),
                     None => error(2),
                     Some(entry) => {
-                        table.entries[entry].lives = false;
+                        table.entries[entry].is_live = false;
                         done
                     }
                 }
@@ -583,7 +589,7 @@ impl<'a> Machine<'a> {
                 let delta = self.number(2)? as i32;
                 let length = self.packet.len() as i64;
                 let new = length + if number == 44 { -i64::from(delta) } else { i64::from(delta) };
-                // What there is room for is each one's own.
+                // The headroom is implementation-defined.
                 if delta.unsigned_abs() > 64 {
                     return Err(Ending::Undefined("a packet grows beyond its room"));
                 }
@@ -611,11 +617,11 @@ impl<'a> Machine<'a> {
                 };
                 let (off, count) = (off as u32 as i64, count as u32 as usize);
                 let inside = off + count as i64 <= self.packet.len() as i64 && off <= 0xffff && count > 0;
-                // `bpf_xdp_pointer`, net/core/filter.c: EFAULT of what is no offset at all.
+                // `bpf_xdp_pointer`, net/core/filter.c: an offset above 16 bits is -EFAULT.
                 let wrong = if off > 0xffff { 14 } else { 22 };
                 let packet = Region::Packet(self.moves);
                 if number == 189 {
-                    // There must be room even where nothing is copied; and then it is as it was.
+                    // The buffer must be writable even if nothing is copied; then it is unchanged.
                     match region {
                         Region::Stack(_) => drop(self.stack(region, to, count)?),
                         _ => drop(self.bytes(region, to, count)?),
@@ -638,7 +644,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A map and a key of its.
+    /// The map and key arguments of a helper.
     fn key(&mut self) -> Step<(usize, Vec<u8>)> {
         let (Cell::Pointer(Region::Map(map), 0), Cell::Pointer(region, off)) = (self.get(1)?, self.get(2)?) else {
             return Err(Ending::Outside);
@@ -647,8 +653,9 @@ impl<'a> Machine<'a> {
         Ok((map, self.bytes(region, off, size)?))
     }
 
-    /// `s64 bpf_csum_diff(from, from_size, to, to_size, seed)`: the sum of `to` less that of `from`, folded to 16 bits. Which of
-    /// the two zeros it gives follows net/core/filter.c (Linux 6.13).
+    /// `s64 bpf_csum_diff(from, from_size, to, to_size, seed)`: the sum of `to` minus that of
+    /// `from`, folded to 16 bits. Which of the two zeros results follows net/core/filter.c (Linux
+    /// 6.13).
     fn csum_diff(&mut self) -> Step<Cell> {
         let (from, to, seed) = (self.number(2)? as usize, self.number(4)? as usize, self.number(5)? as u32);
         if from > 512 || to > 512 {
@@ -673,7 +680,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// A one's complement sum of so many bits.
+/// Folds a one's complement sum to so many bits.
 fn folded(mut sum: u64, bits: u32) -> u64 {
     while sum >> bits != 0 {
         sum = (sum & ((1 << bits) - 1)) + (sum >> bits);
@@ -681,7 +688,7 @@ fn folded(mut sum: u64, bits: u32) -> u64 {
     sum
 }
 
-/// Bytes that a load or store is about.
+/// Size of a load or store in bytes.
 fn size(it: Instruction) -> usize {
     [4, 2, 1, 8][usize::from(it.code >> 3 & 3)]
 }
@@ -694,7 +701,7 @@ fn extended(number: u64, size: usize) -> u64 {
     }
 }
 
-/// Whether a jump compares numbers with a sign, or bits.
+/// Whether a jump compares signed numbers, or tests bits.
 fn is_signed(it: Instruction) -> bool {
     matches!(it.code >> 4, 4 | 6 | 7 | 12 | 13)
 }

@@ -1,9 +1,9 @@
-//! What fails, made small: instructions that it fails without are taken out, so that what is left can be read.
+//! Shrinking of failing programs: removes instructions as long as the failure persists.
 
 use super::{Code, Instruction, op};
 
-/// Leads to the next instruction.
-const NOTHING: Instruction = op(0x05, 0, 0, 0, 0);
+/// A jump to the next instruction.
+const NOP: Instruction = op(0x05, 0, 0, 0, 0);
 
 /// The smallest program found that still fails.
 pub fn shrink(code: &Code, fails: impl Fn(&Code) -> bool) -> Code {
@@ -16,7 +16,7 @@ pub fn shrink(code: &Code, fails: impl Fn(&Code) -> bool) -> Code {
             while at < code.instructions.len() {
                 let mut less = code.clone();
                 let end = (at + length).min(less.instructions.len());
-                less.instructions[at..end].fill(NOTHING);
+                less.instructions[at..end].fill(NOP);
                 if less != code && fails(&less) {
                     code = less;
                 }
@@ -28,17 +28,17 @@ pub fn shrink(code: &Code, fails: impl Fn(&Code) -> bool) -> Code {
             break;
         }
     }
-    let less = without(&code);
+    let less = remove_nops(&code);
     if fails(&less) { less } else { code }
 }
 
-/// Without instructions that do nothing.
-fn without(code: &Code) -> Code {
+/// Removes instructions that do nothing, adjusting jumps.
+fn remove_nops(code: &Code) -> Code {
     let mut places = Vec::new();
     let mut kept = 0;
     for it in &code.instructions {
         places.push(kept);
-        kept += i64::from(*it != NOTHING);
+        kept += i64::from(*it != NOP);
     }
     places.push(kept);
     let to = |at: i64| places[at.clamp(0, code.instructions.len() as i64) as usize];
@@ -48,7 +48,7 @@ fn without(code: &Code) -> Code {
         let here = to(at as i64);
         let leads = |by: i64| to(at as i64 + 1 + by) - here - 1;
         match (it.code & 7, it.code) {
-            _ if it == NOTHING => continue,
+            _ if it == NOP => continue,
             (5, 0x95) => {}
             (5, 0x85) if it.src == 1 => it.imm = leads(it.imm.into()) as i32,
             (5, 0x85) => {}

@@ -1,11 +1,12 @@
-//! Every instruction, with operands at all corners: known when the program is translated, or only when the packet is there, or
-//! something between (a byte, a number of a narrow range).
+//! Programs that execute every instruction with operands at all corners, known at compile time,
+//! only at run time, or partly (a byte, a number of a narrow range).
 //!
-//! A packet begins with two numbers of 64 bits; behind them each instruction's result is stored, so that a program has many.
+//! A packet starts with two 64-bit numbers. The results of the instructions are stored after them,
+//! so that one program executes many.
 
 use super::{Code, Instruction, MapSpec, op};
 
-/// Numbers at which instructions do something else.
+/// Numbers at which instructions change their behaviour.
 pub const CORNERS: [u64; 24] = [
     0,
     1,
@@ -39,59 +40,66 @@ pub struct Case {
     pub name: String,
     pub code: Code,
     pub packets: Vec<Vec<u8>>,
-    /// Whether what it stores is known when it is translated: devices have nothing to do.
+    /// Whether all results are known at compile time.
     pub is_constant: bool,
-    /// Whether the kernel takes it.
+    /// Whether the kernel accepts the program.
     pub for_kernel: bool,
 }
 
-/// Results that a program stores, at most: a device whose driver's compiler is slow takes no larger one.
+/// Results per program, limited because some drivers compile slowly.
 const RESULTS: usize = 24;
-/// Where they begin, and how long a packet is.
+/// Offset of the first result, and length of a packet.
 const FIRST: usize = 24;
 const LENGTH: usize = FIRST + 8 * RESULTS;
 
-/// Where an operand comes from.
+/// Source of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
-    /// All 64 bits from the packet.
+enum OperandSource {
+    /// 64 bits of the packet.
     Whole,
-    /// Lower bytes, which leave the others zero.
+    /// Low bytes of the packet's number, zero-extended.
     Word,
     Byte,
-    /// From 31 to 46.
+    /// OperandSource 31 to 46.
     Narrow,
-    /// From -8 to -1.
+    /// OperandSource -8 to -1.
     Negative,
-    /// With the sign of 32 bits.
+    /// Sign-extended from 32 bits.
     Extended,
-    /// Known, in a register.
+    /// A constant in a register.
     Known(u64),
-    /// Known, in the instruction.
+    /// A constant in the instruction.
     Immediate(i32),
 }
 
-const FROM_PACKETS: [From; 6] = [From::Whole, From::Word, From::Byte, From::Narrow, From::Negative, From::Extended];
+const FROM_PACKETS: [OperandSource; 6] = [
+    OperandSource::Whole,
+    OperandSource::Word,
+    OperandSource::Byte,
+    OperandSource::Narrow,
+    OperandSource::Negative,
+    OperandSource::Extended,
+];
 
-/// The instructions that put an operand in a register, from the packet at this offset.
-fn given(from: From, register: u8, at: i16) -> Vec<Instruction> {
+/// Instructions that load an operand to a register, from this offset of the packet.
+fn given(from: OperandSource, register: u8, at: i16) -> Vec<Instruction> {
     let load = |code| op(code, register, 6, at, 0);
     let by = |code, imm| op(code, register, 0, 0, imm);
     match from {
-        From::Whole => vec![load(0x79)],
-        From::Word => vec![load(0x61)],
-        From::Byte => vec![load(0x71)],
-        From::Narrow => vec![load(0x79), by(0x57, 15), by(0x07, 31)],
-        From::Negative => vec![load(0x71), by(0x57, 7), by(0x07, -8)],
-        From::Extended => vec![load(0x61), by(0x67, 32), by(0xc7, 32)],
-        From::Known(value) => {
+        OperandSource::Whole => vec![load(0x79)],
+        OperandSource::Word => vec![load(0x61)],
+        OperandSource::Byte => vec![load(0x71)],
+        OperandSource::Narrow => vec![load(0x79), by(0x57, 15), by(0x07, 31)],
+        OperandSource::Negative => vec![load(0x71), by(0x57, 7), by(0x07, -8)],
+        OperandSource::Extended => vec![load(0x61), by(0x67, 32), by(0xc7, 32)],
+        OperandSource::Known(value) => {
             vec![op(0x18, register, 0, 0, value as i32), op(0, 0, 0, 0, (value >> 32) as i32)]
         }
-        From::Immediate(_) => Vec::new(),
+        OperandSource::Immediate(_) => Vec::new(),
     }
 }
 
-/// Instructions of arithmetic with two operands, the second in a register: opcode and offset.
+/// Arithmetic with two operands, the second in a register: opcode and offset.
 fn arithmetic() -> Vec<(u8, i16)> {
     let mut all = Vec::new();
     for class in [4, 7] {
@@ -109,7 +117,7 @@ fn arithmetic() -> Vec<(u8, i16)> {
     all
 }
 
-/// Those with one: opcode and constant.
+/// Arithmetic with one operand: opcode and constant.
 const UNARY: [(u8, i32); 11] = [
     (0x84, 0),
     (0x87, 0),
@@ -124,43 +132,43 @@ const UNARY: [(u8, i32); 11] = [
     (0xd7, 64),
 ];
 
-/// Conditional jumps, by a register.
+/// Conditional jumps with a register operand.
 fn conditions() -> Vec<u8> {
     let all = [1_u8, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13];
     [5, 6].into_iter().flat_map(|class| all.map(|condition| condition << 4 | 8 | class)).collect()
 }
 
-/// An instruction between two operands, with what comes of it in r2.
-fn computed(code: u8, off: i16, a: From, b: From) -> Vec<Instruction> {
+/// An arithmetic instruction that leaves its result in r2.
+fn computed(code: u8, off: i16, a: OperandSource, b: OperandSource) -> Vec<Instruction> {
     let mut all = given(a, 2, 0);
     all.extend(given(b, 3, 8));
     all.push(match b {
-        From::Immediate(imm) => op(code & !8, 2, 0, off, imm),
+        OperandSource::Immediate(imm) => op(code & !8, 2, 0, off, imm),
         _ => op(code, 2, 3, off, 0),
     });
     all
 }
 
-/// A jump between two operands: r2 tells the ways apart, and what the operands are on each.
-fn branched(code: u8, a: From, b: From) -> Vec<Instruction> {
+/// A jump between two operands; r2 tells the edges apart, and the operands on each.
+fn branched(code: u8, a: OperandSource, b: OperandSource) -> Vec<Instruction> {
     let mut all = given(a, 2, 0);
     all.extend(given(b, 3, 8));
-    let (code, imm) = if let From::Immediate(imm) = b { (code & !8, imm) } else { (code, 0) };
+    let (code, imm) = if let OperandSource::Immediate(imm) = b { (code & !8, imm) } else { (code, 0) };
     let by_register = code & 8 != 0;
     all.extend([
         op(code, 2, if by_register { 3 } else { 0 }, 3, imm),
-        // Not taken.
+        // The fall-through.
         if by_register { op(0x0f, 2, 3, 0, 0) } else { op(0x07, 2, 0, 0, 5) },
         op(0xa7, 2, 0, 0, 0x55),
         op(0x05, 0, 0, 2, 0),
-        // Taken.
+        // The taken edge.
         if by_register { op(0x1f, 2, 3, 0, 0) } else { op(0x17, 2, 0, 0, 5) },
         op(0x27, 2, 0, 0, 3),
     ]);
     all
 }
 
-/// The instructions that make the result at a byte of the packet.
+/// Listing of the instructions that produce the result at a byte of the packet.
 pub fn part(code: &Code, at: usize) -> String {
     let stores = |it: &Instruction| it.code == 0x7b && it.dst == 6 && it.off as usize >= FIRST;
     let number = at.saturating_sub(FIRST) / 8;
@@ -168,10 +176,10 @@ pub fn part(code: &Code, at: usize) -> String {
     parts.iter().map(|it| format!("{it} (off {}, imm {})\n", it.off, it.imm)).collect()
 }
 
-/// Whether the kernel takes an instruction: not a shift by a constant that there are not so many bits of, nor a division by a
-/// constant zero.
-fn is_for_kernel(code: u8, b: From) -> bool {
-    let From::Immediate(imm) = b else { return true };
+/// Whether the kernel accepts an instruction: no shift by a constant beyond the width, no division
+/// by a constant zero.
+fn is_for_kernel(code: u8, b: OperandSource) -> bool {
+    let OperandSource::Immediate(imm) = b else { return true };
     match code >> 4 {
         6 | 7 | 12 => (0..if code & 7 == 7 { 64 } else { 32 }).contains(&imm),
         3 | 9 => imm != 0,
@@ -179,7 +187,7 @@ fn is_for_kernel(code: u8, b: From) -> bool {
     }
 }
 
-/// Programs of parts, each of which leaves a result in r2.
+/// Programs made of parts, each of which leaves a result in r2.
 fn programs(name: &str, parts: &[Vec<Instruction>], packets: &[Vec<u8>], maps: &[MapSpec]) -> Vec<Case> {
     let is_constant = packets.len() == 1;
     let cases = parts.chunks(RESULTS).enumerate().map(|(number, parts)| {
@@ -195,7 +203,8 @@ fn programs(name: &str, parts: &[Vec<Instruction>], packets: &[Vec<u8>], maps: &
     cases.collect()
 }
 
-/// The packet's first byte in r6, its length compared; and a map's first value in r8.
+/// Prologue: pointer to the packet in r6, checked for its length; pointer to the first map's value
+/// in r8.
 fn beginning(maps: &[MapSpec]) -> Vec<Instruction> {
     let mut code = vec![
         op(0x61, 6, 1, 0, 0),
@@ -230,56 +239,56 @@ fn packet(a: u64, b: u64) -> Vec<u8> {
     packet
 }
 
-/// Packets with every two corners.
+/// Packets with every pair of corners.
 pub fn pairs() -> Vec<Vec<u8>> {
     CORNERS.iter().flat_map(|&a| CORNERS.map(|b| packet(a, b))).collect()
 }
 
-/// Packets with every corner in either place.
+/// Packets with every corner in either position.
 fn some_pairs() -> Vec<Vec<u8>> {
     let others = |i: usize| [i, i + 1, 3 * i + 5, 7 * i + 11].map(|other| CORNERS[other % CORNERS.len()]);
     CORNERS.iter().enumerate().flat_map(|(i, &a)| others(i).map(|b| packet(a, b))).collect()
 }
 
-/// Packets with every corner.
+/// Packets with every corner in the first position.
 fn singles() -> Vec<Vec<u8>> {
     CORNERS.iter().enumerate().map(|(i, &a)| packet(a, CORNERS[CORNERS.len() - 1 - i])).collect()
 }
 
-/// The same corner in both places.
+/// Packets with the same corner in both positions.
 fn twins() -> Vec<Vec<u8>> {
     CORNERS.map(|a| packet(a, a)).to_vec()
 }
 
-/// Corners that an instruction can have in itself.
-fn immediates() -> impl Iterator<Item = From> {
+/// Corners that fit an instruction's constant.
+fn immediates() -> impl Iterator<Item = OperandSource> {
     CORNERS
         .into_iter()
         .filter(|&value| i64::from(value as i32) as u64 == value)
-        .map(|value| From::Immediate(value as i32))
+        .map(|value| OperandSource::Immediate(value as i32))
 }
 
-/// Every two of these.
-fn all(of: &[From], with: &[From]) -> Vec<(From, From)> {
+/// Every pair of operands.
+fn all(of: &[OperandSource], with: &[OperandSource]) -> Vec<(OperandSource, OperandSource)> {
     of.iter().flat_map(|&a| with.iter().map(move |&b| (a, b))).collect()
 }
 
-/// A third of them, of which each instruction has another.
-fn thirds(of: &[From], with: &[From], code: u8) -> Vec<(From, From)> {
-    let third = |(number, _): &(usize, (From, From))| (number + usize::from(code >> 3)) % 3 == 0;
+/// A third of the pairs, a different one for each instruction.
+fn thirds(of: &[OperandSource], with: &[OperandSource], code: u8) -> Vec<(OperandSource, OperandSource)> {
+    let third = |(number, _): &(usize, (OperandSource, OperandSource))| (number + usize::from(code >> 3)) % 3 == 0;
     all(of, with).into_iter().enumerate().filter(third).map(|(_, pair)| pair).collect()
 }
 
-/// Arithmetic.
+/// Arithmetic instructions.
 pub fn of_arithmetic() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut others = Vec::new();
-    let mut make = |pairs: &mut dyn FnMut(u8, i16) -> Vec<(From, From)>| {
+    let mut make = |pairs: &mut dyn FnMut(u8, i16) -> Vec<(OperandSource, OperandSource)>| {
         let mut parts = Vec::new();
         for (code, off) in arithmetic() {
             for (a, b) in pairs(code, off) {
-                // With its sign only a register can be moved.
-                if matches!(b, From::Immediate(_)) && code >> 4 == 11 && off != 0 {
+                // Sign-extending moves take a register only.
+                if matches!(b, OperandSource::Immediate(_)) && code >> 4 == 11 && off != 0 {
                     continue;
                 }
                 let part = computed(code, off, a, b);
@@ -288,9 +297,9 @@ pub fn of_arithmetic() -> Vec<Case> {
         }
         parts
     };
-    let known = CORNERS.map(From::Known);
-    let immediates: Vec<From> = immediates().collect();
-    let whole = [From::Whole, From::Word];
+    let known = CORNERS.map(OperandSource::Known);
+    let immediates: Vec<OperandSource> = immediates().collect();
+    let whole = [OperandSource::Whole, OperandSource::Word];
     let both = make(&mut |_, _| all(&whole, &whole));
     cases.extend(programs("arithmetic, both from the packet", &both, &pairs(), &[]));
     let both = make(&mut |_, _| all(&FROM_PACKETS, &FROM_PACKETS));
@@ -318,7 +327,7 @@ pub fn of_arithmetic() -> Vec<Case> {
         }
     }
     cases.extend(programs("one operand, known", &unary, &[packet(3, 5)], &[]));
-    // The same register twice.
+    // Both operands in one register.
     let mut same = Vec::new();
     for (code, off) in arithmetic() {
         for a in FROM_PACKETS {
@@ -329,12 +338,12 @@ pub fn of_arithmetic() -> Vec<Case> {
     cases
 }
 
-/// Jumps.
+/// Jump instructions.
 pub fn of_jumps() -> Vec<Case> {
-    let known = CORNERS.map(From::Known);
-    let immediates: Vec<From> = immediates().collect();
+    let known = CORNERS.map(OperandSource::Known);
+    let immediates: Vec<OperandSource> = immediates().collect();
     let seconds = [&known[..], &immediates].concat();
-    let each = |of: &[From], with: &[From], step: usize| {
+    let each = |of: &[OperandSource], with: &[OperandSource], step: usize| {
         let mut parts = Vec::new();
         for code in conditions() {
             let pairs = if step == 1 { all(of, with) } else { thirds(of, with, code) };
@@ -342,14 +351,14 @@ pub fn of_jumps() -> Vec<Case> {
         }
         parts
     };
-    let make = |of: &[From], with: &[From]| each(of, with, 1);
-    let whole = [From::Whole, From::Word];
+    let make = |of: &[OperandSource], with: &[OperandSource]| each(of, with, 1);
+    let whole = [OperandSource::Whole, OperandSource::Word];
     let mut cases = programs("jumps, both from the packet", &make(&whole, &whole), &pairs(), &[]);
     cases.extend(programs("jumps, of narrow numbers", &make(&FROM_PACKETS, &FROM_PACKETS), &some_pairs(), &[]));
     cases.extend(programs("jumps, the second known", &make(&whole, &seconds), &singles(), &[]));
     cases.extend(programs("jumps, the first known", &make(&known, &whole), &twins(), &[]));
     cases.extend(programs("jumps, both known", &each(&known, &seconds, 3), &[packet(3, 5)], &[]));
-    // Over an instruction that only others come to, by 16 bits and by 32.
+    // Jumps over an instruction that is reachable otherwise, with 16-bit and 32-bit distances.
     let over = |code: u8, off: i16, imm: i32| {
         let either = [op(0x71, 2, 6, 0, 0), op(0x25, 2, 0, 2, 7), op(0xb7, 2, 0, 0, 5)];
         [&either[..], &[op(code, 0, 0, off, imm), op(0xb7, 2, 0, 0, 9), op(0x07, 2, 0, 0, 1)]].concat()
@@ -358,30 +367,30 @@ pub fn of_jumps() -> Vec<Case> {
     cases
 }
 
-/// Loads and stores of every size, of the packet, the stack and a map's value.
+/// Loads and stores of every size in the packet, the stack and a map's value.
 pub fn of_memory() -> Vec<Case> {
     let value = MapSpec { ty: 2, key: 4, value: 48, entries: 3 };
     let mut cases = Vec::new();
-    // The packet's third number is memory like any other.
+    // In the packet, use the bytes of a third number.
     for (name, base, at, maps) in
         [("packet", 6_u8, 16_i16, &[][..]), ("stack", 10, -16, &[]), ("map's value", 8, 16, &[value][..])]
     {
         let aligned = base == 10;
         let mut parts = Vec::new();
-        // Two numbers beside each other, except in the packet, where what comes behind is a result.
+        // Two adjacent numbers, except in the packet, where results follow.
         let fill = [op(0x79, 2, 6, 0, 0), op(0x79, 3, 6, 8, 0), op(0x7b, base, 2, at, 0)];
         let fill = if base == 6 { fill.to_vec() } else { [&fill[..], &[op(0x7b, base, 3, at + 8, 0)]].concat() };
         let room = if base == 6 { 8 } else { 16 };
         for (size, bits) in [(1_i16, 0x10_u8), (2, 0x08), (4, 0x00), (8, 0x18)] {
             let step = if aligned { size } else { 1 };
             for off in (0..=room - size).step_by(step as usize) {
-                // Loads: mode 3, and 4 with the sign.
+                // Loads: mode 3, and sign-extending mode 4.
                 for mode in [3_u8, 4] {
                     if mode == 3 || size < 8 {
                         parts.push([fill.clone(), vec![op(mode << 5 | bits | 1, 2, base, at + off, 0)]].concat());
                     }
                 }
-                // Stores: of a register, and of constants.
+                // Stores of a register and of constants.
                 let stores = [op(0x60 | bits | 3, base, 3, at + off, 0)].into_iter().chain(
                     [0, 1, -1, i32::MIN, i32::MAX, 0x1234_5678].map(|imm| op(0x60 | bits | 2, base, 0, at + off, imm)),
                 );
@@ -397,7 +406,7 @@ pub fn of_memory() -> Vec<Case> {
     cases
 }
 
-/// Atomic operations on the stack and on a map's value; 8 bytes of a map are not compared and exchanged here.
+/// Atomic operations on the stack and a map's value, except 64-bit compare-and-exchange in a map.
 pub fn of_atomics() -> Vec<Case> {
     let value = MapSpec { ty: 2, key: 4, value: 48, entries: 3 };
     let mut cases = Vec::new();
@@ -409,8 +418,13 @@ pub fn of_atomics() -> Vec<Case> {
                     continue;
                 }
                 for off in (0..8).step_by(size as usize) {
-                    for amount in [From::Whole, From::Byte, From::Known(u64::MAX), From::Known(1)] {
-                        // What is compared with is what is there, or something else.
+                    for amount in [
+                        OperandSource::Whole,
+                        OperandSource::Byte,
+                        OperandSource::Known(u64::MAX),
+                        OperandSource::Known(1),
+                    ] {
+                        // Compare with what is there, or with another number.
                         for other in [0_i16, 8] {
                             if imm != 0xf1 && other != 0 {
                                 continue;
@@ -422,7 +436,7 @@ pub fn of_atomics() -> Vec<Case> {
                             for last in [
                                 op(0x79, 2, base, at, 0),
                                 op(0xbf, 2, 3, 0, 0),
-                                // Only one of them sets r0.
+                                // Only compare-and-exchange sets r0.
                                 op(0xbf, 2, 0, 0, 0),
                             ] {
                                 parts.push([part.clone(), vec![last]].concat());

@@ -1,24 +1,24 @@
-//! Calls: of helpers for maps, and of the program's own functions.
+//! Calls of map helpers and of the program's own functions.
 
 use super::*;
 
-impl Making<'_> {
+impl Generator<'_> {
     pub(super) fn after_call(&mut self, result: Kind) {
         (1..6).for_each(|register| self.state.registers[register] = Kind::Unset);
         self.state.registers[0] = result;
     }
 
-    /// Whether a call may come here: it sets r0 to r5.
+    /// Whether a call may be generated; it clobbers r0 to r5.
     pub(super) fn can_call(&self) -> bool {
         self.state.frozen & 0x3f == 0
     }
 
-    /// A key on the stack, and a pointer to it in r2; the map in r1.
+    /// Puts a key on the stack, a pointer to it in r2, and the map in r1.
     pub(super) fn key(&mut self, map: usize) -> Option<()> {
         let slot = self.free_slot();
         let key = self.number();
         let most = if map == 1 { 7 } else { MAPS[map].entries as i32 };
-        // In a copy: whoever has the number wants it whole.
+        // Mask a copy; the number may be needed whole.
         self.emit(0xbf, 2, key, 0, 0);
         self.emit(0x57, 2, 0, 0, if map == 1 { most } else { 7 });
         self.emit(0x7b, 10, 2, at(slot), 0);
@@ -52,7 +52,7 @@ impl Making<'_> {
             self.set(keep, Kind::Unset);
         }
         if self.random.once_in(3) {
-            // Where there is none it goes on as well.
+            // Continue if there is no entry as well.
             self.emit(0x15, 0, 0, 0, 0);
             let jump = self.code.len() - 1;
             let before = self.state.clone();
@@ -64,8 +64,8 @@ impl Making<'_> {
             self.memory();
             self.memory();
             self.depth -= 1;
-            self.lead(jump);
-            self.state = Self::joined(&self.state, &before);
+            self.patch_jump(jump);
+            self.state = Self::join(&self.state, &before);
             return;
         }
         self.emit(0x55, 0, 0, 2, 0);
@@ -80,7 +80,7 @@ impl Making<'_> {
             self.set(keep, Kind::Value(map, value));
         }
         if self.random.once_in(3) {
-            // At an offset that only the packet says.
+            // Move by an offset known only at run time.
             let by = self.own_number();
             if by != 0 && by != keep {
                 self.emit(0x57, by, 0, 0, 7);
@@ -91,8 +91,8 @@ impl Making<'_> {
         self.memory();
     }
 
-    /// An update or a delete.
-    pub(super) fn change(&mut self) {
+    /// Generates an update or a deletion.
+    pub(super) fn change_map(&mut self) {
         if !self.can_call() || self.loops > 0 && self.random.once_in(2) {
             return;
         }
@@ -101,7 +101,7 @@ impl Making<'_> {
         if !update && map != 1 {
             return;
         }
-        // Room for a value at the stack's other end.
+        // Build the value at the far end of the stack.
         let words = MAPS[map].value.div_ceil(8);
         if update {
             for word in 0..words {
@@ -121,12 +121,12 @@ impl Making<'_> {
         self.emit(0x85, 0, 0, 0, if update { 2 } else { 3 });
         self.after_call(Kind::Number);
         if map == 1 {
-            // Pointers to entries may lead to none any more.
-            self.lose(|kind| matches!(kind, Kind::Value(1, _)));
+            // Pointers to entries may be stale now.
+            self.invalidate(|kind| matches!(kind, Kind::Value(1, _)));
         }
     }
 
-    pub(super) fn lose(&mut self, is_it: impl Fn(Kind) -> bool) {
+    pub(super) fn invalidate(&mut self, is_it: impl Fn(Kind) -> bool) {
         self.state.registers.iter_mut().filter(|kind| is_it(**kind)).for_each(|kind| *kind = Kind::Unset);
         let is_kept = |slot: &&mut Slot| matches!(**slot, Slot::Kept(kind) if is_it(kind));
         self.state.slots.iter_mut().filter(is_kept).for_each(|slot| *slot = Slot::Unset);
@@ -138,7 +138,7 @@ impl Making<'_> {
             return;
         }
         let function = self.random.pick(&later);
-        // 16 bytes at the top, numbers all.
+        // Pass 16 bytes of numbers at the top of the stack.
         if self.state.frozen_slots & 3 != 0 {
             return;
         }
@@ -161,7 +161,7 @@ impl Making<'_> {
             self.emit(0x85, 0, 0, 0, 181);
         } else {
             let (a, b) = (self.number(), self.number());
-            // r1 may be b.
+            // b may be r1.
             self.emit(0xbf, 0, b, 0, 0);
             self.emit(0xbf, 1, if a == 0 { b } else { a }, 0, 0);
             self.emit(0xbf, 2, 0, 0, 0);
@@ -171,7 +171,7 @@ impl Making<'_> {
             self.emit(0x85, 0, 1, 0, 0);
         }
         self.after_call(Kind::Number);
-        // It may change what is in the hash.
-        self.lose(|kind| matches!(kind, Kind::Value(1, _)));
+        // The function may change the hash.
+        self.invalidate(|kind| matches!(kind, Kind::Value(1, _)));
     }
 }

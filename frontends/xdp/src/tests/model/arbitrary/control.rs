@@ -1,10 +1,10 @@
-//! Ways that part and meet, and loops.
+//! Branches and loops.
 
 use super::*;
 
-impl Making<'_> {
-    /// What is the same on both ways.
-    pub(super) fn joined(a: &State, b: &State) -> State {
+impl Generator<'_> {
+    /// What holds on both paths.
+    pub(super) fn join(a: &State, b: &State) -> State {
         let mut state = a.clone();
         for (kind, other) in state.registers.iter_mut().zip(&b.registers) {
             *kind = match (*kind, *other) {
@@ -23,7 +23,7 @@ impl Making<'_> {
         state
     }
 
-    /// A comparison of numbers, with where it leads still open.
+    /// Generates a comparison of numbers; returns the jump to be patched.
     pub(super) fn condition(&mut self) -> usize {
         let class = self.random.pick(&[5_u8, 6]);
         let condition = self.random.pick(&[1_u8, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13]);
@@ -38,19 +38,19 @@ impl Making<'_> {
         self.code.len() - 1
     }
 
-    pub(super) fn lead(&mut self, at: usize) {
+    pub(super) fn patch_jump(&mut self, at: usize) {
         self.code[at].off = (self.code.len() - at - 1) as i16;
     }
 
-    /// Conditions that lead past what comes next, or straight there, as C's `&&` and `||` are; gives those that lead past it,
-    /// still open, and what there is behind them.
+    /// Generates conditions that jump past the following code or right to it, like C's `&&` and
+    /// `||`. Returns the jumps past it, to be patched, and the state there.
     fn conditions(&mut self) -> (Vec<usize>, State) {
         let mut past = vec![self.condition()];
         let mut before = self.state.clone();
         let mut there = Vec::new();
         while past.len() + there.len() < 4 && self.random.once_in(3) {
             if self.random.once_in(2) {
-                // Something is set in between.
+                // Sets a register in between.
                 let register = self.free();
                 let imm = constant(self.random);
                 self.emit(0xb7, register, 0, 0, imm);
@@ -59,14 +59,14 @@ impl Making<'_> {
             let jump = self.condition();
             if self.random.once_in(2) {
                 past.push(jump);
-                before = Self::joined(&before, &self.state);
+                before = Self::join(&before, &self.state);
             } else {
                 there.push((jump, self.state.clone()));
             }
         }
         for (jump, state) in there {
-            self.lead(jump);
-            self.state = Self::joined(&self.state, &state);
+            self.patch_jump(jump);
+            self.state = Self::join(&self.state, &state);
         }
         (past, before)
     }
@@ -82,30 +82,30 @@ impl Making<'_> {
         }
         let fallen = std::mem::replace(&mut self.state, before);
         if self.random.once_in(2) && !returns {
-            // Nothing on the other way.
-            jumps.into_iter().for_each(|jump| self.lead(jump));
-            self.state = Self::joined(&fallen, &self.state);
+            // The other path is empty.
+            jumps.into_iter().for_each(|jump| self.patch_jump(jump));
+            self.state = Self::join(&fallen, &self.state);
         } else {
             let over = self.code.len();
             if !returns {
                 self.emit(0x05, 0, 0, 0, 0);
             }
-            jumps.into_iter().for_each(|jump| self.lead(jump));
+            jumps.into_iter().for_each(|jump| self.patch_jump(jump));
             let budget = 1 + self.random.below(4);
             self.block(budget);
             if !returns {
-                self.lead(over);
-                self.state = Self::joined(&fallen, &self.state);
+                self.patch_jump(over);
+                self.state = Self::join(&fallen, &self.state);
             }
         }
         self.depth -= 1;
     }
 
-    /// A loop of a few rounds.
-    pub(super) fn again(&mut self) {
+    /// Generates a loop of a few rounds.
+    pub(super) fn loop_of_rounds(&mut self) {
         let counter = self.free();
         let before = (self.state.frozen, self.state.frozen_slots);
-        // What is no number stays as it is, or is lost.
+        // Anything but a number must stay unchanged in the loop, or is forgotten.
         for register in 0..10 {
             if !matches!(self.state.registers[register], Kind::Number | Kind::Unset) && before.0 >> register & 1 == 0 {
                 if self.random.once_in(2) {
@@ -127,7 +127,7 @@ impl Making<'_> {
         self.emit(0xb7, counter, 0, 0, 0);
         self.set(counter, Kind::Number);
         self.state.frozen |= 1 << counter;
-        // A call would lose the lower ones, and the last few are wanted for other things.
+        // Calls clobber low registers, and some must stay free.
         if counter < 6 || (self.state.frozen & 0x3ff).count_ones() > 6 || self.state.frozen_slots.count_ones() > 5 {
             (self.state.frozen, self.state.frozen_slots) = before;
             return;
@@ -138,7 +138,7 @@ impl Making<'_> {
         let budget = 1 + self.random.below(4);
         self.block(budget);
         (self.depth, self.loops) = (self.depth - 1, self.loops - 1);
-        // What was a number is one again.
+        // What was a number must be one again.
         for register in 0..10_u8 {
             let (was, is) = (head.registers[usize::from(register)], self.of(register));
             if was == Kind::Number && is != was {
@@ -155,7 +155,7 @@ impl Making<'_> {
         let back = first as i64 - self.code.len() as i64 - 1;
         let code = self.random.pick(&[0xa5, 0x55, 0xa6]);
         self.emit(code, counter, 0, back as i16, rounds);
-        // A pointer that a helper or a call has lost in the round is lost.
+        // Forget pointers that a call invalidated in the loop.
         let lost: Vec<usize> = (0..10).filter(|&r| head.registers[r] != self.state.registers[r]).collect();
         let slots = self.state.slots;
         self.state = head;

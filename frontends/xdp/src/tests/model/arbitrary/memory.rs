@@ -1,10 +1,10 @@
-//! Loads and stores: of the packet, of values of maps, of the stack.
+//! Loads and stores in the packet, map values and the stack.
 
 use super::*;
 
-impl Making<'_> {
-    /// A pointer into the packet behind which there are some bytes for certain.
-    pub(super) fn reach(&mut self) {
+impl Generator<'_> {
+    /// Generates a pointer into the packet, checked to have some bytes after it.
+    pub(super) fn checked_pointer(&mut self) {
         if !self.is_main {
             return;
         }
@@ -15,7 +15,7 @@ impl Making<'_> {
         let count = 1 + self.random.below(24) as i32;
         let by = match self.random.below(3) {
             0 => {
-                // Of a number in the program.
+                // Move it by a masked number.
                 let by = self.own_number();
                 let mask = self.random.pick(&[3, 15, 31, 63]);
                 if by == pointer || by == end || by == beyond {
@@ -37,7 +37,7 @@ impl Making<'_> {
         }
         self.emit(0xbf, beyond, pointer, 0, 0);
         self.emit(0x07, beyond, 0, 0, count);
-        // It is there: over the return.
+        // Skip the return if the bytes are there.
         let (code, a, b) =
             self.random.pick(&[(0xbd, beyond, end), (0x3d, end, beyond), (0xad, beyond, end), (0x2d, end, beyond)]);
         self.emit(code, a, b, 2, 0);
@@ -47,12 +47,12 @@ impl Making<'_> {
         self.set(end, Kind::Unset);
         self.set(beyond, Kind::Unset);
         if self.random.once_in(2) && self.random.once_in(2) {
-            // Bytes from the end.
+            // A pointer to their end.
             self.set(beyond, Kind::Packet(0));
         }
     }
 
-    /// A load, store or atomic operation.
+    /// Generates a load, store or atomic operation.
     pub(super) fn memory(&mut self) {
         let is_memory = |kind| match kind {
             Kind::Packet(count) => count > 0,
@@ -100,7 +100,7 @@ impl Making<'_> {
                 }
             }
             _ if size <= 8 => {
-                // As clang makes of `x += y`.
+                // What clang generates for `x += y`.
                 let (dst, by) = (self.free(), self.number());
                 if dst == base || dst == by {
                     return;
@@ -120,7 +120,7 @@ impl Making<'_> {
         }
     }
 
-    /// A part of a slot, read or written.
+    /// Reads or writes part of a slot.
     pub(super) fn on_stack(&mut self) {
         let slots: Vec<usize> = (0..SLOTS).filter(|&slot| self.state.slots[slot] == Slot::Bytes).collect();
         if slots.is_empty() {

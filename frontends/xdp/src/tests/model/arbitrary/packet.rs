@@ -1,14 +1,14 @@
-//! Helpers that copy bytes of the packet or move its ends, and pointers far from them.
+//! Helpers that copy bytes of the packet or move its ends, and pointers far outside.
 
 use super::*;
 
-impl Making<'_> {
-    /// Helpers about bytes.
-    pub(super) fn bytes(&mut self) {
+impl Generator<'_> {
+    /// Generates a call of a helper that copies or sums bytes.
+    pub(super) fn call_byte_helper(&mut self) {
         if !self.can_call() {
             return;
         }
-        // 16 bytes of numbers at the stack's top but one.
+        // Use 16 bytes of numbers near the top of the stack.
         if self.state.frozen_slots & 0b1100 != 0 {
             return;
         }
@@ -48,14 +48,14 @@ impl Making<'_> {
                 let helper = self.random.pick(&[189, 190]);
                 self.emit(0x85, 0, 0, 0, helper);
                 self.after_call(Kind::Number);
-                self.lose(Kind::is_packet);
+                self.invalidate(Kind::is_packet);
             }
             _ => {}
         }
     }
 
-    /// The packet's ends move.
-    pub(super) fn ends(&mut self) {
+    /// Generates a move of the packet's ends.
+    pub(super) fn move_ends(&mut self) {
         if !self.can_call() {
             return;
         }
@@ -68,15 +68,16 @@ impl Making<'_> {
             let by = self.random.below(33) as i32 - 16;
             self.emit(0xb7, 2, 0, 0, by);
         }
-        // `bpf_xdp_adjust_tail` gives zeros, as does the other where nothing was.
+        // Both helpers zero the bytes that they add.
         let helper = self.random.pick(&[44, 65]);
         self.emit(0x85, 0, 0, 0, helper);
         self.after_call(Kind::Number);
-        self.lose(Kind::is_packet);
+        self.invalidate(Kind::is_packet);
     }
 
-    /// A place in or beyond the packet, or in front of it, compared with another: where it may be anywhere, nothing is read there.
-    pub(super) fn far(&mut self) {
+    /// Compares a pointer that may be anywhere, also in front of the packet, with another; it is
+    /// not dereferenced.
+    pub(super) fn far_pointer(&mut self) {
         let (pointer, other, by) = (self.free(), self.free(), self.number());
         if pointer == other || pointer == by || other == by {
             return;
@@ -85,7 +86,7 @@ impl Making<'_> {
         let off = self.random.pick(&[0, 14, -5, -200, 300]);
         self.emit(0x07, pointer, 0, 0, off);
         if self.random.once_in(2) {
-            // 32 bits of a number, in a copy.
+            // Move by 32 bits of a number.
             self.emit(0xbc, other, by, 0, 0);
             self.emit(0x0f, pointer, other, 0, 0);
         }
@@ -101,11 +102,11 @@ impl Making<'_> {
         self.depth += 1;
         self.arithmetic();
         self.depth -= 1;
-        self.lead(jump);
-        self.state = Self::joined(&self.state, &before);
+        self.patch_jump(jump);
+        self.state = Self::join(&self.state, &before);
     }
 
-    /// How far two places in the packet are apart.
+    /// Generates the distance between two pointers into the packet.
     pub(super) fn distance(&mut self) {
         let Some(from) = self.any(Kind::is_packet) else { return };
         let to = self.free();

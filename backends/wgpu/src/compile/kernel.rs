@@ -1,34 +1,36 @@
-//! From a program to the kernel that runs it: one compute entry point, an invocation a packet.
+//! The kernel of a program in naga IR: a compute entry point that filters one packet in each
+//! invocation.
 //!
 //! ```wgsl
 //! @group(0) @binding(3) var<storage, read_write> pc_verdicts: array<u32>;
 //! struct pc_launch { base: u32, count: u32, row: u32, pad: u32 }
 //! @group(0) @binding(4) var<uniform> pc_launched: pc_launch;
 //!
-//! @compute @workgroup_size(WORKGROUP)
+//! @compute @workgroup_size(WORKGROUP_SIZE)
 //! fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 //!     let lane = id.x + id.y * pc_launched.row;
 //!     if lane >= pc_launched.count { return; }
 //!     let packet = pc_launched.base + lane;
-//!     pc_verdicts[packet] = ...;    // `Lowered::packet`
+//!     pc_verdicts[packet] = ...;    // `Lowered::emit_packet`
 //! }
 //! ```
 //!
-//! Of a filter with flows an invocation takes a run of packets, which a descriptor behind the packets' tells of:
+//! With flows, an invocation filters a run of packets, described by a descriptor after those of the
+//! packets:
 //!
 //! ```wgsl
 //!     let run = pc_descriptors[pc_launched.base + lane];
 //!     packet = run.x;
 //!     loop {
 //!         if packet - run.x >= run.y { break; }
-//!         // Private variables are set back.
+//!         // Private variables are reset.
 //!         pc_verdicts[packet] = ...;
 //!         packet = packet + 1u;
 //!     }
 //! ```
 //!
-//! Bindings 0 to 2 are the prelude's, as `docs/abi.md` lays them out; a kernel has those of them
-//! that its filter uses. The grid has two dimensions because one is at most 65,535 groups long.
+//! Bindings 0 to 2 are the prelude's (`docs/abi.md`); a kernel has those that its filter uses. The
+//! grid has two dimensions because one is limited to 65,535 groups.
 
 use naga::compact::{KeepUnused, compact};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
@@ -43,12 +45,12 @@ use portcullis_core::map::BIND_GROUP;
 use portcullis_core::program::Program;
 use portcullis_core::program::passes::{Lowered, Lowering, inlined_nesting, inlined_size, lower};
 
-/// The entry point's name.
+/// Name of the entry point.
 pub(crate) const ENTRY: &str = "main";
 
-/// Invocations in a work group where nobody has said how many: a multiple of every GPU's lane count, and no
-/// more than any device takes.
-pub(crate) const WORKGROUP: u32 = 64;
+/// Default number of invocations in a work group: a multiple of every GPU's SIMD width, and
+/// supported by every device.
+pub(crate) const WORKGROUP_SIZE: u32 = 64;
 
 /// Bindings in group 0.
 pub(crate) const ARENA: u32 = 0;
@@ -57,10 +59,10 @@ pub(crate) const METADATA: u32 = 2;
 pub(crate) const VERDICTS: u32 = 3;
 pub(crate) const LAUNCH: u32 = 4;
 
-/// What one launch of the kernel covers, as the kernel reads it.
+/// Parameters of one launch, as the kernel reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// The index of the first packet, or of the first run's descriptor.
+    /// Index of the first packet, or of the first run's descriptor.
     pub base: u32,
     /// Number of packets, or of runs.
     pub count: u32,
@@ -69,7 +71,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Bytes of it in a buffer.
+    /// Size in a buffer, in bytes.
     pub const SIZE: u64 = 16;
 
     pub fn bytes(self) -> [u8; 16] {
@@ -81,68 +83,68 @@ impl Launch {
     }
 }
 
-/// A module with its entry point, and what it touches.
+/// A module with its entry point, and what that accesses.
 pub(crate) struct Kernel {
     pub module: Module,
     pub info: ModuleInfo,
-    /// How the kernel uses the arena; `None` for a filter that looks at no packet.
+    /// How the kernel accesses the arena; `None` if the filter does not read packets.
     pub arena: Option<StorageAccess>,
-    /// How it uses the descriptors.
+    /// How the kernel accesses the descriptors.
     pub descriptors: Option<StorageAccess>,
-    /// Whether it reads metadata.
+    /// Whether the kernel reads metadata.
     pub metadata: bool,
-    /// The filter's maps that it uses, by their numbers.
+    /// The maps that the kernel uses, by their numbers.
     pub maps: Vec<u32>,
-    /// Whether it takes packets in the order of their flows.
+    /// Whether the kernel filters packets in the order of their flows.
     pub flows: bool,
 }
 
 impl Kernel {
-    /// Whether packets may come back with other bytes.
+    /// Whether the kernel may change packets.
     pub fn writes_packets(&self) -> bool {
         self.arena.is_some_and(|access| access.contains(StorageAccess::STORE))
     }
 
-    /// Whether packets may come back with other ends.
+    /// Whether the kernel may move the ends of packets.
     pub fn resizes_packets(&self) -> bool {
         self.descriptors.is_some_and(|access| access.contains(StorageAccess::STORE))
     }
 
-    /// Number of storage buffers, those of maps and the verdicts' included.
-    pub fn buffers(&self) -> usize {
+    /// Number of storage buffers, including maps and verdicts.
+    pub fn storage_buffers(&self) -> usize {
         let optional = [self.arena.is_some(), self.descriptors.is_some(), self.metadata];
         1 + optional.into_iter().filter(|&is_there| is_there).count() + self.maps.len()
     }
 
-    /// Number of expressions with every function inlined where it is called, which is what drivers
-    /// compile and devices run. The verifier's limit is about the filter as it was written: it takes
-    /// a prelude function and a 64-bit operation for one expression each.
-    pub fn inlined(&self) -> u64 {
+    /// Number of expressions with all calls inlined, which is what drivers compile. The verifier's
+    /// limit applies to the filter as written, where a call of a prelude function and a 64-bit
+    /// operation count as one expression each.
+    pub fn inlined_size(&self) -> u64 {
         inlined_size(&self.module, &self.module.entry_points[0].function)
     }
 
-    /// Levels of branches in each other that a compiler without jumps makes of it.
-    pub fn nested(&self) -> u64 {
+    /// Depth of nested branches as a compiler without jumps sees it.
+    pub fn inlined_nesting(&self) -> u64 {
         inlined_nesting(&self.module, &self.module.entry_points[0].function)
     }
 }
 
-/// Lowers a program for any device, with `group` invocations in a work group.
+/// Lowers a program for any device, with `group_size` invocations in a work group.
 ///
-/// 64-bit integers always become pairs of words, also for a device that has them: naga's SPIR-V
-/// writer extends `i64(u32)` with the sign and `u64(i32)` with zeros, against our semantics, and
-/// has no 64-bit bit counting at all. GPUs make pairs of them anyway.
+/// 64-bit integers always become pairs of words, even if the device supports them: naga's SPIR-V
+/// writer sign-extends `i64(u32)` and zero-extends `u64(i32)`, unlike our semantics, and has no
+/// 64-bit bit counting. GPUs emulate them by pairs anyway.
 ///
 /// # Errors
-/// A reason, where a pass went wrong; that is a fault of Portcullis.
-pub(crate) fn kernel(program: &Program, group: u32) -> Result<Kernel, String> {
+/// The reason if a pass fails, which is a bug of Portcullis.
+pub(crate) fn lower_kernel(program: &Program, group_size: u32) -> Result<Kernel, String> {
     let lowered = lower(program, Lowering::SPIRV).map_err(|error| error.to_string())?;
     let mut module = lowered.module.clone();
-    let entry = entry(&mut module, &lowered, group, program.has_flows())?;
+    let entry = build_entry(&mut module, &lowered, group_size, program.has_flows())?;
     module.entry_points.push(entry);
     compact(&mut module, KeepUnused::No);
 
-    // What is only read is declared so: then no device keeps writes in mind.
+    // Declare read-only what is only read, so that no driver has to assume writes.
     let info = validate(&module)?;
     let entry = info.get_entry_point(0);
     let mut used = [None; 3];
@@ -165,14 +167,14 @@ pub(crate) fn kernel(program: &Program, group: u32) -> Result<Kernel, String> {
     Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some(), maps, flows: program.has_flows() })
 }
 
-/// The program as SPIR-V 1.3 words, as a Vulkan device gets it.
+/// Compiles the program to SPIR-V 1.3, as a Vulkan device gets it.
 ///
 /// # Errors
-/// [`DeviceError::Failed`] where it cannot be lowered, which is a fault of Portcullis.
+/// [`DeviceError::Failed`] if it cannot be lowered, which is a bug of Portcullis.
 pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
     use naga::back::spv;
     let failed = |reason: String| DeviceError::Failed { device: "wgpu".into(), reason };
-    let kernel = kernel(program, WORKGROUP).map_err(failed)?;
+    let kernel = lower_kernel(program, WORKGROUP_SIZE).map_err(failed)?;
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::DEBUG,
@@ -188,13 +190,13 @@ pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
 }
 
 fn validate(module: &Module) -> Result<ModuleInfo, String> {
-    Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(module).map_err(|error| {
-        format!("the kernel is not valid, which is a fault of Portcullis: {}", error.emit_to_string(""))
-    })
+    Validator::new(ValidationFlags::all(), Capabilities::empty())
+        .validate(module)
+        .map_err(|error| format!("the kernel is not valid, which is a bug of Portcullis: {}", error.emit_to_string("")))
 }
 
-/// Builds the entry point. With `flows` it takes packets in the order of their flows.
-fn entry(module: &mut Module, lowered: &Lowered, group: u32, flows: bool) -> Result<EntryPoint, String> {
+/// Builds the entry point. With `flows` it filters packets in the order of their flows.
+fn build_entry(module: &mut Module, lowered: &Lowered, group_size: u32, flows: bool) -> Result<EntryPoint, String> {
     let mut ty =
         |name: Option<&str>, inner| module.types.insert(Type { name: name.map(String::from), inner }, Span::UNDEFINED);
     let word = ty(None, TypeInner::Scalar(Scalar::U32));
@@ -241,20 +243,20 @@ fn entry(module: &mut Module, lowered: &Lowered, group: u32, flows: bool) -> Res
     });
     let rows = add(binary(BinaryOperator::Multiply, y, row));
     let lane = add(binary(BinaryOperator::Add, x, rows));
-    let beyond = add(binary(BinaryOperator::GreaterEqual, lane, count));
+    let is_past_end = add(binary(BinaryOperator::GreaterEqual, lane, count));
     let index = add(binary(BinaryOperator::Add, base, lane));
     let mut body = Block::from_vec(vec![
-        Statement::Emit(Range::new_from_bounds(x, beyond)),
+        Statement::Emit(Range::new_from_bounds(x, is_past_end)),
         Statement::If {
-            condition: beyond,
+            condition: is_past_end,
             accept: Block::from_vec(vec![Statement::Return { value: None }]),
             reject: Block::new(),
         },
         Statement::Emit(Range::new_from_bounds(index, index)),
     ]);
     match flows {
-        true => run(module, &mut function, &mut body, lowered, verdicts, index)?,
-        false => packet(&mut function, &mut body, lowered, verdicts, index),
+        true => emit_run(module, &mut function, &mut body, lowered, verdicts, index)?,
+        false => emit_packet(&mut function, &mut body, lowered, verdicts, index),
     }
     body.push(Statement::Return { value: None }, Span::UNDEFINED);
     function.body = body;
@@ -262,7 +264,7 @@ fn entry(module: &mut Module, lowered: &Lowered, group: u32, flows: bool) -> Res
         name: ENTRY.into(),
         stage: ShaderStage::Compute,
         early_depth_test: None,
-        workgroup_size: [group, 1, 1],
+        workgroup_size: [group_size, 1, 1],
         workgroup_size_overrides: None,
         function,
         mesh_info: None,
@@ -271,8 +273,8 @@ fn entry(module: &mut Module, lowered: &Lowered, group: u32, flows: bool) -> Res
     })
 }
 
-/// Filters a packet, and writes its verdict.
-fn packet(
+/// Emits filtering one packet and storing its verdict.
+fn emit_packet(
     function: &mut Function,
     body: &mut Block,
     lowered: &Lowered,
@@ -286,8 +288,8 @@ fn packet(
     body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
 }
 
-/// Filters the packets of a run, one after the other. `index` is the number of its descriptor.
-fn run(
+/// Emits a loop over the packets of a run, whose descriptor has the index `index`.
+fn emit_run(
     module: &Module,
     function: &mut Function,
     body: &mut Block,
@@ -313,40 +315,40 @@ fn run(
     body.push(Statement::Store { pointer: variable, value: first }, Span::UNDEFINED);
 
     let at = add(Expression::Load { pointer: variable });
-    let done = add(binary(BinaryOperator::Subtract, at, first));
-    let ends = add(binary(BinaryOperator::GreaterEqual, done, packets));
-    let mut turn = Block::from_vec(vec![
-        Statement::Emit(Range::new_from_bounds(at, ends)),
-        Statement::If { condition: ends, accept: Block::from_vec(vec![Statement::Break]), reject: Block::new() },
+    let processed = add(binary(BinaryOperator::Subtract, at, first));
+    let is_done = add(binary(BinaryOperator::GreaterEqual, processed, packets));
+    let mut iteration = Block::from_vec(vec![
+        Statement::Emit(Range::new_from_bounds(at, is_done)),
+        Statement::If { condition: is_done, accept: Block::from_vec(vec![Statement::Break]), reject: Block::new() },
     ]);
     for (global, init) in lowered.private_variables() {
         let pointer = function.expressions.append(Expression::GlobalVariable(global), Span::UNDEFINED);
         let value = match init {
-            Some(init) => constant(module, function, &mut turn, init)?,
+            Some(init) => emit_constant(module, function, &mut iteration, init)?,
             None => {
                 let zero = Expression::ZeroValue(module.global_variables[global].ty);
                 function.expressions.append(zero, Span::UNDEFINED)
             }
         };
-        turn.push(Statement::Store { pointer, value }, Span::UNDEFINED);
+        iteration.push(Statement::Store { pointer, value }, Span::UNDEFINED);
     }
-    packet(function, &mut turn, lowered, verdicts, at);
+    emit_packet(function, &mut iteration, lowered, verdicts, at);
     let next = function.expressions.append(binary(BinaryOperator::Add, at, one), Span::UNDEFINED);
-    turn.push(Statement::Emit(Range::new_from_bounds(next, next)), Span::UNDEFINED);
-    turn.push(Statement::Store { pointer: variable, value: next }, Span::UNDEFINED);
-    let turns = Statement::Loop { body: turn, continuing: Block::new(), break_if: None };
-    body.push(turns, Span::UNDEFINED);
+    iteration.push(Statement::Emit(Range::new_from_bounds(next, next)), Span::UNDEFINED);
+    iteration.push(Statement::Store { pointer: variable, value: next }, Span::UNDEFINED);
+    let iterations = Statement::Loop { body: iteration, continuing: Block::new(), break_if: None };
+    body.push(iterations, Span::UNDEFINED);
     Ok(())
 }
 
-/// A constant of the module as an expression of a function; what of it has to be emitted is.
-fn constant(
+/// Copies a constant expression of the module into a function, emitting it where needed.
+fn emit_constant(
     module: &Module,
     function: &mut Function,
     body: &mut Block,
     init: Handle<Expression>,
 ) -> Result<Handle<Expression>, String> {
-    let mut inner = |part| constant(module, function, body, part);
+    let mut inner = |part| emit_constant(module, function, body, part);
     let (expression, emits) = match module.global_expressions[init] {
         ref plain @ (Expression::Literal(_) | Expression::Constant(_) | Expression::ZeroValue(_)) => {
             (plain.clone(), false)
@@ -375,11 +377,11 @@ mod tests {
     fn kernel_of(body: &str) -> Kernel {
         let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}");
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-        kernel(&program.unwrap_or_else(|e| panic!("{}", e.render())), WORKGROUP).unwrap()
+        lower_kernel(&program.unwrap_or_else(|e| panic!("{}", e.render())), WORKGROUP_SIZE).unwrap()
     }
 
     #[test]
-    fn a_kernel_binds_what_its_filter_uses_and_no_more() {
+    fn a_kernel_binds_only_what_its_filter_uses() {
         let (read, write) = (Some(StorageAccess::LOAD), Some(StorageAccess::LOAD | StorageAccess::STORE));
         for (body, arena, descriptors, metadata) in [
             ("", None, read, false),

@@ -1,4 +1,4 @@
-//! Every instruction, with operands at all corners, against the model.
+//! Every instruction with operands at all corners, compared with the model.
 
 use super::model::compare::{Comparison, compare};
 use super::model::table::{self, Case};
@@ -17,21 +17,21 @@ fn check(cases: &[Case]) {
 }
 
 #[test]
-fn arithmetic_is_the_standards() {
+fn arithmetic_agrees_with_the_standard() {
     check(&table::of_arithmetic());
 }
 
 #[test]
-fn jumps_are_the_standards() {
+fn jumps_agree_with_the_standard() {
     check(&table::of_jumps());
 }
 
 #[test]
-fn loads_and_stores_are_the_standards() {
+fn loads_and_stores_agree_with_the_standard() {
     check(&table::of_memory());
 }
 
 #[test]
-fn atomics_are_the_standards() {
+fn atomics_agree_with_the_standard() {
     check(&table::of_atomics());
 }

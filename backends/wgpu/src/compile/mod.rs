@@ -1,4 +1,4 @@
-//! A program made into a compute pipeline.
+//! Compiles a program to a compute pipeline.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,81 +8,87 @@ use portcullis_core::device::offload::{self, KernelEffects};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
 use portcullis_core::program::Program;
 
-use crate::compile::{self, ARENA, DESCRIPTORS, ENTRY, Kernel, LAUNCH, METADATA, VERDICTS};
-use crate::device::Gpu;
-use crate::probe::WgpuDevice;
+use crate::driver::gpu::{Gpu, GpuProperties};
+use kernel::{ENTRY, Kernel};
 
-/// llvmpipe leaves a loop after this many rounds and says nothing (measured with Mesa 22.3 and
-/// LLVM 15); a packet that may loop longer would get a wrong verdict.
-const SOFTWARE_ROUNDS: u32 = 65_000;
+mod kernel;
 
-/// Expressions, functions inlined, that a software device takes. llvmpipe's compiler takes time by the square of them
-/// where they look at memory: with the same version, on one core, 2 seconds for 16,000 that look at packets, 6 for 18,500
-/// with 500 reads of maps among them (each a loop over the lanes), a minute for 80,000.
-pub(crate) const SOFTWARE_SIZE: u64 = 24_576;
+pub use kernel::spirv;
+pub(crate) use kernel::{ARENA, DESCRIPTORS, LAUNCH, Launch, METADATA, VERDICTS, WORKGROUP_SIZE};
 
-/// Levels of branches in each other ([`Kernel::nested`]) that a software device takes. llvmpipe has room for the lanes'
-/// masks of 80, leaves out what stands deeper and says nothing: packets get wrong verdicts. What it was seen to get
-/// wrong begins at 81 by our count (the same version); its compiler may turn some things round before it counts.
-pub(crate) const SOFTWARE_NESTING: u64 = 64;
+/// Most loop iterations that a software device executes: llvmpipe silently leaves a loop after
+/// 65,535 (Mesa 22.3, LLVM 15), and a packet that loops longer would get a wrong verdict.
+const SOFTWARE_MAX_ITERATIONS: u32 = 65_000;
 
-/// A program ready to be launched.
-pub(crate) struct Loaded {
+/// Most expressions, calls inlined, for a software device. The compile time of llvmpipe grows with
+/// the square of the expressions that access memory (same versions, one core): 2 s for 16,000 that
+/// read packets, 6 s for 18,500 with 500 map reads among them, each a loop over the lanes, and a
+/// minute for 80,000.
+pub(crate) const SOFTWARE_MAX_EXPRESSIONS: u64 = 24_576;
+
+/// Deepest nesting of branches ([`Kernel::inlined_nesting`]) for a software device. llvmpipe has a
+/// stack of 80 lane masks and silently skips what is nested deeper, so that packets get wrong
+/// verdicts. Wrong results begin at 81 by our count (same versions); its compiler may restructure
+/// branches before it counts.
+pub(crate) const SOFTWARE_MAX_NESTING: u64 = 64;
+
+/// A program loaded on a device, ready to be launched.
+pub(crate) struct LoadedProgram {
     pub pipeline: wgpu::ComputePipeline,
     layout: wgpu::BindGroupLayout,
-    /// The maps' own, and which they are.
-    maps: Option<wgpu::BindGroupLayout>,
+    /// Layout of the maps' bind group, and the numbers of the maps in it.
+    map_layout: Option<wgpu::BindGroupLayout>,
     pub used_maps: Vec<u32>,
-    /// What the session has to bring.
+    /// What the kernel reads and writes, and so what the session transfers.
     pub effects: KernelEffects,
-    /// Whether it reads descriptors.
+    /// Whether the kernel reads descriptors.
     pub descriptors: bool,
-    /// Whether it takes packets in the order of their flows.
+    /// Whether the kernel filters packets in the order of their flows.
     pub flows: bool,
 }
 
 /// Opens the device and compiles the program for it.
 pub(crate) fn load(
-    device: &WgpuDevice,
+    device: &GpuProperties,
     program: &Arc<Program>,
     cancel: &CancelToken,
-) -> Result<(Gpu, Loaded), DeviceError> {
-    let id = &portcullis_core::device::Device::info(device).id;
+) -> Result<(Gpu, LoadedProgram), DeviceError> {
+    let id = &device.id;
     let (device, program) = (device.clone(), program.clone());
-    // naga's writers and wgpu have `unimplemented!` in places that no valid filter should reach.
+    // On a thread that may panic: naga's writers and wgpu have `unimplemented!` where no valid
+    // filter should lead.
     offload::compile_on_thread(id, cancel, move || compile(&device, &program))
 }
 
-fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), DeviceError> {
-    let info = portcullis_core::device::Device::info(device);
-    let unsupported = |reason: String| DeviceError::Unsupported { device: info.id.clone(), reason };
+fn compile(device: &GpuProperties, program: &Program) -> Result<(Gpu, LoadedProgram), DeviceError> {
+    let unsupported = |reason: String| DeviceError::Unsupported { device: device.id.clone(), reason };
     let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());
-    let software = info.kind == DeviceKind::Software;
-    if software && iterations > SOFTWARE_ROUNDS {
+    let software = device.kind == DeviceKind::Software;
+    if software && iterations > SOFTWARE_MAX_ITERATIONS {
         return Err(unsupported(format!(
             "a packet may cost {iterations} loop iterations, and a software device may leave a loop after \
-             65,535 rounds without a word; set the fuel to {SOFTWARE_ROUNDS} or less"
+             65,535 rounds without a word; set the fuel to {SOFTWARE_MAX_ITERATIONS} or less"
         )));
     }
-    let kernel = compile::kernel(program, device.group()).map_err(unsupported)?;
-    let size = kernel.inlined();
-    if software && size > SOFTWARE_SIZE {
+    let kernel = kernel::lower_kernel(program, device.group_size).map_err(unsupported)?;
+    let size = kernel.inlined_size();
+    if software && size > SOFTWARE_MAX_EXPRESSIONS {
         return Err(unsupported(format!(
             "it has {size} expressions with every helper and prelude function inlined where it is called, and \
-             beyond {SOFTWARE_SIZE} a software device's compiler takes minutes; call helpers less often, or take \
+             beyond {SOFTWARE_MAX_EXPRESSIONS} a software device's compiler takes minutes; call helpers less often, or take \
              --device cpu"
         )));
     }
-    let nested = kernel.nested();
-    if software && nested > SOFTWARE_NESTING {
+    let nested = kernel.inlined_nesting();
+    if software && nested > SOFTWARE_MAX_NESTING {
         return Err(unsupported(format!(
             "its branches are {nested} deep, all behind an early `return`, `break` or `continue` counted as one deeper, \
-             and beyond {SOFTWARE_NESTING} a software device may give wrong verdicts without a word; look things up in \
+             and beyond {SOFTWARE_MAX_NESTING} a software device may give wrong verdicts without a word; look things up in \
              a table in place of many branches, or take --device cpu"
         )));
     }
-    let gpu = device.open()?;
-    let (buffers, most) = (kernel.buffers(), gpu.limits.max_storage_buffers_per_shader_stage);
+    let gpu = Gpu::open(device)?;
+    let (buffers, most) = (kernel.storage_buffers(), gpu.limits.max_storage_buffers_per_shader_stage);
     if buffers > most as usize {
         return Err(unsupported(format!(
             "it needs {buffers} storage buffers, {} of them for its maps, and the device binds at most {most} to a \
@@ -90,12 +96,12 @@ fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), Devi
             kernel.maps.len()
         )));
     }
-    let loaded = Loaded::new(&gpu, kernel, program.facts().redirects)?;
+    let loaded = LoadedProgram::new(&gpu, kernel, program.facts().redirects)?;
     Ok((gpu, loaded))
 }
 
-impl Loaded {
-    fn new(gpu: &Gpu, kernel: Kernel, redirects: bool) -> Result<Loaded, DeviceError> {
+impl LoadedProgram {
+    fn new(gpu: &Gpu, kernel: Kernel, redirects: bool) -> Result<LoadedProgram, DeviceError> {
         let (descriptors, flows) = (kernel.descriptors.is_some(), kernel.flows);
         let effects = KernelEffects {
             accesses_packets: kernel.arena.is_some(),
@@ -103,7 +109,7 @@ impl Loaded {
             resizes_packets: kernel.resizes_packets(),
             metadata: kernel.metadata,
             redirects,
-            size: kernel.inlined(),
+            size: kernel.inlined_size(),
         };
 
         let storage = |access: StorageAccess| wgpu::BufferBindingType::Storage {
@@ -142,16 +148,18 @@ impl Loaded {
         });
         let source = wgpu::ShaderSource::Naga(Cow::Owned(kernel.module));
         let checks = wgpu::ShaderRuntimeChecks { bounds_checks: false, ..wgpu::ShaderRuntimeChecks::checked() };
-        // SAFETY: without naga's bounds checks every index has to be in bounds by itself.
+        // SAFETY: without naga's bounds checks every index must be in bounds by itself.
         // - Arrays, vectors and matrices in function and private memory: the filter's dynamic
         //   indices are clamped by `Lowering::clamp_indices`; the prelude has none.
-        // - The arena: only the prelude reaches it, and only at bytes of the packet (`pc_inside`,
-        //   `pc_first`, `pc_last`) and in the word behind them. Every packet and its room lie in the
-        //   arena (`BatchCutter::cut_batch`), and a binding covers them and `OVERREAD_BYTES` bytes more.
-        // - Maps: only the prelude reaches them, in places that are masked or compared with their number (`map::wgsl_text`).
+        // - The arena: only the prelude accesses it, at bytes of the packet (`pc_inside`,
+        //   `pc_first`, `pc_last`) and in the word after them. Every packet and its room lie in the
+        //   arena (`BatchCutter::cut_batch`), and a binding covers them and `OVERREAD_BYTES` more.
+        // - Maps: only the prelude accesses them, at indices that are masked or compared with the
+        //   map's size (`map::wgsl_text`).
         // - Descriptors, metadata and verdicts: at the packet's index, which is below the launch's
-        //   count, and the bindings are made for all packets of a piece.
-        // Loops are left bounded and divisions checked.
+        //   count, and the bindings cover all packets of a chunk.
+        //
+        // Loops stay bounded and divisions checked.
         let module = unsafe {
             device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: Some("filter"), source }, checks)
         };
@@ -165,22 +173,22 @@ impl Loaded {
             cache: None,
         });
         gpu.check()?;
-        Ok(Loaded { pipeline, layout, maps, used_maps, effects, descriptors, flows })
+        Ok(LoadedProgram { pipeline, layout, map_layout: maps, used_maps, effects, descriptors, flows })
     }
 
-    /// The words of all maps that the filter uses, in their order, put together; `None` where it uses none.
-    pub fn map_bindings(&self, gpu: &Gpu, maps: &[wgpu::Buffer]) -> Option<wgpu::BindGroup> {
+    /// Creates the bind group of the maps that the kernel uses; `None` if it uses none.
+    pub fn map_bind_group(&self, gpu: &Gpu, maps: &[wgpu::Buffer]) -> Option<wgpu::BindGroup> {
         let entry = |&number: &u32| wgpu::BindGroupEntry {
             binding: number,
             resource: maps[number as usize].as_entire_binding(),
         };
         let entries: Vec<_> = self.used_maps.iter().map(entry).collect();
-        let layout = self.maps.as_ref()?;
+        let layout = self.map_layout.as_ref()?;
         Some(gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries }))
     }
 
-    /// Buffers put together for a launch.
-    pub fn bindings(&self, gpu: &Gpu, entries: &[wgpu::BindGroupEntry<'_>]) -> wgpu::BindGroup {
+    /// Creates the bind group of a launch.
+    pub fn bind_group(&self, gpu: &Gpu, entries: &[wgpu::BindGroupEntry<'_>]) -> wgpu::BindGroup {
         gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &self.layout, entries })
     }
 }

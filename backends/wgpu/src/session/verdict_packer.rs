@@ -1,18 +1,20 @@
-//! Verdicts' words made into bytes on the device: WGSL has no stores of bytes, so the kernel writes a word a packet, and a pass
-//! behind it packs four into one.
+//! Packs verdicts on the device. WGSL has no byte stores, so the kernel writes a word for each
+//! packet, and a second pass packs four into one.
 
 use std::borrow::Cow;
 
 use portcullis_core::device::DeviceError;
 use wgpu::{BufferUsages, CommandEncoder};
 
-use crate::device::Gpu;
+use crate::driver::gpu::Gpu;
+use crate::memory::MIN_CAPACITY;
 
-/// Invocations in a group, as the text has them.
-const GROUP: u32 = 64;
+/// Invocations in a work group, as in [`SHADER`].
+const GROUP_SIZE: u32 = 64;
 
-/// Four verdicts an invocation. A grid has two dimensions because one is at most 65,535 groups long.
-const TEXT: &str = "
+/// Packs four verdicts in each invocation. The grid has two dimensions because one is limited to
+/// 65,535 groups.
+const SHADER: &str = "
     @group(0) @binding(0) var<storage, read> words: array<vec4<u32>>;
     @group(0) @binding(1) var<storage, read_write> bytes: array<u32>;
 
@@ -22,32 +24,32 @@ const TEXT: &str = "
         if at < arrayLength(&bytes) { bytes[at] = pack4xU8(words[at]); }
     }";
 
-/// The pass, compiled.
-pub(crate) struct Packer {
+/// The compiled pass.
+pub(crate) struct VerdictPacker {
     pipeline: wgpu::ComputePipeline,
     layout: wgpu::BindGroupLayout,
 }
 
-/// The words of a part's verdicts, for the device alone.
+/// Device-only buffer of a chunk's verdicts, a word each.
 #[derive(Default)]
-pub(crate) struct Words(Option<wgpu::Buffer>);
+pub(crate) struct VerdictWords(Option<wgpu::Buffer>);
 
-/// Bytes that the words of so many verdicts take: whole groups of four.
+/// Size in bytes of the words of that many verdicts, rounded up to whole groups of four.
 pub(crate) fn words_size(packets: u64) -> u64 {
     packets.next_multiple_of(4) * 4
 }
 
-/// Bytes that so many verdicts take, packed: whole words.
+/// Size in bytes of that many packed verdicts, rounded up to whole words.
 pub(crate) fn packed_size(packets: u64) -> u64 {
     packets.next_multiple_of(4)
 }
 
-impl Words {
-    /// Sees to it that there is room for so many; `limit` is the most that a binding may show.
-    pub fn reserve(&mut self, gpu: &Gpu, packets: u64, limit: u64) -> Result<(), DeviceError> {
+impl VerdictWords {
+    /// Ensures room for that many verdicts; `limit` is the largest size of a binding.
+    pub fn ensure_capacity(&mut self, gpu: &Gpu, packets: u64, limit: u64) -> Result<(), DeviceError> {
         let size = words_size(packets);
         if self.0.as_ref().is_none_or(|buffer| buffer.size() < size) {
-            let size = size.next_power_of_two().clamp(64 << 10, limit.max(64 << 10));
+            let size = size.next_power_of_two().clamp(MIN_CAPACITY, limit.max(MIN_CAPACITY));
             self.0 = Some(gpu.buffer("verdicts' words", size, BufferUsages::STORAGE, false));
         }
         gpu.check()
@@ -58,10 +60,10 @@ impl Words {
     }
 }
 
-impl Packer {
+impl VerdictPacker {
     /// Compiles the pass.
-    pub fn new(gpu: &Gpu) -> Result<Packer, DeviceError> {
-        let module = naga::front::wgsl::parse_str(TEXT).map_err(|error| gpu.failed(error.emit_to_string(TEXT)))?;
+    pub fn new(gpu: &Gpu) -> Result<VerdictPacker, DeviceError> {
+        let module = naga::front::wgsl::parse_str(SHADER).map_err(|error| gpu.failure(error.emit_to_string(SHADER)))?;
         let device = &gpu.device;
         let entry = |binding, read_only| wgpu::BindGroupLayoutEntry {
             binding,
@@ -93,11 +95,18 @@ impl Packer {
             cache: None,
         });
         gpu.check()?;
-        Ok(Packer { pipeline, layout })
+        Ok(VerdictPacker { pipeline, layout })
     }
 
-    /// Queues the pass over the words of a part of so many packets, behind its kernel.
-    pub fn encode(&self, gpu: &Gpu, encoder: &mut CommandEncoder, words: &Words, bytes: &wgpu::Buffer, packets: u64) {
+    /// Encodes the pass over the verdicts of a chunk, after its kernel.
+    pub fn encode(
+        &self,
+        gpu: &Gpu,
+        encoder: &mut CommandEncoder,
+        words: &VerdictWords,
+        bytes: &wgpu::Buffer,
+        packets: u64,
+    ) {
         let entry = |binding, buffer, size| wgpu::BindGroupEntry {
             binding,
             resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
@@ -111,7 +120,7 @@ impl Packer {
             layout: &self.layout,
             entries: &[entry(0, words.buffer(), words_size(packets)), entry(1, bytes, packed_size(packets))],
         });
-        let groups = (packets.div_ceil(4) as u32).div_ceil(GROUP);
+        let groups = (packets.div_ceil(4) as u32).div_ceil(GROUP_SIZE);
         let width = groups.min(gpu.limits.max_compute_workgroups_per_dimension);
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         pass.set_pipeline(&self.pipeline);

@@ -1,4 +1,4 @@
-//! What instructions give at their corners, worked out by hand from RFC 9669: the model is held to it.
+//! Corner cases of instructions, worked out by hand from RFC 9669, to check the model.
 
 use super::model::arithmetic::{alu, holds};
 use super::model::op;
@@ -7,9 +7,9 @@ const MIN: u64 = 1 << 63;
 const MIN32: u64 = 1 << 31;
 const MINUS: u64 = u64::MAX;
 
-/// Opcode (by a register), offset, both operands, and what comes of it.
+/// Opcode (with a register operand), offset, both operands and the result.
 const ARITHMETIC: &[(u8, i16, u64, u64, u64)] = &[
-    // Additions wrap: of 64 bits, and of 32 with the upper half zero.
+    // Additions wrap; 32-bit ones zero the high half.
     (0x0f, 0, MINUS, 1, 0),
     (0x0f, 0, MIN, MIN, 0),
     (0x0c, 0, 0xffff_ffff, 1, 0),
@@ -20,13 +20,14 @@ const ARITHMETIC: &[(u8, i16, u64, u64, u64)] = &[
     (0x2f, 0, MINUS, MINUS, 1),
     (0x2c, 0, 0x1_0001_0000, 0x10_0000, 0),
     (0x2c, 0, 0xffff_ffff, 0xffff_ffff, 1),
-    // Division by zero gives zero; signed division truncates toward zero, and the least number by -1 is itself.
+    // Division by zero gives zero. Signed division truncates toward zero; the minimum by -1 is
+    // itself.
     (0x3f, 0, 7, 0, 0),
     (0x3f, 0, MINUS, 2, 0x7fff_ffff_ffff_ffff),
     (0x3f, 0, 1 << 40, 1 << 8, 1 << 32),
     (0x3c, 0, 7, 0, 0),
     (0x3c, 0, 0xffff_ffff, 2, 0x7fff_ffff),
-    // Of 32 bits 2^32 is zero.
+    // 2^32 is zero as a 32-bit number.
     (0x3c, 0, 7, 1 << 32, 0),
     (0x3f, 1, 7, 0, 0),
     (0x3f, 1, -7_i64 as u64, 2, -3_i64 as u64),
@@ -35,7 +36,8 @@ const ARITHMETIC: &[(u8, i16, u64, u64, u64)] = &[
     (0x3c, 1, MIN32, 0xffff_ffff, MIN32),
     (0x3c, 1, -7_i64 as u64, 2, 0xffff_fffd),
     (0x3c, 1, 5, 0, 0),
-    // The remainder by zero is the number, of 32 bits with the upper half zero; a signed one has the first's sign.
+    // The remainder by zero is the dividend, with the high half zero for 32 bits. A signed
+    // remainder has the dividend's sign.
     (0x9f, 0, 7, 0, 7),
     (0x9f, 0, MINUS, 10, 5),
     (0x9c, 0, 0xffff_ffff_0000_0007, 0, 7),
@@ -47,13 +49,13 @@ const ARITHMETIC: &[(u8, i16, u64, u64, u64)] = &[
     (0x9c, 1, MIN32, 0xffff_ffff, 0),
     (0x9c, 1, -13_i64 as u64, 3, 0xffff_ffff),
     (0x9c, 1, 0xdead_beef_8000_0000, 0, MIN32),
-    // Bits.
+    // Bitwise operations.
     (0x4c, 0, 0xff00_0000_0000_00f0, 0x0f, 0xff),
     (0x5f, 0, MINUS, MIN, MIN),
     (0x5c, 0, MINUS, MINUS, 0xffff_ffff),
     (0xaf, 0, MINUS, MINUS, 0),
     (0xac, 0, 1 << 32, 1, 1),
-    // Shifts go by the count modulo the width.
+    // Shift counts are taken modulo the width.
     (0x6f, 0, 1, 63, MIN),
     (0x6f, 0, 1, 64, 1),
     (0x6f, 0, 1, 65, 2),
@@ -71,7 +73,7 @@ const ARITHMETIC: &[(u8, i16, u64, u64, u64)] = &[
     (0xcc, 0, MIN32, 31, 0xffff_ffff),
     (0xcc, 0, MIN32, 33, 0xc000_0000),
     (0xcc, 0, 0xffff_ffff_7fff_ffff, 30, 1),
-    // Moves: as they are, and with the sign of 8, 16, 32 bits.
+    // Moves: plain, and sign-extending 8, 16 and 32 bits.
     (0xbf, 0, 9, MINUS, MINUS),
     (0xbc, 0, 9, MINUS, 0xffff_ffff),
     (0xbf, 8, 9, 0x80, 0xffff_ffff_ffff_ff80),
@@ -88,7 +90,7 @@ fn arithmetic_at_its_corners() {
     for &(code, off, a, b, gives) in ARITHMETIC {
         let it = op(code, 1, 2, off, 0);
         assert_eq!(alu(it, a, b), Some(gives), "{it}, off {off}: {a:#x}, {b:#x}");
-        // The same by a constant, where it is one.
+        // With a constant operand, if it fits.
         let constant = i64::from(b as i32) as u64;
         if constant == b && !(code >> 4 == 11 && off != 0) {
             assert_eq!(alu(op(code & !8, 1, 0, off, b as i32), a, 0), Some(gives), "{it} by {constant:#x}");
@@ -118,7 +120,7 @@ fn one_operand_at_its_corners() {
         let it = op(code, 1, 0, 0, imm);
         assert_eq!(alu(it, a, 0), Some(gives), "{it}");
     }
-    // None of these exists.
+    // None of these instructions exists.
     for (code, off, imm) in [
         (0xd4, 0, 8),
         (0xdf, 0, 16),
@@ -172,7 +174,7 @@ fn conditions_at_their_corners() {
         let it = op(code, 1, 2, 0, 0);
         assert_eq!(holds(it, a, b), Some(taken), "{it}: {a:#x}, {b:#x}");
     }
-    // Constants have the sign of 32 bits, of which a comparison of 32 takes all.
+    // Constants are sign-extended to 64 bits; a 32-bit comparison uses the low half.
     assert_eq!(holds(op(0x15, 1, 0, 0, -1), MINUS, 0), Some(true));
     assert_eq!(holds(op(0x15, 1, 0, 0, -1), 0xffff_ffff, 0), Some(false));
     assert_eq!(holds(op(0x16, 1, 0, 0, -1), 0xffff_ffff, 0), Some(true));

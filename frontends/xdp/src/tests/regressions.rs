@@ -1,20 +1,20 @@
-//! What was found wrong once, small.
+//! Regression tests: minimal programs for faults that were found and fixed.
 
 use std::sync::Arc;
 
 use super::model::compare::{Comparison, compare, compile};
 use super::model::{Code, Instruction, MapSpec, op};
-use super::{EXIT, VALUE, code, held_to_the_model};
+use super::{EXIT, VALUE, assert_matches_model, code};
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::Program;
 
-/// Holds a program to the model over packets with these first bytes.
+/// Asserts that a program agrees with the model on packets with these first bytes.
 #[track_caller]
 fn check(instructions: &[Instruction], packets: &[[u8; 8]]) {
     let packets: Vec<Vec<u8>> = packets.iter().map(|first| [&first[..], &[7; 24]].concat()).collect();
-    held_to_the_model(instructions, &packets);
+    assert_matches_model(instructions, &packets);
 }
 
 #[track_caller]
@@ -22,7 +22,7 @@ fn refused(instructions: &[Instruction], why: &str) {
     refused_with(instructions, &[0], why);
 }
 
-/// Of a program with functions that begin at these instructions.
+/// Asserts that a program with functions starting at these instructions is rejected.
 #[track_caller]
 fn refused_with(instructions: &[Instruction], functions: &[usize], why: &str) {
     let code = Code { functions: functions.to_vec(), ..code(instructions) };
@@ -32,7 +32,8 @@ fn refused_with(instructions: &[Instruction], functions: &[usize], why: &str) {
     }
 }
 
-/// The packet's first 8 bytes in r2, and its first byte's place in r6; or nothing.
+/// Loads the packet's first 8 bytes to r2, with a pointer to them in r6; returns if the packet is
+/// too short.
 const LOADED: [Instruction; 7] = [
     op(0x61, 6, 1, 0, 0),
     op(0x61, 7, 1, 4, 0),
@@ -43,7 +44,7 @@ const LOADED: [Instruction; 7] = [
     op(0x79, 2, 6, 0, 0),
 ];
 
-/// Behind that these, and an end that the jump leads to.
+/// Appends these instructions and an exit, which the length check jumps to.
 fn with(rest: &[Instruction]) -> Vec<Instruction> {
     let mut all = [&LOADED[..], rest, &[EXIT]].concat();
     all[5].off = (all.len() - 7) as i16;
@@ -52,18 +53,18 @@ fn with(rest: &[Instruction]) -> Vec<Instruction> {
 
 const FIRSTS: [[u8; 8]; 4] = [[0; 8], [1, 0, 0, 0, 0, 0, 0, 0], [255; 8], [0, 0, 0, 0, 1, 0, 0, 0x80]];
 
-/// A count of 31 to 46 is not 31: modulo 32 it is anything.
+/// A count of 31 to 46 may be anything modulo 32.
 #[test]
-fn shifts_by_a_range_that_reaches_the_width() {
+fn shift_counts_may_exceed_the_width() {
     for shift in [0x6c, 0x7c, 0xcc] {
         let rest = [op(0xbf, 3, 2, 0, 0), op(0x57, 3, 0, 0, 15), op(0x07, 3, 0, 0, 31), op(shift, 2, 3, 0, 0)];
         check(&with(&[&rest[..], &[op(0x7b, 6, 2, 8, 0), op(0xb7, 0, 0, 0, 2)]].concat()), &FIRSTS);
     }
 }
 
-/// -1 is kept in one block, and half of it written over in the next: the other half is still that of -1.
+/// -1 is stored in one block, and half of it overwritten in the next.
 #[test]
-fn half_of_a_known_number_on_the_stack_stays_when_the_other_is_written() {
+fn overwriting_half_of_a_constant_keeps_the_other_half() {
     for (off, size) in [(-24, 0x62), (-20, 0x62), (-22, 0x6a), (-18, 0x6a), (-24, 0x72), (-17, 0x72)] {
         let rest = [
             op(0xb7, 4, 0, 0, -1),
@@ -79,9 +80,9 @@ fn half_of_a_known_number_on_the_stack_stays_when_the_other_is_written() {
     }
 }
 
-/// `x += 2 * x`, `x += x` and `x *= x + x` of a map's value: what is added is made of what is there.
+/// `x += 2 * x`, `x += x` and `x *= x + x` on a map's value: the amount depends on the value.
 #[test]
-fn what_is_added_to_a_value_may_be_made_of_it() {
+fn an_amount_may_depend_on_the_value_it_is_added_to() {
     for (load, store) in [(0x79, 0x7b), (0x61, 0x63), (0x69, 0x6b), (0x71, 0x73)] {
         for made in [
             &[op(0xbf, 2, 1, 0, 0), op(0x67, 2, 0, 0, 1), op(0x0f, 1, 2, 0, 0)][..],
@@ -96,9 +97,10 @@ fn what_is_added_to_a_value_may_be_made_of_it() {
     }
 }
 
-/// In a loop that leaves two halves where there was a register, and a register where there were two halves.
+/// A loop that spills a register where there were two words, and stores words where there was a
+/// register.
 #[test]
-fn a_loop_may_keep_other_things_in_the_same_place() {
+fn a_loop_may_store_different_types_in_one_slot() {
     let rest = [
         op(0xb7, 9, 0, 0, 0),
         op(0x7b, 10, 2, -8, 0),
@@ -118,16 +120,16 @@ fn a_loop_may_keep_other_things_in_the_same_place() {
     check(&with(&rest), &FIRSTS);
 }
 
-/// Where a pointer may be in front of the packet, or further behind it than 32 bits reach.
+/// Pointers in front of the packet, or moved beyond 32 bits.
 #[test]
-fn places_outside_the_packet_are_in_order() {
+fn pointers_outside_the_packet_compare_by_offset() {
     for off in [-5, -300, 0, 14, 600] {
         for condition in [0x1d, 0x2d, 0x3d, 0x5d, 0xad, 0xbd] {
             for (to, more) in [(4, 0), (0, 0), (4, 1), (4, 2)] {
                 let rest = [
                     op(0xbf, 4, 6, 0, 0),
                     op(0x07, 4, 0, 0, off),
-                    // Nothing, 32 bits of the packet's, or 64.
+                    // No move, one by 32 bits of the packet, or by 64.
                     op(0xb7, 5, 0, 0, 0),
                     if more > 0 { op(if more == 1 { 0xbc } else { 0xbf }, 5, 2, 0, 0) } else { op(0x05, 0, 0, 0, 0) },
                     op(0x0f, 4, 5, 0, 0),
@@ -137,22 +139,22 @@ fn places_outside_the_packet_are_in_order() {
                     op(0xb7, 0, 0, 0, 2),
                 ];
                 let firsts = [[0; 8], [255, 255, 255, 255, 0, 0, 0, 0], [0xf8, 255, 255, 255, 0, 0, 0, 0], [9; 8]];
-                // Beyond 2^40 there are no addresses.
+                // Beyond 2^40 the model has no addresses.
                 check(&with(&rest), if more == 2 { &firsts[..3] } else { &firsts });
             }
         }
     }
 }
 
-/// A key of four bytes, of which one is beyond the top.
+/// A key of four bytes, one of which is above the top of the stack.
 #[test]
-fn keys_lie_in_the_stack_as_a_whole() {
+fn keys_must_lie_in_the_stack() {
     let before = [op(0xbf, 2, 10, 0, 0), op(0x07, 2, 0, 0, -3), op(0x18, 1, 1, 0, 0), op(0, 0, 0, 0, 0)];
     let after = [op(0x85, 0, 0, 0, 1), op(0xb7, 0, 0, 0, 2), EXIT];
     refused(&[&before[..], &after].concat(), "the stack is accessed at offset -3");
 }
 
-/// Fields that mean nothing in an instruction are zero (the kernel: "uses reserved fields").
+/// Reserved fields must be zero (the verifier's "uses reserved fields").
 #[test]
 fn reserved_fields_are_refused() {
     for it in [
@@ -174,9 +176,9 @@ fn reserved_fields_are_refused() {
     refused(&[op(0xb7, 1, 0, 0, 1), op(0x8d, 1, 0, 0, 0), EXIT], "0x8d, a call through a register");
 }
 
-/// What stands in an ELF's header (elf(5)): class, byte order, machine.
+/// Class, byte order and machine of an ELF header (elf(5)).
 #[test]
-fn objects_for_others_are_refused_with_what_builds_them() {
+fn foreign_objects_are_refused_with_a_build_command() {
     for (class, order, machine, why) in [
         (2, 2, [0, 247], "for big-endian BPF"),
         (2, 2, [0, 22], "not for BPF: build it with `clang -target bpf`"),
@@ -193,8 +195,8 @@ fn objects_for_others_are_refused_with_what_builds_them() {
 }
 
 #[test]
-fn maps_of_targets_have_sizes_that_targets_have() {
-    // r0 = bpf_redirect_map(the map, 0, 0)
+fn redirect_maps_must_have_valid_sizes() {
+    // r0 = bpf_redirect_map(map, 0, 0)
     let instructions = [
         op(0x18, 1, 1, 0, 0),
         op(0, 0, 0, 0, 0),
@@ -213,13 +215,13 @@ fn maps_of_targets_have_sizes_that_targets_have() {
     }
 }
 
-/// A register that is set under a condition, and read where that is asked again: on the way there it is.
+/// A register set under a condition, and read where the same condition is tested again.
 #[test]
-fn what_is_set_on_one_way_and_read_on_it() {
+fn a_register_may_be_read_on_the_path_that_set_it() {
     for (set, read) in [
-        // A pointer into the packet, and what it points to.
+        // A pointer into the packet, and a load through it.
         (op(0xbf, 9, 6, 0, 0), op(0x71, 0, 9, 3, 0)),
-        // A number.
+        // A scalar.
         (op(0xbf, 9, 2, 0, 0), op(0xbf, 0, 9, 0, 0)),
     ] {
         let rest = [
@@ -238,17 +240,18 @@ fn what_is_set_on_one_way_and_read_on_it() {
     }
 }
 
-/// The same where the condition says nothing of it.
+/// A register set under a condition, and read without testing it again.
 #[test]
-fn what_is_set_on_one_way_and_read_on_another() {
+fn a_register_must_not_be_read_on_a_path_that_did_not_set_it() {
     let rest =
         [op(0xbf, 3, 2, 0, 0), op(0x57, 3, 0, 0, 1), op(0x15, 3, 0, 1, 0), op(0xbf, 9, 6, 0, 0), op(0x71, 0, 9, 3, 0)];
     refused(&with(&rest), "r9 is read, and was not set on every way");
 }
 
-/// A byte of the stack decides which way control goes, and lies where the stack is indexed behind that: it is memory on both ways.
+/// A byte of the stack decides a branch, and the stack is indexed after the branch: the frame must
+/// be an array on both paths.
 #[test]
-fn what_decides_may_lie_where_the_stack_is_indexed_later() {
+fn a_frame_indexed_later_is_an_array_from_the_start() {
     for (load, off) in [(0x71, -12), (0x69, -12), (0x61, -12), (0x79, -16)] {
         let rest = [
             op(0x62, 10, 0, -16, 9),
@@ -256,7 +259,7 @@ fn what_decides_may_lie_where_the_stack_is_indexed_later() {
             op(load, 4, 10, off, 0),
             op(0x57, 4, 0, 0, 0xf),
             op(0x15, 4, 0, 1, 5),
-            // Where the lowest four bits are not 5.
+            // If the low four bits are not 5.
             op(0x7b, 6, 4, 0, 0),
             op(0xbf, 5, 2, 0, 0),
             op(0x57, 5, 0, 0, 3),
@@ -270,9 +273,10 @@ fn what_decides_may_lie_where_the_stack_is_indexed_later() {
     }
 }
 
-/// A jump to the next instruction, where results are kept apart since a pointer is stored at one of two places.
+/// A jump to the next instruction, at a path sensitivity that keeps results apart because a pointer
+/// is stored at one of two places.
 #[test]
-fn both_sides_of_a_jump_may_lead_to_the_same_place() {
+fn both_edges_of_a_jump_may_have_one_target() {
     for condition in [0x15, 0x55, 0xa5, 0x25] {
         let rest = [
             op(0xbf, 3, 10, 0, 0),
@@ -292,10 +296,10 @@ fn both_sides_of_a_jump_may_lead_to_the_same_place() {
     }
 }
 
-/// A pointer that is not NULL on one way is kept on the stack, read through and moved: behind the first access it is none, in
-/// whatever copy.
+/// A nullable pointer is spilled, dereferenced and moved: after the first access every copy of it
+/// is non-null.
 #[test]
-fn what_was_read_through_is_not_null() {
+fn dereferenced_pointers_are_non_null() {
     let rest = [
         op(0xb7, 9, 0, 0, 0),
         op(0xbf, 3, 2, 0, 0),
@@ -316,20 +320,20 @@ fn what_was_read_through_is_not_null() {
     let program = compile(&code(&with(&rest))).expect("it is the same as the model");
     let traps = &crate::ObjectInfo::of(&program).expect("it is of an object").traps;
     assert_eq!(traps.iter().map(|trap| trap.reason).collect::<Vec<_>>(), ["the pointer is NULL"]);
-    assert_eq!(ran(&program, &[0; 32]), Verdict::Aborted);
+    assert_eq!(verdict_of(&program, &[0; 32]), Verdict::Aborted);
 }
 
-/// The stack of a function is gone when it has returned: no pointer to it may be left (`prepare_func_exit`,
+/// A function's stack ends when it returns, so no pointer to it may remain (`prepare_func_exit`,
 /// `check_stack_write_fixed_off`, kernel/bpf/verifier.c).
 #[test]
-fn pointers_to_the_stack_of_a_function_that_has_returned() {
+fn pointers_to_a_returned_functions_stack_are_refused() {
     let call = op(0x85, 0, 1, 0, 2);
     let end = [op(0xb7, 0, 0, 0, 2), EXIT];
     let own = [op(0xbf, 0, 10, 0, 0), op(0x07, 0, 0, 0, -8), op(0x7a, 0, 0, 0, 1)];
-    // It is returned, and read.
+    // Returned and dereferenced.
     let main = [op(0x85, 0, 1, 0, 3), op(0x79, 0, 0, 0, 0), end[0], EXIT];
     refused_with(&[&main[..], &own, &[EXIT]].concat(), &[0, 4], "a function returns a pointer to its own stack");
-    // It is put where its caller said, and read there; or by another function.
+    // Stored where the caller said, and dereferenced there or by another function.
     let main = [op(0xbf, 1, 10, 0, 0), op(0x07, 1, 0, 0, -16), op(0x85, 0, 1, 0, 4)];
     let read = [op(0x79, 1, 10, -16, 0), op(0x79, 0, 1, 0, 0)];
     let put = [&own[..], &[op(0x7b, 1, 0, 0, 0), end[0], EXIT]].concat();
@@ -339,17 +343,18 @@ fn pointers_to_the_stack_of_a_function_that_has_returned() {
     let main = [main[0], main[1], op(0x85, 0, 1, 0, 5)];
     let reads = [op(0x79, 1, 1, 0, 0), op(0x79, 0, 1, 0, 0), EXIT];
     refused_with(&[&main[..], &read, &end, &put, &reads].concat(), &[0, 8, 14], why);
-    // That to the caller's own stack may come back.
+    // A pointer to the caller's own stack may be returned.
     let main = [op(0xbf, 1, 10, 0, 0), op(0x07, 1, 0, 0, -16), op(0x7a, 1, 0, 0, 3), call];
     let read = [op(0x79, 0, 0, 0, 0), EXIT];
     let code = Code { functions: vec![0, 6], ..code(&[&main[..], &read, &[op(0xbf, 0, 1, 0, 0), EXIT]].concat()) };
     assert_eq!(compare(&code, &[vec![0; 64]]), Ok(Comparison::Same(1, None)));
 }
 
-/// A loop that fills the stack below a pointer that is kept there, and ends where a counter is a number: where it stores is
-/// proved. By width, first and last count, step, and what is before the first place.
+/// A loop fills the stack below a spilled pointer and ends when a counter equals a number: the
+/// stores are proven not to hit it. By opcode, first and last count, step, and offset of the first
+/// store.
 #[test]
-fn loops_that_end_at_a_number_store_where_they_do() {
+fn loops_ending_at_an_equality_have_bounded_stores() {
     for (store, (first, last, step), base) in [
         (0x73, (0, 56, 1), -64),
         (0x73, (0, 500, 1), -508),
@@ -379,14 +384,14 @@ fn loops_that_end_at_a_number_store_where_they_do() {
         check(&with(&rest), &FIRSTS);
         let program = compile(&code(&with(&rest))).expect("it is the same as the model");
         let traps = &crate::ObjectInfo::of(&program).expect("it is of an object").traps;
-        // Below zero numbers are large ones here, and what goes there is anything.
+        // Negative counts are large unsigned numbers, so the interval is lost.
         assert!(traps.is_empty() || last == -1, "{store:#x} {first} {last} {step}: {traps:?}");
     }
 }
 
-/// A store where the packet says, which may hit a pointer that is kept on the stack: that it does not is checked.
+/// A store at an offset from the packet may hit a spilled pointer: a run-time check guards it.
 #[test]
-fn kept_pointers_that_a_store_may_hit() {
+fn stores_that_may_hit_a_spilled_pointer_are_guarded() {
     for (store, mask, hits) in [(0x73, 63, 56..64), (0x7b, 56, 56..64), (0x63, 60, 56..64)] {
         let rest = [
             op(0x7b, 10, 6, -8, 0),
@@ -409,7 +414,7 @@ fn kept_pointers_that_a_store_may_hit() {
         for at in 0..64 {
             let mut packet = vec![0; 32];
             packet[0] = at;
-            let verdict = ran(&program, &packet);
+            let verdict = verdict_of(&program, &packet);
             assert_eq!(
                 verdict == Verdict::Aborted,
                 hits.contains(&(at & mask as u8)),
@@ -419,17 +424,17 @@ fn kept_pointers_that_a_store_may_hit() {
     }
 }
 
-/// What becomes of a packet.
-fn ran(program: &Arc<Program>, packet: &[u8]) -> Verdict {
+/// The verdict for a packet.
+fn verdict_of(program: &Arc<Program>, packet: &[u8]) -> Verdict {
     let mut session =
         InterpDevice::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
     session.run(Batch::from_packets(&[packet]).expect("it fits")).expect("it runs").verdicts.get(0)
 }
 
-/// What is done to a value by compare and exchange is tried as often as others come in between, so that none of it is lost; and
-/// that is no round of the program's, which would pay for it.
+/// Updates of a value by compare-and-exchange retry under contention. Such retries must not count
+/// as loop iterations of the program, which would consume fuel.
 #[test]
-fn changes_of_a_value_are_no_rounds() {
+fn retried_updates_are_not_loop_iterations() {
     let or_and_xor_exchange = [0x40, 0x41, 0x50, 0x51, 0xa0, 0xa1, 0xe1];
     let atomics = or_and_xor_exchange.into_iter().flat_map(|it| [op(0xc3, 0, 1, 0, it), op(0xdb, 0, 1, 8, it)]);
     let stored = [0x6b, 0x73].map(|store| [op(store, 0, 1, 0, 0)]);

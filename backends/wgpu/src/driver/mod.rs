@@ -1,0 +1,6 @@
+//! wgpu itself: a device opened for one session, and imports of host memory.
+//!
+//! Everything else in this crate is built on this module, which imports none of it.
+
+pub(crate) mod gpu;
+pub(crate) mod host_import;

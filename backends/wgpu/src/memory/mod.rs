@@ -1,0 +1,8 @@
+//! Memory that both host and device use: buffers of sessions, and imported memory of packet
+//! sources.
+
+mod buffers;
+mod imports;
+
+pub(crate) use buffers::{Download, MIN_CAPACITY, Upload};
+pub(crate) use imports::ImportCache;
