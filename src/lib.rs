@@ -53,7 +53,9 @@
 pub mod auto;
 pub mod control;
 pub mod devices;
+mod error;
 pub mod expression;
+mod filter;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 pub mod gpudev;
 pub mod maglev;
@@ -61,6 +63,10 @@ pub mod map_file;
 pub mod pipeline;
 pub mod routes;
 pub mod stock;
+
+pub use error::Error;
+pub use filter::{Device, Filter, Filtered, FilteredIntoIter, Packet, Run, RunMap};
+pub use portcullis_core::packet::{Verdict, VerdictCounts};
 
 pub use portcullis_c_writer as c_writer;
 /// Front ends: from a filter's text or object to a [`program::Program`].
