@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use portcullis_core::device::{self, DeviceInfo, LoadOptions, Session};
-use portcullis_core::diagnostics::{MAX_SOURCE, Source};
+use portcullis_core::diagnostics::{MAX_SOURCE_BYTES, Source};
 use portcullis_core::map::{MapHandle, Snapshot, UpdateError, Words};
 use portcullis_core::packet::{Batch, Verdict, VerdictCounts, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
@@ -246,7 +246,7 @@ fn read_include(folder: &Path, path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     // One byte beyond the limit is enough for the front end to refuse the file.
     let file = std::fs::File::open(&path).map_err(failed)?;
-    file.take(MAX_SOURCE as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(MAX_SOURCE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
