@@ -174,13 +174,15 @@ impl InterpSession {
             let misalignment = old.offset % 4;
             let metadata = batch.metadata_of(index);
             let value =
-                machine.packet(batch.packet(index), misalignment as usize, &metadata).map_err(|stop| match stop {
-                    Stop::Cancelled => DeviceError::Cancelled,
-                    Stop::OutOfFuel => {
-                        DeviceError::Failed { device: ID.into(), reason: "the prelude ran out of fuel".into() }
-                    }
-                    other => DeviceError::Failed { device: ID.into(), reason: other.into_error().to_string() },
-                })?;
+                machine.run_packet(batch.packet(index), misalignment as usize, &metadata).map_err(
+                    |stop| match stop {
+                        Stop::Cancelled => DeviceError::Cancelled,
+                        Stop::OutOfFuel => {
+                            DeviceError::Failed { device: ID.into(), reason: "the prelude ran out of fuel".into() }
+                        }
+                        other => DeviceError::Failed { device: ID.into(), reason: other.into_error().to_string() },
+                    },
+                )?;
             values.push(value);
             let [offset, length] = machine.memory.descriptor;
             // Both offsets are relative to the packet's arena.

@@ -39,7 +39,7 @@ impl<'a> Context<'a> {
             .ok_or_else(|| InterpError::internal(format!("expression {index} is used before it was evaluated")))
     }
 
-    pub(super) fn inner(&self, handle: Handle<Expression>) -> &'a TypeInner {
+    pub(super) fn type_of(&self, handle: Handle<Expression>) -> &'a TypeInner {
         match self.types {
             Types::Module(info) => info[handle].inner_with(&self.module.types),
             Types::Function(info) => info[handle].ty.inner_with(&self.module.types),
@@ -48,7 +48,7 @@ impl<'a> Context<'a> {
 
     /// The pointee type of a pointer; any other type itself. A pointer to a vector may be a
     /// `ValuePointer`, which [`Layouts::elements`] accepts as is.
-    fn behind(&self, inner: &'a TypeInner) -> &'a TypeInner {
+    fn pointee(&self, inner: &'a TypeInner) -> &'a TypeInner {
         match inner {
             TypeInner::Pointer { base, .. } => &self.module.types[*base].inner,
             other => other,
@@ -58,7 +58,7 @@ impl<'a> Context<'a> {
     /// A value of the type of `handle`, from the scalars at `first` on.
     fn part(&self, handle: Handle<Expression>, scalars: &[Scalar], first: usize) -> Result<Value, InterpError> {
         let missing = || InterpError::internal("a part lies outside its composite");
-        let inner = self.inner(handle);
+        let inner = self.type_of(handle);
         if let TypeInner::Scalar(_) = inner {
             return scalars.get(first).copied().map(Value::Scalar).ok_or_else(missing);
         }
@@ -66,7 +66,7 @@ impl<'a> Context<'a> {
         Ok(Value::Composite(scalars.get(first..first.saturating_add(slots)).ok_or_else(missing)?.to_vec()))
     }
 
-    fn step(&self, handle: Handle<Expression>, base: &Value, first: usize) -> Result<Value, InterpError> {
+    fn access(&self, handle: Handle<Expression>, base: &Value, first: usize) -> Result<Value, InterpError> {
         match base {
             Value::Pointer(Pointer { space, slot }) => {
                 Ok(Value::Pointer(Pointer { space: *space, slot: slot.saturating_add(first) }))
@@ -102,22 +102,22 @@ impl<'a> Context<'a> {
                     .ok_or_else(|| InterpError::internal("a swizzle reaches outside its vector"))
             }
             Expression::Access { base, index } => {
-                let part = self.layouts.elements(self.behind(self.inner(base)))?;
+                let part = self.layouts.elements(self.pointee(self.type_of(base)))?;
                 let mut index = self.get(index)?.scalar()?.as_index()?;
                 // An index out of range selects the last element. The prelude checks the bounds of
                 // its buffers itself.
                 if let Some(count) = part.count {
                     index = index.min(count - 1);
                 }
-                self.step(handle, self.get(base)?, (index as usize).saturating_mul(part.stride))
+                self.access(handle, self.get(base)?, (index as usize).saturating_mul(part.stride))
             }
             Expression::AccessIndex { base, index } => {
-                let first = self.layouts.offset(self.behind(self.inner(base)), index)?;
-                self.step(handle, self.get(base)?, first)
+                let first = self.layouts.offset(self.pointee(self.type_of(base)), index)?;
+                self.access(handle, self.get(base)?, first)
             }
             Expression::Unary { op, expr } => operators::unary(op, self.get(expr)?),
             Expression::Binary { op, left, right } => {
-                operators::binary(op, (self.get(left)?, self.inner(left)), (self.get(right)?, self.inner(right)))
+                operators::binary(op, (self.get(left)?, self.type_of(left)), (self.get(right)?, self.type_of(right)))
             }
             Expression::Select { condition, accept, reject } => {
                 let (accept, reject) = (self.get(accept)?, self.get(reject)?);
@@ -132,7 +132,7 @@ impl<'a> Context<'a> {
                 for argument in [arg1, arg2, arg3].into_iter().flatten() {
                     arguments.push(self.get(argument)?);
                 }
-                math::math(fun, &arguments, self.inner(arg))
+                math::math(fun, &arguments, self.type_of(arg))
             }
             Expression::As { expr, kind, convert } => convert::convert(self.get(expr)?, kind, convert),
             ref other => Err(InterpError::Unsupported(format!("the expression {other:?}"))),

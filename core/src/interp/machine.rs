@@ -115,8 +115,8 @@ impl<'p> Machine<'p> {
 
     /// Runs one packet as a batch of its own, starting `misalignment` bytes past a word boundary.
     /// Returns the normalised return value; [`Memory::descriptor`] then locates the packet.
-    pub(super) fn packet(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata) -> Result<u32, Stop> {
-        self.memory.begin(packet, misalignment, metadata, &self.code.privates);
+    pub(super) fn run_packet(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata) -> Result<u32, Stop> {
+        self.memory.reset(packet, misalignment, metadata, &self.code.privates);
         self.fuel = self.program.fuel();
         self.trace = Trace::default();
         let index = || Value::Scalar(Scalar::U32(0));
@@ -188,7 +188,7 @@ impl<'p> Machine<'p> {
     /// Calls a function and runs it until it returns.
     fn call(&mut self, function: Handle<Function>, arguments: Vec<Value>) -> Result<Option<Value>, Stop> {
         self.frames.clear();
-        self.enter(function, arguments, None)?;
+        self.push_call(function, arguments, None)?;
         loop {
             if let Some(result) = self.step()? {
                 return Ok(result);
@@ -196,7 +196,7 @@ impl<'p> Machine<'p> {
         }
     }
 
-    fn enter(
+    fn push_call(
         &mut self,
         handle: Handle<Function>,
         arguments: Vec<Value>,
@@ -232,7 +232,7 @@ impl<'p> Machine<'p> {
     }
 
     /// Pops the current call frame. Returns the result if it was the outermost call.
-    fn leave(&mut self, value: Option<Value>) -> Result<Option<Option<Value>>, InterpError> {
+    fn pop_call(&mut self, value: Option<Value>) -> Result<Option<Option<Value>>, InterpError> {
         let mut frame = self.frames.pop().ok_or_else(|| InterpError::internal("return outside of any call"))?;
         self.memory.slots.truncate(frame.base);
         let expression = frame.result;
@@ -254,7 +254,7 @@ impl<'p> Machine<'p> {
     fn step(&mut self) -> Result<Option<Option<Value>>, Stop> {
         let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("no active call"))?;
         let Some(work) = frame.control.last_mut() else {
-            return Ok(self.leave(None)?);
+            return Ok(self.pop_call(None)?);
         };
         match work {
             ControlFrame::Block(rest) => match rest.next() {
@@ -369,7 +369,7 @@ impl<'p> Machine<'p> {
             }
             Statement::Return { value } => {
                 let value = value.map(|v| self.value(v).cloned()).transpose()?;
-                return Ok(self.leave(value)?);
+                return Ok(self.pop_call(value)?);
             }
             Statement::Store { pointer, value } => {
                 let (at, pointer) = (*pointer, self.value(*pointer)?.pointer()?);
@@ -384,9 +384,9 @@ impl<'p> Machine<'p> {
             Statement::Call { function, arguments, result } => {
                 let arguments = arguments.iter().map(|&a| self.value(a).cloned()).collect::<Result<Vec<_>, _>>()?;
                 if self.frame()?.code.is_filter_code {
-                    self.observe(*function, &arguments)?;
+                    self.trace_access(*function, &arguments)?;
                 }
-                self.enter(*function, arguments, *result)?;
+                self.push_call(*function, arguments, *result)?;
             }
             Statement::Atomic { pointer, fun, value, result } => self.atomic(*pointer, *fun, *value, *result)?,
             other => return Err(InterpError::Unsupported(format!("the statement {other:?}")).into()),
@@ -454,7 +454,7 @@ impl<'p> Machine<'p> {
         let value = match &frame.function.expressions[handle] {
             Expression::Load { pointer } => {
                 let pointer = context.get(*pointer)?.pointer()?;
-                match context.inner(handle) {
+                match context.type_of(handle) {
                     TypeInner::Scalar(_) => Value::Scalar(self.memory.scalar(pointer)?),
                     inner => {
                         let slots = self.code.layouts.slots_of(inner);
@@ -473,7 +473,7 @@ impl<'p> Machine<'p> {
     }
 
     /// Records the packet bytes that a call of a prelude function reads or writes.
-    fn observe(&mut self, function: Handle<Function>, arguments: &[Value]) -> Result<(), InterpError> {
+    fn trace_access(&mut self, function: Handle<Function>, arguments: &[Value]) -> Result<(), InterpError> {
         let Some(Access { size, write }) = self.code.functions[function.index()].access else {
             return Ok(());
         };

@@ -113,7 +113,7 @@ impl Interpreter {
         let cancel = CancelToken::new();
         let mut machine = Machine::new(&self.program, &self.code, Vec::new(), &cancel);
         machine.replies = Some(Replies { all: replies.to_vec(), used: 0, at: 0 });
-        match machine.packet(packet, 0, metadata) {
+        match machine.run_packet(packet, 0, metadata) {
             Ok(value) => Ok(Progress::Finished(machine.outcome(Verdict::from_return(value)))),
             Err(Stop::Blocked(request)) => Ok(Progress::Blocked { request, state: machine.state(request) }),
             Err(stop) => Err(stop.into_error()),

@@ -31,7 +31,7 @@ impl Memory {
 
     /// Lays out a packet that starts `misalignment` bytes (0 to 3) past a word boundary, and resets
     /// the private globals.
-    pub(super) fn begin(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata, privates: &[Scalar]) {
+    pub(super) fn reset(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata, privates: &[Scalar]) {
         let offset = RESIZE_ROOM as usize + misalignment;
         let bytes = offset + packet.len() + RESIZE_ROOM as usize + READABLE_PAST_END;
         self.words.clear();

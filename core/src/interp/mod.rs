@@ -105,7 +105,7 @@ impl Interpreter {
     pub fn run(&self, packet: &[u8], metadata: &Metadata) -> Result<Outcome, InterpError> {
         let cancel = CancelToken::new();
         let mut machine = Machine::new(&self.program, &self.code, zeros(self.program.maps()), &cancel);
-        let value = machine.packet(packet, 0, metadata).map_err(Stop::into_error)?;
+        let value = machine.run_packet(packet, 0, metadata).map_err(Stop::into_error)?;
         Ok(machine.outcome(Verdict::from_return(value)))
     }
 }

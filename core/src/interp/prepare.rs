@@ -74,7 +74,7 @@ impl PreparedProgram {
                 fixed: &constants,
                 live: &[],
             };
-            charge(&mut budget, &layouts, context.inner(handle))?;
+            charge(&mut budget, &layouts, context.type_of(handle))?;
             let value = match expression {
                 Expression::Constant(constant) => context.get(module.constants[*constant].init)?.clone(),
                 Expression::Override(_) => return Err(unresolved_override()),
@@ -132,7 +132,7 @@ impl PreparedProgram {
         for (handle, expression) in function.expressions.iter() {
             let context =
                 Context { module, layouts: &self.layouts, types: Types::Function(info), fixed: &fixed, live: &[] };
-            charge(budget, &self.layouts, context.inner(handle))?;
+            charge(budget, &self.layouts, context.type_of(handle))?;
             let value = match *expression {
                 Expression::Constant(constant) => constants[module.constants[constant].init.index()].clone(),
                 Expression::Override(_) => return Err(unresolved_override()),

@@ -1,6 +1,6 @@
-//! Operands for expressions, and WGSL text that loads them from a packet and stores the result. Tests
-//! here compare with Rust; `compat-tests/src/operators.rs` includes this file to compare every
-//! device with the interpreter.
+//! Operands for expressions, and WGSL text that loads them from a packet and stores the result.
+//! Tests here compare with Rust; `compat-tests/src/operators.rs` includes this file to compare
+//! every device with the interpreter.
 
 /// Boundary values of 32-bit and 64-bit integers.
 const EDGES: &[u64] = &[

@@ -14,12 +14,12 @@ pub(super) struct Flow {
 pub(super) fn make_reducible(graph: &Graph) -> Result<Flow, TooDeep> {
     let edges = |to: &Vec<usize>| to.iter().map(|&to| Edge { to, arm: None }).collect();
     let mut flow = Flow { successors: graph.successors.iter().map(edges).collect(), entry: Edge { to: 0, arm: None } };
-    let reached = reached(&flow);
+    let reachable_blocks = reachable(&flow);
     // Cut the edges of unreachable blocks: they would count as entries to loops.
     let mut leads = vec![false; flow.successors.len()];
-    reached.iter().for_each(|&block| leads[block] = true);
+    reachable_blocks.iter().for_each(|&block| leads[block] = true);
     flow.successors.iter_mut().zip(leads).filter(|(_, leads)| !leads).for_each(|(edges, _)| edges.clear());
-    let mut work = vec![(reached, 0)];
+    let mut work = vec![(reachable_blocks, 0)];
     while let Some((blocks, depth)) = work.pop() {
         if depth > MAX_LOOP_DEPTH {
             return Err(TooDeep);
@@ -61,7 +61,7 @@ impl Flow {
     }
 }
 
-fn reached(flow: &Flow) -> Vec<usize> {
+fn reachable(flow: &Flow) -> Vec<usize> {
     let mut seen = vec![false; flow.successors.len()];
     let mut work = vec![flow.entry.to];
     while let Some(block) = work.pop() {
