@@ -328,7 +328,7 @@ fn inaccessible_or_misaligned_packets_are_refused() {
         let refused = session.submit(packets.batch(&span)).unwrap_err();
         let offset = packets.descriptors[3].offset;
         packets.descriptors[3].offset -= 2;
-        let why = format!("packet 3 begins at byte {offset} there, which is no multiple of 4");
+        let why = format!("packet 3 starts at byte {offset}, which is not a multiple of 4");
         assert!(refused.to_string().contains(&why), "{refused}");
         assert_eq!(session.run(*refused.batch).err().map(|error| error.to_string().contains(&why)), Some(true));
         assert_eq!(session.run(packets.batch(&span)).unwrap().verdicts.len(), 10, "{dispatch}");
