@@ -705,5 +705,5 @@ fn a_batch_that_one_device_refuses_goes_to_another() {
     without_room.resize(moved).unwrap();
     let refused = session.submit(without_room).unwrap_err();
     assert_eq!((refused.batch.len(), session.in_flight()), (50, 0));
-    assert!(refused.to_string().contains("the packets have no room"), "{refused}");
+    assert!(refused.to_string().contains("the packets have no headroom"), "{refused}");
 }

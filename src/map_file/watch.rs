@@ -274,7 +274,7 @@ mod tests {
         let path = dir.path().join("m.csv");
         let name = path.display();
         let mut file = file(&path);
-        let missing = format!("{name}: there is no such file or folder");
+        let missing = format!("{name}: No such file or directory (os error 2)");
         assert_eq!(keys(file.read_if_changed()), Some(Err(missing.clone())));
         assert_eq!(keys(file.read_if_changed()), None);
         write(&path, "1\n2\n", 100);
@@ -302,7 +302,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert_eq!(keys(file.read_if_changed()), Some(Err(missing)));
         fs::create_dir(&path).unwrap();
-        assert_eq!(keys(file.read_if_changed()), Some(Err(format!("{name}: it is a folder, not a file"))));
+        assert_eq!(keys(file.read_if_changed()), Some(Err(format!("{name}: Is a directory (os error 21)"))));
         assert_eq!(keys(file.read_if_changed()), None);
     }
 

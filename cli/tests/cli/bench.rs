@@ -99,7 +99,7 @@ fn packets_that_are_at_the_device_are_measured_apart() {
             assert_eq!(cell["outcome"]["measured"]["stages"]["gather"], 0.0, "{cell}");
         }
         let left = results["left_out"].to_string();
-        assert!(left.contains("device-resident") && left.contains("it changes them"), "{left}");
+        assert!(left.contains("device-resident") && left.contains("the filter changes packets"), "{left}");
         let page = String::from_utf8(place.read("r.html")).unwrap();
         assert!(page.contains("Packets in the device’s memory already"));
     }

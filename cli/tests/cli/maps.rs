@@ -214,7 +214,7 @@ fn a_dump_that_fails_leaves_what_was_there() {
     let run = format!("portcullis run f.wgsl --read '{}' --dump-map pairs=p.csv", sample());
     // Where the signal is ignored, writing beyond the limit is an error.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 1; {run}"));
-    let why = "File too large (os error 27)";
+    let why = "File too large (os error 27); check the limits of the file system and of the process (`ulimit -f`)";
     let judged = "packets were judged, and not all maps are written";
     assert_eq!((ran.code, ran.err), (1, format!("error: p.csv: writing failed: {why}\n4 000 {judged}\n")));
     assert_eq!((place.read("p.csv"), place.names()), (b"old".to_vec(), vec!["f.wgsl".into(), "p.csv".into()]));

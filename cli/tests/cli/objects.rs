@@ -620,9 +620,11 @@ fn programs_are_named_in_objects_of_any_name() {
     run("a:b").failed(1, &["error: a:b: the object has 5 programs: say which, as in a:b:alone"]);
     // A file of this name, and no program.
     run("whole:drops").failed(1, &["the object has 5 programs: say which, as in whole:drops:alone"]);
-    run("none:drops").failed(1, &["error: none: there is no such file"]);
+    run("none:drops").failed(1, &["error: none: No such file or directory"]);
     // Without the language the ending says what it is.
-    place.run(&["run", "plain:drops", "--read", "in.pcap"]).failed(1, &["error: plain:drops: there is no such file"]);
+    place
+        .run(&["run", "plain:drops", "--read", "in.pcap"])
+        .failed(1, &["error: plain:drops: No such file or directory"]);
     // From standard input, as the advice says.
     let stdin = |file: &str| place.run_with(&[&["run"], &rest[..], &["--", file]].concat(), &object);
     stdin("-").failed(1, &["error: <stdin>: the object has 5 programs: say which, as in /dev/stdin:alone"]);

@@ -179,7 +179,7 @@ fn an_output_that_fails_on_the_way_is_not_taken_for_whole() {
     let run = format!("portcullis run f.wgsl --read '{}' --write o.pcap", crate::support::sample());
     // Where the signal is ignored, writing beyond the limit is an error.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run}"));
-    let why = "File too large (os error 27)";
+    let why = "File too large (os error 27); check the limits of the file system and of the process (`ulimit -f`)";
     let count = "4 000 packets were judged, and not all are written";
     assert_eq!((ran.code, ran.err), (1, format!("error: o.pcap: writing failed: {why}\n{count}\n")));
 }

@@ -42,7 +42,7 @@ fn a_map_follows_its_file_and_nothing_is_lost() {
         live.until(9, |live, _| live.said().contains("there is no room in the map"));
         assert_eq!(live.ask(1), [5, 103]);
         fs::remove_file(place.path("h.csv")).unwrap();
-        live.until(9, |live, _| live.said().contains("there is no such file"));
+        live.until(9, |live, _| live.said().contains("No such file or directory"));
         assert_eq!([live.ask(1), live.ask(2)], [[5, 104], [2, 2]]);
         // Right again; one is gone.
         place.file("h.csv", "10.0.0.9,9,0\n10.0.0.2,3,0\n");

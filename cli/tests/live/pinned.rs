@@ -233,7 +233,7 @@ fn what_cannot_be_brought_over_is_told() {
     for (arguments, words) in [
         ("--from-pin table=bpf/maps/recent", "the kernel's map is of type lru_hash, and `table` is of type hash"),
         ("--from-pin numbered=bpf/maps/pinned_bss", "the kernel's map has values of"),
-        ("--from-pin table=bpf/maps/none", "--from-pin table=bpf/maps/none: bpf/maps/none: there is no such file"),
+        ("--from-pin table=bpf/maps/none", "--from-pin table=bpf/maps/none: bpf/maps/none: No such file or directory"),
         ("--from-pin table=bpf/program", "the pinned object is not a map: it is a BPF program\n"),
         ("--from-pin table=in.pcap", "no BPF object is"),
         ("--from-pin tabel=bpf/maps/table", "the filter has no map `tabel`"),

@@ -71,7 +71,7 @@ fn limits_instructions_and_reported_errors() {
     assert_eq!(parse_ok(&returns(MAX_INSTRUCTIONS)).len(), MAX_INSTRUCTIONS);
     assert!(rejected(&returns(MAX_INSTRUCTIONS + 1)).contains("at most 65535 instructions"));
     assert!(rejected(&returns(100_000)).contains("at most 65535 instructions"));
-    assert!(rejected(&"6 0 0 0\n".repeat(300_000)).contains("the text is longer"));
+    assert!(rejected(&"6 0 0 0\n".repeat(300_000)).contains("the source exceeds"));
     let shown = rejected(&("100\n".to_owned() + &"x\n".repeat(100)));
     assert_eq!(shown.matches("error:").count(), 20, "{shown}");
     // The second and the third line are malformed; the last one parses, though its opcode is
