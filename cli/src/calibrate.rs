@@ -12,26 +12,31 @@ use super::failure::Failure;
 use super::filter::FilterArgs;
 use super::out;
 
-/// Measure what batches of a filter cost on each device, for `run --device auto`
+/// Measure a filter's cost per batch on each device, for `run --device auto`
 ///
-/// `run` does so by itself, the first time that a filter runs on a machine with a GPU, before its first packet; and keeps it.
-/// This measures anew: after a change of the machine that shows in no version, or where the machine was busy the last time. It
-/// takes a third of a second a device, and prints what was found.
+/// `run` calibrates a filter before its first packet, the first time that it runs on a machine with
+/// a GPU, and caches the result. This command measures again and replaces the cached result: use it
+/// if the machine was busy at the time or has changed since. It takes about a third of a second per
+/// device and prints the result.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
-    /// A device to measure; may be given several times. All that `auto` may choose from if this is not given; those that are
-    /// named, among which may be software devices, are only shown, and nothing is kept
+    /// Measure only this device, and do not cache the result
+    ///
+    /// May be repeated; accepts software devices too. The default is every device that `auto` may
+    /// choose.
     #[arg(long, value_name = "DEVICE")]
     device: Vec<Selector>,
-    /// As for `run`: each method has a calibration of its own
+    /// Dispatch method, as for `run`; each is calibrated separately
     #[arg(long, value_name = "METHOD")]
     dispatch: Option<Dispatch>,
-    /// As for `run`: each number of threads has a calibration of its own
+    /// Number of threads, as for `run`; each is calibrated separately
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Packets of a batch, about, for filters with maps and flows, which have one device for all batches
+    /// Expected batch size in packets, for filters with maps or flows
+    ///
+    /// These run on one device for all batches.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
 }

@@ -22,7 +22,7 @@ use super::failure::{Failure, WRONG, code};
 use super::filter::FilterArgs;
 use super::{explain, out};
 
-/// Check a filter: what is wrong with it, or what is known about it
+/// Compile a filter and print its errors, or the facts inferred about it
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -30,10 +30,10 @@ pub struct Args {
     /// Print one line of JSON
     #[arg(long, conflicts_with = "emit")]
     json: bool,
-    /// Print what the filter becomes on its way to a device, in place of the facts
+    /// Print an intermediate representation or generated code instead of the facts
     #[arg(long, value_enum)]
     emit: Option<Emit>,
-    /// Also tell how packets would get to a GPU on this machine, and what `--device auto` would choose, and why
+    /// Also explain the transfer to a GPU and the choice of `--device auto`
     #[arg(long, conflicts_with_all = ["json", "emit"])]
     explain: bool,
 }
@@ -41,19 +41,19 @@ pub struct Args {
 /// The stages that `--emit` can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Emit {
-    /// The whole module as WGSL: the filter, its parameters resolved, and the prelude
+    /// The complete WGSL module: prelude and filter, with parameters resolved
     Wgsl,
     /// The compute shader for Vulkan, SPIR-V in binary form
     Spirv,
-    /// The CPU's code before Cranelift optimises it
+    /// Cranelift IR of the CPU code, before optimisation
     Clif,
-    /// What one of several packets side by side goes through on the CPU
+    /// The CPU's vectorised code, as seen by one lane
     Lanes,
     /// The kernel in OpenCL C 1.2
     Opencl,
     /// The kernel in CUDA C++
     Cuda,
-    /// The classic BPF that it was made of, as `tcpdump -d` prints it
+    /// The classic BPF source program, as `tcpdump -d` prints it
     Bpf,
 }
 

@@ -6,14 +6,13 @@ use clap_complete::Shell;
 use super::failure::Failure;
 use super::{Cli, out};
 
-/// Print the completions for a shell
+/// Print a shell completion script
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The shell
+    /// Shell to complete for
     shell: Shell,
 }
 
-/// Prints them.
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "portcullis", &mut script);

@@ -8,12 +8,13 @@ use clap::builder::NonEmptyStringValueParser;
 use super::failure::Failure;
 use super::filter::FilterArgs;
 
-/// Ask a live run for something: to have another filter take over, for its maps, for its numbers
+/// Control a running instance: reload its filter, read or write maps, print statistics
 ///
-/// The run was started with `--control PATH`. docs/operating.md has the protocol, for other programs that want to ask.
+/// The instance must have been started with `--control PATH`. docs/operating.md documents the
+/// protocol.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The run's socket
+    /// Control socket of the running instance (`run --control`)
     #[arg(long, value_name = "PATH")]
     control: PathBuf,
     #[command(subcommand)]
@@ -22,22 +23,23 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Have another filter take over between two batches, without a packet lost
+    /// Replace the filter between two batches, without losing a packet
     ///
-    /// The run reads and compiles the file; where that fails, what is wrong is printed here, and nothing changes. Maps of the
-    /// same name, kind, key, value and entries go on with what they have, others begin empty.
+    /// The running instance reads and compiles the file. If that fails, the errors are printed here
+    /// and nothing changes. Maps whose name, kind, key, value and size are unchanged keep their
+    /// entries; others start empty.
     Reload {
         #[command(flatten)]
         filter: FilterArgs,
     },
-    /// Look at a map of the filter's, or change it, between two batches
+    /// Read or change a map of the running filter
     Map {
         #[command(subcommand)]
         command: MapCommand,
     },
-    /// Print how the run stands
+    /// Print statistics
     Stats {
-        /// As one line of JSON in place of the table
+        /// Print one line of JSON instead of a table
         #[arg(long)]
         json: bool,
     },
@@ -45,7 +47,7 @@ enum Command {
 
 #[derive(Debug, clap::Subcommand)]
 enum MapCommand {
-    /// Print all entries in order of their keys, as `run --dump-map` writes them, or one
+    /// Print all entries, sorted by key, or one entry
     Get {
         /// The map
         #[arg(value_parser = NonEmptyStringValueParser::new())]
@@ -53,11 +55,11 @@ enum MapCommand {
         /// The key of one entry, as in a row of CSV: `10.0.0.19`, `10.0.0.0/8`, `10.0.0.19,80`
         #[arg(allow_hyphen_values = true)]
         key: Option<String>,
-        /// As JSON in place of CSV
+        /// Print JSON instead of CSV
         #[arg(long)]
         json: bool,
     },
-    /// Give an entry a value; it is made where there is none
+    /// Set an entry's value, creating the entry if needed
     Set {
         /// The map
         #[arg(value_parser = NonEmptyStringValueParser::new())]
@@ -69,7 +71,7 @@ enum MapCommand {
         #[arg(allow_hyphen_values = true)]
         value: Vec<String>,
     },
-    /// Remove an entry; those of maps by number are zeros then
+    /// Delete an entry; entries of array maps become zero
     Del {
         /// The map
         #[arg(value_parser = NonEmptyStringValueParser::new())]

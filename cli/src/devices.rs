@@ -6,10 +6,10 @@ use serde_json::json;
 use super::failure::Failure;
 use super::out;
 
-/// List every backend, its devices and their limits, and what the missing ones need
+/// List backends with their devices and limits, and why unavailable ones are missing
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Print one line of JSON
+    /// Print one line of JSON instead of text
     #[arg(long)]
     json: bool,
 }

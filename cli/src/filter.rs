@@ -29,24 +29,27 @@ const MOST_FUEL: u32 = 1 << 24;
 /// What to filter with.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
-    /// The filter: WGSL if its name ends in .wgsl, OpenCL C if in .cl, what `tcpdump -ddd` prints if in .bpf, a program of XDP
-    /// that clang has compiled if in .o (FILE.o:PROGRAM where there are several); `-` reads one from standard input
-    #[arg(required_unless_present = "expr")]
-    filter: Option<PathBuf>,
-    /// Filter by an expression of tcpdump's, in place of a file: packets that match PASS, others are dropped
-    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, conflicts_with_all = ["filter", "language", "set"])]
-    expr: Option<String>,
-    /// The filter's language, where its name does not say; of standard input WGSL unless told otherwise
-    #[arg(long, value_enum, value_name = "LANGUAGE")]
-    language: Option<Language>,
-    /// Set a parameter of the filter: an `override` in WGSL, a macro in OpenCL C; of an object a global variable, or a part of
-    /// one (`config.ports[2]=80`), or how many entries a map has (`flows.max_entries=1000`); may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parameter)]
-    set: Vec<(String, String)>,
-    /// Loop iterations that the filter may spend on a packet; one that needs more is ABORTED
+    /// Filter file: .wgsl, .cl (OpenCL C), .bpf (`tcpdump -ddd`) or .o (XDP)
     ///
-    /// At most 16777216, so that one packet cannot take longer than a Ctrl-C can wait for.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_FUEL)))]
+    /// Of an object with several XDP programs name one: FILE.o:PROGRAM. `-` reads standard input.
+    #[arg(required_unless_present = "expr", help_heading = "Filter")]
+    filter: Option<PathBuf>,
+    /// Filter with a tcpdump expression: matches PASS, the rest is dropped
+    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, conflicts_with_all = ["filter", "language", "set"], help_heading = "Filter")]
+    expr: Option<String>,
+    /// Language of the filter, if the file name does not tell; WGSL for standard input
+    #[arg(long, value_enum, value_name = "LANGUAGE", help_heading = "Filter", hide_short_help = true)]
+    language: Option<Language>,
+    /// Set a filter parameter
+    ///
+    /// A WGSL `override`, an OpenCL C macro, or of an XDP object a global variable or part of one
+    /// (`config.ports[2]=80`) or a map's size (`flows.max_entries=1000`). May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parameter, help_heading = "Filter")]
+    set: Vec<(String, String)>,
+    /// Maximum loop iterations per packet; beyond it the packet is ABORTED
+    ///
+    /// At most 16777216, which bounds how long Ctrl-C waits for a packet.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_FUEL)), help_heading = "Filter", hide_short_help = true)]
     fuel: u32,
 }
 

@@ -3,11 +3,10 @@
 use super::failure::Failure;
 use super::out;
 
-/// Print portcullis.h, which tells editors and other compilers what filters in OpenCL C find declared
+/// Print portcullis.h, the declarations available to OpenCL C filters
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Prints it.
 pub fn run(_: Args) -> Result<(), Failure> {
     out::print(portcullis::stock::OPENCL_C_HEADER)
 }

@@ -24,12 +24,11 @@ use clap::{Parser, Subcommand};
 
 /// Run packet filters on the CPU or a GPU, a capture in, verdicts out: WGSL, OpenCL C, XDP objects, tcpdump expressions.
 ///
-/// Without a command: shows the devices found, tries a sample filter on each, and says what to do
-/// next.
+/// Run without a command to list devices and try a sample filter on each.
 #[derive(Debug, Parser)]
 #[command(name = "portcullis", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 the filter or the input is wrong or a device failed, 2 wrong usage, \
-130 interrupted, 141 nobody reads the output any more.")]
+130 interrupted, 141 the reader closed the pipe (SIGPIPE).")]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

@@ -32,13 +32,14 @@ use super::run::replace::Replacement;
 use filters::FilterArgs;
 use progress::Progress;
 
-/// Measure devices side by side: filters, batch sizes, packets, transfers and dispatch methods; and compare two such runs
+/// Benchmark filters on each device, or compare two benchmark results
 ///
-/// Every verdict is compared with the reference interpreter's, and packets are where a filter writes any: a device that is
-/// wrong is marked WRONG and has no speed. Without --full it is a quick run, in less than two minutes: batches of every size
-/// with the first packets, and the rest at one size.
+/// Measures combinations of filter, batch size, packet mix, transfer and dispatch method. Verdicts,
+/// and packets if the filter writes them, are checked against the reference interpreter; a device
+/// that differs is marked WRONG and gets no rate. Without --full the run takes less than two
+/// minutes: every batch size with the first packet mix, the other mixes at one size.
 ///
-/// Interrupted once, it ends after the measurement under way and writes what it has.
+/// On the first Ctrl-C it finishes the current measurement and writes the results so far.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 a device is wrong or something failed (with --compare: something is slower \

@@ -27,11 +27,12 @@ use super::failure::Failure;
 use super::run::live::{duration, processor};
 use plan::{Choice, Mempools};
 
-/// Measure forwarding by DPDK's ports: packets come in, have their MAC addresses swapped, and go out where they came from
+/// Benchmark layer-2 forwarding between DPDK ports and a device
 ///
-/// Each workload with each burst size is a run of its own, and a row of the table. Packets for which a pipeline has no time are
-/// dropped at once and counted. Rates and latencies are those after the warm-up. In parentheses what the option is called in
-/// NVIDIA's l2fwd-nv.
+/// Swaps the MAC addresses of each received packet and sends it back out of its port. Each
+/// combination of workload and burst size is a separate run and a row of the table. Packets that a
+/// pipeline cannot keep up with are dropped and counted. Rates and latencies exclude the warm-up.
+/// Letters in parentheses are the corresponding options of NVIDIA's l2fwd-nv.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A port of DPDK: a network card (`0000:03:00.0`), a device that DPDK makes (`net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`), or

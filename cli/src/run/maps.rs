@@ -28,39 +28,45 @@ use crate::failure::Failure;
 /// The arguments about maps.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct MapArgs {
-    /// Carry all maps from one run to the next: they begin with what this file has, if it is there, and are written to
-    /// it after the run
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
+    /// Load all maps from this file if it exists; save them to it after the run
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(), help_heading = "Maps")]
     pub state: Option<String>,
-    /// Write the file of --state while packets flow too, every so many seconds, between two batches
-    #[arg(long, value_name = "SECONDS", requires = "state", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Also save the --state file at this interval during the run, in seconds
+    #[arg(long, value_name = "SECONDS", requires = "state", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Maps", hide_short_help = true)]
     pub state_every: Option<u32>,
-    /// Begin with these entries in a map, over those of --state: a CSV or JSON file, as its name ends, with numbers,
-    /// addresses, prefixes and MACs as people write them, or as --dump-map does; `check` lists what is in a row; may be
-    /// given several times
-    #[arg(long, value_name = "NAME=FILE", value_parser = input("--map"))]
+    /// Set initial entries of a map from a CSV or JSON file
+    ///
+    /// Overrides entries from `--state`. Takes numbers, addresses, prefixes and MAC addresses as
+    /// usually written, and the output of `--dump-map`; `portcullis check` lists the columns. May
+    /// be repeated.
+    #[arg(long, value_name = "NAME=FILE", value_parser = input("--map"), help_heading = "Maps")]
     pub map: Vec<MapFile>,
-    /// Begin with what is in a map of the kernel's, over what --state brings and under what --map does: one that is pinned in a
-    /// file system of BPF's, of the same type and sizes; of values for each processor with their sums; may be given several times
+    /// Set initial entries of a map from a pinned kernel BPF map
+    ///
+    /// The map must have the same type and sizes; per-CPU values are summed. Overrides `--state`;
+    /// `--map` overrides it. May be repeated.
     #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "NAME=PATH", value_parser = pinned())]
+    #[arg(long, value_name = "NAME=PATH", value_parser = pinned(), help_heading = "Maps", hide_short_help = true)]
     pub from_pin: Vec<MapFile>,
-    /// Have a map follow a file like those of --map: it has the file's entries and no others, also when the file changes
-    /// while packets flow
-    #[arg(long, value_name = "NAME=FILE", value_parser = input("--watch-map"))]
+    /// Keep a map equal to a CSV or JSON file, reloading it when it changes
+    #[arg(long, value_name = "NAME=FILE", value_parser = input("--watch-map"), help_heading = "Maps", hide_short_help = true)]
     pub watch_map: Vec<MapFile>,
-    /// Fill the maps by which a program of XDP looks for routes (`bpf_fib_lookup`, `bpf_check_mtu`) from the kernel's
-    /// interfaces, routes and neighbours, and follow these; packets of a capture came in by IFACE
+    /// Fill an XDP program's routing maps from the kernel's and keep them current
+    ///
+    /// For `bpf_fib_lookup` and `bpf_check_mtu`. The packets of a capture count as received on
+    /// IFACE.
     #[arg(long, value_name = "IFACE", num_args = 0..=1, require_equals = true, default_missing_value = "",
-          conflicts_with_all = ["nfqueue", "dpdk"])]
+          conflicts_with_all = ["nfqueue", "dpdk"], help_heading = "Maps", hide_short_help = true)]
     pub kernel_routes: Option<String>,
-    /// Write a map's entries to this file after the run, in order of their keys: CSV or JSON, as its name ends;
-    /// `-` is standard output, in CSV; may be given several times
-    #[arg(long, value_name = "NAME=FILE", value_parser = output())]
+    /// Write a map's entries to a CSV or JSON file after the run
+    ///
+    /// Sorted by key; `-` is standard output, in CSV. May be repeated.
+    #[arg(long, value_name = "NAME=FILE", value_parser = output(), help_heading = "Maps")]
     pub dump_map: Vec<MapFile>,
-    /// Write what a program of an object tells the host (ring buffers, perf buffers, prints) to this file while packets flow: a
-    /// line of JSON an event; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = super::output())]
+    /// Write events of an XDP program to this file, as JSON lines
+    ///
+    /// Ring buffers, perf buffers and prints, during the run; `-` is standard output.
+    #[arg(long, value_name = "FILE", value_parser = super::output(), help_heading = "Observability", hide_short_help = true)]
     pub events: Option<String>,
 }
 

@@ -33,72 +33,83 @@ pub use live::duration;
 pub use live::missing;
 use maps::MapArgs;
 
-/// Run a filter over a capture, or on live packets
+/// Filter packets from a capture or from live traffic
 ///
-/// Packets are read from a capture (pcap or pcapng, Ethernet), judged by the filter, and written by
-/// their verdicts where an output is given: with the filter's changes, in their order, with their
-/// times. A table of what came through is printed at the end; to standard error where standard
-/// output takes a capture.
+/// Reads an Ethernet capture (pcap or pcapng), runs the filter on each packet, and writes packets
+/// to the outputs given for their verdicts, as modified by the filter, in order and with their
+/// timestamps. Prints a table of verdicts at the end, to standard error if a capture goes to
+/// standard output.
 ///
-/// Live packets are those that an interface receives (`--af-xdp`, `--dpdk`), or for which the firewall asks (`--nfqueue`). Their
-/// verdicts are carried out: packets go on to the kernel, back where they came from, out of another interface, or nowhere,
-/// until Ctrl-C.
+/// Live traffic is received from an interface (`--af-xdp`, `--dpdk`) or from the firewall
+/// (`--nfqueue`), and each verdict is applied: a packet goes to the kernel, back out of the
+/// interface it came from, out of another one, or is dropped. Runs until Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("source").required(true).multiple(true).args(["read", "af_xdp", "nfqueue", "dpdk"])))]
 pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
-    /// The capture to read; `-` is standard input, and `synth:packets=100000,seed=1,size=64..1500`
-    /// makes up traffic
+    /// Read packets from a capture; `-` is standard input
+    ///
+    /// `synth:packets=100000,seed=1,size=64..1500` generates traffic instead.
     #[arg(long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new(),
-          conflicts_with_all = live::SOURCES)]
+          conflicts_with_all = live::SOURCES, help_heading = "Input")]
     read: Option<String>,
     #[command(flatten)]
     live: LiveArgs,
-    /// Write the packets that pass to this capture: classic pcap in the input's time resolution, or
-    /// pcapng where the name ends so; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES)]
+    /// Write packets that PASS to a capture; `-` is standard output
+    ///
+    /// Pcapng if the name ends in .pcapng, else classic pcap in the input's time resolution.
+    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output")]
     write: Option<String>,
-    /// Write the packets with verdict TX to this capture
-    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES)]
+    /// Write packets with verdict TX to a capture
+    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
     write_tx: Option<String>,
-    /// Write redirected packets to captures in this folder, one for each target (`3.pcap`); after
-    /// 1024 targets the rest goes to `other.pcap`
-    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = live::SOURCES)]
+    /// Write redirected packets to this directory, one capture per target
+    ///
+    /// Files are named after the target (`3.pcap`). Beyond 1024 targets packets go to
+    /// `other.pcap`.
+    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
     write_redirect: Option<String>,
     #[command(flatten)]
     maps: MapArgs,
-    /// Where to run: auto (a real GPU and the CPU, each batch where it costs least), cpu, cuda, cuda:N, wgpu, wgpu:N,
-    /// opencl, opencl:N, interp or noop
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    /// Device: auto, cpu, cuda[:N], wgpu[:N], opencl[:N], interp or noop
+    ///
+    /// `auto` chooses between the CPU and a hardware GPU for each batch, by estimated cost.
+    #[arg(long, value_name = "DEVICE", default_value = "auto", help_heading = "Device")]
     device: Selector,
-    /// How batches are handed to the device: inline, pipelined, persistent, waitvalue or graph; `devices`
-    /// lists which a device has, the first of them taken if this is not given
-    #[arg(long, value_name = "METHOD")]
+    /// Dispatch method: inline, pipelined, persistent, waitvalue or graph
+    ///
+    /// `portcullis devices` lists the methods of each device; the default is the first listed.
+    #[arg(long, value_name = "METHOD", help_heading = "Device", hide_short_help = true)]
     dispatch: Option<Dispatch>,
-    /// How packets get to a device that is not the processor: whole, their window (what the filter may read), imported (it
-    /// reads them where they lie), or auto, by whichever way costs least
-    #[arg(long, value_name = "TRANSFER", default_value = "auto", conflicts_with_all = live::SOURCES)]
+    /// How packets reach the device: whole, window, imported or auto
+    ///
+    /// `window` copies only the bytes that the filter may read, `imported` maps the host's memory
+    /// into the device, and `auto` takes whichever is cheapest.
+    #[arg(long, value_name = "TRANSFER", default_value = "auto", conflicts_with_all = live::SOURCES, help_heading = "Device", hide_short_help = true)]
     transfer: Transfer,
-    /// Also tell, on standard error, by what the device was chosen, how packets got to it and why, and what that took; of live
-    /// packets before the first one comes
-    #[arg(long)]
+    /// Explain on standard error how device and transfer were chosen
+    ///
+    /// For live traffic, before the first packet.
+    #[arg(long, help_heading = "Device", hide_short_help = true)]
     explain: bool,
-    /// Packets in a batch, at most; one of a capture is also bounded in bytes. Live packets have batches that find their size
-    /// if this is not given (`auto`): as many packets as the device needs to keep up with what comes, and no more
-    #[arg(long, value_name = "N|auto", value_parser = batch)]
+    /// Maximum number of packets in a batch
+    ///
+    /// Batches of a capture are also bounded in bytes. For live traffic the default, `auto`,
+    /// adapts the size so that the device keeps up.
+    #[arg(long, value_name = "N|auto", value_parser = batch, help_heading = "Device")]
     batch: Option<BatchSize>,
-    /// Threads that run the filter, on devices that run on the processor; all cores if not given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Threads that run the filter on CPU devices; defaults to all cores
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Device")]
     threads: Option<u16>,
     /// Stop after this many packets
-    #[arg(long, value_name = "N", conflicts_with_all = live::SOURCES)]
+    #[arg(long, value_name = "N", conflicts_with_all = live::SOURCES, help_heading = "Input")]
     limit: Option<u64>,
-    /// Print the totals as one line of JSON in place of the table
-    #[arg(long)]
+    /// Print the totals as one line of JSON instead of a table
+    #[arg(long, help_heading = "Output")]
     json: bool,
-    /// Show how far it is at once, and without a terminal too; long runs on a terminal show it anyway
-    #[arg(long, conflicts_with_all = live::SOURCES)]
+    /// Show progress from the start, even without a terminal
+    #[arg(long, conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
     progress: bool,
 }
 

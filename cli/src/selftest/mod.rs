@@ -18,32 +18,33 @@ use super::failure::{Failure, WRONG};
 use super::out;
 use super::run::duration;
 
-/// Judge devices: run the conformance corpus on each and compare with the reference interpreter; or judge a network interface
+/// Run the conformance suite on each device
 ///
-/// The corpus is part of this program: the stock filters in each language and a probe for each rule of
-/// what a filter means, over packets that try every boundary, in batches of several sizes and layouts. A device
-/// that differs in a verdict, a length, a byte or what a map holds in the end fails.
+/// The built-in suite runs the stock filters in each language, and one probe for each rule of the
+/// filter semantics, over packets that cover all boundary cases, in batches of several sizes and
+/// layouts. A device fails if a verdict, length, packet byte or final map entry differs from the
+/// reference interpreter's.
 ///
-/// With --af-xdp an interface is judged instead: which ways it has for AF_XDP, and whether they work.
+/// With --af-xdp it tests a network interface instead: which AF_XDP modes it supports, and whether
+/// they work.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Judge only this device; may be given several times. Without it: every device that is found
+    /// Test only this device; may be repeated
     #[arg(long, value_name = "DEVICE")]
     device: Vec<Selector>,
-    /// Fail when one of these is missing, for example cpu,wgpu,opencl
+    /// Fail if one of these devices is missing, for example cpu,wgpu,opencl
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     require: Vec<Selector>,
-    /// Judge devices by this dispatch method; may be given several times. Without it: by each device's own
-    /// choice
+    /// Use this dispatch method instead of each device's default; may be repeated
     #[arg(long, value_name = "METHOD")]
     dispatch: Vec<Dispatch>,
-    /// Run only this filter of the corpus; may be given several times
+    /// Run only this filter of the suite; may be repeated
     #[arg(long, value_name = "NAME")]
     filter: Vec<String>,
-    /// Take a part of the packets only; a debug build always does
+    /// Use a subset of the packets; debug builds always do
     #[arg(long)]
     quick: bool,
-    /// Write devices, drivers and all results to this file as JSON; `-` is standard output
+    /// Write devices, drivers and results to this JSON file; `-` is standard output
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     json: Option<String>,
     #[command(flatten)]

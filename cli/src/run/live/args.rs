@@ -15,121 +15,146 @@ pub const SOURCES: [&str; 3] = ["af_xdp", "nfqueue", "dpdk"];
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("ports").args(["af_xdp", "dpdk"])))]
 pub struct LiveArgs {
-    /// Filter what this interface receives, by all of its queues or by these (counted from 0, as `eth0:0-3,8`), until
-    /// Ctrl-C; may be given several times: the first is port 0
-    #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Live packets")]
+    /// Filter the packets an interface receives, through AF_XDP sockets
+    ///
+    /// All RX queues, or those listed (`eth0:0-3,8`, counted from 0), until Ctrl-C. May be
+    /// repeated; the first interface is port 0.
+    #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Input")]
     pub af_xdp: Vec<String>,
-    /// Give the verdicts on what a netfilter queue has: packets that a rule of the firewall sends there. PASS accepts, DROP
-    /// drops, and so does everything else; may be given several times
-    #[arg(long, value_name = "N", value_parser = queue, conflicts_with = "af_xdp", help_heading = "Live packets")]
+    /// Filter the packets of a netfilter queue
+    ///
+    /// The queue is fed by a firewall rule. PASS accepts a packet; every other verdict drops it.
+    /// May be repeated.
+    #[arg(long, value_name = "N", value_parser = queue, conflicts_with = "af_xdp", help_heading = "Input")]
     pub nfqueue: Vec<u16>,
-    /// Filter what a port of DPDK receives: a network card (`0000:03:00.0`), a device that DPDK makes
-    /// (`net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`), or the port of a number; may be given several times: the first is port 0
-    #[arg(long, value_name = "PORT", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = ["af_xdp", "nfqueue"],
-          help_heading = "Live packets")]
+    /// Filter the packets a DPDK port receives
+    ///
+    /// A PCI address (`0000:03:00.0`), a virtual device
+    /// (`net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`) or a port number. May be repeated; the first
+    /// is port 0.
+    #[arg(long, value_name = "PORT", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = ["af_xdp", "nfqueue"], help_heading = "Input")]
     pub dpdk: Vec<String>,
-    /// Queues of each port of DPDK, among which the card deals connections
+    /// RX queues of each DPDK port; the card spreads flows over them by RSS
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), requires = "dpdk",
-          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live packets")]
+          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live traffic", hide_short_help = true)]
     pub queues: Option<u16>,
-    /// What DPDK itself is given, as one text: `-l 2 --socket-mem 1024`
+    /// Arguments for DPDK's EAL, as one string: `-l 2 --socket-mem 1024`
     #[arg(
         long,
         value_name = "ARGUMENTS",
         requires = "dpdk",
         conflicts_with_all = ["read", "af_xdp", "nfqueue"],
-        allow_hyphen_values = true,
-        help_heading = "Live packets"
-    )]
+        allow_hyphen_values = true, help_heading = "Live traffic", hide_short_help = true)]
     pub eal: Option<String>,
-    /// Stop when nothing has come for this time, as `10s`; 1 second if all ports are captures (`net_pcap`), and never otherwise
+    /// Stop after this long without packets, for example `10s`
+    ///
+    /// Defaults to 1 s if all ports are captures (`net_pcap`), and to never otherwise.
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "dpdk",
-          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live packets")]
+          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live traffic", hide_short_help = true)]
     pub idle_exit: Option<Duration>,
-    /// Accept packets of a netfilter queue on which nobody can give a verdict, as the queue is full
-    #[arg(long, requires = "nfqueue", conflicts_with_all = ["read", "af_xdp", "dpdk"], help_heading = "Live packets")]
+    /// Accept packets when the netfilter queue is full
+    #[arg(long, requires = "nfqueue", conflicts_with_all = ["read", "af_xdp", "dpdk"], help_heading = "Live traffic", hide_short_help = true)]
     pub fail_open: bool,
-    /// Send packets that are redirected to target N out of this interface, or port of DPDK; may be given several times
-    #[arg(long, value_name = "N=IFACE", value_parser = redirect, requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live packets")]
+    /// Send packets redirected to target N out of this interface or DPDK port
+    ///
+    /// May be repeated.
+    #[arg(long, value_name = "N=IFACE", value_parser = redirect, requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live traffic")]
     pub redirect: Vec<(u32, String)>,
-    /// Where packets of DPDK go that pass: into the kernel, at an interface that is made (`tap:NAME`, or by vhost-net
-    /// `virtio_user:NAME`), or out of another port of DPDK; without it they are counted and dropped. What comes from there goes out of
-    /// the first port, past the filter
+    /// Where DPDK packets go that PASS
+    ///
+    /// Into the kernel through a new interface (`tap:NAME`, or `virtio_user:NAME` for vhost-net),
+    /// or out of another DPDK port. By default they are counted and dropped. Packets from that
+    /// interface or port leave through the first port, unfiltered.
     #[arg(long, value_name = "tap:NAME|virtio_user:NAME|PORT", value_parser = NonEmptyStringValueParser::new(), requires = "dpdk",
-          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live packets")]
+          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live traffic", hide_short_help = true)]
     pub pass_to: Option<String>,
-    /// How packets that pass get into the kernel: by a `veth` pair, by a `tap` interface, by what the kernel has of these
-    /// (`auto`), or not at all (`none`): then they are dropped and counted
+    /// How packets that PASS reach the kernel's network stack
+    ///
+    /// `veth`: a veth pair; `tap`: a TAP interface; `auto`: whichever the kernel supports; `none`:
+    /// drop and count them.
     #[arg(long, value_name = "WAY", value_parser = ["auto", "veth", "tap", "none"], default_value = "auto",
-          conflicts_with_all = ["nfqueue", "read", "dpdk"], help_heading = "Live packets")]
+          conflicts_with_all = ["nfqueue", "read", "dpdk"], help_heading = "Live traffic", hide_short_help = true)]
     pub stack: String,
-    /// Take only these packets, by destination port, IP protocol or EtherType, and leave all others to the kernel:
-    /// `tcp/80,udp/5000-5999,proto/47,ethertype/0x86dd`. Without it IPv4 and IPv6 are taken, but for neighbour discovery
-    #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live packets")]
+    /// Take only packets that match these rules; leave all others to the kernel
+    ///
+    /// Rules name a destination port, IP protocol or EtherType:
+    /// `tcp/80,udp/5000-5999,proto/47,ethertype/0x86dd`. The default is IPv4 and IPv6 except
+    /// neighbour discovery.
+    #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live traffic")]
     pub only: Option<String>,
-    /// Take every packet
-    #[arg(long, requires = "af_xdp", conflicts_with_all = ["only", "read", "nfqueue", "dpdk"], help_heading = "Live packets")]
+    /// Take every packet, neighbour discovery and other protocols included
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["only", "read", "nfqueue", "dpdk"], help_heading = "Live traffic", hide_short_help = true)]
     pub all: bool,
-    /// Where the XDP program runs: `native`, in the driver, or `skb`, in the kernel's stack; by itself it takes the
-    /// first that the driver has
-    #[arg(long, value_name = "MODE", value_parser = ["native", "skb"], requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live packets")]
+    /// Attach the XDP program in the driver (`native`) or in the network stack (`skb`)
+    ///
+    /// The default is the first that the driver supports.
+    #[arg(long, value_name = "MODE", value_parser = ["native", "skb"], requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live traffic", hide_short_help = true)]
     pub xdp_mode: Option<String>,
-    /// Have the driver put packets into memory without a copy, or fail
-    #[arg(long, requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live packets")]
+    /// Require zero-copy AF_XDP sockets; fail if the driver lacks them
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live traffic", hide_short_help = true)]
     pub zero_copy: bool,
-    /// Have the kernel copy packets, also where the driver could do without
-    #[arg(long, requires = "af_xdp", conflicts_with_all = ["zero_copy", "read", "nfqueue", "dpdk"], help_heading = "Live packets")]
+    /// Force copy mode, even if the driver supports zero copy
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["zero_copy", "read", "nfqueue", "dpdk"], help_heading = "Live traffic", hide_short_help = true)]
     pub copy: bool,
-    /// Have the kernel poll for packets instead of waiting for interrupts, for this many microseconds at a time
+    /// Busy-poll the sockets instead of waiting for interrupts, in microseconds
     #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "20", requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"],
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Live packets")]
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Live traffic", hide_short_help = true)]
     pub busy_poll: Option<u32>,
-    /// Have packets in huge pages
-    #[arg(long, requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live packets")]
+    /// Allocate packet memory from huge pages
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live traffic", hide_short_help = true)]
     pub huge_pages: bool,
-    /// Frames for each queue, a power of two
-    #[arg(long, value_name = "N", value_parser = frames, requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live packets")]
+    /// Packet buffers for each queue, a power of two
+    #[arg(long, value_name = "N", value_parser = frames, requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live traffic", hide_short_help = true)]
     pub frames: Option<u32>,
-    /// Where packets' buffers are.
+    /// Placement of packet buffers.
     #[command(flatten)]
     pub mempool: MempoolArgs,
-    /// How long a packet may wait for others to make a batch, as `50us` or `1ms`, at most; if this is not given, 0 where
-    /// `--batch` is a number, and else as long as the device needs it, up to 1 ms
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]
+    /// Longest time that a packet waits for its batch to fill (`50us`, `1ms`)
+    ///
+    /// Defaults to 0 if `--batch` is a number. Otherwise it adapts to the device, up to 1 ms.
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live traffic")]
     pub max_delay: Option<Duration>,
-    /// What becomes of packets for which the device has no time: `drop`, they wait where they came in until the kernel drops
-    /// them, or `cpu`: the CPU filters them, whose packets may overtake the device's
-    #[arg(long, value_name = "WAY", value_parser = ["drop", "cpu"], default_value = "drop", conflicts_with = "read",
-          help_heading = "Live packets")]
+    /// What to do with packets that the device cannot keep up with
+    ///
+    /// `drop`: leave them in the RX queue until the kernel drops them. `cpu`: filter them on the
+    /// CPU; they may overtake packets on the device.
+    #[arg(long, value_name = "WAY", value_parser = ["drop", "cpu"], default_value = "drop", conflicts_with = "read", help_heading = "Live traffic", hide_short_help = true)]
     pub overload: String,
-    /// How queues are dealt: `each` has a lane of its own, or `one` has all, so that a filter with maps can take over later;
-    /// by itself each, but for filters with maps
-    #[arg(long, value_name = "LANES", value_parser = ["one", "each"], requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live packets")]
+    /// Process each queue on its own lane (`each`) or all on one (`one`)
+    ///
+    /// A filter with maps needs `one`; choose it to be able to reload such a filter later. The
+    /// default is `each` for filters without maps.
+    #[arg(long, value_name = "LANES", value_parser = ["one", "each"], requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live traffic", hide_short_help = true)]
     pub lanes: Option<String>,
-    /// Listen at this path, a socket that is made, for what `portcullis ctl` asks: to have another filter take over, for
-    /// maps, for numbers
-    #[arg(long, value_name = "PATH", value_parser = clap::builder::PathBufValueParser::new(), conflicts_with = "read", help_heading = "Live packets")]
+    /// Create a Unix socket here and serve `portcullis ctl` on it
+    #[arg(long, value_name = "PATH", value_parser = clap::builder::PathBufValueParser::new(), conflicts_with = "read", help_heading = "Observability")]
     pub control: Option<PathBuf>,
-    /// Keep the threads of queues on these processors, in turn
-    #[arg(long, value_name = "CPUS", value_parser = processor, value_delimiter = ',', conflicts_with = "read", help_heading = "Live packets")]
+    /// Pin the queues' threads to these CPUs, round-robin
+    #[arg(long, value_name = "CPUS", value_parser = processor, value_delimiter = ',', conflicts_with = "read", help_heading = "Live traffic", hide_short_help = true)]
     pub pin: Vec<u16>,
-    /// Stop after this time, as `10s` or `500ms`
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]
+    /// Stop after this time, for example `10s` or `500ms`
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live traffic")]
     pub duration: Option<Duration>,
-    /// Show rates, verdicts, losses, batches and latencies every so often, as `1s`: as a table that is drawn again and again
-    /// where standard error is a terminal, else as a line; with `--json` as a line of JSON on standard output, before that of
-    /// the totals
-    #[arg(long, value_name = "TIME", value_parser = interval, conflicts_with = "read", help_heading = "Live packets")]
+    /// Report rates, verdicts, losses, batches and latencies at this interval
+    ///
+    /// For example `1s`. A table redrawn in place if standard error is a terminal, else one line
+    /// per interval; with `--json`, one JSON line per interval on standard output, before the
+    /// totals.
+    #[arg(long, value_name = "TIME", value_parser = interval, conflicts_with = "read", help_heading = "Observability")]
     pub stats: Option<Duration>,
-    /// Answer to Prometheus at this port of 127.0.0.1, at `[::1]:PORT`, or at a Unix socket, for this user alone
-    #[arg(long, value_name = "[ADDR:]PORT|unix:PATH", conflicts_with = "read", help_heading = "Live packets")]
+    /// Serve Prometheus metrics at this address
+    ///
+    /// A port of 127.0.0.1, `[::1]:PORT`, or a Unix socket that only this user can open.
+    #[arg(long, value_name = "[ADDR:]PORT|unix:PATH", conflicts_with = "read", help_heading = "Observability")]
     pub metrics: Option<String>,
-    /// Have everything that is said on standard error be a log, in lines of text with their times or in lines of JSON
-    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], conflicts_with = "read", help_heading = "Live packets")]
+    /// Log to standard error, with timestamps as text or as JSON lines
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], conflicts_with = "read", help_heading = "Observability", hide_short_help = true)]
     pub log: Option<String>,
-    /// What is in the log: `error`, `warn`, `info` (if not given), `debug`, or levels of parts of the program, as
-    /// `portcullis::pipeline=debug,warn`; the variable PORTCULLIS_LOG says the same
-    #[arg(long, value_name = "LEVEL", conflicts_with = "read", help_heading = "Live packets")]
+    /// Log filter: `error`, `warn`, `info` (default), `debug`, or per module
+    ///
+    /// For example `portcullis::pipeline=debug,warn`. The environment variable PORTCULLIS_LOG does
+    /// the same.
+    #[arg(long, value_name = "LEVEL", conflicts_with = "read", help_heading = "Observability", hide_short_help = true)]
     pub log_level: Option<String>,
 }
 

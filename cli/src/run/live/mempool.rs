@@ -15,16 +15,19 @@ use crate::failure::Failure;
 /// The arguments about DPDK's packets' memory.
 #[derive(Debug, clap::Args)]
 pub struct MempoolArgs {
-    /// Where packets of DPDK come: into memory of the `host`, or of the `gpu`
-    #[arg(long, value_name = "WHERE", value_parser = ["host", "gpu"], default_value = "host", requires = "dpdk", help_heading = "Live packets")]
+    /// Memory that DPDK receives packets into: of the `host` or of the `gpu`
+    #[arg(long, value_name = "WHERE", value_parser = ["host", "gpu"], default_value = "host", requires = "dpdk", help_heading = "Live traffic", hide_short_help = true)]
     pub mempool: String,
-    /// The GPU that knows of packets of DPDK by its communication list, and has them, or is shown the host's memory: `cuda:N`,
-    /// `software` (there is none, but all is as with one), or the number of one that DPDK's own driver has found; that of `--device`
-    /// if packets come into a GPU
-    #[arg(long, value_name = "GPU", requires = "dpdk", help_heading = "Live packets")]
+    /// GPU that receives DPDK packets or reads them from host memory
+    ///
+    /// `cuda:N`, `software` (an emulated GPU), or the number of a GPU that DPDK's own driver
+    /// found. Defaults to that of `--device` if packets are received into GPU memory.
+    #[arg(long, value_name = "GPU", requires = "dpdk", help_heading = "Live traffic", hide_short_help = true)]
     pub gpu: Option<String>,
-    /// Have so many first bytes of a packet in the host's memory, where the filter looks, and the others where `--mempool` says
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(14..=2048), requires = "dpdk", help_heading = "Live packets")]
+    /// Bytes of each packet kept in host memory, where the filter reads
+    ///
+    /// The rest is received into the memory that `--mempool` names.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(14..=2048), requires = "dpdk", help_heading = "Live traffic", hide_short_help = true)]
     pub header_split: Option<u16>,
 }
 
