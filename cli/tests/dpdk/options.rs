@@ -179,12 +179,12 @@ fn no_capture_is_written_over() {
         (
             "rx_pcap=in.pcap,tx_pcap=out.pcap",
             &["--pass-to", "net_pcap2,tx_pcap=in.pcap"],
-            "net_pcap2,tx_pcap=in.pcap: this is",
+            "net_pcap2,tx_pcap=in.pcap: net_pcap0 reads this capture",
         ),
         (
             "rx_pcap=in.pcap,tx_pcap=out.pcap",
             &["--redirect", "1=net_pcap2,tx_pcap=out.pcap"],
-            "a capture that net_pcap0 writes",
+            "net_pcap0 writes this capture",
         ),
     ] {
         run(&place, "f.wgsl", &pcap_port(0, port), more).failed(2, &[said, "choose another name"]);

@@ -306,7 +306,7 @@ fn who_asks_badly_gets_an_answer_or_nothing_and_packets_go_on() {
             (b"\n", "not a line of JSON"),
             (b"hello\n", "not a line of JSON"),
             (b"\xff\xfe\n", "not a line of JSON"),
-            (br#"{"version":2,"request":"stats"}"#, "of version 2"),
+            (br#"{"version":2,"request":"stats"}"#, "has version 2"),
             (br#"{"version":1,"request":"stop"}"#, "unknown variant"),
             (br#"{"version":1,"request":{"reload":{"filter":"a.wgsl"}}}"#, "absolute"),
             (br#"{"version":1,"request":{"reload":{}}}"#, "but not both"),

@@ -140,8 +140,8 @@ fn what_cannot_be_watched_is_said() {
     let taken = net.right.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for (arguments, code, said) in [
-        (&["--metrics", "0.0.0.0:9100"][..], 2, "have a proxy or ssh ask for them"),
-        (&["--metrics", "[::]:9100"], 2, "only given on this machine"),
+        (&["--metrics", "0.0.0.0:9100"][..], 2, "use a proxy or ssh"),
+        (&["--metrics", "[::]:9100"], 2, "served only on this machine"),
         (&["--metrics", "example.org:9100"], 2, "is not an address to listen at"),
         (&["--metrics", "unix:/no/such/place"], 1, "/no/such/place: "),
         (&["--metrics", &port], 1, "--metrics: 127.0.0.1:"),

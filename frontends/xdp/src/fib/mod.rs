@@ -76,7 +76,7 @@ pub(super) fn declare_maps(
         text += include_str!("mtu.wgsl");
     }
     if looks {
-        text += &include_str!("lookup.wgsl").replace("MOST_TRIES", &format!("{MAX_ROUTE_TRIES}u"));
+        text += &include_str!("lookup.wgsl").replace("MAX_ROUTE_TRIES", &format!("{MAX_ROUTE_TRIES}u"));
         for (family, key, is_there) in [("4", "u32", families.v4), ("6", "vec4<u32>", families.v6)] {
             let [find, read] = match is_there {
                 true => [format!("FIB_V{family}_find(address)"), format!("FIB_V{family}_read(route, word)")],
