@@ -85,7 +85,9 @@ impl Plan {
         }
         let constant = loads.iter().filter_map(|(_, load)| match load.root {
             None => Some((load.add, load.size)),
-            Some(root) => speculations.get(&root).map(|speculation| (speculation.value.saturating_add(load.add), load.size)),
+            Some(root) => {
+                speculations.get(&root).map(|speculation| (speculation.value.saturating_add(load.add), load.size))
+            }
         });
         let constant: BTreeSet<(u32, u32)> = constant.filter(|&(at, size)| is_always_readable(at, size)).collect();
         let mut plan = Plan { phase: 0, rows: Vec::new(), speculations, node_count: used.len() };
