@@ -59,7 +59,7 @@ pub enum PacketAccess {
     Vectorizable,
 }
 
-/// What is written around the filter.
+/// The form in which a filter is emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EntryKind {
     /// A kernel, which is all that a launch needs.
