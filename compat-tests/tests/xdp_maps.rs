@@ -268,7 +268,10 @@ fn what_cannot_be_says_why() {
             struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 9); __uint(map_flags, BPF_F_NO_PREALLOC);
             __uint(key_size, 8); __uint(value_size, 4); } trie SEC(\".maps\");",
             "bpf_for_each_map_elem(&trie, none, 0, 0);",
-            ["bpf_for_each_map_elem takes arrays and hashes, not a map of type lpm_trie", "bpf_for_each_map_elem(&trie"],
+            [
+                "bpf_for_each_map_elem takes arrays and hashes, not a map of type lpm_trie",
+                "bpf_for_each_map_elem(&trie",
+            ],
         ),
         (
             "",

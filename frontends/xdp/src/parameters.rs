@@ -136,8 +136,7 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
         let range = variable.at as usize..(variable.at + variable.size) as usize;
         let of = format!("`{}` is {}, in {}", variable.name, ty.name, object.maps[map].name);
         let untyped = || {
-            let what =
-                "the object has no types, so its variables are plain numbers: build it with -g";
+            let what = "the object has no types, so its variables are plain numbers: build it with -g";
             (!known).then(|| what.to_owned())
         };
         let wrong = |what: String| [what].into_iter().chain([of.clone()]).chain(untyped()).collect::<Vec<_>>();
@@ -151,7 +150,10 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
         && let Some(map) = object.maps.iter_mut().find(|it| it.name == map && it.data.is_none())
     {
         if what != MAX_ENTRIES_FIELD {
-            return Err(vec![format!("only `{MAX_ENTRIES_FIELD}` of a map can be set: `{}.{MAX_ENTRIES_FIELD}`", map.name)]);
+            return Err(vec![format!(
+                "only `{MAX_ENTRIES_FIELD}` of a map can be set: `{}.{MAX_ENTRIES_FIELD}`",
+                map.name
+            )]);
         }
         let entries = typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok());
         let most = max_entries_of(map.ty);

@@ -324,7 +324,9 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             let key = self.keys.values()[number as usize];
             self.visits[number as usize] += 1;
             if self.visits[number as usize] > MAX_BLOCK_VISITS {
-                return Err(self.over_limit(key, "the analysis does not converge here: the state of registers keeps changing"));
+                return Err(
+                    self.over_limit(key, "the analysis does not converge here: the state of registers keeps changing")
+                );
             }
             let state = self.entry_states[number as usize].clone().expect("what is in the list was led to");
             let (_, _, edges) = self.interpret_block(key, state)?;
@@ -574,7 +576,9 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                 }
             };
             let Some(end) = end else {
-                return Err(self.over_limit(key, "the analysis does not converge here: the final pass reaches a new block"));
+                return Err(
+                    self.over_limit(key, "the analysis does not converge here: the final pass reaches a new block")
+                );
             };
             blocks.push(Block { code: interp.0, exit_state: interp.1, terminator: end });
         }
@@ -606,7 +610,9 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             self.interpreted += 1;
             if self.interpreted > MAX_INTERPRETED_INSTRUCTIONS {
                 return interp
-                    .reject("the program is too large to analyse: functions count once per call, and loops several times")
+                    .reject(
+                        "the program is too large to analyse: functions count once per call, and loops several times",
+                    )
                     .map_err(Rejection::over_limit);
             }
             if let Some((to, falls)) = branch_target(it) {
@@ -707,8 +713,7 @@ fn interpret_exit(
             let own = interp.current_frame();
             // r0 is unset if the function returns nothing.
             if matches!(interp.state.scratch[0].ty, RegType::Stack { frame, .. } if usize::from(frame) == own) {
-                return interp
-                    .reject("a function returns a pointer to its own stack, which ends when it returns");
+                return interp.reject("a function returns a pointer to its own stack, which ends when it returns");
             }
             interp.state.frames.pop();
             interp.clear_caller_saved();
@@ -762,10 +767,8 @@ fn callee(interp: &BlockInterpreter, it: Instruction) -> Result<(u32, u32)> {
     let (section, first) = match section.references.get(&interp.pc) {
         Some(&Reference::Code { section, offset }) => (section, offset as i64 / 8 + i64::from(it.imm) + 1),
         Some(Reference::External(name)) => {
-            return interp.reject_unsupported(
-                format!("`{name}` is called, a kernel function"),
-                "kernel functions (kfuncs)",
-            );
+            return interp
+                .reject_unsupported(format!("`{name}` is called, a kernel function"), "kernel functions (kfuncs)");
         }
         Some(_) => return interp.reject("the call target is not a function"),
         None => (interp.section, interp.pc as i64 + 1 + i64::from(it.imm)),

@@ -258,9 +258,9 @@ pub(super) struct SlotsOffset {
 pub(super) fn check_map_count(count: usize) -> Result<(), ObjectError> {
     match count {
         0..=MAX_MAPS => Ok(()),
-        _ => Err(ObjectError::new(format!(
-            "there are more than {MAX_MAPS} maps, sections of global variables included"
-        ))),
+        _ => {
+            Err(ObjectError::new(format!("there are more than {MAX_MAPS} maps, sections of global variables included")))
+        }
     }
 }
 

@@ -157,9 +157,7 @@ impl Object {
     /// The file is not a well-formed BPF object, or exceeds a limit.
     pub fn read(name: &str, bytes: &[u8]) -> Result<Object, ObjectError> {
         if bytes.len() > MAX_OBJECT {
-            return Err(ObjectError::new(format!(
-                "the object is longer than the limit of {MAX_OBJECT} bytes"
-            )));
+            return Err(ObjectError::new(format!("the object is longer than the limit of {MAX_OBJECT} bytes")));
         }
         let is_elf = bytes.starts_with(b"\x7fELF");
         if !is_elf {

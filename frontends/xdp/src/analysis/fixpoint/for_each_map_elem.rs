@@ -30,13 +30,11 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     let (ty, key_size) = (info.definition.ty, info.definition.key_size);
     if !(ty.is_array() || ty.is_hash() || ty.is_lru()) {
         let given = ty.name();
-        return interp
-            .reject(format!("bpf_for_each_map_elem takes arrays and hashes, not a map of type {given}"));
+        return interp.reject(format!("bpf_for_each_map_elem takes arrays and hashes, not a map of type {given}"));
     }
     if key_size > MAX_KEY_BYTES {
-        let what = format!(
-            "bpf_for_each_map_elem is given a map with keys of {key_size} bytes; the limit is {MAX_KEY_BYTES}"
-        );
+        let what =
+            format!("bpf_for_each_map_elem is given a map with keys of {key_size} bytes; the limit is {MAX_KEY_BYTES}");
         return interp.reject_unsupported(what, "bpf_for_each_map_elem over keys of any size");
     }
     if !matches!(function.ty, RegType::Function { .. }) {
@@ -52,7 +50,9 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     interp.write_register(LOOP_ARGUMENT, argument)?;
     interp.write_register(LOOP_CALLBACK, function)?;
     match interp.facts.iterated_maps.insert((interp.context, interp.pc as u32), map) {
-        Some(before) if before != map => interp.reject("bpf_for_each_map_elem is given different maps on different paths"),
+        Some(before) if before != map => {
+            interp.reject("bpf_for_each_map_elem is given different maps on different paths")
+        }
         _ => Ok(()),
     }
 }

@@ -141,8 +141,7 @@ impl BlockInterpreter<'_, '_> {
     fn record_words(&mut self, data: Value, size: Value) -> Result<(Vec<Id>, u32)> {
         let range = self.expect_scalar(size, "the size of a record")?;
         if range.high > MAX_RECORD_BYTES {
-            let what =
-                if range.high > 1 << 29 { "an unbounded number".into() } else { range.high.to_string() };
+            let what = if range.high > 1 << 29 { "an unbounded number".into() } else { range.high.to_string() };
             let what = format!("a record may have {what} of bytes; the limit is {MAX_RECORD_BYTES}");
             return self.reject_unsupported(what, "records of any length");
         }
@@ -341,15 +340,13 @@ impl BlockInterpreter<'_, '_> {
         let (format, size) = (self.read_register(1)?, self.read_register(2)?);
         let range = self.expect_scalar(size, "the length of a print's format")?;
         let Some(size) = range.as_constant().filter(|&size| size > 0 && size <= MAX_RECORD_BYTES) else {
-            let what =
-                format!("the length of a print's format is unknown or above {MAX_RECORD_BYTES} bytes");
+            let what = format!("the length of a print's format is unknown or above {MAX_RECORD_BYTES} bytes");
             return self.reject_unsupported(what, RUNTIME_FORMATS);
         };
         let words = self.load_words(format, size as u32, "the format of a print")?;
         let known: Option<Vec<u32>> = words.iter().map(|&word| self.code.as_constant(word)).collect();
         let Some(known) = known else {
-            return self
-                .reject_unsupported("the format of a print is known only at run time", RUNTIME_FORMATS);
+            return self.reject_unsupported("the format of a print is known only at run time", RUNTIME_FORMATS);
         };
         let bytes: Vec<u8> = known.iter().flat_map(|word| word.to_le_bytes()).take(size as usize).collect();
         Ok(PrintFormat::parse(&bytes))

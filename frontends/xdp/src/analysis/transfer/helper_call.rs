@@ -82,9 +82,8 @@ impl BlockInterpreter<'_, '_> {
             helper::SPIN_LOCK | helper::SPIN_UNLOCK => {
                 let what = format!("{} is called", helper::name(number));
                 return self.reject_unsupported(what, helper::missing_feature(number)).map_err(|refused| {
-                    refused.note(
-                        "packets run in lock step, so none can wait for another: use atomic operations to count",
-                    )
+                    refused
+                        .note("packets run in lock step, so none can wait for another: use atomic operations to count")
                 });
             }
             _ => {
@@ -102,7 +101,8 @@ impl BlockInterpreter<'_, '_> {
         let context = self.read_register(1)?;
         if context.ty != RegType::Context(0) {
             let what = context.ty.describe();
-            return self.reject(format!("the first argument is {what}, not the context, where the packet's ends are moved"));
+            return self
+                .reject(format!("the first argument is {what}, not the context, where the packet's ends are moved"));
         }
         let delta = self.read_register(2)?;
         self.expect_scalar(delta, "the distance by which an end is moved")?;

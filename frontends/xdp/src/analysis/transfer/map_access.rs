@@ -108,9 +108,7 @@ impl BlockInterpreter<'_, '_> {
                 let entry = self.code.call(&function, vec![key_argument(words)], Effect::Reads);
                 Ok(self.code.binary_const(Add, entry, 1))
             }
-            MapUse::EventRing => {
-                self.reject("the entries of an event map can only be written by event helpers")
-            }
+            MapUse::EventRing => self.reject("the entries of an event map can only be written by event helpers"),
             MapUse::Unsupported(why) => self.reject(why),
         }
     }
@@ -202,8 +200,7 @@ impl BlockInterpreter<'_, '_> {
         let ty = self.linked.maps[usize::from(map)].definition.ty;
         if !ty.is_per_cpu() {
             let given = ty.name();
-            let what =
-                format!("bpf_map_lookup_percpu_elem takes a per-CPU map, not one of type {given}");
+            let what = format!("bpf_map_lookup_percpu_elem takes a per-CPU map, not one of type {given}");
             return self.reject(what);
         }
         let mut found = self.lookup(map, key)?;
@@ -369,9 +366,7 @@ impl BlockInterpreter<'_, '_> {
                 let (low, high) = (self.code.select(was_there, zero, low), self.code.select(was_there, zero, all));
                 Ok(self.scalar(Interval::ANY, low, high))
             }
-            MapUse::EventRing => {
-                self.reject("the entries of an event map can only be written by event helpers")
-            }
+            MapUse::EventRing => self.reject("the entries of an event map can only be written by event helpers"),
             MapUse::Unsupported(why) => self.reject(why),
         }
     }

@@ -36,7 +36,9 @@ impl BlockInterpreter<'_, '_> {
         let (context, delta) = (self.read_register(1)?, self.read_register(2)?);
         if context.ty != RegType::Context(0) {
             let what = context.ty.describe();
-            return self.reject(format!("the first argument is {what}, not the context, where the packet's metadata is moved"));
+            return self.reject(format!(
+                "the first argument is {what}, not the context, where the packet's metadata is moved"
+            ));
         }
         self.expect_scalar(delta, "the distance by which the metadata is moved")?;
         let before = self.read_register(METADATA_LENGTH)?;

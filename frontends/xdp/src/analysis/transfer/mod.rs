@@ -151,9 +151,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
             return self
                 .reject(format!("register r{register} is read, but not set on every path that leads here"))
                 .map_err(|it: Rejection| {
-                    it.note(
-                        "a call clobbers r1 to r5, and moving the packet's ends invalidates pointers into it",
-                    )
+                    it.note("a call clobbers r1 to r5, and moving the packet's ends invalidates pointers into it")
                 });
         }
         let vars = (self.register_variable(register, 0), self.register_variable(register, 1));
@@ -351,8 +349,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
                 self.function_pointer(self.section, first)
             }
             None => {
-                return self
-                    .reject(format!("a constant of kind {} has no relocation", it.src));
+                return self.reject(format!("a constant of kind {} has no relocation", it.src));
             }
             Some(&Reference::Map(map)) => Value::of(RegType::Map(map as u16)),
             Some(&Reference::Data { map, offset }) => {

@@ -56,8 +56,7 @@ impl BlockInterpreter<'_, '_> {
         if !ty.holds_redirect_targets() {
             let takes = "devmap, devmap_hash, cpumap or xskmap";
             let given = ty.name();
-            return self
-                .reject(format!("bpf_redirect_map takes a map of type {takes}, not {given}"));
+            return self.reject(format!("bpf_redirect_map takes a map of type {takes}, not {given}"));
         }
         self.expect_scalar(index, "the index")?;
         let range = self.expect_scalar(flags, "the flags argument")?;

@@ -25,8 +25,9 @@ impl BlockInterpreter<'_, '_> {
     fn aligned_offset(&self, base: i64, off: i64, size: u32) -> Result<usize> {
         let at = self.stack_offset(base, off, size)?;
         if at % size as usize != 0 {
-            return self
-                .reject(format!("{size} bytes of the stack are accessed at an offset that is not a multiple of {size}"));
+            return self.reject(format!(
+                "{size} bytes of the stack are accessed at an offset that is not a multiple of {size}"
+            ));
         }
         Ok(at)
     }
