@@ -117,10 +117,10 @@ fn check_rust(path: &str, text: &str, all: &mut Vec<Finding>) {
         let mut find = |message: String| all.push(Finding { path: path.to_owned(), line: index + 1, message });
         let trimmed = line.trim_start();
         let doc = trimmed.strip_prefix("///").or_else(|| trimmed.strip_prefix("//!"));
-        if let Some(doc) = doc.filter(|_| !is_in_doc) {
-            if let Some(opening) = OPENINGS.iter().find(|opening| opens_with(doc.trim_start(), opening)) {
-                find(format!("documentation opens with `{opening}`: name the thing"));
-            }
+        if let Some(doc) = doc.filter(|_| !is_in_doc)
+            && let Some(opening) = OPENINGS.iter().find(|opening| opens_with(doc.trim_start(), opening))
+        {
+            find(format!("documentation opens with `{opening}`: name the thing"));
         }
         is_in_doc = doc.is_some();
         let is_table = doc.is_some_and(|doc| doc.trim_start().starts_with('|'));

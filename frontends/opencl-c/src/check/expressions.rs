@@ -62,10 +62,10 @@ impl Checker<'_> {
     /// Checks a condition and converts it to `bool`.
     pub(super) fn condition(&mut self, expr: &ast::Expr) -> Expr {
         let value = self.value(expr);
-        self.to_condition(value)
+        self.convert_to_condition(value)
     }
 
-    pub(super) fn to_condition(&mut self, value: Expr) -> Expr {
+    pub(super) fn convert_to_condition(&mut self, value: Expr) -> Expr {
         match &value.ty {
             Type::Scalar(_) => self.convert_to(value, &BOOL),
             Type::Error => value,

@@ -19,7 +19,7 @@ impl Checker<'_> {
                 return value;
             }
             if op == UnaryOp::Not && matches!(value.ty, Type::Pointer(_)) {
-                return self.to_condition(value);
+                return self.convert_to_condition(value);
             }
             let message = format!("cannot apply `{}` to `{}`", symbol(op), self.display_type(&value.ty));
             return self.report_error(span, message, "");
@@ -322,7 +322,7 @@ impl Checker<'_> {
             let right = self.compare(BinaryOp::NotEqual, right, zero, span);
             return self.arithmetic(if and { BinaryOp::And } else { BinaryOp::Or }, left, right, span);
         }
-        let (left, right) = (self.to_condition(left), self.to_condition(right));
+        let (left, right) = (self.convert_to_condition(left), self.convert_to_condition(right));
         if left.ty == Type::Error || right.ty == Type::Error {
             return error_expr(span);
         }
@@ -355,7 +355,7 @@ impl Checker<'_> {
             let Some(ty) = ty else { return error_expr(span) };
             return self.select(reject, accept, condition, &ty, span);
         }
-        let condition = self.to_condition(condition);
+        let condition = self.convert_to_condition(condition);
         let (accept, reject) = match (&accept.ty, &reject.ty) {
             _ if condition.ty == Type::Error => return error_expr(span),
             (Type::Error, _) | (_, Type::Error) => return error_expr(span),

@@ -60,12 +60,10 @@ impl BlockInterpreter<'_, '_> {
         helper::name(self.instruction().imm as u32)
     }
     /// Name of one of a map's own functions.
-
     pub(super) fn map_function(&self, map: u16, end: &str) -> String {
         format!("{}_{end}", self.linked.maps[usize::from(map)].name)
     }
     /// Name of a function that the front end adds for a map.
-
     pub(super) fn runtime_function(&self, map: u16, end: &str) -> String {
         format!("x_{}_{end}", self.linked.maps[usize::from(map)].name)
     }
@@ -188,7 +186,6 @@ impl BlockInterpreter<'_, '_> {
         self.code.call_values(&function, &[from], Effect::Reads)
     }
     /// A word of the key in a slot.
-
     pub fn entry_key_word(&mut self, map: u16, entry: Id, word: u32) -> Id {
         let (function, word) = (self.runtime_function(map, "key"), self.code.constant(word));
         self.code.call_values(&function, &[entry, word], Effect::Reads)
