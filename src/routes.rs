@@ -41,7 +41,7 @@ impl RouteMaps {
     /// Returns the routing maps of a filter, or `None` if it does no route lookups.
     pub fn from_program(program: &Program) -> Option<RouteMaps> {
         let indices =
-            portcullis_xdp::ObjectInfo::of(&program).map(|origin| origin.fib).filter(|maps| !maps.is_none())?;
+            portcullis_xdp::ObjectInfo::of(program).map(|origin| origin.fib).filter(|maps| !maps.is_none())?;
         Some(RouteMaps { indices, maps: program.maps().to_vec(), written: Vec::new() })
     }
 
@@ -56,7 +56,7 @@ impl RouteMaps {
     /// [`RouteMapsError`].
     pub fn apply_tables(&mut self, tables: &RoutingTables, session: &mut dyn Session) -> Result<(), RouteMapsError> {
         let mut changes = Vec::new();
-        for (index, rows) in self.indices.rows(&tables) {
+        for (index, rows) in self.indices.rows(tables) {
             let map = &self.maps[index];
             let mut entries = Entries::new(map);
             rows.iter().for_each(|(key, value)| entries.push(&[&key[..], value].concat()));

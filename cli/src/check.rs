@@ -311,7 +311,7 @@ fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
             ),
         ]
         .into_iter()
-        .chain(portcullis::frontend::xdp::ObjectInfo::of(&program).map(object::rows).unwrap_or_default())
+        .chain(portcullis::frontend::xdp::ObjectInfo::of(program).map(object::rows).unwrap_or_default())
         .chain(maps)
         .chain(report.map(|report| object::besides(report, program)).unwrap_or_default())
         .map(|(name, value)| vec![format!("  {name}"), value])
@@ -362,7 +362,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
         }
         told
     };
-    let of_object = portcullis::frontend::xdp::ObjectInfo::of(&program).map(|origin| {
+    let of_object = portcullis::frontend::xdp::ObjectInfo::of(program).map(|origin| {
         json!({
             "file": origin.object, "program": origin.program, "helpers": origin.helpers,
             "variables": object::variables(&origin.globals), "traps": object::sites_json(&origin.traps),

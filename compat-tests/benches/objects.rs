@@ -133,7 +133,7 @@ mod linux {
         let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
         let mut session = Cpu::new().load(program, &options).expect("the CPU takes it");
         for (map, entries) in presets {
-            let of = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").maps;
+            let of = &portcullis_xdp::ObjectInfo::of(program).expect("it is of an object").maps;
             let is_it = |it: &Option<xdp::MapDefinition>| it.as_ref().is_some_and(|it| it.name == *map);
             let number = of.iter().position(is_it).expect("the program has that map");
             let declared = &program.maps()[number];

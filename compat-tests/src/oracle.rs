@@ -56,7 +56,7 @@ pub fn claimed(page: &str, row: &str) -> Vec<String> {
 
 /// Helpers and kinds of maps that a program uses, as the page about objects has their names.
 pub fn used(program: &Program) -> BTreeSet<String> {
-    let Some(origin) = portcullis_xdp::ObjectInfo::of(&program) else { return BTreeSet::new() };
+    let Some(origin) = portcullis_xdp::ObjectInfo::of(program) else { return BTreeSet::new() };
     let helpers = origin.helpers.iter().map(|name| name.trim_start_matches("bpf_").to_owned());
     // Global variables are an array of the kernel's, and none of the object's.
     let maps = origin.maps.iter().flatten().filter(|map| map.data.is_none());
@@ -67,7 +67,7 @@ pub fn used(program: &Program) -> BTreeSet<String> {
 /// by the kinds of maps that they are for, and whether there are loops.
 pub fn parts(program: &Program) -> BTreeSet<String> {
     let mut parts = used(program);
-    let Some(origin) = portcullis_xdp::ObjectInfo::of(&program) else { return parts };
+    let Some(origin) = portcullis_xdp::ObjectInfo::of(program) else { return parts };
     let module = program.module();
     let body = body(program);
     let mut called = BTreeSet::new();

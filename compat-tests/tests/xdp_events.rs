@@ -87,7 +87,7 @@ fn batches_of_many_packets_tell_all_that_each_tells() {
         for (program, want) in programs.iter().zip(&want) {
             for batch in [1000, 3000] {
                 let got = told(&**device, program, &packets, batch);
-                let name = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").program;
+                let name = &portcullis_xdp::ObjectInfo::of(program).expect("it is of an object").program;
                 assert_eq!(got.1, want.1, "{}: {name}, batches of {batch}", device.info().id);
                 assert!(got.0 == want.0, "{}: {name}, batches of {batch}: other events", device.info().id);
                 assert_eq!(got.1.lost, 0);

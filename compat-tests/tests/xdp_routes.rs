@@ -359,7 +359,7 @@ fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<S
             number += 1;
         }
     }
-    let origin = portcullis_xdp::ObjectInfo::of(&program)?;
+    let origin = portcullis_xdp::ObjectInfo::of(program)?;
     for (number, (map, definition)) in program.maps().iter().zip(&origin.maps).enumerate() {
         let (Some(definition), Some(want)) = (definition, &case.maps[number]) else { continue };
         let words = session.map_words(number).unwrap_or_else(|error| panic!("{error}"));

@@ -21,7 +21,7 @@ pub struct Broadcasts {
 impl Broadcasts {
     /// Returns the broadcast targets of `program`, or `None` if it has none.
     pub fn from_program(program: &Program) -> Option<Broadcasts> {
-        let targets = portcullis_xdp::ObjectInfo::of(&program)
+        let targets = portcullis_xdp::ObjectInfo::of(program)
             .map(|origin| origin.broadcasts.clone())
             .filter(|targets| !targets.is_empty())?;
         Some(Broadcasts { targets, maps: program.maps().to_vec(), resolved: Arc::default() })
@@ -30,7 +30,7 @@ impl Broadcasts {
     /// Whether a broadcast of `program` excludes the ingress port, so that packets need their port
     /// as metadata.
     pub fn needs_ingress_port(program: &Program) -> bool {
-        portcullis_xdp::ObjectInfo::of(&program)
+        portcullis_xdp::ObjectInfo::of(program)
             .is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 

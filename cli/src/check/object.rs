@@ -289,7 +289,7 @@ pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
 
 /// The maps of an object that its only program does not use.
 fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item = &'s MapReport> {
-    let used = portcullis::frontend::xdp::ObjectInfo::of(&program).into_iter().flat_map(|it| &it.maps).flatten();
+    let used = portcullis::frontend::xdp::ObjectInfo::of(program).into_iter().flat_map(|it| &it.maps).flatten();
     let used: Vec<String> = used.map(|it| it.name.clone()).collect();
     report.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
@@ -398,7 +398,7 @@ pub fn map_text(map: &map::Declaration, typed: &TypeInfo, bytes: u64) -> String 
 
 /// The ring that a map is, and what the object says of it where it is one of its maps.
 pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p EventRing, Option<&'p MapDefinition>)> {
-    let origin = portcullis::frontend::xdp::ObjectInfo::of(&program).filter(|_| map.is_ring)?;
+    let origin = portcullis::frontend::xdp::ObjectInfo::of(program).filter(|_| map.is_ring)?;
     let ring = origin.rings.iter().find(|ring| ring.name == map.name)?;
     Some((ring, origin.maps.get(ring.map)?.as_ref()))
 }

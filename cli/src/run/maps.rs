@@ -190,7 +190,7 @@ impl MapArgs {
         }
         if let Some(file) = &self.events {
             let wrong = |what: &str| Err(Failure::Usage(format!("--events {file}: {what}")));
-            if portcullis::frontend::xdp::ObjectInfo::of(&program).is_none_or(|object| object.rings.is_empty()) {
+            if portcullis::frontend::xdp::ObjectInfo::of(program).is_none_or(|object| object.rings.is_empty()) {
                 return wrong(
                     "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints",
                 );

@@ -105,9 +105,9 @@ impl CudaRecords {
             (&self.streams[stream], &self.slots[stream], at * self.record, count * self.record);
         let host = match &mut self.host {
             HostRecords::Pageable(memory) => memory[first..first + bytes].as_mut_ptr(),
-            // SAFETY: within the memory; nobody else accesses it before `run` has waited for all
-            // streams.
             HostRecords::Pinned(memory) | HostRecords::Imported(memory) => {
+                // SAFETY: within the memory; nobody else accesses it before `run` has waited for
+                // all streams.
                 unsafe { memory.slice_mut(first, bytes) }.as_mut_ptr()
             }
         };

@@ -166,7 +166,7 @@ mod tests {
     /// The interfaces of the routes tried for a prefix, in order.
     fn tried(tables: &RoutingTables, prefix: &[u32]) -> Vec<u32> {
         let maps = Maps { v4: Some(0), v6: Some(1), others: Some(2), ..Maps::default() };
-        let rows = maps.rows(&tables);
+        let rows = maps.rows(tables);
         let find = |map: usize, key: &[u32]| rows[map].1.iter().find(|row| row.0 == key).map(|row| row.1.clone());
         let mut value = find(if prefix.len() == 2 { 0 } else { 1 }, prefix);
         let mut seen = Vec::new();

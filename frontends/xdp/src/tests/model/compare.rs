@@ -59,7 +59,7 @@ pub fn entries(
     of: MapSpec,
     words: impl FnOnce(usize) -> Vec<u32>,
 ) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-    let origin = xdp::ObjectInfo::of(&program).expect("it is of an object");
+    let origin = xdp::ObjectInfo::of(program).expect("it is of an object");
     let name = format!("map{number}");
     let ours = origin.maps.iter().position(|map| map.as_ref().is_some_and(|map| map.name == name))?;
     let map = &program.maps()[ours];
