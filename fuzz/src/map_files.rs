@@ -98,7 +98,7 @@ fn is_printable(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(char::is_control)
 }
 
-/// The bytes as state whose checksum is right, as `docs/maps.md` has it; in place of the last 8.
+/// The bytes as state whose checksum is right, as `docs/guide/maps.md` has it; in place of the last 8.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let end = bytes.len().saturating_sub(8) / 4 * 4;
     let words = bytes[..end].chunks_exact(4).map(|word| word.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));

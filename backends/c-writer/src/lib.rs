@@ -62,7 +62,7 @@ pub enum EntryKind {
     /// A kernel, which is all that there is to launch.
     #[default]
     Kernel,
-    /// A function that filters one packet, for kernels that the caller puts behind it (`docs/abi.md`, "Kernels in
+    /// A function that filters one packet, for kernels that the caller puts behind it (`docs/reference/abi.md`, "Kernels in
     /// C").
     Function,
 }
@@ -103,7 +103,7 @@ impl Options {
     }
 }
 
-/// What a kernel takes (`docs/abi.md`). Buffers are pointers to device memory.
+/// What a kernel takes (`docs/reference/abi.md`). Buffers are pointers to device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Argument {
     /// The arena's bytes, readable 128 bytes past their end. Left out where the filter looks at none.
@@ -123,7 +123,7 @@ pub enum Argument {
     /// A word a packet: the redirect's target, 0 for other verdicts. Only for filters that can redirect. Written
     /// for each.
     Targets,
-    /// The words of a map of the filter's, by its number (`docs/maps.md`).
+    /// The words of a map of the filter's, by its number (`docs/guide/maps.md`).
     Map(u32),
     /// `u32`: the index of the launch's first packet, in all the buffers but the arena; for filters with flows that of its
     /// first run's descriptor.
