@@ -1,75 +1,83 @@
-//! Operators, conversions and built-in functions of scalars, and those built-ins that take vectors and
-//! matrices as a whole. What C leaves undefined or has not got is a function of its own, written once in each
-//! source that needs it.
+//! Operators, conversions and built-in functions of scalars, and built-ins that take whole vectors
+//! or matrices. Where C has no such function, or leaves cases undefined, a helper function is
+//! written once in each file that needs it.
 
 use naga::{BinaryOperator, MathFunction, Scalar, ScalarKind, TypeInner, UnaryOperator};
 
 use crate::PacketAccess;
-use crate::text::Text;
+use crate::c_expr::CExpr;
 use crate::types::{COMPONENTS, is_signed, unsigned};
-use crate::{Result, WriteError, Writer, dialect::short};
+use crate::{Result, WriteError, Writer, dialect::short_name};
 
 /// pi / 180, and its inverse.
 const RADIANS: &str = "0.017453292f";
 const DEGREES: &str = "57.29578f";
 
-/// Functions of `math.h` that expressions call as they are; the others are called by helpers.
-pub(crate) const CALLED: &[&str] = &[
+/// Functions of `math.h` that expressions call directly; helpers call others.
+pub(crate) const MATH_FUNCTIONS: &[&str] = &[
     "fabs", "fmin", "fmax", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "atan2", "asinh",
     "acosh", "atanh", "ceil", "floor", "rint", "trunc", "exp", "exp2", "log", "log2", "pow", "fma", "sqrt", "ldexp",
     "fmod",
 ];
 
 impl Writer<'_> {
-    /// Writes a helper where it is not there yet.
-    pub(crate) fn helper(&mut self, name: &str, text: &str) {
-        if self.helpers_known.insert(name.into()) {
+    /// Defines a helper, unless it is defined already.
+    pub(crate) fn define_helper(&mut self, name: &str, text: &str) {
+        if self.defined_helpers.insert(name.into()) {
             self.helpers += text;
             self.helpers.push('\n');
         }
     }
 
-    /// Calls a function that gives `result` and takes `parameters`, each with its type. In the body `U` is the unsigned
-    /// type of the scalar's width.
+    /// Calls a helper that returns `result` and has these parameters, given as types and names;
+    /// defines it if it is new.
     fn polyfill(
         &mut self,
         name: &str,
         result: &str,
         parameters: &[(&str, &str)],
         body: &str,
-        arguments: &[Text],
-    ) -> Text {
-        if !self.helpers_known.contains(name) {
+        arguments: &[CExpr],
+    ) -> CExpr {
+        if !self.defined_helpers.contains(name) {
             let function = self.dialect.function();
             let parameters: Vec<String> = parameters.iter().map(|(ty, name)| format!("{ty} {name}")).collect();
             let lines: String = body.lines().map(|line| format!("    {}\n", line.trim())).collect();
-            self.helper(name, &format!("{function}{result} {name}({})\n{{\n{lines}}}\n", parameters.join(", ")));
+            self.define_helper(name, &format!("{function}{result} {name}({})\n{{\n{lines}}}\n", parameters.join(", ")));
         }
-        Text::call(name, arguments)
+        CExpr::call(name, arguments)
     }
 
-    /// A polyfill whose parameters and result are all of one scalar type.
-    fn same(&mut self, stem: &str, scalar: Scalar, parameters: &str, body: &str, arguments: &[Text]) -> Text {
+    /// Calls a helper whose parameters and result have the same scalar type.
+    fn polyfill_same_type(
+        &mut self,
+        stem: &str,
+        scalar: Scalar,
+        parameters: &str,
+        body: &str,
+        arguments: &[CExpr],
+    ) -> CExpr {
         let ty = self.dialect.scalar(scalar);
         let parameters: Vec<(&str, &str)> = parameters.split(' ').map(|name| (ty, name)).collect();
-        self.polyfill(&format!("pc_{stem}_{}", short(scalar)), ty, &parameters, body, arguments)
+        self.polyfill(&format!("pc_{stem}_{}", short_name(scalar)), ty, &parameters, body, arguments)
     }
 
-    pub(crate) fn unary(&mut self, op: UnaryOperator, scalar: Scalar, value: Text) -> Result<Text> {
+    pub(crate) fn unary(&mut self, op: UnaryOperator, scalar: Scalar, value: CExpr) -> Result<CExpr> {
         Ok(match (op, scalar.kind) {
             (UnaryOperator::Negate, ScalarKind::Sint) => {
                 let (ty, wide) = (self.dialect.scalar(scalar), self.dialect.scalar(unsigned(scalar)));
-                Text::cast(ty, Text::binary("-", Text::atom("0u"), Text::cast(wide, value)))
+                CExpr::cast(ty, CExpr::binary("-", CExpr::atom("0u"), CExpr::cast(wide, value)))
             }
-            (UnaryOperator::Negate, ScalarKind::Float) => Text::unary("-", value),
-            (UnaryOperator::LogicalNot, ScalarKind::Bool) => Text::unary("!", value),
-            (UnaryOperator::BitwiseNot, ScalarKind::Sint | ScalarKind::Uint) => Text::unary("~", value),
-            _ => return Err(WriteError::Unsupported(format!("{op:?} of {}", short(scalar)))),
+            (UnaryOperator::Negate, ScalarKind::Float) => CExpr::unary("-", value),
+            (UnaryOperator::LogicalNot, ScalarKind::Bool) => CExpr::unary("!", value),
+            (UnaryOperator::BitwiseNot, ScalarKind::Sint | ScalarKind::Uint) => CExpr::unary("~", value),
+            _ => return Err(WriteError::Unsupported(format!("{op:?} of {}", short_name(scalar)))),
         })
     }
 
-    /// What is between truth values, all of which have to be true, or any. Neither side does anything or fails, so where packets go side by
-    /// side both are looked at: of a branch between two comparisons of one value LLVM makes a `switch`, and then no vectors.
+    /// The operator for "all of" or "any of" between conditions. Operands have no side effects and
+    /// cannot fail, so vectorisable text evaluates both: LLVM would turn a branch between two
+    /// comparisons of one value into a `switch`, and not vectorise.
     pub(crate) fn logical(&self, all: bool) -> &'static str {
         match (self.options.packet_access == PacketAccess::Vectorizable, all) {
             (true, true) => "&",
@@ -79,16 +87,16 @@ impl Writer<'_> {
         }
     }
 
-    /// `left op right`, both of the type but for a shift's count. `divisor`: the right side, where it is a constant
-    /// by which anything can be divided.
+    /// Writes `left op right`; both have the type `scalar`, except for the count of a shift.
+    /// `safe_divisor`: the right operand is a constant that divides anything without overflow.
     pub(crate) fn binary(
         &mut self,
         op: BinaryOperator,
         scalar: Scalar,
-        left: Text,
-        right: Text,
+        left: CExpr,
+        right: CExpr,
         safe_divisor: bool,
-    ) -> Result<Text> {
+    ) -> Result<CExpr> {
         use BinaryOperator as B;
         let dialect = self.dialect;
         let ty = dialect.scalar(scalar);
@@ -106,7 +114,7 @@ impl Writer<'_> {
             B::LogicalAnd => self.logical(true),
             B::LogicalOr => self.logical(false),
             B::ExclusiveOr if scalar.kind == ScalarKind::Bool => "!=",
-            // Of truth values too: `||` would be a branch. C has them as 0 and 1.
+            // For booleans too: `||` would be a branch, and in C they are 0 and 1.
             B::And => "&",
             B::InclusiveOr => "|",
             B::ExclusiveOr => "^",
@@ -116,16 +124,16 @@ impl Writer<'_> {
                 let operator = if op == B::Divide { "/" } else { "%" };
                 if scalar.kind == ScalarKind::Float {
                     return Ok(match op {
-                        B::Divide => Text::binary("/", left, right),
-                        _ => Text::call(&dialect.float_function("fmod"), &[left, right]),
+                        B::Divide => CExpr::binary("/", left, right),
+                        _ => CExpr::call(&dialect.float_function("fmod"), &[left, right]),
                     });
                 }
                 if safe_divisor {
-                    return Ok(Text::binary(operator, left, right));
+                    return Ok(CExpr::binary(operator, left, right));
                 }
                 let stem = if op == B::Divide { "div" } else { "mod" };
                 let otherwise = if op == B::Divide { "a" } else { "0" };
-                // MIN / -1 overflows. It is -a, wrapping; the remainder is 0.
+                // MIN / -1 overflows: the quotient is -a, wrapped, and the remainder 0.
                 let minus = match (is_signed(scalar), op) {
                     (false, _) => String::new(),
                     (true, B::Divide) => {
@@ -134,44 +142,47 @@ impl Writer<'_> {
                     (true, _) => "if (b == -1) return 0;\n".into(),
                 };
                 let body = format!("{minus}return b == 0 ? {otherwise} : a {operator} b;");
-                return Ok(self.same(stem, scalar, "a b", &body, &[left, right]));
+                return Ok(self.polyfill_same_type(stem, scalar, "a b", &body, &[left, right]));
             }
         };
         // Signed overflow is undefined, unsigned arithmetic wraps (C99, sections 6.5 and 6.2.5).
         if is_signed(scalar) && matches!(op, B::Add | B::Subtract | B::Multiply | B::ShiftLeft) {
             let wide = dialect.scalar(unsigned(scalar));
-            let right = if op == B::ShiftLeft { right } else { Text::cast(wide, right) };
-            return Ok(Text::cast(ty, Text::binary(operator, Text::cast(wide, left), right)));
+            let right = if op == B::ShiftLeft { right } else { CExpr::cast(wide, right) };
+            return Ok(CExpr::cast(ty, CExpr::binary(operator, CExpr::cast(wide, left), right)));
         }
         let bits = matches!(operator, "<<" | ">>" | "&" | "|" | "^");
         let of_truth = matches!(op, B::And | B::InclusiveOr | B::LogicalAnd | B::LogicalOr);
         if bits && !integer && !(scalar.kind == ScalarKind::Bool && of_truth) {
-            return Err(WriteError::Unsupported(format!("{op:?} of {}", short(scalar))));
+            return Err(WriteError::Unsupported(format!("{op:?} of {}", short_name(scalar))));
         }
-        Ok(Text::binary(operator, left, right))
+        Ok(CExpr::binary(operator, left, right))
     }
 
-    /// `to(value)` where `by_value`, else `bitcast<to>(value)`.
-    pub(crate) fn convert(&mut self, from: Scalar, to: Scalar, by_value: bool, value: Text) -> Result<Text> {
+    /// Writes `to(value)` if `by_value`, else `bitcast<to>(value)`.
+    pub(crate) fn convert(&mut self, from: Scalar, to: Scalar, by_value: bool, value: CExpr) -> Result<CExpr> {
         let dialect = self.dialect;
         let ty = dialect.scalar(to);
         Ok(match (from.kind, to.kind) {
             _ if from == to => value,
-            (ScalarKind::Float, ScalarKind::Bool) => Text::binary("!=", value, Text::atom("0.0f")),
-            (_, ScalarKind::Bool) => Text::binary("!=", value, Text::atom("0")),
+            (ScalarKind::Float, ScalarKind::Bool) => CExpr::binary("!=", value, CExpr::atom("0.0f")),
+            (_, ScalarKind::Bool) => CExpr::binary("!=", value, CExpr::atom("0")),
             (ScalarKind::Float, ScalarKind::Sint | ScalarKind::Uint) if by_value => self.float_to_integer(to, value),
-            (ScalarKind::Float, ScalarKind::Uint) => Text::atom(dialect.float_bits(&value.text, false)),
-            (ScalarKind::Float, ScalarKind::Sint) => Text::cast(ty, Text::atom(dialect.float_bits(&value.text, false))),
-            (ScalarKind::Sint | ScalarKind::Uint, ScalarKind::Float) if !by_value => {
-                let bits = Text::cast("uint", value);
-                Text::atom(dialect.float_bits(&bits.text, true))
+            (ScalarKind::Float, ScalarKind::Uint) => CExpr::atom(dialect.float_bits(&value.text, false)),
+            (ScalarKind::Float, ScalarKind::Sint) => {
+                CExpr::cast(ty, CExpr::atom(dialect.float_bits(&value.text, false)))
             }
-            _ => Text::cast(ty, value),
+            (ScalarKind::Sint | ScalarKind::Uint, ScalarKind::Float) if !by_value => {
+                let bits = CExpr::cast("uint", value);
+                CExpr::atom(dialect.float_bits(&bits.text, true))
+            }
+            _ => CExpr::cast(ty, value),
         })
     }
 
-    /// Towards zero, held at what both types can represent, 0 for NaN. In C all else is undefined (C99, section 6.3.1.4).
-    fn float_to_integer(&mut self, to: Scalar, value: Text) -> Text {
+    /// Rounds towards zero, saturates, and maps NaN to 0; in C all else is undefined (C99, section
+    /// 6.3.1.4).
+    fn float_to_integer(&mut self, to: Scalar, value: CExpr) -> CExpr {
         let ty = self.dialect.scalar(to);
         let suffix = if to.width == 8 { self.dialect.wide_suffix(is_signed(to)) } else { "" };
         // The greatest `float` in range, and the one above it.
@@ -187,11 +198,11 @@ impl Writer<'_> {
             (true, _) => format!("if (x != x) return 0;\nif (x <= -{above}) return -2147483647 - 1;"),
         };
         let body = format!("{least}\nif (x >= {above}) return {most}{suffix};\nreturn ({ty})x;");
-        self.polyfill(&format!("pc_f32_to_{}", short(to)), ty, &[("float", "x")], &body, &[value])
+        self.polyfill(&format!("pc_f32_to_{}", short_name(to)), ty, &[("float", "x")], &body, &[value])
     }
 
-    /// A built-in function, one component of it.
-    pub(crate) fn math(&mut self, fun: MathFunction, scalar: Scalar, arguments: &[Text]) -> Result<Text> {
+    /// Writes a componentwise built-in, for one component.
+    pub(crate) fn math(&mut self, fun: MathFunction, scalar: Scalar, arguments: &[CExpr]) -> Result<CExpr> {
         if scalar.kind == ScalarKind::Float {
             return self.float_math(fun, arguments);
         }
@@ -203,53 +214,61 @@ impl Writer<'_> {
         let bits = unsigned(scalar);
         let u = dialect.scalar(bits);
         let width = u32::from(scalar.width) * 8;
-        let as_bits = |value: &Text| if signed { Text::cast(u, value.clone()) } else { value.clone() };
+        let as_bits = |value: &CExpr| if signed { CExpr::cast(u, value.clone()) } else { value.clone() };
         Ok(match fun {
             M::Abs if !signed => arguments[0].clone(),
             M::Abs => {
                 let body = format!("return x < 0 ? ({ty})(0u - ({u})x) : x;");
-                self.same("abs", scalar, "x", &body, arguments)
+                self.polyfill_same_type("abs", scalar, "x", &body, arguments)
             }
-            M::Min => self.same("min", scalar, "a b", "return a < b ? a : b;", arguments),
-            M::Max => self.same("max", scalar, "a b", "return a > b ? a : b;", arguments),
+            M::Min => self.polyfill_same_type("min", scalar, "a b", "return a < b ? a : b;", arguments),
+            M::Max => self.polyfill_same_type("max", scalar, "a b", "return a > b ? a : b;", arguments),
             M::Clamp => {
                 let body = "x = x > low ? x : low;\nreturn x < high ? x : high;";
-                self.same("clamp", scalar, "x low high", body, arguments)
+                self.polyfill_same_type("clamp", scalar, "x low high", body, arguments)
             }
-            M::Sign => self.same("sign", scalar, "x", "return x > 0 ? 1 : x < 0 ? -1 : 0;", arguments),
-            M::CountOneBits => Text::cast(ty, Text::atom(dialect.count_ones(&as_bits(&arguments[0]).tight(), wide))),
+            M::Sign => self.polyfill_same_type("sign", scalar, "x", "return x > 0 ? 1 : x < 0 ? -1 : 0;", arguments),
+            M::CountOneBits => {
+                CExpr::cast(ty, CExpr::atom(dialect.count_ones(&as_bits(&arguments[0]).parenthesized(), wide)))
+            }
             M::CountLeadingZeros => {
-                Text::cast(ty, Text::atom(dialect.leading_zeros(&as_bits(&arguments[0]).tight(), wide)))
+                CExpr::cast(ty, CExpr::atom(dialect.leading_zeros(&as_bits(&arguments[0]).parenthesized(), wide)))
             }
             M::CountTrailingZeros => {
                 let ones = dialect.count_ones("(~x & (x - 1u))", wide);
-                let count =
-                    self.same("trailing_zeros", bits, "x", &format!("return {ones};"), &[as_bits(&arguments[0])]);
-                if signed { Text::cast(ty, count) } else { count }
+                let count = self.polyfill_same_type(
+                    "trailing_zeros",
+                    bits,
+                    "x",
+                    &format!("return {ones};"),
+                    &[as_bits(&arguments[0])],
+                );
+                if signed { CExpr::cast(ty, count) } else { count }
             }
             M::FirstTrailingBit => {
                 let ones = dialect.count_ones("(~x & (x - 1u))", wide);
                 let body = format!("return x == 0u ? ~({u})0u : ({u}){ones};");
-                let found = self.same("first_trailing_bit", bits, "x", &body, &[as_bits(&arguments[0])]);
-                if signed { Text::cast(ty, found) } else { found }
+                let found = self.polyfill_same_type("first_trailing_bit", bits, "x", &body, &[as_bits(&arguments[0])]);
+                if signed { CExpr::cast(ty, found) } else { found }
             }
             M::FirstLeadingBit => {
-                // The highest bit that differs from the sign, which for unsigned types is 0. No zeros above: all ones.
+                // The highest bit that differs from the sign, which is 0 for unsigned types; all
+                // ones if there is none.
                 let of = if signed { format!("({u})(x < 0 ? ~x : x)") } else { "x".into() };
                 let zeros = dialect.leading_zeros(&format!("({of})"), wide);
                 let body = format!("return ({ty})({} - ({u}){zeros});", width - 1);
-                self.same("first_leading_bit", scalar, "x", &body, arguments)
+                self.polyfill_same_type("first_leading_bit", scalar, "x", &body, arguments)
             }
             M::ReverseBits => {
                 let body = match dialect.reverse_bits("x", wide) {
                     Some(text) => format!("return {text};"),
-                    None => reverse_body(wide, dialect.wide_suffix(false)),
+                    None => reverse_bits_body(wide, dialect.wide_suffix(false)),
                 };
-                let turned = self.same("reverse_bits", bits, "x", &body, &[as_bits(&arguments[0])]);
-                if signed { Text::cast(ty, turned) } else { turned }
+                let turned = self.polyfill_same_type("reverse_bits", bits, "x", &body, &[as_bits(&arguments[0])]);
+                if signed { CExpr::cast(ty, turned) } else { turned }
             }
             M::ExtractBits => {
-                // `offset` and `count` held to the width.
+                // Clamp `offset` and `count` to the width.
                 let field = format!(
                     "offset = offset < {width}u ? offset : {width}u;\ncount = count < {width}u - offset ? count : {width}u - \
                      offset;\nif (count == 0u) return 0;"
@@ -260,7 +279,7 @@ impl Writer<'_> {
                     false => format!("{field}\nreturn {up} >> ({width}u - count);"),
                 };
                 let parameters = [(ty, "x"), ("uint", "offset"), ("uint", "count")];
-                self.polyfill(&format!("pc_extract_bits_{}", short(scalar)), ty, &parameters, &body, arguments)
+                self.polyfill(&format!("pc_extract_bits_{}", short_name(scalar)), ty, &parameters, &body, arguments)
             }
             M::InsertBits => {
                 let body = format!(
@@ -269,13 +288,13 @@ impl Writer<'_> {
                      ({ty})((({u})x & ~mask) | (({u})y << offset & mask));"
                 );
                 let parameters = [(ty, "x"), (ty, "y"), ("uint", "offset"), ("uint", "count")];
-                self.polyfill(&format!("pc_insert_bits_{}", short(scalar)), ty, &parameters, &body, arguments)
+                self.polyfill(&format!("pc_insert_bits_{}", short_name(scalar)), ty, &parameters, &body, arguments)
             }
-            other => return Err(unsupported(other)),
+            other => return Err(unsupported_builtin(other)),
         })
     }
 
-    fn float_math(&mut self, fun: MathFunction, arguments: &[Text]) -> Result<Text> {
+    fn float_math(&mut self, fun: MathFunction, arguments: &[CExpr]) -> Result<CExpr> {
         use MathFunction as M;
         let dialect = self.dialect;
         let f = Scalar::F32;
@@ -311,14 +330,14 @@ impl Writer<'_> {
             _ => "",
         };
         if !direct.is_empty() {
-            return Ok(Text::call(&dialect.float_function(direct), arguments));
+            return Ok(CExpr::call(&dialect.float_function(direct), arguments));
         }
         let call = |name: &str, arguments: &str| format!("{}({arguments})", dialect.float_function(name));
         let body = match fun {
             M::Clamp => format!("return {};", call("fmin", &format!("{}, high", call("fmax", "x, low")))),
             M::Saturate => format!("return {};", call("fmin", &format!("{}, 1.0f", call("fmax", "x, 0.0f")))),
-            M::Radians => return Ok(Text::binary("*", arguments[0].clone(), Text::atom(RADIANS))),
-            M::Degrees => return Ok(Text::binary("*", arguments[0].clone(), Text::atom(DEGREES))),
+            M::Radians => return Ok(CExpr::binary("*", arguments[0].clone(), CExpr::atom(RADIANS))),
+            M::Degrees => return Ok(CExpr::binary("*", arguments[0].clone(), CExpr::atom(DEGREES))),
             M::Fract => format!("return x - {};", call("floor", "x")),
             M::Sign => "return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;".into(),
             M::Mix => "return x * (1.0f - a) + y * a;".into(),
@@ -328,7 +347,7 @@ impl Writer<'_> {
                 call("fmin", &format!("{}, 1.0f", call("fmax", "(x - low) / (high - low), 0.0f")))
             ),
             M::InverseSqrt => format!("return 1.0f / {};", call("sqrt", "x")),
-            other => return Err(unsupported(other)),
+            other => return Err(unsupported_builtin(other)),
         };
         let (stem, parameters) = match fun {
             M::Clamp => ("clamp", "x low high"),
@@ -340,32 +359,32 @@ impl Writer<'_> {
             M::SmoothStep => ("smoothstep", "low high x"),
             _ => ("inverse_sqrt", "x"),
         };
-        Ok(self.same(stem, f, parameters, &body, arguments))
+        Ok(self.polyfill_same_type(stem, f, parameters, &body, arguments))
     }
 
-    /// Whether a float is a NaN or an infinity, by its bits: options that let a compiler forget those do not
-    /// matter then.
-    pub(crate) fn float_class(&mut self, nan: bool, value: Text) -> Text {
+    /// Whether a float is NaN or infinite, by its bits, which works even if compiler options assume
+    /// that there are none.
+    pub(crate) fn float_class(&mut self, nan: bool, value: CExpr) -> CExpr {
         let bits = self.dialect.float_bits("x", false);
         let (name, operator) = if nan { ("pc_is_nan", ">") } else { ("pc_is_inf", "==") };
         let body = format!("return ({bits} & 0x7fffffffu) {operator} 0x7f800000u;");
         self.polyfill(name, "bool", &[("float", "x")], &body, &[value])
     }
 
-    /// The product of two integer vectors or float vectors, by their components.
-    pub(crate) fn dot(&mut self, scalar: Scalar, left: Vec<Text>, right: Vec<Text>) -> Result<Text> {
+    /// The dot product of two vectors, given by components.
+    pub(crate) fn dot(&mut self, scalar: Scalar, left: Vec<CExpr>, right: Vec<CExpr>) -> Result<CExpr> {
         let dialect = self.dialect;
         let wide = dialect.scalar(unsigned(scalar));
         let signed = is_signed(scalar);
-        let side = |value: Text| if signed { Text::cast(wide, value) } else { value };
-        let products = left.into_iter().zip(right).map(|(a, b)| Text::binary("*", side(a), side(b)));
-        let sum = products.reduce(|a, b| Text::binary("+", a, b));
-        let sum = sum.ok_or_else(|| unsupported(MathFunction::Dot))?;
-        Ok(if signed { Text::cast(dialect.scalar(scalar), sum) } else { sum })
+        let side = |value: CExpr| if signed { CExpr::cast(wide, value) } else { value };
+        let products = left.into_iter().zip(right).map(|(a, b)| CExpr::binary("*", side(a), side(b)));
+        let sum = products.reduce(|a, b| CExpr::binary("+", a, b));
+        let sum = sum.ok_or_else(|| unsupported_builtin(MathFunction::Dot))?;
+        Ok(if signed { CExpr::cast(dialect.scalar(scalar), sum) } else { sum })
     }
 
-    /// A component of a vector by a number that is known only when the filter runs; past the last is the last.
-    pub(crate) fn component_at(&mut self, scalar: Scalar, size: usize, vector: Text, index: Text) -> Text {
+    /// A component of a vector at a run-time index, which is clamped to the last.
+    pub(crate) fn component_at(&mut self, scalar: Scalar, size: usize, vector: CExpr, index: CExpr) -> CExpr {
         let ty = self.vector_name(scalar, size);
         let scalar_type = self.dialect.scalar(scalar);
         let mut body = String::from("return ");
@@ -373,19 +392,19 @@ impl Writer<'_> {
             body += &format!("i == {i}u ? v.{component} : ");
         }
         body += &format!("v.{};", COMPONENTS[size - 1]);
-        let name = format!("pc_component_{}x{size}", short(scalar));
+        let name = format!("pc_component_{}x{size}", short_name(scalar));
         self.polyfill(&name, scalar_type, &[(&ty, "v"), ("uint", "i")], &body, &[vector, index])
     }
 
-    /// The statement, but for its semicolon, that stores to such a component.
+    /// An assignment, without its semicolon, to a component at a run-time index.
     pub(crate) fn set_component(
         &mut self,
         scalar: Scalar,
         size: usize,
-        vector: Text,
-        index: Text,
-        value: Text,
-    ) -> Text {
+        vector: CExpr,
+        index: CExpr,
+        value: CExpr,
+    ) -> CExpr {
         let ty = self.vector_name(scalar, size);
         let scalar_type = self.dialect.scalar(scalar);
         let mut body = String::new();
@@ -393,14 +412,14 @@ impl Writer<'_> {
             body += &format!("if (i == {i}u) {{ v->{component} = value; return; }}\n");
         }
         body += &format!("v->{} = value;", COMPONENTS[size - 1]);
-        let name = format!("pc_set_component_{}x{size}", short(scalar));
+        let name = format!("pc_set_component_{}x{size}", short_name(scalar));
         let pointer = format!("{ty} *");
-        let arguments = [Text::unary("&", vector), index, value];
+        let arguments = [CExpr::unary("&", vector), index, value];
         self.polyfill(&name, "void", &[(&pointer, "v"), ("uint", "i"), (scalar_type, "value")], &body, &arguments)
     }
 
-    /// Built-ins of float vectors as a whole. `size` is the first argument's.
-    pub(crate) fn geometry(&mut self, fun: MathFunction, size: usize, arguments: &[Text]) -> Result<Text> {
+    /// Built-ins that take whole float vectors; `size` is that of the first argument.
+    pub(crate) fn geometry(&mut self, fun: MathFunction, size: usize, arguments: &[CExpr]) -> Result<CExpr> {
         use MathFunction as M;
         let dialect = self.dialect;
         let ty = self.vector_name(Scalar::F32, size);
@@ -462,13 +481,19 @@ impl Writer<'_> {
                     each(&|c| format!("ratio * incident.{c} - part * normal.{c}"))
                 ),
             ),
-            other => return Err(unsupported(other)),
+            other => return Err(unsupported_builtin(other)),
         };
         Ok(self.polyfill(&format!("pc_{stem}_{size}"), result, &parameters, &body, arguments))
     }
 
-    /// `modf` and `frexp`: a structure of the first parts, then of the second ones.
-    pub(crate) fn split(&mut self, fun: MathFunction, result: &str, size: Option<usize>, value: Text) -> Result<Text> {
+    /// `modf` and `frexp`: a struct of the first parts, then of the second.
+    pub(crate) fn split(
+        &mut self,
+        fun: MathFunction,
+        result: &str,
+        size: Option<usize>,
+        value: CExpr,
+    ) -> Result<CExpr> {
         let dialect = self.dialect;
         let modf = fun == MathFunction::Modf;
         let component = |i: usize| size.map_or(String::new(), |_| format!(".{}", COMPONENTS[i]));
@@ -505,8 +530,8 @@ impl Writer<'_> {
         Ok(self.polyfill(&name, result, &[(&ty, "x")], &body, &[value]))
     }
 
-    /// Built-ins that pack numbers into a `uint`, and unpack them again.
-    pub(crate) fn pack(&mut self, fun: MathFunction, arguments: &[Text]) -> Result<Text> {
+    /// Built-ins that pack numbers into a `uint` or unpack them.
+    pub(crate) fn pack(&mut self, fun: MathFunction, arguments: &[CExpr]) -> Result<CExpr> {
         use MathFunction as M;
         let dialect = self.dialect;
         let vector = |w: &mut Self, scalar, size| w.vector_name(scalar, size);
@@ -592,20 +617,20 @@ impl Writer<'_> {
                 let (name, result) = if signed { ("pc_dot4_i8", "int") } else { ("pc_dot4_u8", "uint") };
                 return Ok(self.polyfill(name, result, &[("uint", "x"), ("uint", "y")], &body, arguments));
             }
-            other => return Err(unsupported(other)),
+            other => return Err(unsupported_builtin(other)),
         };
         let parameter_name = if parameter == "uint" { "x" } else { "v" };
         Ok(self.polyfill(name, &result, &[(&parameter, parameter_name)], &body, arguments))
     }
 
-    /// Operators and built-ins of which a matrix is part. Types are those of the operands and the result.
+    /// Operators and built-ins with a matrix as an operand. `types` are those of the operands.
     pub(crate) fn matrix(
         &mut self,
-        what: Matrix,
+        what: MatrixOperation,
         types: [&TypeInner; 2],
         result: &TypeInner,
-        arguments: &[Text],
-    ) -> Result<Text> {
+        arguments: &[CExpr],
+    ) -> Result<CExpr> {
         let f = Scalar::F32;
         let shape = |inner: &TypeInner| match *inner {
             TypeInner::Matrix { columns, rows, .. } => Some((columns as usize, rows as usize)),
@@ -618,7 +643,7 @@ impl Writer<'_> {
         let (left, right) = (shape(types[0]), shape(types[1]));
         let result_name = self.inner_name(result)?;
         let names = [self.inner_name(types[0])?, self.inner_name(types[1])?];
-        // Vectors inside of matrix results have a name already; others get theirs here.
+        // Columns of matrix results need vector types, which are defined here if they are new.
         let vectors: Vec<String> =
             (0..=4).map(|n| if n >= 2 { self.vector_name(f, n) } else { String::new() }).collect();
         let dialect = self.dialect;
@@ -630,36 +655,36 @@ impl Writer<'_> {
         let element = |m: &str, c: usize, r: usize| format!("{m}.at[{c}].{}", COMPONENTS[r]);
         let sum = |count: usize, term: &dyn Fn(usize) -> String| (0..count).map(term).collect::<Vec<_>>().join(" + ");
         let (name, body) = match (what, left, right) {
-            (Matrix::Sum(operator), Some((c, r)), Some(_)) => (
+            (MatrixOperation::Sum(operator), Some((c, r)), Some(_)) => (
                 format!("pc_{}_mat{c}x{r}", if operator == "+" { "add" } else { "subtract" }),
                 columns(c, r, &|c, r| format!("{} {operator} {}", element("a", c, r), element("b", c, r))),
             ),
-            (Matrix::Product, Some((c, r)), Some((count, _))) => (
+            (MatrixOperation::Product, Some((c, r)), Some((count, _))) => (
                 format!("pc_mat{c}x{r}_by_mat{count}x{c}"),
                 columns(count, r, &|column, row| {
                     sum(c, &|i| format!("{} * {}", element("a", i, row), element("b", column, i)))
                 }),
             ),
-            (Matrix::Product, Some((c, r)), None) if size(types[1]) > 1 => {
+            (MatrixOperation::Product, Some((c, r)), None) if size(types[1]) > 1 => {
                 let row = |r: usize| sum(c, &|i| format!("{} * b.{}", element("a", i, r), COMPONENTS[i]));
                 let parts: Vec<String> = (0..r).map(row).collect();
                 (format!("pc_mat{c}x{r}_by_vec"), format!("return {};", dialect.vector(&result_name, &parts)))
             }
-            (Matrix::Product, None, Some((c, r))) if size(types[0]) > 1 => {
+            (MatrixOperation::Product, None, Some((c, r))) if size(types[0]) > 1 => {
                 let column = |c: usize| sum(r, &|i| format!("a.{} * {}", COMPONENTS[i], element("b", c, i)));
                 let parts: Vec<String> = (0..c).map(column).collect();
                 (format!("pc_vec_by_mat{c}x{r}"), format!("return {};", dialect.vector(&result_name, &parts)))
             }
-            (Matrix::Product, Some((c, r)), None) => {
+            (MatrixOperation::Product, Some((c, r)), None) => {
                 (format!("pc_scale_mat{c}x{r}"), columns(c, r, &|c, r| format!("{} * b", element("a", c, r))))
             }
-            (Matrix::Product, None, Some((c, r))) => {
+            (MatrixOperation::Product, None, Some((c, r))) => {
                 (format!("pc_scaled_mat{c}x{r}"), columns(c, r, &|c, r| format!("a * {}", element("b", c, r))))
             }
-            (Matrix::Transpose, Some((c, r)), _) => {
+            (MatrixOperation::Transpose, Some((c, r)), _) => {
                 (format!("pc_transpose_mat{c}x{r}"), columns(r, c, &|column, row| element("a", row, column)))
             }
-            (Matrix::Determinant, Some((n, _)), _) => {
+            (MatrixOperation::Determinant, Some((n, _)), _) => {
                 let rows: Vec<usize> = (0..n).collect();
                 (format!("pc_determinant_{n}"), format!("return {};", determinant(0, &rows)))
             }
@@ -670,16 +695,16 @@ impl Writer<'_> {
     }
 }
 
-/// See [`Writer::matrix`].
+/// An operation on matrices; see [`Writer::matrix`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Matrix {
+pub(crate) enum MatrixOperation {
     Sum(&'static str),
     Product,
     Transpose,
     Determinant,
 }
 
-/// By the first column's cofactors (Laplace); `rows` are those that are left.
+/// Laplace expansion along the columns; `rows` are those that are left.
 fn determinant(column: usize, rows: &[usize]) -> String {
     let element = |row: usize| format!("a.at[{column}].{}", COMPONENTS[row]);
     if let [row] = rows {
@@ -698,8 +723,8 @@ fn determinant(column: usize, rows: &[usize]) -> String {
     text
 }
 
-/// Swaps neighbours of 1, 2, 4, ... bits.
-fn reverse_body(wide: bool, suffix: &str) -> String {
+/// Reverses bits by swapping neighbours of 1, 2, 4, … bits.
+fn reverse_bits_body(wide: bool, suffix: &str) -> String {
     let (masks, half): (&[(u32, &str)], u32) = match wide {
         false => (&[(1, "0x55555555u"), (2, "0x33333333u"), (4, "0x0f0f0f0fu"), (8, "0x00ff00ffu")], 16),
         true => (
@@ -721,6 +746,6 @@ fn reverse_body(wide: bool, suffix: &str) -> String {
     body + &format!("return x >> {half} | x << {half};")
 }
 
-pub(crate) fn unsupported(fun: MathFunction) -> WriteError {
+pub(crate) fn unsupported_builtin(fun: MathFunction) -> WriteError {
     WriteError::Unsupported(format!("the built-in {fun:?}"))
 }

@@ -1,4 +1,5 @@
-//! The file as a whole: what is needed of types, helpers and functions, and the kernel around them.
+//! The source file as a whole: which types, helpers and functions it needs, and the kernel around
+//! them.
 
 use portcullis_core::program::prelude::Intrinsic;
 use std::collections::{HashMap, HashSet};
@@ -8,86 +9,87 @@ use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
 
-use crate::names::Names;
-use crate::prelude::{FAR, PACKET, name};
-use crate::statements::Body;
+use crate::prelude::{FAR_SUFFIX, PACKET_TYPE, intrinsic_name};
+use crate::scope::Scope;
+use crate::statements::FunctionWriter;
 use crate::{Argument, EntryKind, Kernel, PacketAccess, Result, WriteError, Writer};
 
-/// What a function looks like to its callers.
+/// How a function is called.
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
+pub(crate) struct FunctionSignature {
     pub name: String,
-    /// Parameters that are the packet.
+    /// Indices of the parameters that are the packet.
     packets: HashSet<u32>,
-    /// Whether it takes the invocation's state in front of its parameters, having no packet among them.
+    /// Whether the invocation's state is passed before the parameters, because none of them is the
+    /// packet.
     pub extra_state: bool,
-    /// Whether it changes nothing but its own variables.
-    quiet: bool,
+    /// Whether the function has no side effects.
+    is_pure: bool,
 }
 
-/// What functions need to know of each other.
-struct Survey {
-    /// In the order in which they are written: callees first.
+/// Results of analysing the call graph.
+struct CallAnalysis {
+    /// Reachable functions, callees first, which is the order in which they are written.
     order: Vec<Handle<Function>>,
     packets: HashMap<Handle<Function>, HashSet<u32>>,
     state: HashSet<Handle<Function>>,
-    quiet: HashSet<Handle<Function>>,
+    pure: HashSet<Handle<Function>>,
 }
 
 impl Writer<'_> {
-    /// Whether a call changes nothing: it may be made where its result is used.
-    pub(crate) fn is_quiet(&self, function: Handle<Function>) -> bool {
+    /// Whether a call has no side effects, so that it may be moved to where its result is used.
+    pub(crate) fn is_pure(&self, function: Handle<Function>) -> bool {
         match self.lowered.intrinsics.get(&function) {
-            Some(intrinsic) => is_quiet(*intrinsic),
-            None => self.shapes.get(&function).is_some_and(|shape| shape.quiet),
+            Some(intrinsic) => is_pure(*intrinsic),
+            None => self.signatures.get(&function).is_some_and(|signature| signature.is_pure),
         }
     }
 
-    /// Whether the filter may change its packet's bytes.
+    /// Whether the filter may change packets.
     pub(crate) fn writes_packets(&self) -> bool {
         self.program.facts().rewrites()
     }
 
-    /// Whether a word of the packet lies at a multiple of 4 bytes from its first byte.
-    pub(crate) fn aligned(&self) -> bool {
+    /// Whether offsets from the packet's first byte have the same alignment as addresses.
+    pub(crate) fn is_word_aligned(&self) -> bool {
         self.options.packet_access == PacketAccess::AlignedWords && !self.program.facts().changes_length
     }
 
     /// Writes the file.
     pub(crate) fn write(mut self) -> Result<Kernel> {
-        let survey = self.survey();
-        let mut names = Names::file(self.dialect);
+        let analysis = self.analyze_calls();
+        let mut names = Scope::file_scope(self.dialect);
         for (_, intrinsic) in portcullis_core::program::prelude::FUNCTIONS {
-            names.reserve(name(*intrinsic));
+            names.reserve(intrinsic_name(*intrinsic));
             if let Intrinsic::Load { .. } = intrinsic {
-                names.reserve(&format!("{}{FAR}", name(*intrinsic)));
+                names.reserve(&format!("{}{FAR_SUFFIX}", intrinsic_name(*intrinsic)));
             }
         }
         names.reserve(&self.options.entry);
         self.names = names;
         self.name_types();
-        for &function in &survey.order {
+        for &function in &analysis.order {
             let wanted = self.module.functions[function].name.as_deref().unwrap_or("helper");
-            let packets = survey.packets.get(&function).cloned().unwrap_or_default();
-            let shape = Shape {
-                name: self.names.claim(wanted),
-                extra_state: packets.is_empty() && survey.state.contains(&function),
+            let packets = analysis.packets.get(&function).cloned().unwrap_or_default();
+            let signature = FunctionSignature {
+                name: self.names.unique_name(wanted),
+                extra_state: packets.is_empty() && analysis.state.contains(&function),
                 packets,
-                quiet: survey.quiet.contains(&function),
+                is_pure: analysis.pure.contains(&function),
             };
-            self.shapes.insert(function, shape);
+            self.signatures.insert(function, signature);
         }
         for (handle, constant) in self.module.constants.iter() {
             let scalar = matches!(self.module.types[constant.ty].inner, TypeInner::Scalar(_));
             if constant.name.is_some() || !scalar {
-                let name = self.names.claim(constant.name.as_deref().unwrap_or("table"));
+                let name = self.names.unique_name(constant.name.as_deref().unwrap_or("table"));
                 self.constant_names.insert(handle, name);
             }
         }
-        let file = std::mem::replace(&mut self.names, Names::inside(&self.words)).close(self.dialect);
+        let file = std::mem::replace(&mut self.names, Scope::within(&self.words)).into_outer_names(self.dialect);
 
-        // Private variables are members of the packet, behind its own.
-        let mut members = Names::inside(&self.words);
+        // Private variables become members of the packet struct, after its own.
+        let mut members = Scope::within(&self.words);
         for own in ["bytes", "words", "metadata", "offset", "length", "first", "last"] {
             members.reserve(own);
         }
@@ -106,28 +108,28 @@ impl Writer<'_> {
             };
             let words = self.module.global_variables.iter().find(|(_, global)| is_words(global));
             let (words, _) = words.ok_or_else(|| WriteError::internal("a map without its words"))?;
-            self.globals.insert(words, members.claim(&map.name));
+            self.globals.insert(words, members.unique_name(&map.name));
             self.maps.push(words);
         }
         let mut private = Vec::new();
         for (handle, global) in self.module.global_variables.iter() {
             if global.space == AddressSpace::Private && !self.globals.contains_key(&handle) {
                 let wanted = global.name.as_deref().unwrap_or("private");
-                let member = members.claim(wanted.strip_prefix("pc_").unwrap_or(wanted));
+                let member = members.unique_name(wanted.strip_prefix("pc_").unwrap_or(wanted));
                 self.globals.insert(handle, member);
                 private.push(handle);
             }
         }
 
         let mut functions = String::new();
-        for &function in &survey.order {
-            functions += &self.function(function, Names::inside(&file))?;
+        for &function in &analysis.order {
+            functions += &self.write_function(function, Scope::within(&file))?;
             functions.push('\n');
         }
-        let (kernel, arguments) = self.kernel(&private, Names::inside(&file))?;
+        let (kernel, arguments) = self.write_kernel(&private, Scope::within(&file))?;
         let packet = self.packet_type(&private)?;
 
-        let mut source = self.title();
+        let mut source = self.title_comment();
         source += &self.dialect.header(self.program.facts().uses_float);
         source += &format!("\n{} {{ uint offset; uint length; }} pc_descriptor;\n", self.dialect.aligned_struct(8));
         for part in [&self.types, &packet, &self.constants, &self.helpers, &functions, &kernel] {
@@ -141,10 +143,10 @@ impl Writer<'_> {
         Ok(Kernel { source, entry: self.options.entry.clone(), arguments, size })
     }
 
-    /// The comment that says what this is.
-    fn title(&self) -> String {
+    /// The first line, a comment with language, file name and parameters.
+    fn title_comment(&self) -> String {
         let printable = |text: &str| -> String {
-            // No way out of the comment, and no line that goes on in the next.
+            // Neither the comment's end nor a line continuation gets through.
             let keep = |c: char| if c.is_ascii_graphic() && !"\\*?".contains(c) || c == ' ' { c } else { '_' };
             text.chars().map(keep).collect()
         };
@@ -156,20 +158,20 @@ impl Writer<'_> {
         text + "\n"
     }
 
-    /// Which functions the filter reaches, and what they need.
-    fn survey(&self) -> Survey {
+    /// Finds the functions that the filter reaches, and what they need.
+    fn analyze_calls(&self) -> CallAnalysis {
         let lowered = self.lowered;
         let mut packets: HashMap<Handle<Function>, HashSet<u32>> =
             HashMap::from([(lowered.filter, HashSet::from([0]))]);
         let mut reached = HashSet::from([lowered.filter]);
         let all: Vec<_> = self.module.functions.iter().collect();
-        // A function stands behind those that it calls.
+        // Functions come after those that they call.
         for &(handle, function) in all.iter().rev().filter(|(handle, _)| !lowered.intrinsics.contains_key(handle)) {
             if !reached.contains(&handle) {
                 continue;
             }
             let own = packets.get(&handle).cloned().unwrap_or_default();
-            each(&function.body, &mut |statement| {
+            for_each_statement(&function.body, &mut |statement| {
                 let Statement::Call { function: callee, arguments, .. } = statement else { return };
                 reached.insert(*callee);
                 for (index, &argument) in arguments.iter().enumerate() {
@@ -181,7 +183,7 @@ impl Writer<'_> {
                 }
             });
         }
-        let (mut order, mut state, mut quiet) = (Vec::new(), HashSet::new(), HashSet::new());
+        let (mut order, mut state, mut pure) = (Vec::new(), HashSet::new(), HashSet::new());
         for &(handle, function) in &all {
             if lowered.intrinsics.contains_key(&handle) || !reached.contains(&handle) {
                 continue;
@@ -193,17 +195,17 @@ impl Writer<'_> {
             });
             let globals: HashSet<AddressSpace> = globals.collect();
             let mut needs = !globals.is_empty() || packets.contains_key(&handle);
-            // What maps hold is for others to change at any time.
+            // Maps may change at any time.
             let mut changes = globals.iter().any(|space| *space != AddressSpace::Private);
-            each(&function.body, &mut |statement| match *statement {
+            for_each_statement(&function.body, &mut |statement| match *statement {
                 Statement::Call { function: callee, .. } => match lowered.intrinsics.get(&callee) {
                     Some(intrinsic) => {
                         needs |= intrinsic.takes_packet();
-                        changes |= !is_quiet(*intrinsic);
+                        changes |= !is_pure(*intrinsic);
                     }
                     None => {
                         needs |= state.contains(&callee);
-                        changes |= !quiet.contains(&callee);
+                        changes |= !pure.contains(&callee);
                     }
                 },
                 Statement::Store { pointer, .. } => changes |= !is_local(function, pointer),
@@ -213,27 +215,27 @@ impl Writer<'_> {
                 state.insert(handle);
             }
             if !changes {
-                quiet.insert(handle);
+                pure.insert(handle);
             }
         }
-        Survey { order, packets, state, quiet }
+        CallAnalysis { order, packets, state, pure }
     }
 
-    fn function(&mut self, handle: Handle<Function>, mut names: Names) -> Result<String> {
+    fn write_function(&mut self, handle: Handle<Function>, mut names: Scope) -> Result<String> {
         let function = &self.module.functions[handle];
-        let shape = self.shapes[&handle].clone();
+        let signature = self.signatures[&handle].clone();
         let mut parameters = Vec::new();
         let mut state = None;
-        if shape.extra_state {
-            let name = names.claim("pkt");
-            parameters.push(format!("{PACKET} *{name}"));
+        if signature.extra_state {
+            let name = names.unique_name("pkt");
+            parameters.push(format!("{PACKET_TYPE} *{name}"));
             state = Some(name);
         }
         let mut arguments = Vec::new();
         for (index, argument) in (0..).zip(&function.arguments) {
-            let name = names.claim(argument.name.as_deref().unwrap_or("a"));
-            if shape.packets.contains(&index) {
-                parameters.push(format!("{PACKET} *{name}"));
+            let name = names.unique_name(argument.name.as_deref().unwrap_or("a"));
+            if signature.packets.contains(&index) {
+                parameters.push(format!("{PACKET_TYPE} *{name}"));
                 state.get_or_insert(name.clone());
             } else {
                 let ty = self.type_name(argument.ty)?;
@@ -247,21 +249,21 @@ impl Writer<'_> {
             None => "void".into(),
         };
         let parameters = if parameters.is_empty() { "void".into() } else { parameters.join(", ") };
-        let body = Body::new(self, handle, names, arguments, state).write()?;
+        let body = FunctionWriter::new(self, handle, names, arguments, state).write()?;
         let start = self.dialect.function();
-        Ok(format!("{start}{result} {}({parameters})\n{{\n{body}}}\n", shape.name))
+        Ok(format!("{start}{result} {}({parameters})\n{{\n{body}}}\n", signature.name))
     }
 
-    /// Whether the packet has ends that can move.
+    /// Whether the packet struct records the bounds of head- and tailroom.
     fn has_ends(&self) -> bool {
         self.program.facts().changes_length || self.lowered.fuel.is_some()
     }
 
     fn has_offset(&self) -> bool {
-        self.has_ends() || (self.uses_words && !self.aligned())
+        self.has_ends() || (self.uses_words && !self.is_word_aligned())
     }
 
-    /// The structure of what is an invocation's own.
+    /// The struct of an invocation's state.
     fn packet_type(&mut self, private: &[Handle<naga::GlobalVariable>]) -> Result<String> {
         let buffer = self.dialect.buffer();
         let constant = if self.writes_packets() { "" } else { "const " };
@@ -289,18 +291,18 @@ impl Writer<'_> {
             let ty = self.type_name(self.module.global_variables[handle].ty)?;
             text += &format!("    {ty} {};\n", self.globals[&handle]);
         }
-        Ok(format!("{text}}} {PACKET};\n"))
+        Ok(format!("{text}}} {PACKET_TYPE};\n"))
     }
 
-    /// The kernel, or the function for kernels of others, and its arguments.
-    fn kernel(
+    /// Writes the kernel, or the function to be called by other kernels; returns its arguments too.
+    fn write_kernel(
         &mut self,
         private: &[Handle<naga::GlobalVariable>],
-        mut names: Names,
+        mut names: Scope,
     ) -> Result<(String, Vec<Argument>)> {
         let facts = self.program.facts();
         let (buffer, restrict) = (self.dialect.buffer(), self.dialect.restrict());
-        let mut names_of = |name: &str| names.claim(name);
+        let mut names_of = |name: &str| names.unique_name(name);
         let [arena, descriptors, metadata, verdicts, targets, base, count] =
             ["arena", "descriptors", "metadata", "verdicts", "targets", "base", "count"].map(&mut names_of);
         let [packet, descriptor, pkt, verdict, lane] =
@@ -330,8 +332,8 @@ impl Writer<'_> {
         if facts.redirects {
             add(Argument::Targets, format!("{buffer}uint *{restrict}{targets}"));
         }
-        let all_maps = names.claim("maps");
-        let maps: Vec<String> = self.program.maps().iter().map(|map| names.claim(&map.name)).collect();
+        let all_maps = names.unique_name("maps");
+        let maps: Vec<String> = self.program.maps().iter().map(|map| names.unique_name(&map.name)).collect();
         for (number, map) in (0..).zip(&maps) {
             add(Argument::Map(number), format!("{buffer}volatile uint *{map}"));
         }
@@ -343,21 +345,22 @@ impl Writer<'_> {
             return Err(WriteError::Unsupported("flows in a function for kernels of others".into()));
         }
         let mut lines =
-            vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET} {pkt};")];
+            vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET_TYPE} {pkt};")];
         if self.uses_bytes {
-            // A packet without bytes may be said to lie anywhere, and is read all the same where nothing branches.
+            // The descriptor of an empty packet may hold any offset, and a branch-free load reads
+            // it.
             let bytes = match self.options.packet_access {
                 PacketAccess::Vectorizable => {
                     format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)")
                 }
                 _ => format!("{arena} + {descriptor}.offset"),
             };
-            // So that stores beside each other become one.
-            let aligned = (writes && self.aligned()).then(|| self.dialect.assume_aligned(&bytes, 4)).flatten();
+            // Lets the compiler merge adjacent stores.
+            let aligned = (writes && self.is_word_aligned()).then(|| self.dialect.assume_aligned(&bytes, 4)).flatten();
             lines.push(format!("{pkt}.bytes = {};", aligned.unwrap_or(bytes)));
         }
         if self.uses_words {
-            let from = if self.aligned() { format!("({arena} + {descriptor}.offset)") } else { arena.clone() };
+            let from = if self.is_word_aligned() { format!("({arena} + {descriptor}.offset)") } else { arena.clone() };
             lines.push(format!("{pkt}.words = ({buffer}const uint *){from};"));
         }
         if facts.uses_metadata {
@@ -389,10 +392,10 @@ impl Writer<'_> {
             };
             lines.push(format!("{pkt}.{} = {init};", self.globals[&handle]));
         }
-        let filter = &self.shapes[&self.lowered.filter].name;
+        let filter = &self.signatures[&self.lowered.filter].name;
         lines.push(format!("uint {verdict} = {filter}(&{pkt});"));
         lines.extend(self.options.epilogue.clone());
-        // docs/semantics.md, "Verdicts": 1, 2, 3, and what ends in 4; all else is ABORTED.
+        // docs/semantics.md, "Verdicts": valid are 1, 2, 3 and what ends in 4; all else is ABORTED.
         if facts.verdicts.contains(Action::Aborted) {
             lines.push(format!("if (({verdict} & 0xffu) != 4u && {verdict} > 3u) {verdict} = 0u;"));
         }
@@ -415,8 +418,8 @@ impl Writer<'_> {
         if self.options.entry_kind == EntryKind::Function {
             let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
             let (start, entry) = (self.dialect.function(), &self.options.entry);
-            // The same parameters for every filter, maps only for those that have any, and none of them `restrict`: the kernels around it write to
-            // what it reads.
+            // All filters have the same parameters, maps excepted, and none is `restrict`, since
+            // the calling kernel writes to what the function reads.
             let mut parameters = vec![
                 format!("{buffer}uchar *{arena}"),
                 format!("{buffer}pc_descriptor *{descriptors}"),
@@ -432,8 +435,8 @@ impl Writer<'_> {
             return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
         }
         if flows {
-            // A lane takes a run of packets, one after the other.
-            let [run, end] = ["run", "end"].map(|name| names.claim(name));
+            // A work item filters the packets of a run, one after the other.
+            let [run, end] = ["run", "end"].map(|name| names.unique_name(name));
             lines = lines.iter().map(|line| format!("    {line}")).collect();
             let turns = format!("for (uint {packet} = {run}.offset; {packet} < {end}; ++{packet}) {{");
             let run_of = format!("pc_descriptor {run} = {descriptors}[{base} + {lane}];");
@@ -446,7 +449,7 @@ impl Writer<'_> {
         let (this, all) = self.dialect.grid();
         let (head, tail, indent) = match self.options.grid_stride {
             false => (format!("    uint {lane} = {this};\n    if ({lane} >= {count}) return;\n"), "", 4),
-            // Written so that it cannot wrap: as many are left as there are work items, or more.
+            // Avoids overflow of the lane number: stops if fewer than a grid of packets are left.
             true => (
                 format!(
                     "    for (uint {lane} = {this}; {lane} < {count}; {lane} = {count} - {lane} > {all} ? {lane} + {all} : \
@@ -464,12 +467,12 @@ impl Writer<'_> {
     }
 }
 
-/// Whether a prelude function only reads.
-fn is_quiet(intrinsic: Intrinsic) -> bool {
+/// Whether a prelude function has no side effects.
+fn is_pure(intrinsic: Intrinsic) -> bool {
     !matches!(intrinsic, Intrinsic::Store { .. } | Intrinsic::AdjustHead | Intrinsic::AdjustTail)
 }
 
-/// Whether a pointer leads into a variable of the function itself.
+/// Whether a pointer refers to a local variable.
 fn is_local(function: &Function, mut pointer: Handle<Expression>) -> bool {
     loop {
         pointer = match function.expressions[pointer] {
@@ -480,31 +483,31 @@ fn is_local(function: &Function, mut pointer: Handle<Expression>) -> bool {
     }
 }
 
-/// Every statement of a block and of the blocks in it.
-fn each(block: &naga::Block, visit: &mut impl FnMut(&Statement)) {
+/// Visits the statements of a block, nested ones included.
+fn for_each_statement(block: &naga::Block, visit: &mut impl FnMut(&Statement)) {
     for statement in block.iter() {
         visit(statement);
         match statement {
-            Statement::Block(block) => each(block, visit),
+            Statement::Block(block) => for_each_statement(block, visit),
             Statement::If { accept, reject, .. } => {
-                each(accept, visit);
-                each(reject, visit);
+                for_each_statement(accept, visit);
+                for_each_statement(reject, visit);
             }
-            Statement::Switch { cases, .. } => cases.iter().for_each(|case| each(&case.body, visit)),
+            Statement::Switch { cases, .. } => cases.iter().for_each(|case| for_each_statement(&case.body, visit)),
             Statement::Loop { body, continuing, .. } => {
-                each(body, visit);
-                each(continuing, visit);
+                for_each_statement(body, visit);
+                for_each_statement(continuing, visit);
             }
             _ => {}
         }
     }
 }
 
-/// Whether a call hands over a pointer to a component of a vector, which C has not.
-pub(crate) fn points_into_vectors(lowered: &portcullis_core::program::Lowered) -> bool {
+/// Whether a call passes a pointer to a component of a vector, which C does not have.
+pub(crate) fn passes_vector_components(lowered: &portcullis_core::program::Lowered) -> bool {
     lowered.module.functions.iter().any(|(handle, function)| {
         let mut found = false;
-        each(&function.body, &mut |statement| {
+        for_each_statement(&function.body, &mut |statement| {
             if let Statement::Call { arguments, .. } = statement {
                 let into = |&argument: &Handle<Expression>| {
                     let inner = lowered.info[handle][argument].ty.inner_with(&lowered.module.types);
@@ -517,14 +520,14 @@ pub(crate) fn points_into_vectors(lowered: &portcullis_core::program::Lowered) -
     })
 }
 
-/// Whether no function that is the filter's own, or the filter, has a way through it that another packet does not take:
-/// no loop, no switch, and one return.
-pub(crate) fn is_straight(lowered: &portcullis_core::program::Lowered) -> bool {
+/// Whether all packets take the same path through the filter and its functions: no loop, no switch,
+/// one return.
+pub(crate) fn is_straight_line(lowered: &portcullis_core::program::Lowered) -> bool {
     let own = |handle: &Handle<Function>| !lowered.prelude.contains(handle);
     lowered.fuel.is_none()
         && lowered.module.functions.iter().filter(|(handle, _)| own(handle)).all(|(_, function)| {
             let (mut straight, mut returns) = (true, 0);
-            each(&function.body, &mut |statement| match statement {
+            for_each_statement(&function.body, &mut |statement| match statement {
                 Statement::Loop { .. } | Statement::Switch { .. } => straight = false,
                 Statement::Return { .. } => returns += 1,
                 _ => {}

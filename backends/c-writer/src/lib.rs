@@ -1,27 +1,29 @@
-//! Portcullis: filters as source for compilers of the C family, OpenCL C 1.2 and CUDA C++.
+//! Writes filters as source for compilers of the C family: OpenCL C 1.2 and CUDA C++.
 //!
-//! One writer for all of them. What differs is behind a trait of small methods (`dialect`), what a
-//! language lacks is written as a helper function, only where it is needed. How the work is divided:
+//! There is one writer for all languages. Differences are behind a trait of small methods
+//! (`dialect`), and what a language lacks is written as a helper function, where needed. The
+//! modules:
 //! - `kernel`: the file as a whole, and the kernel;
-//! - `statements`: control flow, and when a value gets a name;
-//! - `expressions`: what is in a statement;
+//! - `statements`: control flow, and which values get a name;
+//! - `expressions`: the expressions within statements;
 //! - `builtins`: operators and built-in functions, with C's undefined cases defined;
-//! - `types`: types, zeros, constants;
-//! - `prelude`: the functions that reach the packet, by their handles;
-//! - `names`, `text`: identifiers and parentheses.
+//! - `types`: types, zero values, constants;
+//! - `prelude`: the functions that access the packet;
+//! - `scope`, `c_expr`: identifiers and parentheses.
 //!
-//! The text means the same as the filter, on any packet: nothing in it is undefined by the language (signed
-//! overflow, shifts, division, conversions, order of evaluation, aliasing), and it holds without options such as
-//! `-fwrapv`. It is meant to be read: the filter's names are kept, `&&` and `for` come back.
+//! The text has the filter's semantics for any packet. Nothing in it is undefined behaviour of the
+//! language (signed overflow, shifts, division, conversions, order of evaluation, aliasing), so it
+//! needs no options such as `-fwrapv`. It is meant to be read: the filter's names are kept, and
+//! `&&` and `for` are restored.
 
 mod builtins;
+mod c_expr;
 mod dialect;
 mod expressions;
 mod kernel;
-mod names;
 mod prelude;
+mod scope;
 mod statements;
-mod text;
 mod types;
 
 use std::collections::{HashMap, HashSet};
@@ -34,62 +36,63 @@ use portcullis_core::stack::run_on_large_stack;
 
 use dialect::Dialect;
 pub use dialect::Language;
-use kernel::Shape;
-use names::Names;
+use kernel::FunctionSignature;
+use scope::Scope;
 
 /// How packets are read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PacketAccess {
-    /// Byte by byte. Compilers for processors make one load of them; packets may lie anywhere.
+    /// Byte by byte, from any address. Compilers for CPUs merge byte loads into one.
     #[default]
     Bytes,
-    /// Read by the aligned words that the bytes are in, written by the widest stores that their addresses allow, for
-    /// devices on which each access counts. The arena's first byte is at a multiple of 4.
+    /// Reads the aligned words that contain the bytes, and writes with the widest stores that the
+    /// address allows: for devices where every access counts. The arena starts at a multiple of 4.
     Words,
-    /// The same, where every packet of a batch begins at a multiple of 4 bytes: then what is at a constant offset is
-    /// one load, and what is stored side by side can be one store a word. What this makes is wrong for other batches.
-    /// Filters that change lengths are written as with [`PacketAccess::Words`].
+    /// Like [`PacketAccess::Words`], for batches whose packets all start at multiples of 4 bytes:
+    /// loads from constant offsets become single loads, and adjacent stores can become one for each
+    /// word. Wrong for other batches. Filters that change lengths are written as for
+    /// [`PacketAccess::Words`].
     AlignedWords,
-    /// Words at any byte, and no branch: what compilers for processors with vectors can do for several packets side by
-    /// side, since such processors fetch words for all lanes at once, and nothing smaller. Only for filters that loop
-    /// nowhere, change nothing, and whose branches can all be joined; others are written as with [`PacketAccess::Bytes`].
+    /// Unaligned word loads without branches, which compilers for CPUs with gather instructions can
+    /// vectorise across packets. Only for filters without loops or writes whose branches can all be
+    /// if-converted; others are written as for [`PacketAccess::Bytes`].
     Vectorizable,
 }
 
-/// What the filter is called by.
+/// The form in which a filter is emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EntryKind {
-    /// A kernel, which is all that there is to launch.
+    /// A kernel, which is all that a launch needs.
     #[default]
     Kernel,
-    /// A function that filters one packet, for kernels that the caller puts behind it (`docs/abi.md`, "Kernels in
-    /// C").
+    /// A device function that filters one packet, for kernels that the caller appends
+    /// (`docs/abi.md`, "Kernels in C").
     Function,
 }
 
-/// How to write a filter.
+/// Options of [`write`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// In what.
+    /// The language to write.
     pub language: Language,
-    /// What there is to call.
+    /// What to write around the filter.
     pub entry_kind: EntryKind,
-    /// The name of that.
+    /// Name of the kernel or function.
     pub entry: String,
-    /// Work items in a group, where the kernel is to be compiled for a number.
+    /// Work items in a group, if the kernel is to be compiled for a fixed number.
     pub group_size: Option<u32>,
-    /// Whether a work item takes packet after packet until there are none left; else it takes one, and there have
-    /// to be as many as packets.
+    /// Whether the kernel has a grid-stride loop, so that any number of work items will do;
+    /// otherwise each filters one packet.
     pub grid_stride: bool,
     /// How packets are read and written.
     pub packet_access: PacketAccess,
-    /// A statement in the language, behind each packet's filter, which names nothing that is not its own: for kernels that
-    /// are to be slow.
+    /// A statement to run after each packet's filter, for kernels that are to be slow. Must be
+    /// self-contained.
     pub epilogue: Option<String>,
 }
 
 impl Options {
-    /// A work item a packet, and groups of any size.
+    /// Default options: a kernel, a packet for each work item, groups of any size, byte accesses.
     pub fn new(language: Language) -> Options {
         Options {
             language,
@@ -103,61 +106,63 @@ impl Options {
     }
 }
 
-/// What a kernel takes (`docs/abi.md`). Buffers are pointers to device memory.
+/// An argument of a kernel (`docs/abi.md`). Buffers are pointers to device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Argument {
-    /// The arena's bytes, readable 128 bytes past their end. Left out where the filter looks at none.
+    /// The arena's bytes, readable 128 bytes past their end. Absent if the filter does not read
+    /// packets.
     Arena {
         /// Whether the kernel may write to them.
         writes: bool,
     },
-    /// The descriptors: two words a packet, at multiples of 8 bytes; and behind them, for filters with flows, two a run.
+    /// Descriptors, two words for each packet at multiples of 8 bytes; with flows, followed by two
+    /// words for each run.
     Descriptors {
         /// Whether the kernel writes the packets' ends back.
         writes: bool,
     },
-    /// The metadata, five words a packet. Only for filters that read it.
+    /// Metadata, five words for each packet. Absent unless the filter reads it.
     Metadata,
-    /// A byte a packet: the verdict. Written for each.
+    /// Verdicts, a byte for each packet; the kernel writes all of them.
     Verdicts,
-    /// A word a packet: the redirect's target, 0 for other verdicts. Only for filters that can redirect. Written
-    /// for each.
+    /// Redirect targets, a word for each packet, 0 for other verdicts; the kernel writes all of
+    /// them. Absent unless the filter can redirect.
     Targets,
-    /// The words of a map of the filter's, by its number (`docs/maps.md`).
+    /// The words of the map with this number (`docs/maps.md`).
     Map(u32),
-    /// `u32`: the index of the launch's first packet, in all the buffers but the arena; for filters with flows that of its
-    /// first run's descriptor.
+    /// `u32`: index of the launch's first packet in all buffers but the arena; with flows that of
+    /// the first run's descriptor.
     Base,
-    /// `u32`: the number of packets, or of runs.
+    /// `u32`: number of packets, or of runs.
     Count,
 }
 
 /// A filter in C.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
-    /// The text.
+    /// The source text.
     pub source: String,
-    /// The kernel's or the function's name in it.
+    /// Name of the kernel or function.
     pub entry: String,
-    /// The kernel's arguments, in order; those of a function that it has a use for.
+    /// The kernel's arguments, in order; of a function, those that it uses.
     pub arguments: Vec<Argument>,
-    /// Expressions in it, all functions inlined.
+    /// Number of expressions with all calls inlined.
     pub size: u64,
 }
 
-/// Why there is no text.
+/// Why a filter cannot be written in C.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The filter has something in it that the language has no form for.
+    /// The language has no form for something in the filter.
     #[error("{0}: this cannot be written in C")]
     Unsupported(String),
-    /// A fault of Portcullis.
-    #[error("the filter could not be written in C, which is a fault of Portcullis: {0}")]
+    /// A bug in Portcullis.
+    #[error("the filter could not be written in C, which is a bug in Portcullis: {0}")]
     Failed(String),
 }
 
 impl Kernel {
-    /// What it does, for the session that launches it.
+    /// What the kernel reads and writes, for the session that launches it.
     pub fn effects(&self) -> KernelEffects {
         let has = |is: fn(&Argument) -> bool| self.arguments.iter().any(is);
         KernelEffects {
@@ -184,7 +189,7 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
             Lowering { fuel: true, clamp_indices: true, mask_shifts: true, if_convert: true, ..Lowering::default() };
         let lower = |lowering| {
             lower(program, lowering).map(|mut lowered| {
-                // What maps do is written as it stands in the prelude.
+                // The prelude's map functions are lowered like the filter's own.
                 lowered.intrinsics.retain(|_, intrinsic| !intrinsic.is_map_function());
                 lowered
             })
@@ -193,55 +198,55 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
         if options.packet_access == PacketAccess::Vectorizable {
             let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
             let joined = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
-            if plain && kernel::is_straight(&joined) && !kernel::points_into_vectors(&joined) {
+            if plain && kernel::is_straight_line(&joined) && !kernel::passes_vector_components(&joined) {
                 return Writer::new(program, &joined, options).write();
             }
             let bytes = Options { packet_access: PacketAccess::Bytes, ..options.clone() };
-            if kernel::points_into_vectors(&lowered) {
+            if kernel::passes_vector_components(&lowered) {
                 lowered = lower(Lowering { whole_pointers: true, ..lowering }).map_err(failed)?;
             }
             return Writer::new(program, &lowered, &bytes).write();
         }
-        if kernel::points_into_vectors(&lowered) {
+        if kernel::passes_vector_components(&lowered) {
             lowering.whole_pointers = true;
             lowered = lower(lowering).map_err(failed)?;
         }
         Writer::new(program, &lowered, options).write()
     };
-    // Statements and expressions are nested as deep as the filter's text is.
+    // Recursion is as deep as the filter's text is nested.
     run_on_large_stack(program.source(), work).map_err(|error| WriteError::Failed(error.to_string()))?
 }
 
-/// A file as it is written.
+/// State of writing one file.
 struct Writer<'a> {
     program: &'a Program,
     lowered: &'a Lowered,
     module: &'a Module,
     dialect: &'static dyn Dialect,
     options: &'a Options,
-    /// The language's words.
+    /// Reserved words of the language.
     words: Rc<HashSet<String>>,
     /// Names at file scope.
-    names: Names,
+    names: Scope,
     type_names: HashMap<Handle<Type>, String>,
-    /// Types whose definition is written.
+    /// Types that are already defined.
     defined: HashSet<Handle<Type>>,
     members: HashMap<Handle<Type>, Vec<String>>,
-    /// Names that constants have or would have.
+    /// Names of constants, defined or not.
     constant_names: HashMap<Handle<Constant>, String>,
-    /// Constants whose definition is written.
+    /// Constants that are already defined.
     constants_written: HashSet<Handle<Constant>>,
-    /// Private variables, by their names in the packet's structure.
+    /// Members of the packet struct that private variables became.
     globals: HashMap<Handle<GlobalVariable>, String>,
-    /// The words of the filter's maps, members as well.
+    /// The maps' words, which are members as well.
     maps: Vec<Handle<GlobalVariable>>,
-    shapes: HashMap<Handle<Function>, Shape>,
-    /// Helpers, prelude functions and vector types that are written, by name.
-    helpers_known: HashSet<String>,
+    signatures: HashMap<Handle<Function>, FunctionSignature>,
+    /// Helpers, prelude functions and vector types that are already defined, by name.
+    defined_helpers: HashSet<String>,
     types: String,
     constants: String,
     helpers: String,
-    /// Whether anything reaches the packet by bytes, and by words.
+    /// Whether the packet is accessed by bytes, and by words.
     uses_bytes: bool,
     uses_words: bool,
 }
@@ -249,14 +254,14 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     fn new(program: &'a Program, lowered: &'a Lowered, options: &'a Options) -> Writer<'a> {
         let dialect = options.language.dialect();
-        let words = names::words(dialect);
+        let words = scope::reserved_words(dialect);
         Writer {
             program,
             lowered,
             module: &lowered.module,
             dialect,
             options,
-            names: Names::inside(&words),
+            names: Scope::within(&words),
             words,
             type_names: HashMap::new(),
             defined: HashSet::new(),
@@ -265,8 +270,8 @@ impl<'a> Writer<'a> {
             constants_written: HashSet::new(),
             globals: HashMap::new(),
             maps: Vec::new(),
-            shapes: HashMap::new(),
-            helpers_known: HashSet::new(),
+            signatures: HashMap::new(),
+            defined_helpers: HashSet::new(),
             types: String::new(),
             constants: String::new(),
             helpers: String::new(),

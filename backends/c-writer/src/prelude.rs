@@ -1,40 +1,41 @@
-//! The prelude's functions, in C: what each does is said in `core/src/lang/prelude.wgsl`.
+//! The prelude's functions in C; `core/src/lang/prelude.wgsl` defines what they do.
 
 use portcullis_core::packet::{MIN_PACKET_LENGTH, READABLE_PAST_END};
 use portcullis_core::program::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
 
 use crate::{PacketAccess, Writer};
 
-/// The type of a packet and all else that is one invocation's.
-pub(crate) const PACKET: &str = "pc_packet";
+/// Name of the struct of an invocation's state.
+pub(crate) const PACKET_TYPE: &str = "pc_packet";
 
-/// What is behind the name of a load that looks before it reads. One with a small offset reads first.
-pub(crate) const FAR: &str = "_far";
+/// Suffix of a load that checks bounds before it reads. A load from a small offset reads first.
+pub(crate) const FAR_SUFFIX: &str = "_far";
 
-/// What the function is called, in every language.
-pub(crate) fn name(intrinsic: Intrinsic) -> &'static str {
+/// The function's name, which is the same in every language.
+pub(crate) fn intrinsic_name(intrinsic: Intrinsic) -> &'static str {
     FUNCTIONS.iter().find(|(_, other)| *other == intrinsic).map_or("pc_unknown", |(name, _)| name)
 }
 
 impl Writer<'_> {
-    /// The name of a prelude function, its body written where it is not there yet.
+    /// Returns the name of a prelude function, and defines it if it is new.
     ///
-    /// `end`: the furthest that a load can reach, in bytes from the packet's first, where that is known.
+    /// `end`: the end of the range that a load can reach, in bytes from the packet's first, if
+    /// known.
     pub(crate) fn intrinsic(&mut self, intrinsic: Intrinsic, end: Option<u64>) -> String {
-        let mut name = name(intrinsic).to_owned();
+        let mut name = intrinsic_name(intrinsic).to_owned();
         let near = end.is_some_and(|end| end <= READABLE_PAST_END as u64);
         if matches!(intrinsic, Intrinsic::Load { .. }) && !near {
-            name += FAR;
+            name += FAR_SUFFIX;
         }
-        if self.helpers_known.insert(name.clone()) {
-            let text = self.body(intrinsic, &name, near);
+        if self.defined_helpers.insert(name.clone()) {
+            let text = self.intrinsic_definition(intrinsic, &name, near);
             self.helpers += &text;
             self.helpers.push('\n');
         }
         name
     }
 
-    fn body(&mut self, intrinsic: Intrinsic, name: &str, near: bool) -> String {
+    fn intrinsic_definition(&mut self, intrinsic: Intrinsic, name: &str, near: bool) -> String {
         let function = self.dialect.function();
         let plain = |signature: &str, lines: &[&str]| definition(function, signature, lines);
         match intrinsic {
@@ -46,13 +47,13 @@ impl Writer<'_> {
                 let value = self.dialect.vector(&ty, &["pkt->metadata[2]".into(), "pkt->metadata[3]".into()]);
                 plain(&format!("{ty} pkt_time(const pc_packet *pkt)"), &[&format!("return {value};")])
             }
-            // Written as functions of the filter's own (`write`).
+            // Written like functions of the filter (`write`).
             Intrinsic::MapIsNew | Intrinsic::Map { .. } => String::new(),
             Intrinsic::PktTimeMs => plain("uint pkt_time_ms(const pc_packet *pkt)", &["return pkt->metadata[4];"]),
             Intrinsic::Load { size, order } => self.load(name, size, order, near),
             Intrinsic::Store { size, order } => self.store(name, size, order),
             Intrinsic::AdjustHead => {
-                self.clear();
+                self.define_clear();
                 plain(
                     "bool adjust_head(pc_packet *pkt, int delta)",
                     &[
@@ -79,7 +80,7 @@ impl Writer<'_> {
                 )
             }
             Intrinsic::AdjustTail => {
-                self.clear();
+                self.define_clear();
                 plain(
                     "bool adjust_tail(pc_packet *pkt, int delta)",
                     &[
@@ -136,11 +137,11 @@ impl Writer<'_> {
         }
     }
 
-    /// Memory safety: the bytes lie in the packet, or, for a near load, not further than [`READABLE_PAST_END`] behind
-    /// its first one, which is never past the arena's end.
+    /// Memory safety: the bytes lie in the packet, or, for a near load, at most
+    /// [`READABLE_PAST_END`] after its first byte, which is never past the arena's end.
     fn load(&mut self, name: &str, size: u32, order: ByteOrder, near: bool) -> String {
         if self.options.packet_access == PacketAccess::Vectorizable {
-            return self.load_side_by_side(name, size, order, near);
+            return self.vectorizable_load(name, size, order, near);
         }
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
         let constant = if self.writes_packets() { "" } else { "const " };
@@ -158,7 +159,7 @@ impl Writer<'_> {
             };
             (0..size).map(byte).collect::<Vec<_>>().join(" | ")
         } else {
-            let word = self.word(size == 4);
+            let word = self.word_loader(size == 4);
             match (size, order) {
                 (4, ByteOrder::Little) => format!("{word}(pkt, off)"),
                 (4, ByteOrder::Big) => {
@@ -180,22 +181,23 @@ impl Writer<'_> {
         text
     }
 
-    /// One word, whatever is asked for, and no branch.
+    /// Loads a whole word for any size, without a branch.
     ///
-    /// Memory safety: a near load's word ends no further than [`READABLE_PAST_END`] behind the packet's first byte, which is a
-    /// multiple of 4. Another's begins in the packet, or is its first.
-    fn load_side_by_side(&mut self, name: &str, size: u32, order: ByteOrder, near: bool) -> String {
+    /// Memory safety: the word of a near load ends at most [`READABLE_PAST_END`], a multiple of 4,
+    /// after the packet's first byte. Another's starts in the packet, or at its first byte.
+    fn vectorizable_load(&mut self, name: &str, size: u32, order: ByteOrder, near: bool) -> String {
         self.uses_bytes = true;
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
-        // The packed structure tells that it may begin at any byte (the OpenCL specification, section 6.11.1).
-        self.helper(
+        // A packed struct may start at any byte (the OpenCL specification, section 6.11.1).
+        self.define_helper(
             "pc_any_word",
             &format!(
                 "typedef struct __attribute__((packed)) {{ uint value; }} pc_any;\n\n{function}uint pc_any_word({buffer}const \
                  uchar *at)\n{{\n    return (({buffer}const pc_any *)at)->value;\n}}\n"
             ),
         );
-        // Of what is at a known place neighbours share a word; its bytes are brought down.
+        // Neighbouring loads from known offsets share a word, from which the bytes are shifted
+        // down.
         let from = match (near, size) {
             (false, _) => "outside ? 0u : off",
             (true, 1) => "off & ~3u",
@@ -220,13 +222,13 @@ impl Writer<'_> {
         definition(function, &format!("uint {name}(const pc_packet *pkt, uint off)"), &lines)
     }
 
-    /// The swap of a `uint`'s bytes, with `@` for the value.
+    /// An expression that swaps the bytes of a `uint`, with `@` for the value.
     fn swap(&mut self) -> String {
         if let Some(text) = self.dialect.swap("@") {
             return text;
         }
         let function = self.dialect.function();
-        self.helper(
+        self.define_helper(
             "pc_swap",
             &format!(
                 "{function}uint pc_swap(uint x)\n{{\n    return x << 24 | (x & 0xff00u) << 8 | (x >> 8 & 0xff00u) | x >> \
@@ -236,24 +238,25 @@ impl Writer<'_> {
         "pc_swap(@)".into()
     }
 
-    /// A packet's byte `off`, counted from a multiple of 4 bytes.
-    fn place(&mut self) -> &'static str {
-        if self.aligned() {
+    /// The offset of the packet's byte `off` from a multiple of 4 bytes.
+    fn aligned_offset(&mut self) -> &'static str {
+        if self.is_word_aligned() {
             return "off";
         }
-        // The packet's own offset is there with the words.
+        // `offset` is a member if `words` is.
         self.uses_words = true;
         "pkt->offset + off"
     }
 
-    /// The name of a function that gives the four bytes from an offset on, or in its lower half the two.
-    fn word(&mut self, whole: bool) -> &'static str {
+    /// Defines a function that loads the four bytes at an offset, or two into the lower half, and
+    /// returns its name.
+    fn word_loader(&mut self, whole: bool) -> &'static str {
         self.uses_words = true;
         let name = if whole { "pc_word" } else { "pc_half" };
-        let (function, buffer, at) = (self.dialect.function(), self.dialect.buffer(), self.place());
-        // `word[1] << (32 - shift)`, which is nothing at all for shift 0. The arena is readable past its end.
+        let (function, buffer, at) = (self.dialect.function(), self.dialect.buffer(), self.aligned_offset());
+        // `word[1] << (32 - shift)`, and 0 for shift 0. The arena is readable past its end.
         let high = if whole { "word[1] << 1 << (31u - shift)" } else { "(shift == 24u ? word[1] << 8 : 0u)" };
-        self.helper(
+        self.define_helper(
             name,
             &format!(
                 "{function}uint {name}(const pc_packet *pkt, uint off)\n{{\n    uint at = {at};\n    uint shift = (at & 3u) \
@@ -276,7 +279,7 @@ impl Writer<'_> {
                 text += &format!("    at[{i}] = (uchar){byte};\n");
             }
         } else {
-            let set = self.set(size == 4);
+            let set = self.word_storer(size == 4);
             let value = match (size, order) {
                 (_, ByteOrder::Little) => "value".into(),
                 (4, ByteOrder::Big) => self.swap().replace('@', "value"),
@@ -287,12 +290,13 @@ impl Writer<'_> {
         text + "}\n"
     }
 
-    /// The name of a function that sets the four bytes from an offset on, or the two, with as few stores as their
-    /// address allows: on a GPU each is a write of its own to the cache. No other byte is touched.
-    fn set(&mut self, whole: bool) -> &'static str {
-        self.pair();
+    /// Defines a function that stores four bytes at an offset, or two, and returns its name. It
+    /// uses as few stores as the address allows, since on a GPU each is a separate write to the
+    /// cache; no other byte is written.
+    fn word_storer(&mut self, whole: bool) -> &'static str {
+        self.define_pair_store();
         let name = if whole { "pc_set_word" } else { "pc_set_half" };
-        let (function, buffer, at) = (self.dialect.function(), self.dialect.buffer(), self.place());
+        let (function, buffer, at) = (self.dialect.function(), self.dialect.buffer(), self.aligned_offset());
         let (at, byte) = (format!("uint at = {at};"), format!("{buffer}uchar *byte = pkt->bytes + off;"));
         let word = format!("    *({buffer}uint *)byte = value;");
         let lines: &[&str] = match whole {
@@ -322,26 +326,26 @@ impl Writer<'_> {
             ],
         };
         let signature = format!("void {name}(pc_packet *pkt, uint off, uint value)");
-        self.helper(name, &definition(function, &signature, lines));
+        self.define_helper(name, &definition(function, &signature, lines));
         name
     }
 
-    /// `pc_set_pair`, which sets two bytes at an even address.
+    /// Defines `pc_set_pair`, which stores two bytes at an even address.
     ///
-    /// They are read as part of a `uint`, and compilers may take that for other memory than a 16-bit integer's, or a
-    /// structure's of two `uchar` (C99, section 6.5): only `uchar` is written.
-    fn pair(&mut self) {
+    /// Only `uchar` lvalues are written: the bytes are read as part of a `uint`, which compilers
+    /// may assume not to alias a 16-bit integer or a struct of two `uchar` (C99, section 6.5).
+    fn define_pair_store(&mut self) {
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
         let signature = format!("void pc_set_pair({buffer}uchar *even, uint value)");
         let lines = self.dialect.store_pair("even", ["(uchar)value", "(uchar)(value >> 8)"]);
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        self.helper("pc_set_pair", &definition(function, &signature, &lines));
+        self.define_helper("pc_set_pair", &definition(function, &signature, &lines));
     }
 
-    fn clear(&mut self) {
+    fn define_clear(&mut self) {
         self.uses_bytes = true;
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
-        self.helper(
+        self.define_helper(
             "pc_clear",
             &format!(
                 "{function}void pc_clear({buffer}uchar *at, uint count)\n{{\n    for (uint i = 0u; i < count; i++) at[i] = \
@@ -351,7 +355,7 @@ impl Writer<'_> {
     }
 }
 
-/// A function of these lines.
+/// A function definition with these lines.
 fn definition(start: &str, signature: &str, lines: &[&str]) -> String {
     let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
     format!("{start}{signature}\n{{\n{lines}}}\n")

@@ -1,4 +1,4 @@
-//! Statements of one function, and when expressions get a name.
+//! Statements of one function, and which expressions get a name.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -11,77 +11,77 @@ use portcullis_core::program::for_each_operand;
 
 use portcullis_core::program::prelude::Intrinsic;
 
-use crate::expressions::{Place, by_component};
-use crate::names::Names;
-use crate::text::Text;
+use crate::c_expr::CExpr;
+use crate::expressions::{Place, is_componentwise};
+use crate::scope::Scope;
 use crate::{Result, WriteError, Writer};
 
-/// Operators in each other before one gets a name: bounds the writer's recursion and the brackets in each
-/// other, of which compilers take no more than some.
+/// Deepest expression that is written without naming a part of it; bounds the writer's recursion
+/// and the nesting of parentheses, which compilers limit.
 const MAX_DEPTH: u32 = 16;
 
-/// `a && b` in place of a variable.
+/// A condition `a && b` or `a || b` that replaces a variable.
 pub(crate) struct Condition {
-    pub text: Text,
+    pub text: CExpr,
     depth: u32,
-    /// Whether its one load was evaluated, and waits as all loads do.
+    /// Whether the one load of the variable was evaluated, and now is a pending read like others.
     loaded: bool,
 }
 
-/// Brackets that the deepest expression may add to those of the blocks around it.
+/// Nesting that the deepest expression may add to that of the blocks around it.
 const EXPRESSION_NESTING: usize = 4 * MAX_DEPTH as usize;
 
-/// The body of one function, as it is written.
-pub(crate) struct Body<'w, 'a> {
-    pub w: &'w mut Writer<'a>,
+/// Writes the body of one function.
+pub(crate) struct FunctionWriter<'w, 'a> {
+    pub writer: &'w mut Writer<'a>,
     pub function: &'a Function,
     pub info: &'a FunctionInfo,
-    names: Names,
+    names: Scope,
     last_temporary: u32,
     last_label: u32,
     pub arguments: Vec<String>,
     pub locals: HashMap<Handle<LocalVariable>, String>,
-    /// Variables that the text mentions.
+    /// Local variables that the text uses, and that need a declaration.
     pub used_locals: HashSet<Handle<LocalVariable>>,
     state: Option<String>,
     /// Expressions that have a name.
     pub baked: HashMap<Handle<Expression>, String>,
-    /// Expressions that were given a name where they are still to be evaluated.
+    /// Named expressions that were declared before they are evaluated.
     hoisted: HashSet<Handle<Expression>>,
-    /// Expressions that have to get a name, because their text would be repeated.
-    must: HashSet<Handle<Expression>>,
-    /// Calls that change nothing, to be written where their result is used.
-    pub calls: HashMap<Handle<Expression>, Text>,
-    /// `a && b` in the making: the variable that naga puts it in, what it is, how deep that is.
+    /// Expressions that must get a name, because their text would be repeated.
+    must_name: HashSet<Handle<Expression>>,
+    /// Calls without side effects, to be written where their result is used.
+    pub calls: HashMap<Handle<Expression>, CExpr>,
+    /// Conditions by the variables that naga stores them in.
     pub conditions: HashMap<Handle<LocalVariable>, Condition>,
-    /// Variables that are `a && b` or `a || b`, where that can be written as an expression.
+    /// Variables that hold `a && b` or `a || b`, if that can be written as an expression.
     short_circuits: HashSet<Handle<LocalVariable>>,
-    /// What reads memory and was not written yet.
-    waiting: Vec<Handle<Expression>>,
-    /// For expressions without a name, how deep their text is.
+    /// Evaluated reads of memory that are not written yet, in order.
+    pending_reads: Vec<Handle<Expression>>,
+    /// Depth of the text of expressions without a name.
     depths: HashMap<Handle<Expression>, u32>,
     out: String,
-    /// Blocks around what is written now.
-    level: usize,
-    /// What `continue` is, for each loop around.
+    /// Number of blocks around the current statement.
+    block_depth: usize,
+    /// For each enclosing loop, the label that `continue` jumps to, if it needs one.
     loops: Vec<Option<String>>,
 }
 
-impl<'w, 'a> Body<'w, 'a> {
+impl<'w, 'a> FunctionWriter<'w, 'a> {
     pub fn new(
-        w: &'w mut Writer<'a>,
+        writer: &'w mut Writer<'a>,
         handle: Handle<Function>,
-        mut names: Names,
+        mut names: Scope,
         arguments: Vec<String>,
         state: Option<String>,
-    ) -> Body<'w, 'a> {
-        let lowered = w.lowered;
+    ) -> FunctionWriter<'w, 'a> {
+        let lowered = writer.lowered;
         let function = &lowered.module.functions[handle];
         let locals = function.local_variables.iter();
         let locals =
-            locals.map(|(handle, local)| (handle, names.claim(local.name.as_deref().unwrap_or("v")))).collect();
-        let mut body = Body {
-            w,
+            locals.map(|(handle, local)| (handle, names.unique_name(local.name.as_deref().unwrap_or("v")))).collect();
+        let mut body = FunctionWriter {
+            writer,
             function,
             info: &lowered.info[handle],
             names,
@@ -93,22 +93,22 @@ impl<'w, 'a> Body<'w, 'a> {
             state,
             baked: HashMap::new(),
             hoisted: HashSet::new(),
-            must: HashSet::new(),
+            must_name: HashSet::new(),
             calls: HashMap::new(),
             conditions: HashMap::new(),
             short_circuits: HashSet::new(),
-            waiting: Vec::new(),
+            pending_reads: Vec::new(),
             depths: HashMap::new(),
             out: String::new(),
-            level: 1,
+            block_depth: 1,
             loops: Vec::new(),
         };
-        body.find_repeated();
+        body.find_repeated_operands();
         body.find_short_circuits();
         body
     }
 
-    /// The function's body, its variables declared.
+    /// Writes the body, with declarations of its local variables.
     pub fn write(mut self) -> Result<String> {
         let function = self.function;
         match function.body.split_last() {
@@ -122,10 +122,10 @@ impl<'w, 'a> Body<'w, 'a> {
         let text = std::mem::take(&mut self.out);
         for (handle, local) in function.local_variables.iter() {
             if self.used_locals.contains(&handle) {
-                let ty = self.w.type_name(local.ty)?;
+                let ty = self.writer.type_name(local.ty)?;
                 let init = match local.init {
                     Some(init) => self.expression(init)?.text,
-                    None => self.w.zero(local.ty)?,
+                    None => self.writer.zero(local.ty)?,
                 };
                 let name = self.locals[&handle].clone();
                 self.line(&format!("{ty} {name} = {init};"));
@@ -134,16 +134,17 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok(self.out + &text)
     }
 
-    /// The pointer to what is this invocation's own.
+    /// Name of the pointer to the invocation's state.
     pub(crate) fn state(&self) -> Result<&str> {
         self.state.as_deref().ok_or_else(|| WriteError::internal("a function without its packet"))
     }
 
     fn line(&mut self, text: &str) {
-        let _ = writeln!(self.out, "{:1$}{text}", "", self.level * 4);
+        let _ = writeln!(self.out, "{:1$}{text}", "", self.block_depth * 4);
     }
 
-    /// Finds the variables that naga makes for `&&` and `||`: without a name, stored to twice, loaded once.
+    /// Finds the variables that naga creates for `&&` and `||`: unnamed, stored to twice, loaded
+    /// once.
     fn find_short_circuits(&mut self) {
         let mut uses: HashMap<Handle<LocalVariable>, (usize, usize)> = HashMap::new();
         for (handle, expression) in self.function.expressions.iter() {
@@ -167,13 +168,13 @@ impl<'w, 'a> Body<'w, 'a> {
             .collect();
     }
 
-    /// Marks what is written several times where it is used once: a number that all components of a vector
-    /// need, a vector of which a component is taken twice, an index.
-    fn find_repeated(&mut self) {
+    /// Marks operands whose text would be written several times although they are used once: a
+    /// scalar that all components of a vector need, a vector with two components taken, an index.
+    fn find_repeated_operands(&mut self) {
         let function = self.function;
         let is_vector = |inner: &TypeInner| matches!(inner, TypeInner::Vector { .. });
         let mut shared = HashSet::new();
-        // Users stand behind what they use.
+        // Users come after what they use.
         for (handle, expression) in function.expressions.iter().collect::<Vec<_>>().into_iter().rev() {
             let wide = is_vector(self.inner(handle));
             let mut repeated = Vec::new();
@@ -188,23 +189,24 @@ impl<'w, 'a> Body<'w, 'a> {
                     }
                 }
                 Expression::Access { base, .. } => repeated.push(base),
-                Expression::Select { accept, reject, .. } if !wide => self.name_calls(&[accept, reject]),
+                Expression::Select { accept, reject, .. } if !wide => self.require_names_for_calls(&[accept, reject]),
                 Expression::Select { condition, accept, reject } => {
                     repeated.extend([condition, accept, reject].into_iter().filter(|&e| !is_vector(self.inner(e))));
                 }
                 Expression::Binary { left, right, .. } if wide => {
                     repeated.extend([left, right].into_iter().filter(|&e| !is_vector(self.inner(e))));
                 }
-                Expression::Math { fun, arg, arg1, arg2, arg3 } if wide && by_component(fun) => {
+                Expression::Math { fun, arg, arg1, arg2, arg3 } if wide && is_componentwise(fun) => {
                     let arguments = [Some(arg), arg1, arg2, arg3].into_iter().flatten();
                     repeated.extend(arguments.filter(|&e| !is_vector(self.inner(e))));
                 }
-                // A built-in or an operator on matrices that gives a vector would be called for each component.
+                // A built-in or matrix operator that returns a vector would be called once for each
+                // component.
                 Expression::AccessIndex { base, .. } if !is_vector(self.inner(base)) => repeated.push(base),
                 _ => {}
             }
             let whole = match *expression {
-                Expression::Math { fun, .. } => !by_component(fun),
+                Expression::Math { fun, .. } => !is_componentwise(fun),
                 Expression::Binary { left, right, .. } => {
                     [left, right].into_iter().any(|e| matches!(self.inner(e), TypeInner::Matrix { .. }))
                 }
@@ -214,13 +216,14 @@ impl<'w, 'a> Body<'w, 'a> {
             if wide && whole {
                 repeated.push(handle);
             }
-            self.must.extend(repeated);
+            self.must_name.extend(repeated);
         }
     }
 
-    /// Marks the calls in a choice's two ways: they have been made before it. Written in `?:`, only one would be, behind
-    /// a branch that a compiler cannot take away, not knowing that loads are harmless.
-    fn name_calls(&mut self, ways: &[Handle<Expression>]) {
+    /// Marks the calls in both alternatives of a selection. naga evaluates both; within `?:` only
+    /// one would be, behind a branch that compilers cannot remove, not knowing that the loads are
+    /// harmless.
+    fn require_names_for_calls(&mut self, ways: &[Handle<Expression>]) {
         let mut work = ways.to_vec();
         let mut seen = HashSet::new();
         while let Some(handle) = work.pop() {
@@ -229,9 +232,9 @@ impl<'w, 'a> Body<'w, 'a> {
             }
             match self.function.expressions[handle] {
                 Expression::CallResult(_) => {
-                    self.must.insert(handle);
+                    self.must_name.insert(handle);
                 }
-                // Another choice, which names its own.
+                // A nested selection marks its own calls.
                 Expression::Select { condition, .. } => work.push(condition),
                 ref other => for_each_operand(other, |operand| work.push(operand)),
             }
@@ -245,27 +248,27 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok(())
     }
 
-    /// A block one level further in. What waits in it is lost behind it, so there is nothing to keep.
+    /// Writes a nested block. Reads still pending at its end are never used, and are dropped.
     fn inner_block(&mut self, block: &'a Block) -> Result<()> {
         self.nested(|body| body.block(block))
     }
 
     fn nested(&mut self, write: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.level += 1;
-        // The function's own is not one of the filter's text.
-        let (blocks, most) = (self.level - 1, self.w.dialect.max_nesting() - EXPRESSION_NESTING - 1);
+        self.block_depth += 1;
+        // The function's own block is not part of the filter's text.
+        let (blocks, most) = (self.block_depth - 1, self.writer.dialect.max_nesting() - EXPRESSION_NESTING - 1);
         if blocks > most {
             return Err(WriteError::Unsupported(format!(
                 "{blocks} blocks in each other: compilers of {} take at most {most}",
-                self.w.dialect.name()
+                self.writer.dialect.name()
             )));
         }
         let mark = self.names.mark();
         let result = write(self);
         self.names.release(mark);
-        self.waiting.clear();
+        self.pending_reads.clear();
         self.conditions.clear();
-        self.level -= 1;
+        self.block_depth -= 1;
         result
     }
 
@@ -277,16 +280,16 @@ impl<'w, 'a> Body<'w, 'a> {
                 }
             }
             Statement::Block(ref block) => self.block(block)?,
-            Statement::If { condition, ref accept, ref reject } => self.branch(condition, accept, reject)?,
+            Statement::If { condition, ref accept, ref reject } => self.if_statement(condition, accept, reject)?,
             Statement::Switch { selector, ref cases } => {
-                self.settle(&[selector])?;
+                self.flush_pending_reads(&[selector])?;
                 let selector = self.expression(selector)?;
                 self.line(&format!("switch ({}) {{", selector.text));
                 for case in cases {
                     let label = match case.value {
                         SwitchValue::Default => "default".into(),
-                        SwitchValue::I32(value) => format!("case {}", self.w.literal(Literal::I32(value))?),
-                        SwitchValue::U32(value) => format!("case {}", self.w.literal(Literal::U32(value))?),
+                        SwitchValue::I32(value) => format!("case {}", self.writer.literal(Literal::I32(value))?),
+                        SwitchValue::U32(value) => format!("case {}", self.writer.literal(Literal::U32(value))?),
                     };
                     if case.body.is_empty() && case.fall_through {
                         self.line(&format!("{label}:"));
@@ -302,7 +305,9 @@ impl<'w, 'a> Body<'w, 'a> {
                 }
                 self.line("}");
             }
-            Statement::Loop { ref body, ref continuing, break_if } => self.looped(body, continuing, break_if)?,
+            Statement::Loop { ref body, ref continuing, break_if } => {
+                self.loop_statement(body, continuing, break_if)?
+            }
             Statement::Break => self.line("break;"),
             Statement::Continue => match self.loops.last() {
                 Some(Some(label)) => {
@@ -317,41 +322,41 @@ impl<'w, 'a> Body<'w, 'a> {
             }
             Statement::Return { value: None } => self.line("return;"),
             Statement::Store { pointer, value } => {
-                self.settle(&[pointer, value])?;
+                self.flush_pending_reads(&[pointer, value])?;
                 let text = self.store(pointer, value)?;
                 self.line(&format!("{text};"));
             }
             Statement::Call { function, ref arguments, result } => {
-                let quiet = self.w.is_quiet(function);
-                if quiet && result.is_none_or(|result| self.info[result].ref_count == 0) {
+                let pure = self.writer.is_pure(function);
+                if pure && result.is_none_or(|result| self.info[result].ref_count == 0) {
                     return Ok(());
                 }
-                let store = matches!(self.w.lowered.intrinsics.get(&function), Some(Intrinsic::Store { .. }));
-                if store && !self.w.writes_packets() {
-                    // It never comes to that, or always lies outside.
+                let store = matches!(self.writer.lowered.intrinsics.get(&function), Some(Intrinsic::Store { .. }));
+                if store && !self.writer.writes_packets() {
+                    // The call is unreachable, or always out of bounds.
                     return Ok(());
                 }
-                if !quiet {
-                    self.settle(arguments)?;
+                if !pure {
+                    self.flush_pending_reads(arguments)?;
                 }
                 let text = self.call(function, arguments)?;
                 let Some(result) = result.filter(|&result| self.info[result].ref_count > 0) else {
                     self.line(&format!("{};", text.text));
                     return Ok(());
                 };
-                if quiet && !self.needs_name(result, 0) {
+                if pure && !self.needs_name(result, 0) {
                     let depth = arguments.iter().map(|&a| self.depth(a)).max().unwrap_or(0) + 1;
-                    self.forget(arguments);
+                    self.mark_written(arguments);
                     self.calls.insert(result, text);
                     self.depths.insert(result, depth);
-                    self.waiting.push(result);
+                    self.pending_reads.push(result);
                     if depth > MAX_DEPTH {
-                        self.name(result)?;
+                        self.write_named(result)?;
                     }
                 } else {
                     self.calls.insert(result, text);
-                    self.forget(arguments);
-                    self.name(result)?;
+                    self.mark_written(arguments);
+                    self.write_named(result)?;
                 }
             }
             Statement::Atomic { pointer, fun, value, result } => self.atomic(pointer, fun, value, result)?,
@@ -360,7 +365,7 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok(())
     }
 
-    /// What reads and writes a word of a map in one.
+    /// Writes an atomic operation on a word of a map.
     fn atomic(
         &mut self,
         pointer: Handle<Expression>,
@@ -370,13 +375,13 @@ impl<'w, 'a> Body<'w, 'a> {
     ) -> Result<()> {
         let compare = if let AtomicFunction::Exchange { compare } = function { compare } else { None };
         let operands: Vec<_> = [pointer, value].into_iter().chain(compare).collect();
-        self.settle(&operands)?;
+        self.flush_pending_reads(&operands)?;
         let Place::Value(place) = self.place(pointer)? else {
             return Err(WriteError::internal("an atomic component"));
         };
-        let (place, value) = (Text::unary("&", place).text, self.expression(value)?.text);
+        let (place, value) = (CExpr::unary("&", place).text, self.expression(value)?.text);
         let compare = compare.map(|compare| self.expression(compare)).transpose()?;
-        let dialect = self.w.dialect;
+        let dialect = self.writer.dialect;
         let text = match (function, &compare) {
             (AtomicFunction::Add, _) => dialect.atomic_add(&place, &value),
             (AtomicFunction::Exchange { .. }, None) => dialect.atomic_exchange(&place, &value),
@@ -396,32 +401,32 @@ impl<'w, 'a> Body<'w, 'a> {
                 self.line(&format!("uint {was} = {text};"));
                 let ty = self.info[result].ty.handle();
                 let ty = ty.ok_or_else(|| WriteError::internal("an exchange without its result's type"))?;
-                let ty = self.w.type_name(ty)?;
+                let ty = self.writer.type_name(ty)?;
                 dialect.structure(&ty, &format!("{was}, {was} == {}", compare.text))
             }
         };
-        self.calls.insert(result, Text::atom(text));
-        self.forget(&operands);
-        self.name(result)
+        self.calls.insert(result, CExpr::atom(text));
+        self.mark_written(&operands);
+        self.write_named(result)
     }
 
-    fn call(&mut self, callee: Handle<Function>, arguments: &[Handle<Expression>]) -> Result<Text> {
+    fn call(&mut self, callee: Handle<Function>, arguments: &[Handle<Expression>]) -> Result<CExpr> {
         let mut texts = Vec::new();
-        let name = match self.w.lowered.intrinsics.get(&callee) {
+        let name = match self.writer.lowered.intrinsics.get(&callee) {
             Some(&intrinsic) => {
                 let end = match intrinsic {
-                    Intrinsic::Load { size, .. } => Some(self.most(arguments[1], 8) + u64::from(size)),
+                    Intrinsic::Load { size, .. } => Some(self.upper_bound(arguments[1], 8) + u64::from(size)),
                     _ => None,
                 };
-                self.w.intrinsic(intrinsic, end)
+                self.writer.intrinsic(intrinsic, end)
             }
             None => {
-                let shape = self.w.shapes.get(&callee);
-                let shape = shape.ok_or_else(|| WriteError::internal("a function that was not written"))?;
-                if shape.extra_state {
-                    texts.push(Text::atom(self.state()?));
+                let signature = self.writer.signatures.get(&callee);
+                let signature = signature.ok_or_else(|| WriteError::internal("a function that was not written"))?;
+                if signature.extra_state {
+                    texts.push(CExpr::atom(self.state()?));
                 }
-                shape.name.clone()
+                signature.name.clone()
             }
         };
         for &argument in arguments {
@@ -430,26 +435,26 @@ impl<'w, 'a> Body<'w, 'a> {
                 _ => self.expression(argument)?,
             });
         }
-        Ok(Text::call(&name, &texts))
+        Ok(CExpr::call(&name, &texts))
     }
 
-    /// `pointer = value`, without a semicolon.
+    /// The assignment `pointer = value`, without a semicolon.
     fn store(&mut self, pointer: Handle<Expression>, value: Handle<Expression>) -> Result<String> {
         let value = self.expression(value)?;
         Ok(match self.place(pointer)? {
             Place::Value(place) => format!("{} = {}", place.text, value.text),
             Place::Component { scalar, size, vector, index } => {
-                self.w.set_component(scalar, size, vector, index, value).text
+                self.writer.set_component(scalar, size, vector, index, value).text
             }
         })
     }
 
-    fn branch(&mut self, condition: Handle<Expression>, accept: &'a Block, reject: &'a Block) -> Result<()> {
-        if self.short_circuit(condition, accept, reject)? {
+    fn if_statement(&mut self, condition: Handle<Expression>, accept: &'a Block, reject: &'a Block) -> Result<()> {
+        if self.write_short_circuit(condition, accept, reject)? {
             return Ok(());
         }
-        self.settle(&[condition])?;
-        let (mut condition, mut accept, mut reject) = self.sides(condition, accept, reject)?;
+        self.flush_pending_reads(&[condition])?;
+        let (mut condition, mut accept, mut reject) = self.if_branches(condition, accept, reject)?;
         let mut start = "if";
         loop {
             self.line(&format!("{start} ({}) {{", condition.text));
@@ -457,11 +462,11 @@ impl<'w, 'a> Body<'w, 'a> {
             if reject.is_empty() {
                 break;
             }
-            // `else if`, where nothing has to be written before the next condition.
+            // Use `else if` unless something must be written before the next condition.
             let next = match reject.split_last() {
                 Some((&Statement::If { condition, accept: ref yes, reject: ref no }, before))
                     if self.find_short_circuit(yes, no).is_none()
-                        && self.quiet_depth(before, condition, 0).is_some() =>
+                        && self.inline_depth(before, condition, 0).is_some() =>
                 {
                     Some((before, condition, yes, no))
                 }
@@ -475,8 +480,8 @@ impl<'w, 'a> Body<'w, 'a> {
             for statement in before {
                 self.statement(statement)?;
             }
-            (condition, accept, reject) = self.sides(next, yes, no)?;
-            self.waiting.clear();
+            (condition, accept, reject) = self.if_branches(next, yes, no)?;
+            self.pending_reads.clear();
             self.conditions.clear();
             start = "} else if";
         }
@@ -484,37 +489,42 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok(())
     }
 
-    /// The condition of a branch with its two blocks, of which the first is not empty if the other is not.
-    fn sides(
+    /// The condition of an `if` and its blocks, swapped if only the first is empty.
+    fn if_branches(
         &mut self,
         condition: Handle<Expression>,
         accept: &'a Block,
         reject: &'a Block,
-    ) -> Result<(Text, &'a Block, &'a Block)> {
+    ) -> Result<(CExpr, &'a Block, &'a Block)> {
         if accept.is_empty() && !reject.is_empty() {
             return Ok((self.negated(condition)?, reject, accept));
         }
         Ok((self.expression(condition)?, accept, reject))
     }
 
-    /// naga makes a variable and an `if` of `a && b` and `a || b`. Where `b` can be written as an expression, this
-    /// turns it back, and says so.
-    fn short_circuit(&mut self, condition: Handle<Expression>, accept: &'a Block, reject: &'a Block) -> Result<bool> {
+    /// Restores `a && b` and `a || b`, for which naga creates a variable and an `if`, if `b` can be
+    /// written as an expression; returns whether it could.
+    fn write_short_circuit(
+        &mut self,
+        condition: Handle<Expression>,
+        accept: &'a Block,
+        reject: &'a Block,
+    ) -> Result<bool> {
         let Some(found) = self.find_short_circuit(accept, reject) else { return Ok(false) };
         let depth = self.depth(condition);
         if depth + found.depth > MAX_DEPTH {
             return Ok(false);
         }
         let left = if found.negated { self.negated(condition)? } else { self.expression(condition)? };
-        // Nothing here gets a name, so nothing is written.
-        let waiting = self.waiting.len();
+        // Nothing here gets a name, so no line is written.
+        let waiting = self.pending_reads.len();
         for statement in &found.block[..found.block.len() - 1] {
             self.statement(statement)?;
         }
         let value = self.expression(found.value)?;
-        self.waiting.truncate(waiting);
-        self.forget(&[condition]);
-        let text = Text::binary(self.w.logical(found.and), left, value);
+        self.pending_reads.truncate(waiting);
+        self.mark_written(&[condition]);
+        let text = CExpr::binary(self.writer.logical(found.and), left, value);
         self.conditions.insert(found.local, Condition { text, depth: depth + found.depth + 1, loaded: false });
         Ok(true)
     }
@@ -533,7 +543,8 @@ impl<'w, 'a> Body<'w, 'a> {
             Expression::Literal(Literal::Bool(value)) if block.len() == 1 => Some(value),
             _ => None,
         };
-        // `if a { v = b } else { v = false }` is a && b, `if !a { v = b } else { v = true }` is a || b.
+        // `if a { v = b } else { v = false }` is a && b, `if !a { v = b } else { v = true }` is a
+        // || b.
         let (and, negated, block, value) = if let Some(otherwise) = constant(reject, rejected) {
             (!otherwise, otherwise, accept, accepted)
         } else {
@@ -541,19 +552,19 @@ impl<'w, 'a> Body<'w, 'a> {
             (!otherwise, !otherwise, reject, rejected)
         };
         let own = self.short_circuits.contains(&local);
-        let depth = self.quiet_depth(&block[..block.len() - 1], value, 0)?;
+        let depth = self.inline_depth(&block[..block.len() - 1], value, 0)?;
         (own && local == other).then_some(ShortCircuit { local, and, negated, block, value, depth })
     }
 
-    /// How deep the text of `value` is at most, if the statements before it write nothing: what they evaluate goes
-    /// into that text.
-    fn quiet_depth(&self, statements: &'a [Statement], value: Handle<Expression>, nesting: u32) -> Option<u32> {
+    /// The depth of the text of `value`, if the statements before it need no line of their own
+    /// because all they evaluate becomes part of that text.
+    fn inline_depth(&self, statements: &'a [Statement], value: Handle<Expression>, nesting: u32) -> Option<u32> {
         if nesting > MAX_DEPTH {
             return None;
         }
         let mut depths: HashMap<Handle<Expression>, u32> = HashMap::new();
         let mut conditions: HashMap<Handle<LocalVariable>, u32> = HashMap::new();
-        // What reads memory has to end in the text: it cannot wait any longer.
+        // Reads must become part of the text: they cannot stay pending.
         let (mut reads, mut roots) = (Vec::new(), vec![value]);
         for statement in statements {
             match *statement {
@@ -581,7 +592,7 @@ impl<'w, 'a> Body<'w, 'a> {
                         depths.insert(handle, depth + 1);
                     }
                 }
-                Statement::Call { function, ref arguments, result: Some(result) } if self.w.is_quiet(function) => {
+                Statement::Call { function, ref arguments, result: Some(result) } if self.writer.is_pure(function) => {
                     let depth = arguments.iter().map(|&a| self.depth_with(&depths, a)).max().unwrap_or(0) + 1;
                     if self.needs_name(result, depth) {
                         return None;
@@ -627,9 +638,9 @@ impl<'w, 'a> Body<'w, 'a> {
         let vector = matches!(self.inner(handle), TypeInner::Vector { .. });
         self.info[handle].ref_count > 1
             || depth > MAX_DEPTH
-            || self.must.contains(&handle)
+            || self.must_name.contains(&handle)
             || self.function.named_expressions.contains_key(&handle)
-            // One call, and not one for each component.
+            // One call rather than one for each component.
             || (vector && matches!(self.function.expressions[handle], Expression::CallResult(_)))
     }
 
@@ -648,21 +659,21 @@ impl<'w, 'a> Body<'w, 'a> {
                 depth = condition.depth;
                 condition.loaded = true;
             }
-            self.waiting.push(handle);
+            self.pending_reads.push(handle);
         }
         self.depths.insert(handle, depth + 1);
         if self.needs_name(handle, depth + 1) {
-            self.name(handle)?;
+            self.write_named(handle)?;
         }
         Ok(())
     }
 
-    /// Evaluates an expression here and gives it a name.
-    fn name(&mut self, handle: Handle<Expression>) -> Result<()> {
+    /// Writes the evaluation of an expression to a named variable.
+    fn write_named(&mut self, handle: Handle<Expression>) -> Result<()> {
         let hoisted = self.hoisted.remove(&handle);
         let known = if hoisted { self.baked.remove(&handle) } else { None };
         let text = self.expression(handle)?;
-        self.forget(&[handle]);
+        self.mark_written(&[handle]);
         let name = match known {
             Some(name) => {
                 self.line(&format!("{name} = {};", text.text));
@@ -670,9 +681,9 @@ impl<'w, 'a> Body<'w, 'a> {
             }
             None => {
                 let name = self.new_name(handle);
-                let ty = self.w.inner_name(self.inner(handle));
+                let ty = self.writer.inner_name(self.inner(handle));
                 let ty = match self.info[handle].ty.handle() {
-                    Some(handle) => self.w.type_name(handle)?,
+                    Some(handle) => self.writer.type_name(handle)?,
                     None => ty?,
                 };
                 self.line(&format!("{ty} {name} = {};", text.text));
@@ -685,14 +696,14 @@ impl<'w, 'a> Body<'w, 'a> {
 
     fn new_name(&mut self, handle: Handle<Expression>) -> String {
         match self.function.named_expressions.get(&handle) {
-            Some(name) => self.names.claim(name),
-            None => self.names.number("t", &mut self.last_temporary),
+            Some(name) => self.names.unique_name(name),
+            None => self.names.numbered_name("t", &mut self.last_temporary),
         }
     }
 
-    /// Drops from what waits all that `roots` are made of: it has been written.
-    fn forget(&mut self, roots: &[Handle<Expression>]) {
-        if self.waiting.is_empty() && self.conditions.is_empty() {
+    /// Removes from the pending reads all that `roots` consist of, since it has been written.
+    fn mark_written(&mut self, roots: &[Handle<Expression>]) {
+        if self.pending_reads.is_empty() && self.conditions.is_empty() {
             return;
         }
         let mut work = roots.to_vec();
@@ -700,8 +711,8 @@ impl<'w, 'a> Body<'w, 'a> {
             if self.baked.contains_key(&handle) {
                 continue;
             }
-            if let Some(at) = self.waiting.iter().rposition(|&waiting| waiting == handle) {
-                self.waiting.remove(at);
+            if let Some(at) = self.pending_reads.iter().rposition(|&waiting| waiting == handle) {
+                self.pending_reads.remove(at);
             }
             let expression = &self.function.expressions[handle];
             if let Expression::Load { pointer } = *expression
@@ -713,9 +724,9 @@ impl<'w, 'a> Body<'w, 'a> {
         }
     }
 
-    /// Before a statement that uses `used` and may change memory: whatever waits for another one gets its name.
-    fn settle(&mut self, used: &[Handle<Expression>]) -> Result<()> {
-        if self.waiting.is_empty() && self.conditions.is_empty() {
+    /// Names the pending reads that a statement does not use, before it may change memory.
+    fn flush_pending_reads(&mut self, used: &[Handle<Expression>]) -> Result<()> {
+        if self.pending_reads.is_empty() && self.conditions.is_empty() {
             return Ok(());
         }
         let mut consumed = HashSet::new();
@@ -725,34 +736,39 @@ impl<'w, 'a> Body<'w, 'a> {
                 for_each_operand(&self.function.expressions[handle], |operand| work.push(operand));
             }
         }
-        for handle in std::mem::take(&mut self.waiting) {
+        for handle in std::mem::take(&mut self.pending_reads) {
             if !consumed.contains(&handle) && !self.baked.contains_key(&handle) {
-                self.name(handle)?;
+                self.write_named(handle)?;
             }
         }
-        // The statement's own are written with it.
-        self.waiting.clear();
+        // The statement's own operands are written with it.
+        self.pending_reads.clear();
         let unread: Vec<_> = self.conditions.iter().filter(|(_, c)| !c.loaded).map(|(&local, _)| local).collect();
         for local in unread {
             if let Some(condition) = self.conditions.remove(&local) {
-                let name = self.names.number("t", &mut self.last_temporary);
+                let name = self.names.numbered_name("t", &mut self.last_temporary);
                 self.line(&format!("bool {name} = {};", condition.text.text));
-                self.conditions.insert(local, Condition { text: Text::atom(name), depth: 0, loaded: false });
+                self.conditions.insert(local, Condition { text: CExpr::atom(name), depth: 0, loaded: false });
             }
         }
         Ok(())
     }
 
-    fn looped(&mut self, body: &'a Block, continuing: &'a Block, break_if: Option<Handle<Expression>>) -> Result<()> {
-        self.settle(&[])?;
+    fn loop_statement(
+        &mut self,
+        body: &'a Block,
+        continuing: &'a Block,
+        break_if: Option<Handle<Expression>>,
+    ) -> Result<()> {
+        self.flush_pending_reads(&[])?;
         self.conditions.clear();
-        // What the body evaluates and the continuing block uses.
+        // Expressions that the body evaluates and the continuing block uses.
         let mut crossing = HashSet::new();
         if !continuing.is_empty() || break_if.is_some() {
             let mut evaluated = HashSet::new();
-            evaluated_in(body, &mut evaluated);
+            collect_evaluated(body, &mut evaluated);
             let mut used = HashSet::new();
-            self.used_in(continuing, &mut used);
+            self.collect_used(continuing, &mut used);
             used.extend(break_if);
             let mut work: Vec<_> = used.into_iter().collect();
             let mut seen = HashSet::new();
@@ -768,34 +784,34 @@ impl<'w, 'a> Body<'w, 'a> {
             }
         }
         let update = match break_if {
-            None if crossing.is_empty() => self.update(continuing)?,
+            None if crossing.is_empty() => self.loop_update(continuing)?,
             _ => None,
         };
         let plain = update.is_some() || (continuing.is_empty() && break_if.is_none());
-        let jumps = !plain && continues(body);
-        // Labels are good for the whole function (C99, section 6.2.1), so their numbers are not given up.
-        let label = jumps.then(|| self.names.number("next", &mut self.last_label));
+        let jumps = !plain && has_continue(body);
+        // Labels have function scope (C99, section 6.2.1), so their numbers are not reused.
+        let label = jumps.then(|| self.names.numbered_name("next", &mut self.last_label));
         if jumps {
-            // They are evaluated in a block that the continuing one is outside of.
+            // Declared here: the body's block ends before the continuing block.
             let mut crossing: Vec<_> = crossing.into_iter().collect();
             crossing.sort_unstable_by_key(|handle| handle.index());
             for handle in crossing {
                 let name = self.new_name(handle);
                 let ty = match self.info[handle].ty.handle() {
-                    Some(handle) => self.w.type_name(handle)?,
-                    None => self.w.inner_name(self.inner(handle))?,
+                    Some(handle) => self.writer.type_name(handle)?,
+                    None => self.writer.inner_name(self.inner(handle))?,
                 };
                 self.line(&format!("{ty} {name};"));
-                self.must.insert(handle);
+                self.must_name.insert(handle);
                 self.hoisted.insert(handle);
                 self.baked.insert(handle, name);
             }
         } else {
-            self.must.extend(crossing);
+            self.must_name.extend(crossing);
         }
         let (condition, rest) = match jumps {
             true => (None, &body[..]),
-            false => self.header(body)?,
+            false => self.loop_condition(body)?,
         };
         match (condition, update) {
             (condition, Some(update)) => {
@@ -824,13 +840,13 @@ impl<'w, 'a> Body<'w, 'a> {
                 for statement in rest {
                     this.statement(statement)?;
                 }
-                this.waiting.clear();
+                this.pending_reads.clear();
                 this.conditions.clear();
             }
             if !plain {
                 this.block(continuing)?;
                 if let Some(condition) = break_if {
-                    this.settle(&[condition])?;
+                    this.flush_pending_reads(&[condition])?;
                     let condition = this.expression(condition)?;
                     this.line(&format!("if ({}) {{", condition.text));
                     this.line("    break;");
@@ -844,11 +860,11 @@ impl<'w, 'a> Body<'w, 'a> {
         Ok(())
     }
 
-    /// The continuing block of a loop as an expression, where it is one store.
-    fn update(&mut self, continuing: &'a Block) -> Result<Option<String>> {
+    /// The continuing block of a loop as an expression, if it is a single store.
+    fn loop_update(&mut self, continuing: &'a Block) -> Result<Option<String>> {
         let Some((&Statement::Store { pointer, value }, before)) = continuing.split_last() else { return Ok(None) };
         if before.iter().any(|statement| !matches!(statement, Statement::Emit(_)))
-            || self.quiet_depth(before, value, 0).is_none()
+            || self.inline_depth(before, value, 0).is_none()
         {
             return Ok(None);
         }
@@ -856,12 +872,13 @@ impl<'w, 'a> Body<'w, 'a> {
             self.statement(statement)?;
         }
         let text = self.store(pointer, value)?;
-        self.waiting.clear();
+        self.pending_reads.clear();
         Ok(Some(text))
     }
 
-    /// The condition at the top of a loop's body, where it can be written as an expression, and what follows it.
-    fn header(&mut self, body: &'a Block) -> Result<(Option<String>, &'a [Statement])> {
+    /// The condition at the top of a loop's body, if it can be written as an expression, and the
+    /// statements after it.
+    fn loop_condition(&mut self, body: &'a Block) -> Result<(Option<String>, &'a [Statement])> {
         let is_break = |block: &Block| matches!(block[..], [Statement::Break]);
         let found = body.iter().enumerate().find_map(|(at, statement)| match *statement {
             Statement::If { condition, ref accept, ref reject } => match (accept.is_empty(), reject.is_empty()) {
@@ -872,20 +889,20 @@ impl<'w, 'a> Body<'w, 'a> {
             _ => None,
         });
         let Some((at, condition, stay)) = found else { return Ok((None, &body[..])) };
-        if self.quiet_depth(&body[..at], condition, 0).is_none() {
+        if self.inline_depth(&body[..at], condition, 0).is_none() {
             return Ok((None, &body[..]));
         }
         for statement in &body[..at] {
             self.statement(statement)?;
         }
         let stays = if stay { self.expression(condition)? } else { self.negated(condition)? };
-        self.waiting.clear();
+        self.pending_reads.clear();
         self.conditions.clear();
         Ok((Some(stays.text), &body[at + 1..]))
     }
 
-    /// The expressions that a block's statements use by themselves, those in blocks within included.
-    fn used_in(&self, block: &Block, used: &mut HashSet<Handle<Expression>>) {
+    /// Collects the expressions that a block's statements use directly, nested blocks included.
+    fn collect_used(&self, block: &Block, used: &mut HashSet<Handle<Expression>>) {
         for statement in block.iter() {
             match *statement {
                 Statement::Emit(ref range) => {
@@ -895,19 +912,19 @@ impl<'w, 'a> Body<'w, 'a> {
                         });
                     }
                 }
-                Statement::Block(ref block) => self.used_in(block, used),
+                Statement::Block(ref block) => self.collect_used(block, used),
                 Statement::If { condition, ref accept, ref reject } => {
                     used.insert(condition);
-                    self.used_in(accept, used);
-                    self.used_in(reject, used);
+                    self.collect_used(accept, used);
+                    self.collect_used(reject, used);
                 }
                 Statement::Switch { selector, ref cases } => {
                     used.insert(selector);
-                    cases.iter().for_each(|case| self.used_in(&case.body, used));
+                    cases.iter().for_each(|case| self.collect_used(&case.body, used));
                 }
                 Statement::Loop { ref body, ref continuing, break_if } => {
-                    self.used_in(body, used);
-                    self.used_in(continuing, used);
+                    self.collect_used(body, used);
+                    self.collect_used(continuing, used);
                     used.extend(break_if);
                 }
                 Statement::Return { value } => used.extend(value),
@@ -919,38 +936,38 @@ impl<'w, 'a> Body<'w, 'a> {
     }
 }
 
-/// See [`Body::short_circuit`].
+/// A variable that holds `a && b` or `a || b`; see [`FunctionWriter::write_short_circuit`].
 struct ShortCircuit<'a> {
     local: Handle<LocalVariable>,
-    /// `&&`, else `||`.
+    /// `&&` if set, else `||`.
     and: bool,
-    /// Whether the left side is the opposite of the condition.
+    /// Whether the left operand is the negated condition.
     negated: bool,
-    /// What leads to the right side; its last statement is the store.
+    /// The block that evaluates the right operand and ends with its store.
     block: &'a Block,
-    /// The right side.
+    /// The right operand.
     value: Handle<Expression>,
     depth: u32,
 }
 
-/// Whether a loop's body has a `continue` that is its own.
-fn continues(block: &Block) -> bool {
+/// Whether a loop's body has a `continue` of this loop.
+fn has_continue(block: &Block) -> bool {
     block.iter().any(|statement| match statement {
         Statement::Continue => true,
-        Statement::Block(block) => continues(block),
-        Statement::If { accept, reject, .. } => continues(accept) || continues(reject),
-        Statement::Switch { cases, .. } => cases.iter().any(|case| continues(&case.body)),
+        Statement::Block(block) => has_continue(block),
+        Statement::If { accept, reject, .. } => has_continue(accept) || has_continue(reject),
+        Statement::Switch { cases, .. } => cases.iter().any(|case| has_continue(&case.body)),
         _ => false,
     })
 }
 
-/// What a block evaluates at its own level: what stands behind it in a loop may use that.
-fn evaluated_in(block: &Block, evaluated: &mut HashSet<Handle<Expression>>) {
+/// Collects what a block evaluates at its own level, which later statements of a loop may use.
+fn collect_evaluated(block: &Block, evaluated: &mut HashSet<Handle<Expression>>) {
     for statement in block.iter() {
         match statement {
             Statement::Emit(range) => evaluated.extend(range.clone()),
             Statement::Call { result, .. } => evaluated.extend(*result),
-            Statement::Block(block) => evaluated_in(block, evaluated),
+            Statement::Block(block) => collect_evaluated(block, evaluated),
             _ => {}
         }
     }

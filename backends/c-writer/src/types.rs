@@ -1,6 +1,6 @@
 //! Types, their zero values, and constants.
 //!
-//! Arrays and matrices are structures with one member, `at`: C's arrays cannot be assigned, passed
+//! Arrays and matrices are structs with one member, `at`, since C arrays cannot be assigned, passed
 //! or returned.
 
 use naga::{ArraySize, Expression, Handle, Literal, Scalar, ScalarKind, Type, TypeInner};
@@ -10,20 +10,21 @@ use crate::{Result, WriteError, Writer, dialect};
 pub(crate) const COMPONENTS: [&str; 4] = ["x", "y", "z", "w"];
 
 impl Writer<'_> {
-    /// Gives every type, constant and structure member of the module its name, before any function has one.
+    /// Names all types, constants and struct members of the module, before any function is named.
     pub(crate) fn name_types(&mut self) {
         for (handle, ty) in self.module.types.iter() {
             let name = match &ty.inner {
                 TypeInner::Struct { members, .. } => {
-                    let mut names = crate::names::Names::inside(&self.words);
-                    // To C++ a member may not have the name of a type that the structure uses. Its members' types come first.
+                    let mut names = crate::scope::Scope::within(&self.words);
+                    // In C++ a member must not have the name of a type that the struct uses. Member
+                    // types come first.
                     members
                         .iter()
                         .filter_map(|member| self.type_names.get(&member.ty))
                         .for_each(|ty| names.reserve(ty));
                     let members = members.iter().enumerate().map(|(index, member)| match &member.name {
-                        Some(name) => names.claim(name),
-                        None => names.claim(&format!("member{index}")),
+                        Some(name) => names.unique_name(name),
+                        None => names.unique_name(&format!("member{index}")),
                     });
                     self.members.insert(handle, members.collect());
                     ty.name.clone().unwrap_or_else(|| "pair".into())
@@ -34,12 +35,12 @@ impl Writer<'_> {
                 TypeInner::Matrix { columns, rows, .. } => format!("mat{}x{}", *columns as u8, *rows as u8),
                 _ => continue,
             };
-            let name = self.names.claim(&name);
+            let name = self.names.unique_name(&name);
             self.type_names.insert(handle, name);
         }
     }
 
-    /// What an element type adds to the name of its array.
+    /// Name of an element type as part of its array's name.
     fn stem(&self, ty: Handle<Type>) -> String {
         match self.module.types[ty].inner {
             TypeInner::Scalar(scalar) => self.dialect.scalar(scalar).into(),
@@ -48,7 +49,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A type's name; its definition is written where it is not there yet.
+    /// Returns the name of a type, and defines it if it is new.
     pub(crate) fn type_name(&mut self, handle: Handle<Type>) -> Result<String> {
         let module = self.module;
         let inner = &module.types[handle].inner;
@@ -83,7 +84,7 @@ impl Writer<'_> {
         Ok(self.type_names[&handle].clone())
     }
 
-    /// The name of a type that may have no handle.
+    /// Returns the name of a type that may lack a handle.
     pub(crate) fn inner_name(&mut self, inner: &TypeInner) -> Result<String> {
         match *inner {
             TypeInner::Scalar(scalar) => Ok(self.dialect.scalar(scalar).into()),
@@ -100,22 +101,22 @@ impl Writer<'_> {
         }
     }
 
-    /// A matrix type that is an intermediate result's alone.
+    /// Returns the name of a matrix type that only an intermediate result has.
     fn loose_matrix(&mut self, inner: &TypeInner) -> Result<String> {
         let &TypeInner::Matrix { columns, rows, scalar } = inner else { return Err(unsupported_type(inner)) };
         let name = format!("pc_mat{}x{}", columns as u8, rows as u8);
-        if self.helpers_known.insert(name.clone()) {
+        if self.defined_helpers.insert(name.clone()) {
             let column = self.vector_name(scalar, rows as usize);
             self.types += &format!("typedef struct {{ {column} at[{}]; }} {name};\n", columns as u8);
         }
         Ok(name)
     }
 
-    /// A vector type's name.
+    /// Returns the name of a vector type.
     pub(crate) fn vector_name(&mut self, scalar: Scalar, size: usize) -> String {
         let (name, definition) = self.dialect.vector_type(scalar, size);
         if let Some(definition) = definition
-            && self.helpers_known.insert(name.clone())
+            && self.defined_helpers.insert(name.clone())
         {
             self.types += &definition;
             self.types.push('\n');
@@ -123,12 +124,12 @@ impl Writer<'_> {
         name
     }
 
-    /// A literal.
+    /// Writes a literal.
     pub(crate) fn literal(&self, literal: Literal) -> Result<String> {
         Ok(match literal {
             Literal::Bool(value) => value.to_string(),
             Literal::U32(value) => format!("{value}u"),
-            // -2147483648 would be the negative of what is no `int`.
+            // -2147483648 would be the negation of a literal that is not an `int`.
             Literal::I32(i32::MIN) => "(-2147483647 - 1)".into(),
             Literal::I32(value) => signed(value, ""),
             Literal::U64(value) => format!("{value}{}", self.dialect.wide_suffix(false)),
@@ -149,7 +150,7 @@ impl Writer<'_> {
         self.literal(zero)
     }
 
-    /// The zero of any type, as a value.
+    /// The zero of a type, as a value.
     pub(crate) fn zero(&mut self, ty: Handle<Type>) -> Result<String> {
         let inner = &self.module.types[ty].inner;
         match *inner {
@@ -166,8 +167,8 @@ impl Writer<'_> {
         }
     }
 
-    /// What stands in the braces of an initialiser for the zero of a type: its first scalar or vector, for C
-    /// sets the rest to zero (C99, section 6.7.8, paragraph 21).
+    /// Contents of the braces that initialise a type to zero: its first scalar or vector, since C
+    /// zeroes the rest (C99, section 6.7.8, paragraph 21).
     fn zero_initialiser(&mut self, ty: Handle<Type>) -> Result<String> {
         let inner = &self.module.types[ty].inner;
         match inner {
@@ -196,11 +197,11 @@ impl Writer<'_> {
         Ok(if plain { zero } else { format!("{{{zero}}}") })
     }
 
-    /// A constant of the module by its name, defined where it is not there yet.
+    /// Returns the name of a constant, and defines it if it is new.
     pub(crate) fn constant(&mut self, constant: Handle<naga::Constant>) -> Result<String> {
         let module = self.module;
         let of = &module.constants[constant];
-        // A number without a name is best written as one.
+        // Unnamed numbers are written as literals.
         let Some(name) = self.constant_names.get(&constant).cloned() else { return self.initialiser(of.init) };
         if self.constants_written.insert(constant) {
             let init = self.initialiser(of.init)?;
@@ -215,7 +216,7 @@ impl Writer<'_> {
         Ok(name)
     }
 
-    /// A constant expression, as the initialiser of something at file scope.
+    /// Writes a constant expression as an initialiser at file scope.
     fn initialiser(&mut self, expression: Handle<Expression>) -> Result<String> {
         let module = self.module;
         match &module.global_expressions[expression] {
@@ -250,7 +251,7 @@ impl Writer<'_> {
         inner.scalar().ok_or_else(|| unsupported_type(inner))
     }
 
-    /// The components of a constant vector, which may be made of vectors.
+    /// Writes the components of a constant vector, which may consist of vectors.
     fn vector_parts(&mut self, expression: Handle<Expression>) -> Result<Vec<String>> {
         let module = self.module;
         let inner = self.lowered.info[expression].inner_with(&module.types);
@@ -267,7 +268,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A constant expression, as a value.
+    /// Writes a constant expression as a value.
     pub(crate) fn constant_value(&mut self, expression: Handle<Expression>) -> Result<String> {
         let module = self.module;
         let text = self.initialiser(expression)?;
@@ -276,7 +277,7 @@ impl Writer<'_> {
             TypeInner::Scalar(_) | TypeInner::Vector { .. } => Ok(text),
             _ => {
                 let name = self.type_name(ty)?;
-                // The initialiser's own braces are what the structure has.
+                // The struct value adds the initialiser's braces itself.
                 Ok(self
                     .dialect
                     .structure(&name, text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(&text)))
@@ -285,13 +286,13 @@ impl Writer<'_> {
     }
 }
 
-/// A number that may be negative, as it can stand anywhere.
+/// A number that may be negative, parenthesised if so.
 fn signed(value: impl ToString, suffix: &str) -> String {
     let text = value.to_string();
     if text.starts_with('-') { format!("({text}{suffix})") } else { format!("{text}{suffix}") }
 }
 
-/// Whether a scalar type is a signed integer's.
+/// Whether a scalar type is a signed integer.
 pub(crate) fn is_signed(scalar: Scalar) -> bool {
     scalar.kind == ScalarKind::Sint
 }
@@ -303,7 +304,7 @@ pub(crate) fn unsigned(scalar: Scalar) -> Scalar {
 
 pub(crate) fn unsupported_type(inner: &TypeInner) -> WriteError {
     match inner.scalar() {
-        Some(scalar) => WriteError::Unsupported(format!("the type {} here", dialect::short(scalar))),
+        Some(scalar) => WriteError::Unsupported(format!("the type {} here", dialect::short_name(scalar))),
         None => WriteError::Unsupported(format!("the type {inner:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! The form that other kernels are put behind: one signature, whatever the filter needs.
+//! Filters as functions for other kernels: one signature, whatever the filter needs.
 
 use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, write};
 use portcullis_core::diagnostics::Source;
@@ -44,7 +44,7 @@ fn every_filter_has_the_same_signature_and_no_kernel() {
 }
 
 #[test]
-fn what_it_has_a_use_for_is_said() {
+fn arguments_list_what_the_filter_uses() {
     let uses = |body| function(body).arguments;
     let always = [Argument::Descriptors { writes: false }, Argument::Verdicts, Argument::Base, Argument::Count];
     assert_eq!(uses("return XDP_PASS;"), always);
@@ -60,9 +60,9 @@ fn what_it_has_a_use_for_is_said() {
     }
 }
 
-/// C++ takes no member that is called what the type of a member is (C++17, 6.3.7).
+/// In C++ no member may have the name of another member's type (C++17, 6.3.7).
 #[test]
-fn no_member_has_the_name_of_a_type_in_its_structure() {
+fn no_member_has_the_name_of_a_member_type() {
     let text = "struct ends { low: u32, high: u32 }
         struct segment { ends: ends, flags: u32 }
         fn made(pkt: u32) -> segment { return segment(ends(load_u8(pkt, 0u), load_u8(pkt, 1u)), 2u); }

@@ -1,7 +1,9 @@
-//! Golden files: stock filters in OpenCL C and in CUDA C++ are `golden/NAME.cl` and `golden/NAME.cu`: all without maps, and
-//! two with them. `golden/NAME.lanes.cl` is for processors with vectors, and the same as the first where that cannot be.
+//! Golden files: stock filters in OpenCL C (`golden/NAME.cl`) and in CUDA C++ (`golden/NAME.cu`),
+//! those without maps and two with maps. `golden/NAME.lanes.cl` is the vectorisable variant for
+//! CPUs, or the same as the first if there is none.
 //!
-//! With `UPDATE_GOLDEN=1` the files are written instead; read the difference before you commit it.
+//! With `UPDATE_GOLDEN=1` the files are written instead; review the difference before committing
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-/// Those with maps: the prelude's text for these is most of them, and is the same in others. One has long keys and a
+/// Filters with maps, whose text is mostly the prelude's and alike. One has long keys and a
 /// counter, the other flows.
 const WITH_MAPS: [&str; 2] = ["flow_stats", "token_bucket"];
 
@@ -36,7 +38,7 @@ fn filters() -> Vec<(String, Program)> {
     paths.into_iter().map(compile).filter(is_wanted).collect()
 }
 
-/// As a GPU gets it in CUDA C++, as a processor does in OpenCL C, without vectors and with them.
+/// Options as for a GPU in CUDA C++, and for CPUs in OpenCL C, vectorisable or not.
 fn options(extension: &str) -> Options {
     match extension {
         "cl" => Options::new(Language::OpenCl),

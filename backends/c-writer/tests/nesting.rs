@@ -1,14 +1,14 @@
-//! How deep blocks stand in each other, which compilers of OpenCL C bound (docs/semantics.md, "What is refused").
+//! Nesting of blocks, which compilers of OpenCL C limit (docs/semantics.md, "What is refused").
 
 use portcullis_c_writer::{Language, Options, write};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
 use portcullis_opencl_c::{self as opencl_c, files::NoIncludes};
 
-/// The limit that is documented.
+/// The documented limit.
 const MOST: usize = 185;
 
-/// What is said of a filter with these statements.
+/// The result of writing a filter with these statements.
 fn written(statements: &str, language: Language) -> Result<String, String> {
     let text =
         format!("uint xdp_filter(__global uchar *pkt, uint len) {{ uint x = 0; {statements} pkt[0] = x; return 1; }}");
@@ -18,7 +18,7 @@ fn written(statements: &str, language: Language) -> Result<String, String> {
 }
 
 #[test]
-fn blocks_nest_as_deep_as_compilers_of_opencl_c_take() {
+fn blocks_nest_as_deep_as_opencl_c_compilers_allow() {
     let branches = |n: usize| (0..n).map(|i| format!("if (len > {i}) ")).collect::<String>() + "x = 1;";
     let loops = |n: usize| (0..n).map(|i| format!("while (x < {i}) ")).collect::<String>() + "x++;";
     for nested in [&branches as &dyn Fn(usize) -> String, &loops] {
@@ -41,6 +41,6 @@ fn a_chain_of_else_ifs_is_not_nested() {
         let source = written(&chain(condition), Language::OpenCl).unwrap();
         assert!(source.matches("} else if (").count() > MOST, "{source}");
     }
-    // What is done before a condition has to stand in the `else`.
+    // Whatever is evaluated before a condition has to be in the `else` block.
     assert!(written(&chain(&|i| format!("(x = load_be16(pkt, {i})) == {i}")), Language::OpenCl).is_err());
 }

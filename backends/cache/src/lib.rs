@@ -1,15 +1,15 @@
-//! What devices' compilers made and what was measured, kept from run to run in a folder of the user's.
+//! On-disk cache of compiled kernels and of measurements, in a folder of the user's.
 //!
-//! A cache is never needed: where something is wrong with the folder or with what is in it there is
-//! nothing to be had, and nobody is told who does not ask ([`Cache::try_open`], [`Cache::try_get`]). What is loaded from it runs on a device with the user's
-//! rights, so:
-//! - the folder is the user's own and nobody else may enter it (mode 0700), or it is not used;
-//! - a file is written under another name and renamed, so it is there as a whole or not at all;
-//! - an entry has its whole key in it, and a checksum over everything: a file that was cut off, or is
-//!   another's, is no entry;
-//! - the files of a folder take no more than [`LIMIT`] bytes; those used longest ago go first.
+//! A cache is optional: if the folder or an entry is unusable, it counts as empty, and only callers
+//! that ask learn the reason ([`Cache::try_open`], [`Cache::try_get`]). Entries are run on a device
+//! with the user's rights, so:
+//! - the folder belongs to the user and nobody else may enter it (mode 0700), or it is not used;
+//! - a file is written under a temporary name and renamed, so it is either complete or absent;
+//! - an entry contains its whole key and a checksum: a truncated file, or one with another key, is
+//!   not an entry;
+//! - the files of a folder take at most [`MAX_BYTES`]; the least recently used are deleted first.
 //!
-//! What moving bytes costs is kept as well, and measured where it is not: [`costs`].
+//! [`costs`] measures what moving bytes costs, and caches that too.
 #![deny(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -22,22 +22,22 @@ use std::time::SystemTime;
 
 pub mod costs;
 
-/// Bytes that the files of a folder may take together.
+/// Most bytes that the files of one folder take together.
 pub const LIMIT: u64 = 64 << 20;
 
-/// Names the folder that caches are in, in place of the system's place for such things. An empty
-/// name is none: nothing is cached then.
+/// Environment variable that names the folder of all caches instead of the system's. If it is
+/// empty, nothing is cached.
 pub const FOLDER: &str = "PORTCULLIS_CACHE";
 
 const MAGIC: &[u8; 16] = b"portcullis cache";
 const SUFFIX: &str = "bin";
 
-/// Why there is no cache, or nothing in it though a file is there.
+/// Why a cache, or an entry of it, is unusable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheError {
-    /// The folder or file; empty where the system names none.
+    /// The folder or file; empty if the system names none.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem with it.
     pub reason: &'static str,
 }
 
@@ -60,16 +60,16 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The user's cache for one kind of thing, `opencl` for example; made where it is not there.
-    /// `None` where there can be none.
+    /// Opens the user's cache for one kind of entries, such as `opencl`, creating it if necessary.
+    /// `None` if it is unusable.
     pub fn open(kind: &str) -> Option<Cache> {
         Cache::try_open(kind).ok()
     }
 
-    /// The same, with the reason where there can be none.
+    /// Opens the user's cache for one kind of entries, creating it if necessary.
     ///
     /// # Errors
-    /// [`CacheError`].
+    /// [`CacheError`] if it is unusable.
     pub fn try_open(kind: &str) -> Result<Cache, CacheError> {
         let unusable = |path: PathBuf, reason| CacheError { path, reason };
         let base = match std::env::var_os(FOLDER) {
@@ -85,23 +85,25 @@ impl Cache {
                 }
             },
         };
-        // A relative folder would depend on where one stands (XDG Base Directory Specification, "Basics").
+        // A relative path would depend on the working directory (XDG Base Directory Specification,
+        // "Basics").
         if !base.is_absolute() {
             return Err(unusable(base, "the folder of PORTCULLIS_CACHE must be named from the root on"));
         }
         Cache::at(&base.join(kind), LIMIT)
     }
 
-    /// A cache in this folder, of at most `limit` bytes.
+    /// Opens a cache in this folder, of at most `limit` bytes, creating it if necessary.
     ///
     /// # Errors
-    /// [`CacheError`] where it cannot be made, or is not the user's alone.
+    /// [`CacheError`] if it cannot be created, or others may access it.
     pub fn at(folder: &Path, limit: u64) -> Result<Cache, CacheError> {
         let unusable = |path: &Path, reason| CacheError { path: path.to_path_buf(), reason };
         let there = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
         let there = there.ok_or_else(|| unusable(folder, "no folder above it is there"))?;
         if there != folder {
-            // Nothing is made in another's folder: run with another's home, it would be in the way there.
+            // Create nothing in another user's folder: with that user's HOME it would be in the way
+            // there.
             if !fs::metadata(there).is_ok_and(|metadata| owned(&metadata)) {
                 return Err(unusable(there, "is not this user's, so nothing is made in it"));
             }
@@ -116,19 +118,19 @@ impl Cache {
         }
     }
 
-    /// What was put in under this key.
+    /// Returns the entry of this key; `None` if there is none, or it is unusable.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         self.try_get(key).ok().flatten()
     }
 
-    /// The same, and what is wrong with a file that is there and is no entry.
+    /// Returns the entry of this key, if there is one.
     ///
     /// # Errors
-    /// [`CacheError`].
+    /// [`CacheError`] if there is a file but it is unusable.
     pub fn try_get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, CacheError> {
         let path = self.path(key);
         let unusable = |reason| CacheError { path: path.clone(), reason };
-        // A link or a pipe is none of ours, and opening a pipe may wait for ever.
+        // Links and pipes are not entries, and opening a pipe may block.
         match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Ok(metadata) if metadata.is_file() => {}
@@ -143,12 +145,12 @@ impl Cache {
         };
         let (file, bytes) = read().map_err(|_| unusable("cannot be read"))?;
         let entry = decode(&bytes, key).ok_or_else(|| unusable("is damaged, or somebody else's"))?.to_vec();
-        // It was used: it stays longer.
+        // Marks the entry as recently used.
         let _ = file.set_modified(SystemTime::now());
         Ok(Some(entry))
     }
 
-    /// Puts something in. Gives whether it is there now.
+    /// Stores an entry; returns whether it is stored.
     pub fn put(&self, key: &[u8], value: &[u8]) -> bool {
         let bytes = encode(key, value);
         bytes.len() as u64 <= self.limit && self.write(key, &bytes).is_ok()
@@ -173,10 +175,11 @@ impl Cache {
         placed
     }
 
-    /// Removes files until the `wanted` bytes of a new one fit, which is there already; those used longest ago first.
+    /// Deletes the least recently used files until `wanted` bytes of a new one fit, which already
+    /// exists.
     fn make_room(&self, wanted: u64, new: &Path) {
         let files = fs::read_dir(&self.folder).into_iter().flatten().flatten().filter_map(|entry| {
-            // Whatever else is in the folder is somebody's.
+            // Other files in the folder belong to somebody else.
             let metadata = entry.metadata().ok().filter(|it| it.is_file() && is_ours(&entry.file_name()))?;
             let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             (entry.path() != new).then(|| (used, metadata.len(), entry.path()))
@@ -199,7 +202,7 @@ impl Cache {
     }
 }
 
-/// Whether a file's name is one that is given here: `HASH.bin`, `PROCESS-NUMBER.tmp`.
+/// Whether this crate gives files such names: `HASH.bin`, `PROCESS-NUMBER.tmp`.
 fn is_ours(name: &OsStr) -> bool {
     let Some((stem, suffix)) = name.to_str().and_then(|name| name.split_once('.')) else { return false };
     let all = |text: &str, is: fn(&u8) -> bool| !text.is_empty() && text.as_bytes().iter().all(is);
@@ -210,7 +213,7 @@ fn is_ours(name: &OsStr) -> bool {
     }
 }
 
-/// Where the system wants such files.
+/// The system's folder for caches of the user.
 fn system_folder() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     if cfg!(windows) {
@@ -242,7 +245,7 @@ fn private(metadata: &fs::Metadata) -> bool {
     metadata.mode() & 0o077 == 0
 }
 
-/// Elsewhere the user's own folder is private by where it is.
+/// On other systems the user's folder is private by its place.
 #[cfg(not(unix))]
 fn owned(_: &fs::Metadata) -> bool {
     true
@@ -253,8 +256,8 @@ fn private(_: &fs::Metadata) -> bool {
     true
 }
 
-/// Magic, the key's length and the value's as little-endian words of 8 bytes, key, value, and the
-/// checksum of all that.
+/// Format: magic, lengths of key and value as little-endian 64-bit words, key, value, and a
+/// checksum of all these.
 fn encode(key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend((key.len() as u64).to_le_bytes());
@@ -278,7 +281,7 @@ fn decode<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     (lengths == (key.len() as u64, value.len() as u64)).then_some(value)
 }
 
-/// FNV-1a of 64 bits (RFC 9923). Against accidents: the folder is nobody else's.
+/// 64-bit FNV-1a (RFC 9923). Guards against accidents, not attacks: the folder is private.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -333,7 +336,7 @@ mod tests {
             let said = cache.try_get(b"key").unwrap_err().to_string();
             assert_eq!(said, format!("{}: is damaged, or somebody else's", cache.path(b"key").display()));
         }
-        // Another's entry under this name, as if two keys had the same hash.
+        // An entry with another key under this name, as after a hash collision.
         fs::write(cache.path(b"key"), encode(b"yek", b"some value")).unwrap();
         assert_eq!(cache.get(b"key"), None);
         fs::write(cache.path(b"key"), &whole).unwrap();
@@ -375,7 +378,7 @@ mod tests {
         }
         assert!(others.iter().all(|name| cache.folder.join(name).is_file()));
         assert_eq!([b"1", b"2", b"3", b"4", b"5"].iter().filter(|key| cache.get(**key).is_some()).count(), 3);
-        // What an interrupted run left is ours.
+        // A temporary file of an interrupted run may be deleted.
         fs::write(cache.folder.join("123-0.tmp"), vec![1; 1 << 16]).unwrap();
         assert!(cache.put(b"6", &value) && cache.put(b"7", &value));
         assert!(!cache.folder.join("123-0.tmp").exists());
@@ -394,7 +397,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(cache.path(b"key")).status();
         if made.is_ok_and(|status| status.success()) {
             assert_eq!(cache.get(b"key"), None, "a pipe that nobody writes to");
-            // It is replaced, as a damaged entry is.
+            // It is replaced, as a damaged entry would be.
             assert!(cache.put(b"key", b"value"));
             assert_eq!(cache.get(b"key").unwrap(), b"value");
         } else {

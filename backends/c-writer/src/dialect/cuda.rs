@@ -1,9 +1,9 @@
-//! CUDA C++, of which NVRTC needs no header. Written so that it is C++17 as well, but for the
-//! qualifiers and the built-ins named here.
+//! CUDA C++ without headers, as NVRTC compiles it. It is also C++17, except for the qualifiers and
+//! built-ins named here.
 
 use naga::{Scalar, ScalarKind};
 
-use super::{C_KEYWORDS, C_LIBRARY, Dialect, short};
+use super::{C_KEYWORDS, C_LIBRARY, Dialect, short_name};
 
 pub(super) struct Cuda;
 
@@ -13,17 +13,17 @@ impl Dialect for Cuda {
     }
 
     fn header(&self, _: bool) -> String {
-        // `long` has 32 bits on Windows.
+        // Not `long`, which has 32 bits on Windows.
         "typedef unsigned char uchar;\ntypedef unsigned int uint;\ntypedef unsigned long long ulonglong;\ntypedef long \
          long longlong;\n"
             .into()
     }
 
-    fn words(&self) -> &'static [&'static [&'static str]] {
+    fn reserved_words(&self) -> &'static [&'static [&'static str]] {
         &[C_KEYWORDS, CPP_KEYWORDS, TYPES]
     }
 
-    fn functions(&self) -> &'static [&'static [&'static str]] {
+    fn builtin_functions(&self) -> &'static [&'static [&'static str]] {
         &[C_LIBRARY, WORDS]
     }
 
@@ -46,9 +46,10 @@ impl Dialect for Cuda {
         if signed { "LL" } else { "ULL" }
     }
 
-    /// CUDA's own vectors have none of `bool`, and functions to make them that only its headers have.
+    /// Not CUDA's own vector types: there are none of `bool`, and only headers have functions to
+    /// construct them.
     fn vector_type(&self, scalar: Scalar, size: usize) -> (String, Option<String>) {
-        let name = format!("vec{size}_{}", short(scalar));
+        let name = format!("vec{size}_{}", short_name(scalar));
         let members = &"x, y, z, w"[..size * 3 - 2];
         let definition = format!("struct {name} {{ {} {members}; }};", self.scalar(scalar));
         (name, Some(definition))
@@ -94,7 +95,8 @@ impl Dialect for Cuda {
         format!("typedef struct alignas({bytes})")
     }
 
-    /// Not `__constant__`, whose memory serves one address at a time: packets look at different ones.
+    /// Not `__constant__`, whose cache serves one address at a time: packets index tables
+    /// differently.
     fn constant(&self, table: bool) -> &'static str {
         if table { "static __device__ const " } else { "static constexpr " }
     }
@@ -154,7 +156,7 @@ impl Dialect for Cuda {
     }
 }
 
-/// C++17, section 5.11, less those of C.
+/// C++17, section 5.11, without those of C.
 const CPP_KEYWORDS: &[&str] = &[
     "alignas",
     "alignof",

@@ -1,5 +1,5 @@
-//! What differs between the languages of the C family. All that is the same is written once, in the
-//! modules beside this one.
+//! Differences between the languages of the C family. Everything else is written once, in the
+//! sibling modules.
 
 mod cuda;
 mod opencl;
@@ -13,7 +13,7 @@ use naga::{Scalar, ScalarKind};
 pub enum Language {
     /// OpenCL C 1.2.
     OpenCl,
-    /// CUDA C++ as NVRTC takes it, without any header.
+    /// CUDA C++ as NVRTC compiles it, without headers.
     Cuda,
 }
 
@@ -32,108 +32,108 @@ impl fmt::Display for Language {
     }
 }
 
-/// What the writer asks of a language. Expressions are given and come back as text that stands
-/// for itself: a name, a call, or something in parentheses.
+/// A language as the writer sees it. Expressions that are passed and returned are names, calls, or
+/// in parentheses.
 pub(crate) trait Dialect: Sync {
-    /// The language's name and version.
+    /// Name and version of the language.
     fn name(&self) -> &'static str;
 
-    /// Definitions that stand before everything else. `float`: whether the filter uses floating point.
+    /// Definitions at the start of the file. `float`: whether the filter uses floating point.
     fn header(&self, float: bool) -> String;
 
-    /// Words that are no names of ours: keywords and built-in types.
-    fn words(&self) -> &'static [&'static [&'static str]];
+    /// Reserved words, which cannot be names: keywords and built-in types.
+    fn reserved_words(&self) -> &'static [&'static [&'static str]];
 
-    /// Built-in functions and variables, which ours cannot be called like at file scope.
-    fn functions(&self) -> &'static [&'static [&'static str]];
+    /// Built-in functions and variables, which cannot be names at file scope.
+    fn builtin_functions(&self) -> &'static [&'static [&'static str]];
 
-    /// Brackets that may stand in each other, of every kind.
+    /// Deepest nesting of brackets of any kind.
     fn max_nesting(&self) -> usize;
 
-    /// A scalar type's name.
+    /// Name of a scalar type.
     fn scalar(&self, scalar: Scalar) -> &'static str;
 
-    /// What ends a literal of `u64`, and of `i64`.
+    /// Suffix of a `u64` or `i64` literal.
     fn wide_suffix(&self, signed: bool) -> &'static str;
 
-    /// A vector type's name, and its definition where the language has none.
+    /// Name of a vector type, and its definition if the language lacks the type.
     fn vector_type(&self, scalar: Scalar, size: usize) -> (String, Option<String>);
 
-    /// A vector of these components.
+    /// A vector with these components.
     fn vector(&self, ty: &str, components: &[String]) -> String;
 
-    /// The same in the initialiser of a constant.
+    /// A vector in the initialiser of a constant.
     fn vector_initialiser(&self, ty: &str, components: &[String]) -> String;
 
-    /// A structure with these members, as a value. Members that are themselves in braces are the array in a
-    /// wrapper.
+    /// A struct value with these members. Members in braces are the array in a wrapper struct.
     fn structure(&self, ty: &str, members: &str) -> String;
 
-    /// A structure of zeros, the first of which is `first`.
+    /// A struct value of zeros; `first` is the zero of its first member.
     fn zero(&self, ty: &str, first: &str) -> String;
 
-    /// How a pointer to a buffer begins: the address space, with a space behind it.
+    /// Start of a pointer type to a buffer: the address space and a space.
     fn buffer(&self) -> &'static str;
 
-    /// The qualifier of a pointer that nothing else points into.
+    /// Qualifier of a pointer that nothing else aliases.
     fn restrict(&self) -> &'static str;
 
-    /// A `uchar *` that compilers may take for a multiple of this many bytes, where the language can say so.
+    /// A `uchar *` that compilers may assume to be a multiple of `bytes`, if the language can
+    /// express that.
     fn assume_aligned(&self, pointer: &str, bytes: u32) -> Option<String>;
 
-    /// Statements that store two `uchar` at an even address, of which compilers make one store.
+    /// Statements that store two `uchar` at an even address, which compilers merge into one store.
     fn store_pair(&self, pointer: &str, values: [&str; 2]) -> Vec<String>;
 
-    /// How a structure with an alignment begins.
+    /// Start of a struct definition with an alignment.
     fn aligned_struct(&self, bytes: u32) -> String;
 
-    /// How a constant at file scope begins; `table`: one that is indexed.
+    /// Start of a constant at file scope; `table` if it is indexed.
     fn constant(&self, table: bool) -> &'static str;
 
-    /// The type of a truth value that is a constant at file scope.
+    /// Type of a boolean constant at file scope.
     fn constant_bool(&self) -> &'static str {
         "bool"
     }
 
-    /// How a function begins.
+    /// Start of a function definition.
     fn function(&self) -> &'static str;
 
-    /// How the kernel begins, up to its name.
+    /// Start of the kernel's definition, up to its name.
     fn kernel(&self, group: Option<u32>) -> String;
 
-    /// The number of this work item, and that of all work items of the launch, `uint`.
+    /// Number of this work item, and number of work items in the launch, as `uint`.
     fn grid(&self) -> (&'static str, &'static str);
 
-    /// Bits that are set in an unsigned value, `int` or as wide as it.
+    /// Number of bits that are set in an unsigned value, as `int` or in its own type.
     fn count_ones(&self, value: &str, wide: bool) -> String;
 
-    /// Zero bits above the highest that is set, all of them for zero.
+    /// Number of zero bits above the highest that is set; the width for zero.
     fn leading_zeros(&self, value: &str, wide: bool) -> String;
 
-    /// A `uint` with its bytes in the opposite order, where the language has something for it.
+    /// Swaps the bytes of a `uint`, if the language has a function for it.
     fn swap(&self, value: &str) -> Option<String>;
 
-    /// An unsigned value with its bits in the opposite order, where the language has something for it.
+    /// Reverses the bits of an unsigned value, if the language has a function for it.
     fn reverse_bits(&self, value: &str, wide: bool) -> Option<String>;
 
-    /// The bits of a `float`, or the `float` of these bits.
+    /// Reinterprets a `float` as its bits, or bits as a `float`.
     fn float_bits(&self, value: &str, to_float: bool) -> String;
 
-    /// Adds to a `uint` of a buffer, and gives what was there before.
+    /// Atomically adds to a `uint` in a buffer; the value is the previous one.
     fn atomic_add(&self, place: &str, value: &str) -> String;
 
-    /// Replaces it, and gives what was there before.
+    /// Atomically replaces a `uint` in a buffer; the value is the previous one.
     fn atomic_exchange(&self, place: &str, value: &str) -> String;
 
-    /// Replaces it where it is `expected`, and gives what was there before.
+    /// Atomically replaces a `uint` if it equals `expected`; the value is the previous one.
     fn atomic_compare_exchange(&self, place: &str, expected: &str, value: &str) -> String;
 
-    /// What a function of C's `math.h` for `float` is called, given its name for `double`.
+    /// Name of the `float` variant of a function of `math.h`.
     fn float_function(&self, name: &str) -> String;
 }
 
-/// A short name for a scalar type, the same in every language, for the names of helpers.
-pub(crate) fn short(scalar: Scalar) -> &'static str {
+/// Short name of a scalar type for names of helpers, the same in every language.
+pub(crate) fn short_name(scalar: Scalar) -> &'static str {
     match (scalar.kind, scalar.width) {
         (ScalarKind::Uint, 8) => "u64",
         (ScalarKind::Sint, 8) => "i64",
@@ -144,7 +144,7 @@ pub(crate) fn short(scalar: Scalar) -> &'static str {
     }
 }
 
-/// C99 section 6.4.1, the preprocessor's `defined`, and what every implementation here has beside.
+/// C99 section 6.4.1, the preprocessor's `defined`, and names that all implementations here define.
 const C_KEYWORDS: &[&str] = &[
     "auto", "break", "case", "char", "const", "continue", "default", "defined", "do", "double", "else", "enum",
     "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short",
@@ -152,7 +152,7 @@ const C_KEYWORDS: &[&str] = &[
     "asm", "typeof", "bool", "true", "false", "NULL", "main", "unix", "linux", "i386",
 ];
 
-/// Names of C's library that compilers know without a header.
+/// Functions of the C library that compilers know without a header.
 const C_LIBRARY: &[&str] = &[
     "abort",
     "abs",

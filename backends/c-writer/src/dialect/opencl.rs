@@ -12,19 +12,19 @@ impl Dialect for OpenCl {
     }
 
     fn header(&self, float: bool) -> String {
-        // Section 6.12.2: contraction is allowed unless switched off.
+        // Section 6.12.2: contraction is allowed unless disabled.
         if float { "#pragma OPENCL FP_CONTRACT OFF\n".into() } else { String::new() }
     }
 
-    fn words(&self) -> &'static [&'static [&'static str]] {
+    fn reserved_words(&self) -> &'static [&'static [&'static str]] {
         &[C_KEYWORDS, TYPES, WORDS]
     }
 
-    fn functions(&self) -> &'static [&'static [&'static str]] {
+    fn builtin_functions(&self) -> &'static [&'static [&'static str]] {
         &[C_LIBRARY, FUNCTIONS]
     }
 
-    /// clang's limit is 256, and most drivers are made of clang.
+    /// clang's limit is 256, and most drivers are based on clang.
     fn max_nesting(&self) -> usize {
         250
     }
@@ -44,7 +44,7 @@ impl Dialect for OpenCl {
         if signed { "L" } else { "UL" }
     }
 
-    /// There are no vectors of `bool` (section 6.1.2); 0 and 1 in `uchar` stand for it.
+    /// There are no vectors of `bool` (section 6.1.2); 0 and 1 as `uchar` represent it.
     fn vector_type(&self, scalar: Scalar, size: usize) -> (String, Option<String>) {
         let scalar = if scalar.kind == ScalarKind::Bool { "uchar" } else { self.scalar(scalar) };
         (format!("{scalar}{size}"), None)
@@ -80,7 +80,8 @@ impl Dialect for OpenCl {
         None
     }
 
-    /// A vector is aligned to its size (section 6.1.5). To clang it may alias anything, as its components may.
+    /// A vector is aligned to its size (section 6.1.5). clang assumes that it may alias anything,
+    /// as its components may.
     fn store_pair(&self, pointer: &str, [low, high]: [&str; 2]) -> Vec<String> {
         vec![format!("*(__global uchar2 *){pointer} = (uchar2)({low}, {high});")]
     }
@@ -94,7 +95,8 @@ impl Dialect for OpenCl {
         "__constant "
     }
 
-    /// Where one goes into a vector, whose components are bytes, clang 14 loads a whole byte of what it keeps as one bit.
+    /// Not `bool`: clang 14 stores such a constant as one bit, but loads a whole byte into a vector
+    /// of bytes.
     fn constant_bool(&self) -> &'static str {
         "uchar"
     }
@@ -242,7 +244,7 @@ const TYPES: &[&str] = &[
     "bool16",
 ];
 
-/// Section 6.9 and what later versions and extensions have added.
+/// Section 6.9, and additions of later versions and of extensions.
 const WORDS: &[&str] = &[
     "kernel",
     "global",

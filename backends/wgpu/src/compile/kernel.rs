@@ -136,7 +136,7 @@ impl Kernel {
 /// 64-bit bit counting. GPUs emulate them by pairs anyway.
 ///
 /// # Errors
-/// The reason if a pass fails, which is a bug of Portcullis.
+/// The reason if a pass fails, which is a bug in Portcullis.
 pub(crate) fn lower_kernel(program: &Program, group_size: u32) -> Result<Kernel, String> {
     let lowered = lower(program, Lowering::SPIRV).map_err(|error| error.to_string())?;
     let mut module = lowered.module.clone();
@@ -170,7 +170,7 @@ pub(crate) fn lower_kernel(program: &Program, group_size: u32) -> Result<Kernel,
 /// Compiles the program to SPIR-V 1.3, as a Vulkan device gets it.
 ///
 /// # Errors
-/// [`DeviceError::Failed`] if it cannot be lowered, which is a bug of Portcullis.
+/// [`DeviceError::Failed`] if it cannot be lowered, which is a bug in Portcullis.
 pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
     use naga::back::spv;
     let failed = |reason: String| DeviceError::Failed { device: "wgpu".into(), reason };
@@ -192,7 +192,7 @@ pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
 fn validate(module: &Module) -> Result<ModuleInfo, String> {
     Validator::new(ValidationFlags::all(), Capabilities::empty())
         .validate(module)
-        .map_err(|error| format!("the kernel is not valid, which is a bug of Portcullis: {}", error.emit_to_string("")))
+        .map_err(|error| format!("the kernel is not valid, which is a bug in Portcullis: {}", error.emit_to_string("")))
 }
 
 /// Builds the entry point. With `flows` it filters packets in the order of their flows.

@@ -1,14 +1,14 @@
-//! Names: the filter's own, changed only where they would mean something else in C.
+//! Identifiers: the filter's own, changed only if they would mean something else in C.
 
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use crate::builtins::CALLED;
+use crate::builtins::MATH_FUNCTIONS;
 use crate::dialect::Dialect;
 
-/// Names of one scope. No scope takes a name that one around it has: nothing is hidden, but for built-in
-/// functions that the writer does not call.
-pub(crate) struct Names {
+/// The names of one scope. No name shadows one of an enclosing scope, except built-in functions
+/// that the writer does not call.
+pub(crate) struct Scope {
     outer: Rc<HashSet<String>>,
     /// In the order in which they were taken.
     order: Vec<String>,
@@ -19,39 +19,39 @@ fn set(lists: &[&[&str]]) -> HashSet<String> {
     lists.iter().copied().flatten().map(|&word| word.into()).collect()
 }
 
-/// The keywords and types of a language, which name nothing of ours.
-pub(crate) fn words(dialect: &dyn Dialect) -> Rc<HashSet<String>> {
-    Rc::new(set(dialect.words()))
+/// The reserved words of a language: keywords and types.
+pub(crate) fn reserved_words(dialect: &dyn Dialect) -> Rc<HashSet<String>> {
+    Rc::new(set(dialect.reserved_words()))
 }
 
-impl Names {
-    /// A scope in one that is closed.
-    pub fn inside(outer: &Rc<HashSet<String>>) -> Names {
-        Names { outer: outer.clone(), order: Vec::new(), taken: HashSet::new() }
+impl Scope {
+    /// A scope within others, whose names are complete.
+    pub fn within(outer: &Rc<HashSet<String>>) -> Scope {
+        Scope { outer: outer.clone(), order: Vec::new(), taken: HashSet::new() }
     }
 
-    /// The scope of a file.
-    pub fn file(dialect: &dyn Dialect) -> Names {
-        let mut outer = set(dialect.words());
-        outer.extend(set(dialect.functions()));
-        Names::inside(&Rc::new(outer))
+    /// The file scope.
+    pub fn file_scope(dialect: &dyn Dialect) -> Scope {
+        let mut outer = set(dialect.reserved_words());
+        outer.extend(set(dialect.builtin_functions()));
+        Scope::within(&Rc::new(outer))
     }
 
-    /// What functions in a file cannot take for their own variables.
-    pub fn close(self, dialect: &dyn Dialect) -> Rc<HashSet<String>> {
-        let mut all = set(dialect.words());
+    /// Ends the file scope, and returns the names that functions cannot use for their variables.
+    pub fn into_outer_names(self, dialect: &dyn Dialect) -> Rc<HashSet<String>> {
+        let mut all = set(dialect.reserved_words());
         all.extend(self.taken);
-        all.extend(CALLED.iter().map(|name| dialect.float_function(name)));
+        all.extend(MATH_FUNCTIONS.iter().map(|name| dialect.float_function(name)));
         all.extend(["popcount", "clz", "as_uint", "as_float"].map(String::from));
         Rc::new(all)
     }
 
-    /// How many names there are, for [`Names::release`].
+    /// Number of names so far, for [`Scope::release`].
     pub fn mark(&self) -> usize {
         self.order.len()
     }
 
-    /// Gives up the names that were taken since: the block that they were good for has ended.
+    /// Releases the names taken since the mark, at the end of a block.
     pub fn release(&mut self, mark: usize) {
         for name in self.order.drain(mark..) {
             self.taken.remove(&name);
@@ -72,9 +72,9 @@ impl Names {
         self.take(name);
     }
 
-    /// A name that is free, as like `wanted` as may be.
-    pub fn claim(&mut self, wanted: &str) -> String {
-        let base = plain(wanted);
+    /// Takes the free name that is closest to `wanted`.
+    pub fn unique_name(&mut self, wanted: &str) -> String {
+        let base = valid_identifier(wanted);
         let mut name = base.clone();
         let mut number = 1;
         while self.is_taken(&name) {
@@ -86,8 +86,8 @@ impl Names {
         name
     }
 
-    /// `stem` with the next free number behind it.
-    pub fn number(&mut self, stem: &str, next: &mut u32) -> String {
+    /// Takes `stem` with the next free number appended.
+    pub fn numbered_name(&mut self, stem: &str, next: &mut u32) -> String {
         loop {
             *next += 1;
             let name = format!("{stem}{next}");
@@ -99,9 +99,10 @@ impl Names {
     }
 }
 
-/// A name in the letters of C that is nobody else's by its form: those with `__` in them or `_` in front are
-/// the implementation's (C99, section 7.1.3; C++17, section 5.10), those with `pc_` in front ours.
-fn plain(wanted: &str) -> String {
+/// Makes a valid identifier that is not reserved by its form: C and C++ reserve names that contain
+/// `__` or start with `_` (C99, section 7.1.3; C++17, section 5.10), this writer those that start
+/// with `pc_`.
+fn valid_identifier(wanted: &str) -> String {
     let mut name = String::with_capacity(wanted.len());
     for c in wanted.chars() {
         match c {
@@ -127,9 +128,9 @@ mod tests {
     use crate::Language;
 
     #[test]
-    fn names_are_kept_where_they_can_be() {
-        let mut file = Names::file(Language::OpenCl.dialect());
-        let mut claim = |name: &str| file.claim(name);
+    fn names_are_kept_unless_reserved_or_taken() {
+        let mut file = Scope::file_scope(Language::OpenCl.dialect());
+        let mut claim = |name: &str| file.unique_name(name);
         assert_eq!(claim("port"), "port");
         assert_eq!(claim("port"), "port_");
         assert_eq!(claim("port"), "port_2");
@@ -146,21 +147,24 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_scope_hides_nothing() {
-        let mut file = Names::file(Language::Cuda.dialect());
-        assert_eq!(file.claim("class"), "class_");
-        assert_eq!(file.claim("f"), "f");
-        let file = file.close(Language::Cuda.dialect());
-        let mut one = Names::inside(&file);
-        assert_eq!(one.claim("f"), "f_");
-        assert_eq!(one.claim("a"), "a");
-        let mut two = Names::inside(&file);
-        assert_eq!(two.claim("a"), "a");
+    fn an_inner_scope_shadows_nothing() {
+        let mut file = Scope::file_scope(Language::Cuda.dialect());
+        assert_eq!(file.unique_name("class"), "class_");
+        assert_eq!(file.unique_name("f"), "f");
+        let file = file.into_outer_names(Language::Cuda.dialect());
+        let mut one = Scope::within(&file);
+        assert_eq!(one.unique_name("f"), "f_");
+        assert_eq!(one.unique_name("a"), "a");
+        let mut two = Scope::within(&file);
+        assert_eq!(two.unique_name("a"), "a");
         let mark = two.mark();
-        assert_eq!((two.claim("min"), two.claim("b"), two.claim("sqrtf")), ("min".into(), "b".into(), "sqrtf_".into()));
+        assert_eq!(
+            (two.unique_name("min"), two.unique_name("b"), two.unique_name("sqrtf")),
+            ("min".into(), "b".into(), "sqrtf_".into())
+        );
         two.release(mark);
-        assert_eq!((two.claim("b"), two.claim("a")), ("b".into(), "a_".into()));
+        assert_eq!((two.unique_name("b"), two.unique_name("a")), ("b".into(), "a_".into()));
         let mut last = 0;
-        assert_eq!((two.number("t", &mut last), two.number("t", &mut last)), ("t1".into(), "t2".into()));
+        assert_eq!((two.numbered_name("t", &mut last), two.numbered_name("t", &mut last)), ("t1".into(), "t2".into()));
     }
 }

@@ -1,16 +1,16 @@
-//! Answers that are put together, which front ends of bytecode have as operations: between them stands what fits the form that a
-//! kernel is written in.
+//! Combined conditions, as bytecode front ends emit them for comparisons with a common target. The
+//! operator between them depends on the kind of packet access.
 
 use portcullis_bpf as bpf;
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
 
-/// Packets of IPv4 or IPv6: two questions that lead to the same place.
+/// Packets of IPv4 or IPv6: two conditions with the same target.
 const EITHER: &str = "5,40 0 0 12,21 1 0 2048,21 0 1 34525,6 0 0 262144,6 0 0 0";
 
 #[test]
-fn questions_that_lead_to_one_place_are_written_in_every_form() {
+fn conditions_with_a_common_target_are_combined() {
     let program = bpf::compile(&Source::new("either.bpf", EITHER), &ProgramOptions::default())
         .unwrap_or_else(|errors| panic!("{}", errors.render()));
     let written = |packet_access| {
