@@ -246,17 +246,17 @@ fn what_cannot_be_says_why() {
             hash,
             "__u32 key = 0; struct value *value = bpf_map_lookup_elem(&values, &key); if (!value) return 0;
                 bpf_spin_lock(&value->lock); value->count++; bpf_spin_unlock(&value->lock);",
-            ["bpf_spin_lock is called", "nobody may wait for another"],
+            ["bpf_spin_lock is called", "none can wait for another"],
         ),
         (
             outer,
             "__u32 key = 0, value = 1; bpf_map_update_elem(&outer, &key, &value, 0);",
-            ["which only the host can do", "bpf_map_update_elem(&outer"],
+            ["only the host can change", "bpf_map_update_elem(&outer"],
         ),
         (
             outer,
             "__u32 key = 0; bpf_map_delete_elem(&outer, &key);",
-            ["which only the host can do", "bpf_map_delete_elem(&outer"],
+            ["only the host can change", "bpf_map_delete_elem(&outer"],
         ),
         (
             trie,
@@ -268,7 +268,10 @@ fn what_cannot_be_says_why() {
             struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 9); __uint(map_flags, BPF_F_NO_PREALLOC);
             __uint(key_size, 8); __uint(value_size, 4); } trie SEC(\".maps\");",
             "bpf_for_each_map_elem(&trie, none, 0, 0);",
-            ["bpf_for_each_map_elem is given a map of type lpm_trie", "bpf_for_each_map_elem(&trie"],
+            [
+                "bpf_for_each_map_elem takes arrays and hashes, not a map of type lpm_trie",
+                "bpf_for_each_map_elem(&trie",
+            ],
         ),
         (
             "",

@@ -150,7 +150,7 @@ fn what_cannot_be_set_is_told_with_what_can() {
         ("config.bounds.least=1", &["has no members"]),
         ("config.bounds[0].least=40000", &["`40000` is not in __s16: -32768 to 32767"]),
         ("label=123456789", &["longer than char[8]"]),
-        ("table.max_entries=none", &["`none` is no number of entries"]),
+        ("table.max_entries=none", &["`none` is not a number of entries"]),
         ("table.flags=1", &["`table.max_entries`"]),
         ("random_seed=-1", &["random numbers"]),
     ] {
@@ -401,11 +401,11 @@ fn maps_have_as_many_entries_as_are_set() {
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=3"]).done()), [3, 0, 0]);
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).done()), [0, 3, 0]);
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=0x10"]).done()), [0, 3, 0]);
-    second(&["--set", "sized.max_entries=-0x1"]).failed(2, &["`-0x1` is no number of entries"]);
-    second(&["--set", "sized.max_entries=99999999"]).failed(2, &["`99999999` is no number of entries"]);
+    second(&["--set", "sized.max_entries=-0x1"]).failed(2, &["`-0x1` is not a number of entries"]);
+    second(&["--set", "sized.max_entries=99999999"]).failed(2, &["`99999999` is not a number of entries"]);
     // One that the object gives too many.
     compile(&place, &SOURCE.replace("max_entries, 0", "max_entries, 4000000000"), &["-g"]).unwrap();
-    let words = ["`sized` has 4000000000 entries, and ", " are the most: set fewer with `--set sized.max_entries=N`"];
+    let words = ["`sized` has 4000000000 entries; the limit is ", ": set fewer with `--set sized.max_entries=N`"];
     second(&[]).failed(1, &words);
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).done()), [0, 3, 0]);
 }
@@ -478,7 +478,7 @@ fn only_programs_for_xdp_are_chosen() {
     ] {
         assert_eq!(verdicts(&of(program).done()), wanted, "{program}");
     }
-    let all = "programs for XDP in it: `alone`, `drops`, `passes`, `later`, `latest`";
+    let all = "its XDP programs: `alone`, `drops`, `passes`, `later`, `latest`";
     of("shapes").failed(1, &["`shapes` is in the section `tc`, for another hook", all]);
     of("tc").failed(1, &["the section `tc` has no program for XDP", all]);
     of("of_text").failed(1, &["`of_text` is in the section `.text`, a function that programs call", all]);
@@ -486,7 +486,7 @@ fn only_programs_for_xdp_are_chosen() {
     of("xdp/two").failed(1, &["the section `xdp/two` has 2 programs, `drops`, `passes`: say which", "prog.o:drops"]);
     of("none").failed(1, &["the object has no program `none`\n", all]);
     of("pases").failed(1, &["the object has no program `pases`; did you mean `passes`?", all]);
-    of("").failed(1, &["behind the colon there is no name of a program", all]);
+    of("").failed(1, &["there is no program name after the colon", all]);
     // What is in `prog` may be for another hook, unless it is named.
     let source = "__attribute__((section(\"prog\"))) int old(void *ctx) { return 3; }";
     compile(&place, source, &[]).unwrap();

@@ -8,10 +8,10 @@ use crate::objects::{compile, place};
 const REFUSED: [(&str, &str, &str); 9] = [
     ("locks", "bpf_spin_lock is called", "spin locks (bpf_spin_lock)"),
     ("pushes", "bpf_map_push_elem is called", "queues, stacks and Bloom filters (bpf_map_push_elem)"),
-    ("sockets", "the map `socks` is of type sockmap, which there is none of here", "maps of type sockmap"),
+    ("sockets", "the map `socks` is of type sockmap, which is not supported", "maps of type sockmap"),
     (
         "future",
-        "the map `later` is of type 77, which there is none of here",
+        "the map `later` is of type 77, which is not supported",
         "maps of a type beyond those of linux/bpf.h that are known here (up to 33, arena)",
     ),
     (
@@ -20,15 +20,15 @@ const REFUSED: [(&str, &str, &str); 9] = [
         "helpers beyond those of linux/bpf.h that are known here (up to 209, bpf_user_ringbuf_drain)",
     ),
     ("node", "bpf_get_numa_node_id is called", "bpf_get_numa_node_id"),
-    ("looks_up", "bpf_sk_lookup_tcp is called", "sockets of the kernel's (bpf_sk_lookup_tcp)"),
+    ("looks_up", "bpf_sk_lookup_tcp is called", "kernel sockets (bpf_sk_lookup_tcp)"),
     (
         "of_tc",
         "bpf_skb_store_bytes is called",
-        "programs for other hooks than XDP, which alone the kernel lets call it (bpf_skb_store_bytes)",
+        "programs for hooks other than XDP, which alone may call it (bpf_skb_store_bytes)",
     ),
     (
         "egress",
-        "egress_ifindex is read, which only programs of a devmap have",
+        "egress_ifindex is read, which exists only in devmap programs",
         "programs in the entries of devmaps and cpumaps",
     ),
 ];
@@ -100,11 +100,11 @@ fn refusals_name_the_instruction_the_line_and_what_is_missing() {
     for (map, words) in [
         (
             "stack: stack, ",
-            "cannot be used: it is of type stack, which there is none of here; missing feature: maps of type stack\n",
+            "cannot be used: it is of type stack, which is not supported; missing feature: maps of type stack\n",
         ),
         (
             "later: type 77, ",
-            "cannot be used: it is of type 77, which there is none of here; missing feature: maps of a type",
+            "cannot be used: it is of type 77, which is not supported; missing feature: maps of a type",
         ),
     ] {
         let line =
@@ -215,7 +215,7 @@ fn what_is_no_object_is_said() {
     // The table of sections is at the end.
     place
         .run(&["check", "short.o"])
-        .failed(1, &["short.o: this is no whole ELF object, and the file may be cut off: "]);
+        .failed(1, &["short.o: this is not a complete ELF object; the file may be truncated: "]);
     // Any byte of it may be another: what is said is an error, or the program is one.
     let said = |at: usize| {
         let mut broken = whole.clone();

@@ -297,9 +297,9 @@ fn check_tells_of_additions_that_may_be_lost() {
     let losses = place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"].take();
     let told: Vec<_> = losses.as_array().unwrap().iter().map(|it| (&it["line"], &it["reason"])).collect();
     let [decides, odd, packed] = [
-        "what was loaded is asked for by more than the addition",
+        "the loaded value is used for more than the addition",
         "its offset is not known to be a multiple of its size",
-        "it is loaded and stored in parts, as members of packed structures are",
+        "it is loaded and stored in parts, like a member of a packed structure",
     ]
     .map(Value::from);
     assert_eq!(told, [(&15.into(), &decides), (&17.into(), &odd), (&18.into(), &packed)], "{losses}");

@@ -9,7 +9,7 @@
 //!
 //! The transfer functions of the analysis also emit the IR of a block, so that what was proven and
 //! what is computed cannot drift apart. `docs/reference/xdp-analysis.md` describes the analysis,
-//! `docs/xdp-objects.md` says which programs are accepted.
+//! `docs/guide/xdp-objects.md` says which programs are accepted.
 
 mod analysis;
 mod broadcast;
@@ -160,15 +160,15 @@ fn compile_configured(
     if declared.len() > MAX_MAPS {
         let count = declared.len();
         return fails(format!(
-            "the program uses {count} maps, sections of global variables and what is told to the host included, and \
-             {MAX_MAPS} are the most"
+            "the program uses {count} maps, sections of global variables and event rings included; the \
+             limit is {MAX_MAPS}"
         ));
     }
     text += &fib_functions;
     let added_maps = declared.len() - object_maps;
     let mut module = prelude::module(&declared, &select_functions(&text, &called));
     if lower::emit::emit_filter(&analyzed, &needed, &linked.maps, &mut module).is_err() {
-        return fails("the program's loops stand in each other too deep".into());
+        return fails("the program's loops are nested too deep".into());
     }
     let program = Program::new(&disassembly.source, module, declared, options)?;
     let (mut info, initial) = linked.describe(&analyzed, (section, first), rings, (fib, added_maps));
@@ -206,7 +206,7 @@ fn select_program(object: &Object, program: Option<&str>) -> Result<(usize, usiz
         let names: Vec<String> = all.iter().map(|it| format!("`{}`", it.name)).collect();
         match names.len() {
             0 => "the object has no programs for XDP".to_owned(),
-            _ => format!("programs for XDP in it: {}", names.join(", ")),
+            _ => format!("its XDP programs: {}", names.join(", ")),
         }
     };
     let fails = |message: String| {
@@ -223,7 +223,7 @@ fn select_program(object: &Object, program: Option<&str>) -> Result<(usize, usiz
             let mut error = Diagnostic::new(message);
             if let Some(it) = object.functions.iter().find(|it| it.is_global && may_be_xdp_program(object, it)) {
                 error = error.note(format!(
-                    "the section `{LEGACY_SECTION}` may be for XDP: where it is, say so, as in {}:{}",
+                    "the section `{LEGACY_SECTION}` may be for XDP: if it is, name the program, as in {}:{}",
                     object.name, it.name
                 ));
             }
@@ -264,7 +264,7 @@ fn select_program(object: &Object, program: Option<&str>) -> Result<(usize, usiz
                     None if object.sections.iter().any(|it| it.name == name && !it.instructions.is_empty()) => {
                         fails(format!("the section `{shown}` has no program for XDP"))
                     }
-                    None if name.is_empty() => fails("behind the colon there is no name of a program".into()),
+                    None if name.is_empty() => fails("there is no program name after the colon".into()),
                     None => {
                         let near = nearest(name, all.iter().map(|it| it.name.as_str()));
                         let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
@@ -286,7 +286,7 @@ fn may_be_xdp_program(object: &Object, function: &object::Function) -> bool {
 fn explain_not_a_program(object: &Object, function: &object::Function) -> String {
     let section = object.sections[function.section].name.escape_debug();
     match may_be_xdp_program(object, function) || object.sections[function.section].name == ".text" {
-        true => format!("is in the section `{section}`, a function that programs call and no program itself"),
+        true => format!("is in the section `{section}`, a function that programs call, not a program"),
         false => format!("is in the section `{section}`, for another hook"),
     }
 }

@@ -114,7 +114,7 @@ fn has_variable(object: &Object, name: &str) -> bool {
 }
 
 fn parse_seed(value: &str) -> Result<u32, Vec<String>> {
-    let wrong = || vec![format!("`{value}` is no number that random numbers could begin with: 0 to {}", u32::MAX)];
+    let wrong = || vec![format!("`{value}` is not a seed of random numbers: 0 to {}", u32::MAX)];
     typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok()).ok_or_else(wrong)
 }
 
@@ -136,8 +136,7 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
         let range = variable.at as usize..(variable.at + variable.size) as usize;
         let of = format!("`{}` is {}, in {}", variable.name, ty.name, object.maps[map].name);
         let untyped = || {
-            let what =
-                "the object has no types (build it with -g), and so its variables are numbers of their sizes alone";
+            let what = "the object has no types, so its variables are plain numbers: build it with -g";
             (!known).then(|| what.to_owned())
         };
         let wrong = |what: String| [what].into_iter().chain([of.clone()]).chain(untyped()).collect::<Vec<_>>();
@@ -151,12 +150,15 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
         && let Some(map) = object.maps.iter_mut().find(|it| it.name == map && it.data.is_none())
     {
         if what != MAX_ENTRIES_FIELD {
-            return Err(vec![format!("of a map `{MAX_ENTRIES_FIELD}` can be set: `{}.{MAX_ENTRIES_FIELD}`", map.name)]);
+            return Err(vec![format!(
+                "only `{MAX_ENTRIES_FIELD}` of a map can be set: `{}.{MAX_ENTRIES_FIELD}`",
+                map.name
+            )]);
         }
         let entries = typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok());
         let most = max_entries_of(map.ty);
         let entries = entries.filter(|entries| (1..=most).contains(entries));
-        map.max_entries = entries.ok_or_else(|| vec![format!("`{value}` is no number of entries: 1 to {most}")])?;
+        map.max_entries = entries.ok_or_else(|| vec![format!("`{value}` is not a number of entries: 1 to {most}")])?;
         return Ok(());
     }
     Err(explain_unknown_name(object, name))

@@ -24,7 +24,7 @@ impl Rejection {
     }
 
     pub fn over_limit(self) -> Rejection {
-        Rejection { is_over_limit: true, ..self.missing_feature("programs with more ways through them") }
+        Rejection { is_over_limit: true, ..self.missing_feature("programs with more paths") }
     }
 
     /// Adds the note that a feature is missing for a program that the kernel may accept.

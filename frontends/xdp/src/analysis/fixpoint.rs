@@ -324,7 +324,9 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             let key = self.keys.values()[number as usize];
             self.visits[number as usize] += 1;
             if self.visits[number as usize] > MAX_BLOCK_VISITS {
-                return Err(self.over_limit(key, "what is in the registers here does not settle"));
+                return Err(
+                    self.over_limit(key, "the analysis does not converge here: the state of registers keeps changing")
+                );
             }
             let state = self.entry_states[number as usize].clone().expect("what is in the list was led to");
             let (_, _, edges) = self.interpret_block(key, state)?;
@@ -444,7 +446,7 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             if number >= MAX_BLOCKS {
                 return Err(self.over_limit(
                     to,
-                    format!("the program has more than {MAX_BLOCKS} blocks, functions counted where they are called"),
+                    format!("the program has more than {MAX_BLOCKS} blocks, functions counted once per call"),
                 ));
             }
             self.entry_states.push(None);
@@ -574,7 +576,9 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
                 }
             };
             let Some(end) = end else {
-                return Err(self.over_limit(key, "what is known of a value here does not settle"));
+                return Err(
+                    self.over_limit(key, "the analysis does not converge here: the final pass reaches a new block")
+                );
             };
             blocks.push(Block { code: interp.0, exit_state: interp.1, terminator: end });
         }
@@ -601,12 +605,14 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
             interp.pc = at;
             let Some(&it) = instructions.get(at) else {
                 interp.pc = instructions.len().saturating_sub(1);
-                return interp.reject("control runs over the section's end");
+                return interp.reject("execution runs past the end of the section");
             };
             self.interpreted += 1;
             if self.interpreted > MAX_INTERPRETED_INSTRUCTIONS {
                 return interp
-                    .reject("the program is too much to look at: functions count where they are called, and loops several times")
+                    .reject(
+                        "the program is too large to analyse: functions count once per call, and loops several times",
+                    )
                     .map_err(Rejection::over_limit);
             }
             if let Some((to, falls)) = branch_target(it) {
@@ -693,7 +699,7 @@ fn interpret_exit(
 ) -> Result<BlockResult> {
     let Some((caller, at)) = context.caller else {
         let result = interp.read_register(0)?;
-        interp.expect_scalar(result, "what the program returns")?;
+        interp.expect_scalar(result, "the program's return value")?;
         return Ok((into_parts(interp), PendingTerminator::Exit, Vec::new()));
     };
     let by = {
@@ -707,8 +713,7 @@ fn interpret_exit(
             let own = interp.current_frame();
             // r0 is unset if the function returns nothing.
             if matches!(interp.state.scratch[0].ty, RegType::Stack { frame, .. } if usize::from(frame) == own) {
-                return interp
-                    .reject("a function returns a pointer to its own stack, which is gone when it has returned");
+                return interp.reject("a function returns a pointer to its own stack, which ends when it returns");
             }
             interp.state.frames.pop();
             interp.clear_caller_saved();
@@ -762,12 +767,10 @@ fn callee(interp: &BlockInterpreter, it: Instruction) -> Result<(u32, u32)> {
     let (section, first) = match section.references.get(&interp.pc) {
         Some(&Reference::Code { section, offset }) => (section, offset as i64 / 8 + i64::from(it.imm) + 1),
         Some(Reference::External(name)) => {
-            return interp.reject_unsupported(
-                format!("`{name}` is called, a function of the kernel's"),
-                "kernel functions (kfuncs)",
-            );
+            return interp
+                .reject_unsupported(format!("`{name}` is called, a kernel function"), "kernel functions (kfuncs)");
         }
-        Some(_) => return interp.reject("what is called is no function"),
+        Some(_) => return interp.reject("the call target is not a function"),
         None => (interp.section, interp.pc as i64 + 1 + i64::from(it.imm)),
     };
     let count = interp.linked.object.sections[section].instructions.len() as i64;

@@ -271,13 +271,13 @@ pub fn missing_feature(helper: u32) -> String {
     let theme = match *short {
         "spin_lock" | "spin_unlock" => "spin locks",
         "map_push_elem" | "map_pop_elem" | "map_peek_elem" => "queues, stacks and Bloom filters",
-        "kptr_xchg" => "pointers of the kernel's in maps",
+        "kptr_xchg" => "kernel pointers in maps",
         "user_ringbuf_drain" => "ring buffers that the host writes",
         _ if short.contains("dynptr") => "dynptrs",
         _ if short.contains("syncookie") => "SYN cookies",
         _ if begins(&["timer_"]) => "timers",
-        _ if begins(&["sk_lookup", "skc_", "sk_release"]) => "sockets of the kernel's",
-        _ if begins(OTHER_HOOK_PREFIXES) => "programs for other hooks than XDP, which alone the kernel lets call it",
+        _ if begins(&["sk_lookup", "skc_", "sk_release"]) => "kernel sockets",
+        _ if begins(OTHER_HOOK_PREFIXES) => "programs for hooks other than XDP, which alone may call it",
         _ => return name,
     };
     format!("{theme} ({name})")
@@ -397,7 +397,7 @@ mod tests {
         }
         assert_eq!(missing_feature(SPIN_LOCK), "spin locks (bpf_spin_lock)");
         assert_eq!(missing_feature(42), "bpf_get_numa_node_id");
-        assert_eq!(missing_feature(84), "sockets of the kernel's (bpf_sk_lookup_tcp)");
+        assert_eq!(missing_feature(84), "kernel sockets (bpf_sk_lookup_tcp)");
         assert!(missing_feature(9).contains("other hooks") && missing_feature(9).ends_with("(bpf_skb_store_bytes)"));
         assert!(missing_feature(999).ends_with("(up to 209, bpf_user_ringbuf_drain)"));
         assert_eq!([0, 88, 165, 100_000].map(name), ["helper 0", "bpf_map_pop_elem", "bpf_snprintf", "helper 100000"]);

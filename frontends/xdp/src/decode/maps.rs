@@ -90,7 +90,7 @@ impl MapInfo {
         };
         match words {
             0..=MAX_WORDS => Ok(()),
-            _ => Err(format!("would take {words} words of memory at worst, and {MAX_WORDS} are the most")),
+            _ => Err(format!("would take up to {words} words of memory; the limit is {MAX_WORDS}")),
         }
     }
 
@@ -155,7 +155,7 @@ fn choose_use(map: &MapDefinition) -> MapUse {
         _ if ty.is_array() || ty.holds_redirect_targets() => MapUse::Array,
         MapType::LPM_TRIE if key_size == 8 || key_size == 20 => MapUse::Lpm,
         MapType::LPM_TRIE => MapUse::Prefixes,
-        other => return refused(format!("is of {}, which there is none of here", other.describe())),
+        other => return refused(format!("is of {}, which is not supported", other.describe())),
     };
     if max_entries == 0 {
         return refused(format!("has no entries: set how many with `--set {}.max_entries=N`", map.name));
@@ -163,15 +163,15 @@ fn choose_use(map: &MapDefinition) -> MapUse {
     let most = max_entries_of(ty);
     if max_entries > most {
         return refused(format!(
-            "has {max_entries} entries, and {most} are the most: set fewer with `--set {}.max_entries=N`",
+            "has {max_entries} entries; the limit is {most}: set fewer with `--set {}.max_entries=N`",
             map.name
         ));
     }
     if map.data.is_none() && value_size > MAX_VALUE_BYTES {
-        return refused(format!("has values of {value_size} bytes, and {MAX_VALUE_BYTES} are the most"));
+        return refused(format!("has values of {value_size} bytes; the limit is {MAX_VALUE_BYTES}"));
     }
     if value_size == 0 && used != MapUse::Hash {
-        return refused("has values of no size".into());
+        return refused("has values of size zero".into());
     }
     // The kernel's sizes. What a value has after the target, a program for example, is ignored.
     let fits = if ty.holds_redirect_targets() {
@@ -186,13 +186,13 @@ fn choose_use(map: &MapDefinition) -> MapUse {
         ));
     }
     match used {
-        MapUse::Array if key_size != 4 => refused(format!("has keys of {key_size} bytes, and numbers have 4")),
+        MapUse::Array if key_size != 4 => refused(format!("has keys of {key_size} bytes; an index has 4")),
         MapUse::Hash if key_size == 0 || key_size > 4 * MAX_KEY_WORDS => {
-            refused(format!("has keys of {key_size} bytes, and {} are the most", 4 * MAX_KEY_WORDS))
+            refused(format!("has keys of {key_size} bytes; the limit is {}", 4 * MAX_KEY_WORDS))
         }
         MapUse::Prefixes if !(5..=4 * MAX_KEY_WORDS).contains(&key_size) => {
             let most = 4 * MAX_KEY_WORDS;
-            refused(format!("has keys of {key_size} bytes: a prefix's length and what it is of have 5 to {most} here"))
+            refused(format!("has keys of {key_size} bytes; a prefix length and its data have 5 to {most}"))
         }
         used => {
             let info = MapInfo { name: String::new(), definition: map.clone(), used_as: used };

@@ -176,10 +176,7 @@ pub(super) fn section_part<'a>(
     let start = header.checked_add(offset as usize);
     let range = start.and_then(|start| Some(start..start.checked_add(length as usize)?));
     let part = range.and_then(|range| bytes.get(range));
-    Ok(ByteReader::new(
-        part.ok_or_else(|| ObjectError::new(format!("{what} has a part that lies outside of it")))?,
-        what,
-    ))
+    Ok(ByteReader::new(part.ok_or_else(|| ObjectError::new(format!("{what} has a part beyond its end")))?, what))
 }
 
 /// State of reading types.
@@ -265,7 +262,7 @@ impl TypeReader<'_> {
             }
             kind::FWD => Kind::Other,
             other => {
-                let message = format!(".BTF has a type of kind {other}, which there was none of when this was written");
+                let message = format!(".BTF has a type of unknown kind {other}");
                 return Err(ObjectError::new(message));
             }
         };

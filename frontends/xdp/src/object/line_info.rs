@@ -31,7 +31,7 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<LineInfo>
         let record = if from.bytes.is_empty() { least } else { from.u32()? as usize };
         if record < least {
             return Err(ObjectError::new(format!(
-                "{what} has records of {record} bytes for {of}, and {least} are the least"
+                "{what} has records of {record} bytes for {of}; the minimum is {least}"
             )));
         }
         Ok((from, record))

@@ -258,9 +258,9 @@ pub(super) struct SlotsOffset {
 pub(super) fn check_map_count(count: usize) -> Result<(), ObjectError> {
     match count {
         0..=MAX_MAPS => Ok(()),
-        _ => Err(ObjectError::new(format!(
-            "there are more than {MAX_MAPS} maps, the most there may be, sections of global variables included"
-        ))),
+        _ => {
+            Err(ObjectError::new(format!("there are more than {MAX_MAPS} maps, sections of global variables included")))
+        }
     }
 }
 
@@ -295,7 +295,7 @@ fn from_btf_type(
 ) -> Result<MapDefinition, ObjectError> {
     let wrong = |what: &str| ObjectError::new(format!("the map `{name}` {what}"));
     let Some(Kind::Struct { members, .. }) = btf.resolve(ty).map(|ty| &ty.kind) else {
-        return Err(wrong("is no structure with `__uint` and `__type`"));
+        return Err(wrong("is not a structure with `__uint` and `__type`"));
     };
     let pointed = |ty: u32| match btf.resolve(ty)?.kind {
         Kind::Pointer(to) => Some(to),
@@ -331,7 +331,7 @@ fn from_btf_type(
                     Some(Kind::Array { of, .. }) => pointed(*of),
                     _ => None,
                 };
-                let of = of.ok_or_else(|| wrong("has `values` that are no array of pointers"))?;
+                let of = of.ok_or_else(|| wrong("has `values` that are not an array of pointers"))?;
                 if matches!(btf.resolve(of).map(|ty| &ty.kind), Some(Kind::Struct { .. })) {
                     if depth > 0 {
                         return Err(wrong("holds maps that hold maps"));

@@ -61,7 +61,7 @@ impl StringBudget {
     fn text(&mut self, bytes: &[u8]) -> Result<String, ObjectError> {
         let left = self.0.checked_sub(bytes.len());
         self.0 = left.ok_or_else(|| {
-            ObjectError::new(format!("its names have more than {} letters, taken together", 4 * MAX_OBJECT))
+            ObjectError::new(format!("its names have more than {} characters in total", 4 * MAX_OBJECT))
         })?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
@@ -157,13 +157,11 @@ impl Object {
     /// The file is not a well-formed BPF object, or exceeds a limit.
     pub fn read(name: &str, bytes: &[u8]) -> Result<Object, ObjectError> {
         if bytes.len() > MAX_OBJECT {
-            return Err(ObjectError::new(format!(
-                "the object is longer than {MAX_OBJECT} bytes, the most there may be"
-            )));
+            return Err(ObjectError::new(format!("the object is longer than the limit of {MAX_OBJECT} bytes")));
         }
         let is_elf = bytes.starts_with(b"\x7fELF");
         if !is_elf {
-            return Err(ObjectError::new("this is no object file: it does not begin as ELF does"));
+            return Err(ObjectError::new("this is not an object file: it does not start with an ELF header"));
         }
         // Check class and byte order first, for a better message than the parser gives.
         if bytes.get(4..6) != Some(&[2, 1]) {
@@ -171,7 +169,7 @@ impl Object {
             let is_big = bytes.get(4..6) == Some(&[2, 2]) && bytes.get(18..20) == Some(&EM_BPF.0.to_be_bytes());
             let what = match is_big {
                 true => {
-                    "this object is for big-endian BPF, and programs are taken of little-endian: build it with `clang -target bpfel`"
+                    "this object is for big-endian BPF, which is not supported: build it with `clang -target bpfel`"
                 }
                 false => "this object is not for BPF: build it with `clang -target bpf`",
             };
@@ -181,7 +179,7 @@ impl Object {
         let endian = file.endian();
         let machine = file.elf_header().e_machine(endian);
         if machine != EM_BPF {
-            let what = format!("this object is for machine {}, and BPF is {}", machine.0, EM_BPF.0);
+            let what = format!("this object is for machine {}, not BPF ({})", machine.0, EM_BPF.0);
             return Err(ObjectError::new(format!("{what}: build it with `clang -target bpf`")));
         }
         ObjectReader::new(name, file)?.read()
@@ -231,7 +229,7 @@ struct ObjectReader<'a> {
 }
 
 fn malformed(error: object::Error) -> ObjectError {
-    ObjectError::new(format!("this is no whole ELF object, and the file may be cut off: {error}"))
+    ObjectError::new(format!("this is not a complete ELF object; the file may be truncated: {error}"))
 }
 
 impl<'a> ObjectReader<'a> {
@@ -302,7 +300,7 @@ impl<'a> ObjectReader<'a> {
             let name = section.name().map_err(malformed)?.to_owned();
             let data = section.data().map_err(malformed)?;
             if data.len() % 8 != 0 {
-                let message = format!("the section `{name}` has {} bytes, and instructions have 8", data.len());
+                let message = format!("the section `{name}` has {} bytes, not a multiple of 8", data.len());
                 return Err(ObjectError::new(message));
             }
             all += data.len() / 8;
@@ -358,7 +356,7 @@ impl<'a> ObjectReader<'a> {
         if let Some(section) = self.file.section_by_name(".maps") {
             let index = section.index().0;
             if self.object.btf.section(".maps").is_none() {
-                let message = "there are maps in `.maps`, but no types that say what they are";
+                let message = "there are maps in `.maps`, but no types for them";
                 return Err(ObjectError::new(format!("{message}: build with -g, and keep `.BTF` when stripping")));
             }
             let symbols = self.variables_in(index);
@@ -412,7 +410,7 @@ impl<'a> ObjectReader<'a> {
             all = all.saturating_add(size);
             if all > MAX_OBJECT as u64 {
                 return Err(ObjectError::new(format!(
-                    "with the section `{name}` there are {all} bytes of global variables, and {MAX_OBJECT} are the most"
+                    "with the section `{name}` there are {all} bytes of global variables; the limit is {MAX_OBJECT}"
                 )));
             }
             let data = if is(".bss") { vec![0; size as usize] } else { section.data().map_err(malformed)?.to_vec() };
@@ -446,7 +444,7 @@ impl<'a> ObjectReader<'a> {
         all.sort_by(|a, b| (a.at, &a.name).cmp(&(b.at, &b.name)));
         // A variable may have aliases, but not without bound.
         if all.iter().map(|it| it.size as usize).sum::<usize>() > 8 * length {
-            return Err(ObjectError::new(format!("the variables of the section `{section}` lie over each other")));
+            return Err(ObjectError::new(format!("the variables of the section `{section}` overlap")));
         }
         Ok(all)
     }

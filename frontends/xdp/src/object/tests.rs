@@ -147,13 +147,13 @@ fn overlapping_names_are_charged_each() {
     let section = symbols.program(1);
     let name = symbols.name(&long);
     (0..many).for_each(|_| symbols.symbol(name, FUNCTION, section, 0, 8));
-    refused(symbols, "letters");
+    refused(symbols, "characters");
 
     let mut sections = Elf::new();
     sections.program(1);
     let name = sections.name(&long);
     (0..many).for_each(|_| sections.sections.push((name, PROGBITS, 0, Vec::new(), 0)));
-    refused(sections, "letters");
+    refused(sections, "characters");
 
     let strings = [b"\0xdp\0", long.as_bytes(), b"\0"].concat();
     let mut types = Elf::new();
@@ -161,7 +161,7 @@ fn overlapping_names_are_charged_each() {
     // Forward declarations of structures.
     let all: Vec<u32> = (0..many).flat_map(|_| [5, 7 << 24, 0]).collect();
     types.section(".BTF", PROGBITS, 0, btf(&all, &strings));
-    refused(types, "letters");
+    refused(types, "characters");
 
     // Lines with the same text share a string; overlapping texts count each.
     for (step, is_taken) in [(0, true), (1, false)] {
@@ -172,7 +172,7 @@ fn overlapping_names_are_charged_each() {
         elf.section(".BTF.ext", PROGBITS, 0, lines(&all));
         match is_taken {
             true => assert_eq!(elf.read().unwrap().sections[0].lines.len(), many),
-            false => refused(elf, "letters"),
+            false => refused(elf, "characters"),
         }
     }
 }
@@ -209,7 +209,7 @@ fn too_many_variables_and_maps_are_refused() {
         (0..names).for_each(|_| elf.symbol(name, OBJECT, section, 0, 400));
         match is_taken {
             true => assert_eq!(elf.read().unwrap().maps[0].variables.len(), names),
-            false => refused(elf, "the variables of the section `.data` lie over each other"),
+            false => refused(elf, "the variables of the section `.data` overlap"),
         }
     }
 }
@@ -221,7 +221,7 @@ fn programs_times_bytes_are_bounded() {
     let section = elf.program(INSTRUCTIONS);
     let name = elf.name("again");
     (0..MAX_TOTAL_WORK / (8 * INSTRUCTIONS)).for_each(|_| elf.symbol(name, FUNCTION, section, 0, 8));
-    refused(elf, "the product of programs and bytes may be");
+    refused(elf, "the limit for programs times bytes is");
 }
 
 #[test]

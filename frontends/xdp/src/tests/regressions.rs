@@ -183,7 +183,7 @@ fn foreign_objects_are_refused_with_a_build_command() {
         (2, 2, [0, 247], "for big-endian BPF"),
         (2, 2, [0, 22], "not for BPF: build it with `clang -target bpf`"),
         (1, 1, [3, 0], "not for BPF: build it with `clang -target bpf`"),
-        (2, 1, [62, 0], "for machine 62, and BPF is 247: build it with `clang -target bpf`"),
+        (2, 1, [62, 0], "for machine 62, not BPF (247): build it with `clang -target bpf`"),
     ] {
         let mut header = [0; 64];
         header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, order, 1]);
@@ -245,7 +245,7 @@ fn a_register_may_be_read_on_the_path_that_set_it() {
 fn a_register_must_not_be_read_on_a_path_that_did_not_set_it() {
     let rest =
         [op(0xbf, 3, 2, 0, 0), op(0x57, 3, 0, 0, 1), op(0x15, 3, 0, 1, 0), op(0xbf, 9, 6, 0, 0), op(0x71, 0, 9, 3, 0)];
-    refused(&with(&rest), "r9 is read, and was not set on every way");
+    refused(&with(&rest), "r9 is read, but not set on every path");
 }
 
 /// A byte of the stack decides a branch, and the stack is indexed after the branch: the frame must

@@ -77,7 +77,7 @@ impl RegKind {
             RegKind::MapValue => "a pointer to a map's value",
             RegKind::Function => "a function",
             RegKind::RingRecord => "a pointer to a reserved record",
-            RegKind::Uninit => "nothing that was set",
+            RegKind::Uninit => "an uninitialised value",
         }
     }
 }
@@ -104,7 +104,7 @@ impl RegType {
     /// Description for messages.
     pub fn describe(self) -> String {
         match self {
-            RegType::Conflict(a, b) => format!("{} on one way, and {} on another", a.describe(), b.describe()),
+            RegType::Conflict(a, b) => format!("{} on one path, and {} on another", a.describe(), b.describe()),
             _ if self.is_nullable() => format!("{}, or NULL", self.kind().describe()),
             _ => self.kind().describe().into(),
         }

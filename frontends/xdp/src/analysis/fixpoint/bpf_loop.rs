@@ -19,13 +19,13 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     interp.facts.helpers.insert(helper::LOOP);
     let (all, function, argument, flags) =
         (interp.read_register(1)?, interp.read_register(2)?, interp.read_register(3)?, interp.read_register(4)?);
-    let range = interp.expect_scalar(all, "how often a bpf_loop goes round")?;
+    let range = interp.expect_scalar(all, "the number of rounds of a bpf_loop")?;
     if !matches!(function.ty, RegType::Function { .. }) {
         let what = function.ty.describe();
-        return interp.reject(format!("a bpf_loop is given {what} for a function"));
+        return interp.reject(format!("bpf_loop takes a function for its callback, not {what}"));
     }
     if flags.ty.as_scalar().and_then(Interval::as_constant) != Some(0) {
-        return interp.reject("a bpf_loop is given flags, and there are none");
+        return interp.reject("the flags of bpf_loop must be zero");
     }
     let (mut round, mut rounds) = (interp.constant(0), interp.scalar32(range, all.low));
     if range.high > MAX_ROUNDS {
@@ -68,7 +68,7 @@ impl FixpointSolver<'_, '_> {
         let behind_state = interp.state.clone().without_loop_registers();
         // The edge into the callback.
         if !interp.push_frame()? {
-            return interp.reject("the function of a bpf_loop would be called too deep");
+            return interp.reject("the callback of a bpf_loop would exceed the call depth");
         }
         interp.state.scratch[1] = round;
         interp.state.scratch[2] = argument;
@@ -86,7 +86,7 @@ impl FixpointSolver<'_, '_> {
 /// Returns from the callback. The round counts even if it is the last.
 pub(super) fn finish_callback(mut interp: BlockInterpreter, caller: u32, at: u32) -> Result<BlockResult> {
     let result = interp.read_register(0)?;
-    interp.expect_scalar(result, "what the function of a bpf_loop returns")?;
+    interp.expect_scalar(result, "the return value of a bpf_loop callback")?;
     interp.state.frames.pop();
     let round = interp.read_register(LOOP_ROUND)?;
     let next = interp.code.binary_const(Add, round.low, 1);

@@ -30,21 +30,19 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     let (ty, key_size) = (info.definition.ty, info.definition.key_size);
     if !(ty.is_array() || ty.is_hash() || ty.is_lru()) {
         let given = ty.name();
-        return interp
-            .reject(format!("bpf_for_each_map_elem is given a map of type {given}, and takes arrays and hashes"));
+        return interp.reject(format!("bpf_for_each_map_elem takes arrays and hashes, not a map of type {given}"));
     }
     if key_size > MAX_KEY_BYTES {
-        let what = format!(
-            "bpf_for_each_map_elem is given a map with keys of {key_size} bytes, and {MAX_KEY_BYTES} are the most"
-        );
+        let what =
+            format!("bpf_for_each_map_elem is given a map with keys of {key_size} bytes; the limit is {MAX_KEY_BYTES}");
         return interp.reject_unsupported(what, "bpf_for_each_map_elem over keys of any size");
     }
     if !matches!(function.ty, RegType::Function { .. }) {
         let what = function.ty.describe();
-        return interp.reject(format!("bpf_for_each_map_elem is given {what} for a function"));
+        return interp.reject(format!("bpf_for_each_map_elem takes a function for its callback, not {what}"));
     }
     if flags.ty.as_scalar().and_then(Interval::as_constant) != Some(0) {
-        return interp.reject("bpf_for_each_map_elem is given flags, and there are none");
+        return interp.reject("the flags of bpf_for_each_map_elem must be zero");
     }
     let zero = interp.constant(0);
     interp.write_register(LOOP_ROUND, zero)?;
@@ -52,7 +50,9 @@ pub(super) fn start(interp: &mut BlockInterpreter) -> Result<()> {
     interp.write_register(LOOP_ARGUMENT, argument)?;
     interp.write_register(LOOP_CALLBACK, function)?;
     match interp.facts.iterated_maps.insert((interp.context, interp.pc as u32), map) {
-        Some(before) if before != map => interp.reject("bpf_for_each_map_elem is given another map on another way"),
+        Some(before) if before != map => {
+            interp.reject("bpf_for_each_map_elem is given different maps on different paths")
+        }
         _ => Ok(()),
     }
 }
@@ -67,7 +67,7 @@ impl FixpointSolver<'_, '_> {
         interp.pc = at as usize;
         let place = (key.context, at);
         let Some(map) = interp.facts.iterated_maps.get(&place).copied() else {
-            return interp.reject("the map of a bpf_for_each_map_elem is not known");
+            return interp.reject("the map of a bpf_for_each_map_elem is unknown");
         };
         let (section, first) = interp.loop_callback()?;
         interp.facts.used_maps.insert(map);
@@ -95,7 +95,7 @@ impl FixpointSolver<'_, '_> {
         interp.write_register(LOOP_ROUND, next)?;
         interp.write_register(LOOP_LIMIT, counted)?;
         if !interp.push_frame()? {
-            return interp.reject("the function of a bpf_for_each_map_elem would be called too deep");
+            return interp.reject("the callback of a bpf_for_each_map_elem would exceed the call depth");
         }
         let frame = interp.current_frame() as u8;
         for word in 0..words {
@@ -125,7 +125,7 @@ impl FixpointSolver<'_, '_> {
 /// Returns from the callback: continues with the next entry or after the loop.
 pub(super) fn finish_callback(mut interp: BlockInterpreter, caller: u32, at: u32) -> Result<BlockResult> {
     let result = interp.read_register(0)?;
-    interp.expect_scalar(result, "what the function of a bpf_for_each_map_elem returns")?;
+    interp.expect_scalar(result, "the return value of a bpf_for_each_map_elem callback")?;
     interp.state.frames.pop();
     let count = interp.read_register(LOOP_LIMIT)?;
     interp.clear_caller_saved();

@@ -27,7 +27,7 @@ impl FixpointSolver<'_, '_> {
         }
         let maps = self.linked.inner_maps(interp.outer_map()?);
         if maps.len() >= MAX_VARIANTS as usize {
-            let what = format!("a map of maps holds {} maps, and {} are the most", maps.len(), MAX_VARIANTS - 1);
+            let what = format!("a map of maps holds {} maps; the limit is {}", maps.len(), MAX_VARIANTS - 1);
             return interp.reject_unsupported(what, "maps of maps that hold any number of maps");
         }
         let behind = BlockKey { context: key.context, start: BlockStart::Instruction(at + 1), variant: 0 };

@@ -60,7 +60,7 @@ impl BlockInterpreter<'_, '_> {
         let value = match it.off {
             0 => right,
             bits => {
-                self.expect_scalar(right, "what is moved with its sign")?;
+                self.expect_scalar(right, "the operand of a sign-extending move")?;
                 self.sign_extend(right, bits as u32)
             }
         };
@@ -73,7 +73,7 @@ impl BlockInterpreter<'_, '_> {
 
     fn byte_swap(&mut self, it: Instruction, wide: bool) -> Result<Value> {
         let value = self.read_register(it.dst)?;
-        self.expect_scalar(value, "what the bytes are exchanged of")?;
+        self.expect_scalar(value, "the operand of a byte swap")?;
         let zero = self.code.constant(0);
         // On a little-endian machine `le` truncates; `be` and `bswap` swap bytes.
         let swaps = wide || it.has_register_operand();
@@ -84,7 +84,7 @@ impl BlockInterpreter<'_, '_> {
             (16, true) => (self.code.swap16(value.low), zero),
             (32, true) => (self.code.swap32(value.low), zero),
             (64, true) => (self.code.swap32(value.high), self.code.swap32(value.low)),
-            _ => return self.reject(format!("bytes of {} bits cannot be exchanged", it.imm)),
+            _ => return self.reject(format!("a byte swap of {} bits does not exist", it.imm)),
         };
         Ok(self.scalar(Interval::of_width(it.imm as u32 / 8), low, high))
     }
@@ -165,8 +165,8 @@ impl BlockInterpreter<'_, '_> {
 
     /// 64-bit arithmetic on scalars.
     fn alu64(&mut self, alu: AluOp, left: Value, right: Value, off: i16) -> Result<Value> {
-        let a = self.expect_scalar(left, "what is calculated with")?;
-        let b = self.expect_scalar(right, "what is calculated with")?;
+        let a = self.expect_scalar(left, "the operand of an arithmetic operation")?;
+        let b = self.expect_scalar(right, "the operand of an arithmetic operation")?;
         let signed = off == 1 && matches!(alu, AluOp::Div | AluOp::Mod);
         let small = a.fits_u32() && b.fits_u32();
         let zero = self.code.constant(0);
@@ -338,7 +338,7 @@ impl BlockInterpreter<'_, '_> {
             }
             (AluOp::And | AluOp::Or | AluOp::Xor | AluOp::Lsh | AluOp::Rsh | AluOp::Mul | _, a, b) => {
                 let (what, with) = (a.describe(), b.describe());
-                self.reject(format!("pointers can be moved by numbers alone: here {what} is calculated with {with}"))
+                self.reject(format!("a pointer can only be moved by a number: here {what} is combined with {with}"))
             }
         }
     }
@@ -375,7 +375,7 @@ impl BlockInterpreter<'_, '_> {
             }
             RegType::Context(off) => match distance {
                 Some(by) => RegType::Context(off.saturating_add(by)),
-                None => return self.reject("the context is read at an offset that is not known"),
+                None => return self.reject("the context is read at an unknown offset"),
             },
             other => {
                 let what = other.describe();

@@ -22,17 +22,17 @@ impl BlockInterpreter<'_, '_> {
     pub(super) fn atomic(&mut self, it: Instruction) -> Result<()> {
         let size = it.size();
         if size < 4 {
-            return self.reject("atomic operations are on 4 or 8 bytes");
+            return self.reject("atomic operations take 4 or 8 bytes");
         }
         let (to, value) = (self.read_register(it.dst)?, self.read_register(it.src)?);
-        self.expect_scalar(value, "what an atomic operation is done with")?;
+        self.expect_scalar(value, "the operand of an atomic operation")?;
         let expected = if it.imm == CMPXCHG { Some(self.read_register(0)?) } else { None };
         let old = match to.ty {
             RegType::Stack { frame, off } => self.atomic_on_stack(it, frame, off, to, value, expected)?,
             RegType::MapValue { .. } => self.atomic_on_map(it, to, value, expected)?,
             other => {
                 let what = other.describe();
-                return self.reject(format!("an atomic operation is done on {what}"));
+                return self.reject(format!("an atomic operation takes the stack or a map's value, not {what}"));
             }
         };
         if it.imm == CMPXCHG {
@@ -105,7 +105,7 @@ impl BlockInterpreter<'_, '_> {
         }
         if let Some(expected) = expected {
             if size == 8 {
-                let what = "8 bytes are compared and exchanged at once, and devices do that with 4 alone";
+                let what = "a 64-bit compare-and-exchange is used; devices have only 32 bits";
                 return self.reject_unsupported(what, "compare-and-exchange of 64 bits");
             }
             let name = self.map_function(map, "compare_exchange");
@@ -140,7 +140,7 @@ impl BlockInterpreter<'_, '_> {
     ) -> Result<Value> {
         let size = it.size();
         let old = self.load_stack(frame, off, to.low, i64::from(it.off), size)?;
-        self.expect_scalar(old, "what an atomic operation is done on")?;
+        self.expect_scalar(old, "the target of an atomic operation")?;
         let (low, high) = self.atomic_result(it, old, value, expected)?;
         let new = self.scalar(Interval::ANY, low, high);
         self.store_stack(frame, off, to.low, i64::from(it.off), size, new)?;

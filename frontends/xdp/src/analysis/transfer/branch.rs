@@ -141,7 +141,7 @@ impl BlockInterpreter<'_, '_> {
             }
             (a, b) => {
                 let (a, b) = (a.describe(), b.describe());
-                let what = format!("{a} is compared with {b}, of which nothing here can be told");
+                let what = format!("{a} is compared with {b}; the result cannot be determined");
                 self.reject_unsupported(what, OTHER_POINTERS)
             }
         }
@@ -158,7 +158,7 @@ impl BlockInterpreter<'_, '_> {
     ) -> Result<Id> {
         let Some(holds) = decide(comparison, KERNEL_ADDRESSES, range) else {
             let what = pointer.describe();
-            let what = format!("{what} is compared with a number, of which nothing here can be told");
+            let what = format!("{what} is compared with a number; the result cannot be determined");
             return self.reject_unsupported(what, OTHER_POINTERS);
         };
         let holds = self.code.boolean(holds);

@@ -22,7 +22,7 @@ struct ByteCount {
 
 impl BlockInterpreter<'_, '_> {
     fn byte_count(&mut self, number: Value, feature: &'static str) -> Result<ByteCount> {
-        let range = self.expect_scalar(number, "how many bytes there are")?;
+        let range = self.expect_scalar(number, "the number of bytes")?;
         if range.high > MAX_BYTES {
             let what = if range.as_constant().is_some() { "is" } else { "may be" };
             let name = self.helper_name();
@@ -101,7 +101,7 @@ impl BlockInterpreter<'_, '_> {
 
     /// Adds the one's complement sum of a buffer, padded with zeros, to a number.
     fn add_sum(&mut self, pointer: Value, count: ByteCount, mut sum: Id) -> Result<Id> {
-        for word in self.masked_words(pointer, count, "what is summed up")? {
+        for word in self.masked_words(pointer, count, "the checksummed buffer")? {
             sum = self.code.call_values("csum_add", &[sum, word], Effect::None);
         }
         Ok(sum)
@@ -111,7 +111,7 @@ impl BlockInterpreter<'_, '_> {
     /// bytes.
     fn packet_range(&mut self) -> Result<(Id, Id, ByteCount)> {
         let (off, number) = (self.read_register(2)?, self.read_register(4)?);
-        self.expect_scalar(off, "where bytes are copied")?;
+        self.expect_scalar(off, "the offset of the copied bytes")?;
         let count = self.byte_count(number, "bpf_xdp_load_bytes and bpf_xdp_store_bytes of any length")?;
         let length = self.packet_length();
         let short = self.code.binary(Lt, length, count.number);
@@ -131,14 +131,14 @@ impl BlockInterpreter<'_, '_> {
             RegType::Stack { frame, off } => match off.as_constant() {
                 Some(off) => Some((frame, off)),
                 None => {
-                    let what = "bytes of the packet are copied to the stack at an offset that is not known";
+                    let what = "bytes of the packet are copied to the stack at an unknown offset";
                     return self.reject_unsupported(what, "bpf_xdp_load_bytes to any place of the stack");
                 }
             },
             other => {
                 let what = other.describe();
                 return self.reject(format!(
-                    "bytes of the packet are copied to {what}, and go to the stack, to a map's value or to a record"
+                    "bytes of the packet can be copied to the stack, a map's value or a record, not to {what}"
                 ));
             }
         };
@@ -201,7 +201,7 @@ impl BlockInterpreter<'_, '_> {
     pub(super) fn store_bytes(&mut self) -> Result<Value> {
         let (off, inside, count) = self.packet_range()?;
         let buffer = self.read_register(3)?;
-        let words = self.load_words(buffer, count.max, "what is copied into the packet")?;
+        let words = self.load_words(buffer, count.max, "the buffer copied into the packet")?;
         // All bytes or none: a store far beyond the end does nothing.
         let nowhere = self.code.constant(1 << 31);
         let to = self.code.select(inside, off, nowhere);

@@ -18,7 +18,7 @@ use crate::object::MapType;
 const MAX_RECORD_BYTES: u64 = 2048;
 
 /// Feature name for print formats that cannot be read at compile time.
-const RUNTIME_FORMATS: &str = "formats of prints that are known only when the packet is there";
+const RUNTIME_FORMATS: &str = "print formats known only at run time";
 
 /// Maximum number of `bpf_ringbuf_reserve` calls in a program.
 const MAX_RESERVED_RECORDS: usize = 1024;
@@ -131,7 +131,7 @@ impl BlockInterpreter<'_, '_> {
         if given != ty {
             let (needed, given) = (ty.name(), given.name());
             let name = self.helper_name();
-            return self.reject(format!("{name} is given a map of type {given}, and takes one of type {needed}"));
+            return self.reject(format!("{name} takes a map of type {needed}, not {given}"));
         }
         self.facts.events.ring_sizes(Some(map));
         Ok(map)
@@ -139,14 +139,13 @@ impl BlockInterpreter<'_, '_> {
 
     /// The data at a pointer as words, up to the maximum of its size, and that maximum.
     fn record_words(&mut self, data: Value, size: Value) -> Result<(Vec<Id>, u32)> {
-        let range = self.expect_scalar(size, "how many bytes are recorded")?;
+        let range = self.expect_scalar(size, "the size of a record")?;
         if range.high > MAX_RECORD_BYTES {
-            let what =
-                if range.high > 1 << 29 { "a number that nothing bounds".into() } else { range.high.to_string() };
-            let what = format!("a record may have {what} of bytes, and {MAX_RECORD_BYTES} are the most");
+            let what = if range.high > 1 << 29 { "an unbounded number".into() } else { range.high.to_string() };
+            let what = format!("a record may have {what} of bytes; the limit is {MAX_RECORD_BYTES}");
             return self.reject_unsupported(what, "records of any length");
         }
-        Ok((self.load_words(data, range.high as u32, "what is recorded")?, range.high as u32))
+        Ok((self.load_words(data, range.high as u32, "the recorded data")?, range.high as u32))
     }
 
     /// Whether a record of this size ever fits the ring buffer, by the kernel's reckoning.
@@ -160,7 +159,7 @@ impl BlockInterpreter<'_, '_> {
         let (map, data, size, flags) =
             (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         let map = self.ring_map(map, MapType::RINGBUF)?;
-        self.expect_scalar(flags, "what the flags are")?;
+        self.expect_scalar(flags, "the flags argument")?;
         let (words, bytes) = self.record_words(data, size)?;
         let other = self.code.binary_const(And, flags.low, !WAKEUP_FLAGS);
         let other = self.code.binary(Or, other, flags.high);
@@ -179,16 +178,16 @@ impl BlockInterpreter<'_, '_> {
     pub(super) fn ringbuf_reserve(&mut self) -> Result<Value> {
         let (map, size, flags) = (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?);
         let map = self.ring_map(map, MapType::RINGBUF)?;
-        let range = self.expect_scalar(size, "how many bytes are reserved")?;
-        self.expect_scalar(flags, "what the flags are")?;
+        let range = self.expect_scalar(size, "the size of a reserved record")?;
+        self.expect_scalar(flags, "the flags argument")?;
         let Some(bytes) = range.as_constant() else {
-            return self.reject("how many bytes are reserved is known only when the packet is there");
+            return self.reject("the size of a reserved record is known only at run time");
         };
         if !self.fits_ring(map, bytes) {
             return Ok(self.constant(0));
         }
         if bytes > MAX_RECORD_BYTES {
-            let what = format!("a record of {bytes} bytes is reserved, and {MAX_RECORD_BYTES} are the most");
+            let what = format!("a record of {bytes} bytes is reserved; the limit is {MAX_RECORD_BYTES}");
             return self.reject_unsupported(what, "records of any length");
         }
         let reserved = (ReservedRecord { map, bytes: bytes as u32 }, (self.section as u32, self.pc as u32));
@@ -204,7 +203,7 @@ impl BlockInterpreter<'_, '_> {
         }
         let record = number as u16;
         if self.state.has_record_pointer(record) {
-            let what = "a record is reserved while the one that was reserved here before is not handed over yet";
+            let what = "a record is reserved while the previous one from here is neither submitted nor discarded";
             return self.reject_unsupported(what, "several records at once by one call");
         }
         let any = self.code.binary(Or, flags.low, flags.high);
@@ -221,13 +220,13 @@ impl BlockInterpreter<'_, '_> {
     /// `bpf_ringbuf_submit(data, flags)`, `bpf_ringbuf_discard(data, flags)`
     pub(super) fn ringbuf_commit(&mut self, is_shown: bool) -> Result<Value> {
         let (data, flags) = (self.read_register(1)?, self.read_register(2)?);
-        self.expect_scalar(flags, "what the flags are")?;
+        self.expect_scalar(flags, "the flags argument")?;
         let RegType::RingRecord { record, off, .. } = data.ty else {
             let what = data.ty.describe();
-            return self.reject(format!("{what} is handed over, and a record that was reserved can be"));
+            return self.reject(format!("only a reserved record can be submitted or discarded, not {what}"));
         };
         if off.as_constant() != Some(0) {
-            return self.reject("a record is handed over by a pointer that was moved");
+            return self.reject("a record is submitted or discarded through a pointer that was moved");
         }
         self.trap_null(data, "the pointer to a reserved record is NULL");
         let ReservedRecord { map, bytes } = self.facts.events.records[usize::from(record)];
@@ -251,7 +250,7 @@ impl BlockInterpreter<'_, '_> {
     pub(super) fn ringbuf_query(&mut self) -> Result<Value> {
         let (map, what) = (self.read_register(1)?, self.read_register(2)?);
         let map = self.ring_map(map, MapType::RINGBUF)?;
-        let range = self.expect_scalar(what, "what is asked of a ring buffer")?;
+        let range = self.expect_scalar(what, "the query of a ring buffer")?;
         match range.as_constant() {
             // BPF_RB_AVAIL_DATA: the host has always read everything.
             Some(0) => Ok(self.constant(0)),
@@ -259,7 +258,7 @@ impl BlockInterpreter<'_, '_> {
             Some(1) => Ok(self.constant(self.linked.maps[usize::from(map)].definition.max_entries.into())),
             Some(4..) => Ok(self.constant(0)),
             _ => self.reject_unsupported(
-                "a ring buffer is asked for positions, which it has none of here",
+                "a ring buffer is queried for positions, which are not supported",
                 "positions of ring buffers",
             ),
         }
@@ -270,10 +269,10 @@ impl BlockInterpreter<'_, '_> {
         let (context, map, flags) = (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?);
         let (data, size) = (self.read_register(4)?, self.read_register(5)?);
         if context.ty != RegType::Context(0) {
-            return self.reject("bpf_perf_event_output is not given the context");
+            return self.reject("the first argument of bpf_perf_event_output is not the context");
         }
         let map = self.ring_map(map, MapType::PERF_EVENT_ARRAY)?;
-        let range = self.expect_scalar(flags, "what the flags are")?;
+        let range = self.expect_scalar(flags, "the flags argument")?;
         let (words, bytes) = self.record_words(data, size)?;
         // High half: number of bytes of the packet, 20 bits (BPF_F_CTXLEN_MASK).
         let rest = self.code.binary_const(Shr, flags.high, 20);
@@ -320,9 +319,9 @@ impl BlockInterpreter<'_, '_> {
     pub(super) fn trace_vprintk(&mut self) -> Result<Value> {
         let print = self.read_format()?;
         let (data, length) = (self.read_register(3)?, self.read_register(4)?);
-        let range = self.expect_scalar(length, "how many bytes the arguments of a print have")?;
+        let range = self.expect_scalar(length, "the size of a print's arguments")?;
         let Some(length) = range.as_constant() else {
-            let what = "how many arguments a print has is known only when the packet is there";
+            let what = "the number of a print's arguments is known only at run time";
             return self.reject_unsupported(what, "prints of any number of arguments");
         };
         let is_right = |print: &PrintFormat| {
@@ -339,17 +338,15 @@ impl BlockInterpreter<'_, '_> {
     /// Reads the format of a print; `None` if the kernel would return -EINVAL for it.
     fn read_format(&mut self) -> Result<Option<PrintFormat>> {
         let (format, size) = (self.read_register(1)?, self.read_register(2)?);
-        let range = self.expect_scalar(size, "how long the format of a print is")?;
+        let range = self.expect_scalar(size, "the length of a print's format")?;
         let Some(size) = range.as_constant().filter(|&size| size > 0 && size <= MAX_RECORD_BYTES) else {
-            let what =
-                format!("the format of a print has no length that is known, or more than {MAX_RECORD_BYTES} bytes");
+            let what = format!("the length of a print's format is unknown or above {MAX_RECORD_BYTES} bytes");
             return self.reject_unsupported(what, RUNTIME_FORMATS);
         };
         let words = self.load_words(format, size as u32, "the format of a print")?;
         let known: Option<Vec<u32>> = words.iter().map(|&word| self.code.as_constant(word)).collect();
         let Some(known) = known else {
-            return self
-                .reject_unsupported("the format of a print is known only when the packet is there", RUNTIME_FORMATS);
+            return self.reject_unsupported("the format of a print is known only at run time", RUNTIME_FORMATS);
         };
         let bytes: Vec<u8> = known.iter().flat_map(|word| word.to_le_bytes()).take(size as usize).collect();
         Ok(PrintFormat::parse(&bytes))
@@ -395,8 +392,8 @@ impl BlockInterpreter<'_, '_> {
         match bytes.and_then(|bytes| bytes.split(|&byte| byte == 0).next()) {
             Some(text) => Ok(text.iter().take(1024).map(|&byte| char::from(byte)).collect()),
             None => {
-                let what = "text is printed (`%s`) that is no constant of the program";
-                self.reject_unsupported(what, "`%s` of text that is known only when the packet is there")
+                let what = "printed text (`%s`) is not a constant of the program";
+                self.reject_unsupported(what, "`%s` of text known only at run time")
             }
         }
     }

@@ -46,7 +46,7 @@ impl BlockInterpreter<'_, '_> {
         let halves = (value.low, value.high);
         let Some(alias) = self.find_alias(field.size, halves, Some(field), MAX_SUM_DEPTH) else {
             if field.size < 4 && self.is_low_part_of_sum(field, value.low) {
-                self.report_lost_update("it is loaded and stored in parts, as members of packed structures are");
+                self.report_lost_update("it is loaded and stored in parts, like a member of a packed structure");
             }
             return false;
         };
@@ -56,7 +56,7 @@ impl BlockInterpreter<'_, '_> {
         } else if !self.is_current(&alias) {
             Some("the map is written to between the load and the store")
         } else if is_observed && !alias.is_loaded_here {
-            Some("what was loaded is asked for by more than the addition")
+            Some("the loaded value is used for more than the addition")
         } else {
             None
         };

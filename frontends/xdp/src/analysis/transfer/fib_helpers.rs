@@ -26,16 +26,16 @@ impl BlockInterpreter<'_, '_> {
         let (context, params, length, flags) =
             (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         self.expect_context(context, "bpf_fib_lookup")?;
-        let size = self.expect_scalar(length, "how long the structure is")?;
-        let known = self.expect_scalar(flags, "what the flags are")?;
+        let size = self.expect_scalar(length, "the size of the structure")?;
+        let known = self.expect_scalar(flags, "the flags argument")?;
         if size.high < u64::from(PARAMETERS) {
             return Ok(self.error_code(EINVAL));
         }
         if size.low < u64::from(PARAMETERS) {
             let what = format!(
-                "bpf_fib_lookup is called with a length that may be below {PARAMETERS}, which is known only when the packet is there"
+                "bpf_fib_lookup is called with a length that may be below {PARAMETERS} and is known only at run time"
             );
-            return self.reject_unsupported(what, "lengths of structures that are known only when the packet is there");
+            return self.reject_unsupported(what, "lengths of structures known only at run time");
         }
         // The kernel takes 32 bits of flags.
         if known.as_constant().is_some_and(|flags| flags & 0xffff_ffff & !FLAGS != 0) {
@@ -61,8 +61,8 @@ impl BlockInterpreter<'_, '_> {
         let (more, flags) = (self.read_register(4)?, self.read_register(5)?);
         self.expect_context(context, "bpf_check_mtu")?;
         self.expect_scalar(number, "the interface")?;
-        self.expect_scalar(more, "how much longer the packet becomes")?;
-        self.expect_scalar(flags, "what the flags are")?;
+        self.expect_scalar(more, "the growth of the packet")?;
+        self.expect_scalar(flags, "the flags argument")?;
         let (frame, base) = self.constant_stack_offset(length, "the length of a bpf_check_mtu")?;
         let given = self.load_words(length, 4, "the length of a bpf_check_mtu")?;
         let flags = self.code.binary(Or, flags.low, flags.high);
@@ -77,7 +77,7 @@ impl BlockInterpreter<'_, '_> {
     fn expect_context(&self, value: Value, helper: &str) -> Result<()> {
         match value.ty {
             RegType::Context(0) => Ok(()),
-            other => self.reject(format!("{helper} is given {} in place of the context", other.describe())),
+            other => self.reject(format!("the first argument of {helper} is {}, not the context", other.describe())),
         }
     }
 
@@ -88,12 +88,12 @@ impl BlockInterpreter<'_, '_> {
             RegType::Stack { frame, off } => match off.as_constant() {
                 Some(base) => Ok((frame, base)),
                 None => self.reject_unsupported(
-                    format!("{what} is on the stack at an offset that is not known"),
+                    format!("{what} is on the stack at an unknown offset"),
                     "structures for helpers at any place of the stack",
                 ),
             },
             other => self.reject_unsupported(
-                format!("{what} is at {}; on the stack it can be", other.describe()),
+                format!("{what} is at {}; it must be on the stack", other.describe()),
                 "structures for helpers in other memory than the stack",
             ),
         }

@@ -14,7 +14,7 @@ use crate::object::MapType;
 impl BlockInterpreter<'_, '_> {
     pub(super) fn call_helper(&mut self, it: Instruction) -> Result<()> {
         if it.src == call::KERNEL {
-            return self.reject_unsupported("a function of the kernel's is called", "kernel functions (kfuncs)");
+            return self.reject_unsupported("a kernel function is called", "kernel functions (kfuncs)");
         }
         if it.src != call::HELPER {
             return self.reject(format!("unknown kind of call: {}", it.src));
@@ -82,9 +82,8 @@ impl BlockInterpreter<'_, '_> {
             helper::SPIN_LOCK | helper::SPIN_UNLOCK => {
                 let what = format!("{} is called", helper::name(number));
                 return self.reject_unsupported(what, helper::missing_feature(number)).map_err(|refused| {
-                    refused.note(
-                        "packets run side by side in lock step, and nobody may wait for another: count with atomics",
-                    )
+                    refused
+                        .note("packets run in lock step, so none can wait for another: use atomic operations to count")
                 });
             }
             _ => {
@@ -102,10 +101,11 @@ impl BlockInterpreter<'_, '_> {
         let context = self.read_register(1)?;
         if context.ty != RegType::Context(0) {
             let what = context.ty.describe();
-            return self.reject(format!("the packet's ends are moved by {what}, and not by the context"));
+            return self
+                .reject(format!("the first argument is {what}, not the context, where the packet's ends are moved"));
         }
         let delta = self.read_register(2)?;
-        self.expect_scalar(delta, "how far an end is moved")?;
+        self.expect_scalar(delta, "the distance by which an end is moved")?;
         let done =
             self.code.call(&format!("x_{which}"), vec![Argument::Packet, Argument::Value(delta.low)], Effect::Writes);
         let result = self.zero_or_error(done, EINVAL);
@@ -118,14 +118,14 @@ impl BlockInterpreter<'_, '_> {
         self.facts.helpers.insert(helper::TAIL_CALL);
         let (context, map, index) = (self.read_register(1)?, self.read_register(2)?, self.read_register(3)?);
         if context.ty != RegType::Context(0) {
-            return self.reject("bpf_tail_call is not given the context");
+            return self.reject("the first argument of bpf_tail_call is not the context");
         }
-        self.expect_scalar(index, "which program is meant")?;
+        self.expect_scalar(index, "the index of a tail call")?;
         let map = self.expect_map(map)?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
         if ty != MapType::PROG_ARRAY {
             let (given, takes) = (ty.name(), MapType::PROG_ARRAY.name());
-            return self.reject(format!("bpf_tail_call is given a map of type {given}, and takes one of type {takes}"));
+            return self.reject(format!("bpf_tail_call takes a map of type {takes}, not {given}"));
         }
         let slot = self.read_slot(map, index.low);
         Ok((map, slot))

@@ -50,7 +50,7 @@ impl BlockInterpreter<'_, '_> {
             }
             other => {
                 let (name, what) = (self.helper_name(), other.describe());
-                self.reject(format!("{name} is given {what} for a map"))
+                self.reject(format!("{name} takes a map, not {what}"))
             }
         }
     }
@@ -108,9 +108,7 @@ impl BlockInterpreter<'_, '_> {
                 let entry = self.code.call(&function, vec![key_argument(words)], Effect::Reads);
                 Ok(self.code.binary_const(Add, entry, 1))
             }
-            MapUse::EventRing => {
-                self.reject("the entries of a map of events can only be written by helpers for events")
-            }
+            MapUse::EventRing => self.reject("the entries of an event map can only be written by event helpers"),
             MapUse::Unsupported(why) => self.reject(why),
         }
     }
@@ -166,7 +164,7 @@ impl BlockInterpreter<'_, '_> {
     /// Rejects changes to a map of maps.
     fn expect_mutable(&self, map: u16) -> Result<()> {
         match self.linked.maps[usize::from(map)].definition.ty.is_map_of_maps() {
-            true => self.reject("a program changes which maps a map of maps holds, which only the host can do"),
+            true => self.reject("only the host can change which maps a map of maps holds"),
             false => Ok(()),
         }
     }
@@ -175,7 +173,7 @@ impl BlockInterpreter<'_, '_> {
     pub(super) fn lookup(&mut self, map: u16, key: Value) -> Result<Value> {
         let ty = self.linked.maps[usize::from(map)].definition.ty;
         if ty.has_no_readable_values() {
-            return self.reject(format!("programs cannot look at the entries of a map of type {}", ty.name()));
+            return self.reject(format!("programs cannot read the entries of a map of type {}", ty.name()));
         }
         let high = self.find_entry(map, key)?;
         let (low, name) = (self.code.constant(0), self.fresh_name());
@@ -198,12 +196,11 @@ impl BlockInterpreter<'_, '_> {
 
     /// `bpf_map_lookup_percpu_elem`: there is one CPU, number 0.
     pub(super) fn lookup_percpu(&mut self, map: u16, key: Value, processor: Value) -> Result<Value> {
-        self.expect_scalar(processor, "the number of the processor")?;
+        self.expect_scalar(processor, "the CPU number")?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
         if !ty.is_per_cpu() {
             let given = ty.name();
-            let what =
-                format!("bpf_map_lookup_percpu_elem is given a map of type {given}, and takes those per processor");
+            let what = format!("bpf_map_lookup_percpu_elem takes a per-CPU map, not one of type {given}");
             return self.reject(what);
         }
         let mut found = self.lookup(map, key)?;
@@ -218,7 +215,7 @@ impl BlockInterpreter<'_, '_> {
     /// `bpf_map_update_elem`
     pub(super) fn update(&mut self, map: u16, key: Value, value: Value, flags: Value) -> Result<Value> {
         self.expect_mutable(map)?;
-        let range = self.expect_scalar(flags, "what the flags are")?;
+        let range = self.expect_scalar(flags, "the flags argument")?;
         let info = &self.linked.maps[usize::from(map)];
         let (key_size, size) = (info.definition.key_size, info.definition.value_size);
         let used_as = self.use_for_update(map);
@@ -276,7 +273,7 @@ impl BlockInterpreter<'_, '_> {
             }
             MapUse::Lpm | MapUse::Prefixes => unreachable!("they are changed by what flags say"),
             MapUse::EventRing => {
-                return self.reject("the entries of a map of events can only be written by helpers for events");
+                return self.reject("the entries of an event map can only be written by event helpers");
             }
             MapUse::Unsupported(why) => return self.reject(why),
         };
@@ -331,7 +328,7 @@ impl BlockInterpreter<'_, '_> {
                 self.code.select(many, wrong, entry)
             }
             MapUse::EventRing => {
-                return self.reject("the entries of a map of events can only be written by helpers for events");
+                return self.reject("the entries of an event map can only be written by event helpers");
             }
             MapUse::Unsupported(why) => return self.reject(why),
         };
@@ -369,9 +366,7 @@ impl BlockInterpreter<'_, '_> {
                 let (low, high) = (self.code.select(was_there, zero, low), self.code.select(was_there, zero, all));
                 Ok(self.scalar(Interval::ANY, low, high))
             }
-            MapUse::EventRing => {
-                self.reject("the entries of a map of events can only be written by helpers for events")
-            }
+            MapUse::EventRing => self.reject("the entries of an event map can only be written by event helpers"),
             MapUse::Unsupported(why) => self.reject(why),
         }
     }

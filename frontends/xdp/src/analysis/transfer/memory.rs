@@ -33,18 +33,18 @@ impl BlockInterpreter<'_, '_> {
         }
         match to.ty {
             RegType::Packet { .. } => {
-                self.expect_scalar(value, "what is stored in the packet")?;
+                self.expect_scalar(value, "the value stored in the packet")?;
                 let at = self.check_packet_access(to, off, size)?;
                 self.store_packet(at, size, value);
                 Ok(())
             }
             RegType::Stack { frame, off: base } => self.store_stack(frame, base, to.low, off, size, value),
             RegType::MapValue { .. } => {
-                self.expect_scalar(value, "what is stored in a map")?;
+                self.expect_scalar(value, "the value stored in a map")?;
                 self.store_value(to, off, size, value)
             }
             RegType::RingRecord { .. } => {
-                self.expect_scalar(value, "what is stored in a record")?;
+                self.expect_scalar(value, "the value stored in a record")?;
                 self.store_record(to, off, size, value)
             }
             RegType::Context(_) => self.reject("the context is written to"),
@@ -58,7 +58,7 @@ impl BlockInterpreter<'_, '_> {
     /// Loads a field of `struct xdp_md` (linux/bpf.h).
     fn load_context(&mut self, at: i64, size: u32) -> Result<Value> {
         if size != 4 {
-            return self.reject(format!("{size} bytes of the context are read at once, and its members have 4"));
+            return self.reject(format!("{size} bytes of the context are read at once; its members have 4"));
         }
         let packet = RegType::Packet { name: PACKET_START, off: 0, floor: 0, nullable: false };
         let mut value = match at {
@@ -75,7 +75,7 @@ impl BlockInterpreter<'_, '_> {
             // rx_queue_index
             16 => return Ok(self.constant(0)),
             20 => {
-                let what = "egress_ifindex is read, which only programs of a devmap have";
+                let what = "egress_ifindex is read, which exists only in devmap programs";
                 return self.reject_unsupported(what, "programs in the entries of devmaps and cpumaps");
             }
             _ => return self.reject(format!("the context is read at offset {at}, where it has no member")),
@@ -122,7 +122,7 @@ impl BlockInterpreter<'_, '_> {
                 }
                 other => {
                     let given = other.describe();
-                    return self.reject(format!("{what} is at {given}, and a pointer to memory is needed"));
+                    return self.reject(format!("{what} must be in memory, and is at {given}"));
                 }
             };
             let piece = self.code.binary_const(Shl, piece, 8 * at);

@@ -24,7 +24,7 @@ impl BlockInterpreter<'_, '_> {
     /// The pointer `data_meta` of the context.
     pub(super) fn metadata_pointer(&mut self) -> Result<Value> {
         let length = self.read_register(METADATA_LENGTH)?;
-        let range = self.expect_scalar(length, "how long the metadata is")?;
+        let range = self.expect_scalar(length, "the length of the metadata")?;
         let off = Offsets::constant(0).sub(range);
         let (zero, one) = (self.code.constant(0), self.code.constant(1));
         let low = self.code.binary(Sub, zero, length.low);
@@ -36,9 +36,11 @@ impl BlockInterpreter<'_, '_> {
         let (context, delta) = (self.read_register(1)?, self.read_register(2)?);
         if context.ty != RegType::Context(0) {
             let what = context.ty.describe();
-            return self.reject(format!("the packet's metadata is moved by {what}, and not by the context"));
+            return self.reject(format!(
+                "the first argument is {what}, not the context, where the packet's metadata is moved"
+            ));
         }
-        self.expect_scalar(delta, "how far the metadata's beginning is moved")?;
+        self.expect_scalar(delta, "the distance by which the metadata is moved")?;
         let before = self.read_register(METADATA_LENGTH)?;
         let length = self.code.binary(Sub, before.low, delta.low);
         let most = self.code.constant(MAX_METADATA_BYTES);
@@ -63,7 +65,7 @@ impl BlockInterpreter<'_, '_> {
     /// short.
     pub(super) fn check_metadata_access(&mut self, off: i64, size: u32) -> Result<()> {
         let length = self.read_register(METADATA_LENGTH)?;
-        let range = self.expect_scalar(length, "how long the metadata is")?;
+        let range = self.expect_scalar(length, "the length of the metadata")?;
         if off + i64::from(size) > 0 || off < -(range.high as i64) {
             let what = format!(
                 "the packet's metadata has {} bytes at most here, and is accessed {off} bytes from its end, the packet's first byte",

@@ -106,7 +106,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     fn reject_unknown<T>(&self, it: Instruction) -> Result<T> {
         let code = it.code;
         if code == CALLX {
-            let why = "a call through a register, as clang makes it of helpers' calls without optimisation";
+            let why = "a call through a register, which clang emits for helpers without optimisation";
             return self.reject(format!("unknown instruction {code:#04x}, {why}: compile with -O2"));
         }
         self.reject(format!("unknown instruction {code:#04x}"))
@@ -149,11 +149,9 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         let mut value = *self.register_mut(register);
         if value.ty == RegType::Uninit {
             return self
-                .reject(format!("register r{register} is read, and was not set on every way that leads here"))
+                .reject(format!("register r{register} is read, but not set on every path that leads here"))
                 .map_err(|it: Rejection| {
-                    it.note(
-                        "a call leaves r1 to r5 unset, and so does what moves the packet's ends to pointers into it",
-                    )
+                    it.note("a call clobbers r1 to r5, and moving the packet's ends invalidates pointers into it")
                 });
         }
         let vars = (self.register_variable(register, 0), self.register_variable(register, 1));
@@ -309,7 +307,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
                 return Ok(at + 2);
             }
             class::LD => {
-                return self.reject("packets are read by `ld_abs` and `ld_ind`, which programs of XDP cannot");
+                return self.reject("packets are read by `ld_abs` or `ld_ind`, which XDP programs must not use");
             }
             class::LDX => {
                 let (signed, size) = match it.mode() {
@@ -341,7 +339,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     fn load_constant64(&mut self, it: Instruction) -> Result<()> {
         let section = &self.linked.object.sections[self.section];
         let Some(rest) = section.instructions.get(self.pc + 1) else {
-            return self.reject("the section ends in the middle of a constant of 64 bits");
+            return self.reject("the section ends in the middle of a 64-bit constant");
         };
         let value = u64::from(rest.imm as u32) << 32 | u64::from(it.imm as u32);
         let value = match section.references.get(&self.pc) {
@@ -351,8 +349,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
                 self.function_pointer(self.section, first)
             }
             None => {
-                return self
-                    .reject(format!("a constant refers to something of kind {}, and nothing says what", it.src));
+                return self.reject(format!("a constant of kind {} has no relocation", it.src));
             }
             Some(&Reference::Map(map)) => Value::of(RegType::Map(map as u16)),
             Some(&Reference::Data { map, offset }) => {
@@ -371,7 +368,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
             Some(Reference::External(name)) => {
                 return self.reject_unsupported(
                     format!("`{name}` is not in the object: the kernel would give it an address or a value"),
-                    "what the kernel gives programs by name (`__kconfig`, `__ksym`)",
+                    "kernel symbols and configuration (`__ksym`, `__kconfig`)",
                 );
             }
         };
@@ -406,7 +403,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     pub fn expect_scalar(&mut self, value: Value, what: &str) -> Result<Interval> {
         match value.ty {
             RegType::Scalar(range) => Ok(range),
-            ty => self.reject(format!("{what} is {}, and a number is needed", ty.describe())),
+            ty => self.reject(format!("{what} is {}; expected a number", ty.describe())),
         }
     }
 
@@ -421,12 +418,12 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
         let calls = self.read_register(TAIL_CALL_COUNT)?;
         if calls.ty.as_scalar().and_then(Interval::as_constant) == Some(0) {
             return self.reject(format!(
-                "functions call each other {} deep, which is deeper than the kernel allows",
+                "functions are nested {} calls deep, more than the kernel allows",
                 crate::analysis::domain::state::MAX_FRAMES
             ));
         }
         let always = self.code.boolean(true);
-        self.trap(always, "functions, and programs in their places, call each other too deep");
+        self.trap(always, "calls and tail calls are nested too deep");
         Ok(false)
     }
 
@@ -434,7 +431,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
     pub fn loop_callback(&mut self) -> Result<(u32, u32)> {
         match self.read_register(LOOP_CALLBACK)?.ty {
             RegType::Function { section, first } => Ok((section.into(), first)),
-            other => self.reject(format!("what is called for each round is {}", other.describe())),
+            other => self.reject(format!("the callback is {}", other.describe())),
         }
     }
 

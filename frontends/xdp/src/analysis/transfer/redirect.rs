@@ -24,7 +24,7 @@ const NO_TARGET: u32 = 1 << 24;
 
 impl BlockInterpreter<'_, '_> {
     pub(super) fn redirect(&mut self, target: Id, flags: Value) -> Result<Value> {
-        self.expect_scalar(flags, "what the flags are")?;
+        self.expect_scalar(flags, "the flags argument")?;
         // No flags are defined: with any the helper fails and keeps the earlier target.
         let any = self.code.binary(Or, flags.low, flags.high);
         let is_plain = self.code.binary_const(Eq, any, 0);
@@ -56,11 +56,10 @@ impl BlockInterpreter<'_, '_> {
         if !ty.holds_redirect_targets() {
             let takes = "devmap, devmap_hash, cpumap or xskmap";
             let given = ty.name();
-            return self
-                .reject(format!("bpf_redirect_map is given a map of type {given}, and takes one of type {takes}"));
+            return self.reject(format!("bpf_redirect_map takes a map of type {takes}, not {given}"));
         }
         self.expect_scalar(index, "the index")?;
-        let range = self.expect_scalar(flags, "what the flags are")?;
+        let range = self.expect_scalar(flags, "the flags argument")?;
         let known = match ty {
             MapType::DEVMAP | MapType::DEVMAP_HASH => ACTION_MASK | BROADCAST | EXCLUDE_INGRESS,
             _ => ACTION_MASK,

@@ -25,8 +25,9 @@ impl BlockInterpreter<'_, '_> {
     fn aligned_offset(&self, base: i64, off: i64, size: u32) -> Result<usize> {
         let at = self.stack_offset(base, off, size)?;
         if at % size as usize != 0 {
-            return self
-                .reject(format!("{size} bytes of the stack are accessed at an offset that is no multiple of {size}"));
+            return self.reject(format!(
+                "{size} bytes of the stack are accessed at an offset that is not a multiple of {size}"
+            ));
         }
         Ok(at)
     }
@@ -145,7 +146,7 @@ impl BlockInterpreter<'_, '_> {
             return self.store_indexed(frame, base, low, off, size, value);
         };
         if frame == METADATA_FRAME {
-            self.expect_scalar(value, "what is stored in the packet's metadata")?;
+            self.expect_scalar(value, "the value stored in the packet's metadata")?;
             self.check_metadata_access(base + off, size)?;
             if size == 8 || (STACK_BYTES + base + off) % i64::from(size) != 0 {
                 return self.store_stack_bytes(frame, base + off, size, &[value.low, value.high]);
@@ -285,7 +286,7 @@ impl BlockInterpreter<'_, '_> {
 
     fn store_indexed(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32, value: Value) -> Result<()> {
         if value.ty.is_pointer() {
-            let what = "a pointer is stored on the stack at an offset that is not known";
+            let what = "a pointer is stored on the stack at an unknown offset";
             return self.reject_unsupported(what, "pointers at any place of the stack");
         }
         let at = self.aligned_indexed_offset(frame, base, low, off, size)?;
