@@ -2,7 +2,7 @@
 //
 // Portcullis has all of it built in: its own compiler takes `#include <portcullis.h>` and adds nothing.
 // Anywhere else, in OpenCL C 1.2, these are declarations only. Who wants to run a filter there gives the
-// functions that reach the packet bodies of his own; docs/semantics.md says what they do. A filter
+// functions that reach the packet bodies of his own; docs/reference/semantics.md says what they do. A filter
 // can tell the two apart by the macro PORTCULLIS, which is defined in Portcullis alone.
 //
 // For clangd, in a file .clangd beside the filters:
@@ -91,7 +91,7 @@ ushort htons(ushort value);
 uint ntohl(uint value);
 uint htonl(uint value);
 
-// Maps (docs/maps.md). A filter's `//! map` lines declare their functions in Portcullis, for other compilers these macros do,
+// Maps (docs/guide/maps.md). A filter's `//! map` lines declare their functions in Portcullis, for other compilers these macros do,
 // in the filter's text between `#ifndef PORTCULLIS` and `#endif`:
 //
 //     //! map flows: hash key=4 value=2 entries=65536

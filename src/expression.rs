@@ -1,4 +1,4 @@
-//! tcpdump expressions, compiled to BPF by libpcap; see `docs/expressions.md`.
+//! tcpdump expressions, compiled to BPF by libpcap; see `docs/guide/expressions.md`.
 //!
 //! libpcap defines what an expression means, and [`portcullis_bpf`] what its BPF program means.
 //! Without the feature `pcap-expr` expressions are rejected with advice.

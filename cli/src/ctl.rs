@@ -10,7 +10,7 @@ use super::filter::FilterArgs;
 
 /// Control a running instance: reload its filter, read or write maps, print statistics
 ///
-/// The instance must have been started with `--control PATH`. docs/operating.md documents the
+/// The instance must have been started with `--control PATH`. docs/guide/operating.md documents the
 /// protocol.
 #[derive(Debug, clap::Args)]
 pub struct Args {

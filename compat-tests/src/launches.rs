@@ -17,7 +17,7 @@ const FILL: u8 = 0xa5;
 /// Where packets without bytes are said to lie, which may be anywhere: far outside every arena.
 const NOWHERE: usize = 0xffff_fff0;
 
-/// All that a kernel is given, and that it leaves behind (`docs/abi.md`).
+/// All that a kernel is given, and that it leaves behind (`docs/reference/abi.md`).
 #[derive(Debug)]
 pub struct Memory {
     /// The packets' bytes, and those that may be read past their end.

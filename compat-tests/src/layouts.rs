@@ -1,23 +1,23 @@
-//! Packets in memory, laid out as the self-test lays them out.
+//! Packets in memory, laid out as the conformance suite does.
 
 use portcullis_conformance::corpora::Packet;
 use portcullis_conformance::layout::Watched;
 use portcullis_core::packet::{Batch, Metadata, ResizeRoom};
 
-/// What is known of packet `i`.
+/// Returns distinct metadata for packet `i`.
 pub fn metadata(i: u32) -> Metadata {
     Metadata::new(2000 + i, i % 3, u64::from(i) << 30)
 }
 
-/// `packets` in batches of `size`, each packet with metadata of its own, in memory that is watched.
+/// Splits `packets` into batches of `size` in guarded memory, each packet with its own metadata.
 ///
 /// # Panics
-/// When there is no memory for them.
+/// If the memory cannot be allocated.
 pub fn batches<P: AsRef<[u8]>>(packets: &[P], size: usize, room: ResizeRoom) -> (Vec<Batch>, Watched) {
     batches_with(packets, size, room, metadata)
 }
 
-/// The same with other metadata.
+/// Variant of [`batches`] in which the caller chooses the metadata.
 ///
 /// # Panics
 /// As [`batches`] does.

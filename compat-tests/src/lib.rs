@@ -1,26 +1,29 @@
-//! Whether every device means the same by a filter: stock filters, every operator, and random
-//! filters, on every device that a machine has, against the reference interpreter. The stock
-//! filters are compared with models of them, too, which were written apart from their text.
+//! Differential tests of devices, front ends and code generators. Stock filters, every operator and
+//! random filters run on every device of the machine and are compared with the reference
+//! interpreter; stock filters also with independently written models.
 //!
-//! - [`devices`]: runs a suite on each device, and notes what became of it;
-//! - [`corpora`], [`layouts`]: packets, and how they lie in memory;
-//! - [`traffic`]: connections, floods and strays, in order, for filters with maps;
-//! - [`stock`], [`models`]: the stock filters, and what they should do; [`stateful`]: those with maps;
-//! - [`generator`]: random filters that are valid, and packets for them;
-//! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
-//! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
-//! - [`objects`], [`clang`], [`kernel`]: programs of XDP, who compiles them, and who says what they do;
-//! - [`expressions`]: tcpdump's expressions, and tcpdump;
-//! - [`instructions`]: programs of eBPF, and what they mean;
-//! - [`lanes`]: the form in which the CPU takes several packets at a time, executed apart from its code;
-//! - [`aarch64`]: the CPU's code for another processor, under an emulator; [`in_turn`]: a session for such devices;
-//! - [`oracle`]: which packets may go side by side, and the table of what the kernel said;
-//! - [`witness`]: other compilers of the same texts;
-//! - [`host`]: the C writer's source, compiled for this machine, as a device;
-//! - [`oclgrind`]: the same, run by Oclgrind, which sees races and accesses out of bounds;
+//! - [`devices`]: runs a suite on each device and records the outcome;
+//! - [`corpora`], [`layouts`]: packets, and their layout in memory;
+//! - [`traffic`]: ordered traffic (connections, floods, stray packets) for filters with maps;
+//! - [`stock`], [`models`]: the stock filters and their models; [`stateful`]: those with maps;
+//! - [`generator`]: random valid filters, and packets for them;
+//! - [`operators`], [`floating_point`]: filters that cover every operator and built-in function;
+//! - [`c_programs`], [`cl_programs`]: random filters in the common subset of OpenCL C and plain C,
+//!   and in OpenCL C alone;
+//! - [`objects`], [`clang`], [`kernel`]: XDP programs, their compiler, and the kernel as reference;
+//! - [`expressions`]: filter expressions, with tcpdump as reference;
+//! - [`instructions`]: eBPF programs and a model of their semantics;
+//! - [`lanes`]: an executor of the CPU's vector form that does not use its code generator;
+//! - [`aarch64`]: AArch64 code under an emulator; [`in_turn`]: a session for such devices;
+//! - [`oracle`]: which packets may be reordered, and the recorded results of the kernel;
+//! - [`witness`]: other compilers of the same sources;
+//! - [`host`]: the C writer's output, compiled for this machine, as a device;
+//! - [`oclgrind`]: that output under Oclgrind, which detects races and accesses out of bounds;
 //! - [`nvidia`]: NVIDIA's compilers, which need no GPU;
-//! - [`interleavings`]: the operations of a few packets on maps, in every order;
-//! - [`texts`]: filters out of texts; [`harness`]: one filter on one device, packet by packet; [`with_maps`]: from batch to batch; [`shrink`] makes what fails small.
+//! - [`interleavings`]: model checking of map operations, over every interleaving of a few packets;
+//! - [`texts`]: compiles filters from source; [`harness`]: one filter on one device, packet by
+//!   packet;
+//!   [`with_maps`]: likewise over several batches; [`shrink`]: test-case reduction.
 
 pub mod aarch64;
 pub mod c_programs;

@@ -1,14 +1,14 @@
-//! Making a failing filter small enough to read.
+//! Test-case reduction: makes a failing filter small enough to read.
 
-/// Takes lines out of `text`, one statement or block at a time, as long as `fails` still says so of
-/// what is left; also takes away what is around a block and leaves what is in it. `fails` is false
-/// for what does not compile, so nothing has to be known of the language but its braces.
+/// Removes statements and blocks from `text` while `fails` accepts the rest; also replaces a block
+/// by its body. `fails` must reject text that does not compile, so the reduction needs to know
+/// nothing of the language but its braces.
 pub fn shrink(text: &str, fails: impl Fn(&str) -> bool) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     loop {
         let before = lines.len();
         let mut at = lines.len();
-        // From the end: what is declared early is used later.
+        // Go backwards, because later lines use earlier declarations.
         while at > 0 {
             at -= 1;
             let Some((branch, end)) = extent(&lines, at) else { continue };
@@ -30,8 +30,8 @@ pub fn shrink(text: &str, fails: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// Where the statement that begins at line `at` has the end of its first branch (`}` or `} else {`),
-/// and one past its last line; `None` where no statement begins.
+/// For the statement that begins at line `at`: the line that ends its first branch (`}` or `} else
+/// {`), and one past its last line. `None` if no statement begins there.
 fn extent(lines: &[&str], at: usize) -> Option<(usize, usize)> {
     if lines[at].trim_start().starts_with('}') {
         return None;
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn what_does_not_matter_goes() {
         let text = "fn a() {\n    if x {\n        keep;\n        go;\n    } else {\n        go;\n    }\n}\nfn b() {\n    go;\n}";
-        // Braces have to match, as a compiler would have it, and the line to keep has to stay.
+        // Braces must balance, as for a compiler, and the marked line must stay.
         let valid = |text: &str| text.matches('{').count() == text.matches('}').count();
         let small = shrink(text, |text| valid(text) && text.contains("keep;"));
         assert_eq!(small.trim(), "keep;");

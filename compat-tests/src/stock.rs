@@ -1,18 +1,18 @@
-//! The stock filters, as they stand in `shaders/`.
+//! The stock filters, compiled in from `shaders/`.
 
-/// Those with maps, in WGSL and in OpenCL C.
+/// Names and sources of the stock filters with maps, in WGSL and in OpenCL C.
 pub use portcullis::stock::{STATEFUL_OPENCL_C, STATEFUL_WGSL};
 
-/// Name and text of every stock filter without maps.
+/// Names and WGSL sources of the stock filters without maps.
 pub use portcullis::stock::STATELESS_WGSL as FILTERS;
 
-/// The same in OpenCL C.
+/// Names and OpenCL C sources of the stock filters without maps.
 pub use portcullis::stock::STATELESS_OPENCL_C as FILTERS_IN_C;
 
-/// The text of a stock filter.
+/// Returns the WGSL source of a stock filter without maps.
 ///
 /// # Panics
-/// When there is none of that name.
+/// If there is no such filter.
 pub fn text(name: &str) -> &'static str {
     FILTERS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no stock filter {name}")).1
 }

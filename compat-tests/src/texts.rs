@@ -1,4 +1,4 @@
-//! Filters out of texts that compile.
+//! Compiles filters from source text that must be valid.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use portcullis_opencl_c as opencl_c;
 use portcullis_opencl_c::files::NoIncludes;
 use portcullis_wgsl as wgsl;
 
-/// A filter in WGSL.
+/// Compiles a WGSL filter with default options.
 ///
 /// # Panics
-/// With the compiler's words, where it is none.
+/// With the diagnostics, if the text does not compile.
 pub fn in_wgsl(name: &str, text: &str) -> Arc<Program> {
     in_wgsl_with(name, text, &ProgramOptions::default())
 }
 
-/// The same with parameters or fuel of its own.
+/// Compiles a WGSL filter with the given parameters and fuel.
 ///
 /// # Panics
 /// As [`in_wgsl`].
@@ -24,7 +24,7 @@ pub fn in_wgsl_with(name: &str, text: &str, options: &ProgramOptions) -> Arc<Pro
     compiled(wgsl::compile(&Source::new(name, text), options), text)
 }
 
-/// A filter in OpenCL C that includes no files.
+/// Compiles an OpenCL C filter that includes no files, with default options.
 ///
 /// # Panics
 /// As [`in_wgsl`].
@@ -32,7 +32,7 @@ pub fn in_opencl_c(name: &str, text: &str) -> Arc<Program> {
     in_opencl_c_with(name, text, &ProgramOptions::default())
 }
 
-/// The same with parameters or fuel of its own.
+/// Compiles an OpenCL C filter with the given parameters and fuel.
 ///
 /// # Panics
 /// As [`in_wgsl`].

@@ -1,5 +1,5 @@
-//! A random filter with maps on one device, compared with the reference: verdicts, packets, and what is in the maps in
-//! the end.
+//! Comparison of a random filter with maps on one device with the reference interpreter: verdicts,
+//! packets, and final map contents.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use portcullis_core::program::Program;
 
 use crate::generator::Maps;
 
-/// Sets prefixes that the filter's addresses fall in, and a value each.
+/// Inserts LPM prefixes that match the filter's addresses, each with its own value.
 ///
 /// # Panics
-/// When they have no room.
+/// If a prefix does not fit into its map.
 pub fn fill(program: &Program, session: &mut dyn Session) {
     for (number, map) in program.maps().iter().enumerate().filter(|(_, map)| map.kind == MapKind::Lpm) {
         let mut table = Table::new(map, Vec::new());
@@ -34,14 +34,15 @@ pub fn fill(program: &Program, session: &mut dyn Session) {
     }
 }
 
-/// Sends packets one by one, or where the filter has flows in batches, and holds the device to the reference.
+/// Runs the packets one by one, or in batches if the filter has flows, and compares the device with
+/// the reference.
 ///
 /// # Panics
-/// Where they differ.
+/// If they differ.
 pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, maps: Maps, packets: &[Vec<u8>]) {
     let options = LoadOptions { threads: NonZeroUsize::new(3), ..LoadOptions::default() };
     let mut session = match device.load(program, &options) {
-        // Some ways of handing batches over keep no order, and say so.
+        // Delivery modes that do not preserve order reject filters with flows.
         Err(error @ DeviceError::Unsupported { .. }) if maps == Maps::Flows => {
             return assert!(error.to_string().contains("take `pipelined` or `inline`"), "{error}");
         }
@@ -70,10 +71,11 @@ pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, maps: Maps, packe
     }
 }
 
-/// How many entries of each map filters have made, or of prefixes counted, in the reference. None may be left alone.
+/// Checks in the reference that the filters together use every map: counts the entries that they
+/// insert and the prefixes that they hit.
 ///
 /// # Panics
-/// When one is.
+/// If any map is used fewer than 10 times.
 pub fn all_are_used<'a>(filters: impl IntoIterator<Item = (&'a Arc<Program>, &'a [Vec<u8>])>) {
     let mut entries: Vec<usize> = Vec::new();
     for (program, packets) in filters {
@@ -83,7 +85,7 @@ pub fn all_are_used<'a>(filters: impl IntoIterator<Item = (&'a Arc<Program>, &'a
         entries.resize(program.maps().len(), 0);
         for (number, (map, entries)) in program.maps().iter().zip(&mut entries).enumerate() {
             let rows = rows(map, &session.map_words(number).unwrap());
-            // Of prefixes, which the host has made, those that were counted.
+            // The host inserted the prefixes, so only those with hits count.
             *entries += rows.iter().filter(|row| map.kind != MapKind::Lpm || row.value[1] != 0).count();
         }
     }

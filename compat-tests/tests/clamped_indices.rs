@@ -1,4 +1,4 @@
-//! Devices check no index of a filter (docs/passes.md, "Indices"): one out of range would be a read or a
+//! Devices check no index of a filter (docs/reference/passes.md, "Indices"): one out of range would be a read or a
 //! write anywhere. So every index of a lowered module is shown to be in range here, by rules of this
 //! file's own that know nothing of how the pass finds its work.
 

@@ -454,7 +454,7 @@ fn whatever_the_page_claims_is_used_by_two_programs() {
             of_it.into_iter().for_each(|name| *used.entry(name).or_default() += 1);
         }
     }
-    let page = include_str!("../../docs/xdp-objects.md");
+    let page = include_str!("../../docs/guide/xdp-objects.md");
     let mut maps = oracle::claimed(page, "maps");
     maps.retain(|name| (0..64).any(|number| MapType(number).name() == *name));
     maps.extend(["percpu_hash", "percpu_array", "lru_percpu_hash"].map(str::to_owned));

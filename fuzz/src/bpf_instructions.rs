@@ -1,5 +1,5 @@
-//! Any bytes as a packet and instructions of classic BPF, as a socket takes them: what is taken gives what an interpreter of its own
-//! gives.
+//! Fuzz target: arbitrary bytes as a packet and classic BPF instructions in the encoding of
+//! `SO_ATTACH_FILTER`. An accepted program must give the result of an independent interpreter.
 
 #[path = "../../frontends/bpf/src/tests/reference.rs"]
 #[allow(dead_code, reason = "its own crate's tests use all of it")]
@@ -17,10 +17,11 @@ use portcullis_core::program::ProgramOptions;
 use crate::mutate::Corpus;
 use reference::Input;
 
-/// Instructions that a reference runs, at most: more than there is fuel for.
+/// Upper bound on instructions that the reference executes; above the fuel of the filter.
 const STEPS: u32 = 1 << 14;
 
-/// `ip` over four bytes of a packet, arithmetic with memory, and a loop; and each instruction.
+/// Seed programs: `ip` over four bytes of a packet, arithmetic with memory, a loop, and each
+/// instruction.
 pub const CORPUS: Corpus = Corpus {
     seeds: &[
         b"\x10\x45\x00\x00\x14\x08\x00\x08\x00\x00\x00\x00\x00\x08\x00\x08\x00\
@@ -59,7 +60,7 @@ pub const CORPUS: Corpus = Corpus {
     ],
 };
 
-/// The packet, whose length the first byte is, and the instructions behind it.
+/// Splits the input into the packet, whose length the first byte gives, and the instructions.
 fn parts(data: &[u8]) -> (&[u8], Vec<Instruction>) {
     let Some((&length, rest)) = data.split_first() else { return (&[], Vec::new()) };
     let (packet, rest) = rest.split_at(rest.len().min(length.into()));
@@ -70,10 +71,11 @@ fn parts(data: &[u8]) -> (&[u8], Vec<Instruction>) {
     (packet, rest.as_chunks().0.iter().map(instruction).collect())
 }
 
-/// Compiles the instructions and runs them over the packet; what is taken is lowered and made native code as well.
+/// Compiles the instructions and runs them over the packet; an accepted program is also lowered and
+/// compiled to native code.
 ///
 /// # Panics
-/// Where the compiler failed, or gave another filter than the instructions are: faults of Portcullis.
+/// If the compiler panics, or the filter differs from the instructions.
 pub fn run(data: &[u8]) {
     let (packet, program) = parts(data);
     let mut text = format!("{}\n", program.len());
@@ -92,7 +94,7 @@ pub fn run(data: &[u8]) {
     let got = interpreter.run(packet, &metadata).expect("a packet that can be run").verdict;
     let want = reference::run(&program, input, STEPS);
     let want = want.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
-    // A loop may be out of fuel.
+    // A loop may run out of fuel.
     if got != Verdict::Aborted || bounded {
         assert_eq!(Some(got), want, "{packet:02x?}\n{}", bpf::disassemble(&program));
     }

@@ -1,10 +1,10 @@
-//! Any bytes as what `tcpdump -ddd` prints.
+//! Fuzz target: arbitrary bytes as the output of `tcpdump -ddd`.
 
 use portcullis_bpf as bpf;
 
 use crate::mutate::Corpus;
 
-/// Programs to begin with, of each form.
+/// Seed programs that between them use every instruction form.
 pub const CORPUS: Corpus = Corpus {
     seeds: &[
         include_bytes!("../seeds/port.bpf"),
@@ -66,11 +66,11 @@ pub const CORPUS: Corpus = Corpus {
     ],
 };
 
-/// Compiles the bytes as a program; what compiles is run on a few packets, lowered, and made native code. Whatever the bytes are,
-/// this returns.
+/// Compiles the bytes as a program; an accepted program also runs on a few packets, is lowered, and
+/// is compiled to native code.
 ///
 /// # Panics
-/// Where the compiler failed, or let through what a device cannot take: faults of Portcullis.
+/// If the compiler panics, or accepts what a device cannot run.
 pub fn run(data: &[u8]) {
     crate::filter::run(data, bpf::compile);
 }

@@ -1,5 +1,6 @@
-//! Any bytes as a capture: no panic, no endless loop, no more packets than there are bytes for; the
-//! same packets however they are read; and what was read can be written and read again.
+//! Fuzz target: arbitrary bytes as a capture file. Reading must terminate, yield at most as many
+//! packets as the bytes can hold, not depend on how the file is read, and round-trip through a
+//! writer.
 
 use std::io::{Cursor, Read, Write};
 use std::sync::{Arc, Mutex};
@@ -8,10 +9,10 @@ use portcullis_core::packet::ResizeRoom;
 use portcullis_io::capture::{self, CaptureKind, CaptureSink};
 use portcullis_io::{CaptureFormat, Sink, Source, SourceOptions};
 
-/// A packet with its wire length and time.
+/// A packet with its wire length and timestamp.
 type Packet = (Vec<u8>, u32, u64);
 
-/// Gives a few bytes at a time, as a pipe does.
+/// Reader that returns a few bytes per call, as a pipe does.
 struct Dribble {
     bytes: Cursor<Vec<u8>>,
     step: usize,
@@ -39,7 +40,7 @@ impl Write for Memory {
     }
 }
 
-/// All packets, the format, and the error, if there is one.
+/// Reads all packets, the format, and the error that ended reading, if any.
 fn read(bytes: &[u8], step: usize, options: &SourceOptions) -> (Vec<Packet>, CaptureFormat, Option<String>) {
     let reader = Dribble { bytes: Cursor::new(bytes.to_vec()), step };
     let mut packets = Vec::new();
@@ -68,14 +69,14 @@ fn read(bytes: &[u8], step: usize, options: &SourceOptions) -> (Vec<Packet>, Cap
     (packets, format, error)
 }
 
-/// Writes what `source` gives.
+/// Writes the packets of `source` to a capture.
 fn write(bytes: &[u8], kind: CaptureKind) -> Option<Vec<u8>> {
     let reader = Box::new(Cursor::new(bytes.to_vec()));
     let mut source = capture::read("fuzz", None, reader, &SourceOptions::default()).ok()?;
     let memory = Memory::default();
     let sink = CaptureSink::new("memory", Box::new(memory.clone()), kind, source.format());
     let mut sink = Box::new(sink.expect("memory takes everything"));
-    // After an error everything before it is still written.
+    // Packets before an error are still written.
     while let Ok(Some(batch)) = source.next_batch() {
         let all: Vec<u32> = (0..batch.len() as u32).collect();
         sink.write(&batch, &all).expect("memory takes everything");
@@ -85,14 +86,14 @@ fn write(bytes: &[u8], kind: CaptureKind) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The first byte says how the rest is read.
+/// The first byte selects how the rest is read.
 ///
 /// # Panics
-/// Where packets are not the same in every way of reading, or were not written as they were read.
+/// If ways of reading disagree, or writing and reading again changes the packets.
 pub fn run(data: &[u8]) {
     let Some((&how, bytes)) = data.split_first() else { return };
     let (wanted, format, error) = read(bytes, usize::MAX, &SourceOptions::default());
-    // A record has a header of at least 16 bytes.
+    // The header of a record takes at least 16 bytes.
     assert!(wanted.iter().map(|(packet, ..)| packet.len() + 16).sum::<usize>() <= bytes.len());
     let options = SourceOptions {
         max_packets: if how & 1 == 0 { 3 } else { usize::MAX },
@@ -112,7 +113,7 @@ pub fn run(data: &[u8]) {
         let limit = u64::from(u32::MAX) * 1_000_000_000;
         for ((packet, wire, time), (packet_again, wire_again, time_again)) in wanted.iter().zip(&again) {
             assert_eq!((packet, wire), (packet_again, wire_again));
-            // Classic pcap counts seconds in 32 bits.
+            // Classic pcap stores seconds in 32 bits.
             if *time < limit {
                 assert_eq!(time / unit * unit, *time_again);
             }
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
     use crate::mutate::{A_SECOND, Corpus, run_for};
 
-    /// Small captures of both formats, in front of each byte that says how to read.
+    /// Small captures of both formats, each behind every byte that selects a way of reading.
     fn good() -> Vec<Vec<u8>> {
         let le = |fields: &[u32]| fields.iter().flat_map(|field| field.to_le_bytes()).collect::<Vec<u8>>();
         let be = |fields: &[u32]| fields.iter().flat_map(|field| field.to_be_bytes()).collect::<Vec<u8>>();
@@ -175,7 +176,7 @@ mod tests {
     fn for_a_second() {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
-        // Lengths at their limits, in both byte orders, and the heads of blocks.
+        // Lengths at their limits in both byte orders, and starts of pcapng blocks.
         let pieces: &[&[u8]] = &[
             &[0; 4],
             &[0xff; 4],

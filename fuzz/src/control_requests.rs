@@ -1,5 +1,5 @@
-//! Any bytes as what somebody asks at the control socket, a request a line: no panic, an answer of one line to each, which can be
-//! read; and what is refused changes nothing.
+//! Fuzz target: arbitrary bytes as requests to the control socket, one per line. Each must get an
+//! answer of one line that parses, and a rejected request must change nothing.
 
 use portcullis::control::{self, Answer, Refusal, Reload, ReloadReport, Request, Service};
 use portcullis::map::declaration::{CommentSyntax, declarations};
@@ -7,7 +7,7 @@ use portcullis::map::layout::Layout;
 use portcullis::map::{Declaration, Table};
 use serde_json::value::RawValue;
 
-/// Maps of every kind, which are soon full.
+/// Maps of every kind, small enough to fill up.
 const MAPS: &str = "//! map flows: hash key=2 value=3 entries=5
 //! map named: hash key=5 value=3 entries=5 fields=from:ip,via:ipv4,bytes:u64,port
 //! map recent: lru_hash key=1 value=0 entries=5
@@ -17,7 +17,7 @@ const MAPS: &str = "//! map flows: hash key=2 value=3 entries=5
 //! map sums: counter entries=5
 ";
 
-/// A run that has maps and nothing else.
+/// A running instance with maps but no traffic.
 struct Run {
     maps: Vec<Declaration>,
     words: Vec<Vec<u32>>,
@@ -74,7 +74,7 @@ impl Service for Run {
 }
 
 /// # Panics
-/// Where an answer is none, or what is refused changes a map.
+/// If an answer does not parse, or a rejected request changes a map.
 pub fn run(data: &[u8]) {
     let mut service = Run::new();
     for request in data.split(|byte| *byte == b'\n').take(64) {
@@ -127,7 +127,7 @@ mod tests {
 {"version":1,"request":{"map-set":{"map":"sums","key":["0"],"value":["18446744073709551615"]}}}"#,
     ];
 
-    /// Nothing that is right is refused, but where there is no other filter.
+    /// Valid requests are accepted, except a reload, for which there is no other filter.
     #[test]
     fn the_seeds_are_right() {
         for seed in SEEDS {

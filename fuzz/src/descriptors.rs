@@ -1,13 +1,13 @@
-//! Any descriptors over a small arena: a batch comes of them exactly when a map of the arena's words
-//! says that they may stand side by side, and then each packet's bytes are its own.
+//! Fuzz target: arbitrary descriptors over a small arena. A batch must be built exactly when a
+//! word-granular ownership map of the arena finds no overlap, and packets must then not alias.
 
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
 
-/// Bytes of the arena. Small, so that random descriptors meet.
+/// Size of the arena in bytes; small, so that random descriptors overlap often.
 const ARENA: usize = 1024;
 
-/// Whether packets may lie so, by a map of who owns each 4-byte word. `taken` is the map so far,
-/// with the end of what is given out.
+/// Reference check of a batch's layout, by an ownership map of 4-byte words. `taken` is the map so
+/// far, with the end of the allocated range.
 fn may_lie(descriptors: &[Descriptor], margin: i64, taken: &mut [bool]) -> bool {
     let mut map = taken.to_vec();
     for d in descriptors {
@@ -19,7 +19,7 @@ fn may_lie(descriptors: &[Descriptor], margin: i64, taken: &mut [bool]) -> bool 
         if start == end {
             continue;
         }
-        // In order: nothing behind the packet is given out yet.
+        // Packets come in ascending order: no memory after this packet is allocated yet.
         if map[words.start..].contains(&true) {
             return false;
         }
@@ -29,7 +29,7 @@ fn may_lie(descriptors: &[Descriptor], margin: i64, taken: &mut [bool]) -> bool 
     true
 }
 
-/// Descriptors from 8 bytes each; most are brought near the arena.
+/// Decodes one descriptor from each 8 bytes; most are moved close to the arena.
 fn descriptors(bytes: &[u8]) -> Vec<Descriptor> {
     let field = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let near = |value: u32, limit: u32| if value >> 28 == 15 { value } else { value % limit };
@@ -39,7 +39,7 @@ fn descriptors(bytes: &[u8]) -> Vec<Descriptor> {
         .collect()
 }
 
-/// Writes each packet full of its own number, and looks whether any other changed.
+/// Fills each packet with its own number, and checks that no other packet changes.
 fn check_apart(batch: &mut Batch) {
     for i in 0..batch.len() {
         batch.packet_mut(i).fill(i as u8);
@@ -49,11 +49,11 @@ fn check_apart(batch: &mut Batch) {
     }
 }
 
-/// The first byte says whether there is room and metadata, and how many descriptors are in the
-/// first of two batches; the last part is where a filter leaves the packets.
+/// The first byte says whether packets have headroom and metadata, and how many descriptors belong
+/// to the first of two batches; the last part is where a filter leaves the packets.
 ///
 /// # Panics
-/// Where a batch came of what it must not, or not of what it may.
+/// If a batch is built from an overlapping layout, or a valid layout is rejected.
 pub fn run(data: &[u8]) {
     let Some((&how, bytes)) = data.split_first() else { return };
     let (room, margin) = if how & 1 == 0 { (ResizeRoom::None, 0) } else { (ResizeRoom::Both, i64::from(RESIZE_ROOM)) };
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::mutate::{A_SECOND, Corpus, run_for};
 
-    /// Packets in order, close together and with room.
+    /// Packets in order, close together and with headroom.
     fn good() -> Vec<Vec<u8>> {
         let mut inputs = Vec::new();
         for how in 0..=255u8 {

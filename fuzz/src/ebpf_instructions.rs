@@ -1,4 +1,5 @@
-//! Any bytes as a packet and instructions of eBPF: what is taken of them gives what an interpreter of its own gives.
+//! Fuzz target: arbitrary bytes as a packet and eBPF instructions. An accepted program must give
+//! the result of an independent eBPF interpreter.
 
 #[path = "../../frontends/xdp/src/tests/model/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -9,7 +10,7 @@ use model::compare::{Comparison, compare};
 use model::{Code, Instruction};
 use portcullis_xdp as xdp;
 
-/// The packet, whose length the first byte is, and the instructions behind it.
+/// Splits the input into the packet, whose length the first byte gives, and the instructions.
 fn parts(data: &[u8]) -> (&[u8], Code) {
     let Some((&length, rest)) = data.split_first() else { return (&[], Code::default()) };
     let (packet, rest) = rest.split_at(rest.len().min(length.into()));
@@ -30,10 +31,10 @@ fn held(data: &[u8]) -> Comparison {
     compare(&code, &packets).unwrap_or_else(|difference| panic!("{}\n{}", difference.what, code.listing()))
 }
 
-/// Takes the instructions for a program, and runs what is one over the packet and two others.
+/// Translates the instructions, and runs an accepted program over the packet and two others.
 ///
 /// # Panics
-/// Where the front end failed, or made another filter than the instructions are: faults of Portcullis.
+/// If the front end panics, or the translated filter differs from the instructions.
 pub fn run(data: &[u8]) {
     held(data);
 }
@@ -44,7 +45,7 @@ mod tests {
     use crate::mutate::{A_SECOND, Corpus, mutation, run_for};
     use model::Random;
 
-    /// Programs that are taken, as bytes.
+    /// Accepted programs, encoded as bytes.
     fn seeds() -> Vec<Vec<u8>> {
         let seed = |number: u64| {
             let mut random = Random(number);

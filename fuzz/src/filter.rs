@@ -1,4 +1,4 @@
-//! What must hold of any text of a filter, in whatever language.
+//! Properties that hold for every input of every front end, shared by the fuzz targets.
 
 use std::sync::Arc;
 
@@ -9,37 +9,38 @@ use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Lowering, Program, ProgramOptions, lower};
 use portcullis_cpu::vector::LaneProgram;
 
-/// Compiles the bytes; what compiles is run on a few packets, lowered, and made native code, and what
-/// does not has a reason that can be shown.
+/// Compiles the bytes, then checks the program with [`check_accepted`] or the diagnostics with
+/// [`check_rejected`].
 ///
 /// # Panics
-/// Where the compiler failed, or let through what a device cannot take: faults of Portcullis.
+/// If the compiler panics, rejects without a reason, or accepts what a device cannot run.
 pub(crate) fn run(data: &[u8], compile: impl FnOnce(&Source, &ProgramOptions) -> Result<Program, Diagnostics>) {
     let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
     let compiled = Source::from_bytes("fuzz", data.to_vec()).and_then(|source| compile(&source, &options));
     match compiled {
-        Ok(program) => taken(&Arc::new(program)),
-        Err(errors) => refused(&errors),
+        Ok(program) => check_accepted(&Arc::new(program)),
+        Err(errors) => check_rejected(&errors),
     }
 }
 
-/// There is a reason, and it can be shown.
+/// Checks that the diagnostics contain an error and that they render to text.
 ///
 /// # Panics
-/// Where there is none, or the compiler failed.
-pub(crate) fn refused(errors: &Diagnostics) {
+/// If there is no error, the compiler reports an internal failure, or a terminal escape from the
+/// input reaches the text.
+pub(crate) fn check_rejected(errors: &Diagnostics) {
     assert!(!errors.errors.is_empty(), "refused without a reason");
     let text = errors.render() + &errors.to_string();
     assert!(!text.contains("the compiler itself failed"), "{text}");
     assert!(!text.contains('\u{1b}'), "{text:?}");
 }
 
-/// What compiles runs on a few packets, by the interpreter and from the form for several packets side by side, can be lowered,
-/// and becomes native code.
+/// Checks that an accepted program runs on a few packets with equal results in the interpreter and
+/// as a lane program, can be lowered to SPIR-V, and compiles to native code.
 ///
 /// # Panics
-/// Where it does not.
-pub(crate) fn taken(program: &Arc<Program>) {
+/// If any of these fails.
+pub(crate) fn check_accepted(program: &Arc<Program>) {
     let interpreter = Interpreter::new(program).expect("the verifier lets through what the interpreter takes");
     let traced = LaneProgram::trace(program);
     if let Err(reason) = &traced {
@@ -48,7 +49,7 @@ pub(crate) fn taken(program: &Arc<Program>) {
     }
     for packet in [&[][..], &[0x45; 60], &[0xff; 1500]] {
         let want = interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
-        // Executed by something else, from another form: only what has no such form has but one answer.
+        // Compare with an independent executor, unless the program has no vector form.
         let Ok(traced) = &traced else { continue };
         let mut maps: Vec<_> = program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect();
         let got = traced.run(&[(packet, &Metadata::default())], &mut maps, 0x5ca1_ab1e);

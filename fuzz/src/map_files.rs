@@ -1,5 +1,5 @@
-//! Any bytes as the rows of a map, and as the state of maps: no panic, errors that can be printed, and what was read can
-//! be written and is the same when it is read again.
+//! Fuzz target: arbitrary bytes as rows of a map, and as a file of saved map state. Errors must be
+//! printable, and what is read must survive writing and reading again.
 
 use portcullis::map::declaration::{CommentSyntax, declarations};
 use portcullis::map::layout::Layout;
@@ -20,10 +20,11 @@ fn maps() -> Vec<Declaration> {
     declarations(MAPS, CommentSyntax::Wgsl).expect("they are right")
 }
 
-/// The first byte says which map, or that it is state; with 8 added it is JSON, or state whose checksum is put right.
+/// The first byte selects the map, or saved state; adding 8 selects JSON rows, or state with a
+/// corrected checksum.
 ///
 /// # Panics
-/// Where errors cannot be printed, or what was read is not what is read again.
+/// If errors cannot be printed, or a second reading differs from the first.
 pub fn run(data: &[u8]) {
     let Some((&how, bytes)) = data.split_first() else { return };
     let maps = maps();
@@ -86,7 +87,7 @@ fn carried(maps: &[Declaration], bytes: &[u8]) {
     assert_eq!(read, wanted);
 }
 
-/// A table's words as a session has them.
+/// Returns a table's words as they lie in a session's memory.
 fn memory(map: &Declaration, table: &Table) -> Vec<u32> {
     let mut words = vec![0; Layout::of(map).words()];
     let (at, changed) = table.changes();
@@ -98,7 +99,7 @@ fn is_printable(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(char::is_control)
 }
 
-/// The bytes as state whose checksum is right, as `docs/maps.md` has it; in place of the last 8.
+/// Replaces the last 8 bytes with the checksum that `docs/guide/maps.md` specifies.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let end = bytes.len().saturating_sub(8) / 4 * 4;
     let words = bytes[..end].chunks_exact(4).map(|word| word.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
@@ -111,10 +112,10 @@ mod tests {
     use super::*;
     use crate::mutate::{A_SECOND, Corpus, run_for};
 
-    /// How inputs that are state begin; others with the map's number.
+    /// First byte of inputs that are saved state; other inputs start with the map's number.
     const STATE: u8 = 7;
 
-    /// State with an entry in each map.
+    /// Saved state with an entry in each map.
     fn some_state() -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut writer = state::Writer::new(&mut bytes, 7).unwrap();

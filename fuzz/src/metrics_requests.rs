@@ -1,11 +1,11 @@
-//! Any bytes as a request for metrics: no panic, and an answer that is one of HTTP. How the bytes are cut on their way makes no
-//! difference.
+//! Fuzz target: arbitrary bytes as a request to the metrics server. It must answer with well-formed
+//! HTTP, and the answer must not depend on how the bytes are split into reads.
 
 use portcullis::pipeline::live::metrics::http::{MAX_HEAD_BYTES, Reply, reply};
 
 const METRICS: &str = "metrics\n";
 
-/// # Panics
+/// If the answer is malformed, or differs when the request arrives byte by byte.
 /// Where something else is so.
 pub fn run(data: &[u8]) {
     let at_once = reply(data, || METRICS.into());
@@ -13,7 +13,7 @@ pub fn run(data: &[u8]) {
         Reply::Wait => assert!(data.len() < MAX_HEAD_BYTES, "nobody waits for more than that"),
         Reply::Answer(answer) => check(answer),
     }
-    // The first answer is the one that is sent.
+    // The server sends the first answer it gets, so find the shortest prefix that has one.
     let mut asked = 0;
     let cut = (1..=data.len().min(MAX_HEAD_BYTES)).find_map(|length| match reply(&data[..length], || METRICS.into()) {
         Reply::Answer(answer) => Some(answer),
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A head, and a body as long as it says.
+/// Checks the status line, and that the body has the length that the head declares.
 fn check(answer: &[u8]) {
     let text = std::str::from_utf8(answer).expect("a text");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");

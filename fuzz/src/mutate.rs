@@ -1,5 +1,4 @@
-//! A small mutator, so that the targets are run without a fuzzer too: reproducible, and blind to
-//! what the target does with its input.
+//! Reproducible mutator that runs the fuzz targets within `cargo test`, without coverage feedback.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -8,26 +7,26 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// How long [`run_for`] goes on.
+/// Time budget of [`run_for`] in the tests of the targets.
 pub const A_SECOND: Duration = Duration::from_secs(1);
 
-/// What a target's inputs are made of.
+/// Material from which a target's inputs are built.
 #[derive(Debug, Clone, Copy)]
 pub struct Corpus<'a> {
-    /// Inputs that are right.
+    /// Valid inputs.
     pub seeds: &'a [&'a [u8]],
-    /// Pieces that mean something in such inputs.
+    /// Tokens of the input language, inserted at random.
     pub pieces: &'a [&'a [u8]],
 }
 
-/// A mutation of one of the seeds; the same for the same number.
+/// Mutates one of the seeds; equal numbers give equal results.
 ///
 /// # Panics
-/// When there is no seed.
+/// If the corpus has no seed.
 pub fn mutation(corpus: Corpus, number: u64) -> Vec<u8> {
     let mut rng = Pcg64::seed_from_u64(number);
     let mut input = corpus.seeds.choose(&mut rng).expect("a seed").to_vec();
-    // Few changes more often than many: what is nearly right goes deepest.
+    // Prefer few changes: nearly valid inputs get furthest into the target.
     for _ in 0..1 << rng.random_range(0..5u32) {
         let at = rng.random_range(0..=input.len());
         let end = (at + (1 << rng.random_range(0..7u32))).min(input.len());
@@ -70,20 +69,20 @@ pub fn mutation(corpus: Corpus, number: u64) -> Vec<u8> {
     input
 }
 
-/// Calls `target` with mutations from number `first` on until `time` is over, at least one of them,
-/// and gives back how many there were. An input that makes it panic is written to a file, whose
-/// name is printed; the panic goes on.
+/// Calls `target` with mutations numbered from `first` until `time` is over, at least once, and
+/// returns the number of calls. An input that makes the target panic is written to a temporary
+/// file, whose path is printed, before the panic resumes.
 ///
 /// # Panics
-/// When the target does.
+/// If the target panics.
 pub fn run_for(time: Duration, name: &str, corpus: Corpus, first: u64, target: fn(&[u8])) -> u64 {
     run_over(time, name, first, |number| mutation(corpus, number), target)
 }
 
-/// The same with inputs made otherwise, by their numbers.
+/// Calls `target` like [`run_for`], with inputs that `input` generates from their numbers.
 ///
 /// # Panics
-/// When the target does.
+/// If the target panics.
 pub fn run_over(time: Duration, name: &str, first: u64, input: impl Fn(u64) -> Vec<u8>, target: fn(&[u8])) -> u64 {
     let start = Instant::now();
     let mut count = 0;

@@ -1,11 +1,12 @@
-//! Any bytes as a message of a netfilter queue: no panic, and a packet lies in them with room for a link's header before it.
-//! And the packet as one whose checksum may have been left to a network card: only its field changes, and only once.
+//! Fuzz target: arbitrary bytes as an nfnetlink_queue message. A parsed packet must lie within the
+//! message, with room for a link header before it. Checksum completion must change only the
+//! checksum field, and be idempotent.
 
 use portcullis_io::live::checksum;
 use portcullis_io::nfqueue::message::{Message, Packet, decode};
 
 /// # Panics
-/// Where something else is so.
+/// If a property above is violated.
 pub fn run(data: &[u8]) {
     match decode(data) {
         Ok(Message::Packet(Packet { payload, length, .. })) => {
@@ -21,7 +22,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What becomes of a packet's checksum.
+/// Checks the completion of a packet's checksum that was left to a network card.
 fn left(packet: &[u8]) {
     let changed = |bytes: &[u8]| {
         assert_eq!(bytes.len(), packet.len());
@@ -65,11 +66,11 @@ mod tests {
         bytes
     }
 
-    /// A datagram whose checksum was left, as the kernel gives it with everything that there is, and with little; a segment;
-    /// and an error.
+    /// Seed messages: a datagram with partial checksum, once with all attributes and once with few;
+    /// a segment; and an error.
     fn good() -> Vec<Vec<u8>> {
         let mut udp = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-        // The pseudo-header: the addresses, 17 and 12.
+        // Checksum of the pseudo-header: the addresses, protocol 17, and length 12.
         udp.extend([0, 9, 0, 9, 0, 12, 0x14, 0x20, 1, 2, 3, 4]);
         let mut tcp = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
         tcp.extend([0; 32]);
@@ -106,7 +107,7 @@ mod tests {
     fn for_a_second() {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
-        // Attributes that end too soon or nowhere, and lengths at their limits.
+        // Truncated attributes, and lengths at their limits.
         let pieces: &[&[u8]] =
             &[&[0; 4], &[0xff; 4], &[3, 0, 10, 0], &[4, 0, 10, 0], &[0xff, 0xff, 10, 0], &[17], &[6]];
         println!("{} messages", run_for(A_SECOND, "nfqueue_messages", Corpus { seeds: &seeds, pieces }, 0, run));

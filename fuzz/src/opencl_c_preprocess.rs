@@ -1,4 +1,5 @@
-//! Any bytes as the files of an OpenCL C filter: they become tokens, or errors.
+//! Fuzz target: arbitrary bytes as the source files of an OpenCL C filter. Preprocessing must give
+//! tokens or errors.
 
 use std::path::Path;
 
@@ -9,10 +10,10 @@ use portcullis_opencl_c::token::TokenKind;
 
 use crate::mutate::Corpus;
 
-/// What separates the files of an input: the filter, `a.h` and `b.h`.
+/// Separator between the files of an input: the filter, `a.h` and `b.h`.
 pub const SEPARATOR: u8 = 0x1f;
 
-/// Texts to begin with.
+/// Seed sources.
 pub const CORPUS: Corpus = Corpus {
     seeds: &[
         include_bytes!("../seeds/preprocessor.cl"),
@@ -89,10 +90,10 @@ pub const CORPUS: Corpus = Corpus {
     ],
 };
 
-/// Preprocesses the bytes as a filter and its files. Whatever they are, this returns.
+/// Preprocesses the bytes as a filter and its files.
 ///
 /// # Panics
-/// Where an error cannot be shown, or a token is not where it says: faults of Portcullis.
+/// If an error cannot be rendered, or a token's span does not hold its text.
 pub fn run(data: &[u8]) {
     let mut files = data.split(|&byte| byte == SEPARATOR).map(<[u8]>::to_vec);
     let text = files.next().unwrap_or_default();
@@ -129,7 +130,7 @@ pub fn run(data: &[u8]) {
         }
     }
     let text = written(&tokens);
-    // A predefined macro that the text undefined would be one again.
+    // Preprocessing again would expand predefined macros that the source undefined.
     let undefined = tokens.names.get("undef").is_some();
     match preprocess(&Source::new("again", text.as_str()), &[], &mut NoIncludes) {
         Ok(again) => assert!(written(&again) == format!("; {text}") || undefined, "{text}\n{}", written(&again)),
@@ -143,9 +144,9 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A text that means these tokens.
+/// Spells the tokens as source text.
 fn written(TranslationUnit { tokens, names, .. }: &TranslationUnit) -> String {
-    // In front, so that no line begins with `#`.
+    // Start with `;`, so that a leading `#` is not taken for a directive.
     let mut text = String::from(";");
     for token in tokens {
         text.push(' ');
@@ -191,7 +192,7 @@ mod tests {
             errors(seed).unwrap_or_else(|errors| panic!("{}", errors.render()));
             run(seed);
         }
-        // A mutator that only ever made errors would show little of what has none.
+        // If nearly all mutations were errors, valid sources would go untested.
         assert!((0..200).filter(|&number| errors(&mutation(CORPUS, number)).is_ok()).count() > 10);
     }
 }

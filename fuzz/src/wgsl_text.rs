@@ -1,10 +1,10 @@
-//! Any bytes as a filter's text.
+//! Fuzz target: arbitrary bytes as a WGSL filter.
 
 use portcullis_wgsl as wgsl;
 
 use crate::mutate::Corpus;
 
-/// Filters to begin with.
+/// Seed filters.
 pub const CORPUS: Corpus = Corpus {
     seeds: &[
         include_bytes!("../../shaders/complex_filter.wgsl"),
@@ -128,11 +128,11 @@ pub const CORPUS: Corpus = Corpus {
     ],
 };
 
-/// Compiles the bytes as a filter; what compiles is run on a few packets, lowered, and made native
-/// code. Whatever the bytes are, this returns.
+/// Compiles the bytes as a filter; an accepted filter also runs on a few packets, is lowered, and
+/// is compiled to native code.
 ///
 /// # Panics
-/// Where the compiler failed, or let through what a device cannot take: faults of Portcullis.
+/// If the compiler panics, or accepts what a device cannot run.
 pub fn run(data: &[u8]) {
     crate::filter::run(data, wgsl::compile);
 }
@@ -157,7 +157,7 @@ mod tests {
             wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render()));
             run(seed);
         }
-        // A mutator that only ever made nonsense would test the scan alone.
+        // If no mutation were valid, only the lexer and parser would be tested.
         let compiles = |number| {
             let source = Source::from_bytes("f", mutation(CORPUS, number)).ok();
             source.is_some_and(|source| wgsl::compile(&source, &ProgramOptions::default()).is_ok())

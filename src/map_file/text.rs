@@ -1,5 +1,5 @@
 //! Parses map rows from CSV and JSON, as people write them and as `dump` does. The syntax is
-//! specified in `docs/maps.md`.
+//! specified in `docs/guide/maps.md`.
 
 use std::fmt;
 use std::fs::File;

@@ -65,8 +65,8 @@ pub enum EntryKind {
     /// A kernel, which is all that a launch needs.
     #[default]
     Kernel,
-    /// A device function that filters one packet, for kernels that the caller appends
-    /// (`docs/abi.md`, "Kernels in C").
+    /// A function that filters one packet, for kernels that the caller puts behind it (`docs/reference/abi.md`, "Kernels in
+    /// C").
     Function,
 }
 
@@ -106,7 +106,7 @@ impl Options {
     }
 }
 
-/// An argument of a kernel (`docs/abi.md`). Buffers are pointers to device memory.
+/// What a kernel takes (`docs/reference/abi.md`). Buffers are pointers to device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Argument {
     /// The arena's bytes, readable 128 bytes past their end. Absent if the filter does not read
@@ -128,7 +128,7 @@ pub enum Argument {
     /// Redirect targets, a word for each packet, 0 for other verdicts; the kernel writes all of
     /// them. Absent unless the filter can redirect.
     Targets,
-    /// The words of the map with this number (`docs/maps.md`).
+    /// The words of a map of the filter's, by its number (`docs/guide/maps.md`).
     Map(u32),
     /// `u32`: index of the launch's first packet in all buffers but the arena; with flows that of
     /// the first run's descriptor.

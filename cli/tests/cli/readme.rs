@@ -1,4 +1,4 @@
-//! What the README and docs/maps.md show is what happens.
+//! What the README and docs/guide/maps.md show is what happens.
 
 use crate::support::{Place, sample, stock};
 
@@ -42,7 +42,7 @@ fn the_readmes_maps_come_out_as_shown() {
 
 #[test]
 fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
-    let page = include_str!("../../../docs/maps.md");
+    let page = include_str!("../../../docs/guide/maps.md");
     let (_, section) = page.split_once("\n## From the command line\n").unwrap();
     let (section, _) = section.split_once("\n### ").unwrap();
     let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
@@ -68,7 +68,7 @@ fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
 
 #[test]
 fn the_rows_of_the_page_on_maps_are_one() {
-    let page = include_str!("../../../docs/maps.md");
+    let page = include_str!("../../../docs/guide/maps.md");
     let (_, section) = page.split_once("\n### Rows that people write\n").unwrap();
     let (section, _) = section.split_once("\n### ").unwrap();
     let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();

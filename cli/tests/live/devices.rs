@@ -43,7 +43,7 @@ impl By {
         Running::start(command)
     }
 
-    /// Whether a filter that writes to packets of a UMEM finds them there: the table in docs/af-xdp.md.
+    /// Whether a filter that writes to packets of a UMEM finds them there: the table in docs/guide/af-xdp.md.
     fn is_in_place(&self) -> bool {
         match self.backend {
             "cuda" => matches!(self.dispatch, Dispatch::Inline | Dispatch::Pipelined),

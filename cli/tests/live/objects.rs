@@ -214,7 +214,7 @@ fn an_object_does_in_a_namespace_what_it_does_in_the_kernel() {
     );
 }
 
-/// What docs/xdp-objects.md shows works as it stands there.
+/// What docs/guide/xdp-objects.md shows works as it stands there.
 #[test]
 fn the_ten_lines_of_the_page_on_objects_work_as_typed() {
     let Some(suite) = Suite::begin("ten lines of shell", "af-xdp", &[]) else { return };
@@ -224,7 +224,7 @@ fn the_ten_lines_of_the_page_on_objects_work_as_typed() {
         suite.lacks("clang-bpf", reason.lines().next().unwrap_or_default());
         return;
     }
-    let page = include_str!("../../../docs/xdp-objects.md");
+    let page = include_str!("../../../docs/guide/xdp-objects.md");
     let (_, section) = page.split_once("\n## An existing project, in ten lines of shell\n").unwrap();
     let lines: Vec<&str> = section.lines().skip_while(|line| !line.starts_with("    ")).collect();
     let lines: Vec<&str> = lines.iter().map_while(|line| line.strip_prefix("    ")).collect();

@@ -1,4 +1,4 @@
-//! Unary and binary operators, as WGSL defines them; `docs/semantics.md` settles what it leaves
+//! Unary and binary operators, as WGSL defines them; `docs/reference/semantics.md` settles what it leaves
 //! open.
 
 use naga::{BinaryOperator, TypeInner, UnaryOperator, VectorSize};

@@ -1,4 +1,4 @@
-//! Prefix maps: layout in memory, and access to the prefixes in it. `docs/maps.md` is the
+//! Prefix maps: layout in memory, and access to the prefixes in it. `docs/guide/maps.md` is the
 //! specification.
 //!
 //! The lookup structure is a variant of the Poptrie (Asai and Ohara, SIGCOMM 2015). The first bits

@@ -1,4 +1,4 @@
-//! Maps: state that outlives a packet. `docs/maps.md` specifies their semantics and their layout in
+//! Maps: state that outlives a packet. `docs/guide/maps.md` specifies their semantics and their layout in
 //! memory.
 //!
 //! - [`declaration`]: the lines of a filter's source that declare maps.

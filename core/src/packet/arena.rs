@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes past an arena's end that may be read, so that a device can load whole vectors at the last
-/// packet. Their values are meaningless. See `docs/abi.md`, section "Arena".
+/// packet. Their values are meaningless. See `docs/reference/abi.md`, section "Arena".
 pub const READABLE_PAST_END: usize = 128;
 
 const PAGE: usize = 4096;

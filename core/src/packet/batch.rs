@@ -27,7 +27,7 @@ pub struct Descriptor {
     pub length: u32,
 }
 
-/// Per-packet metadata, in the layout that devices read (`docs/abi.md`).
+/// Per-packet metadata, in the layout that devices read (`docs/reference/abi.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Metadata {

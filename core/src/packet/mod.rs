@@ -1,5 +1,5 @@
 //! Packet memory and batches: an [`Arena`] of bytes, [`Descriptor`]s that locate packets in it, a
-//! [`Batch`] of those, and the [`Verdicts`] that a device returns. `docs/abi.md` specifies the
+//! [`Batch`] of those, and the [`Verdicts`] that a device returns. `docs/reference/abi.md` specifies the
 //! layout in memory.
 
 mod arena;

@@ -1,5 +1,5 @@
 //! Flows: sets of packets that a filter must handle one at a time, in order of arrival
-//! (`docs/semantics.md`, "Flows in order").
+//! (`docs/reference/semantics.md`, "Flows in order").
 //!
 //! The value of the filter's `xdp_flow` is hashed to a number of [`FLOW_BITS`] bits, and packets
 //! with equal numbers keep their order; a collision of two flows is harmless. The number is

@@ -1,5 +1,5 @@
 // The prelude: functions for filters to access their packet. This source is the definition
-// (docs/semantics.md explains it); the reference interpreter runs it as it is, and a backend may
+// (docs/reference/semantics.md explains it); the reference interpreter runs it as it is, and a backend may
 // replace a body only by one with the same results.
 //
 // Names that begin with pc_ are reserved: a filter cannot use them.
@@ -38,7 +38,7 @@ const IPPROTO_DSTOPTS: u32 = 60u;
 const IPPROTO_SCTP: u32 = 132u;
 const IPPROTO_MH: u32 = 135u;
 
-// The batch, laid out as in docs/abi.md. Group 1 is reserved for maps.
+// The batch, laid out as in docs/reference/abi.md. Group 1 is reserved for maps.
 struct pc_metadata {
     wire_length: u32,
     ingress: u32,

@@ -1,5 +1,5 @@
 //! Front end for classic BPF: compiles what libpcap makes of a tcpdump expression to a naga module.
-//! `docs/expressions.md` is the user's reference.
+//! `docs/guide/expressions.md` is the user's reference.
 //!
 //! - `parser` reads program listings; `instruction` and `ancillary` decode them; `check` validates;
 //! - `cfg` builds the control-flow graph; `bounds_checks` makes implicit rejections explicit

@@ -1,4 +1,4 @@
-//! Front end for OpenCL C: compiles the filter's text to one naga module. `docs/opencl-c.md`
+//! Front end for OpenCL C: compiles the filter's text to one naga module. `docs/guide/opencl-c.md`
 //! describes the supported subset of the language.
 //!
 //! The stages are [`preprocessor`] → `parser` → `check` → `lower`. They exchange tokens, a syntax

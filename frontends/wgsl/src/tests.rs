@@ -334,7 +334,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     }
 }
 
-/// docs/semantics.md, "Arithmetic": constant expressions that naga evaluates.
+/// docs/reference/semantics.md, "Arithmetic": constant expressions that naga evaluates.
 #[test]
 fn constant_arithmetic_wraps_or_is_rejected() {
     let filter = |expression: &str| format!("fn xdp_filter(pkt: u32) -> u32 {{ return u32({expression}); }}");

@@ -9,7 +9,7 @@
 //!
 //! The transfer functions of the analysis also emit the IR of a block, so that what was proven and
 //! what is computed cannot drift apart. `docs/reference/xdp-analysis.md` describes the analysis,
-//! `docs/xdp-objects.md` says which programs are accepted.
+//! `docs/guide/xdp-objects.md` says which programs are accepted.
 
 mod analysis;
 mod broadcast;

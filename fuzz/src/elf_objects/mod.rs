@@ -1,4 +1,5 @@
-//! Any bytes as an object of XDP programs: it is refused with a reason, or looked at as `check` does, and what is taken of it runs.
+//! Fuzz target: arbitrary bytes as an ELF object of XDP programs. The front end must reject the
+//! object with a reason, or accept programs that inspect and run without a failure.
 
 pub mod damage;
 pub mod elf;
@@ -13,16 +14,18 @@ use portcullis_xdp::{self as xdp, Object};
 
 use crate::filter;
 
-/// Words of a program's maps at most, where it is run: a number of entries may have become millions.
+/// Upper bound on a program's map memory, in words, for it to run: damage can turn an entry count
+/// into millions.
 const MOST_WORDS: usize = 1 << 20;
 
-/// Words of a map that is written down.
+/// Upper bound on the size of a map, in words, for its contents to be printed.
 const MOST_WRITTEN: usize = 1 << 12;
 
-/// Reads the bytes as an object, looks at its programs and maps, and runs what is taken.
+/// Reads the bytes as an object, inspects its programs and maps as `portcullis check` does, and
+/// runs the programs that are accepted.
 ///
 /// # Panics
-/// Where the front end failed, or let through what a device cannot take: faults of Portcullis.
+/// If the front end panics, rejects without a reason, or accepts what a device cannot run.
 pub fn run(data: &[u8]) {
     if let Err(wrong) = Object::read("fuzz", data) {
         assert!(!wrong.to_string().is_empty(), "refused without a reason");
@@ -31,7 +34,7 @@ pub fn run(data: &[u8]) {
     let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
     let report = match xdp::inspect("fuzz", data, &options) {
         Ok(report) => report,
-        Err(errors) => return filter::refused(&errors),
+        Err(errors) => return filter::check_rejected(&errors),
     };
     for map in &report.maps {
         map.typed.columns();
@@ -40,11 +43,11 @@ pub fn run(data: &[u8]) {
         let program = match surveyed.result {
             Ok(program) => Arc::new(program),
             Err(errors) => {
-                filter::refused(&errors);
+                filter::check_rejected(&errors);
                 continue;
             }
         };
-        // Types that say anything can be written down.
+        // Printing must work whatever types the damaged BTF gives to keys and values.
         let words = program.maps().iter().map(|map| Layout::of(map).words());
         for (map, words) in program.maps().iter().zip(words.clone()).filter(|(_, words)| *words < MOST_WRITTEN) {
             for (_, format) in Format::ALL {
@@ -52,7 +55,7 @@ pub fn run(data: &[u8]) {
             }
         }
         if words.fold(0, usize::saturating_add) < MOST_WORDS {
-            filter::taken(&program);
+            filter::check_accepted(&program);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Objects that clang makes of the programs that are compared with the kernel, damaged.
+//! Damaged objects of the XDP programs in compat-tests, compiled by clang.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,8 @@ use crate::mutate::{A_SECOND, Corpus, mutation, run_over};
 #[allow(dead_code, reason = "other tests use the rest")]
 mod clang;
 
-/// Some that have everything between them: maps of every kind, variables, calls, tail calls, loops, events, types.
+/// Programs that between them use every feature: all kinds of maps, variables, calls, tail calls,
+/// loops, events, types.
 const SOME: [&str; 8] =
     ["counters_struct", "events_print", "for_each", "globals", "legacy_maps", "lpm_router", "map_in_map", "tail_calls"];
 
@@ -24,7 +25,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat-tests/xdp")
 }
 
-/// Objects; none where there is no clang.
+/// Compiles the sources; empty if clang is not installed.
 fn objects(names: impl IntoIterator<Item = PathBuf>) -> Vec<Vec<u8>> {
     names.into_iter().map_while(|source| clang::made(clang::object(&source, &["-mcpu=v3"]))).collect()
 }
@@ -37,7 +38,7 @@ fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// What a number has become of the objects: mostly by the format, else bytes.
+/// Mutates a random object: usually by structure, in one of eight cases as plain bytes.
 fn input(objects: &[Vec<u8>], number: u64) -> Vec<u8> {
     let mut rng = Pcg64::seed_from_u64(number);
     let object = objects.choose(&mut rng).expect("there are some");
@@ -57,7 +58,7 @@ fn for_a_second() {
     println!("{} objects", run_over(A_SECOND, "elf_objects", 0, |number| input(&objects, number), run));
 }
 
-/// `PORTCULLIS_DAMAGED_OBJECTS` says how often each is.
+/// `PORTCULLIS_DAMAGED_OBJECTS` sets the number of mutations per object.
 #[test]
 fn each_object_damaged() {
     let times = std::env::var("PORTCULLIS_DAMAGED_OBJECTS").ok().and_then(|times| times.parse().ok()).unwrap_or(8);

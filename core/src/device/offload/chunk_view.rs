@@ -131,7 +131,7 @@ impl<'a, I> ChunkView<'a, I> {
         self.base(self.lanes())
     }
 
-    /// The descriptors as the kernel reads them (`docs/abi.md`): packets in the kernel's order,
+    /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's order,
     /// then runs.
     pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
         let plain = self.flow_order.is_none().then(|| self.kernel_descriptors());
@@ -147,7 +147,7 @@ impl<'a, I> ChunkView<'a, I> {
         (!all.is_empty() && self.flow_order.is_none()).then(|| &all[self.chunk.packets.clone()])
     }
 
-    /// The packets' metadata as the kernel reads it (`docs/abi.md`), in the kernel's order; derived
+    /// The packets' metadata as the kernel reads it (`docs/reference/abi.md`), in the kernel's order; derived
     /// from the descriptors if the batch has none.
     pub fn metadata_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Metadata>()]> + 'a {
         let (batch, flow_order, first) = (self.batch, self.flow_order, self.chunk.packets.start);

@@ -13,7 +13,7 @@ use super::value::{Int, Value};
 use crate::program::prelude::Intrinsic;
 
 /// Range of the offset of the packet's first byte from its first byte on arrival, in bytes: how far
-/// `adjust_head` may move it (docs/semantics.md).
+/// `adjust_head` may move it (docs/reference/semantics.md).
 const HEAD_SHIFT_RANGE: Interval = Interval::new(-(crate::packet::RESIZE_ROOM as i64), u32::MAX as i64);
 
 impl<'a> AbstractInterpreter<'a> {

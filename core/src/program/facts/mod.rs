@@ -1,4 +1,4 @@
-//! Static facts about a filter, by abstract interpretation (`docs/facts.md`).
+//! Static facts about a filter, by abstract interpretation (`docs/reference/facts.md`).
 //!
 //! The abstract domain is intervals of 32-bit integers (Cousot and Cousot 1977), with the set of
 //! verdicts that a value can be, conditions implied by booleans, and composites by component. Calls

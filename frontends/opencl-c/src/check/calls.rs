@@ -175,8 +175,8 @@ impl Checker<'_> {
         Expr { kind: ExprKind::Call(id, converted), ty: result, span }
     }
 
-    /// Checks a call of a prelude function (docs/semantics.md). Where the prelude takes a packet, C
-    /// passes a pointer into it, and offsets are relative to the pointer.
+    /// Checks a call of a prelude function (docs/reference/semantics.md). Where the prelude takes a
+    /// packet, C passes a pointer into it, and offsets are relative to the pointer.
     fn prelude(&mut self, name: &str, intrinsic: Intrinsic, arguments: Vec<Expr>, span: Span) -> Expr {
         let (numbers, result): (&[Type], Type) = match intrinsic {
             Intrinsic::PktLen | Intrinsic::PktWireLen | Intrinsic::PktPort | Intrinsic::PktTimeMs => (&[], UINT),

@@ -1,4 +1,4 @@
-//! Calls of map functions (docs/maps.md), and notes on names that look like them.
+//! Calls of map functions (docs/guide/maps.md), and notes on names that look like them.
 
 use super::Checker;
 use super::expressions::error_expr;

@@ -50,7 +50,7 @@ impl FunctionLowering<'_, '_> {
     }
 
     /// Replaces a constant divisor of zero, which naga rejects, by 1: x / 0 is x and x % 0 is 0
-    /// (docs/semantics.md, "Arithmetic"), the same as for 1.
+    /// (docs/reference/semantics.md, "Arithmetic"), the same as for 1.
     fn divisor(&mut self, value: Value) -> Value {
         let one = |known| match known {
             Literal::I32(0) => Some(Literal::I32(1)),

@@ -333,7 +333,8 @@ impl FunctionLowering<'_, '_> {
 
     fn element(&mut self, base: Value, index: Value, count: u32) -> Value {
         match self.b.constant_u32(index) {
-            // Indices out of range select the last element (docs/semantics.md, "Arithmetic").
+            // Indices out of range select the last element (docs/reference/semantics.md,
+            // "Arithmetic").
             Some(known) => self.b.access_index(base, known.min(count - 1)),
             None => self.b.add(Expression::Access { base, index }),
         }

@@ -153,8 +153,8 @@ impl FunctionLowering<'_, '_> {
         let ty = self.l.ty(&local.ty);
         let variable = self.b.local(Some(&local.name), ty);
         self.bindings[at] = Some(Binding::Variable(variable));
-        // Variables start at zero (docs/semantics.md, "Arithmetic"): on each iteration of a loop,
-        // otherwise when the function starts.
+        // Variables start at zero (docs/reference/semantics.md, "Arithmetic"): on each iteration of
+        // a loop, otherwise when the function starts.
         let zero = |this: &mut Self| {
             let zero = this.b.add(Expression::ZeroValue(ty));
             this.b.store(variable, zero);

@@ -125,7 +125,7 @@ fn large_texts_compile_quickly() {
 }
 
 /// Every kind of nesting compiles up to some depth, and one level more is rejected by a limit
-/// documented in docs/opencl-c.md or docs/semantics.md.
+/// documented in docs/guide/opencl-c.md or docs/reference/semantics.md.
 #[test]
 fn nesting_limits_are_exact() {
     type Nested = fn(usize) -> String;

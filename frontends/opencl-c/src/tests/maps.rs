@@ -49,7 +49,7 @@ fn keys_are_packed_from_memory() {
         ("uint k[2] = {1, 2};", "k", &[1, 2]),
         ("uint k[5] = {1, 2, 3, 4, 5};", "k + 2", &[3, 4, 5]),
         ("uint k[5] = {1, 2, 3, 4, 5};", "&k[one]", &[2, 3, 4]),
-        // An index out of range selects the array's last element (docs/opencl-c.md).
+        // An index out of range selects the array's last element (docs/guide/opencl-c.md).
         ("uint k[3] = {1, 2, 3};", "&k[one]", &[2, 3, 3]),
         ("uint k[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};", "k[one]", &[5, 6, 7, 8]),
         ("const uint k[4] = {1, 2, 3, 4}; const uint *p = k;", "p", &[1, 2, 3, 4]),
