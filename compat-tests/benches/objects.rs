@@ -1,10 +1,12 @@
-//! Programs of XDP as clang has made them, on the CPU device with one thread: against the Linux kernel's JIT, and against rbpf's.
-//! `cargo bench -p portcullis-compat-tests --bench objects`.
+//! Compares XDP programs compiled by clang on the CPU device, with one thread, against the Linux
+//! kernel's JIT and rbpf's JIT: `cargo bench -p portcullis-compat-tests --bench objects`.
 //!
-//! The kernel's side is `BPF_PROG_TEST_RUN`, as `bpftool prog run` has it, with another packet in each run (`feeder.c`, which calls
-//! the program behind it), less the same with a program that does nothing. Ours is a batch of the same packets, and all that
-//! it takes. Against rbpf its JIT has the same packets, in programs without maps (it has none), with the packet's ends as addresses of
-//! 64 bits, which it wants. At the end stands how long a large program takes to be translated and to become code.
+//! The kernel's time is measured with `BPF_PROG_TEST_RUN`, as in `bpftool prog run`. `feeder.c`
+//! supplies another packet in each run and calls the program behind it; the time of the same runs
+//! with an empty program is subtracted. Portcullis is timed over a whole batch of the same packets.
+//! rbpf's JIT gets the same packets, for programs without maps only (it supports none), and with a
+//! context that holds the packet's ends as 64-bit addresses, as rbpf expects. The last part
+//! measures how long a large program takes to translate and to compile.
 
 #[cfg(target_os = "linux")]
 #[path = "../../benches/support/mod.rs"]
@@ -43,14 +45,14 @@ mod linux {
 
     const COMMAND: &str = "cargo bench -p portcullis-compat-tests --bench objects";
 
-    /// How long a program of 2,500 instructions may take to become code, in seconds.
+    /// Upper bound on the time to compile a program of 2,500 instructions, in seconds.
     const MOST_FOR_CPU: f64 = 0.1;
     const MOST_FOR_WGPU: f64 = 5.0;
 
-    /// What a map holds before the first packet: its name, and entries as the kernel has them.
+    /// Initial contents of a map: its name, and its entries in the kernel's layout.
     type Preset = (&'static str, Vec<(Vec<u8>, Vec<u8>)>);
 
-    /// A program with what it is run over.
+    /// A program and the initial contents of its maps.
     struct Case {
         name: &'static str,
         presets: Vec<Preset>,
@@ -60,13 +62,13 @@ mod linux {
         value.to_ne_bytes().to_vec()
     }
 
-    /// The programs: their maps are as full as a user's would be.
+    /// Returns the programs, with maps as full as a user's would be.
     fn cases() -> Vec<Case> {
         let ring = (0..256).map(|slot| (number(slot), number(slot % 16))).collect();
         let backend = |id: u8| vec![2, 0, 0, 0, 1, id, 1, 0];
         let backends = (0..16).map(|id| (number(id.into()), backend(id))).collect();
         let mut random = Random::new();
-        // A default route, so that there are no misses beside those that TTLs make, and prefixes of the lengths that are most.
+        // A default route, so that lookups always hit, and prefixes of the most frequent lengths.
         let mut routes = vec![([number(0), vec![0; 4]].concat(), number(0))];
         for at in 1..50_000 {
             let length = [16, 20, 22, 24, 24, 24, 32][random.next() as usize % 7];
@@ -82,7 +84,8 @@ mod linux {
         ]
     }
 
-    /// TCP and UDP over IPv4 without options, from anybody to anybody: as many flows as packets.
+    /// Returns a TCP or UDP packet over IPv4 without options, with random endpoints: each packet is
+    /// a flow of its own.
     fn frame(random: &mut Random) -> [u8; LENGTH] {
         let mut frame = [0; LENGTH];
         frame[..15].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, 0x45]);
@@ -105,7 +108,7 @@ mod linux {
         (0..count).map(|_| frame(&mut random)).collect()
     }
 
-    /// A batch of packets, one behind the other.
+    /// Packs the frames into one batch, without gaps.
     fn batch(frames: &[[u8; LENGTH]]) -> Batch {
         let mut arena = Arena::new(size_of_val(frames)).expect("memory for the packets");
         arena[..size_of_val(frames)].copy_from_slice(frames.as_flattened());
@@ -147,7 +150,7 @@ mod linux {
         session
     }
 
-    /// A program in the kernel, behind one that feeds it.
+    /// A program loaded into the kernel, called by another program that feeds it packets.
     struct Fed {
         feeder: KernelProgram,
         program: KernelProgram,
@@ -177,7 +180,7 @@ mod linux {
             Ok(Fed { feeder, program, nothing })
         }
 
-        /// How long so many packets take beside being fed, and being called.
+        /// Measures the time that `packets` packets take, less the cost of feeding and calling.
         fn run(&self, packets: u32) -> Sample {
             let timed = |behind: &KernelProgram| {
                 self.feeder.call("behind", 0, behind).expect("the map has room for it");
@@ -191,7 +194,7 @@ mod linux {
         }
     }
 
-    /// Ours over a batch that comes back and goes in again.
+    /// A Portcullis session over one batch that is submitted repeatedly.
     struct Ours<'f> {
         session: Box<dyn Session>,
         frames: &'f [[u8; LENGTH]],
@@ -199,7 +202,7 @@ mod linux {
     }
 
     impl Ours<'_> {
-        /// Packets as they were: a TTL that came to its end would be another way through the program.
+        /// Restores the packets: an expired TTL would take another path through the program.
         fn prepare(&mut self) {
             self.batch = None;
             self.batch = Some(batch(self.frames));
@@ -224,7 +227,8 @@ mod linux {
                 Err(reason) => return println!("The kernel takes no program from us, and is not timed: {reason}"),
             };
             let program = program(case.name, &bytes);
-            // Packets as many as there are flows; and so many that the cache has them, as the kernel's has its own.
+            // Once with as many packets as flows, and once with few enough to stay in the CPU's
+            // cache, as the kernel's packets do.
             for (what, count) in [("1 Mi packets", packets), ("in the cache", packets.min(1 << 14))] {
                 let session = session(&program, &case.presets);
                 let mut ours = Ours { session, frames: &frames[..count], batch: None };
@@ -249,18 +253,18 @@ mod linux {
         record_bar("CPU, one thread, XDP objects", "the kernel's JIT net of its harness", 1.0, COMMAND, &bars);
     }
 
-    /// A packet for rbpf, which wants what it is given for as long as it lives itself.
+    /// Extends the borrow of a packet for rbpf, which requires it to live as long as the machine.
     #[expect(unsafe_code, reason = "rbpf's borrows are longer than its uses")]
     fn lent<'a>(frame: &mut [u8; LENGTH]) -> &'a mut [u8] {
-        // SAFETY: the frames are there until the end of the function that the machine lives in, and nobody looks at one while the
-        // machine has it.
+        // SAFETY: the frames live until the end of the function that owns the machine, and nobody
+        // accesses a frame while the machine has it.
         unsafe { std::slice::from_raw_parts_mut(frame.as_mut_ptr(), LENGTH) }
     }
 
-    /// Programs without maps and helpers.
+    /// Programs that use neither maps nor helpers.
     const PLAIN: [&str; 2] = ["port_filter", "ttl"];
 
-    /// The program for rbpf: the same source, with a context that has addresses.
+    /// Compiles the same source for rbpf, with a context of 64-bit addresses.
     fn wide(name: &str) -> Vec<u8> {
         let header = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/wide_context.h");
         let source = source(name);
@@ -285,7 +289,7 @@ mod linux {
             let mut machine = rbpf::EbpfVmFixedMbuff::new(Some(&code), 0, 8).expect("rbpf takes the program");
             machine.jit_compile().expect("rbpf has a JIT for this processor");
             let mut copies = frames.clone();
-            // Both give the same.
+            // Check that both return the same results before timing them.
             let done = ours.session.run(batch(&frames)).expect("the CPU does not fail");
             for (number, frame) in copies.iter_mut().enumerate() {
                 let theirs = machine.execute_program(lent(frame)).expect("rbpf runs it");
@@ -298,7 +302,8 @@ mod linux {
                 || (0..8).for_each(|_| ours.run()),
                 || {
                     for frame in (0..8).flat_map(|_| 0..count) {
-                        // SAFETY: what the JIT has made of a program that the kernel's verifier takes stays in the packet.
+                        // SAFETY: the kernel's verifier accepts the program, so its compiled code
+                        // stays within the packet.
                         #[expect(unsafe_code, reason = "rbpf's JIT checks nothing as it runs")]
                         let verdict = unsafe { machine.execute_program_jit(lent(&mut copies[frame])) };
                         black_box(verdict.expect("it ran before"));
@@ -323,7 +328,8 @@ mod linux {
         record_bar("CPU, one thread, XDP objects without maps", "rbpf's JIT", 2.0, COMMAND, &bars);
     }
 
-    /// How long a program of 2,500 instructions takes from the object's bytes to the code.
+    /// Measures the time from the object's bytes to compiled code, for a program of 2,500
+    /// instructions.
     fn translated(rounds: usize) {
         let bytes = objects::large().unwrap_or_else(|said| panic!("{said}"));
         let object = Object::read("gateway", &bytes).expect("it is an object");
@@ -350,7 +356,8 @@ mod linux {
             Err(error) => return println!("{error}"),
         };
         let started = Instant::now();
-        // Drivers in software compile when the first packet comes. One that is refused is as good as one that takes for ever.
+        // Software drivers compile when the first packet arrives. A refusal counts like a
+        // compilation that takes too long.
         let first = device.load(&program, &LoadOptions::default()).and_then(|mut session| {
             session.run(batch(&frames(1)))?;
             Ok(started.elapsed().as_secs_f64())

@@ -1,5 +1,5 @@
-//! Packets to run filters on, each corpus with a name: well-formed traffic, hostile packets, and
-//! captures that lie beside the repository.
+//! Named corpora of packets to run filters on: well-formed traffic, hostile packets, and captures
+//! stored beside the repository.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,13 @@ use portcullis::io::{Source, SourceError, SourceOptions, capture};
 /// Packets of one kind or from one file.
 #[derive(Debug, Clone)]
 pub struct Corpus {
-    /// What to call it in a failure.
+    /// Name used in failure messages.
     pub name: String,
     /// The packets' bytes.
     pub packets: Vec<Vec<u8>>,
 }
 
-/// Well-formed traffic of every kind, of the lengths that links carry and some jumbo frames.
+/// Returns well-formed traffic of every kind, with the usual lengths and some jumbo frames.
 pub fn synthetic() -> Corpus {
     let mut packets = Vec::new();
     for (count, size) in [(4000, Size::Range(64, 400)), (300, Size::Range(1400, 1600)), (50, Size::Range(64, 9000))] {
@@ -30,15 +30,15 @@ pub fn synthetic() -> Corpus {
     Corpus { name: "synthetic traffic".into(), packets }
 }
 
-/// Packets that lie about themselves.
+/// Returns packets whose headers contradict their contents.
 pub fn hostile() -> Corpus {
     Corpus { name: "hostile packets".into(), packets: synth::hostile::corpus() }
 }
 
-/// Every capture under `../shared/captures` (or `PORTCULLIS_CAPTURES`), in the order of their names, or why there is none.
+/// Returns the paths of all captures under `../shared/captures` (or `PORTCULLIS_CAPTURES`), sorted.
 ///
 /// # Errors
-/// The folder is not there.
+/// If the folder cannot be read.
 pub fn files() -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     find_captures(&folder(), &mut files).map_err(|e| {
@@ -58,7 +58,8 @@ fn folder() -> PathBuf {
     }
 }
 
-/// The packets of all that are Ethernet's, as far as they can be read. Each also says what ended it early, if anything did.
+/// Reads the packets of all Ethernet captures, each up to the first error, which is returned with
+/// them.
 ///
 /// # Errors
 /// As [`files`].

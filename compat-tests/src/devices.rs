@@ -1,4 +1,4 @@
-//! The devices that a suite runs on, and a note of what became of each.
+//! The devices that a suite runs on, and a record of the outcome on each.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -8,25 +8,28 @@ use std::time::Instant;
 use portcullis::device::{Device, DeviceError, Dispatch, SingleDispatch};
 use portcullis_cpu::{Cpu, Processor, Style};
 
-/// Devices and tools whose absence fails the tests, with commas between: `cpu,wgpu`.
+/// Environment variable with the devices and tools whose absence fails the tests, separated by
+/// commas: `cpu,wgpu`.
 pub const REQUIRE: &str = "PORTCULLIS_REQUIRE";
 
-/// Which share of its cases a suite gives a device whose compiler takes long over each ([`share`]): a
-/// number, 0 where nothing is said (numbers in a row have all cases between them), or `all`.
+/// Environment variable that selects the share of the cases that run on a device with a slow
+/// compiler ([`share`]): a number, 0 by default, or `all`. Consecutive numbers together cover all
+/// cases.
 pub const SHARE: &str = "PORTCULLIS_TEST_SHARE";
 
-/// The only backend whose devices are tested, where somebody wants just that: `cuda`.
+/// Environment variable with the only backend to test: `cuda`. All backends are tested if it is
+/// unset.
 pub const ONLY: &str = "PORTCULLIS_TEST_ONLY";
 
-/// A folder for notes on what ran where; `cargo xtask test` makes a table of them.
+/// Environment variable with a folder for records of what ran where; `cargo xtask test` makes a
+/// table of them.
 pub const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
 
-/// Runs `suite` on every device that there is: the interpreter, the CPU, whatever wgpu finds. A
-/// device that is missing is printed with the reason, and fails the test where [`REQUIRE`] names it.
+/// Runs `suite` on every available device: the interpreter, the CPU and the devices that the GPU
+/// backends find. Prints why a device is missing, which fails the test if [`REQUIRE`] names it.
 ///
 /// # Panics
-/// When `suite` does, and when a required device is missing. Then the other devices still had
-/// their turn.
+/// If `suite` panics or a required device is missing, after the suite has run on the other devices.
 pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
     let mut failures = Vec::new();
     let only = std::env::var(ONLY).ok().filter(|name| !name.is_empty());
@@ -58,8 +61,8 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
     assert!(failures.is_empty(), "{}", failures.join("; "));
 }
 
-/// What a device would otherwise choose between by the clock, or by what else the machine has: each
-/// must be right alone.
+/// Returns variants of a device that differ in what it would otherwise choose by measurement or by
+/// the machine's other hardware, as each must be correct by itself.
 fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
     let info = device.info();
     let id = &info.id;
@@ -78,14 +81,14 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
             let devices = devices.into_iter().filter(|device| here || !device.info().id.contains("x86-64"));
             devices.map(|device| Arc::new(device) as _).collect()
         }
-        // How packets get to a GPU that has memory of its own, on devices that have not.
+        // Use the transfers of GPUs with dedicated memory on devices that share the host's memory.
         "opencl" => {
             vec![Arc::new(
                 named(id, portcullis::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).as_discrete(),
             )]
         }
-        // Each way of handing batches over has kernels of its own, but for `inline`, which takes one batch at a
-        // time so suites that send several cannot use.
+        // Each dispatch method has kernels of its own. `inline` is left out: it takes one batch at
+        // a time, and suites submit several.
         "cuda" => {
             let by = |&method| SingleDispatch::new(device, method).unwrap_or_else(|e| panic!("{id} has named it: {e}"));
             info.dispatch
@@ -100,16 +103,17 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
     }
 }
 
-/// A device by its id, among those that a backend finds.
+/// Returns the device with this id among those that a backend finds.
 ///
 /// # Panics
-/// When it finds none: there was one before.
+/// If the backend fails, as it found the device before.
 fn named<D: Device>(id: &str, found: Result<Vec<D>, DeviceError>) -> Option<D> {
     let found = found.unwrap_or_else(|e| panic!("{id} was there before: {e}"));
     found.into_iter().find(|device| device.info().id == id)
 }
 
-/// The same device with work groups of so many packets; `None` where nobody can say how large they are.
+/// Returns the device with work groups of `packets` packets, or `None` if its group size cannot be
+/// set.
 pub fn with_group_size(device: &Arc<dyn Device>, packets: u32) -> Option<Arc<dyn Device>> {
     let id = device.info().id.as_str();
     Some(match id.split(':').next()? {
@@ -124,30 +128,31 @@ fn is_required(name: &str) -> bool {
     std::env::var(REQUIRE).unwrap_or_default().split(',').any(|required| required.trim() == name)
 }
 
-/// Notes that a tool is not there, and with it a suite.
+/// Records that a suite was skipped because a tool is missing.
 ///
 /// # Panics
-/// Where [`REQUIRE`] names it.
+/// If [`REQUIRE`] names the tool.
 pub fn absent(suite: &str, tool: &str, reason: &str) {
     let required = is_required(tool);
     record(suite, tool, if required { "failed" } else { "skipped" }, reason);
     assert!(!required, "{tool} is required and missing: {reason}");
 }
 
-/// The cases that a device runs: all of them, or where its compiler takes about a second for each (PoCL's
-/// does, and CUDA's for all dispatch methods) about `most`, spread evenly over all.
+/// Selects the cases that run on a device: all, or about `most` spread evenly if its compiler takes
+/// about a second for each case, as with PoCL and with CUDA for all dispatch methods.
 ///
 /// # Panics
-/// When [`SHARE`] is neither a number nor `all`.
+/// If [`SHARE`] is neither a number nor `all`.
 pub fn share<'a, T>(device: &Arc<dyn Device>, cases: &'a [T], most: usize) -> impl Iterator<Item = &'a T> + Clone {
     let (first, step) = part_of(device).map_or((0, 1), |number| spread(cases.len(), most, number));
     cases.iter().skip(first).step_by(step)
 }
 
-/// The same of cases that use something, by its names: whatever any of them uses, one of the share does, and be it for that
-/// more than `most`.
+/// Selects cases as [`share`] does, but covers every feature that any case uses, even if that takes
+/// more than `most` cases.
 ///
 /// # Panics
+/// As [`share`].
 /// As [`share`].
 pub fn share_of_all<'a, T>(
     device: &Arc<dyn Device>,
@@ -161,12 +166,12 @@ pub fn share_of_all<'a, T>(
     let (first, step) = spread(cases.len(), most, number);
     let others = (first..cases.len()).step_by(step).filter(|case| !chosen.contains(case)).collect::<Vec<_>>();
     let room = most.saturating_sub(chosen.len());
-    // Those that there is room for, from all over.
+    // Fill the remaining room with other cases, spread evenly.
     chosen.extend(others.iter().step_by(others.len().div_ceil(room.max(1)).max(1)).take(room));
     chosen.into_iter().map(|case| &cases[case]).collect()
 }
 
-/// Which share a device gets; `None` where it has all.
+/// Returns the number of the device's share, or `None` if the device runs all cases.
 fn part_of(device: &Arc<dyn Device>) -> Option<usize> {
     let said = std::env::var(SHARE).unwrap_or_else(|_| "0".into());
     let slow = ["opencl:", "cuda:"].iter().any(|backend| device.info().id.starts_with(backend));
@@ -174,7 +179,8 @@ fn part_of(device: &Arc<dyn Device>) -> Option<usize> {
     (slow && said != "all").then(number)
 }
 
-/// Some of these that have all between them: at each step the one that has most of what is missing, the first of several.
+/// Returns a set of cases that together use every feature (greedy set cover): each step takes the
+/// first case that adds the most missing features.
 fn cover(uses: &[BTreeSet<String>]) -> BTreeSet<usize> {
     let mut missing: BTreeSet<&String> = uses.iter().flatten().collect();
     let mut chosen = BTreeSet::new();
@@ -187,21 +193,21 @@ fn cover(uses: &[BTreeSet<String>]) -> BTreeSet<usize> {
     chosen
 }
 
-/// Where share `number` of `count` cases begins, and how far its cases are apart: an odd number, so that
-/// a share of cases of two kinds by turns has both.
+/// Returns the first case and the step of share `number`. The step is odd, so that a share of cases
+/// that alternate between two kinds has both kinds.
 fn spread(count: usize, most: usize, number: usize) -> (usize, usize) {
     let step = count.div_ceil(most) | 1;
     (number % step, step)
 }
 
-/// Notes how a suite ended on a device (`passed`, `failed` or `skipped`), and prints it.
+/// Records and prints the outcome of a suite on a device (`passed`, `failed` or `skipped`).
 pub fn record(suite: &str, device: &str, outcome: &str, remark: &str) {
     println!("{suite}: {device}: {outcome} ({remark})");
     let Some(folder) = std::env::var_os(RECORDS) else { return };
     let line = format!("{suite}\t{device}\t{outcome}\t{}\n", remark.replace(['\t', '\n', '\r'], " "));
     let file = std::path::Path::new(&folder).join(format!("{}.tsv", std::process::id()));
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(&file);
-    // One write a line: tests of a process run on several threads.
+    // Write the line with a single call, since tests in one process run on several threads.
     opened.and_then(|mut f| f.write_all(line.as_bytes())).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
 }
 

@@ -1,4 +1,4 @@
-//! One filter on one device, compared with the reference interpreter packet by packet: verdicts,
+//! Compares one filter on one device with the reference interpreter, packet by packet: verdicts,
 //! lengths and bytes.
 
 use std::fmt;
@@ -11,40 +11,40 @@ use portcullis_core::program::Program;
 
 use crate::layouts;
 
-/// Where a device and the reference part ways, with all that is needed to see it again.
+/// A difference between a device and the reference, with everything needed to reproduce it.
 #[derive(Debug)]
 pub struct Mismatch {
     /// The device's id.
     pub device: String,
     /// The filter's name.
     pub name: String,
-    /// The filter's text.
+    /// The filter's source.
     pub filter: String,
-    /// What happened.
+    /// The kind of difference.
     pub what: What,
 }
 
-/// See [`Mismatch`].
+/// Kind of a [`Mismatch`].
 #[derive(Debug)]
 pub enum What {
-    /// The reference itself cannot run the filter.
+    /// The reference interpreter cannot run the filter.
     Reference(InterpError),
-    /// The device refused the filter or a batch, or broke down.
+    /// The device refused the filter or a batch, or failed.
     Device(DeviceError),
-    /// A packet that the device treats in another way.
+    /// The device and the reference disagree on a packet.
     Packet {
-        /// Packets in the batch that it was in.
+        /// Number of packets in the batch.
         batch: usize,
-        /// Its place in that batch.
+        /// The packet's index in the batch.
         index: usize,
         /// The packet as it arrived.
         packet: Vec<u8>,
-        /// What the device made of it.
+        /// The device's verdict and packet.
         got: (Verdict, Vec<u8>),
-        /// What the reference made of it.
+        /// The reference's verdict and packet.
         want: (Verdict, Vec<u8>),
     },
-    /// The device wrote to a byte of the arena, at this offset, that belongs to no packet.
+    /// The device wrote to the byte at this offset of the arena, which belongs to no packet.
     Trespass(usize),
 }
 
@@ -70,11 +70,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// What the reference makes of packets.
+/// The reference's verdict and packet for each input packet.
 type Outcomes = Result<Vec<(Verdict, Vec<u8>)>, InterpError>;
 
-/// A filter and packets for it, with what the reference makes of each packet alone: that is found out once, however many
-/// devices are held to it.
+/// A filter and packets for it, with the reference's results, which are computed once for all
+/// devices.
 #[derive(Debug)]
 pub struct Case {
     program: Arc<Program>,
@@ -83,17 +83,17 @@ pub struct Case {
 }
 
 impl Case {
-    /// Of these.
+    /// Creates a case from a filter and its packets.
     pub fn new(program: Arc<Program>, packets: Vec<Vec<u8>>) -> Case {
         Case { program, packets, outcomes: OnceLock::new() }
     }
 
-    /// The filter.
+    /// Returns the filter.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
 
-    /// The packets.
+    /// Returns the packets.
     pub fn packets(&self) -> &[Vec<u8>] {
         &self.packets
     }
@@ -109,8 +109,8 @@ impl Case {
         })
     }
 
-    /// Runs the packets on `device`, cut into batches of each of the sizes, and compares every packet with what the
-    /// reference makes of it.
+    /// Runs the packets on `device` in batches of each of the sizes, and compares every packet with
+    /// the reference's result.
     ///
     /// # Errors
     /// The first difference.
@@ -126,7 +126,8 @@ impl Case {
         };
         let outcomes = self.outcomes().as_ref().map_err(|e| mismatch(What::Reference(e.clone())))?;
         let mut session = device.load(program, &LoadOptions::default()).map_err(|e| mismatch(What::Device(e)))?;
-        // Packets without room of their own are laid out more tightly, and only some filters take them.
+        // Packets without resize room are laid out more tightly, but a filter that changes lengths
+        // needs the room.
         let rooms: &[ResizeRoom] =
             if program.facts().changes_length { &[ResizeRoom::Both] } else { &[ResizeRoom::None, ResizeRoom::Both] };
         for (&size, &room) in batches.iter().flat_map(|size| rooms.iter().map(move |room| (size, room))) {
@@ -155,7 +156,7 @@ impl Case {
     }
 }
 
-/// [`Case::compare`] of a filter that is compared on one device only.
+/// Compares one filter on one device, as [`Case::compare`].
 ///
 /// # Errors
 /// The first difference.

@@ -1,5 +1,5 @@
-//! A session whose batches run when they are submitted, one after the other: for devices that are slow anyway, and want to
-//! say no more than how packets are filtered.
+//! A session that runs each batch when it is submitted, for slow test devices that implement
+//! nothing but the filtering of packets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
 use portcullis_cpu::vector::interp::{Outcome, Packet};
 
-/// What filters packets.
+/// Filters the packets of a batch.
 pub trait Execute: Send {
-    /// Filters packets in their order; `maps` are the words of the filter's maps.
+    /// Filters packets in order; `maps` holds the words of each of the filter's maps.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// A description of the failure.
     fn execute(&mut self, packets: &[Packet<'_>], maps: &mut [Vec<u32>]) -> Result<Vec<Outcome>, String>;
 }
 
-/// The session.
+/// A session that executes batches synchronously, in the order of submission.
 #[derive(Debug)]
 pub struct InTurn<E> {
     device: &'static str,
@@ -34,7 +34,7 @@ pub struct InTurn<E> {
 }
 
 impl<E: Execute> InTurn<E> {
-    /// With nothing in its maps.
+    /// Creates a session with empty maps.
     pub fn new(device: &'static str, program: &Arc<Program>, options: &LoadOptions, executor: E) -> InTurn<E> {
         InTurn {
             device,
@@ -70,7 +70,7 @@ impl<E: Execute> InTurn<E> {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         for (index, outcome) in outcomes.iter().enumerate() {
-            // Only what was written to may be.
+            // A batch's packets may be modified only if the filter rewrites them.
             if self.program.facts().rewrites() {
                 batch.packet_mut(index).copy_from_slice(&outcome.packet);
             }

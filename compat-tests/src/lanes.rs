@@ -1,8 +1,10 @@
-//! Lane IR as a device: filters as the CPU's vectors have them, executed by that form's own interpreter. What it shares
-//! with the reference interpreter is the front end alone, so that a difference is a fault of one of the two.
+//! Lane IR as a device: executes the CPU backend's vector form with that form's own interpreter.
+//! The device shares only the front end with the reference interpreter, so a difference is a bug in
+//! one of the two.
 //!
-//! Filters without maps go four packets at a time, in lock step; those with maps one by one, in which order what they
-//! leave there is said. What the form does not say is a number that changes from group to group.
+//! Filters without maps run four packets at a time in lock step. Filters with maps run one packet at
+//! a time, so that the order of their map updates is defined. A value that the form leaves
+//! unspecified is a number that changes from group to group.
 
 use std::sync::Arc;
 
@@ -17,17 +19,17 @@ use crate::in_turn::{Execute, InTurn};
 
 const ID: &str = "lanes";
 
-/// Packets side by side.
+/// Packets executed in lock step.
 const LANES: usize = 4;
 
-/// The device.
+/// The lane IR device.
 #[derive(Debug)]
 pub struct Lanes {
     info: DeviceInfo,
 }
 
 impl Lanes {
-    /// It is always there.
+    /// Creates the device, which every machine has.
     pub fn new() -> Lanes {
         Lanes {
             info: DeviceInfo {
@@ -70,7 +72,7 @@ impl Execute for Interpreted {
         let lanes = if maps.is_empty() { LANES } else { 1 };
         let mut outcomes = Vec::with_capacity(packets.len());
         for group in packets.chunks(lanes) {
-            // A linear congruence: small and large, odd and even.
+            // A linear congruential generator: its values are small and large, odd and even.
             self.unspecified = self.unspecified.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let done = self.traced.run(group, maps, self.unspecified >> (self.unspecified & 31));
             outcomes.extend(done.map_err(|fault| format!("{fault}\n{}", self.traced.dump()))?);

@@ -1,20 +1,22 @@
-//! The program that calls a filter's functions: an ELF file of one segment, and memory with nothing in it.
+//! The ELF image that runs a filter's functions: one file-backed segment, and one of zeroed memory.
 
 use portcullis_cpu::cross::{Function, MachineCode};
 
-/// Where the file's first byte is in the process.
+/// Address at which the file is mapped.
 const BASE: u64 = 0x40_0000;
 
-/// Where the memory begins.
+/// Address of the memory segment.
 pub const DATA: u64 = 0x1000_0000;
 
-/// How much there is, in bytes: given when it is written to.
+/// Size of the memory segment in bytes; Linux allocates its pages on first write.
 pub const MEMORY: usize = 256 << 20;
 
-/// What starts, for the system calls of Linux (`read` is 63, `write` 64, `exit_group` 94).
+/// Machine code of the entry point, which uses Linux system calls (63 is `read`, 64 `write`, 94
+/// `exit_group`).
 ///
-/// It reads the memory's first 8 bytes, which say how many there are, and the rest of those; calls two functions, each if it has any
-/// packets, as [`Image::call`] has them; writes all back, and begins again. It leaves when there is no more to be read.
+/// Each round reads the first 8 bytes of the memory, which hold the length of the message, then the
+/// rest of the message. It calls the two functions that [`Image::call`] describes, each only if it
+/// has packets, and writes everything back. The process exits at the end of its input.
 const START: [u32; 43] = [
     0xd2a2_0013, //        mov  x19, #0x10000000
     0xd280_0014, // next:  mov  x20, #0
@@ -61,17 +63,17 @@ const START: [u32; 43] = [
     0xd400_0001, //        svc  #0
 ];
 
-/// Bytes of ELF's header, and of one for a segment.
+/// Size of the ELF header in bytes, and of one program header.
 const HEADER: usize = 64;
 const SEGMENT: usize = 56;
 
-/// A filter as a program.
+/// A compiled filter as an ELF executable.
 pub struct Image {
-    /// The file.
+    /// Contents of the file.
     pub bytes: Vec<u8>,
-    /// The tables of both functions.
+    /// Addresses of the tables of the vector and of the scalar function.
     pub tables: [u64; 2],
-    /// What takes groups, and what takes the rest.
+    /// Addresses of the function for whole groups of packets and of the function for the remainder.
     functions: [u64; 2],
     group_size: usize,
 }
@@ -92,7 +94,7 @@ impl Image {
         let tables = both.map(|Function { tables, .. }| put(tables));
         let size = bytes.len() as u64;
 
-        // As of the System V ABI: 64 bits, the lowest byte first; an executable for machine 183.
+        // System V ABI: 64-bit, little-endian, an executable (2) for AArch64 (machine 183).
         let halves = |halves: &[u16]| halves.iter().flat_map(|half| half.to_le_bytes()).collect::<Vec<u8>>();
         let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let header = [
@@ -101,7 +103,8 @@ impl Image {
             words(&[start, HEADER as u64, 0]),
             halves(&[0, 0, HEADER as u16, SEGMENT as u16, 2, 64, 0, 0]),
         ];
-        // The file, to be read and executed; and memory to be read and written, of which it has nothing.
+        // The file is mapped readable and executable (5). The memory is readable and writable (6),
+        // with no bytes in the file.
         let segment = |flags: u64, offset: u64, at: u64, in_file: u64, size: u64| {
             words(&[1 | flags << 32, offset, at, at, in_file, size, 0x1_0000])
         };
@@ -111,8 +114,9 @@ impl Image {
         Image { bytes, tables, functions, group_size: vector.map_or(1, |function| function.group_size) }
     }
 
-    /// What the memory of a batch of so many packets begins with: how many bytes it has in all (those of this, where that is 0), and
-    /// for each function its address, that of what it is called with, and its packets.
+    /// Returns the head of the message for a batch of `packets` packets: the message's length (that
+    /// of the head itself if `bytes` is 0), and for each function its address, the address of its
+    /// context, and its range of packets.
     pub fn call(&self, bytes: u64, contexts: [u64; 2], packets: usize) -> Vec<u8> {
         let whole = (packets - packets % self.group_size) as u64;
         let [vector, scalar] = self.functions;

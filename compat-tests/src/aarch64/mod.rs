@@ -1,7 +1,9 @@
-//! The CPU's code for Arm's 64-bit processors as a device: made here, and run by QEMU's emulator of user programs.
+//! The CPU backend's AArch64 code as a device: cross-compiled here and run under QEMU's user-mode
+//! emulator.
 //!
-//! What runs there is no program of that processor's but an image of its own making: a loop that reads a batch from
-//! its standard input, calls the filter's functions and writes the batch back. So nothing has to be built for it.
+//! The emulator does not run a compiled AArch64 program but a generated ELF image: a loop that
+//! reads a batch from its standard input, calls the filter's functions and writes the batch back.
+//! So the tests need no cross toolchain.
 
 mod image;
 
@@ -24,10 +26,10 @@ use image::{DATA, Image, MEMORY};
 
 const ID: &str = "aarch64";
 
-/// The emulator.
+/// Name of the emulator's executable.
 const COMMAND: &str = "qemu-aarch64";
 
-/// The device.
+/// The emulated AArch64 device.
 #[derive(Debug)]
 pub struct Aarch64 {
     info: DeviceInfo,
@@ -35,7 +37,7 @@ pub struct Aarch64 {
 }
 
 impl Aarch64 {
-    /// With code of one style; `None` where the emulator is not installed.
+    /// Returns a device whose code has the given style, or `None` if the emulator is not installed.
     pub fn find(style: Style) -> Option<Aarch64> {
         let output = Command::new(COMMAND).arg("--version").stdin(Stdio::null()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -66,20 +68,21 @@ impl Device for Aarch64 {
     }
 }
 
-/// A filter in a process of its own.
+/// A filter loaded into an emulator process.
 struct Emulated {
     process: Child,
     input: ChildStdin,
     output: ChildStdout,
     image: Image,
-    /// Packets' ends may move.
+    /// Set if the filter may move the packets' ends.
     moves: bool,
 }
 
 impl Emulated {
     fn new(code: MachineCode, program: &Program) -> io::Result<Emulated> {
         let image = Image::of(&code);
-        // Gone when it has been read. What is not executable the emulator leaves without a word.
+        // The file is deleted once it has been read. The emulator exits without a message if a file
+        // is not executable.
         let owner = std::fs::Permissions::from_mode(0o700);
         let file =
             tempfile::Builder::new().prefix("portcullis-aarch64-").permissions(owner).tempfile()?.into_temp_path();
@@ -88,7 +91,7 @@ impl Emulated {
         let (Some(mut input), Some(mut output)) = (process.stdin.take(), process.stdout.take()) else {
             unreachable!("both are pipes")
         };
-        // Nothing to do: an answer says that the file has been read.
+        // Send an empty batch: its answer proves that the emulator has read the file.
         let nothing = image.call(0, [0; 2], 0);
         input.write_all(&nothing)?;
         output.read_exact(&mut vec![0; nothing.len()])?;
@@ -98,19 +101,19 @@ impl Emulated {
 
 impl Drop for Emulated {
     fn drop(&mut self) {
-        // It may be in a filter that never ends.
+        // The filter may be in an endless loop, so the process would not exit by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What is built up for the process, and where it will find it.
+/// Memory contents to send to the process, laid out for the address at which it will appear there.
 struct Memory {
     bytes: Vec<u8>,
 }
 
 impl Memory {
-    /// Where the next bytes come to lie, which begin with a line of the cache.
+    /// Aligns the end of the memory to a cache line and returns its address in the process.
     fn place(&mut self) -> u64 {
         self.bytes.resize(self.bytes.len().next_multiple_of(64), 0);
         DATA + self.bytes.len() as u64
@@ -123,7 +126,7 @@ impl Memory {
     }
 }
 
-/// A byte of the arena that is no packet's.
+/// Fill byte of the arena outside packets.
 const BESIDE: u8 = 0xa5;
 
 impl Execute for Emulated {
@@ -196,7 +199,7 @@ impl Execute for Emulated {
     }
 }
 
-/// That what lies between packets is what it was.
+/// Checks that the bytes between packets are unchanged.
 fn stays_inside(descriptors: &[Descriptor], arena: &[u8]) -> Result<(), String> {
     let mut end = 0;
     for d in descriptors.iter().copied().chain([Descriptor { offset: arena.len() as u32, length: 0 }]) {

@@ -1,7 +1,8 @@
-//! Compiles filters ahead for GPUs of three generations: `cubins FOLDER`. `cargo xtask gpu-bundle` runs it.
+//! Compiles filters ahead of time for three generations of NVIDIA GPUs: `cubins FOLDER`. `cargo
+//! xtask gpu-bundle` runs it.
 //!
-//! Stock filters for every dispatch method, probes for the one that the self-test uses: a machine with a
-//! driver and no NVRTC can then run the self-test and the stock filters.
+//! The stock filters are compiled for every dispatch method, the probes for the method that the
+//! self-test uses. A machine with a driver but without NVRTC can then run both.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,7 +41,8 @@ fn compile(folder: &std::path::Path) -> Result<usize, String> {
                     continue;
                 }
                 let file = folder.join(&cubin.file_name);
-                // What means the same in both languages may be the same in CUDA C++.
+                // A filter whose variants for both languages mean the same may compile to the same
+                // CUDA C++.
                 if file.exists() {
                     continue;
                 }
