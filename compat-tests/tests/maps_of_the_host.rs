@@ -114,7 +114,7 @@ fn host_and_filters_find_what_the_other_has_made() {
                 for refused in [read, session.set_map_words(0, at, &[1, 2][..words])] {
                     let error = refused.unwrap_err();
                     assert!(
-                        matches!(&error, DeviceError::Refused(text) if text.contains("of map 0, which")),
+                        matches!(&error, DeviceError::Refused(text) if text.contains("lie outside map 0, which has")),
                         "{error}"
                     );
                 }

@@ -41,7 +41,7 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) ->
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
             let asked = format!("the transfer `{transfer}` was requested, but ");
-            assert!(reason.starts_with(&asked) && reason.contains("take `"), "{reason}");
+            assert!(reason.starts_with(&asked) && reason.contains("use `"), "{reason}");
             None
         }
         Err(error) => panic!("{}: {error}", device.info().id),
