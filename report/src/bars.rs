@@ -1,4 +1,4 @@
-//! What is demanded of speed and rightness (docs/design.md, section 8), and how this run stands against it.
+//! What is demanded of speed and rightness (docs/performance.md), and how this run stands against it.
 //!
 //! What a run measures itself is judged here; for what other benchmarks measure, the bar names their command.
 
