@@ -164,8 +164,7 @@ impl Filter {
     }
 
     /// Chooses a program of an XDP object by its name or section; other filters have no programs
-    /// and
-    /// are left as they are. Without it, an object must have exactly one program.
+    /// and are left as they are. Without it, an object must have exactly one program.
     pub fn with_program(mut self, name: impl Into<String>) -> Filter {
         if let Input::XdpObject { program, .. } = &mut self.input {
             *program = Some(name.into());
@@ -177,8 +176,7 @@ impl Filter {
     ///
     /// # Errors
     /// [`Error::Parameter`] if no filter can have a parameter like it. Whether this filter has it
-    /// is
-    /// found by [`load`](Filter::load) and [`compile`](Filter::compile).
+    /// is found by [`load`](Filter::load) and [`compile`](Filter::compile).
     pub fn param(mut self, name: impl Into<String>, value: impl ToString) -> Result<Filter, Error> {
         let (name, value) = (name.into(), value.to_string());
         let reason = match (name.trim(), value.trim()) {
