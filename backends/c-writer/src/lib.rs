@@ -70,7 +70,7 @@ pub enum EntryKind {
     Function,
 }
 
-/// Options of [`write`].
+/// Options of [`write()`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Options {
     /// The language to write.

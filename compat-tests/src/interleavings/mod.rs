@@ -1,5 +1,5 @@
 //! Every order in which a few packets' operations on maps may come, tried on the prelude's own text: the interpreter
-//! runs each packet up to its next operation ([`map_requests`](portcullis_core::interp::asking)), and [`memory`] says all that the operation may give. What
+//! runs each packet up to its next operation ([`map_requests`](portcullis_core::interp::map_requests)), and [`memory`] says all that the operation may give. What
 //! two ways lead to is looked at once, so that all outcomes are found in seconds; [`check`] says which of them are right.
 //!
 //! What a packet does depends on nothing but what its operations have given. So the interpreter runs once for each
