@@ -1,8 +1,9 @@
 //! Capture in, capture out: `portcullis run` against `tcpdump`, whole processes by wall time, in
 //! turn, over one capture of a million packets. `cargo bench --bench capture`.
 //!
-//! A stock filter against the expression that means the same, and expressions against themselves: by `--expr` where this is built
-//! with the feature `pcap-expr`, else by what `tcpdump -ddd` prints.
+//! A stock filter against the expression that means the same, and expressions against themselves:
+//! by `--expr` where this is built with the feature `pcap-expr`, else by what `tcpdump -ddd`
+//! prints.
 //!
 //! Also the peak memory of a run, for that capture and for one four times as long.
 
@@ -29,7 +30,8 @@ struct Case {
     expression: String,
 }
 
-/// The stock filter, and expressions: ports, bytes behind a header of any length, and a list of hosts.
+/// The stock filter, and expressions: ports, bytes behind a header of any length, and a list of
+/// hosts.
 fn cases(folder: &Path) -> Vec<Case> {
     let hosts: Vec<String> = (0..60).map(|i| format!("host 10.{i}.{}.7", i * 3)).collect();
     let expressions = [
@@ -163,8 +165,8 @@ fn main() {
             println!("{case}: {:.1} % of the bytes pass", (passed - 24) as f64 * 100.0 / (bytes - 24) as f64);
             let records = |path| fs::read(path).expect("just written").split_off(24);
             assert!(records(&our_output) == records(&their_output), "both keep the same packets");
-            // Both write new files: what it takes to empty an old one (ext4 also waits at the end, for
-            // what replaces it) is neither program's work.
+            // Both write new files: what it takes to empty an old one (ext4 also waits at the end,
+            // for what replaces it) is neither program's work.
             let fresh = || {
                 for output in [&our_output, &their_output] {
                     // It may be gone already.

@@ -67,7 +67,8 @@ enum MapCommand {
         /// The entry's key, as in a row of CSV
         #[arg(allow_hyphen_values = true)]
         key: String,
-        /// Its value, as in a row of CSV, in one argument or several; nothing for a map that only has keys
+        /// Its value, as in a row of CSV, in one argument or several; nothing for a map that only
+        /// has keys
         #[arg(allow_hyphen_values = true)]
         value: Vec<String>,
     },
@@ -112,7 +113,8 @@ mod asking {
     use crate::out;
     use crate::run::live::report::{self, Besides};
 
-    /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes is cut to less.
+    /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes
+    /// is cut to less.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Asks.

@@ -114,7 +114,8 @@ impl FilterArgs {
         self.filter.as_deref().map(|filter| self.object().map_or(filter, |(file, _)| file))
     }
 
-    /// The file of an object, and the program of it that is named, if one is; `None` of what is no object.
+    /// The file of an object, and the program of it that is named, if one is; `None` of what is no
+    /// object.
     fn object(&self) -> Option<(&Path, Option<&str>)> {
         object(self.filter.as_deref()?, self.language)
     }
@@ -319,8 +320,9 @@ pub fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
     diagnostics
 }
 
-/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`, and where the language is told
-/// `FILE` or `FILE:PROGRAM`, unless there is a file of the whole name. `None` of what is no object.
+/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`,
+/// and where the language is told `FILE` or `FILE:PROGRAM`, unless there is a file of the whole
+/// name. `None` of what is no object.
 fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str>)> {
     let has_ending = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("o"));
     let split = || path.to_str()?.rsplit_once(':').map(|(file, program)| (Path::new(file), Some(program)));
@@ -333,8 +335,8 @@ fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str
     }
 }
 
-/// What there is, as far as a filter may be long: one byte past that is enough to refuse it, and the rest
-/// may be endless.
+/// What there is, as far as a filter may be long: one byte past that is enough to refuse it, and
+/// the rest may be endless.
 fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_SOURCE_BYTES as u64 + 1).read_to_end(&mut bytes)?;

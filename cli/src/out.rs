@@ -119,7 +119,8 @@ pub mod live {
         *REDRAWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
     }
 
-    /// Takes it away before the program ends at once, unless that takes long, as where nobody reads standard error.
+    /// Takes it away before the program ends at once, unless that takes long, as where nobody reads
+    /// standard error.
     pub fn leave() {
         let (done, cleared) = channel::<()>();
         std::thread::spawn(move || {
@@ -193,7 +194,8 @@ pub fn grouped(n: u64) -> String {
     text
 }
 
-/// What comes in a second, in three digits with a fitting unit: `417 pps`, `7.28 kpps`, `1.25 Gb/s`.
+/// What comes in a second, in three digits with a fitting unit: `417 pps`, `7.28 kpps`, `1.25
+/// Gb/s`.
 pub fn rate(a_second: f64, unit: &str) -> String {
     let (number, prefix) = scaled(a_second);
     format!("{number} {prefix}{unit}")

@@ -1,10 +1,12 @@
-//! Programs of XDP as clang has made them, on the CPU device with one thread: against the Linux kernel's JIT, and against rbpf's.
-//! `cargo bench -p portcullis-compat-tests --bench objects`.
+//! Programs of XDP as clang has made them, on the CPU device with one thread: against the Linux
+//! kernel's JIT, and against rbpf's. `cargo bench -p portcullis-compat-tests --bench objects`.
 //!
-//! The kernel's side is `BPF_PROG_TEST_RUN`, as `bpftool prog run` has it, with another packet in each run (`feeder.c`, which calls
-//! the program behind it), less the same with a program that does nothing. Ours is a batch of the same packets, and all that
-//! it takes. Against rbpf its JIT has the same packets, in programs without maps (it has none), with the packet's ends as addresses of
-//! 64 bits, which it wants. At the end stands how long a large program takes to be translated and to become code.
+//! The kernel's side is `BPF_PROG_TEST_RUN`, as `bpftool prog run` has it, with another packet in
+//! each run (`feeder.c`, which calls the program behind it), less the same with a program that does
+//! nothing. Ours is a batch of the same packets, and all that it takes. Against rbpf its JIT has
+//! the same packets, in programs without maps (it has none), with the packet's ends as addresses of
+//! 64 bits, which it wants. At the end stands how long a large program takes to be translated and
+//! to become code.
 
 #[cfg(target_os = "linux")]
 #[path = "../../benches/support/mod.rs"]
@@ -66,7 +68,8 @@ mod linux {
         let backend = |id: u8| vec![2, 0, 0, 0, 1, id, 1, 0];
         let backends = (0..16).map(|id| (number(id.into()), backend(id))).collect();
         let mut random = Random::new();
-        // A default route, so that there are no misses beside those that TTLs make, and prefixes of the lengths that are most.
+        // A default route, so that there are no misses beside those that TTLs make, and prefixes of
+        // the lengths that are most.
         let mut routes = vec![([number(0), vec![0; 4]].concat(), number(0))];
         for at in 1..50_000 {
             let length = [16, 20, 22, 24, 24, 24, 32][random.next() as usize % 7];
@@ -199,7 +202,8 @@ mod linux {
     }
 
     impl Ours<'_> {
-        /// Packets as they were: a TTL that came to its end would be another way through the program.
+        /// Packets as they were: a TTL that came to its end would be another way through the
+        /// program.
         fn prepare(&mut self) {
             self.batch = None;
             self.batch = Some(batch(self.frames));
@@ -224,7 +228,8 @@ mod linux {
                 Err(reason) => return println!("The kernel takes no program from us, and is not timed: {reason}"),
             };
             let program = program(case.name, &bytes);
-            // Packets as many as there are flows; and so many that the cache has them, as the kernel's has its own.
+            // Packets as many as there are flows; and so many that the cache has them, as the
+            // kernel's has its own.
             for (what, count) in [("1 Mi packets", packets), ("in the cache", packets.min(1 << 14))] {
                 let session = session(&program, &case.presets);
                 let mut ours = Ours { session, frames: &frames[..count], batch: None };
@@ -252,8 +257,8 @@ mod linux {
     /// A packet for rbpf, which wants what it is given for as long as it lives itself.
     #[expect(unsafe_code, reason = "rbpf's borrows are longer than its uses")]
     fn lent<'a>(frame: &mut [u8; LENGTH]) -> &'a mut [u8] {
-        // SAFETY: the frames are there until the end of the function that the machine lives in, and nobody looks at one while the
-        // machine has it.
+        // SAFETY: the frames are there until the end of the function that the machine lives in, and
+        // nobody looks at one while the machine has it.
         unsafe { std::slice::from_raw_parts_mut(frame.as_mut_ptr(), LENGTH) }
     }
 
@@ -298,7 +303,8 @@ mod linux {
                 || (0..8).for_each(|_| ours.run()),
                 || {
                     for frame in (0..8).flat_map(|_| 0..count) {
-                        // SAFETY: what the JIT has made of a program that the kernel's verifier takes stays in the packet.
+                        // SAFETY: what the JIT has made of a program that the kernel's verifier
+                        // takes stays in the packet.
                         #[expect(unsafe_code, reason = "rbpf's JIT checks nothing as it runs")]
                         let verdict = unsafe { machine.execute_program_jit(lent(&mut copies[frame])) };
                         black_box(verdict.expect("it ran before"));
@@ -350,7 +356,8 @@ mod linux {
             Err(error) => return println!("{error}"),
         };
         let started = Instant::now();
-        // Drivers in software compile when the first packet comes. One that is refused is as good as one that takes for ever.
+        // Drivers in software compile when the first packet comes. One that is refused is as good
+        // as one that takes for ever.
         let first = device.load(&program, &LoadOptions::default()).and_then(|mut session| {
             session.run(batch(&frames(1)))?;
             Ok(started.elapsed().as_secs_f64())

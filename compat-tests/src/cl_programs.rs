@@ -1,7 +1,8 @@
-//! Random OpenCL C: vectors with swizzles, integer built-in functions, conversions by name. Every expression is
-//! made with its type, because OpenCL C converts no vector by itself, and calls of built-in functions with
-//! arguments of different types are ambiguous. Nothing in them is undefined: signed numbers are added and
-//! multiplied as unsigned ones, divisors are positive, lower bounds below upper ones.
+//! Random OpenCL C: vectors with swizzles, integer built-in functions, conversions by name. Every
+//! expression is made with its type, because OpenCL C converts no vector by itself, and calls of
+//! built-in functions with arguments of different types are ambiguous. Nothing in them is
+//! undefined: signed numbers are added and multiplied as unsigned ones, divisors are positive,
+//! lower bounds below upper ones.
 
 use std::fmt::Write as _;
 

@@ -35,7 +35,8 @@ pub fn hostile() -> Corpus {
     Corpus { name: "hostile packets".into(), packets: synth::hostile::corpus() }
 }
 
-/// Every capture under `../shared/captures` (or `PORTCULLIS_CAPTURES`), in the order of their names, or why there is none.
+/// Every capture under `../shared/captures` (or `PORTCULLIS_CAPTURES`), in the order of their
+/// names, or why there is none.
 ///
 /// # Errors
 /// The folder is not there.
@@ -58,7 +59,8 @@ fn folder() -> PathBuf {
     }
 }
 
-/// The packets of all that are Ethernet's, as far as they can be read. Each also says what ended it early, if anything did.
+/// The packets of all that are Ethernet's, as far as they can be read. Each also says what ended it
+/// early, if anything did.
 ///
 /// # Errors
 /// As [`files`].

@@ -11,8 +11,8 @@ use portcullis_cpu::{Cpu, Processor, Style};
 /// Devices and tools whose absence fails the tests, with commas between: `cpu,wgpu`.
 pub const REQUIRE: &str = "PORTCULLIS_REQUIRE";
 
-/// Which share of its cases a suite gives a device whose compiler takes long over each ([`share`]): a
-/// number, 0 where nothing is said (numbers in a row have all cases between them), or `all`.
+/// Which share of its cases a suite gives a device whose compiler takes long over each ([`share`]):
+/// a number, 0 where nothing is said (numbers in a row have all cases between them), or `all`.
 pub const SHARE: &str = "PORTCULLIS_TEST_SHARE";
 
 /// The only backend whose devices are tested, where somebody wants just that: `cuda`.
@@ -22,7 +22,8 @@ pub const ONLY: &str = "PORTCULLIS_TEST_ONLY";
 pub const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
 
 /// Runs `suite` on every device that there is: the interpreter, the CPU, whatever wgpu finds. A
-/// device that is missing is printed with the reason, and fails the test where [`REQUIRE`] names it.
+/// device that is missing is printed with the reason, and fails the test where [`REQUIRE`] names
+/// it.
 ///
 /// # Panics
 /// When `suite` does, and when a required device is missing. Then the other devices still had
@@ -84,8 +85,8 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
                 named(id, portcullis::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).as_discrete(),
             )]
         }
-        // Each way of handing batches over has kernels of its own, but for `inline`, which takes one batch at a
-        // time so suites that send several cannot use.
+        // Each way of handing batches over has kernels of its own, but for `inline`, which takes
+        // one batch at a time so suites that send several cannot use.
         "cuda" => {
             let by = |&method| SingleDispatch::new(device, method).unwrap_or_else(|e| panic!("{id} has named it: {e}"));
             info.dispatch
@@ -109,7 +110,8 @@ fn named<D: Device>(id: &str, found: Result<Vec<D>, DeviceError>) -> Option<D> {
     found.into_iter().find(|device| device.info().id == id)
 }
 
-/// The same device with work groups of so many packets; `None` where nobody can say how large they are.
+/// The same device with work groups of so many packets; `None` where nobody can say how large they
+/// are.
 pub fn with_group_size(device: &Arc<dyn Device>, packets: u32) -> Option<Arc<dyn Device>> {
     let id = device.info().id.as_str();
     Some(match id.split(':').next()? {
@@ -134,8 +136,8 @@ pub fn absent(suite: &str, tool: &str, reason: &str) {
     assert!(!required, "{tool} is required and missing: {reason}");
 }
 
-/// The cases that a device runs: all of them, or where its compiler takes about a second for each (PoCL's
-/// does, and CUDA's for all dispatch methods) about `most`, spread evenly over all.
+/// The cases that a device runs: all of them, or where its compiler takes about a second for each
+/// (PoCL's does, and CUDA's for all dispatch methods) about `most`, spread evenly over all.
 ///
 /// # Panics
 /// When [`SHARE`] is neither a number nor `all`.
@@ -144,8 +146,8 @@ pub fn share<'a, T>(device: &Arc<dyn Device>, cases: &'a [T], most: usize) -> im
     cases.iter().skip(first).step_by(step)
 }
 
-/// The same of cases that use something, by its names: whatever any of them uses, one of the share does, and be it for that
-/// more than `most`.
+/// The same of cases that use something, by its names: whatever any of them uses, one of the share
+/// does, and be it for that more than `most`.
 ///
 /// # Panics
 /// As [`share`].
@@ -174,7 +176,8 @@ fn part_of(device: &Arc<dyn Device>) -> Option<usize> {
     (slow && said != "all").then(number)
 }
 
-/// Some of these that have all between them: at each step the one that has most of what is missing, the first of several.
+/// Some of these that have all between them: at each step the one that has most of what is missing,
+/// the first of several.
 fn cover(uses: &[BTreeSet<String>]) -> BTreeSet<usize> {
     let mut missing: BTreeSet<&String> = uses.iter().flatten().collect();
     let mut chosen = BTreeSet::new();
@@ -187,8 +190,8 @@ fn cover(uses: &[BTreeSet<String>]) -> BTreeSet<usize> {
     chosen
 }
 
-/// Where share `number` of `count` cases begins, and how far its cases are apart: an odd number, so that
-/// a share of cases of two kinds by turns has both.
+/// Where share `number` of `count` cases begins, and how far its cases are apart: an odd number, so
+/// that a share of cases of two kinds by turns has both.
 fn spread(count: usize, most: usize, number: usize) -> (usize, usize) {
     let step = count.div_ceil(most) | 1;
     (number % step, step)

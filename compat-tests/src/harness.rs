@@ -73,8 +73,8 @@ fn hex(bytes: &[u8]) -> String {
 /// What the reference makes of packets.
 type Outcomes = Result<Vec<(Verdict, Vec<u8>)>, InterpError>;
 
-/// A filter and packets for it, with what the reference makes of each packet alone: that is found out once, however many
-/// devices are held to it.
+/// A filter and packets for it, with what the reference makes of each packet alone: that is found
+/// out once, however many devices are held to it.
 #[derive(Debug)]
 pub struct Case {
     program: Arc<Program>,
@@ -109,8 +109,8 @@ impl Case {
         })
     }
 
-    /// Runs the packets on `device`, cut into batches of each of the sizes, and compares every packet with what the
-    /// reference makes of it.
+    /// Runs the packets on `device`, cut into batches of each of the sizes, and compares every
+    /// packet with what the reference makes of it.
     ///
     /// # Errors
     /// The first difference.
@@ -126,7 +126,8 @@ impl Case {
         };
         let outcomes = self.outcomes().as_ref().map_err(|e| mismatch(What::Reference(e.clone())))?;
         let mut session = device.load(program, &LoadOptions::default()).map_err(|e| mismatch(What::Device(e)))?;
-        // Packets without room of their own are laid out more tightly, and only some filters take them.
+        // Packets without room of their own are laid out more tightly, and only some filters take
+        // them.
         let rooms: &[ResizeRoom] =
             if program.facts().changes_length { &[ResizeRoom::Both] } else { &[ResizeRoom::None, ResizeRoom::Both] };
         for (&size, &room) in batches.iter().flat_map(|size| rooms.iter().map(move |room| (size, room))) {

@@ -1,5 +1,5 @@
-//! A session whose batches run when they are submitted, one after the other: for devices that are slow anyway, and want to
-//! say no more than how packets are filtered.
+//! A session whose batches run when they are submitted, one after the other: for devices that are
+//! slow anyway, and want to say no more than how packets are filtered.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,8 +1,10 @@
-//! Lane IR as a device: filters as the CPU's vectors have them, executed by that form's own interpreter. What it shares
-//! with the reference interpreter is the front end alone, so that a difference is a fault of one of the two.
+//! Lane IR as a device: filters as the CPU's vectors have them, executed by that form's own
+//! interpreter. What it shares with the reference interpreter is the front end alone, so that a
+//! difference is a fault of one of the two.
 //!
-//! Filters without maps go four packets at a time, in lock step; those with maps one by one, in which order what they
-//! leave there is said. What the form does not say is a number that changes from group to group.
+//! Filters without maps go four packets at a time, in lock step; those with maps one by one, in
+//! which order what they leave there is said. What the form does not say is a number that changes
+//! from group to group.
 
 use std::sync::Arc;
 

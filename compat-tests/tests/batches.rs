@@ -67,7 +67,8 @@ fn no_packet_at_all() {
     });
 }
 
-/// Packets of a ring lie in any order, with others' between them: those a device may neither read nor write.
+/// Packets of a ring lie in any order, with others' between them: those a device may neither read
+/// nor write.
 #[test]
 fn packets_in_frames() {
     const MOVES: &str = "

@@ -1,5 +1,5 @@
-//! Maps under contention, on every device: whatever packets of a batch do at once with the same keys, it comes out as if
-//! they had come in some order.
+//! Maps under contention, on every device: whatever packets of a batch do at once with the same
+//! keys, it comes out as if they had come in some order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -56,8 +56,9 @@ impl Seen {
         }
     }
 
-    /// Whether some order of single calls gives that, of a key that was not there and ends with this value. An order there is
-    /// where makings and removals take turns, and who has found the key, or has not, has a time to do so.
+    /// Whether some order of single calls gives that, of a key that was not there and ends with
+    /// this value. An order there is where makings and removals take turns, and who has found the
+    /// key, or has not, has a time to do so.
     fn check(mut self, after: Option<u32>) {
         assert_eq!(self.made, self.removed + u32::from(after.is_some()), "{self:?}, {after:?}");
         assert!(self.made > 0 || self.found + self.was_there == 0, "found, and never made: {self:?}");
@@ -83,7 +84,8 @@ fn told(packet: &[u8]) -> (u32, u32) {
     (word(0), word(4))
 }
 
-/// Makes calls, one a packet, in batches of some size; gives what has happened to each key, and the map's words.
+/// Makes calls, one a packet, in batches of some size; gives what has happened to each key, and the
+/// map's words.
 fn run(
     device: &Arc<dyn Device>,
     program: &Arc<Program>,
@@ -103,7 +105,8 @@ fn run(
     (seen, session.map_words(0).unwrap())
 }
 
-/// Looks at all keys, at the memory, and whether a map that was full to somebody is full; gives the number of entries.
+/// Looks at all keys, at the memory, and whether a map that was full to somebody is full; gives the
+/// number of entries.
 fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, Seen>, Vec<u32>)) -> usize {
     memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut after: BTreeMap<_, _> = rows(map, &words).into_iter().map(|row| (row.key, row.value[0])).collect();
@@ -120,8 +123,8 @@ fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, Seen>, Vec<u32>))
 /// Lengths of keys, in words, that one filter has a map of each for: `m1`, `m2` and so on.
 const LENGTHS: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16];
 
-/// A packet is the number of a map, among [`LENGTHS`], and the key's last word, by which alone keys differ. It counts the
-/// key, and is left what `filter`'s packets are.
+/// A packet is the number of a map, among [`LENGTHS`], and the key's last word, by which alone keys
+/// differ. It counts the key, and is left what `filter`'s packets are.
 fn of_every_length() -> String {
     let maps = LENGTHS.map(|words| format!("//! map m{words}: hash key={words} value=1 entries=5\n")).concat();
     let count = |(number, words): (usize, u32)| {

@@ -1,5 +1,5 @@
-//! Expressions on every device: what tcpdump takes is what passes, of the same packets; and programs that nobody would write, against
-//! an interpreter of classic BPF.
+//! Expressions on every device: what tcpdump takes is what passes, of the same packets; and
+//! programs that nobody would write, against an interpreter of classic BPF.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

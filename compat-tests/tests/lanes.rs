@@ -1,5 +1,5 @@
-//! Filters as the CPU takes several packets at a time ([`lanes`]): which fit that form, and that they mean there what
-//! the reference says.
+//! Filters as the CPU takes several packets at a time ([`lanes`]): which fit that form, and that
+//! they mean there what the reference says.
 
 use std::sync::Arc;
 

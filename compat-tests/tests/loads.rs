@@ -1,6 +1,6 @@
 //! What filters do with what they have just loaded: shift it, mask it, compare it with a constant.
-//! Code generators take short cuts there (one byte instead of four, bytes compared as they lie), and
-//! where a load may lie outside the packet. The model reads the packet byte by byte.
+//! Code generators take short cuts there (one byte instead of four, bytes compared as they lie),
+//! and where a load may lie outside the packet. The model reads the packet byte by byte.
 
 use portcullis_compat_tests::{devices, harness, texts};
 use portcullis_core::device::LoadOptions;

@@ -11,8 +11,8 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-/// A packet is a number and a key: with 0 the key is looked for, with 1 made, with 2 removed. Its value's first word
-/// comes back in place of the number.
+/// A packet is a number and a key: with 0 the key is looked for, with 1 made, with 2 removed. Its
+/// value's first word comes back in place of the number.
 fn program(words: u32) -> Arc<Program> {
     let key = (1..=words).map(|i| format!("load_le32(pkt, {}u)", 4 * i)).collect::<Vec<_>>().join(", ");
     let key = match words {

@@ -1,6 +1,7 @@
-//! Programs of XDP that ask where packets go (`bpf_fib_lookup`, `bpf_check_mtu`): in a network namespace with routes of every kind,
-//! the kernel answers from its own tables, and every device from maps that were filled from those. The answers are the same, bit by
-//! bit, and so are the packets.
+//! Programs of XDP that ask where packets go (`bpf_fib_lookup`, `bpf_check_mtu`): in a network
+//! namespace with routes of every kind, the kernel answers from its own tables, and every device
+//! from maps that were filled from those. The answers are the same, bit by bit, and so are the
+//! packets.
 #![cfg(target_os = "linux")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

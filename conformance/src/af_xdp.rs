@@ -1,6 +1,7 @@
-//! What AF_XDP can be on an interface, where there is no peer to ask: which ways the driver offers for the program and for
-//! frames, that each queue has its socket, that what arrives is received at some rate, that frames that are sent come
-//! home, that none is lost, and that the interface is afterwards as it was.
+//! What AF_XDP can be on an interface, where there is no peer to ask: which ways the driver offers
+//! for the program and for frames, that each queue has its socket, that what arrives is received at
+//! some rate, that frames that are sent come home, that none is lost, and that the interface is
+//! afterwards as it was.
 
 use std::io::ErrorKind;
 use std::thread;
@@ -23,7 +24,8 @@ pub const COPIES: usize = 64;
 /// Packets of a batch.
 const BATCH: usize = 64;
 
-/// How long an interface may take to have its link again: drivers set queues up anew for a program and for sockets.
+/// How long an interface may take to have its link again: drivers set queues up anew for a program
+/// and for sockets.
 const LINK: Duration = Duration::from_secs(15);
 
 /// How long frames may take to leave.
@@ -37,12 +39,13 @@ const SETTLED: Duration = Duration::from_millis(50);
 pub struct Options {
     /// The interface, and which of its queues.
     pub port: PortSpec,
-    /// Which packets are taken from the kernel, all of which are put into its stack again; none where this is `None`, but those
-    /// of [`EXPERIMENT`], which end here.
+    /// Which packets are taken from the kernel, all of which are put into its stack again; none
+    /// where this is `None`, but those of [`EXPERIMENT`], which end here.
     pub take: Option<Steering>,
     /// How long each way receives.
     pub time: Duration,
-    /// Whether frames are sent: [`COPIES`] out of each queue, of [`EXPERIMENT`], from the interface's MAC address to itself.
+    /// Whether frames are sent: [`COPIES`] out of each queue, of [`EXPERIMENT`], from the
+    /// interface's MAC address to itself.
     pub send: bool,
 }
 
@@ -148,12 +151,12 @@ impl Report {
     }
 }
 
-/// Tests an interface of this thread's network namespace, and tells `observe` of each way before it begins. Once `stop` is
-/// cancelled, it ends soon, with what is left untried missing in the report.
+/// Tests an interface of this thread's network namespace, and tells `observe` of each way before it
+/// begins. Once `stop` is cancelled, it ends soon, with what is left untried missing in the report.
 ///
 /// # Errors
-/// Where nothing could be tried: there is no such interface, it has not these queues, somebody else has it, a capability is
-/// missing.
+/// Where nothing could be tried: there is no such interface, it has not these queues, somebody else
+/// has it, a capability is missing.
 pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str)) -> Result<Report, XdpError> {
     let before = Interface::find(&options.port.interface)?;
     let program_before = program_at(before.index);
@@ -302,7 +305,8 @@ fn numbers(
     }
 }
 
-/// Gives all packets this verdict until an end is wanted, nothing more comes, and what was to leave has left.
+/// Gives all packets this verdict until an end is wanted, nothing more comes, and what was to leave
+/// has left.
 fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), LiveError> {
     let mut ending: Option<Instant> = None;
     loop {

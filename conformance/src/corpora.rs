@@ -26,8 +26,8 @@ pub struct Corpus {
 pub enum Depth {
     /// A part, spread over all: for debug builds, in which the interpreter is slow.
     Quick,
-    /// All of them, but of the hostile packets one in three: they come in long rows that differ by a byte,
-    /// and the reference is slow.
+    /// All of them, but of the hostile packets one in three: they come in long rows that differ by
+    /// a byte, and the reference is slow.
     #[default]
     Full,
 }

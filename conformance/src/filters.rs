@@ -105,8 +105,8 @@ pub const PROBES: &[(&str, &str)] = probes!(
     "floats",
 );
 
-/// The stock filters that have maps, with what the host puts into these; but `gtpu_decap`, for no packet of the corpora comes
-/// through a tunnel.
+/// The stock filters that have maps, with what the host puts into these; but `gtpu_decap`, for no
+/// packet of the corpora comes through a tunnel.
 pub fn stateful() -> Vec<Case> {
     let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::stateful(name, language, text);
     let all = STATEFUL.iter().map(of(Language::Wgsl)).chain(STATEFUL_IN_C.iter().map(of(Language::OpenClC)));
@@ -150,7 +150,8 @@ impl Case {
         case
     }
 
-    /// One with maps. Those with keys have room for the corpora's and no more: they are cleared before each run.
+    /// One with maps. Those with keys have room for the corpora's and no more: they are cleared
+    /// before each run.
     fn stateful(name: &'static str, language: Language, text: &str) -> Case {
         let line = |line: &str| match line.split_once(" entries=") {
             Some((map, rest))

@@ -11,7 +11,8 @@ pub struct Route {
     pub to: IpAddr,
     /// Bits of it that count.
     pub length: u8,
-    /// `RTN_*` (linux/rtnetlink.h): 1 where packets are forwarded, 6, 7 and 8 where they are dropped, refused and forbidden.
+    /// `RTN_*` (linux/rtnetlink.h): 1 where packets are forwarded, 6, 7 and 8 where they are
+    /// dropped, refused and forbidden.
     pub kind: u32,
     /// The number of its table.
     pub table: u32,
@@ -19,7 +20,8 @@ pub struct Route {
     pub interface: u32,
     /// Its metric: of several the least counts.
     pub metric: u32,
-    /// The longest packets that may go there, in bytes from their IP header on; 0 where the interface says so.
+    /// The longest packets that may go there, in bytes from their IP header on; 0 where the
+    /// interface says so.
     pub mtu: u32,
     /// Of IPv4: packets of this type of service alone; 0 of any.
     pub tos: u32,
@@ -66,7 +68,8 @@ pub struct Interface {
 /// All that is known of where packets go.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RoutingTables {
-    /// Routes; of those to one prefix in one table, with the same type of service and metric, the first counts.
+    /// Routes; of those to one prefix in one table, with the same type of service and metric, the
+    /// first counts.
     pub routes: Vec<Route>,
     /// Who is on which link.
     pub neighbours: Vec<Neighbour>,

@@ -18,8 +18,9 @@ const BATCH: usize = 64;
 /// How long ports may take to be opened.
 const OPENED: Duration = Duration::from_secs(20);
 
-/// Options for ports (`eth0:0-3`) that take frames of [`EXPERIMENT`] alone, as kernels have things to say to each other, too.
-/// Packets have room, and their lanes metadata; none gets into the stack.
+/// Options for ports (`eth0:0-3`) that take frames of [`EXPERIMENT`] alone, as kernels have things
+/// to say to each other, too. Packets have room, and their lanes metadata; none gets into the
+/// stack.
 ///
 /// # Panics
 /// When a text names no port.
@@ -75,11 +76,12 @@ impl Ended {
     }
 }
 
-/// Runs lanes in a namespace, all on one thread, with a filter that gives what a filter returns for each packet, while
-/// something else happens that is told what was got of each port.
+/// Runs lanes in a namespace, all on one thread, with a filter that gives what a filter returns for
+/// each packet, while something else happens that is told what was got of each port.
 ///
 /// # Panics
-/// When they cannot be opened, when one ends before its time, and when packets or frames are missing in the end.
+/// When they cannot be opened, when one ends before its time, and when packets or frames are
+/// missing in the end.
 pub fn run_lanes<T>(
     namespace: &Namespace,
     options: &Options,

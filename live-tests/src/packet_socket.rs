@@ -12,7 +12,8 @@ use libc::{c_int, c_void};
 use crate::namespace::Namespace;
 use crate::veth::End;
 
-/// The longest frame that a link gives: segments that are still to be cut have up to 64 KiB behind their headers.
+/// The longest frame that a link gives: segments that are still to be cut have up to 64 KiB behind
+/// their headers.
 const LONGEST: usize = 66 << 10;
 
 /// Memory for frames that nobody has taken yet, in bytes.
@@ -139,7 +140,8 @@ impl PacketSocket {
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
-        // SAFETY: the message names a buffer and room for control messages that live, with their lengths.
+        // SAFETY: the message names a buffer and room for control messages that live, with their
+        // lengths.
         let received = check(unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) });
         let length = match received {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),

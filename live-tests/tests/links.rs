@@ -256,8 +256,9 @@ fn what_a_killed_run_left_is_removed_by_the_next_and_nothing_else() {
     assert!(!says.contains("pc0-") || says.contains("pc0-1x"), "{says}");
 }
 
-/// Networks on the left and right between which nobody carries anything but this test: from the left to the right, only
-/// what belongs to finding neighbours goes by the link, and all else through the stack's entrance.
+/// Networks on the left and right between which nobody carries anything but this test: from the
+/// left to the right, only what belongs to finding neighbours goes by the link, and all else
+/// through the stack's entrance.
 struct Divided {
     left: Namespace,
     right: Namespace,

@@ -1,4 +1,5 @@
-//! Which commit a checkout is at, read from its `.git` without git. The build script has this file as well.
+//! Which commit a checkout is at, read from its `.git` without git. The build script has this file
+//! as well.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +9,13 @@ use std::path::{Path, PathBuf};
 pub struct Found {
     /// Its hash.
     pub commit: String,
-    /// Files and folders of which one changes whenever the checkout comes to another commit. All of them are there.
+    /// Files and folders of which one changes whenever the checkout comes to another commit. All of
+    /// them are there.
     pub told_by: Vec<PathBuf>,
 }
 
-/// The commit of the checkout with this `.git`, which is a folder, or in a worktree a file that names one. `None` where there is
-/// no commit, or nothing that this knows how to read.
+/// The commit of the checkout with this `.git`, which is a folder, or in a worktree a file that
+/// names one. `None` where there is no commit, or nothing that this knows how to read.
 pub fn of(git: &Path) -> Option<Found> {
     let mut told_by = Vec::new();
     let own = match fs::read_to_string(git) {

@@ -1,5 +1,5 @@
-//! Measuring a filter on several devices over the same batches, one after the other and again: whatever else the machine does
-//! hits each of them alike.
+//! Measuring a filter on several devices over the same batches, one after the other and again:
+//! whatever else the machine does hits each of them alike.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -54,7 +54,8 @@ pub struct Way {
     pub threads: Option<NonZeroUsize>,
     /// How packets get there.
     pub transfer: Transfer,
-    /// Packets stay at the device from one time to the next, and how they got there is not measured.
+    /// Packets stay at the device from one time to the next, and how they got there is not
+    /// measured.
     pub resident: bool,
     /// How batches are handed over.
     pub dispatch: Dispatch,
@@ -238,7 +239,8 @@ pub fn measure(
         if ring.is_broken() {
             ring = lay_out()?;
         }
-        // Asked for by name, it is measured once; and where the filter looks at no packet, all are one.
+        // Asked for by name, it is measured once; and where the filter looks at no packet, all are
+        // one.
         let way = &lanes[index].way;
         let may_be_same = way.transfer == Transfer::Auto || running[index].transfer == UNSEEN;
         let same = |other: usize| {
@@ -336,8 +338,8 @@ fn prepare(
     }
 }
 
-/// Sends all packets, and compares what comes back with what is to come. A filter with maps begins anew with them, and gets as
-/// many packets as the interpreter has an answer for.
+/// Sends all packets, and compares what comes back with what is to come. A filter with maps begins
+/// anew with them, and gets as many packets as the interpreter has an answer for.
 fn compare(
     session: &mut dyn Session,
     cell: &mut Running,
@@ -467,7 +469,8 @@ fn latencies(
     Ok(latencies)
 }
 
-/// Batches at a steady rate. A batch's latency begins when it is due: where the device is behind, its waiting counts.
+/// Batches at a steady rate. A batch's latency begins when it is due: where the device is behind,
+/// its waiting counts.
 fn loads(
     session: &mut dyn Session,
     ring: &mut Ring,
@@ -556,7 +559,8 @@ fn send(session: &mut dyn Session, ring: &mut Ring, batches: usize) -> Result<Du
     Ok(began.elapsed())
 }
 
-/// So many batches through the session, each shown as it comes back with the number of its first packet.
+/// So many batches through the session, each shown as it comes back with the number of its first
+/// packet.
 fn pass(
     session: &mut dyn Session,
     ring: &mut Ring,

@@ -1,7 +1,8 @@
-//! What a benchmark has found: the one shape that files, tables, comparisons and the report are made from.
+//! What a benchmark has found: the one shape that files, tables, comparisons and the report are
+//! made from.
 //!
-//! Units are those of the field: seconds, bytes, millions of packets a second (Mpps). A value that was not measured is not
-//! there; none is 0 for that.
+//! Units are those of the field: seconds, bytes, millions of packets a second (Mpps). A value that
+//! was not measured is not there; none is 0 for that.
 
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +69,8 @@ pub struct Machine {
     pub processor: String,
     /// Its logical processors.
     pub threads: usize,
-    /// Anything else worth knowing, each a name and a value with its unit: memory, caches, kernel, system.
+    /// Anything else worth knowing, each a name and a value with its unit: memory, caches, kernel,
+    /// system.
     #[serde(default)]
     pub facts: Vec<(String, String)>,
 }
@@ -151,7 +153,8 @@ pub struct Cell {
     pub packets: String,
     /// Their mean size, in bytes.
     pub packet_bytes: f64,
-    /// How packets come to the device: `whole packets`, `read window`, `imported memory`, `device-resident`.
+    /// How packets come to the device: `whole packets`, `read window`, `imported memory`,
+    /// `device-resident`.
     pub transfer: String,
     /// How batches are handed to it: `inline`, `pipelined`.
     pub dispatch: String,
@@ -204,13 +207,15 @@ pub struct Measured {
     /// How many latencies were taken; of fewer than 1,000 the longest stands for p99.9.
     #[serde(default)]
     pub latencies: u64,
-    /// The same where batches come at a steady rate, the least load first; nothing where that was not measured.
+    /// The same where batches come at a steady rate, the least load first; nothing where that was
+    /// not measured.
     #[serde(default)]
     pub loads: Vec<Load>,
     /// Bytes over the bus for each packet, both ways; nothing where there is no bus.
     #[serde(default)]
     pub bus_bytes: Option<f64>,
-    /// Bytes copied for each packet, both ways, over a bus or not; nothing where the device works on the host's memory.
+    /// Bytes copied for each packet, both ways, over a bus or not; nothing where the device works
+    /// on the host's memory.
     #[serde(default)]
     pub copied_bytes: Option<f64>,
     /// Bytes of memory that must move for each packet.

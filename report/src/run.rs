@@ -80,7 +80,8 @@ pub const AUTO: &str = "auto";
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Batches of each size; transfers, dispatch methods, packets' sizes and loads at one size of batch each.
+    /// Batches of each size; transfers, dispatch methods, packets' sizes and loads at one size of
+    /// batch each.
     Quick,
     /// Everything with everything.
     Full,
@@ -126,8 +127,8 @@ pub const QUICK_BATCHES: [usize; 5] = [64, 1024, 16_384, 131_072, 1_048_576];
 /// The batch at which a quick run measures everything else.
 const STAR: usize = 16_384;
 
-/// Time beyond what was asked for, in which no measurement is begun any more: each takes what an interval needs, and on a busy
-/// machine that is more than its share.
+/// Time beyond what was asked for, in which no measurement is begun any more: each takes what an
+/// interval needs, and on a busy machine that is more than its share.
 pub(super) const OVERTIME: Duration = Duration::from_secs(25);
 
 /// Confidence of intervals.
@@ -155,7 +156,8 @@ struct Group {
 /// How far a run is.
 #[derive(Debug, Clone)]
 pub struct Step<'a> {
-    /// How much is done, or given up: a cell is one, a column of XDP-on-GPU's workloads may be more.
+    /// How much is done, or given up: a cell is one, a column of XDP-on-GPU's workloads may be
+    /// more.
     pub done: usize,
     /// How much there is in all.
     pub all: usize,
@@ -349,13 +351,15 @@ fn groups(order: &Order, all_ways: &[Way]) -> Vec<Group> {
                 let star = order.batches.iter().min_by_key(|batch| batch.abs_diff(STAR)) == Some(&batch);
                 let (ways, loads) = match order.extent {
                     Extent::Full => (places(&|_| true), true),
-                    // The first size in batches of every size, and all ways of the first filter at one size.
+                    // The first size in batches of every size, and all ways of the first filter at
+                    // one size.
                     Extent::Quick if nth == 0 && star && filter == 0 => (places(&|_| true), true),
                     Extent::Quick if nth == 0 => (places(&usual), false),
                     Extent::Quick if star => (places(&usual), false),
                     Extent::Quick => continue,
                 };
-                // What is at devices already has turns of its own, over fewer packets, as all of them are there at once.
+                // What is at devices already has turns of its own, over fewer packets, as all of
+                // them are there at once.
                 let (resident, ways): (Vec<usize>, Vec<usize>) =
                     ways.into_iter().partition(|&way| all_ways[way].resident);
                 for (ways, loads, around) in [(ways, loads, RING), (resident, false, POOL)] {

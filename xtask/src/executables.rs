@@ -35,7 +35,8 @@ pub fn built(root: &Path, arguments: &[&str]) -> Result<Vec<Executable>, String>
 }
 
 impl Executable {
-    /// What a line tells of one (the Cargo Book, "External tools", "Artifact messages"); `None` where it is about something else.
+    /// What a line tells of one (the Cargo Book, "External tools", "Artifact messages"); `None`
+    /// where it is about something else.
     fn from_message(line: &str) -> Option<Executable> {
         let message: Value = serde_json::from_str(line).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);

@@ -65,8 +65,8 @@ pub enum EntryKind {
     /// A kernel, which is all that a launch needs.
     #[default]
     Kernel,
-    /// A function that filters one packet, for kernels that the caller puts behind it (`docs/reference/abi.md`, "Kernels in
-    /// C").
+    /// A function that filters one packet, for kernels that the caller puts behind it
+    /// (`docs/reference/abi.md`, "Kernels in C").
     Function,
 }
 

@@ -50,10 +50,12 @@ pub struct Args {
     /// Measure the most important part, in less than two minutes (the default)
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Measure everything with everything, and a stateful and a writing filter too; about an hour, or as long as --time says
+    /// Measure everything with everything, and a stateful and a writing filter too; about an hour,
+    /// or as long as --time says
     #[arg(long)]
     full: bool,
-    /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without it: every device found, cpu@1, and auto where it has a choice
+    /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without
+    /// it: every device found, cpu@1, and auto where it has a choice
     #[arg(long, value_name = "DEVICE[@THREADS]")]
     device: Vec<Asked>,
     /// Fail when one of these is missing, for example cpu,wgpu,opencl
@@ -67,13 +69,15 @@ pub struct Args {
     /// Bytes of a packet, or `imix`; may be given several times, or as a list
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     packets: Vec<Packets>,
-    /// How packets come to devices: auto, whole, window or imported; or resident: they are there already. May be given several times
+    /// How packets come to devices: auto, whole, window or imported; or resident: they are there
+    /// already. May be given several times
     #[arg(long, value_name = "TRANSFER")]
     transfer: Vec<Start>,
     /// How batches are handed to devices; may be given several times
     #[arg(long, value_name = "METHOD")]
     dispatch: Vec<Dispatch>,
-    /// Measure XDP-on-GPU's workloads as well, its way and ours, beside what it publishes; --full does so in any case
+    /// Measure XDP-on-GPU's workloads as well, its way and ours, beside what it publishes; --full
+    /// does so in any case
     #[arg(long)]
     seeds: bool,
     /// How long all of it may take, about
@@ -88,7 +92,8 @@ pub struct Args {
     /// Write a report with plots to this file, as one HTML page; `-` is standard output
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     report: Option<String>,
-    /// Put what other benchmarks have measured among the bars: what they write to the file that PORTCULLIS_BARS names, or a JSON list like `bars` in a file that --json has written
+    /// Put what other benchmarks have measured among the bars: what they write to the file that
+    /// PORTCULLIS_BARS names, or a JSON list like `bars` in a file that --json has written
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     bars: Option<String>,
     /// Measure nothing: make the table and the other files of a file that --json has written
@@ -259,8 +264,9 @@ impl<'a> Files<'a> {
         Ok(Files { json: of(&args.json)?, csv: of(&args.csv)?, report: of(&args.report)? })
     }
 
-    /// Writes them, and the table where standard output is free. Files first: they are whole then even where nobody reads the table. What
-    /// cannot be written keeps nothing else from being: measuring it again takes long.
+    /// Writes them, and the table where standard output is free. Files first: they are whole then
+    /// even where nobody reads the table. What cannot be written keeps nothing else from being:
+    /// measuring it again takes long.
     fn write(self, results: &Results) -> Result<(), Failure> {
         let wrong =
             |what: &str, error: &dyn std::fmt::Display| Failure::Wrong(format!("the {what} cannot be made: {error}"));

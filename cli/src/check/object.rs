@@ -177,7 +177,8 @@ pub fn sites_json(sites: &[ProgramSite]) -> Value {
     sites.iter().map(|site| json!(Place::from(site))).collect()
 }
 
-/// What is wrong first, in a line: `prog.c:32: bpf_timer_start is called; missing feature: timers (bpf_timer_start)`.
+/// What is wrong first, in a line: `prog.c:32: bpf_timer_start is called; missing feature: timers
+/// (bpf_timer_start)`.
 fn first_of(diagnostics: &Diagnostics) -> String {
     let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
     let place = error.labels.first().map(|label| {
@@ -294,7 +295,8 @@ fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item
     report.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
 
-/// What there is in an object besides its only program, as rows of the table of facts; none where nothing is.
+/// What there is in an object besides its only program, as rows of the table of facts; none where
+/// nothing is.
 pub fn besides(report: &ObjectReport, program: &Program) -> Vec<(&'static str, String)> {
     let unused = unused(report, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
     let mut rows: Vec<_> = std::iter::once("unused maps").chain(std::iter::repeat("")).zip(unused).collect();

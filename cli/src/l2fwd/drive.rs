@@ -108,7 +108,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         queues: args.pipelines,
         eal: ports::eal(args.eal.as_deref())?,
         split: args.header_split,
-        // What ports leave in DPDK's memory may be in the middle of what a mode had, so that one which needs more needs it elsewhere.
+        // What ports leave in DPDK's memory may be in the middle of what a mode had, so that one
+        // which needs more needs it elsewhere.
         later: modes.iter().map(|mode| packets(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
         ..Options::of(given)
     };
@@ -257,7 +258,8 @@ impl Common<'_> {
         }
     }
 
-    /// Shows sessions the memory that packets come into, and has them filter a packet of ours. Says whether they get copies.
+    /// Shows sessions the memory that packets come into, and has them filter a packet of ours. Says
+    /// whether they get copies.
     fn meet(
         &self,
         lanes: &[Lane],
@@ -272,8 +274,8 @@ impl Common<'_> {
         Ok(copied)
     }
 
-    /// Drives lanes until the mode is over. Gives them back, what came of it, and how many packets a device may still have that was given
-    /// up.
+    /// Drives lanes until the mode is over. Gives them back, what came of it, and how many packets
+    /// a device may still have that was given up.
     fn drive(
         &self,
         lanes: Vec<LiveLane>,
@@ -375,8 +377,8 @@ fn packets(args: &Args, mode: Mode) -> u32 {
     args.frames.unwrap_or(PACKETS.max((8 * u32::from(mode.burst)).next_power_of_two()))
 }
 
-/// What becomes of packets for which a pipeline has no time. There is memory for those that wait beside a ring's, the burst that
-/// is gathered, three at the device, and one that is sent.
+/// What becomes of packets for which a pipeline has no time. There is memory for those that wait
+/// beside a ring's, the burst that is gathered, three at the device, and one that is sent.
 fn backlog(overload: &str, burst: usize, packets: usize) -> OverloadPolicy {
     if overload == "wait" {
         return OverloadPolicy::Block;

@@ -14,8 +14,8 @@ use super::plan::{Mode, Workload};
 use crate::out;
 use crate::run::live::report::Balance;
 
-/// Bytes that a packet has on the wire and not in memory: its frame check sequence (4, IEEE 802.3), and preamble, start of frame and
-/// the gap between two (20, RFC 2544 appendix B).
+/// Bytes that a packet has on the wire and not in memory: its frame check sequence (4, IEEE 802.3),
+/// and preamble, start of frame and the gap between two (20, RFC 2544 appendix B).
 const ON_THE_WIRE: u64 = 24;
 
 /// All that was measured.
@@ -120,7 +120,8 @@ pub struct Numbers {
     pub is_cancelled: bool,
     /// Packets that were not to be measured.
     pub warm_up: u64,
-    /// Whether more than those have come. If not, nothing was measured, and the counts are of all that have.
+    /// Whether more than those have come. If not, nothing was measured, and the counts are of all
+    /// that have.
     pub is_warm: bool,
     /// Packets that have come, those of the warm-up included.
     pub taken: u64,
@@ -177,7 +178,8 @@ impl Numbers {
         self.summary.packets + self.summary.refused
     }
 
-    /// Packets that were lost on their way from port to port, those included of which nothing could be made.
+    /// Packets that were lost on their way from port to port, those included of which nothing could
+    /// be made.
     fn dropped(&self) -> u64 {
         self.summary.refused + Loss::ALL.into_iter().map(|loss| self.summary.lost(loss)).sum::<u64>()
     }

@@ -1,4 +1,5 @@
-//! What there is in the place of a device where nothing is done: every packet goes out where it came in, and nobody looks at it.
+//! What there is in the place of a device where nothing is done: every packet goes out where it
+//! came in, and nobody looks at it.
 
 use std::sync::Arc;
 

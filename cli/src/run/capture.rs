@@ -31,7 +31,8 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
     let options = LoadOptions {
-        // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
+        // Nobody asked for this very GPU, so that it need not have batches which the CPU is better
+        // at.
         elephant_flow_device: chosen.elephant_flow_device(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
@@ -53,7 +54,8 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     let opened = begun.elapsed();
     places::check(args)?;
     maps.open_outputs(&interrupt.stop)?;
-    // The first output that is there is to be finished; the wait for a first packet was none of that.
+    // The first output that is there is to be finished; the wait for a first packet was none of
+    // that.
     interrupt.listen();
     let outputs = open_outputs(args, &program, &*source)?;
     // Opening one may have waited too, for whoever reads a pipe.
@@ -236,7 +238,8 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
     let mut options = pipeline::source_options(program, kind, writes);
     if let Some(BatchSize::Packets(batch)) = args.batch {
         options.max_packets = options.max_packets.min(batch as usize);
-        // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is bounded.
+        // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is
+        // bounded.
         options.block_size =
             (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
     }

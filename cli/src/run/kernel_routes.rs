@@ -61,7 +61,8 @@ impl KernelRoutes {
         Ok(Some(routes))
     }
 
-    /// Between two batches: has the maps follow what has changed. Where they cannot, they stay as they are, and that is told.
+    /// Between two batches: has the maps follow what has changed. Where they cannot, they stay as
+    /// they are, and that is told.
     pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<Told>, DeviceError> {
         let last = match self.watch.take() {
             None => return Ok(None),

@@ -274,8 +274,8 @@ impl Maps {
         Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None, events, traps })
     }
 
-    /// Sees whether what is written after the run can be; what is written while packets flow is made, and stops the run where
-    /// that cannot go on.
+    /// Sees whether what is written after the run can be; what is written while packets flow is
+    /// made, and stops the run where that cannot go on.
     pub fn open_outputs(&mut self, stop: &CancelToken) -> Result<(), SinkError> {
         self.dumps = Some(Dumps::open(&self.args.dump_map)?);
         if let Some(file) = &self.args.events {
@@ -284,8 +284,9 @@ impl Maps {
         Ok(())
     }
 
-    /// Between two batches: writes state where that is due, and makes maps follow their files. What could not be done, and
-    /// what can be again, is to be told. Also reads events, where a batch of so many packets needs room for its own.
+    /// Between two batches: writes state where that is due, and makes maps follow their files. What
+    /// could not be done, and what can be again, is to be told. Also reads events, where a batch of
+    /// so many packets needs room for its own.
     pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<Told>, DeviceError> {
         let mut told = Vec::new();
         self.events.boundary(session, coming)?;
@@ -306,7 +307,8 @@ impl Maps {
         self.args.state.is_some() || !self.args.dump_map.is_empty()
     }
 
-    /// Reads the last events; where there is no session any more, what was read before is all that there is.
+    /// Reads the last events; where there is no session any more, what was read before is all that
+    /// there is.
     pub fn last_events(&mut self, session: Option<&mut dyn Session>) -> Result<(), Failure> {
         self.events.finish(session)
     }

@@ -130,7 +130,8 @@ fn batch(text: &str) -> Result<BatchSize, String> {
     }
 }
 
-/// Standard output by whatever name: opened as a file it would be emptied, and have the table in it.
+/// Standard output by whatever name: opened as a file it would be emptied, and have the table in
+/// it.
 fn output() -> impl TypedValueParser<Value = String> {
     NonEmptyStringValueParser::new().map(|text| stdout_by_any_name(&text))
 }

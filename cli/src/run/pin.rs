@@ -83,8 +83,8 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     Ok(())
 }
 
-/// The entries in words. Of values for each processor there is one here. Entries by number that are beyond the map's are
-/// left out where there is nothing in them.
+/// The entries in words. Of values for each processor there is one here. Entries by number that are
+/// beyond the map's are left out where there is nothing in them.
 fn words(map: &Declaration, entries: Entries) -> Vec<Row> {
     let value = match &map.typed {
         Some(typed) => typed.value.clone(),

@@ -16,7 +16,8 @@ use super::maps::{MapArgs, Maps, watched};
 use super::watch::Follower;
 use crate::failure::Failure;
 
-/// A filter that is to take over, and what of its maps' files can be read before packets have to wait for it.
+/// A filter that is to take over, and what of its maps' files can be read before packets have to
+/// wait for it.
 pub struct Takeover {
     program: Arc<Program>,
     watched: Vec<(Follower, ParsedRows)>,
@@ -26,7 +27,8 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Refuses what a run with these arguments would have refused at its start; but for `--map` and `--from-pin`, which are about the start only.
+    /// Refuses what a run with these arguments would have refused at its start; but for `--map` and
+    /// `--from-pin`, which are about the start only.
     pub fn new(
         args: &MapArgs,
         old: &Program,
@@ -61,8 +63,9 @@ fn is_same(a: &Declaration, b: &Declaration) -> bool {
 }
 
 impl Maps {
-    /// Between two batches, none of which is in flight: brings to the new filter's session what the old one's has, and follows
-    /// files there from now on. What was done is told, or why nothing is.
+    /// Between two batches, none of which is in flight: brings to the new filter's session what the
+    /// old one's has, and follows files there from now on. What was done is told, or why nothing
+    /// is.
     ///
     /// # Errors
     /// The old session's.
@@ -113,7 +116,8 @@ fn carry(
     let is_the_same = match map.kind {
         // Of a filter that only reads its values, prefixes share those that are equal.
         MapKind::Lpm => old.read_only == map.read_only,
-        // What an object has removed keeps its value in memory, and filters in text find zeros where they make an entry.
+        // What an object has removed keeps its value in memory, and filters in text find zeros
+        // where they make an entry.
         MapKind::Hash | MapKind::LruHash => old.typed.is_none() || map.typed.is_some(),
         MapKind::Array | MapKind::Counter => true,
     };

@@ -43,7 +43,8 @@ impl Follower {
         self.map.name == map
     }
 
-    /// Goes on where another left off, whose map is carried over to this one's: what filters have made of values stays.
+    /// Goes on where another left off, whose map is carried over to this one's: what filters have
+    /// made of values stays.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn inherit(&mut self, others: &[Follower]) {
         if let Some(before) = others.iter().find(|other| other.follows(&self.map.name)) {
@@ -51,8 +52,8 @@ impl Follower {
         }
     }
 
-    /// Between two batches: makes the map follow the file where that has changed. Where it cannot, the map stays as it is,
-    /// and that is told; and when it can again.
+    /// Between two batches: makes the map follow the file where that has changed. Where it cannot,
+    /// the map stays as it is, and that is told; and when it can again.
     pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<Told>, DeviceError> {
         let mut last = None;
         while let Some(change) = self.watch.take_change() {

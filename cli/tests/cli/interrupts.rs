@@ -87,8 +87,8 @@ fn an_interrupt_finishes_the_files() {
     drop(stdin);
 }
 
-/// All that was counted is written, also in the middle of a long capture, into several files; whatever a device's driver
-/// does with signals when it compiles.
+/// All that was counted is written, also in the middle of a long capture, into several files;
+/// whatever a device's driver does with signals when it compiles.
 #[test]
 fn an_interrupted_long_run_has_written_what_it_counts() {
     if deaf() {

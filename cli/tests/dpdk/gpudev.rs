@@ -1,4 +1,5 @@
-//! Packets in a GPU's memory, in the host's that it is shown, and split: filtered and sent as they are from the host's.
+//! Packets in a GPU's memory, in the host's that it is shown, and split: filtered and sent as they
+//! are from the host's.
 
 use portcullis::devices::backends;
 use portcullis_live_tests::Suite;
@@ -97,7 +98,8 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
             assert!(is == want && ran.err.contains(&format!("GPU {}, number", chosen.info().id)), "{}", ran.err);
         }
     }
-    // The GPU's memory is reached by the processor, where drivers of ports are of that kind; and so by a filter there.
+    // The GPU's memory is reached by the processor, where drivers of ports are of that kind; and so
+    // by a filter there.
     let id = &devices[0].info().id;
     let (is, _) = Made::by_dpdk(&place, &["--device", "cpu", "--mempool", "gpu", "--gpu", id]);
     assert!(is == want, "{}", is.verdicts);

@@ -1,4 +1,5 @@
-//! `portcullis run --dpdk` as users meet it, without a network card, huge pages and, but where networks are made, root.
+//! `portcullis run --dpdk` as users meet it, without a network card, huge pages and, but where
+//! networks are made, root.
 #![cfg(target_os = "linux")]
 
 mod errors;
@@ -25,7 +26,8 @@ fn pcap_port(number: u32, arguments: &str) -> String {
     format!("net_pcap{number},{arguments}")
 }
 
-/// `portcullis run FILTER --dpdk PORT --json` with these arguments beside, on the CPU if they name no other device.
+/// `portcullis run FILTER --dpdk PORT --json` with these arguments beside, on the CPU if they name
+/// no other device.
 fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> Ran {
     place.run(&arguments(filter, port, more))
 }

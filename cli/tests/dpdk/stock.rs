@@ -1,5 +1,6 @@
-//! Every stock filter over captures that come in by a port of DPDK and go out of others: the same packets in the same order, the same
-//! verdicts and the same maps as the reference interpreter has of the same capture.
+//! Every stock filter over captures that come in by a port of DPDK and go out of others: the same
+//! packets in the same order, the same verdicts and the same maps as the reference interpreter has
+//! of the same capture.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,8 @@ struct Case {
     verdicts: &'static [&'static str],
     set: &'static [&'static str],
     maps: Vec<(&'static str, String)>,
-    /// Maps to be compared, without these columns: times, which are those of the capture there and of the clock here.
+    /// Maps to be compared, without these columns: times, which are those of the capture there and
+    /// of the clock here.
     dumps: &'static [(&'static str, &'static [&'static str])],
 }
 
@@ -25,7 +27,8 @@ const fn plain(filter: &'static str, verdicts: &'static [&'static str]) -> Case 
     Case { filter, verdicts, set: &[], maps: Vec::new(), dumps: &[] }
 }
 
-/// Of rates and windows nothing may depend on the time that a run takes: rates are 0, and windows are days.
+/// Of rates and windows nothing may depend on the time that a run takes: rates are 0, and windows
+/// are days.
 fn cases() -> Vec<Case> {
     const HOPS: &str = "port,destination,source\n";
     let hops = |first: &str| {
@@ -162,7 +165,8 @@ impl Case {
         arguments
     }
 
-    /// The maps that were dumped, without what is about times. In which order rows are is of no meaning.
+    /// The maps that were dumped, without what is about times. In which order rows are is of no
+    /// meaning.
     fn maps(&self, place: &Place, dumps: &str) -> Vec<(String, Vec<String>)> {
         let read = |(map, without): &(&str, &[&str])| {
             let text = String::from_utf8(place.read(&format!("{map}-{dumps}.csv"))).unwrap();

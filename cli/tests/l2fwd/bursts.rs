@@ -4,7 +4,8 @@ use portcullis_live_tests::wait_until;
 
 use crate::support::{Place, Ran, SOON, command, measure, number, numbered, run, signal, swapped};
 
-/// More than the largest burst that other programs of this kind take, and no multiple of any of ours.
+/// More than the largest burst that other programs of this kind take, and no multiple of any of
+/// ours.
 const PACKETS: usize = 2500;
 
 #[test]

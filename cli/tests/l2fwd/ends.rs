@@ -139,7 +139,8 @@ fn what_one_mode_has_no_memory_for_is_no_end_of_the_others() {
     let rows = measure("net_null0", &[&limits[..], &["--burst", "64,4096,8192"]].concat());
     assert!(rows.iter().all(|row| number(&row["ran"]["packets"]) > 0), "{rows:?}");
     assert_eq!(rows.len(), 6);
-    // Where somebody says how much it is to have, what does not fit is a row with the reason, be it the first one.
+    // Where somebody says how much it is to have, what does not fit is a row with the reason, be it
+    // the first one.
     for bursts in ["8192,64", "64,8192"] {
         let limits =
             ["--eal", "--no-huge -m 128", "--warm-up", "0", "--packets", "20000", "--workload", "none", "--json"];

@@ -31,7 +31,8 @@ impl Place {
     }
 }
 
-/// Packets with addresses and a number of their own, of lengths from the shortest to the longest that Ethernet has.
+/// Packets with addresses and a number of their own, of lengths from the shortest to the longest
+/// that Ethernet has.
 pub fn numbered(count: usize) -> Vec<Vec<u8>> {
     let packet = |number: usize| {
         let mut packet: Vec<u8> = (0..60 + number * 37 % 1455).map(|at| (number * 31 + at * 7) as u8).collect();

@@ -104,14 +104,15 @@ fn only_what_the_rules_name_is_taken_and_the_kernel_has_the_rest() {
     assert_eq!((&json["packets"], &json["lost"]["no_stack"]), (&1.into(), &1.into()), "{json}");
 }
 
-/// The way into the kernel, which answers there as if nobody stood between: a transfer over a port that is allowed, and
-/// none over another.
+/// The way into the kernel, which answers there as if nobody stood between: a transfer over a port
+/// that is allowed, and none over another.
 #[test]
 fn what_passes_is_the_kernels() {
     let Some(Net { veth, left, right, _suite }) = net(1) else { return };
     for (stack, mode) in [("veth", "native"), ("tap", "native"), ("auto", "native"), ("veth", "skb")] {
         if mode == "skb" {
-            // There the program gets what the sender has not cut, which no frame has room for (the program says so).
+            // There the program gets what the sender has not cut, which no frame has room for (the
+            // program says so).
             veth.left.ethtool(&["-K", "tso off gso off"]);
         }
         let arguments = ["--af-xdp", veth.right.name(), "--stack", stack, "--xdp-mode", mode];

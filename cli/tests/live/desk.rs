@@ -1,5 +1,5 @@
-//! `portcullis ctl` at work: a folder with filters and a run's socket, and frames sent meanwhile, each of which is to be
-//! accounted for.
+//! `portcullis ctl` at work: a folder with filters and a run's socket, and frames sent meanwhile,
+//! each of which is to be accounted for.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -91,7 +91,8 @@ pub struct Back {
     pub wrong: u64,
 }
 
-/// Says so when it goes out of scope, a panic's way included: threads that are waited for look at this.
+/// Says so when it goes out of scope, a panic's way included: threads that are waited for look at
+/// this.
 pub struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -131,7 +132,8 @@ pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Back
                 sender.send(&numbered(veth, number));
                 number += 1;
                 sent.store(number.into(), Ordering::Relaxed);
-                // The peer's socket has room for so many, and what it has no room for nobody would count.
+                // The peer's socket has room for so many, and what it has no room for nobody would
+                // count.
                 let begun = Instant::now();
                 while u64::from(number) * 7 / 8 > seen.load(Ordering::Relaxed) + 8192 && begun.elapsed() < SOON {
                     std::thread::yield_now();
@@ -151,7 +153,8 @@ pub fn count(of: &Value) -> u64 {
     of.as_u64().unwrap()
 }
 
-/// Every packet that was sent is one that came back, one that a filter dropped, or one that is counted as lost.
+/// Every packet that was sent is one that came back, one that a filter dropped, or one that is
+/// counted as lost.
 pub fn accounts(json: &Value, sent: u64, back: &Back) {
     let lost: u64 = json["lost"].as_object().unwrap().values().map(count).sum();
     assert_eq!(count(&json["packets"]) + count(&json["dropped_by_kernel"]), sent, "{json}");
@@ -167,7 +170,8 @@ pub fn wait_for_more(sent: &AtomicU64, more: u64) {
     wait_until("more is sent", SOON, || sent.load(Ordering::Relaxed) >= until);
 }
 
-/// Filters take over from each other while frames are sent as fast as they can, and no packet is without a verdict.
+/// Filters take over from each other while frames are sent as fast as they can, and no packet is
+/// without a verdict.
 pub fn filters_take_over_under_load(queues: u32, device: &str, dispatch: &str) {
     let Some(Net { veth, right, _suite, .. }) = net(queues) else { return };
     // What the kernels at both ends say of themselves is nobody's number.

@@ -69,8 +69,8 @@ fn the_firewall_asks_and_the_filter_answers() {
 /// Where a datagram's number is among its bytes, and a word that filters write.
 const WRITTEN: usize = 4;
 
-/// By a datagram's number: as it was, with another word and the checksum that belongs to it, dropped, and what there is no
-/// port for.
+/// By a datagram's number: as it was, with another word and the checksum that belongs to it,
+/// dropped, and what there is no port for.
 fn rewriting(word: &str) -> String {
     format!(
         "fn xdp_filter(pkt: u32) -> u32 {{
@@ -96,8 +96,8 @@ fn datagram(number: u32) -> Vec<u8> {
     number.to_be_bytes().into_iter().chain([0; 4]).chain(fill).collect()
 }
 
-/// Sends datagrams for as long as `meanwhile` takes, at most 100 ahead of what arrives, and gives how many they were, and
-/// those that arrived.
+/// Sends datagrams for as long as `meanwhile` takes, at most 100 ahead of what arrives, and gives
+/// how many they were, and those that arrived.
 fn datagrams(
     (from, to): (&Namespace, &Namespace),
     address: IpAddr,

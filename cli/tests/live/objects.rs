@@ -1,5 +1,5 @@
-//! An XDP object, unmodified, in the kernel of one namespace and in the program in another: the same traffic goes to both, and the same
-//! comes of it.
+//! An XDP object, unmodified, in the kernel of one namespace and in the program in another: the
+//! same traffic goes to both, and the same comes of it.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -23,7 +23,8 @@ const OPEN: [u16; 2] = [80, 4789];
 /// Frames that are sent.
 const FRAMES: u32 = 400;
 
-/// What came of the traffic: what was sent back, and what arrived behind the program at each open port, as it came.
+/// What came of the traffic: what was sent back, and what arrived behind the program at each open
+/// port, as it came.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     back: Vec<Vec<u8>>,

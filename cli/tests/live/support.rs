@@ -47,8 +47,8 @@ pub fn ends(mut command: Command) -> Ended {
     Running { child, stderr, said: String::new() }.end()
 }
 
-/// `portcullis run` with these arguments, on the CPU, in a namespace. The filter is a stock one, or the whole path of another,
-/// without its `.wgsl`.
+/// `portcullis run` with these arguments, on the CPU, in a namespace. The filter is a stock one, or
+/// the whole path of another, without its `.wgsl`.
 pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Command {
     command_on(namespace, "cpu", filter, arguments)
 }
@@ -83,7 +83,8 @@ impl Running {
         }
     }
 
-    /// Waits for a line on standard output, which is then no more in what it has printed in the end.
+    /// Waits for a line on standard output, which is then no more in what it has printed in the
+    /// end.
     pub fn line(&mut self) -> String {
         let mut line = Vec::new();
         let mut byte = [0];

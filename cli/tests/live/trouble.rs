@@ -1,4 +1,5 @@
-//! What may happen to a run: links that go down, interfaces that go away, kills; and the connections beside it.
+//! What may happen to a run: links that go down, interfaces that go away, kills; and the
+//! connections beside it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +23,8 @@ const ENDLESS: &str = "
         return XDP_PASS;
     }";
 
-/// The time that a process has had on processors, in ticks of a hundredth of a second: utime and stime of proc(5).
+/// The time that a process has had on processors, in ticks of a hundredth of a second: utime and
+/// stime of proc(5).
 fn ticks(process: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     // Behind its name, which may have spaces.

@@ -191,7 +191,8 @@ fn a_log_is_all_that_is_said() {
     assert_eq!(lost["lane"], format!("{name}:0"));
     assert_eq!(event("the link is down")["interface"], name);
     assert_eq!(event("lane ended")["packets"], 1);
-    // Where it happened: what the threads of a lane say, and what is said of the lane, is in both spans.
+    // Where it happened: what the threads of a lane say, and what is said of the lane, is in both
+    // spans.
     let run = json!({"name": "run", "device": "cpu", "dispatch": "inline"});
     let lane = json!({"name": "lane", "lane": format!("{name}:0")});
     for message in ["lane started", "packets lost: ", "lane ended"] {

@@ -1,4 +1,5 @@
-//! The program that calls a filter's functions: an ELF file of one segment, and memory with nothing in it.
+//! The program that calls a filter's functions: an ELF file of one segment, and memory with nothing
+//! in it.
 
 use portcullis_cpu::cross::{Function, MachineCode};
 
@@ -13,8 +14,9 @@ pub const MEMORY: usize = 256 << 20;
 
 /// What starts, for the system calls of Linux (`read` is 63, `write` 64, `exit_group` 94).
 ///
-/// It reads the memory's first 8 bytes, which say how many there are, and the rest of those; calls two functions, each if it has any
-/// packets, as [`Image::call`] has them; writes all back, and begins again. It leaves when there is no more to be read.
+/// It reads the memory's first 8 bytes, which say how many there are, and the rest of those; calls
+/// two functions, each if it has any packets, as [`Image::call`] has them; writes all back, and
+/// begins again. It leaves when there is no more to be read.
 const START: [u32; 43] = [
     0xd2a2_0013, //        mov  x19, #0x10000000
     0xd280_0014, // next:  mov  x20, #0
@@ -101,7 +103,8 @@ impl Image {
             words(&[start, HEADER as u64, 0]),
             halves(&[0, 0, HEADER as u16, SEGMENT as u16, 2, 64, 0, 0]),
         ];
-        // The file, to be read and executed; and memory to be read and written, of which it has nothing.
+        // The file, to be read and executed; and memory to be read and written, of which it has
+        // nothing.
         let segment = |flags: u64, offset: u64, at: u64, in_file: u64, size: u64| {
             words(&[1 | flags << 32, offset, at, at, in_file, size, 0x1_0000])
         };
@@ -111,8 +114,9 @@ impl Image {
         Image { bytes, tables, functions, group_size: vector.map_or(1, |function| function.group_size) }
     }
 
-    /// What the memory of a batch of so many packets begins with: how many bytes it has in all (those of this, where that is 0), and
-    /// for each function its address, that of what it is called with, and its packets.
+    /// What the memory of a batch of so many packets begins with: how many bytes it has in all
+    /// (those of this, where that is 0), and for each function its address, that of what it is
+    /// called with, and its packets.
     pub fn call(&self, bytes: u64, contexts: [u64; 2], packets: usize) -> Vec<u8> {
         let whole = (packets - packets % self.group_size) as u64;
         let [vector, scalar] = self.functions;

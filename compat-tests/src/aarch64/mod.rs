@@ -1,7 +1,9 @@
-//! The CPU's code for Arm's 64-bit processors as a device: made here, and run by QEMU's emulator of user programs.
+//! The CPU's code for Arm's 64-bit processors as a device: made here, and run by QEMU's emulator of
+//! user programs.
 //!
-//! What runs there is no program of that processor's but an image of its own making: a loop that reads a batch from
-//! its standard input, calls the filter's functions and writes the batch back. So nothing has to be built for it.
+//! What runs there is no program of that processor's but an image of its own making: a loop that
+//! reads a batch from its standard input, calls the filter's functions and writes the batch back.
+//! So nothing has to be built for it.
 
 mod image;
 

@@ -1,7 +1,8 @@
-//! Compiles filters ahead for GPUs of three generations: `cubins FOLDER`. `cargo xtask gpu-bundle` runs it.
+//! Compiles filters ahead for GPUs of three generations: `cubins FOLDER`. `cargo xtask gpu-bundle`
+//! runs it.
 //!
-//! Stock filters for every dispatch method, probes for the one that the self-test uses: a machine with a
-//! driver and no NVRTC can then run the self-test and the stock filters.
+//! Stock filters for every dispatch method, probes for the one that the self-test uses: a machine
+//! with a driver and no NVRTC can then run the self-test and the stock filters.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
-//! Random C: filters that are OpenCL C and, with a few lines in front, plain C, and that mean the same to
-//! both. No undefined behaviour is in them but what `-fwrapv` defines: counts of shifts are in range,
-//! divisors positive, indices and the packet's bytes are there, and nothing is changed twice between
-//! sequence points.
+//! Random C: filters that are OpenCL C and, with a few lines in front, plain C, and that mean the
+//! same to both. No undefined behaviour is in them but what `-fwrapv` defines: counts of shifts are
+//! in range, divisors positive, indices and the packet's bytes are there, and nothing is changed
+//! twice between sequence points.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64;

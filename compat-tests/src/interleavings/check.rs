@@ -1,9 +1,10 @@
 //! Whether an outcome is one that some order of the packets' calls gives.
 //!
-//! A packet is a list of calls on a map `m`, each on a key, and the filter ([`filter`]) leaves in it what they gave. Of each
-//! key, the calls of all packets must come in one order that keeps every packet's own, such that a set of keys gives what they have
-//! given and ends as the map has; values too, unless keys are removed. Of the memory, every place has a whole key that no
-//! other place has, and the header counts them.
+//! A packet is a list of calls on a map `m`, each on a key, and the filter ([`filter`]) leaves in
+//! it what they gave. Of each key, the calls of all packets must come in one order that keeps every
+//! packet's own, such that a set of keys gives what they have given and ends as the map has; values
+//! too, unless keys are removed. Of the memory, every place has a whole key that no other place
+//! has, and the header counts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -192,7 +193,8 @@ impl Check<'_> {
     }
 }
 
-/// Whether some words are the memory of a map in which all entries were used since it was new, or last made room.
+/// Whether some words are the memory of a map in which all entries were used since it was new, or
+/// last made room.
 ///
 /// # Errors
 /// With what is wrong with it.

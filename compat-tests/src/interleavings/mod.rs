@@ -1,9 +1,12 @@
-//! Every order in which a few packets' operations on maps may come, tried on the prelude's own text: the interpreter
-//! runs each packet up to its next operation ([`map_requests`](portcullis_core::interp::map_requests)), and [`memory`] says all that the operation may give. What
-//! two ways lead to is looked at once, so that all outcomes are found in seconds; [`check`] says which of them are right.
+//! Every order in which a few packets' operations on maps may come, tried on the prelude's own
+//! text: the interpreter runs each packet up to its next operation
+//! ([`map_requests`](portcullis_core::interp::map_requests)), and [`memory`] says all that the
+//! operation may give. What two ways lead to is looked at once, so that all outcomes are found in
+//! seconds; [`check`] says which of them are right.
 //!
-//! What a packet does depends on nothing but what its operations have given. So the interpreter runs once for each
-//! series of them (`Packets`), and less: where two have led a packet to the same place with the same in hand, they are one.
+//! What a packet does depends on nothing but what its operations have given. So the interpreter
+//! runs once for each series of them (`Packets`), and less: where two have led a packet to the same
+//! place with the same in hand, they are one.
 
 pub mod check;
 pub mod memory;
@@ -117,11 +120,13 @@ struct State {
 struct Thread {
     /// What its operations have given: a node of [`Packets`].
     node: usize,
-    /// The second half of an operation that a fault has made two: what is to be stored, and what the whole gives.
+    /// The second half of an operation that a fault has made two: what is to be stored, and what
+    /// the whole gives.
     half: Option<(u32, MapReply)>,
 }
 
-/// What packets do next, by what their operations have given: a tree, of which what is asked for is made.
+/// What packets do next, by what their operations have given: a tree, of which what is asked for is
+/// made.
 struct Packets {
     interpreter: Interpreter,
     nodes: Vec<Node>,
@@ -177,7 +182,8 @@ impl Packets {
         Ok(child)
     }
 
-    /// Whether a packet may come from a node to another: where it then goes on to the first, it goes round.
+    /// Whether a packet may come from a node to another: where it then goes on to the first, it
+    /// goes round.
     fn leads(&self, from: usize, to: usize) -> bool {
         let (mut open, mut seen) = (vec![from], HashSet::new());
         while let Some(node) = open.pop() {

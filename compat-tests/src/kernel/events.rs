@@ -1,4 +1,5 @@
-//! What programs tell the host, as the kernel has it: ring buffers, and perf buffers of all processors.
+//! What programs tell the host, as the kernel has it: ring buffers, and perf buffers of all
+//! processors.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +13,8 @@ const PAGE: usize = 4096;
 /// Pages of a perf buffer, a power of two.
 const PAGES: usize = 64;
 
-/// In front of a record of a ring buffer: its length with two bits, and where it is (`BPF_RINGBUF_HDR_SZ`).
+/// In front of a record of a ring buffer: its length with two bits, and where it is
+/// (`BPF_RINGBUF_HDR_SZ`).
 const HEADER: u64 = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;

@@ -41,7 +41,8 @@ impl Linked {
             let (at, function) = linking.open[done];
             linking.place(function)?;
             let to = linking.placed[&function];
-            // From the next instruction on; a constant is one of two places, and counts from the first of them.
+            // From the next instruction on; a constant is one of two places, and counts from the
+            // first of them.
             linking.out[at].imm = (to as i64 - at as i64 - 1) as i32;
             done += 1;
         }

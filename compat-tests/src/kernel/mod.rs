@@ -1,5 +1,5 @@
-//! Programs of XDP in the Linux kernel, which says what is right: a loader of our own, and the kernel's test run
-//! (`BPF_PROG_TEST_RUN`). It takes root.
+//! Programs of XDP in the Linux kernel, which says what is right: a loader of our own, and the
+//! kernel's test run (`BPF_PROG_TEST_RUN`). It takes root.
 #![allow(unsafe_code)]
 
 mod events;
@@ -97,7 +97,8 @@ impl KernelProgram {
         Ok(KernelProgram { program, maps, definitions: object.maps.clone(), _others: others, rings, perf, prints })
     }
 
-    /// Instructions of a program, by their numbers, as the verifier shows them where it comes to them.
+    /// Instructions of a program, by their numbers, as the verifier shows them where it comes to
+    /// them.
     ///
     /// # Errors
     /// What the kernel says.
@@ -166,8 +167,8 @@ impl KernelProgram {
         sys::update(fd.as_raw_fd(), &slot.to_ne_bytes(), &other.program.as_raw_fd().to_ne_bytes())
     }
 
-    /// Has it see the packets of an interface, by its number in this thread's network namespace, until what is given back is
-    /// dropped.
+    /// Has it see the packets of an interface, by its number in this thread's network namespace,
+    /// until what is given back is dropped.
     ///
     /// # Errors
     /// The kernel's: there is another program, or the driver takes none.
@@ -175,8 +176,8 @@ impl KernelProgram {
         sys::link(self.program.as_raw_fd(), interface)
     }
 
-    /// What is in a map, by its number in the object; of maps per processor, what is there for the first. `None` of maps
-    /// that cannot be looked at.
+    /// What is in a map, by its number in the object; of maps per processor, what is there for the
+    /// first. `None` of maps that cannot be looked at.
     ///
     /// # Errors
     /// The kernel's.
@@ -252,8 +253,8 @@ fn create(map: &MapDefinition) -> Result<Option<OwnedFd>, String> {
     Ok(Some(fd))
 }
 
-/// Has all packets of an interface pass, until what is given back is dropped: a veth takes what a program at its other end sends back
-/// only where it has a program of its own.
+/// Has all packets of an interface pass, until what is given back is dropped: a veth takes what a
+/// program at its other end sends back only where it has a program of its own.
 ///
 /// # Errors
 /// The kernel's.
@@ -263,7 +264,8 @@ pub fn pass(interface: u32) -> Result<OwnedFd, String> {
     sys::link(program.as_raw_fd(), interface).map_err(|error| error.to_string())
 }
 
-/// Keeps this thread on the first processor, so that what is counted per processor is counted in one place.
+/// Keeps this thread on the first processor, so that what is counted per processor is counted in
+/// one place.
 pub fn on_first_processor() {
     sys::on_first_processor();
 }

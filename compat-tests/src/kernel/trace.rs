@@ -1,4 +1,5 @@
-//! What programs print, as the kernel has it: in an instance of its tracing of our own, which has this thread's prints alone.
+//! What programs print, as the kernel has it: in an instance of its tracing of our own, which has
+//! this thread's prints alone.
 
 use std::ffi::CString;
 use std::fs;

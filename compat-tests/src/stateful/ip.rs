@@ -87,8 +87,8 @@ impl Ip<'_> {
     }
 }
 
-/// An address's bits in words, highest first; an IPv4 address is the IPv6 address that stands for it (RFC 4291, section
-/// 2.5.5.2).
+/// An address's bits in words, highest first; an IPv4 address is the IPv6 address that stands for
+/// it (RFC 4291, section 2.5.5.2).
 pub fn words(address: IpAddr) -> [u32; 4] {
     let bits = u128::from(match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

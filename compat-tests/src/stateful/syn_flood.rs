@@ -23,7 +23,8 @@ pub struct SynFlood {
     dropped: HashMap<u32, u64>,
 }
 
-/// What is known of a group: when its window began, what it has counted, and what the one before had.
+/// What is known of a group: when its window began, what it has counted, and what the one before
+/// had.
 #[derive(Debug)]
 struct Group {
     begun: u64,

@@ -135,8 +135,8 @@ pub fn ones_complement(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The checksum of a segment or datagram whose checksum field is zero (RFC 9293, section 3.1; RFC 8200, section 8.1).
-/// Where the field holds the right checksum, this is 0.
+/// The checksum of a segment or datagram whose checksum field is zero (RFC 9293, section 3.1; RFC
+/// 8200, section 8.1). Where the field holds the right checksum, this is 0.
 pub fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let mut all = Vec::new();
     for address in [source, destination] {

@@ -1,6 +1,7 @@
-//! Traffic as networks have it, made from a seed: TCP connections that begin, talk and end in both directions, many at
-//! a time, with losses and repetitions; floods of SYNs; datagrams and their fragments; strays that belong to nothing;
-//! and now and then a packet that was cut off or damaged. Time goes on from packet to packet.
+//! Traffic as networks have it, made from a seed: TCP connections that begin, talk and end in both
+//! directions, many at a time, with losses and repetitions; floods of SYNs; datagrams and their
+//! fragments; strays that belong to nothing; and now and then a packet that was cut off or damaged.
+//! Time goes on from packet to packet.
 
 mod connection;
 pub mod frame;
@@ -41,7 +42,8 @@ impl Default for Spec {
     }
 }
 
-/// The packets, in order of their arrival. What comes from clients has ingress port 0, what comes from servers 1.
+/// The packets, in order of their arrival. What comes from clients has ingress port 0, what comes
+/// from servers 1.
 pub fn traffic(spec: &Spec) -> Vec<Packet> {
     let mut maker = Maker { random: Random::new(spec.seed, 31), spec, flood: None, waiting: Vec::new(), last: None };
     let mut connections: Vec<Connection> = Vec::new();

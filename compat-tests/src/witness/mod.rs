@@ -1,5 +1,5 @@
-//! Other compilers of OpenCL C and C: what they make of the same text is what it means, as far as their
-//! languages and ours are the same.
+//! Other compilers of OpenCL C and C: what they make of the same text is what it means, as far as
+//! their languages and ours are the same.
 
 pub mod native;
 pub mod opencl;

@@ -65,8 +65,8 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles filters for packets of up to `longest` bytes. They may look at as many as `behind` bytes from a
-    /// packet's end on.
+    /// Compiles filters for packets of up to `longest` bytes. They may look at as many as `behind`
+    /// bytes from a packet's end on.
     ///
     /// # Errors
     /// See [`Unavailable`].

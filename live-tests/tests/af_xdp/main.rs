@@ -1,5 +1,5 @@
-//! AF_XDP sockets in namespaces, with a function as the filter: verdicts seen from the other side of the link, and what a
-//! lane does with the packets that there are.
+//! AF_XDP sockets in namespaces, with a function as the filter: verdicts seen from the other side
+//! of the link, and what a lane does with the packets that there are.
 #![cfg(all(target_os = "linux", feature = "af-xdp"))]
 
 mod jumbo;

@@ -42,8 +42,8 @@ impl Link {
         Link { left, right, veth }
     }
 
-    /// One whose datagrams go to queue 0, where they leave (`OUTPUT`, on the left) or where they come in (`INPUT`, on the
-    /// right), and datagrams over it.
+    /// One whose datagrams go to queue 0, where they leave (`OUTPUT`, on the left) or where they
+    /// come in (`INPUT`, on the right), and datagrams over it.
     pub fn queued(chain: &str, ipv6: bool) -> (Link, Numbered) {
         let link = Link::new();
         rule(link.end(chain), &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));

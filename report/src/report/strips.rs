@@ -37,7 +37,8 @@ pub struct Reigns<'a> {
 }
 
 impl Reigns<'_> {
-    /// Draws it, so wide in the page's pixels; names stand beside the rows where there is room, and above them where not.
+    /// Draws it, so wide in the page's pixels; names stand beside the rows where there is room, and
+    /// above them where not.
     pub fn draw(&self, width: u32) -> Result<Markup, ReportError> {
         let names = self.rows.iter().map(|(name, _)| text_width(name, NAME)).fold(0.0, f64::max) + 14.0;
         let beside = names * 3.5 < f64::from(width);

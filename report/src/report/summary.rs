@@ -1,4 +1,5 @@
-//! The summary: which device to use from which batch on, in one picture and a sentence for each filter.
+//! The summary: which device to use from which batch on, in one picture and a sentence for each
+//! filter.
 
 use maud::{Markup, html};
 

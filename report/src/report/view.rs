@@ -66,13 +66,14 @@ impl<'a> View<'a> {
         self.results.cells.iter().filter(move |cell| cell.filter == filter && cell.packets == packets)
     }
 
-    /// The fastest way of a device at each batch, whatever the transfer and the dispatch, from packets in the host's memory: others
-    /// are not there unless they were brought there.
+    /// The fastest way of a device at each batch, whatever the transfer and the dispatch, from
+    /// packets in the host's memory: others are not there unless they were brought there.
     pub fn best(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
         self.best_of(filter, packets, device, &|cell| !cell.is_resident())
     }
 
-    /// The same for packets that are in the device's memory: where that is the host's, those in the host's.
+    /// The same for packets that are in the device's memory: where that is the host's, those in the
+    /// host's.
     pub fn best_resident(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
         self.best_of(filter, packets, device, &|cell| cell.is_resident() || cell.transfer == "in place")
     }
@@ -133,7 +134,8 @@ impl<'a> View<'a> {
         series.filter(|s| !s.points.is_empty() || !s.wrong.is_empty()).collect()
     }
 
-    /// What throughput cannot pass, by each measured ceiling's name: where several of a device's ways have one, the highest.
+    /// What throughput cannot pass, by each measured ceiling's name: where several of a device's
+    /// ways have one, the highest.
     pub fn ceilings(&self, filter: &str, packets: &str) -> Vec<Ceiling> {
         let mut highest: BTreeMap<&str, f64> = BTreeMap::new();
         for cell in self.cells(filter, packets).filter(|c| !c.is_resident()) {

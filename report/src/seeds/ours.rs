@@ -11,8 +11,8 @@ use portcullis_wgsl as wgsl;
 use super::records::{Fields, traffic};
 use super::workloads::Workload;
 
-/// Bytes of a packet: the shortest Ethernet frame, its checksum left out by those who capture it and its place taken here by
-/// payload. The worst case for packets a second.
+/// Bytes of a packet: the shortest Ethernet frame, its checksum left out by those who capture it
+/// and its place taken here by payload. The worst case for packets a second.
 pub const LENGTH: usize = 64;
 
 /// Packets of a batch at most: more go as several, of which some are in flight at once.

@@ -1,6 +1,7 @@
-//! What XDP-on-GPU publishes of itself: `doc/benchmark_results_20250718_153209` of its repository, means of 100 calls on a
-//! GPU and a processor that it does not name. Figures that time something else than a whole call are left out: its
-//! asynchronous rows end when the work is queued, and its unified-memory rows move no data.
+//! What XDP-on-GPU publishes of itself: `doc/benchmark_results_20250718_153209` of its repository,
+//! means of 100 calls on a GPU and a processor that it does not name. Figures that time something
+//! else than a whole call are left out: its asynchronous rows end when the work is queued, and its
+//! unified-memory rows move no data.
 
 /// Nanoseconds that a call took over so many records.
 pub type Published = (usize, f64);

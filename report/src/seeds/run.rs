@@ -33,7 +33,8 @@ const LATE: &str = "the time was used up; give it more with --time";
 /// No side of a column gains by more.
 const ENOUGH: Duration = Duration::from_secs(2);
 
-/// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many records in chunks.
+/// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many
+/// records in chunks.
 pub type OpenRecords =
     dyn Fn(&Workload, HostMemory, usize, usize) -> Result<Box<dyn RecordKernel>, DeviceError> + Send + Sync;
 
@@ -57,8 +58,9 @@ impl Side {
 pub struct Options {
     /// Packets of a call, in ascending order.
     pub sizes: Vec<usize>,
-    /// For all of it, about: what it leaves for each side of a column is used, but for at least seven rounds. A column
-    /// that is not begun soon after that is left out, as cells of other tables are.
+    /// For all of it, about: what it leaves for each side of a column is used, but for at least
+    /// seven rounds. A column that is not begun soon after that is left out, as cells of other
+    /// tables are.
     pub time: Duration,
     /// Of intervals, as 0.95.
     pub confidence: f64,
@@ -80,8 +82,8 @@ impl Options {
     }
 }
 
-/// Measures every table on every device; what there is, where it is cancelled. A device that fails has its reason in its
-/// cells. `progress` is called after each column.
+/// Measures every table on every device; what there is, where it is cancelled. A device that fails
+/// has its reason in its cells. `progress` is called after each column.
 pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Vec<Table> {
     let mut run = Run { options, began: Instant::now(), left: options.columns(), progress };
     let mut tables: Vec<Table> = WORKLOADS.iter().map(|workload| of_workload(workload, sides, &mut run)).collect();
@@ -117,7 +119,8 @@ impl Run<'_> {
         self.began.elapsed() > self.options.time + OVERTIME
     }
 
-    /// What is left of the time for the rounds of so many sides of this column: getting them ready takes about as long again.
+    /// What is left of the time for the rounds of so many sides of this column: getting them ready
+    /// takes about as long again.
     fn budget(&self, sides: usize) -> Duration {
         let left = self.options.time.saturating_sub(self.began.elapsed()) / self.left.max(1) as u32;
         (left / 2).min(ENOUGH * sides as u32)

@@ -134,8 +134,8 @@ impl Table {
         self.rows.iter().flat_map(|row| &row.cells).any(|cell| matches!(cell, Cell::Wrong { .. }))
     }
 
-    /// The table as people read it: a row for each number of packets, a column for each side, in millions of packets a
-    /// second.
+    /// The table as people read it: a row for each number of packets, a column for each side, in
+    /// millions of packets a second.
     pub fn in_words(&self) -> InWords {
         let mut columns = vec![Column { name: self.across.clone(), published: false }];
         columns.extend(self.rows.iter().map(|row| {

@@ -1,5 +1,5 @@
-//! Features that not every machine can build: live traffic, of which AF_XDP and DPDK need Linux, and to be built more than Rust;
-//! and expressions, which need libpcap.
+//! Features that not every machine can build: live traffic, of which AF_XDP and DPDK need Linux,
+//! and to be built more than Rust; and expressions, which need libpcap.
 
 use std::time::Instant;
 
@@ -19,8 +19,8 @@ pub const DPDK: &str = "dpdk";
 /// What it calls expressions that libpcap compiles.
 pub const PCAP_EXPR: &str = "pcap-expr";
 
-/// Features that everything is built and tested with on a machine that can build none of the others, which is everywhere but on
-/// Linux.
+/// Features that everything is built and tested with on a machine that can build none of the
+/// others, which is everywhere but on Linux.
 const EVERYWHERE: &str = "opencl,nfqueue";
 
 /// The packages that know of live traffic, as such a machine has them.
@@ -76,8 +76,8 @@ pub struct Features {
 }
 
 impl Features {
-    /// All that this machine can build. They are one set for every step, so that libraries are built once. What is left out is
-    /// printed, and fails where it is required.
+    /// All that this machine can build. They are one set for every step, so that libraries are
+    /// built once. What is left out is printed, and fails where it is required.
     pub fn find(suite: &mut Suite<'_>, require: &[String]) -> Features {
         let mut features = Features { names: EVERYWHERE.into(), ways: Vec::new() };
         for Way { feature, what, can_build, needs } in WAYS.iter().filter(|_| cfg!(target_os = "linux")) {

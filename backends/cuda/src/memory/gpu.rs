@@ -417,8 +417,8 @@ impl HostRegistration {
     ///
     /// # Errors
     /// [`DeviceError::Failed`] if resident kernels do not leave the device within
-    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::LAUNCH_TIMEOUT), or the driver fails: then the
-    /// memory must stay allocated.
+    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::LAUNCH_TIMEOUT), or the driver fails:
+    /// then the memory must stay allocated.
     pub fn unregister(mut self) -> Result<(), DeviceError> {
         let gpu = self.gpu.0.gpu.clone();
         let failed = |code| gpu.error("unregistering host memory failed", code);

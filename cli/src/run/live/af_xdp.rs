@@ -84,8 +84,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ended.report(args, Some(balance(run.frame_audit.frames())))
 }
 
-/// Has the interfaces of a run, and those that `--redirect` names, be targets by the kernel's numbers for them, too; what `--redirect`
-/// says of a number goes before that, unless routes are the kernel's, which have its numbers.
+/// Has the interfaces of a run, and those that `--redirect` names, be targets by the kernel's
+/// numbers for them, too; what `--redirect` says of a number goes before that, unless routes are
+/// the kernel's, which have its numbers.
 fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Failure> {
     let ports = options.ports.iter().map(|port| &port.interface);
     let names: Vec<String> = ports.chain(options.redirect.iter().map(|(_, interface)| interface)).cloned().collect();

@@ -15,7 +15,8 @@ use crate::failure::{Failure, WRONG};
 use crate::out;
 use crate::run::Args;
 
-/// How long nothing may have come of captures before they are taken to be over: DPDK does not say that they are.
+/// How long nothing may have come of captures before they are taken to be over: DPDK does not say
+/// that they are.
 const OVER: Duration = Duration::from_secs(1);
 
 /// Runs a filter on what ports receive.

@@ -84,11 +84,12 @@ impl Prepared {
         check_processors(&args.live.pin)?;
         let program = Arc::new(args.filter.load()?);
         let interrupt = Interrupt::default();
-        // Of a netfilter queue's packets the kernel has whoever gives the verdict do the rest of its work, for which a
-        // second thread pays (docs/performance.md, "Live packets").
+        // Of a netfilter queue's packets the kernel has whoever gives the verdict do the rest of
+        // its work, for which a second thread pays (docs/performance.md, "Live packets").
         let is_alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
         let inline = (args.live.nfqueue.is_empty() || is_alone).then_some(Dispatch::Inline);
-        // Where packets are in a GPU's memory, or the CPU is to relieve a GPU, it is that GPU's filter alone.
+        // Where packets are in a GPU's memory, or the CPU is to relieve a GPU, it is that GPU's
+        // filter alone.
         let chosen = match args.live.mempool.mempool == "gpu" || args.live.overload == "cpu" {
             true if args.device == Selector::Auto => Chosen::first()?,
             _ => {
@@ -107,8 +108,8 @@ impl Prepared {
             cancel: interrupt.give_up.clone(),
             ..LoadOptions::default()
         };
-        // That the device takes the filter is seen before anything of the network is touched; and what it costs is measured
-        // before, too, if it is not known.
+        // That the device takes the filter is seen before anything of the network is touched; and
+        // what it costs is measured before, too, if it is not known.
         let loaded = device.load(&program, &load);
         chosen.warn();
         let mut session = loaded?;
@@ -121,8 +122,8 @@ impl Prepared {
             device = relieved(device, &load)?;
             session = device.load(&program, &load)?;
         }
-        // So is what is in files, and what others may have taken. This session does not stay: its threads have all the
-        // capabilities that this one has yet.
+        // So is what is in files, and what others may have taken. This session does not stay: its
+        // threads have all the capabilities that this one has yet.
         let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
         places::check(args)?;
         maps.open_outputs(&interrupt.stop)?;
@@ -190,8 +191,8 @@ fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Devic
     Ok(Arc::new(WithFallback::new(device, devices::open("cpu")?)))
 }
 
-/// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside` begins goes on until then, by
-/// threads that may no more than those of the lanes.
+/// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside`
+/// begins goes on until then, by threads that may no more than those of the lanes.
 pub fn drive<T>(
     args: &Args,
     prepared: Prepared,
@@ -201,7 +202,8 @@ pub fn drive<T>(
     at_stop: impl FnOnce() + Send,
 ) -> Result<Ended, Failure> {
     privileges::give_up(args, admin)?;
-    // What is kept for the end, this thread keeps alone: all others are started by one that is without.
+    // What is kept for the end, this thread keeps alone: all others are started by one that is
+    // without.
     thread::scope(|scope| {
         let span = prepared.span.clone();
         let run = thread::Builder::new().name("run".into()).spawn_scoped(scope, || {
@@ -293,11 +295,12 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let follows = follows || scribe.is_some() && lock(&maps).traps.may_abort();
     let mut onlooker = Onlooker { maps: maps.clone(), follows, scribe };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
-    // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes now but its session, which
-    // has the maps.
+    // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes
+    // now but its session, which has the maps.
     let mut sessions: Vec<_> = lanes.into_iter().map(|lane| lane.session).collect();
     if let Some(LaneError::Device(_)) = &error {
-        // What was in flight is lost with a device that failed, and so is what it has done to the maps.
+        // What was in flight is lost with a device that failed, and so is what it has done to the
+        // maps.
         sessions.clear();
     }
     drop(server);
@@ -330,8 +333,9 @@ pub fn given_up(error: Option<&LaneError>, run: &RunStats) -> u64 {
     }
 }
 
-/// Wants an end once nothing has come for this time and nothing was under way: a lane that waits for its device receives nothing, whatever
-/// is there to be received. Until somebody else wants one. Says whether it was this.
+/// Wants an end once nothing has come for this time and nothing was under way: a lane that waits
+/// for its device receives nothing, whatever is there to be received. Until somebody else wants
+/// one. Says whether it was this.
 pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool {
     let received = || run.read().lanes.iter().map(|(_, lane)| lane.received.packets).sum::<u64>();
     let every = (idle / 4).clamp(Duration::from_millis(1), Duration::from_millis(250));
@@ -436,15 +440,17 @@ pub fn import<'a>(
     Ok(copied)
 }
 
-/// Says that packets are copied, where they are. Where they are reached there is nothing to be said: that is as it should be.
+/// Says that packets are copied, where they are. Where they are reached there is nothing to be
+/// said: that is as it should be.
 pub fn show_copies(copied: bool, device: &DeviceInfo) {
     if copied {
         out::note(&format!("{}: gets a copy of what the filter needs of each packet", device.id));
     }
 }
 
-/// Has a session filter a packet that nobody sent: drivers put much off until the first batch (PoCL compiles then, for a
-/// tenth of a second and more), which the first packets would wait for. What maps have would change, so with maps they do wait.
+/// Has a session filter a packet that nobody sent: drivers put much off until the first batch (PoCL
+/// compiles then, for a tenth of a second and more), which the first packets would wait for. What
+/// maps have would change, so with maps they do wait.
 pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), DeviceError> {
     if !program.maps().is_empty() {
         return Ok(());

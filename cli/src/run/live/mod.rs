@@ -74,7 +74,8 @@ impl Needs {
     }
 }
 
-/// Whether one lane is to have all queues: what packets share is in one place, and so they all go through one session then.
+/// Whether one lane is to have all queues: what packets share is in one place, and so they all go
+/// through one session then.
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
 fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
     match (args.live.lanes.as_deref(), program.maps().is_empty()) {

@@ -1,7 +1,7 @@
 //! What this process may do that others may not: given up once what needs it is done.
 //!
-//! Capabilities are a thread's, and those that it starts have what it has then. So this is done before there are threads that
-//! see a packet or a request.
+//! Capabilities are a thread's, and those that it starts have what it has then. So this is done
+//! before there are threads that see a packet or a request.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

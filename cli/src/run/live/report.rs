@@ -34,7 +34,8 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Where a device was given up that had so many packets at most: those of them that it has not given back.
+    /// Where a device was given up that had so many packets at most: those of them that it has not
+    /// given back.
     pub fn given_up(self, packets: u64) -> Balance {
         let with_device = self.missing.clamp(0, packets.try_into().unwrap_or(isize::MAX));
         Balance { with_device: with_device as usize, missing: self.missing - with_device, ..self }
@@ -130,7 +131,8 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
             rows.push(row(name, out::grouped(count), remark.into()));
         }
     }
-    // As counts only grow, nobody takes them back: an interface went down, or is too slow for the time that an end has.
+    // As counts only grow, nobody takes them back: an interface went down, or is too slow for the
+    // time that an end has.
     let unsent = frames.map_or(0, |frames| frames.sending as u64);
     if unsent > 0 {
         let remark = "frames of packets carried out that had not left at the end; an interface may be down";

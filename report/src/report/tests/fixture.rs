@@ -1,5 +1,5 @@
-//! Results as a benchmark could find them, by a formula and not by measurement: a device has a cost for each batch, one for each
-//! packet, and moves bytes.
+//! Results as a benchmark could find them, by a formula and not by measurement: a device has a cost
+//! for each batch, one for each packet, and moves bytes.
 
 use crate::results::*;
 use crate::seeds::{self, Row, Source, Table};
@@ -11,7 +11,8 @@ pub const BATCHES: [u64; 6] = [64, 1_024, 16_384, 262_144, 1_048_576, 10_000_000
 /// Packets, with their bytes.
 pub const PACKETS: [(&str, f64); 3] = [("64", 64.0), ("1500", 1_500.0), ("imix", 353.8)];
 
-/// Devices: id, name, nanoseconds a batch, share of the processor's time for a packet, whether there is a bus.
+/// Devices: id, name, nanoseconds a batch, share of the processor's time for a packet, whether
+/// there is a bus.
 const DEVICES: [(&str, &str, f64, f64, bool); 4] = [
     ("cpu", "AMD EPYC 9B45", 400.0, 1.0, false),
     ("opencl:0", "pthread-AMD EPYC 9B45", 12_000.0, 0.8, false),

@@ -1,4 +1,5 @@
-//! `--control`: a socket at which others ask a run that goes on for something. The protocol is `portcullis::control`.
+//! `--control`: a socket at which others ask a run that goes on for something. The protocol is
+//! `portcullis::control`.
 
 mod server;
 mod service;

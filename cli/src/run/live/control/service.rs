@@ -147,7 +147,8 @@ impl Live {
         told.ok_or_else(ending)
     }
 
-    /// A session for each lane, as ready for packets as the first one was, and whether one of them gets copies of packets.
+    /// A session for each lane, as ready for packets as the first one was, and whether one of them
+    /// gets copies of packets.
     fn load(&self, program: &Arc<Program>) -> Result<(Vec<Box<dyn Session>>, bool), DeviceError> {
         let sessions = self.lanes.iter().map(|_| self.device.load(program, &self.options));
         let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
@@ -156,7 +157,8 @@ impl Live {
         Ok((sessions, copied))
     }
 
-    /// Has something done with the maps between two batches, and waits for it. Filters with maps have one lane.
+    /// Has something done with the maps between two batches, and waits for it. Filters with maps
+    /// have one lane.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
@@ -174,8 +176,9 @@ impl Live {
     }
 }
 
-/// Has a lane go on with another session, once it has brought over what it needs of the old one. The one that is of no more use
-/// comes back, so that packets need not wait until it is taken apart.
+/// Has a lane go on with another session, once it has brought over what it needs of the old one.
+/// The one that is of no more use comes back, so that packets need not wait until it is taken
+/// apart.
 fn swap<T: Send + 'static>(
     lane: &Held,
     mut session: Box<dyn Session>,
