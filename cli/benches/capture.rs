@@ -22,7 +22,7 @@ use support::{Random, Table, is_test_run, record_bar, time_in_turn_prepared};
 const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
 const HTTP_ONLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/http_only.wgsl");
 
-/// What is run, and the expression that tcpdump is given.
+/// Timing of one `portcullis run` and its tcpdump twin.
 struct Case {
     name: &'static str,
     /// Of `portcullis run`.

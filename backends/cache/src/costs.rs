@@ -64,9 +64,9 @@ pub fn host_costs() -> TransferCosts {
     })
 }
 
-/// The same with the bus of a device, which `about` tells from all others; `copy` has it bring
-/// [`BUS_COPY_BYTES`] bytes, and says how long that took. Where it fails the bus is assumed. Looked
-/// up, or measured, once a process and device.
+/// Returns [`host_costs`] with the bus bandwidth of a device, cached, or measured once per process
+/// and device. `about` identifies the device; `copy` transfers [`BUS_COPY_BYTES`] and returns how
+/// long that took. If it fails, the bandwidth is [assumed](CostSource::Assumed).
 pub fn device_costs(about: &str, copy: impl FnMut() -> Option<Duration>) -> TransferCosts {
     static BUSES: Mutex<Option<HashMap<String, (f64, CostSource)>>> = Mutex::new(None);
     // Others wait: two at once would slow each other.
@@ -86,7 +86,7 @@ fn of_bus(cache: Option<&Cache>, about: &str, mut copy: impl FnMut() -> Option<D
     found.map_or((TransferCosts::GEN4.bus_bytes_per_ns, CostSource::Assumed), |([bus], known)| (bus, known))
 }
 
-/// What was kept, or else is measured now, and kept.
+/// Returns the cached measurement, measuring and caching it on a miss.
 fn kept<const N: usize>(
     cache: Option<&Cache>,
     about: &str,
