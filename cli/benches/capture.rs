@@ -22,10 +22,10 @@ use support::{Random, Table, is_test_run, record_bar, time_in_turn_prepared};
 const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
 const HTTP_ONLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/http_only.wgsl");
 
-/// Timing of one `portcullis run` and its tcpdump twin.
+/// A comparison: the arguments that give `portcullis run` its filter, and tcpdump's expression.
 struct Case {
     name: &'static str,
-    /// Of `portcullis run`.
+    /// Arguments of `portcullis run`.
     filter: Vec<String>,
     expression: String,
 }
