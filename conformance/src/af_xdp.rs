@@ -49,7 +49,7 @@ pub struct Options {
     pub send: bool,
 }
 
-/// What was found out.
+/// Results of the self-test of a network card.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The version that tested.
@@ -68,7 +68,7 @@ pub struct Report {
     pub taken: String,
     /// Each way that there could be.
     pub ways: Vec<Way>,
-    /// What is not as it was before; nothing, if all is well.
+    /// What differs from the state before the test; `None` if nothing does.
     pub changed: Option<String>,
 }
 
@@ -79,30 +79,30 @@ pub struct Way {
     pub mode: &'static str,
     /// Whether the driver itself puts frames into memory.
     pub zero_copy: bool,
-    /// What came of it.
+    /// Result of the mode.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of a way.
+/// Result of testing one mode.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// It ran.
+    /// The mode works.
     Ran(Numbers),
     /// The driver, or the kernel, does not have it.
     NotOffered {
         /// Who says what.
         reason: String,
     },
-    /// It should have run.
+    /// The mode should work and does not.
     Failed {
         /// What happened.
         reason: String,
     },
 }
 
-/// What was counted while a way ran.
+/// Counters of a mode's run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Numbers {
     /// The queues, each of which has a socket.
@@ -204,7 +204,7 @@ enum Trouble {
     Died,
 }
 
-/// What it means that ports cannot be opened in a way.
+/// Classifies the error of opening a port in a mode.
 fn refused(error: &XdpError) -> Outcome {
     match error {
         // What a run would be told to do is not what this is about.

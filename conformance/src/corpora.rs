@@ -6,9 +6,9 @@ use portcullis_io::synth::{self, Generator, Mix, Random, Size, Spec};
 /// A packet and what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Its bytes.
+    /// Packet bytes.
     pub bytes: Vec<u8>,
-    /// Its wire length, port and time.
+    /// Wire length, port and time.
     pub metadata: Metadata,
 }
 

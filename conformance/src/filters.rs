@@ -51,18 +51,18 @@ impl Language {
 /// A filter that every device must agree about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// Its name: that of its file, without the ending.
+    /// Name of the filter: its file's, without the ending.
     pub name: &'static str,
     /// What its text is written in.
     pub language: Language,
-    /// Its text.
+    /// Source text.
     pub text: Cow<'static, str>,
-    /// What it is compiled with.
+    /// Fuel to compile it with.
     pub fuel: u32,
-    /// Its parameters, by name.
+    /// Parameters, name and value.
     pub parameters: Vec<(String, String)>,
-    /// Whether it passes every packet where all is right, by its own reckoning. Then the
-    /// interpreter is on trial too.
+    /// Whether the filter checks itself and passes every packet if all is right. Such filters also
+    /// test the interpreter.
     pub always_passes: bool,
     /// What the host puts into its maps.
     pub entries: Vec<Entry>,

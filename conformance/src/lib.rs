@@ -93,7 +93,7 @@ struct Prepared<'a> {
     corpora: Vec<Expected<'a>>,
 }
 
-/// What is to come of a corpus.
+/// Expected results for a corpus.
 struct Expected<'a> {
     corpus: &'a Corpus,
     outcomes: Vec<Outcome>,

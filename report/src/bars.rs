@@ -1,8 +1,7 @@
-//! What is demanded of speed and rightness (docs/performance.md), and how this run stands against
-//! it.
+//! Targets for speed and correctness (docs/performance.md), and how a run compares with them.
 //!
-//! What a run measures itself is judged here; for what other benchmarks measure, the bar names
-//! their command.
+//! Targets that a run can measure are judged here; for those that other benchmarks measure, the
+//! target names their command.
 
 use std::fs::OpenOptions;
 use std::io::{Error, Write};

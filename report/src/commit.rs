@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A commit, and by what it is known.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its hash.
+    /// Commit hash.
     pub commit: String,
     /// Files and folders of which one changes whenever the checkout comes to another commit. All of
     /// them are there.

@@ -48,9 +48,9 @@ pub const LOADS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 pub struct Way {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Its id here: with one thread for a CPU that has several, `cpu@1`.
+    /// Id of the contender: `cpu@1` for a CPU restricted to one thread.
     pub id: String,
-    /// Its threads, where not all.
+    /// Number of threads, if not all.
     pub threads: Option<NonZeroUsize>,
     /// How packets get there.
     pub transfer: Transfer,
@@ -108,24 +108,24 @@ pub struct Settings {
     pub give_up: CancelToken,
 }
 
-/// What came of a cell.
+/// Result of measuring one cell.
 #[derive(Debug)]
 pub enum Found {
-    /// Its figures.
+    /// The measured figures.
     Figures(Box<Figures>),
     /// The device is wrong, and how.
     Wrong(String),
-    /// It could not be measured.
+    /// The measurement failed, with the reason.
     Failed(String),
     /// There is no such cell: the device does not have this way.
     Absent(String),
-    /// The same as another, that was asked for by name.
+    /// Equal to another contender that was also requested by name.
     Same,
     /// The run was interrupted before there was anything to tell.
     Dropped,
 }
 
-/// What was measured.
+/// Figures of one cell.
 #[derive(Debug)]
 pub struct Figures {
     /// Seconds a packet.
@@ -166,14 +166,14 @@ impl Lane {
     }
 }
 
-/// What is measured: a filter, its packets, and what is to come of them.
+/// One filter, its packets and the expected results.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     /// The filter.
     pub program: &'a Arc<Program>,
     /// The packets.
     pub pool: &'a Pool,
-    /// What is to come of them.
+    /// Expected results for the packets.
     pub expected: &'a Expected,
     /// Packets that are under way in turn, about.
     pub around: usize,

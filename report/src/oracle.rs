@@ -13,7 +13,7 @@ use portcullis_conformance::state;
 /// Batches that the interpreter gets.
 const BATCH: usize = 1024;
 
-/// What is to come of each packet of a pool.
+/// Expected verdict, length and bytes of each packet of a pool.
 #[derive(Debug)]
 pub struct Expected {
     actions: Vec<u8>,

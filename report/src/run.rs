@@ -20,34 +20,34 @@ use super::traffic::{POOL, Packets, Pool, RING};
 /// A filter.
 #[derive(Debug, Clone)]
 pub struct Filter {
-    /// Its name.
+    /// Name of the filter.
     pub name: String,
-    /// What it means.
+    /// Compiled filter.
     pub program: Arc<Program>,
 }
 
 /// A device that is measured.
 #[derive(Clone)]
 pub struct Chosen {
-    /// It.
+    /// Device to measure.
     pub device: Arc<dyn Device>,
-    /// Its threads, where not all.
+    /// Number of threads, if not all.
     pub threads: Option<NonZeroUsize>,
 }
 
 impl Chosen {
-    /// Its id: `cpu@1` with one thread.
+    /// Returns the contender's id: `cpu@1` with one thread.
     pub fn id(&self) -> String {
         let id = &self.device.info().id;
         self.threads.map_or_else(|| id.clone(), |threads| format!("{id}@{threads}"))
     }
 
-    /// Whether it is several devices of which batches choose.
+    /// Whether the contender is `auto`, which chooses a device per batch.
     fn is_auto(&self) -> bool {
         self.device.info().id == AUTO
     }
 
-    /// Whether it is no device of a driver's: packets are filtered where they lie.
+    /// Whether the device filters packets in place, without a driver.
     fn is_in_place(&self) -> bool {
         let id = &self.device.info().id;
         ["cpu", "interp", "noop"].iter().any(|backend| id.starts_with(backend))
@@ -87,7 +87,7 @@ pub enum Extent {
     Full,
 }
 
-/// What is to be measured.
+/// Plan of a run: filters, devices, traffic and batch sizes.
 #[derive(Clone)]
 pub struct Order {
     /// How much.
@@ -121,7 +121,7 @@ pub struct Order {
 /// Packets in a batch, from the smallest on that anybody would send to a device.
 pub const BATCHES: [usize; 9] = [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 10_000_000];
 
-/// Those of a quick run.
+/// Batch sizes of a quick run, in packets.
 pub const QUICK_BATCHES: [usize; 5] = [64, 1024, 16_384, 131_072, 1_048_576];
 
 /// The batch at which a quick run measures everything else.
@@ -140,7 +140,8 @@ const LEAST: usize = 10;
 /// An interval narrower than this share of the median is narrow enough.
 const WIDTH: f64 = 0.03;
 
-/// What is measured at once: a filter with packets in batches of a size, in several ways.
+/// Cells measured together, in alternation: one filter, batch size and traffic on several
+/// contenders.
 #[derive(Debug, Clone)]
 struct Group {
     filter: usize,
@@ -161,7 +162,7 @@ pub struct Step<'a> {
     pub done: usize,
     /// How much there is in all.
     pub all: usize,
-    /// What is under way.
+    /// Description of the current step.
     pub now: &'a str,
 }
 

@@ -1,5 +1,5 @@
-//! What is made of repeated measurements. Nothing is assumed of how they are distributed: times of
-//! programs are skewed, have several modes, and now and then an interruption among them.
+//! Statistics of repeated measurements without assumptions about their distribution: run times are
+//! skewed, multimodal, and sometimes interrupted.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ pub enum Packets {
 }
 
 impl Packets {
-    /// Those of a whole benchmark.
+    /// Packet sizes of a full benchmark.
     pub const ALL: [Packets; 4] = [Packets::Bytes(64), Packets::Bytes(512), Packets::Bytes(1500), Packets::Imix];
 }
 
@@ -89,7 +89,7 @@ impl Pool {
         pool
     }
 
-    /// The same packets, the last one first.
+    /// Returns the pool in reverse order.
     pub fn reversed(&self) -> Pool {
         Pool {
             packets: self.packets,

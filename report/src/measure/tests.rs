@@ -22,9 +22,9 @@ enum Bend {
     Verdict(usize),
     /// The last byte of a packet is another.
     Byte,
-    /// Its maps have nothing in them.
+    /// Returns empty maps.
     Maps,
-    /// It is lost at batch N.
+    /// Fails at batch N as a lost device does.
     Lost(usize),
 }
 

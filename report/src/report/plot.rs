@@ -26,7 +26,7 @@ pub fn px(size: f64) -> i32 {
     (size * SCALE).round() as i32
 }
 
-/// What is drawn on.
+/// Drawing area of a plot.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws a picture of this size, in the page's pixels, for which `says` stands where it cannot be
@@ -85,7 +85,7 @@ pub fn text_width(text: &str, size: f64) -> f64 {
 pub struct Slot(pub usize);
 
 impl Slot {
-    /// Its colour.
+    /// Colour of the series.
     pub fn colour(self) -> Colour {
         SERIES[self.0 % SERIES.len()]
     }
@@ -167,7 +167,7 @@ pub struct Point {
     pub y: f64,
     /// The interval's lower end.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
@@ -191,7 +191,7 @@ pub struct Series {
 pub struct Ceiling {
     /// What stands at it.
     pub label: String,
-    /// Its ends.
+    /// Both end points.
     pub ends: [(f64, f64); 2],
 }
 
@@ -204,16 +204,16 @@ pub struct Plot<'a> {
     pub says: &'a str,
     /// Along.
     pub x: &'a Axis,
-    /// What is along, with its unit.
+    /// Name of the x axis, with its unit.
     pub x_name: &'a str,
     /// Up.
     pub y: &'a Axis,
-    /// What is up, with its unit.
+    /// Name of the y axis, with its unit.
     pub y_name: &'a str,
     /// Room for what stands at the lines' ends, in the page's pixels; one for plots that are looked
     /// at side by side.
     pub room: f64,
-    /// What was measured.
+    /// Measured series.
     pub series: &'a [Series],
     /// What limits it.
     pub ceilings: &'a [Ceiling],

@@ -8,7 +8,7 @@ use super::strips::Reign;
 pub struct Curve {
     /// Whose.
     pub slot: Slot,
-    /// Its id.
+    /// Device id.
     pub name: String,
     /// Packets in a batch, and millions of packets a second.
     pub points: Vec<Point>,

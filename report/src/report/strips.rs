@@ -15,7 +15,7 @@ const NAME: f64 = 12.5;
 pub struct Reign {
     /// Whose.
     pub slot: Slot,
-    /// Its id.
+    /// Device id.
     pub name: String,
     /// From this batch on, in packets.
     pub from: f64,
@@ -113,7 +113,7 @@ pub struct Stack<'a> {
     pub width: u32,
     /// What stands for the picture where it cannot be seen.
     pub says: &'a str,
-    /// What is along, with its unit.
+    /// Name of the x axis, with its unit.
     pub x_name: &'a str,
     /// Devices.
     pub rows: &'a [Parts],

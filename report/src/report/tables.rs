@@ -94,7 +94,7 @@ fn row(cell: &crate::results::Cell) -> Vec<Cell> {
     row
 }
 
-/// What is demanded, and what was measured; nothing where no demand was looked at.
+/// Table of targets and measured values; `None` if the run checked no target.
 pub fn bars(results: &Results) -> Option<Markup> {
     let verdict = |bar: &Bar| match bar.met {
         Some(true) => html! { span.hit { "met" } },

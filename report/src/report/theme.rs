@@ -22,7 +22,7 @@ impl Colour {
         RGBColor(r, g, b)
     }
 
-    /// Its custom property, for what is styled on the page itself.
+    /// CSS custom property of the colour, for elements styled on the page itself.
     pub fn var(self) -> String {
         format!("var(--{})", self.name)
     }

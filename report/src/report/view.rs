@@ -9,11 +9,11 @@ use crate::results::{Cell, Device, Measured, Outcome, Results};
 /// A device in the order of devices.
 #[derive(Debug, Clone)]
 pub struct Shown {
-    /// Its place.
+    /// Colour slot of the device.
     pub slot: Slot,
-    /// Its id.
+    /// Device id.
     pub id: String,
-    /// What it calls itself.
+    /// Name that the device reports.
     pub name: String,
 }
 
@@ -72,8 +72,8 @@ impl<'a> View<'a> {
         self.best_of(filter, packets, device, &|cell| !cell.is_resident())
     }
 
-    /// The same for packets that are in the device's memory: where that is the host's, those in the
-    /// host's.
+    /// Returns the fastest measurement for packets already in the device's memory; if that is host
+    /// memory, for packets in host memory.
     pub fn best_resident(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
         self.best_of(filter, packets, device, &|cell| cell.is_resident() || cell.transfer == "in place")
     }
@@ -102,7 +102,7 @@ impl<'a> View<'a> {
         Curve { slot: shown.slot, name: shown.id.clone(), points: points(self.best(filter, packets, &shown.id)) }
     }
 
-    /// The same for each device, as a plot's lines.
+    /// Throughput of each device over the batch size, as series of a plot.
     pub fn throughput(&self, filter: &str, packets: &str) -> Vec<Series> {
         let series = self.devices.iter().map(|shown| Series {
             slot: shown.slot,

@@ -1,4 +1,5 @@
-//! The same workloads our way: raw packets of 64 bytes, filtered by a session from end to end.
+//! The workloads of XDP-on-GPU on Portcullis: raw packets of 64 bytes, filtered end to end by a
+//! session.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 /// Nanoseconds that a call took over so many records.
 pub type Published = (usize, f64);
 
-/// What it has of one workload.
+/// Published figures for one workload.
 #[derive(Debug)]
 pub struct OfWorkload {
     /// As in [`super::workloads::Workload::name`].
@@ -20,7 +20,7 @@ pub struct OfWorkload {
 const US: f64 = 1e3;
 const MS: f64 = 1e6;
 
-/// Its table of devices against a processor.
+/// Published table of devices against the CPU.
 pub const WORKLOADS: [OfWorkload; 6] = [
     OfWorkload {
         workload: "simple filter",

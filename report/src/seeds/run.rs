@@ -42,7 +42,8 @@ pub type OpenRecords =
 pub struct Side {
     /// Ours on it.
     pub device: Arc<dyn Device>,
-    /// Its way on the same device, where that has a language for it: [`open_records`].
+    /// XDP-on-GPU's method on the same device, if the device has a language for it:
+    /// [`open_records`].
     pub records: Option<Box<OpenRecords>>,
 }
 
@@ -54,7 +55,7 @@ impl Side {
     }
 }
 
-/// What is measured.
+/// Options of the comparison.
 pub struct Options {
     /// Packets of a call, in ascending order.
     pub sizes: Vec<usize>,
@@ -114,13 +115,13 @@ impl Run<'_> {
         self.options.cancel.is_cancelled()
     }
 
-    /// Whether it is too late for another column.
+    /// Whether too little time is left for another column.
     fn is_late(&self) -> bool {
         self.began.elapsed() > self.options.time + OVERTIME
     }
 
-    /// What is left of the time for the rounds of so many sides of this column: getting them ready
-    /// takes about as long again.
+    /// Returns the time left for measuring this many sides of the column; preparing them takes
+    /// about as long again.
     fn budget(&self, sides: usize) -> Duration {
         let left = self.options.time.saturating_sub(self.began.elapsed()) / self.left.max(1) as u32;
         (left / 2).min(ENOUGH * sides as u32)
@@ -256,7 +257,7 @@ impl Filling {
     }
 }
 
-/// Its way: opened, filled, and held to the rule.
+/// Opens XDP-on-GPU's method, fills its records and checks one result against the rule.
 fn its_way<'a>(
     open: &OpenRecords,
     workload: &'a Workload,
@@ -295,7 +296,7 @@ fn first_wrong(host: &[u8], workload: &Workload, count: usize) -> Option<String>
     Some(format!("record {wrong} got {given:#x} where {:#x} is right", (workload.rule)(fields)))
 }
 
-/// Its loop over records.
+/// Opens XDP-on-GPU's loop over records on one CPU thread.
 fn its_loop<'a>(workload: &'a Workload, count: usize) -> Opened<'a> {
     let mut records: Vec<Record> =
         traffic(workload.traffic, count).zip(0..).map(|(fields, time)| fields.to_record(time)).collect();

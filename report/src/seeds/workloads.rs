@@ -6,14 +6,14 @@ use super::records::{ACTION, Fields, Record, Traffic};
 /// One of its workloads.
 #[derive(Debug)]
 pub struct Workload {
-    /// What it is called in its tables.
+    /// Name in XDP-on-GPU's tables.
     pub name: &'static str,
-    /// What it runs over there.
+    /// Traffic that XDP-on-GPU generates for it.
     pub traffic: Traffic,
     /// The rule, over one record; the result is its action.
     pub rule: fn(Fields) -> u8,
-    /// The same in a loop over records, which keep their actions: what its tables call the
-    /// processor.
+    /// The workload as a loop over records that sets their actions: the CPU baseline of
+    /// XDP-on-GPU's tables.
     pub on_processor: fn(&mut [Record]),
     /// The kernel that does it, in [`KERNELS`].
     pub kernel: &'static str,

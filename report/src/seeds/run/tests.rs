@@ -179,7 +179,7 @@ fn columns_share_the_time_that_is_left() {
     assert!(run.budget(3) < Duration::from_secs(1) || run.began.elapsed() < Duration::from_secs(99));
 }
 
-/// Its kernels, as this project has written them, on whatever of OpenCL is here.
+/// The kernels written here for XDP-on-GPU's records keep its rules on every OpenCL device.
 #[cfg(feature = "opencl")]
 #[test]
 fn kernels_keep_to_the_rules() {
