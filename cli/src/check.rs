@@ -147,7 +147,7 @@ impl Args {
     }
 }
 
-/// What is wrong with a filter.
+/// Diagnostics as JSON values.
 fn errors_json(diagnostics: &Diagnostics) -> Vec<serde_json::Value> {
     let error = |error: &Diagnostic| {
         let source = &diagnostics.source;

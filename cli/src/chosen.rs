@@ -11,9 +11,9 @@ use super::out;
 
 /// A device, and how it was chosen.
 pub struct Chosen {
-    /// It.
+    /// The chosen device.
     pub device: Arc<dyn Device>,
-    /// The same, where it is several of which batches choose.
+    /// The chosen device as `auto`, if it is one that picks a device per batch.
     auto: Option<Arc<AutoDevice>>,
 }
 

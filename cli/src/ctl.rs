@@ -67,8 +67,8 @@ enum MapCommand {
         /// The entry's key, as in a row of CSV
         #[arg(allow_hyphen_values = true)]
         key: String,
-        /// Its value, as in a row of CSV, in one argument or several; nothing for a map that only
-        /// has keys
+        /// Value of the entry, as in a CSV row, in one argument or several; none for a map that
+        /// only has keys
         #[arg(allow_hyphen_values = true)]
         value: Vec<String>,
     },

@@ -48,7 +48,7 @@ pub fn line(text: &str) {
     raw(format_args!("{text}\n"));
 }
 
-/// What is worth knowing: a line on standard error, or in the log where one is wanted.
+/// Prints a notice: a line on standard error, or a log event if logging is on.
 pub fn note(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
     if live::logs() {
@@ -87,7 +87,7 @@ fn raw(text: fmt::Arguments<'_>) {
     write();
 }
 
-/// What is there during live runs.
+/// Output during live runs.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub mod live {
     use std::io;
@@ -101,7 +101,7 @@ pub mod live {
     /// Whether notes go to the log.
     static LOGS: AtomicBool = AtomicBool::new(false);
 
-    /// What is redrawn at the end of standard error.
+    /// The lines that are redrawn at the end of standard error.
     static REDRAWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
     /// From now on notes, warnings and errors are events of the log.
@@ -201,7 +201,7 @@ pub fn rate(a_second: f64, unit: &str) -> String {
     format!("{number} {prefix}{unit}")
 }
 
-/// The same for a column, as wide as every other and with the units below one another.
+/// A rate as a table cell of fixed width, so that units line up.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub fn rate_cell(a_second: f64, unit: &str) -> String {
     let (number, prefix) = scaled(a_second);

@@ -1,5 +1,4 @@
-//! What is measured: filters by name, by file, and expressions; with what is set in them and what
-//! their maps begin with.
+//! Filters to measure: by stock name, file or expression, with their parameters and initial maps.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -99,7 +98,7 @@ impl FilterArgs {
         Ok(Filter { name: name.to_owned() + &set, program: Arc::new(program) })
     }
 
-    /// What is said of maps, and how it was said.
+    /// Returns the map arguments and the options that gave them.
     fn maps(&self) -> (MapArgs, Vec<String>) {
         let args = MapArgs {
             map: self.map.clone(),

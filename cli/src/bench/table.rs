@@ -108,7 +108,7 @@ fn side_by_side(table: &seeds::Table) -> String {
     text
 }
 
-/// What is demanded and was measured in this run.
+/// Renders the targets and the values measured in this run.
 fn bars(bars: &[Bar]) -> String {
     let line = |bar: &Bar| -> Option<Vec<String>> {
         let verdict = if bar.met? { "met" } else { "missed" };

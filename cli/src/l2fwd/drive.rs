@@ -336,7 +336,8 @@ impl Common<'_> {
         (lanes, numbers, given_up)
     }
 
-    /// What was measured; or all that came, where the warm-up was not over by then.
+    /// Returns the figures of the measurement window, or of the whole run if the warm-up did not
+    /// end.
     fn numbers(&self, window: &MeasurementWindow, stats: &[Arc<LaneStats>]) -> Numbers {
         let (is_warm, elapsed) = (window.is_warmed_up(), window.elapsed().filter(|elapsed| !elapsed.is_zero()));
         let mut sum = Snapshot::default();

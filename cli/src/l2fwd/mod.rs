@@ -63,7 +63,7 @@ pub struct Args {
     /// Do this filter's work, and carry out its verdicts, in place of swapping MAC addresses
     #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new())]
     filter: Option<PathBuf>,
-    /// The same by an expression of tcpdump's
+    /// Forward packets that match a tcpdump expression
     #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, conflicts_with = "filter")]
     expr: Option<String>,
     /// Send packets that are redirected to target N out of this port; may be given several times

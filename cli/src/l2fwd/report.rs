@@ -1,4 +1,4 @@
-//! What came of it, for people and for programs.
+//! Results of l2fwd as a table and as JSON.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub struct Row {
     pub is_copied: bool,
     /// Why it was not measured.
     pub not_run: Option<String>,
-    /// What was measured.
+    /// Measured figures, if the mode ran.
     pub ran: Option<Numbers>,
 }
 
@@ -97,18 +97,18 @@ fn by_name<S: serde::Serializer>(workload: &Workload, serializer: S) -> Result<S
 pub enum Ended {
     /// All packets that were wanted have come.
     Packets,
-    /// Its time was up.
+    /// The mode ran for its duration.
     Duration,
     /// Nothing came any more.
     Idle,
     /// Somebody wanted an end.
     Interrupted,
-    /// It could go on no longer.
+    /// The mode failed.
     #[default]
     Failed,
 }
 
-/// What was measured of a mode.
+/// Measured figures of a mode.
 #[derive(Debug, Default, Serialize)]
 pub struct Numbers {
     /// Why it is over.
@@ -125,7 +125,7 @@ pub struct Numbers {
     pub is_warm: bool,
     /// Packets that have come, those of the warm-up included.
     pub taken: u64,
-    /// What came through a second.
+    /// Throughput.
     pub through: Option<Through>,
     /// Counts and latencies.
     #[serde(flatten)]
@@ -142,7 +142,7 @@ pub struct Through {
     mpps: f64,
     /// Bits from the first of the Ethernet header to the last of the packet, 10⁹ a second.
     gbps: f64,
-    /// The same with what the wire has beside.
+    /// Throughput in Gb/s including preamble, frame check sequence and inter-frame gap.
     gbps_wire: f64,
 }
 

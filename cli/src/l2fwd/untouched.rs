@@ -1,5 +1,4 @@
-//! What there is in the place of a device where nothing is done: every packet goes out where it
-//! came in, and nobody looks at it.
+//! Stand-in for a device: sends every packet out where it came in, without reading it.
 
 use std::sync::Arc;
 

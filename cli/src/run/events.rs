@@ -157,7 +157,7 @@ impl Log {
 /// The events of a run.
 pub struct Events {
     drain: Option<EventReader>,
-    /// Those of programs that others have taken over from.
+    /// Counts of programs that a reload has replaced.
     before: EventCounts,
     any: bool,
     log: Option<Log>,

@@ -16,7 +16,7 @@ pub struct KernelRoutes {
     watch: RouteWatch,
     /// By which interface packets of a capture came in.
     arrival: Option<String>,
-    /// Whether it was told that the maps stay as they are.
+    /// Set after warning that the maps stay as they are; suppresses repeated warnings.
     stays: bool,
 }
 

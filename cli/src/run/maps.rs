@@ -77,7 +77,7 @@ pub struct MapFile {
     pub map: String,
     /// The file; `-` is standard output.
     pub file: String,
-    /// What is in it.
+    /// Format of the file.
     pub format: Format,
 }
 
@@ -143,7 +143,7 @@ impl MapArgs {
         &[]
     }
 
-    /// The same without what is about a run's beginning only.
+    /// Returns the arguments without those that apply only to the start of a run.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn behind_the_beginning(&self) -> MapArgs {
         MapArgs { map: Vec::new(), from_pin: Vec::new(), ..self.clone() }
@@ -209,7 +209,7 @@ impl MapArgs {
     }
 }
 
-/// What is told of while packets flow.
+/// Progress to report while packets flow.
 pub enum Told {
     /// Something that could not be done.
     Warning(String),

@@ -11,7 +11,7 @@ use portcullis::map::{Declaration, MapKind, Row, Table};
 use super::maps::MapFile;
 use crate::failure::Failure;
 
-/// What is in the kernel's map, once it is known to be one like the filter's.
+/// Reads the rows of a pinned kernel map after checking that it matches the filter's map.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file));
     let pinned = PinnedMap::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;

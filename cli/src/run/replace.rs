@@ -19,7 +19,7 @@ pub struct Replacement {
     path: PathBuf,
     /// A pipe or a device, which can only be written to.
     special: bool,
-    /// Those of the file that is there.
+    /// Permissions of the file to be replaced.
     permissions: Option<Permissions>,
 }
 

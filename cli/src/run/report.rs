@@ -1,4 +1,4 @@
-//! What came of a run, for people and for programs.
+//! Results of a run as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Run<'a> {
     pub filter: String,
     /// The device.
     pub device: &'a DeviceInfo,
-    /// What came through.
+    /// Totals of the run.
     pub totals: &'a Totals,
     /// What the filter told of, if it can.
     pub events: Option<EventCounts>,
@@ -54,9 +54,9 @@ struct Line<'a> {
 /// Events of a run.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Told {
-    /// That were read, and written where they were to be.
+    /// Events that were read, and written if a file was given.
     count: u64,
-    /// That there was no room for, or that could not be written.
+    /// Events lost for lack of room, or because writing failed.
     lost: u64,
 }
 

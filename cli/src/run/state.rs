@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// The file, from before a run to behind it.
 pub struct State {
     name: String,
-    /// What is there now, if anything is, which nobody else may write meanwhile.
+    /// The existing state file, locked against other writers.
     now: Option<File>,
     next: Replacement,
     /// When it is to be written while packets flow.

@@ -67,9 +67,9 @@ impl Place {
 /// is told of. The filter may have returned that by itself, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutOfFuel {
-    /// As many at least: all of them where no filter of the run returns ABORTED by itself, or none.
+    /// Lower bound: all of them if no filter of the run returns ABORTED itself, else zero.
     pub at_least: u64,
-    /// As many at most.
+    /// Upper bound.
     pub at_most: u64,
 }
 
@@ -101,9 +101,9 @@ pub struct Traps {
     may_return: bool,
     /// The map that counts, of a program that may abort packets.
     map: Option<usize>,
-    /// What it had counted before the run.
+    /// Counters before the run.
     base: Vec<u64>,
-    /// What came of programs that others have taken over from.
+    /// Aborts of programs that a reload has replaced.
     before: Vec<Trapped>,
 }
 
@@ -210,7 +210,7 @@ pub struct Board(Arc<Mutex<Aborted>>);
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 impl Board {
-    /// What is on it.
+    /// Reads the counters.
     pub fn read(&self) -> Aborted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -18,9 +18,9 @@ pub struct Follower {
     number: usize,
     map: Declaration,
     watch: FileWatcher,
-    /// What was in the file when the map was last made to follow it.
+    /// Entries of the file when the map last followed it.
     followed: Entries,
-    /// Whether it was told that the map stays as it is.
+    /// Set after warning that the map stays as it is; suppresses repeated warnings.
     stays: bool,
 }
 
@@ -37,7 +37,7 @@ impl Follower {
         self.follow(rows, session)?.map_err(Failure::Wrong)
     }
 
-    /// Whether it is of this map.
+    /// Whether the watch follows this map.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn follows(&self, map: &str) -> bool {
         self.map.name == map

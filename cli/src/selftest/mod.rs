@@ -78,7 +78,7 @@ struct LinkArgs {
     duration: Duration,
 }
 
-/// Judges.
+/// Runs the conformance suite on the chosen devices and prints or writes the report.
 pub fn run(args: Args) -> Result<(), Failure> {
     match &args.link.af_xdp {
         None => judge_devices(&args),

@@ -57,7 +57,7 @@ pub fn tell_of_damage(options: &Options) {
         .for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
 }
 
-/// What it means that ports cannot be had.
+/// Maps an error of opening ports to an exit code and message.
 pub fn failure(error: DpdkError) -> Failure {
     match error {
         DpdkError::Argument { .. } => usage("--eal", &error),

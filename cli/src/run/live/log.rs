@@ -19,7 +19,7 @@ use super::LiveArgs;
 use crate::failure::Failure;
 use crate::out::live::{self, LogWriter};
 
-/// What is shown, where `--log-level` does not say.
+/// Environment variable with the log levels, used if `--log-level` is absent.
 const VARIABLE: &str = "PORTCULLIS_LOG";
 
 /// Shows events from now on.

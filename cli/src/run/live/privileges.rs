@@ -61,7 +61,7 @@ fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })
 }
 
-/// What was kept, and what for.
+/// Describes the capabilities that were kept, and their purpose.
 fn told(kept: CapabilitySet, admin: Admin) -> String {
     let network = match admin {
         Admin::AtEnd => "to remove the interfaces that were made",
@@ -103,7 +103,7 @@ fn needed(args: &Args) -> CapabilitySet {
     needed
 }
 
-/// What it takes to write a file anew, in the place of one that may be there.
+/// Returns the capabilities needed to replace or create a file.
 fn to_replace(path: &Path) -> CapabilitySet {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

@@ -1,4 +1,4 @@
-//! What came of a live run, for people and for programs.
+//! Results of a live run as a table and as JSON.
 
 use std::fmt;
 
@@ -21,15 +21,15 @@ const SHOWN_LANES: usize = 16;
 pub struct Balance {
     /// In all.
     pub all: usize,
-    /// That nobody needs.
+    /// Frames in no use.
     pub free: usize,
-    /// That the kernel has to receive into.
+    /// Frames in the kernel's fill and RX rings.
     pub receiving: usize,
-    /// That the kernel has to send.
+    /// Frames in the kernel's TX and completion rings.
     pub sending: usize,
-    /// That a device has which was given up.
+    /// Frames held by a device that was abandoned.
     pub with_device: usize,
-    /// That are nowhere.
+    /// Frames that are in no list; any but zero is a bug.
     pub missing: isize,
 }
 
@@ -41,7 +41,7 @@ impl Balance {
         Balance { with_device: with_device as usize, missing: self.missing - with_device, ..self }
     }
 
-    /// What is wrong where some are nowhere.
+    /// Returns a description of the bug if frames are missing.
     pub fn fault(&self) -> Option<String> {
         let Balance { all, missing, .. } = self;
         let what = || format!("{missing} of {all} buffers are missing (a fault of this program; please report it)");

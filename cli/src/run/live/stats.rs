@@ -25,7 +25,7 @@ pub enum Form {
     Line,
     /// A line of JSON each time, on standard output unless that is taken.
     Json {
-        /// Whether it is.
+        /// Whether standard output is in use for captures or JSON.
         stdout_taken: bool,
     },
 }

@@ -22,7 +22,7 @@ use crate::run::takeover::Takeover;
 
 /// A run that goes on.
 pub struct Live {
-    /// What it was told of maps.
+    /// Map arguments of the run.
     pub args: MapArgs,
     /// The filter that is in force.
     pub program: Arc<Program>,
@@ -30,17 +30,17 @@ pub struct Live {
     pub device: Arc<dyn Device>,
     /// How filters are loaded there.
     pub options: LoadOptions,
-    /// Its numbers.
+    /// Statistics of the run.
     pub stats: Arc<RunStats>,
-    /// Its maps, which the first lane has.
+    /// Maps of the run, owned by the first lane.
     pub maps: Arc<Mutex<Maps>>,
-    /// Its lanes.
+    /// Lanes of the run.
     pub lanes: Vec<Held>,
 }
 
-/// What is known of a lane that is driven by now.
+/// State of one lane.
 pub struct Held {
-    /// What is wanted of it.
+    /// Commands to the lane.
     pub commands: Arc<LaneCommands>,
     /// The memory that its packets come into, where it is known.
     pub memory: Option<Arc<Span>>,
